@@ -54,22 +54,30 @@ class CheckpointHandle:
         return f"{self.source.name}: {self.info.name}"
 
     def merge(
-        self, path: str | os.PathLike[str], *, dtype: str = "bf16", sync: bool = False, on_progress: OnProgress = silent
+        self,
+        path: str | os.PathLike[str],
+        *,
+        dtype: str = "bf16",
+        base: str | None = None,
+        sync: bool = False,
+        on_progress: OnProgress = silent,
     ) -> Merged:
         """Make a Hugging Face model of it, on this machine; shards stay where they are.
 
         Args:
             path: A folder that does not exist.
             dtype: `bf16`, `fp16`, `fp32`, or `keep`.
+            base: The model that the run was trained from, a folder or a name on the Hub: config and tokenizer for
+                Megatron's distributed format, which has none.
             sync: Wait until the disk has it, so that a power failure right afterwards cannot cost it.
             on_progress: Called with bytes.
 
         Raises:
-            InputError: The folder exists, or `dtype` is unknown.
+            InputError: The folder exists, `dtype` is unknown, or `base` is no model or not needed.
             CheckpointError: It is incomplete, damaged, mixed, of a kind that cannot be merged, or a node stays silent;
                 or the folder cannot be written.
         """
-        inputs = merge_inputs(self.info, self.source.open)
+        inputs = merge_inputs(self.info, self.source.open, base)
         merged = merge(inputs, Path(path), dtype=dtype, sync=sync, on_progress=on_progress)
         if self.role == "actor":
             self.on_copied(self.info.version)
@@ -83,7 +91,7 @@ class CheckpointHandle:
         """
         inputs = None if self.info.is_megatron else merge_inputs(self.info, self.source.open)
         if not isinstance(inputs, MergeInputs):
-            return verify_megatron(self.info, self.source.open)
+            return verify_megatron(self.info, self.source.open, on_progress=on_progress)
         return verify(inputs, on_progress=on_progress)
 
     def pull(self, path: str | os.PathLike[str], *, on_progress: OnProgress = silent) -> Pulled:

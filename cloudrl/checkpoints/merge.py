@@ -1,22 +1,21 @@
 """Merges a checkpoint, wherever its files lie, into a folder that appears whole or not at all."""
 
-from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from cloudrl.checkpoints.megatron_inputs import OpenFile, megatron_inputs, odd_files, read_small
 from cloudrl.checkpoints.staging import refuse_existing, staged
-from cloudrl.errors import CheckpointError
-from cloudrl.saves.inventory import Checkpoint, FileCopy
-from cloudrl.saves.megatron_layout import Kind, Weights
-from cloudrl.saves.names import is_small
-from cloudrl.shards.merge import plan_merge, write_model
-from cloudrl.shards.model_files import WEIGHTS
+from cloudrl.errors import CheckpointError, InputError
+from cloudrl.saves.inventory import Checkpoint
+from cloudrl.shards.megatron import DistInputs, plan_dist
+from cloudrl.shards.merge import Plan, plan_merge, write_model
 from cloudrl.shards.model_folder import ModelInputs, plan_model
 from cloudrl.shards.progress import OnProgress, silent
-from cloudrl.shards.source import MergeInputs, ShardSource, Sidecars
+from cloudrl.shards.source import MergeInputs, Sidecars
 
-OpenFile = Callable[[FileCopy], ShardSource]
+Inputs = MergeInputs | ModelInputs | DistInputs
+"""The files of one role of one step, by the form that they have."""
 
 _HUGGINGFACE = "huggingface/"
 _OTHERS = "cloudrl checkpoints list"
@@ -45,28 +44,23 @@ class Merged:
         return {**asdict(self), "path": str(self.path.absolute()), "warnings": list(self.warnings)}
 
 
-def merge_inputs(checkpoint: Checkpoint, open_file: OpenFile) -> MergeInputs | ModelInputs:
+def merge_inputs(checkpoint: Checkpoint, open_file: OpenFile, base: str | None = None) -> Inputs:
     """Say where everything is; only small files are read, and shards stay where they are.
 
     Args:
         checkpoint: What to merge or to verify.
         open_file: Gives the bytes of one of its files, wherever that lies.
+        base: The model that the run was trained from: see `megatron_inputs`.
 
     Raises:
-        CheckpointError: Megatron wrote it, it has no shards, or a small file cannot be read.
+        InputError: A base model is named and not needed, or is none.
+        ConnectionFailed: The Hub does not answer.
+        CheckpointError: It has no shards, or a small file cannot be read.
     """
-    weights = checkpoint.weights
-    if weights is not None and weights.kind is not Kind.DIST:
-        return model_inputs(checkpoint, weights, open_file)
-    if checkpoint.is_megatron and weights is None:
-        raise CheckpointError(f"{checkpoint.name} has no weights", hint=_OTHERS)
-    if checkpoint.is_megatron:
-        raise CheckpointError(
-            f"{checkpoint.name} is a checkpoint of Megatron (.distcp files and .metadata), and merging these is not "
-            "supported yet",
-            hint="On a machine with a GPU and megatron-core: python -m verl.model_merger merge --backend megatron "
-            "--local_dir DIR --target_dir OUT",
-        )
+    if checkpoint.is_megatron or checkpoint.weights is not None:
+        return megatron_inputs(checkpoint, open_file, base)
+    if base is not None:
+        raise InputError(f"{checkpoint.name} has its own config, so --base {base} has no use", hint="Leave it out")
     shards = {
         kind: {rank: open_file(file) for rank, file in checkpoint.shards(kind).items()}
         for kind in ("model", "optim", "extra_state")
@@ -76,10 +70,10 @@ def merge_inputs(checkpoint: Checkpoint, open_file: OpenFile) -> MergeInputs | M
         raise CheckpointError(f"{checkpoint.name} has no shards of a model", hint=_OTHERS)
     return MergeInputs(
         shards=models,
-        config_files=_read_small(checkpoint, _HUGGINGFACE, open_file),
+        config_files=read_small(checkpoint, _HUGGINGFACE, open_file),
         world_size=size,
         step=checkpoint.step,
-        warnings=tuple(_odd(checkpoint, _HUGGINGFACE)),
+        warnings=tuple(odd_files(checkpoint, _HUGGINGFACE)),
         sidecars={
             rank: Sidecars(shards["optim"].get(rank), shards["extra_state"].get(rank), checkpoint.records.get(rank))
             for rank in models
@@ -87,45 +81,8 @@ def merge_inputs(checkpoint: Checkpoint, open_file: OpenFile) -> MergeInputs | M
     )
 
 
-def model_inputs(checkpoint: Checkpoint, weights: Weights, open_file: OpenFile) -> ModelInputs:
-    """The same of a whole model, or of an adapter.
-
-    Raises:
-        CheckpointError: A small file cannot be read.
-    """
-    beside = {
-        name.removeprefix(weights.folder): open_file(copies[0])
-        for name, copies in checkpoint.files.items()
-        if name.startswith(weights.folder) and name.endswith(".safetensors")
-    }
-    files = {name: source for name, source in beside.items() if "/" not in name}
-    return ModelInputs(
-        files, _read_small(checkpoint, weights.folder, open_file), tuple(_odd(checkpoint, weights.folder))
-    )
-
-
-def _read_small(checkpoint: Checkpoint, folder: str, open_file: OpenFile) -> dict[str, bytes]:
-    """Config, tokenizer and the like, by their path below the folder."""
-    small = {
-        name.removeprefix(folder): copies[0]
-        for name, copies in checkpoint.files.items()
-        if name.startswith(folder) and is_small(name, copies[0].size_bytes)
-    }
-    return {name: open_file(file).read(0, file.size_bytes) for name, file in small.items()}
-
-
-def _odd(checkpoint: Checkpoint, folder: str) -> Iterator[str]:
-    """What is to be told of the files themselves."""
-    for gap in checkpoint.unfinished:
-        yield f"{checkpoint.name}: {gap} is missing; if a job saves it now, or was cut off, files may not fit together"
-    for name, copies in checkpoint.files.items():
-        if name.startswith(folder) and not name.endswith(WEIGHTS) and not is_small(name, copies[0].size_bytes):
-            size_mb = copies[0].size_bytes / 1e6
-            yield f"{name} was left out, since {size_mb:.0f} MB are too much beside a model: copy it if it is needed"
-
-
 def merge(
-    inputs: MergeInputs | ModelInputs,
+    inputs: Inputs,
     target: Path,
     *,
     dtype: str = "bf16",
@@ -149,8 +106,14 @@ def merge(
         CheckpointError: See `plan_merge`; or the target cannot be written.
     """
     refuse_existing(target)
-    plan = plan_model(inputs, dtype=dtype) if isinstance(inputs, ModelInputs) else plan_merge(inputs, dtype=dtype)
+    plan = _plan(inputs, dtype)
     with staged(target, plan.size_bytes, sync=sync) as folder:
         warnings = write_model(plan, folder, on_progress)
     parameters = sum(output.elements for output in plan.outputs)
     return Merged(target, len(plan.outputs), parameters, plan.weights_bytes, warnings)
+
+
+def _plan(inputs: Inputs, dtype: str) -> Plan:
+    if isinstance(inputs, ModelInputs):
+        return plan_model(inputs, dtype=dtype)
+    return plan_dist(inputs, dtype=dtype) if isinstance(inputs, DistInputs) else plan_merge(inputs, dtype=dtype)

@@ -31,6 +31,7 @@ class PushPlan:
     Attributes:
         staging: Where the merged model lies until it is uploaded; the same for a repeated call, which goes on.
         card: README.md.
+        base: As for a merge.
     """
 
     checkpoint: CheckpointHandle
@@ -39,6 +40,7 @@ class PushPlan:
     dtype: str
     staging: Path
     card: str
+    base: str | None = None
 
     def render(self) -> str:
         """For `--dry-run`."""
@@ -53,6 +55,7 @@ def plan_push(
     *,
     private: bool = True,
     dtype: str = "bf16",
+    base: str | None = None,
     known: Provenance | None = None,
 ) -> PushPlan:
     """Decide without doing anything.
@@ -64,10 +67,10 @@ def plan_push(
     if not slash or not owner or not name or "/" in name:
         raise InputError(f"{repo!r} is no repository", hint="It is OWNER/NAME, such as me/my-model")
     info = checkpoint.info
-    saved = f"{checkpoint.source.name}\n{info.name}\n{info.modified_at}\n{dtype}"
+    saved = f"{checkpoint.source.name}\n{info.name}\n{info.modified_at}\n{dtype}" + (f"\n{base}" if base else "")
     digest = hashlib.sha256(saved.encode()).hexdigest()[:12]
     card = model_card(name, checkpoint.step, dtype, known or Provenance())
-    return PushPlan(checkpoint, repo, private, dtype, staging_root / f"{owner}--{name}-{digest}", card)
+    return PushPlan(checkpoint, repo, private, dtype, staging_root / f"{owner}--{name}-{digest}", card, base)
 
 
 def push(plan: PushPlan, *, api: HfApi | None = None, on_progress: OnProgress = silent) -> str:
@@ -128,7 +131,7 @@ def _merge(plan: PushPlan, on_progress: OnProgress) -> None:
     try:
         if not plan.staging.exists():
             plan.staging.parent.mkdir(parents=True, exist_ok=True)
-            plan.checkpoint.merge(plan.staging, dtype=plan.dtype, on_progress=on_progress)
+            plan.checkpoint.merge(plan.staging, dtype=plan.dtype, base=plan.base, on_progress=on_progress)
         (plan.staging / CARD).write_text(plan.card, encoding="utf-8")
     except OSError as error:
         raise InputError(

@@ -30,7 +30,7 @@ _REPORT_EVERY_S = 1.0
 
 @dataclass(frozen=True)
 class HeadMerge:
-    """What is to be merged, of the checkpoints of the agent's cluster, and how; `path` is one of the head."""
+    """What is to be merged, of the checkpoints of the agent's cluster, and how; paths are those of the head."""
 
     agent_url: str
     run: str
@@ -41,6 +41,7 @@ class HeadMerge:
     dtype: str
     sync: bool
     give_up_s: float
+    base: str | None = None
 
 
 def main(wanted: HeadMerge) -> int:
@@ -63,7 +64,7 @@ def main(wanted: HeadMerge) -> int:
     backoff = Backoff(give_up_s=wanted.give_up_s)
     client = RangeClient(agent, backoff=backoff, on_break=lambda sentence: _report(note=sentence))
     try:
-        inputs = merge_inputs(_find(agent, wanted, backoff), open_file)
+        inputs = merge_inputs(_find(agent, wanted, backoff), open_file, wanted.base)
         merged = merge(inputs, Path(wanted.path), dtype=wanted.dtype, sync=wanted.sync, on_progress=progress)
     except CloudrlError as error:
         _report(error=error.message, hint=error.hint)

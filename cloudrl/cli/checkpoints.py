@@ -24,6 +24,10 @@ app = typer.Typer(
 
 DirOption = Annotated[Path | None, option("DIR", "Use a local folder instead of a cluster.", "--dir")]
 RunOption = Annotated[str | None, option("RUN", "Run name, if several runs have that step.", "--name")]
+BaseOption = Annotated[
+    str | None,
+    option("MODEL", "Folder or Hub name of the model trained from; for Megatron's .distcp weights.", "--base"),
+]
 DtypeOption = Annotated[str, option("TYPE", "bf16, fp16, fp32, or keep.", "--dtype")]
 
 
@@ -101,6 +105,7 @@ def merge(
     *,
     choose: Any,
     dtype: DtypeOption = "bf16",
+    base: BaseOption = None,
     on_head: Annotated[
         bool, typer.Option("--on-head", help="Merge on the head node; --to is then a path there.")
     ] = False,
@@ -113,7 +118,9 @@ def merge(
 
     with Terminal() as terminal:
         checkpoint = choose(terminal)
-        merged = merge_checkpoint(checkpoint, to, dtype=dtype, on_head=on_head, sync=sync, on_progress=terminal)
+        merged = merge_checkpoint(
+            checkpoint, to, dtype=dtype, base=base, on_head=on_head, sync=sync, on_progress=terminal
+        )
     done = merged.to_json()
     size, at = gigabytes(merged.size_bytes), " on the head" if on_head else ""
     what = f"step {checkpoint.step} of run {_output.visible(checkpoint.run, keep='')}"
@@ -130,6 +137,7 @@ def push(
     choose: Any,
     public: Annotated[bool, typer.Option("--public", help="Make the repository public, not private.")] = False,
     dtype: DtypeOption = "bf16",
+    base: BaseOption = None,
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -140,7 +148,7 @@ def push(
 
     with Terminal() as terminal:
         checkpoint = choose(terminal)
-        plan = plan_push(checkpoint, to, private=not public, dtype=dtype)
+        plan = plan_push(checkpoint, to, private=not public, dtype=dtype, base=base)
         if dry_run:
             _output.data(plan.render())
             return

@@ -56,7 +56,9 @@ def find_checkpoints(
     return Checkpoints(ClusterSource(attach(name).connection, backoff, partial(notify, on_progress)))
 
 
-def plan_push(checkpoint: CheckpointHandle, repo: str, *, private: bool = True, dtype: str = "bf16") -> PushPlan:
+def plan_push(
+    checkpoint: CheckpointHandle, repo: str, *, private: bool = True, dtype: str = "bf16", base: str | None = None
+) -> PushPlan:
     """What publishing a checkpoint on the Hugging Face Hub would do; `.render()` is the model card.
 
     Raises:
@@ -70,7 +72,7 @@ def plan_push(checkpoint: CheckpointHandle, repo: str, *, private: bool = True, 
     known = None
     if isinstance(source, ClusterSource):
         known = provenance(source.connection, checkpoint.run, checkpoint.step)
-    return push.plan_push(checkpoint, repo, home() / "push", private=private, dtype=dtype, known=known)
+    return push.plan_push(checkpoint, repo, home() / "push", private=private, dtype=dtype, base=base, known=known)
 
 
 def prune(
@@ -133,6 +135,7 @@ def merge(
     to: str | os.PathLike[str],
     *,
     dtype: str = "bf16",
+    base: str | None = None,
     on_head: bool = False,
     sync: bool = False,
     on_progress: OnProgress = silent,
@@ -140,16 +143,16 @@ def merge(
     """Make a Hugging Face model of a checkpoint, here or on the head's disk.
 
     Raises:
-        InputError: the folder exists, or `dtype` is unknown.
+        InputError: the folder exists, `dtype` is unknown, or `base` is no model or not needed.
         CheckpointError: it cannot be merged.
     """
     from cloudrl.checkpoints.remote_merge import merge_on_head
 
     on_bytes = transfer(f"merging step {checkpoint.step}", on_progress)
     if on_head:
-        merged = merge_on_head(checkpoint, str(to), dtype=dtype, sync=sync, on_progress=on_bytes)
+        merged = merge_on_head(checkpoint, str(to), dtype=dtype, base=base, sync=sync, on_progress=on_bytes)
     else:
-        merged = checkpoint.merge(to, dtype=dtype, sync=sync, on_progress=on_bytes)
+        merged = checkpoint.merge(to, dtype=dtype, base=base, sync=sync, on_progress=on_bytes)
     notify(on_progress, *(f"warning: {warning}" for warning in merged.warnings))
     return merged
 

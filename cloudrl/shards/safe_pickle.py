@@ -3,12 +3,13 @@
 It imports nothing and calls nothing. Where a pickle names a class or a function, there is a `Name`; where it would
 call one, there is a `PickledObject` of the name and the arguments. A name not in the allow-list ends the reading.
 Only the opcodes of protocol 2 exist, which `torch.save` uses (torch 2.13, torch/serialization.py,
-DEFAULT_PROTOCOL). One opcode may make an object of 64 bytes, so their number is limited.
+DEFAULT_PROTOCOL), and those of protocol 4 that are in `.metadata` of torch's distributed format. One opcode may make
+an object of 64 bytes, so their number is limited.
 """
 
 import io
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,6 @@ _INT32, _UINT32, _UINT16, _UINT8, _FLOAT64 = map(struct.Struct, ("<i", "<I", "<H
 _MARK = object()
 MAX_OPCODES = 6_000_000
 """Those of 50,000 sharded tensors. So many empty lists, the worst that is known, take 400 MB."""
-_PLAIN_KEYS = (str, int, float, bool, type(None))
 _DICTS = frozenset({"collections.OrderedDict", "collections.defaultdict", "collections.Counter"})
 
 
@@ -45,6 +45,10 @@ class PickledObject:
         return found[-1] if found else None
 
 
+_KEYS = (str, int, float, bool, type(None), PickledObject)
+"""Quick to hash; of an object it is the identity."""
+
+
 @dataclass(frozen=True)
 class Storage:
     """The persistent id of a storage: `('storage', class, key, device, elements)`."""
@@ -58,7 +62,19 @@ class _Malformed(Exception):
     pass
 
 
-def read_pickle(data: bytes, allowed: Callable[[str], bool], label: str, *, max_opcodes: int = MAX_OPCODES) -> Any:
+class _Reached(Exception):
+    """What is wanted has been read."""
+
+
+def read_pickle(
+    data: bytes,
+    allowed: Callable[[str], bool],
+    label: str,
+    *,
+    max_opcodes: int = MAX_OPCODES,
+    protocols: Collection[int] = (2,),
+    until: str | None = None,
+) -> Any:
     """Read a pickle.
 
     Args:
@@ -66,34 +82,48 @@ def read_pickle(data: bytes, allowed: Callable[[str], bool], label: str, *, max_
         allowed: Whether a dotted name may stand in it.
         label: Of the file, for messages.
         max_opcodes: One with more is refused.
+        protocols: Those that it may have.
+        until: The reading ends at this key of protocol 4; the result is the dict to which it would belong.
 
     Raises:
-        CheckpointError: It names what is not allowed, is too long, or is no pickle of protocol 2.
+        CheckpointError: It names what is not allowed, is too long, or is no pickle of these protocols.
     """
     try:
-        return _Machine(data, allowed, label).run(max_opcodes)
+        return _Machine(data, allowed, label, until).run(max_opcodes, protocols)
     except (
         _Malformed, IndexError, KeyError, TypeError, AttributeError, ValueError, struct.error, RecursionError,
     ) as error:  # fmt: skip
         why = "it is cut off" if isinstance(error, struct.error) else error or type(error).__name__
-        raise CheckpointError(f"data.pkl of {label} is not what torch writes: {why}") from error
+        raise CheckpointError(f"the pickle of {label} is not what torch writes: {why}") from error
 
 
 class _Machine:
     """What the opcodes do, whose codes are those of CPython's pickle.py."""
 
-    def __init__(self, data: bytes, allowed: Callable[[str], bool], label: str) -> None:
-        self._allowed, self._label = allowed, label
+    def __init__(self, data: bytes, allowed: Callable[[str], bool], label: str, until: str | None) -> None:
+        self._allowed, self._label, self._until = allowed, label, until
         self._pickle = io.BytesIO(data)
         self.read = self._pickle.read
         self._stack: list[Any] = []
         self.memo: list[Any] = []
         self._names: dict[bytes, Name] = {}
 
-    def run(self, max_opcodes: int) -> Any:
+    def run(self, max_opcodes: int, protocols: Collection[int]) -> Any:
+        start = self.read(2)
+        if start[:1] != b"\x80" or start[1:] not in {bytes([each]) for each in protocols}:
+            wanted = " or ".join(map(str, protocols))
+            raise _Malformed(f"it begins with {start!r}, not with protocol {wanted}")
+        values, operations = (_VALUES, _OPERATIONS) if start[1] < 4 else (_VALUES_4, _OPERATIONS_4)
+        try:
+            return self._run(max_opcodes, values, operations)
+        except _Reached:
+            pairs = self.since_mark()
+            self._stack.append({})
+            self.update(pairs[: len(pairs) & -2])
+            return self._stack.pop()
+
+    def _run(self, max_opcodes: int, values: "_Opcodes", operations: "_Opcodes") -> Any:
         read, stack, memo = self.read, self._stack, self.memo
-        if (start := read(2)) != b"\x80\x02":
-            raise _Malformed(f"it begins with {start!r}, not with protocol 2")
         for _ in range(max_opcodes):
             code = read(1)
             if code in (b"q", b"r"):  # BINPUT and its long form are every third opcode; indices count up
@@ -104,9 +134,9 @@ class _Machine:
                     memo[index] = stack[-1]
             elif code == b".":  # STOP
                 return stack.pop()
-            elif (value := _VALUES.get(code)) is not None:
+            elif (value := values.get(code)) is not None:
                 stack.append(value(self))
-            elif (operation := _OPERATIONS.get(code)) is not None:
+            elif (operation := operations.get(code)) is not None:
                 operation(self)
             else:
                 raise _Malformed(f"opcode {code!r} before byte {self._pickle.tell()}" if code else "it is cut off")
@@ -114,6 +144,12 @@ class _Machine:
 
     def text(self) -> str:
         return self._bytes(_UINT32.unpack(self.read(4))[0]).decode("utf-8", "surrogatepass")
+
+    def short_text(self) -> str:
+        text = self._bytes(_UINT8.unpack(self.read(1))[0]).decode("utf-8", "surrogatepass")
+        if text == self._until:
+            raise _Reached
+        return text
 
     def long(self) -> int:
         return int.from_bytes(self._bytes(_UINT8.unpack(self.read(1))[0]), "little", signed=True)
@@ -139,6 +175,9 @@ class _Machine:
                 return values
         raise _Malformed("a mark is missing")
 
+    def memoize(self) -> None:
+        self.memo.append(self._stack[-1])
+
     def last(self, count: int) -> list[Any]:
         values = self._stack[-count:]
         if len(values) < count:
@@ -155,12 +194,18 @@ class _Machine:
     def update(self, pairs: list[Any]) -> None:
         target = _expect(self._stack[-1], dict)
         for key, value in zip(pairs[::2], pairs[1::2], strict=True):
-            # A record or a tuple as key is kept under a made-up one: hashing nested tuples may take for ever.
-            target[key if isinstance(key, _PLAIN_KEYS) else f"#{len(target)}"] = value
+            # A tuple as key is kept under a made-up one: hashing nested tuples may take for ever.
+            target[key if isinstance(key, _KEYS) else f"#{len(target)}"] = value
 
     # names and records
     def name(self) -> Name:
-        line = self._line() + b"." + self._line()
+        return self._named(self._line() + b"." + self._line())
+
+    def stack_name(self) -> Name:
+        module, name = (_expect(each, str).encode("utf-8", "surrogatepass") for each in self.last(2))
+        return self._named(module + b"." + name)
+
+    def _named(self, line: bytes) -> Name:
         name = self._names.get(line)
         if name is None:
             text = line.decode("ascii", "replace").replace("__builtin__.", "builtins.", 1)
@@ -199,7 +244,8 @@ def _expect(value: Any, kind: type[Any]) -> Any:
     return value
 
 
-_VALUES: dict[bytes, Callable[[_Machine], Any]] = {  # what is pushed
+_Opcodes = Mapping[bytes, Callable[[_Machine], Any]]
+_VALUES: _Opcodes = {  # what is pushed
     b"(": lambda _: _MARK,
     b"N": lambda _: None,
     b"\x88": lambda _: True,
@@ -224,7 +270,7 @@ _VALUES: dict[bytes, Callable[[_Machine], Any]] = {  # what is pushed
     b"\x81": _Machine.reduce,  # NEWOBJ: the same two values
     b"Q": _Machine.storage,
 }
-_OPERATIONS: dict[bytes, Callable[[_Machine], Any]] = {  # what changes values or the memo
+_OPERATIONS: _Opcodes = {  # what changes values or the memo
     b"0": lambda machine: machine.last(1),
     b"1": _Machine.since_mark,
     b"a": lambda machine: machine.extend(machine.last(1)),
@@ -232,4 +278,10 @@ _OPERATIONS: dict[bytes, Callable[[_Machine], Any]] = {  # what changes values o
     b"s": lambda machine: machine.update(machine.last(2)),
     b"u": lambda machine: machine.update(machine.since_mark()),
     b"b": _Machine.build,
+}
+_VALUES_4: _Opcodes = {**_VALUES, b"\x8c": _Machine.short_text, b"\x93": _Machine.stack_name}
+_OPERATIONS_4: _Opcodes = {
+    **_OPERATIONS,
+    b"\x94": _Machine.memoize,
+    b"\x95": lambda machine: machine.read(8),  # FRAME
 }

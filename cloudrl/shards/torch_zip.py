@@ -79,14 +79,18 @@ def damaged(source: ShardSource, name: str, expected: int, found: int) -> Checkp
     )
 
 
-def open_archive(source: ShardSource) -> Archive:
+def open_archive(source: ShardSource, *, tail_bytes: int = _TAIL_BYTES) -> Archive:
     """Read the directory of a torch file.
+
+    Args:
+        source: The file.
+        tail_bytes: Of its end, read at first.
 
     Raises:
         CheckpointError: It is cut off, no torch file, or not as torch writes them.
     """
     try:
-        directory = read_directory(source.size_bytes(), source.read, _TAIL_BYTES)
+        directory = read_directory(source.size_bytes(), source.read, tail_bytes)
     except NoDirectory as error:
         raise _cut_off(source, str(error)) from error
     entries = list(islice(_entries(source, directory), _MAX_MEMBERS + 1))

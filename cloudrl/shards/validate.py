@@ -19,7 +19,7 @@ from cloudrl.shards.step_consistency import StepConsistency, check_record
 from cloudrl.shards.torch_zip import Archive, damaged, open_archive
 
 _THREADS = 4
-_RankFile = tuple[int, Archive]
+RankFile = tuple[int, Archive]
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ def verify(inputs: MergeInputs, *, on_progress: OnProgress = silent) -> Report:
     members = [member for _, archive in files for member in archive.members.values()]
     meter = Meter(sum(member.size_bytes for member in members), on_progress)
     with workers(_THREADS, "cloudrl-verify") as threads:
-        rotten = list(threads.map(lambda file: list(_find_rotten(file, meter)), files))
+        rotten = list(threads.map(lambda file: list(find_rotten(file, meter)), files))
     meter.finish()
     wrong += [*_changed(inputs), *(finding for each in rotten for finding in each)]
     reported = {finding.file for finding in wrong if finding.fatal} - {None}
@@ -160,9 +160,9 @@ def verify(inputs: MergeInputs, *, on_progress: OnProgress = silent) -> Report:
     return replace(validated.report, findings=(*findings, *wrong))
 
 
-def _open_sidecars(inputs: MergeInputs) -> tuple[list[_RankFile], list[Finding]]:
+def _open_sidecars(inputs: MergeInputs) -> tuple[list[RankFile], list[Finding]]:
     """The optimizer's and the other state of each rank, and what is wrong with them before they are read."""
-    opened: list[_RankFile] = []
+    opened: list[RankFile] = []
     findings: list[Finding] = []
     for rank, sidecars in inputs.sidecars.items():
         for kind, source in (("optim", sidecars.optim), ("extra_state", sidecars.extra)):
@@ -190,7 +190,8 @@ def _changed(inputs: MergeInputs) -> Iterator[Finding]:
             yield Finding(f"huggingface/{name} is not as it was saved at step {record.step}", fatal=False)
 
 
-def _find_rotten(file: _RankFile, meter: Meter) -> Iterator[Finding]:
+def find_rotten(file: RankFile, meter: Meter) -> Iterator[Finding]:
+    """Members of a rank's file whose bytes are not those that were saved."""
     rank, archive = file
     source = archive.source
     for name, member in archive.members.items():

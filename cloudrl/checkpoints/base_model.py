@@ -1,0 +1,55 @@
+"""Config and tokenizer of a model, from a folder or from the Hugging Face Hub; never its weights."""
+
+from pathlib import Path
+
+from cloudrl.errors import ConnectionFailed, InputError
+from cloudrl.saves.names import is_small
+
+_PATTERNS = ("*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken")
+_NOT = ("*.safetensors.index.json", "*.bin.index.json")
+
+
+def read_base(base: str) -> dict[str, bytes]:
+    """What lies beside the weights of a model.
+
+    Args:
+        base: A folder, or a name on the Hub such as `Qwen/Qwen3-8B`, which is downloaded or taken from the cache.
+
+    Raises:
+        InputError: It is neither, or has no config.
+        ConnectionFailed: The Hub does not answer.
+    """
+    folder = Path(base).expanduser()
+    if not folder.is_dir():
+        if base.count("/") != 1 or base.startswith((".", "/", "~")):
+            raise InputError(
+                f"--base {base} is no folder", hint="Name a folder with config.json, or a model of the Hub: OWNER/NAME"
+            )
+        folder = _download(base)
+    try:
+        names = {path for pattern in _PATTERNS for path in folder.glob(pattern)}
+        names -= {path for pattern in _NOT for path in folder.glob(pattern)}
+        files = {path.name: path.read_bytes() for path in sorted(names) if is_small(path.name, path.stat().st_size)}
+    except OSError as error:
+        raise InputError(f"{error.filename or folder} cannot be read: {error.strerror or error}") from error
+    if "config.json" not in files:
+        raise InputError(f"{folder} has no config.json", hint="--base names the model that the run was trained from")
+    return files
+
+
+def _download(name: str) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, RepositoryNotFoundError
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=list(_PATTERNS), ignore_patterns=list(_NOT)))
+    except (RepositoryNotFoundError, HFValidationError) as error:
+        raise InputError(
+            f"--base {name} is no folder and no model of the Hub that may be read",
+            hint="If it is private or gated, set HF_TOKEN",
+        ) from error
+    except (HfHubHTTPError, OSError, ValueError) as error:
+        reason = " ".join(str(error).split())[:160]
+        raise ConnectionFailed(
+            f"--base {name} could not be downloaded ({reason})", hint="Or name a folder with its config.json"
+        ) from error
