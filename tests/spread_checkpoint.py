@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 _RANK = re.compile(r"_world_size_(\d+)_rank_(\d+)\.")
+_WRITER = re.compile(r"__(\d+)_\d+\.distcp")
 
 
 def spread(run: Path, folders: Sequence[Path], *, driver: int = 0) -> None:
@@ -21,9 +22,11 @@ def spread(run: Path, folders: Sequence[Path], *, driver: int = 0) -> None:
     """
     for path in sorted(path for path in run.rglob("*") if path.is_file()):
         name = path.relative_to(run)
-        match = _RANK.search(name.name)
+        match, writer = _RANK.search(name.name), _WRITER.fullmatch(name.name)
         of_no_rank = driver if len(name.parts) < 3 else 0
         node = int(match[2]) * len(folders) // int(match[1]) if match else of_no_rank
+        if writer:  # Megatron's; these runs have as many ranks as nodes
+            node = int(writer[1]) % len(folders)
         target = Path(folders[node]) / run.name / name
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(path, target)

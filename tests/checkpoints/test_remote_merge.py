@@ -15,7 +15,9 @@ from urllib.parse import urlsplit
 import pytest
 from fake_clock import Clock
 from fake_cluster import FakeCluster
+from megatron_files import expected, extracted
 from node_image import link_numpy
+from shard_files import read_safetensors
 from small_step import write_step
 
 from cloudrl.checkpoints.handle import CheckpointHandle, Checkpoints
@@ -97,6 +99,17 @@ def test_its_own_shards_are_read_from_its_own_disk(head: Head, tmp_path: Path) -
     merge_on_head(checkpoint, str(tmp_path / "out"))
     read = {path for _, path in head.requests if path.endswith(".pt")}
     assert read == {"/v1/nodes/1/checkpoints/mine/global_step_7/actor/model_world_size_2_rank_1.pt"}
+
+
+def test_megatrons_with_a_base_of_the_head(tmp_path: Path) -> None:
+    run = tmp_path / "whole" / "mine"
+    extracted("qwen2-tied-stages", run)
+    with Head(tmp_path) as head:
+        head.hold_run(run, tmp_path)
+        merge_on_head(latest(head), str(tmp_path / "out"), base=str(run), dtype="keep")
+        with pytest.raises(CheckpointError, match=r"on the head: .*/missing is no folder"):
+            merge_on_head(latest(head), str(tmp_path / "other"), base=str(tmp_path / "missing"))
+    assert read_safetensors(tmp_path / "out") == expected(run)
 
 
 def test_the_token_is_a_secret(head: Head, tmp_path: Path) -> None:

@@ -1,0 +1,57 @@
+"""Config and tokenizer of a base model: the small files, and never the weights."""
+
+from pathlib import Path
+
+import huggingface_hub
+import pytest
+from huggingface_hub.errors import LocalEntryNotFoundError
+
+from cloudrl.checkpoints.base_model import read_base
+from cloudrl.errors import ConnectionFailed, InputError
+
+KEPT = ["chat_template.jinja", "config.json", "merges.txt", "tokenizer.json", "tokenizer.model"]
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    weights = ["model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "README.md", "modeling.py"]
+    for name in (*KEPT, *weights):
+        (tmp_path / name).write_text(name)
+    return tmp_path
+
+
+def test_of_a_folder(model: Path) -> None:
+    assert read_base(str(model)) == {name: name.encode() for name in KEPT}
+
+
+def test_links_as_in_a_cache_of_the_hub_are_followed(model: Path) -> None:
+    (model / "config.json").rename(model / "blob")
+    (model / "config.json").symlink_to("blob")
+    assert read_base(str(model))["config.json"] == b"config.json"
+
+
+def test_of_the_hub(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def download(name: str, *, allow_patterns: list[str], ignore_patterns: list[str]) -> str:
+        asked.append((name, "*.safetensors" in allow_patterns))
+        return str(model)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    assert list(read_base("Qwen/Qwen3-8B")) == KEPT
+    assert asked == [("Qwen/Qwen3-8B", False)]
+
+
+def test_a_hub_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def download(*_: object, **__: object) -> str:
+        raise LocalEntryNotFoundError("no network")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    with pytest.raises(ConnectionFailed, match=r"--base Qwen/Qwen3-8B could not be downloaded \(no network\)"):
+        read_base("Qwen/Qwen3-8B")
+
+
+def test_a_folder_without_a_config(model: Path) -> None:
+    (model / "config.json").unlink()
+    with pytest.raises(InputError, match=r"has no config\.json"):
+        read_base(str(model))
