@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from cloudrl.sdk import Question as Question
     from cloudrl.sdk import Run as Run
     from cloudrl.sdk import RunningCluster as RunningCluster
+    from cloudrl.sdk import Search as Search
     from cloudrl.sdk import Service as Service
     from cloudrl.sdk import Transfer as Transfer
     from cloudrl.sdk import Volume as Volume
@@ -63,6 +64,7 @@ __all__ = [
     "Question",
     "Run",
     "RunningCluster",
+    "Search",
     "Service",
     "SpecError",
     "Transfer",

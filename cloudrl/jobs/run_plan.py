@@ -9,6 +9,7 @@ from cloudrl.errors import InputError
 from cloudrl.jobs.draft import Snapshot
 from cloudrl.jobs.local_files import HUB_ID, inspect_files, is_marked
 from cloudrl.jobs.options import SubmitOptions
+from cloudrl.jobs.services import needed_services
 from cloudrl.node.replication import FILES
 from cloudrl.protocol.data_sets import BUILT_IN
 from cloudrl.protocol.options import MADE_ON_NODES
@@ -16,12 +17,13 @@ from cloudrl.providers.model import Plan
 from cloudrl.providers.registry import provider
 from cloudrl.spec import Cluster, DataSet, Gpu, Job
 from cloudrl.spec.cluster import ROLLOUTS, ClusterShape
+from cloudrl.spec.services import agent_service
 from cloudrl.transport import Connection, inspect_cluster
 from cloudrl.verl.releases import RELEASES
 
 
 def cluster_for_job(job: Job, options: SubmitOptions) -> dict[str, Any]:
-    """Fields of a cluster for a job: as many nodes and GPUs as its recipe is made for, its data sets and its model.
+    """Fields of a cluster for a job: as many nodes and GPUs as its recipe is made for, its data, model and services.
 
     What lies on this machine travels with the job instead; what the nodes have already is left to them.
     """
@@ -31,6 +33,7 @@ def cluster_for_job(job: Job, options: SubmitOptions) -> dict[str, Any]:
         "nodes": job.nodes or 1,
         "gpu": job.gpu,
         "data": data or None,
+        "services": list(needed_services(job, options.env)) or None,
         "models": [model] if model is not None and _is_fetched(model) else None,
         "verl": job.verl if job.device == "gpu" and any(job.verl == each.verl for each in RELEASES) else None,
         "rollout": job.rollout if job.rollout in ROLLOUTS and job.device == "gpu" else None,
@@ -64,6 +67,7 @@ def expected_shape(planned: Plan, job: Job) -> ClusterShape:
             for name in _names(cluster)
         },
         models={model: f"{data_dir}/models/{model}" if model in MADE_ON_NODES else model for model in cluster.models},
+        services=tuple(agent_service(each).label for each in cluster.services),
         verl_version=planned.verl_version,
         rollouts=planned.rollouts,
         provider=planned.provider,
@@ -119,10 +123,11 @@ def _check_same(requested: Mapping[str, Any], cluster: ClusterShape) -> None:
 
 
 def _check_prepared(declared: Cluster, cluster: ClusterShape) -> None:
-    """Refuse one that has not prepared what the job reads."""
+    """Refuse one that does not have what the job reads and asks."""
     for what, requested, available in (
         ("data", _names(declared), cluster.data),
         ("model", declared.models, cluster.models),
+        ("service", [agent_service(each).label for each in declared.services], cluster.services or ()),
     ):
         missing = [name for name in requested if name not in available]
         if missing:

@@ -1,4 +1,4 @@
-"""The node agent as one file: a zipapp of the modules that it needs, the same bytes on every machine."""
+"""What nodes run of cloudrl, each program as one file: a zipapp, the same bytes on every machine."""
 
 import io
 import tokenize
@@ -7,24 +7,36 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 AGENT_FILE = "cloudrl-node.pyz"
+RETRIEVER_FILE = "cloudrl-retriever.pyz"
 
 # verl_cpu: the agent itself makes the tiny model; jobs of a CPU cluster find the rest through PYTHONPATH
 _PARTS = ("__init__.py", "errors.py", "protocol", "saves", "node", "data", "verl_cpu")
-_MAIN = "import sys\n\nfrom cloudrl.node.main import main\n\nsys.exit(main())\n"
+_RETRIEVER_PARTS = ("__init__.py", "errors.py", "retriever")
+_MAIN = "import sys\n\nfrom cloudrl.{}.main import main\n\nsys.exit(main())\n"
 _LINE_STARTS = (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest date that a zip can hold
 
 
 def build_agent() -> bytes:
-    """The bytes of `cloudrl-node.pyz`.
+    """The bytes of `cloudrl-node.pyz`."""
+    return _zipapp("node", _PARTS)
 
-    They depend on the sources alone: fixed order, dates and modes, and no compression, whose output differs
+
+def build_retriever() -> bytes:
+    """The bytes of `cloudrl-retriever.pyz`, which fetches, builds and serves indexes for agents that search."""
+    return _zipapp("retriever", _RETRIEVER_PARTS)
+
+
+def _zipapp(program: str, parts: Iterable[str]) -> bytes:
+    """A program that can be run.
+
+    Its bytes depend on the sources alone: fixed order, dates and modes, and no compression, whose output differs
     between builds of zlib.
     """
     buffer = io.BytesIO()
     buffer.write(b"#!/usr/bin/env python3\n")
     with zipfile.ZipFile(buffer, "a", zipfile.ZIP_STORED) as archive:
-        for name, text in sorted([("__main__.py", _MAIN.encode()), *python_sources(_PARTS)]):
+        for name, text in sorted([("__main__.py", _MAIN.format(program).encode()), *python_sources(parts)]):
             info = zipfile.ZipInfo(name, _EPOCH)
             info.external_attr = 0o644 << 16
             info.create_system = 3  # Unix, whatever this machine is
@@ -46,11 +58,14 @@ def _without_comments(source: str) -> str:
 
 def write_agent(folder: Path) -> Path:
     """Write the agent into `folder` if what lies there differs, and return its path."""
-    path = folder / AGENT_FILE
-    wanted = build_agent()
+    return write_changed(folder / AGENT_FILE, build_agent())
+
+
+def write_changed(path: Path, wanted: bytes) -> Path:
+    """Write a file, whole or not at all, if it differs."""
     if not path.exists() or path.read_bytes() != wanted:
-        folder.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f".{AGENT_FILE}.part")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_name(f".{path.name}.part")
         part.write_bytes(wanted)
         part.replace(path)
     return path

@@ -5,10 +5,10 @@ from pathlib import Path
 
 from cloudrl.errors import SpecError
 from cloudrl.protocol.options import AgentOptions, BudgetLimits
+from cloudrl.render.search import with_search
 from cloudrl.spec import Cluster
 from cloudrl.spec.data import data_argument
 from cloudrl.spec.names import is_secret, names_a_file
-from cloudrl.spec.services import agent_service
 from cloudrl.spec.sizes import seconds_of
 from cloudrl.verl.releases import Release, release
 
@@ -26,15 +26,16 @@ def agent_options(cluster: Cluster, known: Release | None) -> AgentOptions:
     Raises:
         SpecError: a cost is limited and the price is unknown.
     """
+    rendered = with_search(cluster)
     return AgentOptions(
         device=cluster.device,
         # Without GPUs one place a node: verl 0.9.1 places its workers on nothing else (single_controller/ray/base.py).
         # A range is left to the provider, which tells each node its number.
         gpus=1 if cluster.device == "cpu" else cluster.gpus_per_node,
         cpus=CPU_SLOTS if cluster.device == "cpu" else None,
-        setup=(*(known.install if known else ()), *cluster.setup),
-        services=tuple(map(agent_service, cluster.services)),
-        artifacts=tuple(each.for_agent() for each in cluster.artifacts),
+        setup=(*(known.install if known else ()), *rendered.setup, *cluster.setup),
+        services=rendered.services,
+        artifacts=rendered.artifacts,
         import_check=_import_check(cluster, known),
         data=tuple(map(data_argument, cluster.data)),
         models=tuple(cluster.models),

@@ -9,6 +9,7 @@ from cloudrl.protocol.outcome import FAILED
 from cloudrl.render.agent import AGENT_FILE
 from cloudrl.render.agent_options import agent_options, refuse_secrets, release_of
 from cloudrl.render.dstack_models import check_with_dstack, refuse_rendered
+from cloudrl.render.search import file_names
 from cloudrl.render.yaml_text import Section, document, pick, plain
 from cloudrl.spec import Cluster
 from cloudrl.spec.cluster import disk_for
@@ -18,7 +19,8 @@ from cloudrl.spec.ports import RAY_PORT
 from cloudrl.spec.volume import NetworkMount, Volume
 from cloudrl.verl.releases import Release
 
-AGENT_PATH = f"/opt/cloudrl/{AGENT_FILE}"
+AGENT_FOLDER = "/opt/cloudrl"
+AGENT_PATH = f"{AGENT_FOLDER}/{AGENT_FILE}"
 
 _RENDERED = (
     "type", "name", "nodes", "groups", "image", "user", "working_dir", "env", "files", "commands", "entrypoint",
@@ -77,7 +79,8 @@ def to_dstack(cluster: Cluster) -> str:
     refuse_rendered(cluster.dstack, _RENDERED)
     local = cluster.forwarded[0].local
     ray = f"localhost:{local}" if local else f"the local port that dstack prints for {RAY_PORT}"
-    header = _HEADER.format(agent=AGENT_FILE, name=cluster.name, ray=ray)
+    beside = " and ".join((AGENT_FILE, *file_names(cluster)))
+    header = _HEADER.format(agent=beside, name=cluster.name, ray=ray)
     known = release_of(cluster)
     sections = [*_container(cluster, known), *_resources(cluster, known), *_lifecycle(cluster.dstack)]
     text = document(header, sections)
@@ -114,8 +117,9 @@ def _container(cluster: Cluster, known: Release | None) -> list[Section]:
         Section({"env": {**env, **secrets} or None}, comment=set_once if secrets else ""),
         Section(
             # a relative path is taken from the folder of the YAML file
-            {"files": [f"{AGENT_FILE}:{AGENT_PATH}"]},
-            comment="The node agent: it sets up each node, joins them, fetches data and models, and watches.",
+            {"files": [f"{each}:{AGENT_FOLDER}/{each}" for each in (AGENT_FILE, *file_names(cluster))]},
+            comment="The node agent: it sets up each node, joins them, fetches data and models, and watches."
+            + ("\nBeside it, what its search server runs and reads." if file_names(cluster) else ""),
         ),
         Section(
             # server/services/jobs/configurators/base.py: dstack runs `sh -i -c "..."`; a stop interrupts that

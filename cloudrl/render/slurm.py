@@ -10,6 +10,7 @@ all nodes share, 0700, and every file in it 0600:
     key                 the secret of agents and client (`cloudrl.node.tokens`); removed when the script ends
     job.sh              this script, and the agent, which every node has copied; removed when the script ends
     cloudrl-node.pyz
+    files/              what a search server runs and reads, likewise
     job.json            the job; empty where there is none
     head.json           address and ports of rank 0: {"ip", "agent", "gcs", "dashboard", "client"}; before any agent
     nodes/RANK.log      what the step of a node has printed; that of rank 0 is in the log of the Slurm job
@@ -36,6 +37,7 @@ from typing import Any
 from cloudrl.errors import SpecError
 from cloudrl.render.agent import AGENT_FILE, build_agent
 from cloudrl.render.agent_options import CPU_SLOTS, agent_options, refuse_secrets, release_of
+from cloudrl.render.search import files_of
 from cloudrl.spec import Cluster, CountRange
 from cloudrl.spec.sizes import seconds_of
 from cloudrl.spec.slurm import SlurmSection, read_slurm
@@ -117,6 +119,7 @@ def to_slurm(cluster: Cluster, job: Mapping[str, Any] | None = None, *, agent: b
         (_TEXTS / f"{'docker' if back_end == 'podman' else back_end}.sh").read_text().rstrip(),
         _job(job),
         _agent(build_agent() if agent is None else agent),
+        _files(files_of(cluster)),
         '\nif [ "${1:-}" = node ]; then node "$2"; else batch; fi',
     ]
     return "\n".join(parts) + "\n"
@@ -355,6 +358,18 @@ def _job(job: Mapping[str, Any] | None) -> str:
 
 
 def _agent(agent: bytes) -> str:
-    packed = base64.b64encode(gzip.compress(agent, mtime=0)).decode()
+    return f"\n# {AGENT_FILE}\nwrite_agent() {{\n  {_unpacked(agent, 'AGENT')}\n}}"
+
+
+def _files(files: Mapping[str, bytes]) -> str:
+    """What lies beside the agent on every node."""
+    if not files:
+        return "\nwrite_files() { :; }"
+    commands = (_unpacked(content, "FILE", f'>"$1"/{_quote(name)}') for name, content in files.items())
+    return "\n# {}\nwrite_files() {{ # FOLDER\n  {}\n}}".format(", ".join(files), "\n  ".join(commands))
+
+
+def _unpacked(content: bytes, word: str, to: str = "") -> str:
+    packed = base64.b64encode(gzip.compress(content, mtime=0)).decode()
     lines = "\n".join(textwrap.wrap(packed, 120))
-    return f"\n# {AGENT_FILE}\nwrite_agent() {{\n  base64 -d <<'AGENT' | gzip -d\n{lines}\nAGENT\n}}"
+    return f"base64 -d <<'{word}' | gzip -d {to}".rstrip() + f"\n{lines}\n{word}"

@@ -59,6 +59,7 @@ def build(
     folder: Path,
     *,
     device: str = "cpu",
+    replace: bool = False,
     on_progress: OnProgress = lambda *_: None,
     say: Callable[[str], object] = lambda _: None,
 ) -> Record:
@@ -68,6 +69,7 @@ def build(
         options: what to build.
         folder: new, empty, or with a build of the same that has not ended.
         device: of torch, for the encoder.
+        replace: remove what a build of other sources or options has left there; one that is not of `build` stays.
         on_progress: is told how far it is.
         say: is told what goes on from an earlier build.
 
@@ -80,6 +82,8 @@ def build(
     files = [file for file in find_files(options.sources) if folder.absolute() not in file.absolute().parents]
     source = _identity(options, files)
     with locked(folder):
+        if replace:
+            _remove_other(folder, source)
         if (done := read_record(folder)) and done.source == source:
             say(f"{folder} is up to date")
             return done
@@ -93,6 +97,15 @@ def build(
         record.write(folder)
         (folder / _STATE).unlink()
     return record
+
+
+def _remove_other(folder: Path, source: str) -> None:
+    done, state = read_record(folder), folder / _STATE
+    begun = json.loads(state.read_text())["source"] if state.exists() else done and done.source
+    if begun in (None, source):
+        return
+    for each in folder.iterdir():
+        shutil.rmtree(each) if each.is_dir() and not each.is_symlink() else each.unlink()
 
 
 def _encoder(options: BuildOptions, device: str) -> Encoder | None:

@@ -22,6 +22,7 @@ from cloudrl.retriever.corpus import open_corpus
 from cloudrl.retriever.lock import locked
 from cloudrl.retriever.memory import size
 from cloudrl.retriever.opening import OnProgress, index_fingerprint
+from cloudrl.retriever.published import PUBLISHED, Published
 from cloudrl.retriever.record import Record, read_record, write_json
 from cloudrl.retriever.vectors import open_vectors
 
@@ -31,24 +32,6 @@ _MOVE_BYTES = 1 << 30
 _CORPUS_REPO, _CORPUS_GZ, _CORPUS = "PeterJinGo/wiki-18-corpus", "wiki-18.jsonl.gz", "wiki-18.jsonl"
 _GZIP_FACTOR = 4
 """How much larger a corpus is than its .gz at most; an estimate."""
-
-
-@dataclass(frozen=True)
-class Published:
-    """An index on the Hub, in `part_aa`, `part_ab`, ... (Search-R1 a14dc3a, docs/retriever.md, scripts/download.py)."""
-
-    repo: str
-    index: str
-    engine: str
-    encoder: str = "intfloat/e5-base-v2"
-    prefixes: str = "e5"
-    dim: int = 768
-
-
-PUBLISHED = {
-    "wiki-18": Published("PeterJinGo/wiki-18-e5-index", "e5_Flat.index", "flat"),
-    "wiki-18-hnsw": Published("PeterJinGo/wiki-18-e5-index-HNSW64", "e5_HNSW64.index", "faiss"),
-}
 
 
 @dataclass(frozen=True)

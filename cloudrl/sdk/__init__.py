@@ -15,5 +15,6 @@ from cloudrl.sdk.submission import recipe as recipe
 from cloudrl.spec import Artifact as Artifact
 from cloudrl.spec import DataSet as DataSet
 from cloudrl.spec import Job as Job
+from cloudrl.spec import Search as Search
 from cloudrl.spec import Service as Service
 from cloudrl.spec import Volume as Volume

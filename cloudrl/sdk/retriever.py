@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -102,31 +99,13 @@ def serve(
     Raises:
         InputError: the port is taken, or what is to be served does not go together or does not fit.
     """
-    from cloudrl.retriever.opening import Retriever, open_searches
-    from cloudrl.retriever.peers import bind_shard, share
-    from cloudrl.retriever.server import bind
-    from cloudrl.retriever.server import serve as answer
+    from cloudrl.retriever.serving import serve as serve_index
 
-    with bind(options) as bound, bind_shard(sharing) if sharing else contextlib.nullcontext() as bound_shard:
-        if sharing:
-            source = replace(source, shard=sharing.shard, shards=len(sharing.addresses))
-        if threads is not None:
-            import torch
+    def ready(address: str) -> None:
+        hint = f"cloudrl retriever ask 'QUESTION' --url {address}"
+        on_progress(Notice(f"ready: POST {address}/retrieve, GET {address}/health", hint=hint))
 
-            torch.set_num_threads(threads)
-        callbacks = _callbacks(on_progress)
-        retriever = open_searches(source, **callbacks)
-        host, port = bound.getsockname()[:2]
-        address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-        options = replace(options, port=port)
-        ready = Notice(
-            f"ready: POST {address}/retrieve, GET {address}/health",
-            hint=f"cloudrl retriever ask 'QUESTION' --url {address}",
-        )
-        with_others = None
-        if sharing and bound_shard and isinstance(retriever, Retriever):  # to no other do shards apply
-            with_others = functools.partial(share, retriever, sharing, bound_shard, say=callbacks["say"])
-        answer(retriever, bound, options, on_ready=lambda: on_progress(ready), share=with_others)
+    serve_index(source, options, sharing=sharing, threads=threads, on_ready=ready, **_callbacks(on_progress))
 
 
 def ask(queries: Sequence[str], url: str, *, topk: int | None = None, token: str = "") -> list[list[dict[str, Any]]]:

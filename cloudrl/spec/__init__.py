@@ -16,6 +16,7 @@ from cloudrl.spec.hydra import parse_override as parse_override
 from cloudrl.spec.job import Job as Job
 from cloudrl.spec.ports import Port as Port
 from cloudrl.spec.services import Artifact as Artifact
+from cloudrl.spec.services import Search as Search
 from cloudrl.spec.services import Service as Service
 from cloudrl.spec.sizes import CountRange as CountRange
 from cloudrl.spec.volume import Mount as Mount

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from pydantic import PlainValidator, model_validator
 
 from cloudrl.errors import SpecError, did_you_mean
+from cloudrl.retriever.published import PUBLISHED
 from cloudrl.spec.base import FrozenDict, Spec
 from cloudrl.spec.data import DataSets
 from cloudrl.spec.fields import (
@@ -31,7 +32,7 @@ from cloudrl.spec.gpu import Gpu, image_gpu
 from cloudrl.spec.gpu import cpu as parse_cpu
 from cloudrl.spec.names import image_name, resource_name, secret_in, secret_name, unix_user
 from cloudrl.spec.ports import Port, all_ports, port_texts
-from cloudrl.spec.services import Artifacts, Services, agent_service
+from cloudrl.spec.services import SERPAPI, SERPAPI_KEY, Artifacts, Services, agent_service, parse_search
 from cloudrl.spec.sizes import duration, size, size_range
 from cloudrl.spec.volume import Mount, Volume, mount_list, parse_mount
 
@@ -73,7 +74,8 @@ class Cluster(Spec):
     setup: Commands = ()
     """Shell commands that the agent runs on every node before Ray starts."""
     services: Services = ()
-    """Servers beside Ray on every node: `8000:bash launch.sh`, or a `Service` with more to say. READY waits for all."""
+    """Servers beside Ray on every node: `8000:bash launch.sh`, a `Service` with more to say, or `search:wiki-18`,
+    which is short for a `Search`. READY waits for all."""
     artifacts: Artifacts = ()
     """Files that services need, each brought to the nodes by a command."""
     env: Environment = FrozenDict()
@@ -123,8 +125,11 @@ class Cluster(Spec):
         return self
 
     def _check_needs(self) -> None:
+        for search in filter(None, map(parse_search, self.services)):
+            if search.search == SERPAPI and SERPAPI_KEY not in (*self.secrets, *self.env):
+                raise SpecError(f"search:{SERPAPI} needs a key", hint=f"secrets: [{SERPAPI_KEY}]")
         known = [*(each.name for each in self.artifacts), *self.models]
-        for service in map(agent_service, self.services):
+        for service in (agent_service(each) for each in self.services if parse_search(each) is None):
             for name in service.needs:
                 if name not in known:
                     raise SpecError(
@@ -201,6 +206,7 @@ class ClusterShape:
         checkpoint_dir: absolute, on every node; None for a plain Ray cluster, which does not say.
         data: data set -> {"train": path, "test": path}, on every node.
         models: model as asked for -> folder on every node, or its name again where the folders differ.
+        services: names, or ports, of its servers; None for a plain Ray cluster, which does not say.
         rollouts: rollout engines in the image; none are known of a plain Ray cluster.
         provider: "local", "dstack" or "slurm"; None for a plain Ray cluster.
         files_dir: where users' files lie on every node, below their addresses; None where no agent takes them.
@@ -220,6 +226,7 @@ class ClusterShape:
     checkpoint_dir: str | None = None
     data: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     models: Mapping[str, str] = field(default_factory=dict)
+    services: tuple[str, ...] | None = None
     verl_version: str | None = None
     rollouts: tuple[str, ...] = ()
     provider: str | None = None
@@ -234,12 +241,14 @@ class ClusterShape:
 def disk_for(cluster: Cluster) -> str | None:
     """The disk of each node, such as `700GB..`; None without GPUs, or where no model's name tells its size.
 
-    Each node has the weights of every model, and its share of the checkpoints of the largest.
+    Each node has the weights of every model, published indexes, and its share of the checkpoints of the largest.
     """
     sizes = [size for size in map(billions, cluster.models) if size is not None]
     if cluster.device == "cpu" or not sizes:
         return None
-    gigabytes = _BASE_GB + _WEIGHT_BYTES * sum(sizes) + _SAVES * _SAVE_BYTES * max(sizes) / cluster.nodes
+    searches = filter(None, map(parse_search, cluster.services))
+    index_gb = sum(PUBLISHED[each.search].disk_gb for each in searches if each.search in PUBLISHED)
+    gigabytes = _BASE_GB + index_gb + _WEIGHT_BYTES * sum(sizes) + _SAVES * _SAVE_BYTES * max(sizes) / cluster.nodes
     return f"{math.ceil(gigabytes / 100) * 100}GB.."
 
 

@@ -12,6 +12,7 @@ from cloudrl.spec.base import FrozenDict, Spec
 from cloudrl.spec.fields import DataNames, Environment, Positive, Words, matching, model_name, optional, release, text
 from cloudrl.spec.gpu import Gpu
 from cloudrl.spec.hydra import HydraText, hydra_text, override_key, split_key
+from cloudrl.spec.services import Services
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -70,6 +71,8 @@ class Job(Spec):
     model: Annotated[str | None, PlainValidator(optional(model_name))] = None
     verl: Annotated[str | None, PlainValidator(optional(release))] = None
     """The release of verl that the overrides are written for."""
+    needs: Services = ()
+    """Services that it asks, as in `Cluster.services`; a cluster that is started for it has them."""
     device: Literal["gpu", "cpu"] = "gpu"
     nodes: Positive | None = None
     """How many nodes the numbers are made for; None means any."""

@@ -4,19 +4,35 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import Field, PlainValidator
+from pydantic import Field, PlainValidator, model_validator
 
-from cloudrl.errors import SpecError
+from cloudrl.errors import SpecError, did_you_mean
 from cloudrl.protocol.services import Artifact as AgentArtifact
 from cloudrl.protocol.services import Service as AgentService
+from cloudrl.retriever.published import PUBLISHED
 from cloudrl.spec.base import Spec
-from cloudrl.spec.fields import command, matching, one_line, optional, unique_list_of
+from cloudrl.spec.fields import absolute_path, command, matching, one_line, optional, unique_list_of
 from cloudrl.spec.ports import ANOTHER_PORT, port_holder, port_number
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+SERPAPI, SERPAPI_KEY = "serpapi", "SERPAPI_API_KEY"
+READY_MADE = (*PUBLISHED, SERPAPI)
+PACKAGES = {"bm25": ("bm25s", "bm25s==0.3.16"), "faiss": ("faiss", "faiss-cpu==1.15.1")}
+"""Module and requirement of engines; the others need only what verl's images have."""
+_SEARCH = "search:"
+_RETRIEVER = 'python3 "$CLOUDRL_FILES/cloudrl-retriever.pyz"'
+_RESTARTS = 5
+_CORPORA = "One of {}, a file of this machine such as './passages.jsonl', or an absolute path of the nodes".format(
+    ", ".join(READY_MADE)
+)
 _EXAMPLE = "The port at which it answers, and the command that it is, for example '8000:bash launch.sh'"
 _artifact_name = matching(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", "the name of an artifact", "For example 'my-index'")
+_device = matching(r"cpu|cuda(:[0-9]+)?", "a device", "For example 'cuda:0', also for AMD")
 _service_name = matching(r"[a-z][a-z0-9-]{0,29}", "the name of a service", "Small letters, digits and dashes")
 
 
@@ -27,6 +43,20 @@ def _port(value: object) -> int:
     if port_holder(port) is not None:
         raise SpecError(f"port {port} belongs to {port_holder(port)}", hint=ANOTHER_PORT)
     return port
+
+
+def _corpus(value: object) -> str:
+    if not isinstance(value, str):
+        raise SpecError(f"{value!r} is not a corpus", hint=_CORPORA)
+    if value in READY_MADE:
+        return value
+    if value.startswith("/"):
+        return absolute_path(value)
+    if not value.startswith(("./", "../", "~/")):
+        raise SpecError(f"there is no corpus {value!r}{did_you_mean(value, READY_MADE)}", hint=_CORPORA)
+    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", PurePosixPath(one_line(value)).name, re.ASCII):
+        raise SpecError(f"{value!r}: letters, digits, dots, dashes and _ in the name of a file that is sent")
+    return value
 
 
 def _path(value: object) -> str:
@@ -74,6 +104,72 @@ class Service(Spec):
         )
 
 
+class Search(Spec):
+    """A retrieval server for agents that search, ready-made: the service `search`, and the index that it needs."""
+
+    search: Annotated[str, PlainValidator(_corpus)]
+    """`wiki-18`, `wiki-18-hnsw` or `serpapi`; `./passages.jsonl` of this machine; or an absolute path of the nodes: a
+    file or folder of passages, or a folder of `cloudrl retriever build` or `fetch`."""
+    engine: Literal["bm25", "flat"] | None = None
+    """For passages of one's own: by words, or by vectors of e5-base-v2. None means bm25."""
+    device: Annotated[str, PlainValidator(_device)] = "cpu"
+    """Of torch, where the vectors are searched and made: `cuda:0`."""
+    port: Annotated[int, PlainValidator(_port)] = 8000
+
+    @model_validator(mode="after")
+    def _check_together(self) -> Self:
+        if self.is_ready_made and self.engine is not None:
+            raise SpecError(f"{self.search} has its own engine, so engine {self.engine!r} does not apply to it")
+        return self
+
+    @property
+    def is_ready_made(self) -> bool:
+        """Whether it is named, and not the place of passages."""
+        return self.search in READY_MADE
+
+    @property
+    def local_file(self) -> str | None:
+        """The path of this machine that it names."""
+        return None if self.is_ready_made or self.search.startswith("/") else self.search
+
+    @property
+    def package(self) -> tuple[str, str] | None:
+        """Module and requirement that its engine needs, and that verl's images do not have."""
+        engine = PUBLISHED[self.search].engine if self.search in PUBLISHED else self.engine or "bm25"
+        return None if self.search == SERPAPI else PACKAGES.get(engine)
+
+    def artifact(self, place: str) -> Artifact | None:
+        """The index that it serves, or None for the web.
+
+        Args:
+            place: of the passages on the nodes, as the shell reads it.
+        """
+        if self.search == SERPAPI:
+            return None
+        if self.search in PUBLISHED:
+            return Artifact(name=f"search-{self.search}", command=f"exec {_RETRIEVER} fetch {self.search} --to .")
+        engine, stem = self.engine or "bm25", re.sub(r"[^A-Za-z0-9._-]", "-", PurePosixPath(self.search).stem)
+        command = f"exec {_RETRIEVER} build {place} --to . --engine {engine}{self._on_device}"
+        return Artifact(name=f"search-{stem[:60]}-{engine}", command=command)
+
+    def service(self, place: str) -> Service:
+        """The server; see `artifact`."""
+        index = self.artifact(place)
+        served = SERPAPI if index is None else f'"$CLOUDRL_ARTIFACTS/{index.name}"'
+        return Service(
+            port=self.port,
+            command=f'exec {_RETRIEVER} serve {served} --port "$PORT"{self._on_device}',
+            name="search",
+            needs=() if index is None else (index.name,),
+            health="/health",
+            restart=_RESTARTS,
+        )
+
+    @property
+    def _on_device(self) -> str:
+        return "" if self.device == "cpu" else f" --device {self.device}"
+
+
 def parse_service(value: object) -> AgentService:
     """Read `8000:bash launch.sh`.
 
@@ -89,15 +185,29 @@ def parse_service(value: object) -> AgentService:
     return AgentService(port, command(match[2]))
 
 
-def agent_service(value: str | Service) -> AgentService:
-    """One item of `Cluster.services` as the node agent reads it."""
-    return parse_service(value) if isinstance(value, str) else value.for_agent()
+def parse_search(value: str | Service | Search) -> Search | None:
+    """One item of `Cluster.services`, if it is a ready-made server."""
+    if isinstance(value, str) and value.startswith(_SEARCH):
+        return Search(search=value.removeprefix(_SEARCH))
+    return value if isinstance(value, Search) else None
 
 
-def _service(value: object) -> str | Service:
-    if isinstance(value, Service):
+def agent_service(value: str | Service | Search, place: str = "") -> AgentService:
+    """One item of `Cluster.services` as the node agent reads it; `place` is as for `Search.artifact`."""
+    if (search := parse_search(value)) is not None:
+        return search.service(place).for_agent()
+    return parse_service(value) if isinstance(value, str) else value.for_agent()  # type: ignore[union-attr]
+
+
+def _service(value: object) -> str | Service | Search:
+    if isinstance(value, (Service, Search)):
         return value
-    return Service.load(value) if isinstance(value, Mapping) else str(parse_service(value))
+    if isinstance(value, Mapping):
+        return (Search if "search" in value else Service).load(value)
+    if isinstance(value, str) and (text := value.strip()).startswith(_SEARCH):
+        parse_search(text)
+        return text
+    return str(parse_service(value))
 
 
 def _artifact(value: object) -> Artifact:
@@ -116,7 +226,7 @@ _service_list = unique_list_of(
 )
 
 
-def _services(value: object) -> tuple[str | Service, ...]:
+def _services(value: object) -> tuple[str | Service | Search, ...]:
     services = _service_list(value)
     names = [agent_service(each).label for each in services]
     for name in names:
@@ -125,7 +235,7 @@ def _services(value: object) -> tuple[str | Service, ...]:
     return services
 
 
-Services = Annotated[Sequence[str | Service], PlainValidator(_services)]
+Services = Annotated[Sequence[str | Service | Search], PlainValidator(_services)]
 Artifacts = Annotated[
     Sequence[Artifact], PlainValidator(unique_list_of(_artifact, by=lambda each: each.name, message="{} stands twice"))
 ]

@@ -116,6 +116,7 @@ def inspect_cluster(connection: Connection) -> ClusterShape:
         checkpoint_dir=status.checkpoint_dir,
         data=status.data,
         models=status.models,
+        services=status.services,
         verl_version=status.verl_version,
         rollouts=status.rollouts,
         provider=cluster.provider,

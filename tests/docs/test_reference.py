@@ -73,7 +73,7 @@ def test_every_field_is_there_with_its_default(spec: type[Spec]) -> None:
 
 def test_the_fields_of_the_other_parts_are_there() -> None:
     said = {code(row[0])[0]: code(row[1]) for row in rows("Other parts")}
-    parts = {"Artifact", "DataSet", "NetworkVolume", "Service", "Volume"}
+    parts = {"Artifact", "DataSet", "NetworkVolume", "Search", "Service", "Volume"}
     assert said == {name: list(getattr(cloudrl, name).model_fields) for name in parts}
 
 

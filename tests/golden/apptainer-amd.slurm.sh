@@ -100,7 +100,7 @@ batch() {
   mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
   [ "${#hosts[@]}" = "$SLURM_JOB_NUM_NODES" ] || fail "scontrol does not say which nodes are in $SLURM_JOB_NODELIST"
   make_run_dir
-  trap 'rm -f "$CLOUDRL_RUN_DIR"/{key,job.sh,cloudrl-node.pyz}' EXIT # steps that still run have read job.sh
+  trap 'rm -rf "$CLOUDRL_RUN_DIR"/{key,job.sh,cloudrl-node.pyz,files}' EXIT # steps that still run have read job.sh
   describe_cluster "${hosts[0]}"
   say "job $SLURM_JOB_ID, start ${SLURM_RESTART_COUNT:-0} on $SLURM_JOB_NODELIST; logs: $CLOUDRL_RUN_DIR"
   trap 'stopped=TERM' TERM INT
@@ -191,10 +191,11 @@ make_run_dir() {
   [ -O "$RUN_DIR" ] || fail "$RUN_DIR belongs to somebody else"
   chmod 700 "$RUN_DIR"
   export CLOUDRL_RUN_DIR="$RUN_DIR/$SLURM_JOB_ID/${SLURM_RESTART_COUNT:-0}"
-  mkdir -p "$CLOUDRL_RUN_DIR/nodes" || fail "$CLOUDRL_RUN_DIR cannot be written"
+  mkdir -p "$CLOUDRL_RUN_DIR"/{nodes,files} || fail "$CLOUDRL_RUN_DIR cannot be written"
   head -c 32 /dev/urandom | od -An -v -tx1 | tr -d ' \n' >"$CLOUDRL_RUN_DIR/key" || fail "no room in $RUN_DIR"
   cp -- "$0" "$CLOUDRL_RUN_DIR/job.sh" || fail "no room in $RUN_DIR"
   write_agent >"$CLOUDRL_RUN_DIR/cloudrl-node.pyz" || fail "the agent cannot be written to $RUN_DIR"
+  write_files "$CLOUDRL_RUN_DIR/files" || fail "no room in $RUN_DIR"
   # in a job array each task is a run of its own
   write_job | sed "s/__TASK__/${SLURM_ARRAY_TASK_ID:+-$SLURM_ARRAY_TASK_ID}/g" >"$CLOUDRL_RUN_DIR/job.json"
 }
@@ -288,7 +289,7 @@ node() { # RANK
   remove_stale_folders
   mkdir -m 700 "$folder" || fail "$folder cannot be made"
   trap 'clean_up; rm -rf "$folder"' EXIT
-  cp "$CLOUDRL_RUN_DIR"/{key,job.json,cloudrl-node.pyz} "$folder" || fail "no room in $folder"
+  cp -R "$CLOUDRL_RUN_DIR"/{key,job.json,cloudrl-node.pyz,files/.} "$folder" || fail "no room in $folder"
   ulimit -c 0 || true # Ray leaves a core when it is killed
   set +eu # a site's own commands
   set_up_node
@@ -452,5 +453,7 @@ write_agent() {
 H4sIAAAAAAACAwMAAAAAAAAAAAA=
 AGENT
 }
+
+write_files() { :; }
 
 if [ "${1:-}" = node ]; then node "$2"; else batch; fi

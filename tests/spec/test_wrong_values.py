@@ -191,6 +191,7 @@ WRONG = {
         ("source", None, "None is not text"),
         ("entrypoint", "x.py", "'x.py' is one text where a list is expected; write ['x.py']"),
         ("entrypoint", ["python3", ""], "'' is empty"),
+        ("needs", ["search"], "'search' is not a service"),
         ("overrides", ["a=1"], "['a=1'] is not a mapping of keys to values"),
         ("overrides", {"a b": 1}, "'a b' is not the key of an override"),
         ("overrides", {1: 1}, "1 is not the key of an override"),

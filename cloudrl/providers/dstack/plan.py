@@ -13,9 +13,9 @@ from cloudrl.providers.dstack.runs import RunState
 from cloudrl.providers.dstack.server import Server, connect, parse
 from cloudrl.providers.machines import FleetState, Notice, Offer, Price
 from cloudrl.providers.model import NoFleet, Plan
-from cloudrl.render.agent import write_agent
 from cloudrl.render.agent_options import release_of
 from cloudrl.render.dstack import to_dstack
+from cloudrl.render.search import write_files
 from cloudrl.spec import Cluster, Fleet
 from cloudrl.spec.names import secrets_in
 from cloudrl.spec.volume import Volume
@@ -73,7 +73,7 @@ class DstackPlan(Plan):
             ConnectionFailed: it does not answer.
         """
         server = connect()
-        write_agent(server.folder(self.name))
+        write_files(self.cluster, server.folder(self.name))
         plan = replace(self, server=server, answer=_ask(server, self.name, self.text))
         _check_name(server, plan)
         _check_secrets(server, plan)

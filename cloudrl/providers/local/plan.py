@@ -10,7 +10,7 @@ import re
 import secrets
 import shlex
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -22,13 +22,14 @@ from cloudrl.node.host_info import detect_gpus
 from cloudrl.node.identity import address_towards
 from cloudrl.node.job_secrets import folder_of
 from cloudrl.protocol.options import AgentOptions, Ports
-from cloudrl.protocol.services import Service
+from cloudrl.protocol.services import Artifact, Service
 from cloudrl.providers.local import processes, state
 from cloudrl.providers.local.processes import MARK
 from cloudrl.providers.local.state import LocalState
 from cloudrl.providers.model import Plan
 from cloudrl.render.agent import AGENT_FILE
 from cloudrl.render.agent_options import CPU_SLOTS, budget_limits
+from cloudrl.render.search import with_search
 from cloudrl.spec import Cluster, Volume, data_argument
 from cloudrl.spec.names import is_secret
 from cloudrl.spec.services import agent_service
@@ -95,7 +96,8 @@ def make_plan(cluster: Cluster, *, dashboard_port: int | None = None) -> LocalPl
     gpus = _gpus(cluster)
     dashboard = choose_dashboard_port(dashboard_port, cluster=cluster.name)
     gcs, client, *agent_ports = free_ports(2 + cluster.nodes, cluster=cluster.name, avoid=(dashboard,))
-    services = _services(cluster, avoid=(dashboard, gcs, client, *agent_ports))
+    rendered = with_search(cluster, place=_here)
+    services = _services(rendered.services, cluster, avoid=(dashboard, gcs, client, *agent_ports))
     cluster_id = secrets.token_hex(8)
     state = LocalState(
         name=cluster.name,
@@ -110,7 +112,7 @@ def make_plan(cluster: Cluster, *, dashboard_port: int | None = None) -> LocalPl
         checkpoint_dir=str(checkpoint_folder(cluster) or ""),
         service_ports=tuple(each.port for each in itertools.chain(*services) if _can_move(each)),
     )
-    commands = tuple(_command(cluster, state, gpus, rank, own) for rank, own in enumerate(services))
+    commands = tuple(_command(cluster, state, gpus, rank, own, rendered.artifacts) for rank, own in enumerate(services))
     unused = ", ".join(unsupported_fields(cluster))
     notes = (f"without effect on this machine: {unused}",) if unused else ()
     return LocalPlan(
@@ -128,7 +130,12 @@ def make_plan(cluster: Cluster, *, dashboard_port: int | None = None) -> LocalPl
 
 
 def _command(
-    cluster: Cluster, state: LocalState, gpus: int, rank: int, services: tuple[Service, ...]
+    cluster: Cluster,
+    state: LocalState,
+    gpus: int,
+    rank: int,
+    services: tuple[Service, ...],
+    artifacts: tuple[Artifact, ...],
 ) -> tuple[str, ...]:
     node_ports = Ports(
         agent=state.agent_ports[rank], head_agent=state.agent_ports[0], gcs=state.gcs_port,
@@ -142,7 +149,7 @@ def _command(
         cpus=CPU_SLOTS if cluster.device == "cpu" else None,
         setup=tuple(cluster.setup),
         services=services,
-        artifacts=tuple(each.for_agent() for each in cluster.artifacts),
+        artifacts=artifacts,
         data=tuple(map(data_argument, cluster.data)) or DATA,
         models=tuple(cluster.models) or MODELS,
         checkpoints=state.checkpoints,
@@ -158,13 +165,20 @@ def _command(
     return (sys.executable, str(state.folder / AGENT_FILE), "run", *options.to_argv())
 
 
-def _services(cluster: Cluster, avoid: tuple[int, ...]) -> list[tuple[Service, ...]]:
+def _here(text: str) -> str:
+    path = Path(text).expanduser().resolve()
+    if not path.exists():
+        raise InputError(f"there is no {text}, which search:{text} names")
+    return str(path)
+
+
+def _services(declared: Iterable[Service], cluster: Cluster, avoid: tuple[int, ...]) -> list[tuple[Service, ...]]:
     """The services of each rank. All nodes are this machine: one whose port is fixed runs on rank 0 for all of them.
 
     The others keep their port on rank 0 where it is free.
     """
     fixed = _fixed(cluster)
-    moving = [each for each in map(agent_service, cluster.services) if each not in fixed]
+    moving = [each for each in declared if each not in fixed]
     ports = iter(free_ports(len(moving) * cluster.nodes, cluster=cluster.name, avoid=avoid))
     ranks = []
     for rank in range(cluster.nodes):

@@ -22,7 +22,8 @@ from cloudrl.providers.local.plan import LocalPlan, is_taken, make_plan
 from cloudrl.providers.local.processes import AgentProcess
 from cloudrl.providers.local.state import LocalState
 from cloudrl.providers.model import UP_TIMEOUT_S, CheckpointRetention, Plan, Provider, Status, agent_fields
-from cloudrl.render.agent import write_agent
+from cloudrl.render.agent import RETRIEVER_FILE, build_retriever, write_agent, write_changed
+from cloudrl.render.search import file_names
 from cloudrl.spec import Cluster
 from cloudrl.transport import AgentClient, Connection
 
@@ -71,7 +72,7 @@ class LocalProvider(Provider):
             _remove_stale(plan.name)
             started: list[AgentProcess] = []
             try:
-                _prepare(plan.state)
+                _prepare(plan)
                 for rank, command in enumerate(plan.commands):
                     log = plan.state.node_dir(rank) / "stdout.log"
                     started.append(processes.start_agent(command, plan.node_env(rank), log))
@@ -148,12 +149,13 @@ def _remove_stale(name: str) -> None:
     _end(known)
 
 
-def _prepare(known: LocalState) -> None:
+def _prepare(plan: LocalPlan) -> None:
     """Write what the agents need: a new key, the agent's file, the volume, and what `down` must know.
 
     Raises:
         InputError: a port has been taken since the plan was made.
     """
+    known = plan.state
     for port in known.ports:
         if is_taken(port, known.name):
             raise InputError(
@@ -163,6 +165,8 @@ def _prepare(known: LocalState) -> None:
     known.key_file.unlink(missing_ok=True)
     read_or_make_key(known.key_file)
     write_agent(known.folder)
+    if file_names(plan.cluster):
+        write_changed(known.folder / RETRIEVER_FILE, build_retriever())
     state.make_folder(known.checkpoints, "Name another one: --checkpoints DIR")
     for rank in range(known.nodes):
         folder = known.node_dir(rank)

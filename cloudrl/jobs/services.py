@@ -1,0 +1,46 @@
+"""The servers that a job asks: what its cluster has to run, and whether the one at hand does."""
+
+import json
+from collections.abc import Mapping, Sequence
+
+from cloudrl.errors import InputError
+from cloudrl.spec import Job, Search, Service
+from cloudrl.spec.cluster import ClusterShape
+from cloudrl.spec.services import agent_service
+
+_SEARCH_URL = "CLOUDRL_SEARCH_URL"
+"""By which the search function asks another server (tools/search.py)."""
+
+
+def needed_services(job: Job, env: Mapping[str, str]) -> Sequence[str | Service | Search]:
+    """Those of a job's needs that are not elsewhere, as its variables say."""
+    return tuple(each for each in job.needs if not _is_elsewhere(each, {**job.env, **env}))
+
+
+def check_services(job: Job, env: Mapping[str, str], cluster: ClusterShape) -> None:
+    """Refuse a cluster without them: the job would run in vain. Any server at the port will do.
+
+    Raises:
+        InputError: The cluster is known to have none.
+    """
+    if cluster.services is None:
+        return
+    for each in needed_services(job, env):
+        need = agent_service(each)
+        if not {need.label, str(need.port)} & {*cluster.services}:
+            text = each if isinstance(each, str) else each.explicit_fields()
+            hint = (
+                f"cloudrl run {job.name} --cluster NAME, or cloudrl up NAME ... --set 'services={json.dumps([text])}'"
+            )
+            if need.label == "search":
+                hint += f"\nAsk a server elsewhere: --env {_SEARCH_URL}=http://HOST:8000/retrieve"
+            raise InputError(
+                f"recipe {job.name!r} needs the service {need.label!r}, and cluster {cluster.name!r} has "
+                f"{', '.join(cluster.services) or 'no services'}",
+                hint=hint,
+            )
+
+
+def _is_elsewhere(each: str | Service | Search, env: Mapping[str, str]) -> bool:
+    need = agent_service(each)
+    return need.variable in env or (need.label == "search" and _SEARCH_URL in env)

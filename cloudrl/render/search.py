@@ -1,0 +1,109 @@
+"""What the ready-made search servers of a cluster are: set-up, artifacts, services, and files that come with them."""
+
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from cloudrl.errors import InputError
+from cloudrl.protocol.services import Artifact, Service
+from cloudrl.render.agent import RETRIEVER_FILE, build_retriever, write_agent, write_changed
+from cloudrl.spec import Cluster
+from cloudrl.spec.services import agent_service, parse_search
+
+LARGEST_BYTES = 2_000_000
+"""Of a user's file that travels with a definition: dstack takes 2 MiB for an entry of `files`."""
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """What the agents of a cluster are asked for, beyond its plain fields.
+
+    Attributes:
+        setup: commands that come before the user's own.
+        files: paths of this machine, by the name of the file on the nodes, in $CLOUDRL_FILES.
+    """
+
+    setup: tuple[str, ...]
+    artifacts: tuple[Artifact, ...]
+    services: tuple[Service, ...]
+    has_search: bool
+    files: Mapping[str, str]
+
+
+def with_search(cluster: Cluster, *, place: Callable[[str], str] | None = None) -> Rendered:
+    """All services of a cluster, with what the ready-made ones bring along.
+
+    Args:
+        cluster: as it is declared.
+        place: of a path of this machine on the nodes; None where its files are sent to them.
+    """
+    setup, files = dict[str, None](), dict[str, str]()
+    artifacts, services = [each.for_agent() for each in cluster.artifacts], list[Service]()
+    for each in cluster.services:
+        if (search := parse_search(each)) is None:
+            services.append(agent_service(each))
+            continue
+        at, path = shlex.quote(search.search), search.local_file
+        if path is not None and place is not None:
+            at = shlex.quote(place(path))
+        elif path is not None:
+            at = f'"$CLOUDRL_FILES"/{shlex.quote(Path(path).name)}'
+            files[Path(path).name] = path
+        if search.package is not None:
+            module, requirement = search.package
+            setup[f"python3 -c 'import {module}' || python3 -m pip install {requirement}"] = None
+        index = search.artifact(at)
+        artifacts += [] if index is None else [index.for_agent()]
+        services.append(search.service(at).for_agent())
+    has_search = any(parse_search(each) is not None for each in cluster.services)
+    return Rendered(tuple(setup), tuple(artifacts), tuple(services), has_search, files)
+
+
+def file_names(cluster: Cluster) -> tuple[str, ...]:
+    """The names of `files_of`; nothing is read."""
+    rendered = with_search(cluster)
+    return (*([RETRIEVER_FILE] if rendered.has_search else []), *rendered.files)
+
+
+def files_of(cluster: Cluster) -> dict[str, bytes]:
+    """What lies beside the agent's file on every node: name -> content.
+
+    Raises:
+        InputError: a file of this machine is not there, or too large.
+    """
+    rendered = with_search(cluster)
+    contents = {RETRIEVER_FILE: build_retriever()} if rendered.has_search else {}
+    return {**contents, **{name: _read(path) for name, path in rendered.files.items()}}
+
+
+def write_files(cluster: Cluster, folder: Path, *, replace: bool = True) -> None:
+    """Write what its rendered form needs beside it: the agent's file, and `files_of`.
+
+    Raises:
+        InputError: as by `files_of`; or, without `replace`, another file of a user's file's name is there.
+    """
+    contents = files_of(cluster)
+    for name in with_search(cluster).files:
+        there = folder / name
+        if not replace and there.exists() and there.read_bytes() != contents[name]:
+            raise InputError(f"{there} is there and has another content", hint="Write into another folder: -o DIR/FILE")
+    write_agent(folder)
+    for name, content in contents.items():
+        write_changed(folder / name, content)
+
+
+def _read(text: str) -> bytes:
+    path = Path(text).expanduser()
+    if path.is_file() and path.stat().st_size > LARGEST_BYTES:
+        raise InputError(
+            f"search:{text} has {path.stat().st_size:,} bytes; up to {LARGEST_BYTES:,} travel with a cluster",
+            hint="Put it where all nodes have it, such as a volume, and name that: search:/data/passages.jsonl\n"
+            "Or have each node fetch it: --setup 'hf download ME/CORPUS --repo-type dataset --local-dir /data'",
+        )
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(
+            f"search:{text} cannot be read: {error.strerror}", hint="A file of passages, such as ./passages.jsonl"
+        ) from error

@@ -1,0 +1,163 @@
+"""Ready-made search servers: what of them is sent, word for word."""
+
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from cloudrl.errors import InputError, SpecError
+from cloudrl.protocol.options import AgentOptions
+from cloudrl.protocol.services import Artifact, Service
+from cloudrl.render.agent import AGENT_FILE, RETRIEVER_FILE, build_agent, build_retriever
+from cloudrl.render.dstack import to_dstack
+from cloudrl.render.search import files_of, with_search, write_files
+from cloudrl.render.slurm import to_slurm
+from cloudrl.spec import Cluster
+
+PYZ = 'exec python3 "$CLOUDRL_FILES/cloudrl-retriever.pyz"'
+BM25 = "python3 -c 'import bm25s' || python3 -m pip install bm25s==0.3.16"
+
+
+def cluster(*services: Any, **fields: Any) -> Cluster:
+    return Cluster.load({"name": "search", "nodes": 2, "gpu": "80GB:8", "services": list(services), **fields})
+
+
+def test_wiki_18_is_fetched_on_every_node_and_served_when_it_is_there() -> None:
+    rendered = with_search(cluster("search:wiki-18"))
+    assert rendered.artifacts == (Artifact("search-wiki-18", f"{PYZ} fetch wiki-18 --to ."),)
+    serve = f'{PYZ} serve "$CLOUDRL_ARTIFACTS/search-wiki-18" --port "$PORT"'
+    assert rendered.services == (Service(8000, serve, "search", ("search-wiki-18",), "/health", 5),)
+    assert (rendered.setup, rendered.files) == ((), {})
+
+
+def test_a_file_of_this_machine_goes_along() -> None:
+    rendered = with_search(cluster("search:./my/passages.jsonl", setup=["a"]))
+    build = f'{PYZ} build "$CLOUDRL_FILES"/passages.jsonl --to . --engine bm25'
+    assert rendered.artifacts == (Artifact("search-passages-bm25", build),)
+    assert (rendered.setup, rendered.files) == ((BM25,), {"passages.jsonl": "./my/passages.jsonl"})
+
+
+def test_vectors_on_a_gpu_of_a_file_of_the_nodes_at_another_port() -> None:
+    search = {"search": "/data/my docs.jsonl", "engine": "flat", "device": "cuda:0", "port": 8123}
+    rendered = with_search(cluster(search))
+    build = f"{PYZ} build '/data/my docs.jsonl' --to . --engine flat --device cuda:0"
+    assert rendered.artifacts == (Artifact("search-my-docs-flat", build),)
+    [service] = rendered.services
+    assert (service.port, service.command.endswith(' --port "$PORT" --device cuda:0')) == (8123, True)
+    assert (rendered.setup, rendered.files) == ((), {})
+
+
+def test_the_web_needs_a_key_and_no_index() -> None:
+    with pytest.raises(SpecError, match="search:serpapi needs a key") as failed:
+        cluster("search:serpapi")
+    assert failed.value.hint == "secrets: [SERPAPI_API_KEY]"
+    rendered = with_search(cluster("search:serpapi", secrets=["SERPAPI_API_KEY"]))
+    assert rendered.artifacts == ()
+    assert rendered.services == (Service(8000, f'{PYZ} serve serpapi --port "$PORT"', "search", (), "/health", 5),)
+
+
+def test_hnsw_installs_faiss() -> None:
+    assert with_search(cluster("search:wiki-18-hnsw")).setup == (
+        "python3 -c 'import faiss' || python3 -m pip install faiss-cpu==1.15.1",
+    )
+
+
+def test_what_is_installed_is_what_was_tested(repository: Path) -> None:
+    pinned = (repository / "constraints.txt").read_text().splitlines()
+    for service in ("search:/x.jsonl", "search:wiki-18-hnsw"):
+        [command] = with_search(cluster(service)).setup
+        assert command.split()[-1] in pinned
+
+
+def test_the_task_of_dstack_names_the_files_beside_it() -> None:
+    declared = cluster("search:./mine.jsonl", "8001:judge", setup=["pip install x"])
+    text = to_dstack(declared)
+    task = yaml.safe_load(text)
+    assert task["files"] == [f"{each}:/opt/cloudrl/{each}" for each in (AGENT_FILE, RETRIEVER_FILE, "mine.jsonl")]
+    assert "with cloudrl-node.pyz and cloudrl-retriever.pyz and mine.jsonl beside this file" in text
+    words = shlex.split(task["commands"][-1].replace("\\\n", ""))
+    options = AgentOptions.from_argv(words[words.index("run") + 1 :])
+    rendered = with_search(declared)
+    assert (options.services, options.artifacts) == (rendered.services, rendered.artifacts)
+    assert options.setup[-2:] == (BM25, "pip install x")
+
+
+def test_without_a_search_server_nothing_more_is_sent() -> None:
+    assert yaml.safe_load(to_dstack(cluster("8000:a")))["files"] == ["cloudrl-node.pyz:/opt/cloudrl/cloudrl-node.pyz"]
+    assert "write_files() { :; }" in to_slurm(cluster("8000:a", slurm=SLURM))
+
+
+SLURM = {"container": "docker", "volumes": ["/shared:/checkpoints"]}
+
+
+def test_the_script_for_slurm_has_the_files_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.jsonl").write_text('{"title": "a", "text": "b"}\n')
+    script = to_slurm(cluster("search:./mine.jsonl", slurm=SLURM))
+    assert (
+        "\n# cloudrl-retriever.pyz, mine.jsonl\nwrite_files() { # FOLDER\n  base64 -d <<'FILE' | gzip -d >\"$1\"/"
+        in script
+    )
+    [options] = re.findall(r"^options=\((.*?)^\)", script, re.DOTALL | re.MULTILINE)
+    agent = AgentOptions.from_argv(shlex.split(options))
+    assert [each.name for each in agent.artifacts] == ["search-mine-bm25"]
+
+
+def test_files_are_written_beside_the_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.jsonl").write_text("{}\n")
+    declared, folder = cluster("search:./mine.jsonl"), tmp_path / "there"
+    for _ in range(2):
+        write_files(declared, folder, replace=False)
+    assert {each.name: each.read_bytes() for each in folder.iterdir()} == {
+        AGENT_FILE: build_agent(), RETRIEVER_FILE: build_retriever(), "mine.jsonl": b"{}\n",
+    }  # fmt: skip
+    Path("mine.jsonl").write_text("{} \n")
+    with pytest.raises(InputError, match="is there and has another content"):
+        write_files(declared, folder, replace=False)
+    write_files(declared, folder)
+    assert (folder / "mine.jsonl").read_text() == "{} \n"
+
+
+def test_a_file_that_is_missing_or_too_large_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=r"search:\./mine\.jsonl cannot be read: No such file"):
+        files_of(cluster("search:./mine.jsonl"))
+    Path("mine.jsonl").write_bytes(b"x" * 2_000_001)
+    with pytest.raises(InputError, match=r"search:\./mine\.jsonl has 2,000,001 bytes; up to 2,000,000") as failed:
+        files_of(cluster("search:./mine.jsonl"))
+    assert "search:/data/" in str(failed.value.hint)
+    with pytest.raises(InputError, match=r"search:\./ cannot be read|search:\.\. cannot be read|Is a directory"):
+        files_of(cluster(f"search:../{tmp_path.name}"))
+
+
+@pytest.mark.parametrize(
+    ("service", "message"),
+    [
+        ("search:wiki-19", "there is no corpus 'wiki-19'; did you mean 'wiki-18'"),
+        ("search:mine.jsonl", "there is no corpus 'mine.jsonl'"),
+        ("search:./a b.jsonl", "letters, digits, dots, dashes and _ in the name of a file that is sent"),
+        ({"search": "wiki-18", "engine": "bm25"}, "wiki-18 has its own engine"),
+        ({"search": "/x", "engine": "lucene"}, "'lucene' is not 'bm25' or 'flat'"),
+        ({"search": "/x", "device": "tpu"}, "'tpu' is not a device"),
+        ({"search": "/x", "port": 8265}, "port 8265 belongs to Ray's dashboard"),
+    ],
+)
+def test_what_is_refused(service: Any, message: str) -> None:
+    with pytest.raises(SpecError, match=re.escape(message)):
+        cluster(service)
+
+
+def test_two_search_servers_would_have_one_name() -> None:
+    with pytest.raises(SpecError, match="two services are called 'search'"):
+        cluster("search:wiki-18", {"search": "/x", "port": 8001})
+
+
+def test_the_disk_has_room_for_the_index() -> None:
+    for services, disk in (([], 500), (["search:wiki-18"], 600)):
+        task = yaml.safe_load(to_dstack(cluster(*services, models=["Qwen/Qwen2.5-7B-Instruct"])))
+        assert task["resources"]["disk"] == f"{disk}GB..", json.dumps(task["resources"])
