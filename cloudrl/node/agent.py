@@ -277,7 +277,7 @@ class Agent:
                     # jobs leave files there (verl: a lock a checkpoint), so that these go when Ray's do
                     temp_dir = self.options.ray_temp_dir / "tmp"
                     temp_dir.mkdir(parents=True, exist_ok=True)
-            env = node_environment(self.env, host, token_path=token, temp_dir=temp_dir)
+            env = node_environment(self.env, host, token_path=token, temp_dir=temp_dir, device=self.options.device)
             self.env = {**env, **service_variables(self.options)}
 
     def _check_host(self) -> HostInfo:
@@ -293,7 +293,8 @@ class Agent:
             warnings += unused_networks(self.env)
         for warning in warnings:
             self.log.line(f"warning: {warning}")
-        faults += filter(None, [preflight.unwritable(options.checkpoints), preflight.missing_program(host)])
+        hidden = preflight.hidden_gpus(self.env, host.gpus.vendor, self.gpus if options.device == "gpu" else 0)
+        faults += filter(None, [hidden, preflight.unwritable(options.checkpoints), preflight.missing_program(host)])
         if faults:
             fault = preflight.Fault.joined(faults)
             raise self.failed(FailureKind.PREFLIGHT, fault.text, subject=fault.subject, code=fault.code)

@@ -7,9 +7,12 @@ from typing import Dict, Mapping, Optional
 
 from cloudrl.node.host_info import HostInfo
 
+VISIBLE_DEVICES = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
+"""On AMD, the first of them that is set counts."""
+
 
 def node_environment(
-    base: Mapping[str, str], host: HostInfo, *, token_path: Path, temp_dir: Optional[Path]
+    base: Mapping[str, str], host: HostInfo, *, token_path: Path, temp_dir: Optional[Path], device: str = "gpu"
 ) -> Dict[str, str]:
     """The environment of `ray start` and of all children.
 
@@ -18,6 +21,7 @@ def node_environment(
         host: this machine.
         temp_dir: for TMPDIR, when this node has a folder of its own for that.
         token_path: file with Ray's token; a path, so that the secret shows in no process listing.
+        device: what the jobs compute on, "gpu" or "cpu".
     """
     env = dict(base)
     # jobs say `python3`; it shall be this one, also where its environment was never activated
@@ -34,6 +38,8 @@ def node_environment(
     if host.interface is not None:
         env.setdefault("GLOO_SOCKET_IFNAME", host.interface)
         env.setdefault("NCCL_SOCKET_IFNAME", host.interface)
+    if device == "cpu":  # Ray counts a stand-in for a GPU, and takes no number that is above the visible ones
+        return {name: value for name, value in env.items() if name not in VISIBLE_DEVICES}
     return _only_hip(env) if host.gpus.vendor == "amd" else env
 
 

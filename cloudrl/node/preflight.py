@@ -8,8 +8,9 @@ import re
 import secrets
 import shutil
 from pathlib import Path
-from typing import Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
+from cloudrl.node.environment import VISIBLE_DEVICES
 from cloudrl.node.host_info import GIB, HostInfo
 from cloudrl.node.ray import ray_command
 from cloudrl.protocol.report import HeartbeatReply, NodeReport
@@ -99,6 +100,23 @@ def _gpu_machine(host: HostInfo, gpus: int) -> Iterator[Union[Fault, str]]:
         yield f"{host.memory_bytes / GIB:.0f} GiB of RAM for {gpus} GPUs; {wanted / GIB:.0f} GiB is advised"
     if host.interface is None:
         yield "no network interface carries this node's IP; GLOO_SOCKET_IFNAME is left alone"
+
+
+def hidden_gpus(env: Mapping[str, str], vendor: Optional[str], gpus: int) -> Optional[Fault]:
+    """Why Ray would not start with so many GPUs, or None: it takes no more than a variable lets it see.
+
+    Ray 2.60, _private/accelerators/nvidia_gpu.py and amd_gpu.py, `get_current_process_visible_accelerator_ids`.
+    """
+    names = VISIBLE_DEVICES if vendor == "amd" else VISIBLE_DEVICES[-1:]
+    names = tuple(name for name in names if name in env)
+    name = next((name for name in names if env[name]), next(iter(names), None))
+    if name is None:
+        return None
+    seen = 0 if env[name] in ("", "NoDevFiles") else len(env[name].split(","))
+    if seen >= gpus:
+        return None
+    reason = f"{name}={env[name]!r} shows {seen} GPUs, {gpus} declared: unset it, or declare fewer"
+    return Fault("gpus", reason, "hidden")
 
 
 def missing_program(host: HostInfo) -> Optional[Fault]:

@@ -45,6 +45,16 @@ def test_python3_is_this_python() -> None:
 def test_temporary_files_of_jobs_go_where_rays_go() -> None:
     base = {"TMPDIR": "/mine"}
     assert node_environment(base, FACTS, token_path=TOKEN, temp_dir=Path("/x/tmp"))["TMPDIR"] == "/x/tmp"
+
+
+@pytest.mark.parametrize("value", ["", "0,1", "NoDevFiles"])
+def test_without_gpus_nothing_hides_what_stands_in_for_one(value: str) -> None:
+    """Ray refuses to start with `--num-gpus=1` where CUDA_VISIBLE_DEVICES is empty."""
+    base = {"CUDA_VISIBLE_DEVICES": value, "HIP_VISIBLE_DEVICES": value, "KEPT": "1"}
+    env = node_environment(base, FACTS, token_path=TOKEN, temp_dir=None, device="cpu")
+    assert not any("VISIBLE" in name for name in env)
+    assert env["KEPT"] == "1"
+    assert node_environment(base, FACTS, token_path=TOKEN, temp_dir=None)["CUDA_VISIBLE_DEVICES"] == value
     assert _env(TMPDIR="/mine")["TMPDIR"] == "/mine"
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cloudrl.node.host_info import GIB, Gpus, HostInfo
-from cloudrl.node.preflight import Fault, check_host, different, unwritable
+from cloudrl.node.preflight import Fault, check_host, different, hidden_gpus, unwritable
 from cloudrl.protocol.report import HeartbeatReply, NodeReport
 
 GOOD = HostInfo(
@@ -142,3 +142,27 @@ def own(ray: str | None, python: str) -> NodeReport:
 )
 def test_different_software_is_said_with_both_versions(ray: str | None, python: str, words: str) -> None:
     assert words in str(different(own(ray, python), HEAD))
+
+
+@pytest.mark.parametrize(
+    ("vendor", "env", "reason"),
+    [
+        ("nvidia", {}, None),
+        ("nvidia", {"CUDA_VISIBLE_DEVICES": "0,1"}, None),
+        ("nvidia", {"HIP_VISIBLE_DEVICES": ""}, None),
+        ("nvidia", {"CUDA_VISIBLE_DEVICES": ""}, "CUDA_VISIBLE_DEVICES='' shows 0 GPUs, 2 declared: unset it"),
+        (
+            "nvidia",
+            {"CUDA_VISIBLE_DEVICES": "NoDevFiles"},
+            "CUDA_VISIBLE_DEVICES='NoDevFiles' shows 0 GPUs, 2 declared",
+        ),
+        ("nvidia", {"CUDA_VISIBLE_DEVICES": "3"}, "CUDA_VISIBLE_DEVICES='3' shows 1 GPUs, 2 declared"),
+        ("amd", {"HIP_VISIBLE_DEVICES": "", "ROCR_VISIBLE_DEVICES": "0,1"}, None),
+        ("amd", {"HIP_VISIBLE_DEVICES": "", "CUDA_VISIBLE_DEVICES": ""}, "HIP_VISIBLE_DEVICES='' shows 0 GPUs"),
+        ("amd", {"ROCR_VISIBLE_DEVICES": "0", "CUDA_VISIBLE_DEVICES": "0,1"}, "ROCR_VISIBLE_DEVICES='0' shows 1 GPUs"),
+    ],
+)
+def test_gpus_that_a_variable_hides_from_ray(vendor: str, env: dict[str, str], reason: str | None) -> None:
+    fault = hidden_gpus(env, vendor, 2)
+    assert (fault is None) == (reason is None)
+    assert fault is None or reason is None or reason in fault.text
