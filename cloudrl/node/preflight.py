@@ -107,8 +107,7 @@ def hidden_gpus(env: Mapping[str, str], vendor: Optional[str], gpus: int) -> Opt
 
     Ray 2.60, _private/accelerators/nvidia_gpu.py and amd_gpu.py, `get_current_process_visible_accelerator_ids`.
     """
-    names = VISIBLE_DEVICES if vendor == "amd" else VISIBLE_DEVICES[-1:]
-    names = tuple(name for name in names if name in env)
+    names = [name for name in (VISIBLE_DEVICES if vendor == "amd" else VISIBLE_DEVICES[-1:]) if name in env]
     name = next((name for name in names if env[name]), next(iter(names), None))
     if name is None:
         return None

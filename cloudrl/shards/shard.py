@@ -1,5 +1,6 @@
 """One rank's model file, opened: which tensors it has, and where their bytes lie."""
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,8 @@ _PUT_BACK = "Put the file of rank {rank} back in its place, or take another step
 _BESIDE_TENSORS = 50_000
 """Opcodes of what is no tensor: groups of an optimizer, states of random generators."""
 _MAX_NAME = 500
+_PROTOCOLS = (2, 3, 4, 5)
+"""torch writes 2 where nobody says otherwise; of the others a state dict needs no more than `.metadata` does."""
 _STREAM = "archive"  # the root of a file that was saved to a stream, so without a name
 
 
@@ -73,7 +76,20 @@ def open_shard(source: ShardSource, rank: int) -> Shard:
             ) from why
     for name, tensor in tensors.items():
         _check_tensor(archive, rank, name, tensor)
-    return Shard(rank, world_size, archive, tensors)
+    return Shard(rank, world_size, archive, _compact(tensors))
+
+
+def _compact(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The same with one object for what is equal in many of them: a merge has those of all ranks in memory."""
+    known: dict[Any, Any] = {}
+
+    def one(value: Any) -> Any:
+        return known.setdefault(value, value)
+
+    return {
+        sys.intern(name): Tensor(one(tensor.shape), tensor.view, one(tensor.mesh), one(tensor.placements))
+        for name, tensor in tensors.items()
+    }
 
 
 def read_state(archive: Archive) -> Any:
@@ -88,7 +104,7 @@ def read_state(archive: Archive) -> Any:
     storages = len(archive.members)
     data = archive.pickled(max_bytes=_BESIDE_TENSORS * 16 + storages * 4096)
     most = min(MAX_OPCODES, _BESIDE_TENSORS + storages * 500)
-    return read_pickle(data, is_allowed, archive.source.label, max_opcodes=most)
+    return read_pickle(data, is_allowed, archive.source.label, max_opcodes=most, protocols=_PROTOCOLS)
 
 
 def saved_as(archive: Archive, kind: str, rank: int) -> int | None:

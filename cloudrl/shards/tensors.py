@@ -73,7 +73,7 @@ class View:
         return self.elements * self.dtype.size_bytes
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Placement:
     """How a tensor lies on one dimension of the mesh: `Shard` (of `dim`), `Replicate`, or what is not supported."""
 
@@ -81,7 +81,7 @@ class Placement:
     dim: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Mesh:
     """The ranks that share a tensor.
 
@@ -98,7 +98,7 @@ class Mesh:
     coordinate: tuple[int, ...] | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Tensor:
     """A tensor of the model as one rank's file has it.
 

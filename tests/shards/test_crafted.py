@@ -1,6 +1,7 @@
 """Files whose pickles are valid and whose records are not: each is refused, and none ends in a traceback."""
 
 import os
+import struct
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
@@ -157,3 +158,16 @@ def test_the_step_of_an_optimizer_may_be_anything(step: Any) -> None:
     report = verify(MergeInputs(shards, sidecars={1: Sidecars(optim=optim)}))
     assert report.ok
     assert report.step == (step if isinstance(step, int) else None)
+
+
+@pytest.mark.parametrize("protocol", [3, 4, 5])
+def test_other_protocols_than_torchs_own(protocol: int) -> None:
+    """`torch.save(..., pickle_protocol=4)`: the same opcodes, and a few more."""
+    save = SAVES[2]
+    data = content(save, 0)["data.pkl"]
+    assert data[:2] == b"\x80\x02"
+    frame = b"" if protocol < 4 else b"\x95" + struct.pack("<Q", len(data) - 2)
+    newer = {**content(save, 0), "data.pkl": b"\x80" + bytes([protocol]) + frame + data[2:]}
+    root = shard_path(FIXTURES, 0, save[1]).stem
+    opened = open_shard(InMemory(archived(newer, root), f"{root}.pt"), 0)
+    assert opened.tensors == open_shard(good(save, 0), 0).tensors

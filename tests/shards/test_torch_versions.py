@@ -17,7 +17,7 @@ from shard_files import (
     replace_in_pickle,
 )
 
-SAVES = sorted(path.relative_to(FIXTURES).as_posix() for path in FIXTURES.glob("*/*"))
+SAVES = sorted(path.relative_to(FIXTURES).as_posix() for path in FIXTURES.glob("torch-*/*"))
 SHAPES = {  # in the order of the model's parameters, whose numbers decide the values
     "model.embed_tokens.weight": (VOCABULARY, HIDDEN),
     "model.layers.0.self_attn.q_proj.weight": (HIDDEN, HIDDEN),
