@@ -365,7 +365,9 @@ def _files(files: Mapping[str, bytes]) -> str:
     """What lies beside the agent on every node."""
     if not files:
         return "\nwrite_files() { :; }"
-    commands = (_unpacked(content, "FILE", f'>"$1"/{_quote(name)}') for name, content in files.items())
+    last = [*files][-1]
+    ends = {name: f'>"$1"/{_quote(name)}' + ("" if name == last else " &&") for name in files}
+    commands = (_unpacked(content, "FILE", ends[name]) for name, content in files.items())
     return "\n# {}\nwrite_files() {{ # FOLDER\n  {}\n}}".format(", ".join(files), "\n  ".join(commands))
 
 

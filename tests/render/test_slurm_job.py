@@ -31,6 +31,7 @@ places = (words["key-file"], os.path.dirname(words["key-file"]))
 seen["modes"] = [oct(os.stat(place).st_mode & 0o777) for place in places]
 seen["job"] = pathlib.Path(words["job"]).read_text() if "job" in words else None
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+seen["beside"] = sorted(os.listdir(os.path.dirname(sys.argv[0])))
 print("agent", rank, "is here", flush=True)
 if "SAYS" in os.environ: print(os.environ["SAYS"], flush=True)
 home = pathlib.Path(os.environ["HOME"])
@@ -65,6 +66,21 @@ def wait_for_agents(slurm: FakeSlurm, *ranks: int) -> None:
     while not all((slurm.home / f"seen-{rank}.json").exists() for rank in ranks):
         assert time.monotonic() < deadline, "no agent"
         time.sleep(0.05)
+
+
+def test_what_a_search_server_needs_is_beside_the_agent_of_every_node(
+    slurm: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.jsonl").write_text('{"title": "a", "text": "b"}\n')
+    section = {"container": "bare", "volumes": [f"{tmp_path}:/checkpoints"]}
+    cluster = Cluster(name="one", nodes=2, slurm=section, services=["search:./mine.jsonl"])
+    code, _ = slurm.run(to_slurm(cluster, agent=AGENT), {"STATUS_0": "0", "TOGETHER": "1"})
+    assert code == 0
+    for rank in (0, 1):
+        assert {"cloudrl-node.pyz", "cloudrl-retriever.pyz", "mine.jsonl"} <= {*seen(slurm, rank)["beside"]}
+        assert AgentOptions.from_argv(seen(slurm, rank)["argv"]).services[0].label == "search"
+    assert not (slurm.run_dir() / "files").exists()
 
 
 @pytest.mark.parametrize("status", [0, 1, 4, 9])
