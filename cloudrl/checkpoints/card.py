@@ -76,9 +76,10 @@ def provenance(connection: Connection, run: str, step: int) -> Provenance:
     )
 
 
-def model_card(name: str, step: int, dtype: str, known: Provenance) -> str:
+def model_card(name: str, step: int, weights: str, known: Provenance, *, is_adapter: bool = False) -> str:
     """README.md of the repository, with the header that the Hub reads."""
-    header: dict[str, object] = {"library_name": "transformers", "pipeline_tag": "text-generation"}
+    library = "peft" if is_adapter else "transformers"
+    header: dict[str, object] = {"library_name": library, "pipeline_tag": "text-generation"}
     if known.base_model is not None and HUB_ID.fullmatch(known.base_model):
         header["base_model"] = known.base_model
     header["tags"] = ["reinforcement-learning", "verl", "cloudrl"]
@@ -88,7 +89,7 @@ def model_card(name: str, step: int, dtype: str, known: Provenance) -> str:
         "Recipe": known.recipe,
         "Base model": known.base_model,
         "Data": ", ".join(known.data) or None,
-        "Weights": dtype,
+        "Weights": weights,
     }
     lines = ["---", yaml.safe_dump(header, sort_keys=False).strip(), "---", "", f"# {name}", ""]
     lines += ["Trained with reinforcement learning by verl, merged from its shards by cloudrl.", ""]

@@ -12,6 +12,7 @@ from cloudrl.checkpoints.pull import Pulled, pull
 from cloudrl.checkpoints.sources import CheckpointSource
 from cloudrl.errors import CheckpointError
 from cloudrl.saves.inventory import LATEST, Checkpoint, Inventory, SaveVersion
+from cloudrl.shards.merge import MERGE
 from cloudrl.shards.progress import OnProgress, silent
 from cloudrl.shards.report import Report
 from cloudrl.shards.source import MergeInputs
@@ -57,7 +58,8 @@ class CheckpointHandle:
         self,
         path: str | os.PathLike[str],
         *,
-        dtype: str = "bf16",
+        dtype: str | None = None,
+        lora: str = MERGE,
         base: str | None = None,
         sync: bool = False,
         on_progress: OnProgress = silent,
@@ -66,19 +68,20 @@ class CheckpointHandle:
 
         Args:
             path: A folder that does not exist.
-            dtype: `bf16`, `fp16`, `fp32`, or `keep`.
+            dtype: `bf16`, `fp16`, `fp32`, or `keep`; without it `bf16`, and `keep` for an adapter.
+            lora: What becomes of a LoRA adapter: `merge` takes it into the model, `adapter` gives it alone, for peft.
             base: The model that the run was trained from, a folder or a name on the Hub: config and tokenizer for
                 Megatron's distributed format, which has none.
             sync: Wait until the disk has it, so that a power failure right afterwards cannot cost it.
             on_progress: Called with bytes.
 
         Raises:
-            InputError: The folder exists, `dtype` is unknown, or `base` is no model or not needed.
+            InputError: The folder exists, `dtype` or `lora` is unknown, or `base` is no model or not needed.
             CheckpointError: It is incomplete, damaged, mixed, of a kind that cannot be merged, or a node stays silent;
                 or the folder cannot be written.
         """
         inputs = merge_inputs(self.info, self.source.open, base)
-        merged = merge(inputs, Path(path), dtype=dtype, sync=sync, on_progress=on_progress)
+        merged = merge(inputs, Path(path), dtype=dtype, lora=lora, sync=sync, on_progress=on_progress)
         if self.role == "actor":
             self.on_copied(self.info.version)
         return merged

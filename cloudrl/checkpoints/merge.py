@@ -8,8 +8,9 @@ from cloudrl.checkpoints.megatron_inputs import OpenFile, megatron_inputs, odd_f
 from cloudrl.checkpoints.staging import refuse_existing, staged
 from cloudrl.errors import CheckpointError, InputError
 from cloudrl.saves.inventory import Checkpoint
+from cloudrl.saves.names import LORA_META
 from cloudrl.shards.megatron import DistInputs, plan_dist
-from cloudrl.shards.merge import Plan, plan_merge, write_model
+from cloudrl.shards.merge import MERGE, Plan, dtype_name, plan_merge, write_model
 from cloudrl.shards.model_folder import ModelInputs, plan_model
 from cloudrl.shards.progress import OnProgress, silent
 from cloudrl.shards.source import MergeInputs, Sidecars
@@ -19,11 +20,12 @@ Inputs = MergeInputs | ModelInputs | DistInputs
 
 _HUGGINGFACE = "huggingface/"
 _OTHERS = "cloudrl checkpoints list"
+_MAX_META_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
 class Merged:
-    """A merged model.
+    """A merged model, or an adapter by itself.
 
     Attributes:
         path: The folder, as `from_pretrained` and vLLM take it.
@@ -78,6 +80,7 @@ def merge_inputs(checkpoint: Checkpoint, open_file: OpenFile, base: str | None =
             rank: Sidecars(shards["optim"].get(rank), shards["extra_state"].get(rank), checkpoint.records.get(rank))
             for rank in models
         },
+        lora=_read_lora(checkpoint, open_file),
     )
 
 
@@ -85,7 +88,8 @@ def merge(
     inputs: Inputs,
     target: Path,
     *,
-    dtype: str = "bf16",
+    dtype: str | None = None,
+    lora: str = MERGE,
     sync: bool = False,
     on_progress: OnProgress = silent,
 ) -> Merged:
@@ -97,23 +101,36 @@ def merge(
         inputs: The files.
         target: A folder that does not exist.
         dtype: See `plan_merge`.
+        lora: See `plan_merge`.
         sync: Wait until the disk has the model. Without it a power failure within the next half minute may cost it;
             a killed process never does.
         on_progress: Called with bytes of the shards.
 
     Raises:
-        InputError: `dtype` is unknown, or the target exists.
+        InputError: `dtype` or `lora` is unknown, or the target exists.
         CheckpointError: See `plan_merge`; or the target cannot be written.
     """
     refuse_existing(target)
-    plan = _plan(inputs, dtype)
+    plan = _plan(inputs, dtype, lora)
     with staged(target, plan.size_bytes, sync=sync) as folder:
         warnings = write_model(plan, folder, on_progress)
     parameters = sum(output.elements for output in plan.outputs)
     return Merged(target, len(plan.outputs), parameters, plan.weights_bytes, warnings)
 
 
-def _plan(inputs: Inputs, dtype: str) -> Plan:
+def _plan(inputs: Inputs, dtype: str | None, lora: str) -> Plan:
     if isinstance(inputs, ModelInputs):
-        return plan_model(inputs, dtype=dtype)
-    return plan_dist(inputs, dtype=dtype) if isinstance(inputs, DistInputs) else plan_merge(inputs, dtype=dtype)
+        return plan_model(inputs, dtype=dtype, lora=lora)
+    if isinstance(inputs, MergeInputs):
+        return plan_merge(inputs, dtype=dtype, lora=lora)
+    if lora != MERGE:
+        raise InputError("of Megatron's distributed format no adapter is made", hint="Leave out --lora")
+    return plan_dist(inputs, dtype=dtype_name(dtype, lora))
+
+
+def _read_lora(checkpoint: Checkpoint, open_file: OpenFile) -> bytes | None:
+    """What verl says of a LoRA adapter, if it says anything."""
+    copies = checkpoint.files.get(LORA_META)
+    if copies is None or copies[0].size_bytes > _MAX_META_BYTES:
+        return None
+    return open_file(copies[0]).read(0, copies[0].size_bytes)

@@ -14,6 +14,7 @@ from cloudrl.checkpoints.card import Provenance, model_card
 from cloudrl.checkpoints.handle import CheckpointHandle
 from cloudrl.data.hub import http_errors
 from cloudrl.errors import ConnectionFailed, InputError
+from cloudrl.shards.merge import ADAPTER_ALONE, MERGE, dtype_name, wanted_type
 from cloudrl.shards.progress import OnProgress, silent
 
 if TYPE_CHECKING:
@@ -37,15 +38,21 @@ class PushPlan:
     checkpoint: CheckpointHandle
     repo: str
     private: bool
-    dtype: str
+    dtype: str | None
     staging: Path
     card: str
     base: str | None = None
+    lora: str = MERGE
 
     def render(self) -> str:
         """For `--dry-run`."""
         seen = "private" if self.private else "PUBLIC"
-        return f"# {self.checkpoint} -> {self.repo} ({seen}, {self.dtype}), merged in {self.staging}\n{self.card}"
+        return f"# {self.checkpoint} -> {self.repo} ({seen}, {self.weights}), merged in {self.staging}\n{self.card}"
+
+    @property
+    def weights(self) -> str:
+        """What is published, in words."""
+        return _in_words(self.dtype, self.lora)
 
 
 def plan_push(
@@ -54,23 +61,31 @@ def plan_push(
     staging_root: Path,
     *,
     private: bool = True,
-    dtype: str = "bf16",
+    dtype: str | None = None,
+    lora: str = MERGE,
     base: str | None = None,
     known: Provenance | None = None,
 ) -> PushPlan:
     """Decide without doing anything.
 
     Raises:
-        InputError: The name of the repository is none.
+        InputError: The name of the repository is none, or `dtype` or `lora` is unknown.
     """
+    wanted_type(dtype, lora)
     owner, slash, name = repo.partition("/")
     if not slash or not owner or not name or "/" in name:
         raise InputError(f"{repo!r} is no repository", hint="It is OWNER/NAME, such as me/my-model")
     info = checkpoint.info
-    saved = f"{checkpoint.source.name}\n{info.name}\n{info.modified_at}\n{dtype}" + (f"\n{base}" if base else "")
+    weights = _in_words(dtype, lora)
+    saved = f"{checkpoint.source.name}\n{info.name}\n{info.modified_at}\n{weights}" + (f"\n{base}" if base else "")
     digest = hashlib.sha256(saved.encode()).hexdigest()[:12]
-    card = model_card(name, checkpoint.step, dtype, known or Provenance())
-    return PushPlan(checkpoint, repo, private, dtype, staging_root / f"{owner}--{name}-{digest}", card, base)
+    card = model_card(name, checkpoint.step, weights, known or Provenance(), is_adapter=lora == ADAPTER_ALONE)
+    return PushPlan(checkpoint, repo, private, dtype, staging_root / f"{owner}--{name}-{digest}", card, base, lora)
+
+
+def _in_words(dtype: str | None, lora: str) -> str:
+    name = dtype_name(dtype, lora)
+    return f"LoRA adapter, {name}" if lora == ADAPTER_ALONE else name
 
 
 def push(plan: PushPlan, *, api: HfApi | None = None, on_progress: OnProgress = silent) -> str:
@@ -104,7 +119,7 @@ def push(plan: PushPlan, *, api: HfApi | None = None, on_progress: OnProgress = 
     with _own_errors(plan.repo):
         api.upload_folder(
             repo_id=plan.repo, folder_path=plan.staging, repo_type="model", delete_patterns=list(_WEIGHTS),
-            commit_message=f"{plan.checkpoint.info.name} ({plan.dtype})",
+            commit_message=f"{plan.checkpoint.info.name} ({plan.weights})",
         )  # fmt: skip
     _remove(plan.staging, url)
     return url
@@ -131,7 +146,9 @@ def _merge(plan: PushPlan, on_progress: OnProgress) -> None:
     try:
         if not plan.staging.exists():
             plan.staging.parent.mkdir(parents=True, exist_ok=True)
-            plan.checkpoint.merge(plan.staging, dtype=plan.dtype, base=plan.base, on_progress=on_progress)
+            plan.checkpoint.merge(
+                plan.staging, dtype=plan.dtype, lora=plan.lora, base=plan.base, on_progress=on_progress
+            )
         (plan.staging / CARD).write_text(plan.card, encoding="utf-8")
     except OSError as error:
         raise InputError(

@@ -35,7 +35,8 @@ def merge_on_head(
     checkpoint: CheckpointHandle,
     path: str,
     *,
-    dtype: str = "bf16",
+    dtype: str | None = None,
+    lora: str = "merge",
     base: str | None = None,
     sync: bool = False,
     on_progress: OnProgress = silent,
@@ -46,6 +47,7 @@ def merge_on_head(
         checkpoint: Of a cluster.
         path: Absolute, on the head; must not exist there.
         dtype: As for `merge`.
+        lora: As for `merge`.
         base: As for `merge`; a folder is one of the head.
         sync: As for `merge`.
         on_progress: Called with bytes.
@@ -68,7 +70,17 @@ def merge_on_head(
     port = head.agent_port or urlsplit(agent.url).port or 80
     give_up_s = (source.backoff or Backoff()).give_up_s
     wanted = HeadMerge(
-        f"http://127.0.0.1:{port}", info.run, info.step, info.role, info.world_size, path, dtype, sync, give_up_s, base
+        f"http://127.0.0.1:{port}",
+        info.run,
+        info.step,
+        info.role,
+        info.world_size,
+        path,
+        dtype,
+        sync,
+        give_up_s,
+        base,
+        lora,
     )
     package, content = _package()
     submission_id = f"merge-{info.step}-{secrets.token_hex(4)}"

@@ -21,6 +21,7 @@ from cloudrl.protocol.backoff import Backoff, retry
 from cloudrl.protocol.client import AgentClient
 from cloudrl.saves.aggregate import cluster_inventory
 from cloudrl.saves.inventory import Checkpoint, FileCopy, Inventory
+from cloudrl.shards.merge import MERGE
 from cloudrl.shards.source import LocalShard, ShardSource
 
 MARK = "cloudrl-merge "
@@ -38,10 +39,11 @@ class HeadMerge:
     role: str
     world_size: int | None
     path: str
-    dtype: str
+    dtype: str | None
     sync: bool
     give_up_s: float
     base: str | None = None
+    lora: str = MERGE
 
 
 def main(wanted: HeadMerge) -> int:
@@ -65,7 +67,9 @@ def main(wanted: HeadMerge) -> int:
     client = RangeClient(agent, backoff=backoff, on_break=lambda sentence: _report(note=sentence))
     try:
         inputs = merge_inputs(_find(agent, wanted, backoff), open_file, wanted.base)
-        merged = merge(inputs, Path(wanted.path), dtype=wanted.dtype, sync=wanted.sync, on_progress=progress)
+        merged = merge(
+            inputs, Path(wanted.path), dtype=wanted.dtype, lora=wanted.lora, sync=wanted.sync, on_progress=progress
+        )
     except CloudrlError as error:
         _report(error=error.message, hint=error.hint)
         return error.exit_code

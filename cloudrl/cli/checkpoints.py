@@ -28,7 +28,12 @@ BaseOption = Annotated[
     str | None,
     option("MODEL", "Folder or Hub name of the model trained from; for Megatron's .distcp weights.", "--base"),
 ]
-DtypeOption = Annotated[str, option("TYPE", "bf16, fp16, fp32, or keep.", "--dtype")]
+DtypeOption = Annotated[
+    str | None, option("TYPE", "bf16, fp16, fp32, or keep; bf16 by default, and keep for an adapter.", "--dtype")
+]
+LoraOption = Annotated[
+    str, option("MODE", "What to make of a LoRA adapter: merge it into the model, or the adapter alone.", "--lora")
+]
 
 
 def selection(
@@ -104,7 +109,8 @@ def merge(
     to: Annotated[Path, option("DIR", "New folder for the model.", "--to")],
     *,
     choose: Any,
-    dtype: DtypeOption = "bf16",
+    dtype: DtypeOption = None,
+    lora: LoraOption = "merge",
     base: BaseOption = None,
     on_head: Annotated[
         bool, typer.Option("--on-head", help="Merge on the head node; --to is then a path there.")
@@ -115,16 +121,18 @@ def merge(
     """Merge the shards of a step into a Hugging Face model. The shards stay; only what is needed is transferred."""
     from cloudrl.jobs.format import gigabytes
     from cloudrl.sdk.checkpoints import merge as merge_checkpoint
+    from cloudrl.shards.merge import dtype_name
 
     with Terminal() as terminal:
         checkpoint = choose(terminal)
         merged = merge_checkpoint(
-            checkpoint, to, dtype=dtype, base=base, on_head=on_head, sync=sync, on_progress=terminal
+            checkpoint, to, dtype=dtype, lora=lora, base=base, on_head=on_head, sync=sync, on_progress=terminal
         )
     done = merged.to_json()
     size, at = gigabytes(merged.size_bytes), " on the head" if on_head else ""
     what = f"step {checkpoint.step} of run {_output.visible(checkpoint.run, keep='')}"
-    fields = {"step": checkpoint.step, "run": checkpoint.run, "role": checkpoint.role, "dtype": dtype, **done}
+    fields = {"step": checkpoint.step, "run": checkpoint.run, "role": checkpoint.role}
+    fields |= {"dtype": dtype_name(dtype, lora), "lora": lora, **done}
     text = f"{done['path']}{at}: {merged.parameters:,} parameters, {size}, {what}"
     _output.result(text, fields, is_json=as_json)
 
@@ -136,7 +144,8 @@ def push(
     *,
     choose: Any,
     public: Annotated[bool, typer.Option("--public", help="Make the repository public, not private.")] = False,
-    dtype: DtypeOption = "bf16",
+    dtype: DtypeOption = None,
+    lora: LoraOption = "merge",
     base: BaseOption = None,
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
@@ -148,7 +157,7 @@ def push(
 
     with Terminal() as terminal:
         checkpoint = choose(terminal)
-        plan = plan_push(checkpoint, to, private=not public, dtype=dtype, base=base)
+        plan = plan_push(checkpoint, to, private=not public, dtype=dtype, lora=lora, base=base)
         if dry_run:
             _output.data(plan.render())
             return

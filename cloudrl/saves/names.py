@@ -16,6 +16,8 @@ import re
 
 STEP = re.compile(r"global_step_(0|[1-9][0-9]{0,17})")
 TRACKER = "latest_checkpointed_iteration.txt"
+LORA_META = "lora_train_meta.json"
+"""Beside the shards of rank 0's node: rank and alpha of a LoRA adapter."""
 DATA = "data.pt"
 """The state of the data loader. A save writes it last, before the tracker."""
 OF_LOADER = re.compile(r"data(_[0-9]{1,9})?\.pt")

@@ -57,7 +57,13 @@ def find_checkpoints(
 
 
 def plan_push(
-    checkpoint: CheckpointHandle, repo: str, *, private: bool = True, dtype: str = "bf16", base: str | None = None
+    checkpoint: CheckpointHandle,
+    repo: str,
+    *,
+    private: bool = True,
+    dtype: str | None = None,
+    lora: str = "merge",
+    base: str | None = None,
 ) -> PushPlan:
     """What publishing a checkpoint on the Hugging Face Hub would do; `.render()` is the model card.
 
@@ -72,7 +78,9 @@ def plan_push(
     known = None
     if isinstance(source, ClusterSource):
         known = provenance(source.connection, checkpoint.run, checkpoint.step)
-    return push.plan_push(checkpoint, repo, home() / "push", private=private, dtype=dtype, base=base, known=known)
+    return push.plan_push(
+        checkpoint, repo, home() / "push", private=private, dtype=dtype, lora=lora, base=base, known=known
+    )
 
 
 def prune(
@@ -134,7 +142,8 @@ def merge(
     checkpoint: CheckpointHandle,
     to: str | os.PathLike[str],
     *,
-    dtype: str = "bf16",
+    dtype: str | None = None,
+    lora: str = "merge",
     base: str | None = None,
     on_head: bool = False,
     sync: bool = False,
@@ -143,16 +152,16 @@ def merge(
     """Make a Hugging Face model of a checkpoint, here or on the head's disk.
 
     Raises:
-        InputError: the folder exists, `dtype` is unknown, or `base` is no model or not needed.
+        InputError: the folder exists, `dtype` or `lora` is unknown, or `base` is no model or not needed.
         CheckpointError: it cannot be merged.
     """
     from cloudrl.checkpoints.remote_merge import merge_on_head
 
     on_bytes = transfer(f"merging step {checkpoint.step}", on_progress)
     if on_head:
-        merged = merge_on_head(checkpoint, str(to), dtype=dtype, base=base, sync=sync, on_progress=on_bytes)
+        merged = merge_on_head(checkpoint, str(to), dtype=dtype, lora=lora, base=base, sync=sync, on_progress=on_bytes)
     else:
-        merged = checkpoint.merge(to, dtype=dtype, base=base, sync=sync, on_progress=on_bytes)
+        merged = checkpoint.merge(to, dtype=dtype, lora=lora, base=base, sync=sync, on_progress=on_bytes)
     notify(on_progress, *(f"warning: {warning}" for warning in merged.warnings))
     return merged
 

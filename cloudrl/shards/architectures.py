@@ -5,10 +5,10 @@ on disk as it is in memory has a rule in `cloudrl.shards.on_disk`.
 """
 
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 from cloudrl.errors import CheckpointError
-from cloudrl.shards.shard import Shard
 
 _CAUSAL, _CRITIC, _VISION = "ForCausalLM", "ForTokenClassification", "ForConditionalGeneration"
 FAMILIES = (
@@ -36,7 +36,7 @@ _CRITIC_HEADS = {"score.weight", "score.bias"}
 _HEADS = {"lm_head.weight"} | _CRITIC_HEADS
 
 
-def check_architecture(config: Mapping[str, Any], shard: Shard) -> str:
+def check_architecture(config: Mapping[str, Any], names: AbstractSet[str], label: str) -> str:
     """Whether this model can be merged, by its `config.json` and the names of its tensors.
 
     Returns:
@@ -46,8 +46,6 @@ def check_architecture(config: Mapping[str, Any], shard: Shard) -> str:
     Raises:
         CheckpointError: It cannot, and what can.
     """
-    names = shard.tensors.keys()
-    _refuse_lora(names, shard.label)
     named = config.get("architectures")
     if not isinstance(named, list) or not named or not isinstance(named[0], str):
         raise CheckpointError(
@@ -66,17 +64,5 @@ def check_architecture(config: Mapping[str, Any], shard: Shard) -> str:
         )
     odd = [name for name in names if name not in _HEADS and not name.startswith(("model.", "visual."))]
     if odd:
-        raise CheckpointError(
-            f"{shard.label}: these are not the tensors of a {architecture}: {odd[0]}", hint=VERL_MERGER
-        )
+        raise CheckpointError(f"{label}: these are not the tensors of a {architecture}: {odd[0]}", hint=VERL_MERGER)
     return architecture
-
-
-def _refuse_lora(names: Any, label: str) -> None:
-    lora = [name for name in names if "lora_" in name]
-    if lora:
-        kind = "holds a LoRA adapter only" if len(lora) == len(names) else "holds a model with a LoRA adapter"
-        raise CheckpointError(
-            f"{label} {kind} ({len(lora)} tensors such as {lora[0]}), and adapters cannot be merged yet",
-            hint=VERL_MERGER if len(lora) < len(names) else "Load it with peft, over the base model it was trained on.",
-        )

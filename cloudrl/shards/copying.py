@@ -13,6 +13,7 @@ from functools import cache
 
 from cloudrl.shards.cancellation import check, workers
 from cloudrl.shards.dtypes import Caster, DType, holds_infinity, holds_nan
+from cloudrl.shards.low_rank import Adder, Updates, as_floats
 from cloudrl.shards.plan import Output, Piece
 from cloudrl.shards.progress import Meter
 from cloudrl.shards.reading import PIECE_BYTES, PieceReader, aligned_memory, open_pieces
@@ -22,6 +23,8 @@ from cloudrl.shards.torch_zip import damaged
 _REMOTE_PIECE_BYTES = 8 << 20  # of files on other machines: a request should carry some
 _REMOTE_THREADS = 8  # they mostly wait for answers
 _LOCAL_THREADS = min(4, max(2, os.cpu_count() or 2))
+_UPDATE_THREADS = 2  # each keeps one half of an adapter in memory
+_UPDATE_PIECE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,10 @@ def copy(targets: Sequence[Target], meter: Meter) -> set[str]:
     tasks = list(_by_storage(targets))
     is_local = all(isinstance(task[0].piece.shard.archive.source, LocalShard) for task in tasks)
     count = _LOCAL_THREADS if is_local else _REMOTE_THREADS
+    updates = None
+    if any(place.piece.update for task in tasks for place in task):
+        count = _UPDATE_THREADS
+        updates = Updates(count)
     waiting, lock = iter(tasks), threading.Lock()
 
     def take() -> _Task | None:
@@ -81,7 +88,7 @@ def copy(targets: Sequence[Target], meter: Meter) -> set[str]:
             return next(waiting, None)
 
     with workers(count, "cloudrl-merge") as pool:
-        at_work = [pool.submit(_Worker(meter).run, take) for _ in range(count)]
+        at_work = [pool.submit(_Worker(meter, updates).run, take) for _ in range(count)]
         return {sentence for worker in as_completed(at_work) for sentence in worker.result()}
 
 
@@ -102,8 +109,9 @@ def _by_storage(targets: Sequence[Target]) -> Iterator[_Task]:
 class _Worker:
     """What one thread does, and the memory that it does it with."""
 
-    def __init__(self, meter: Meter) -> None:
+    def __init__(self, meter: Meter, updates: Updates | None) -> None:
         self._meter = meter
+        self._adder = Adder(updates) if updates is not None else None
         self._memory = aligned_memory()
         self._caster = cache(Caster)
         self._odd: set[str] = set()
@@ -148,22 +156,28 @@ class _Worker:
         if shard.archive.has_crcs and (crc := source.crc32(member.offset, member.size_bytes)) != member.crc32:
             raise damaged(source, f"data/{view.storage}", member.crc32, crc)
         for place in task:
-            stored, wanted = place.piece.view.dtype, place.output.dtype
-            for start in range(place.start, place.end, _REMOTE_PIECE_BYTES):
+            stored, wanted, step = place.piece.view.dtype, place.output.dtype, _REMOTE_PIECE_BYTES
+            if place.piece.update is not None:
+                wanted, step = stored, _UPDATE_PIECE_BYTES
+            for start in range(place.start, place.end, step):
                 check()
-                size_bytes = min(_REMOTE_PIECE_BYTES, place.end - start)
+                size_bytes = min(step, place.end - start)
                 data = source.read_cast(member.offset + start, size_bytes // stored.size_bytes, stored, wanted)
                 self._put(place, start, memoryview(data), wanted)
                 self._meter.add(size_bytes)
 
     def _put(self, place: _Place, start: int, data: memoryview, dtype: DType) -> None:
-        """Cast elements of type `dtype`, and write them; `start` is where they stood in the storage, in bytes."""
-        wanted = place.output.dtype
+        """Add, cast and write elements of type `dtype`; `start` is where they stood in the storage, in bytes."""
+        wanted, passed = place.output.dtype, (start - place.start) // place.piece.view.dtype.size_bytes
+        if place.piece.update is not None and self._adder is not None:
+            values = as_floats(data, dtype)
+            self._adder.add(place.piece.update, place.piece.first + passed, values)
+            data, dtype = values.data, DType.FLOAT32
         if dtype is wanted:
             content, has_nan = data, holds_nan(data, dtype)
         else:
             content, has_nan = self._caster(dtype, wanted)(data)
-        _write(place, (start - place.start) // place.piece.view.dtype.size_bytes, content)
+        _write(place, passed, content)
         if has_nan:
             self._odd.add(f"{place.output.name} has NaN")
         if wanted is DType.FLOAT16 and place.piece.view.dtype is not wanted and holds_infinity(content):

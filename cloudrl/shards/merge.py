@@ -7,15 +7,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cloudrl.errors import InputError
+from cloudrl.errors import CheckpointError, InputError
 from cloudrl.saves.names import INDEX
+from cloudrl.shards.adapter import ADAPTER, TAKE_ADAPTER, adapter_files, adapter_outputs, make_updates
 from cloudrl.shards.architectures import check_architecture
 from cloudrl.shards.copying import Target, copy
 from cloudrl.shards.dtypes import WANTED, DType
+from cloudrl.shards.lora import has_lora, read_lora
 from cloudrl.shards.model_files import file_names, header, in_file_order, index, output_files, read_config
 from cloudrl.shards.on_disk import rule_of
 from cloudrl.shards.parameters import check_parameters, is_tied
-from cloudrl.shards.plan import HEAD, MAX_FILE_BYTES, Output, head_is_embedding, make_outputs, split_files
+from cloudrl.shards.plan import (
+    EMBEDDINGS,
+    HEAD,
+    MAX_FILE_BYTES,
+    Output,
+    Update,
+    hold_the_same,
+    make_outputs,
+    split_files,
+)
 from cloudrl.shards.progress import Meter, OnProgress, silent
 from cloudrl.shards.source import MergeInputs
 from cloudrl.shards.validate import validate
@@ -54,37 +65,76 @@ class Plan:
         return self.weights_bytes + sum(map(len, beside))
 
 
-def plan_merge(inputs: MergeInputs, *, dtype: str = "bf16", max_file_bytes: int = MAX_FILE_BYTES) -> Plan:
+MERGE, ADAPTER_ALONE = "merge", "adapter"
+"""What can become of a LoRA adapter."""
+
+
+def wanted_type(dtype: str | None, lora: str) -> DType | None:
+    """What `--dtype` stands for; None keeps the type of each tensor.
+
+    Raises:
+        InputError: `dtype` or `lora` is unknown.
+    """
+    if lora not in {MERGE, ADAPTER_ALONE}:
+        raise InputError(f"lora {lora!r} is unknown; choose {MERGE} or {ADAPTER_ALONE}")
+    name = dtype_name(dtype, lora)
+    if name not in WANTED:
+        raise InputError(f"dtype {name!r} is unknown; choose {', '.join(WANTED)}")
+    return WANTED[name]
+
+
+def dtype_name(dtype: str | None, lora: str) -> str:
+    """The value of `--dtype`, or what stands for it: adapters are small, and peft reads them in any type."""
+    return dtype or ("keep" if lora == ADAPTER_ALONE else "bf16")
+
+
+def plan_merge(
+    inputs: MergeInputs, *, dtype: str | None = None, lora: str = MERGE, max_file_bytes: int = MAX_FILE_BYTES
+) -> Plan:
     """Check everything and decide what is written; only directories and pickles are read.
 
     Args:
         inputs: The files.
-        dtype: Of all floats: `bf16` (as verl's own merger), `fp16`, `fp32`, or `keep`. Other types are kept.
+        dtype: Of all floats: `bf16` (as verl's own merger), `fp16`, `fp32`, or `keep`. Other types are kept. Without it
+            `bf16` for a model, and `keep` for an adapter.
+        lora: What becomes of a LoRA adapter: `merge` takes it into the model, `adapter` gives it alone, for peft.
         max_file_bytes: The most that a weight file may have.
 
     Raises:
-        InputError: `dtype` is unknown.
+        InputError: `dtype` or `lora` is unknown.
         CheckpointError: The checkpoint is incomplete, damaged, mixed, or not of a kind that can be merged.
     """
-    if dtype not in WANTED:
-        raise InputError(f"dtype {dtype!r} is unknown; choose {', '.join(WANTED)}")
-    wanted = WANTED[dtype]
+    wanted = wanted_type(dtype, lora)
     config = read_config(inputs.config_files)
     validated = validate(inputs)
     parts = validated.chosen()
-    architecture = check_architecture(config, parts[0])
-    changes: dict[str, object] = {"architectures": [architecture]}
+    tensors, label = parts[0].tensors, parts[0].label
     warnings = [finding.message for finding in validated.report.findings]
-    leave_out: set[str] = set()
-    if is_tied(architecture, config) and HEAD in parts[0].tensors:
-        if head_is_embedding(parts):
-            leave_out = {HEAD}
+    names = {name: name for name in tensors}
+    updates: dict[str, Update] = {}
+    if has_lora(tensors):
+        found = read_lora(tensors, inputs.lora, config, label)
+        if lora == ADAPTER_ALONE:
+            outputs = in_file_order(adapter_outputs(parts, found, wanted))
+            return Plan({ADAPTER: outputs}, adapter_files(found, inputs.config_files, config), tuple(warnings))
+        if not found.base:
+            raise CheckpointError(f"{label} has an adapter alone, without the model that it is for", hint=TAKE_ADAPTER)
+        names, updates = dict(found.base), make_updates(parts, found)
+    elif lora == ADAPTER_ALONE:
+        raise CheckpointError(f"{label} has no LoRA adapter", hint="Leave out --lora adapter, for the whole model")
+    architecture = check_architecture(config, names.keys(), label)
+    changes: dict[str, object] = {"architectures": [architecture]}
+    embedding = next((name for name in EMBEDDINGS if name in names), None)
+    if is_tied(architecture, config) and HEAD in names:
+        is_adapted = HEAD in updates or embedding in updates
+        if embedding is not None and not is_adapted and hold_the_same(parts, names[HEAD], names[embedding]):
+            del names[HEAD]
         else:
             changes["tie_word_embeddings"] = False
             warnings.append(
                 f"{HEAD} and the embedding differ, though config.json says they are one: both are kept, as untied"
             )
-    outputs = make_outputs(parts, wanted, rule=rule_of(architecture), leave_out=leave_out)
+    outputs = make_outputs(parts, wanted, names=names, rule=rule_of(architecture), updates=updates)
     return make_plan(outputs, inputs.config_files, changes, wanted, warnings=warnings, max_file_bytes=max_file_bytes)
 
 

@@ -11,11 +11,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cloudrl.errors import CheckpointError, InputError
+from cloudrl.errors import CheckpointError
 from cloudrl.saves.names import INDEX
+from cloudrl.shards.adapter import ADAPTER, ADAPTER_CONFIG, TAKE_ADAPTER
 from cloudrl.shards.critic import critic_config, critic_outputs, is_value_head
-from cloudrl.shards.dtypes import WANTED, DType, result_type
-from cloudrl.shards.merge import Plan, make_plan
+from cloudrl.shards.dtypes import DType, result_type
+from cloudrl.shards.merge import ADAPTER_ALONE, MERGE, Plan, make_plan, wanted_type
 from cloudrl.shards.model_files import in_file_order, read_config
 from cloudrl.shards.plan import HEAD, MAX_FILE_BYTES, Output, Piece
 from cloudrl.shards.report import Finding
@@ -24,7 +25,6 @@ from cloudrl.shards.source import ShardSource
 from cloudrl.shards.tensors import Tensor, View
 from cloudrl.shards.torch_zip import Archive, Member
 
-ADAPTER, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
 _LENGTH = struct.Struct("<Q")
 _MAX_HEADER_BYTES = 1 << 24  # 100,000 tensors
 _DTYPES = {dtype.safetensors: dtype for dtype in DType}
@@ -51,28 +51,32 @@ class ModelInputs:
         return ADAPTER in self.weights or ADAPTER_CONFIG in self.config_files
 
 
-def plan_model(inputs: ModelInputs, *, dtype: str = "bf16", max_file_bytes: int = MAX_FILE_BYTES) -> Plan:
+def plan_model(
+    inputs: ModelInputs, *, dtype: str | None = None, lora: str = MERGE, max_file_bytes: int = MAX_FILE_BYTES
+) -> Plan:
     """Check everything and decide what is written; of the weights only headers are read.
 
     Args:
         inputs: The files.
         dtype: See `plan_merge`.
+        lora: See `plan_merge`.
         max_file_bytes: The most that a weight file may have.
 
     Raises:
-        InputError: `dtype` is unknown.
-        CheckpointError: A file is missing or damaged.
+        InputError: `dtype` or `lora` is unknown.
+        CheckpointError: A file is missing or damaged, or there is no model where one is asked for, or no adapter.
     """
-    if dtype not in WANTED:
-        raise InputError(f"dtype {dtype!r} is unknown; choose {', '.join(WANTED)}")
-    wanted = WANTED[dtype]
+    wanted = wanted_type(dtype, lora)
+    if inputs.is_adapter and lora == MERGE:
+        raise CheckpointError("the adapter alone was saved, without the model that it is for", hint=TAKE_ADAPTER)
+    if not inputs.is_adapter and lora == ADAPTER_ALONE:
+        raise CheckpointError("there is no LoRA adapter, but a whole model", hint="Leave out --lora adapter")
     shards = [read_header(name, source) for name, source in sorted(inputs.weights.items())]
     for finding in check_model(inputs, shards):
         raise CheckpointError(finding.message, hint=_ANOTHER)
     outputs = [_output(shard, name, tensor, wanted) for shard in shards for name, tensor in shard.tensors.items()]
     if inputs.is_adapter:
-        warning = "this is a LoRA adapter: load it with peft, on top of the model that it was trained on"
-        return Plan({ADAPTER: in_file_order(outputs)}, dict(inputs.config_files), (*inputs.warnings, warning))
+        return Plan({ADAPTER: in_file_order(outputs)}, dict(inputs.config_files), inputs.warnings)
     config = read_config(inputs.config_files)
     changes: dict[str, Any] = {}
     if any(output.name == HEAD and is_value_head(output.shape, config) for output in outputs):

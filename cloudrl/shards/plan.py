@@ -2,9 +2,9 @@
 
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from cloudrl.errors import CheckpointError
 from cloudrl.shards.dtypes import DType, result_type
@@ -28,6 +28,10 @@ class Piece:
 
     Its elements go to the whole in runs of `run` elements, the first of them at element `start`, each `step` elements
     after the one before; a tensor that is cut along its first dimension makes one run.
+
+    Attributes:
+        update: What is added to it.
+        first: Its first element in the tensor that `update` is for.
     """
 
     shard: Shard
@@ -35,6 +39,8 @@ class Piece:
     start: int
     run: int
     step: int
+    update: "Update | None" = None
+    first: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,30 +63,60 @@ class Output:
         return self.elements * self.dtype.size_bytes
 
 
+@dataclass(frozen=True, eq=False)
+class Update:
+    """What an adapter adds to a tensor of `columns` columns: scale x (B @ A).
+
+    With several experts, each of which has `rows` rows, A has the halves of one after the other, and B those of all
+    interleaved: [rows, rank, experts].
+    """
+
+    a: Output
+    b: Output
+    experts: int
+    scale: float
+
+    @property
+    def rows(self) -> int:
+        """Of one expert."""
+        return self.b.shape[0]
+
+    @property
+    def columns(self) -> int:
+        """Of all."""
+        return self.a.shape[1]
+
+    @property
+    def rank(self) -> int:
+        """Of one expert."""
+        return self.a.shape[0] // self.experts
+
+
 def make_outputs(
     parts: Sequence[Shard],
     wanted: DType | None,
     *,
+    names: Mapping[str, str] | None = None,
     rule: Rule = AS_IN_MEMORY,
-    leave_out: AbstractSet[str] = frozenset(),
+    updates: Mapping[str, Update] = MappingProxyType({}),
 ) -> list[Output]:
-    """Plan every tensor, in the order of the state dict.
+    """Plan every tensor, in the order of `names`.
 
     Args:
         parts: One shard for each part, in order; they fit together (`layout.check_together`).
         wanted: The type of all floats; None keeps theirs.
+        names: Those to be written -> those in the shards; without it all, in the order of the state dict.
         rule: How the model differs on disk.
-        leave_out: Names that are not written.
+        updates: What is added to tensors, by the names to be written.
 
     Raises:
         CheckpointError: A tensor is cut in a way that its rule has no place for.
     """
     outputs = []
-    for name, tensor in parts[0].tensors.items():
-        if name in leave_out:
-            continue
+    for name, stored in (names or {name: name for name in parts[0].tensors}).items():
+        tensor = parts[0].tensors[stored]
         dtype = result_type(tensor.view.dtype, None if stays_float32(name) else wanted)
-        pieces, slices = _pieces(parts, name), on_disk(name, tensor.shape, rule)
+        pieces, slices = _pieces(parts, stored, updates.get(name)), on_disk(name, tensor.shape, rule)
         if len(slices) > 1:
             outputs += [Output(each.name, each.shape, dtype, _cut(name, pieces, each)) for each in slices]
         else:
@@ -88,8 +124,12 @@ def make_outputs(
     return outputs
 
 
-def _pieces(parts: Sequence[Shard], name: str) -> tuple[Piece, ...]:
-    """Of a whole tensor."""
+def _pieces(parts: Sequence[Shard], name: str, update: Update | None) -> tuple[Piece, ...]:
+    """Of a whole tensor.
+
+    Raises:
+        CheckpointError: One that is added to is cut otherwise than along its first dimension.
+    """
     tensor = parts[0].tensors[name]
     shape, dim, pieces = tensor.shape, shard_dim(tensor), []
     holders = parts[:1] if dim is None else parts
@@ -100,7 +140,9 @@ def _pieces(parts: Sequence[Shard], name: str) -> tuple[Piece, ...]:
         first, end = part_range(rows, part, len(holders))
         if view.elements:
             start, run, step = first * row_elements, (end - first) * row_elements, rows * row_elements
-            pieces.append(Piece(shard, view, start, run, step))
+            if update is not None and dim:
+                raise CheckpointError(f"{name} is cut along dimension {dim}, which FSDP does not do")
+            pieces.append(Piece(shard, view, start, run, step, update, start))
     return tuple(pieces)
 
 
@@ -116,7 +158,7 @@ def _cut(name: str, pieces: Sequence[Piece], part: Slice) -> tuple[Piece, ...]:
         start, stop = max(first, piece.start), min(end, piece.start + piece.run)
         if start < stop:
             view = replace(piece.view, offset=piece.view.offset + start - piece.start, shape=(stop - start,))
-            found.append(Piece(piece.shard, view, start - first, stop - start, 0))
+            found.append(Piece(piece.shard, view, start - first, stop - start, 0, piece.update, start))
     return tuple(found)
 
 
@@ -133,10 +175,9 @@ def split_files(outputs: Sequence[Output], max_file_bytes: int = MAX_FILE_BYTES)
     return [tuple(file) for file in files]
 
 
-def head_is_embedding(parts: Sequence[Shard]) -> bool:
-    """Whether output head and embedding hold the same bytes on every rank."""
-    embedding = next((name for name in EMBEDDINGS if name in parts[0].tensors), None)
-    return embedding is not None and all(
-        shard.tensors[HEAD].shape == shard.tensors[embedding].shape and same_bytes(shard, shard, embedding, HEAD)
+def hold_the_same(parts: Sequence[Shard], head: str, embedding: str) -> bool:
+    """Whether output head and embedding, by their names in the shards, hold the same bytes on every rank."""
+    return all(
+        shard.tensors[head].shape == shard.tensors[embedding].shape and same_bytes(shard, shard, embedding, head)
         for shard in parts
     )

@@ -116,6 +116,7 @@ class MergeInputs:
         sidecars: What else is there of each rank, to make sure that all are from one step.
         step: That the folder is named after; None if nobody knows.
         warnings: What is odd about the files, to be told.
+        lora: `lora_train_meta.json`, which a model with a LoRA adapter has beside its shards.
     """
 
     shards: Mapping[int, ShardSource]
@@ -124,3 +125,4 @@ class MergeInputs:
     sidecars: Mapping[int, Sidecars] = field(default_factory=dict)
     step: int | None = None
     warnings: tuple[str, ...] = ()
+    lora: bytes | None = None

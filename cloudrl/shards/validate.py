@@ -9,8 +9,10 @@ from hashlib import sha256
 
 from cloudrl.errors import CheckpointError
 from cloudrl.saves.inventory import spans
+from cloudrl.saves.names import LORA_META
 from cloudrl.shards.cancellation import check, workers
 from cloudrl.shards.layout import Layout, check_together, read_layout, shard_dim
+from cloudrl.shards.lora import has_lora, read_settings
 from cloudrl.shards.progress import Meter, OnProgress, silent
 from cloudrl.shards.report import Finding, Report
 from cloudrl.shards.shard import Shard, open_shard
@@ -154,7 +156,7 @@ def verify(inputs: MergeInputs, *, on_progress: OnProgress = silent) -> Report:
     with workers(_THREADS, "cloudrl-verify") as threads:
         rotten = list(threads.map(lambda file: list(find_rotten(file, meter)), files))
     meter.finish()
-    wrong += [*_changed(inputs), *(finding for each in rotten for finding in each)]
+    wrong += [*_changed(inputs), *_adapter(inputs, validated.shards), *(finding for each in rotten for finding in each)]
     reported = {finding.file for finding in wrong if finding.fatal} - {None}
     findings = [each for each in validated.report.findings if each.fatal or each.file not in reported]
     return replace(validated.report, findings=(*findings, *wrong))
@@ -179,15 +181,25 @@ def _open_sidecars(inputs: MergeInputs) -> tuple[list[RankFile], list[Finding]]:
     return opened, findings
 
 
+def _adapter(inputs: MergeInputs, shards: Mapping[int, Shard]) -> Iterator[Finding]:
+    """A LoRA adapter whose scale nobody tells: no resume needs it, but a merge does."""
+    if any(has_lora(shard.tensors) for shard in shards.values()):
+        try:
+            read_settings(inputs.lora)
+        except CheckpointError as error:
+            yield Finding(error.message, fatal=False)
+
+
 def _changed(inputs: MergeInputs) -> Iterator[Finding]:
-    """Config and tokenizer, which a user may have changed on purpose."""
+    """Config, tokenizer and the like, which a user may have changed on purpose."""
     record = inputs.sidecars.get(0, Sidecars()).record
     if record is None:
         return
-    for name, content in inputs.config_files.items():
-        saved = record.files.get(f"huggingface/{name}")
+    files = {f"huggingface/{name}": content for name, content in inputs.config_files.items()}
+    for name, content in {**files, LORA_META: inputs.lora or b""}.items():
+        saved = record.files.get(name)
         if saved is not None and saved.sha256 != sha256(content).hexdigest():
-            yield Finding(f"huggingface/{name} is not as it was saved at step {record.step}", fatal=False)
+            yield Finding(f"{name} is not as it was saved at step {record.step}", fatal=False)
 
 
 def find_rotten(file: RankFile, meter: Meter) -> Iterator[Finding]:

@@ -316,8 +316,9 @@ def test_an_adapter_is_handed_out(model: Path, tmp_path: Path) -> None:
     (adapter / "adapter_config.json").write_text('{"r": 2}')
     found = latest(model)
     assert (found.info.missing, found.verify().ok) == ((), True)
-    merged = found.merge(tmp_path / "model", dtype="keep")
-    assert "load it with peft" in merged.warnings[0]
+    with pytest.raises(CheckpointError, match="the adapter alone was saved"):
+        found.merge(tmp_path / "model")
+    found.merge(tmp_path / "model", lora="adapter")
     assert read_safetensors(tmp_path / "model") == read_safetensors(adapter)
     assert sorted(path.name for path in (tmp_path / "model").iterdir()) == [
         "adapter_config.json", "adapter_model.safetensors", "tokenizer.json",
@@ -325,4 +326,9 @@ def test_an_adapter_is_handed_out(model: Path, tmp_path: Path) -> None:
     (adapter / "adapter_config.json").unlink()
     assert latest(model).info.missing == ("model/huggingface/adapter/adapter_config.json",)
     with pytest.raises(CheckpointError, match=r"has no adapter_config\.json"):
-        latest(model).merge(tmp_path / "again")
+        latest(model).merge(tmp_path / "again", lora="adapter")
+
+
+def test_a_model_without_an_adapter(model: Path, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="there is no LoRA adapter, but a whole model"):
+        latest(model).merge(tmp_path / "again", lora="adapter")

@@ -15,10 +15,11 @@ from urllib.parse import urlsplit
 import pytest
 from fake_clock import Clock
 from fake_cluster import FakeCluster
+from lora_step import write_lora_step
 from megatron_files import expected, extracted
 from node_image import link_numpy
 from shard_files import read_safetensors
-from small_step import write_step
+from small_step import tree, write_step
 
 from cloudrl.checkpoints.handle import CheckpointHandle, Checkpoints
 from cloudrl.checkpoints.remote_merge import merge_on_head
@@ -88,9 +89,19 @@ def test_it_waits_for_the_disk_if_asked(head: Head, tmp_path: Path) -> None:
     merge_on_head(latest(head), str(tmp_path / "out"), sync=True)
     merge_on_head(latest(head), str(tmp_path / "again"))
     one, other = (json.loads(shlex.split(job.body["entrypoint"])[-1]) for job in head.jobs.values())
-    assert (one["path"], one["dtype"], one["sync"]) == (f"{tmp_path}/out", "bf16", True)
+    assert (one["path"], one["dtype"], one["lora"], one["sync"]) == (f"{tmp_path}/out", None, "merge", True)
     assert (other["world_size"], other["path"], other["sync"]) == (2, f"{tmp_path}/again", False)
     assert (tmp_path / "out" / "model.safetensors").exists()
+
+
+def test_what_is_made_of_an_adapter_is_said_there(head: Head, tmp_path: Path) -> None:
+    """The image's numpy adds it, as ours does here."""
+    write_lora_step(tmp_path / "lora", 3)
+    head.hold_run(tmp_path / "lora", tmp_path)
+    for lora in ("merge", "adapter"):
+        merge_on_head(latest(head), str(tmp_path / lora), lora=lora)
+        Checkpoints(LocalSource(tmp_path / "lora")).latest().merge(tmp_path / f"{lora}-here", lora=lora)
+        assert tree(tmp_path / lora) == tree(tmp_path / f"{lora}-here")
 
 
 def test_its_own_shards_are_read_from_its_own_disk(head: Head, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from fake_local import FakeLocal
+from lora_step import write_lora_step
 from small_step import write_step
 from typed_command import Run
 
@@ -60,6 +61,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         cluster.cluster.status["cluster"].update(gpus_per_node=8, device="gpu")
         for step in (10, 20):
             write_step(tmp_path / "checkpoints" / "my-run", step)
+        write_lora_step(tmp_path / "lora-run", 20)
         cluster.cluster.hold_run(tmp_path / "checkpoints" / "my-run", tmp_path)
         yield tmp_path
 

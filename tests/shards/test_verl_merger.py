@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from shard_files import edit, merge_role, opened, read_safetensors, role_folder, shard_path
-from verl_saves import CASES, STEPS
+from verl_saves import CASES, LORA, STEPS
 
 from cloudrl.checkpoints.merge import merge
 from cloudrl.shards.validate import verify
@@ -41,6 +41,19 @@ def test_the_same_model_bit_for_bit(saves: Path, name: str, tmp_path: Path) -> N
     assert read_safetensors(tmp_path / "ours") == read_safetensors(saves / name / "merged")
     assert done.warnings == ()
     assert all(entry[0] == "BF16" for entry in read_safetensors(tmp_path / "ours").values())
+
+
+@pytest.mark.parametrize("name", LORA)
+def test_lora_as_peft_has_it(saves: Path, name: str, tmp_path: Path) -> None:
+    """Experts are summed in another order: `test_peft.py` looks at them."""
+    role = role_folder(saves / name)
+    merge_role(role, tmp_path / "adapter", lora="adapter")
+    assert read_safetensors(tmp_path / "adapter") == read_safetensors(saves / name / "adapter")
+    if not LORA[name].lora_only:
+        merge_role(role, tmp_path / "ours", dtype="fp32")
+        ours, theirs = (read_safetensors(folder) for folder in (tmp_path / "ours", saves / name / "merged"))
+        assert ours.keys() == theirs.keys()
+        assert [each for each in ours if ours[each] != theirs[each] and ".experts." not in each] == []
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -27,6 +27,8 @@ class Case(NamedTuple):
     dtype: str = "float32"
     critic: bool = False
     family: str | None = None
+    lora: bool = False
+    lora_only: bool = False
 
 
 CASES = {
@@ -41,6 +43,12 @@ CASES = {
     "fsdp2-mixtral": Case("fsdp2", 3, family="MixtralForCausalLM"),
     "fsdp2-qwen2.5-vl-bf16": Case("fsdp2", 2, dtype="bfloat16", family="Qwen2_5_VLForConditionalGeneration"),
 }
+LORA = {
+    "fsdp1-lora": Case("fsdp", 2, family="Qwen2ForCausalLM", lora=True),
+    "fsdp2-lora-moe": Case("fsdp2", 2, family="Qwen3MoeForCausalLM", lora=True),
+    "fsdp2-lora-only": Case("fsdp2", 3, family="Qwen2_5_VLForConditionalGeneration", lora=True, lora_only=True),
+}
+"""Merged by peft: verl's merger gives the base model without a word, or none."""
 STEPS = 2
 STEP = "global_step_1"
 
@@ -54,7 +62,7 @@ def model_of(case: Case, tiny: str):
         model = small_model(family, f"For{head}", case.tied).to(getattr(torch, case.dtype))
         model.config.architectures, model.config.dtype = [case.family], model.dtype
         model.config.name_or_path = tiny  # of which verl takes the generation config
-        return model
+        return adapted(model) if case.lora else model
     torch.manual_seed(0)
     config = AutoConfig.from_pretrained(tiny)
     config.tie_word_embeddings = case.tied
@@ -64,6 +72,21 @@ def model_of(case: Case, tiny: str):
         kind = AutoModelForTokenClassification
     model = kind.from_config(config).to(getattr(torch, case.dtype))
     model.config.name_or_path = tiny
+    return model
+
+
+def adapted(model):
+    """As verl 0.9.1 does it (workers/engine/fsdp/transformer_impl.py, `_build_lora_module`), and as if trained."""
+    import torch
+    from peft import LoraConfig, TaskType, get_peft_model
+
+    model.enable_input_require_grads()
+    model = get_peft_model(
+        model, LoraConfig(task_type=TaskType.CAUSAL_LM, r=4, lora_alpha=10, target_modules="all-linear", bias="none")
+    )
+    for name, parameter in model.named_parameters():
+        if "lora_" in name:
+            parameter.data = torch.randn(parameter.shape) * 0.3
     return model
 
 
@@ -81,7 +104,7 @@ def wrapped(case: Case, model):
         return model
     return FullyShardedDataParallel(
         model,
-        auto_wrap_policy=get_fsdp_wrap_policy(model, None),
+        auto_wrap_policy=get_fsdp_wrap_policy(model, None, is_lora=case.lora),
         device_mesh=mesh,
         sharding_strategy=ShardingStrategy.FULL_SHARD if case.replicas == 1 else ShardingStrategy.HYBRID_SHARD,
         device_id=torch.device("cpu"),
@@ -102,7 +125,7 @@ def save(rank: int, case: Case, tiny: str, rendezvous: str, folder: str) -> None
     model = wrapped(case, model_of(case, tiny))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
-    for _ in range(STEPS):
+    for _ in range(0 if case.lora else STEPS):
         model(input_ids=torch.arange(24)[None]).logits.float().pow(2).mean().backward()
         optimizer.step()
         scheduler.step()
@@ -113,7 +136,9 @@ def save(rank: int, case: Case, tiny: str, rendezvous: str, folder: str) -> None
         optimizer=optimizer,
         lr_scheduler=scheduler,
         processing_class=AutoTokenizer.from_pretrained(tiny),
-        checkpoint_config=OmegaConf.create({"load_contents": contents, "save_contents": contents}),
+        checkpoint_config=OmegaConf.create(
+            {"load_contents": contents, "save_contents": contents, "save_lora_only": case.lora_only}
+        ),
     ).save_checkpoint(folder, global_step=STEPS)
     torch.distributed.destroy_process_group()
 
@@ -136,13 +161,17 @@ def main() -> None:
     logging.disable(logging.INFO)
     out = Path(sys.argv[1])
     tiny = make_tiny_model(out / "tiny")
-    for name, case in CASES.items():
+    for name, case in (CASES | LORA).items():
         folder = out / name
         (folder / STEP).mkdir(parents=True)
         arguments = (case, tiny, str(folder / "rendezvous"), str(folder / STEP / "actor"))
         mp.start_processes(save, arguments, nprocs=case.world_size, start_method="fork")
     for name, case in CASES.items():
         merge(case, str(out / name / STEP / "actor"), str(out / name / "merged"))
+    for name, case in LORA.items():
+        model = model_of(case, tiny)
+        model.save_pretrained(out / name / "adapter")
+        model.merge_and_unload().save_pretrained(out / name / "merged")
 
 
 if __name__ == "__main__":
