@@ -180,7 +180,7 @@ def _check_rollout(job: Job, cluster: ClusterShape) -> None:
 def _check_scored(job: Job, cluster: ClusterShape, values: Mapping[str, str]) -> None:
     """For rows of an unknown source, verl raises NotImplementedError in step 1 (data/rewards.py)."""
     brings_its_own = any(key.removeprefix("reward.").startswith(_SCORING) for key in values)
-    if brings_its_own or release_number(cluster.verl_version) < (0, 2):
+    if brings_its_own or _MAIN not in job.entrypoint or release_number(cluster.verl_version) < (0, 2):
         return
     for name in job.data:
         source = BUILT_IN[name].load().DATA_SOURCE if name in BUILT_IN else None

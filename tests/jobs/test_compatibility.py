@@ -202,6 +202,11 @@ def test_rows_of_ours_need_the_reward_function_that_we_have() -> None:
     assert caught.value.hint == "cloudrl has one: reward.custom_reward_function.path=pkg://cloudrl.verl_cpu.reward"
 
 
+def test_a_program_of_ones_own_scores_as_it_likes() -> None:
+    job = recipes.load("grpo").replace(data=["addition"], entrypoint=["python3", "mine.py"])
+    assert plan(job, cluster(data={"addition": PATHS}, nodes=1), SubmitOptions())
+
+
 @pytest.mark.parametrize(
     ("data", "overrides"),
     [
