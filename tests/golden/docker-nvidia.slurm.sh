@@ -440,6 +440,7 @@ stop_agent() { "$ENGINE" stop -t 3 "$container" >/dev/null 2>&1 || true; }
 clean_up() {
   [ -n "$agent" ] || return 0
   local said
+  mkdir -p "$folder" # stop_node may have removed it, and docker copies nothing without what the container had bound
   said=$("$ENGINE" cp "$container:$run_dir" "$CLOUDRL_RUN_DIR/nodes/$rank" 2>&1) ||
     say "the agent's log cannot be copied out of its container: ${said##*$'\n'}"
   "$ENGINE" rm -f "$container" >/dev/null 2>&1 || true

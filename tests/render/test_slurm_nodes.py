@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dstack_hosts.runs import until
 from slurm_nodes import SlurmNodes
 from slurm_nodes.containers import IMAGE
 from slurm_nodes.gpus import Gpus
@@ -25,6 +26,15 @@ SHOW_JOB = b"""
 import json, sys
 path = next(word for word in sys.argv if word.startswith("--job=")).partition("=")[2]
 print("JOB", json.load(open(path))["submission_id"], flush=True)
+"""
+STAYS = b"""
+import pathlib, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+folder = pathlib.Path(next(word for word in sys.argv if word.startswith("--run-dir=")).partition("=")[2])
+folder.mkdir()
+(folder / "agent.log").write_text("here")
+print("STAYS", flush=True)
+time.sleep(60)
 """
 START_S = 150.0
 TRAINING_S = 300.0
@@ -106,6 +116,17 @@ def test_a_training_in_docker_outlives_a_lost_node_and_its_time_limit(slurm):
         script = to_slurm(Cluster.load(fields(1, container="docker", image=IMAGE)), agent=SHOW_ENVIRONMENT)
         slurm.jobs.wait(slurm.jobs.sbatch(script, f"--nodelist={node.name}", cwd="/shared"))
     assert not slurm.remains()
+
+
+def test_the_log_of_an_agent_in_docker_is_kept_however_long_it_takes_to_end(slurm):
+    """Its node's folder, which the container has bound, is removed before Slurm could kill who would do so later."""
+    script = to_slurm(Cluster.load(fields(1, container="docker", image=IMAGE)), agent=STAYS)
+    job = slurm.jobs.sbatch(script.replace("sleep 4; rm", "sleep 1; rm"), cwd="/shared")
+    slurm.jobs.wait_for(job, "STAYS", START_S)
+    assert slurm.login.run("scancel", str(job), user="alice").returncode == 0
+    slurm.jobs.wait(job, "CANCELLED", timeout_s=30)
+    log = run_dir(slurm, job) / "nodes/0/agent.log"
+    until(log.exists, 15, lambda: slurm.jobs.output(job))
 
 
 def test_two_jobs_on_two_nodes_know_nothing_of_each_other(slurm):
