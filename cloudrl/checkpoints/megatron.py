@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from cloudrl.checkpoints.megatron_inputs import OpenFile, files_below, megatron_inputs, read_json
 from cloudrl.errors import CheckpointError
 from cloudrl.saves.inventory import Checkpoint
-from cloudrl.saves.megatron_layout import DIST_FILE, MANIFEST, METADATA
+from cloudrl.saves.megatron_layout import DIST_FILE, MANIFEST, METADATA, Kind
 from cloudrl.shards.dist_items import StoredChunk, open_archives, open_chunks
 from cloudrl.shards.dist_metadata import DistMetadata, Item, read_metadata
 from cloudrl.shards.megatron import writer
@@ -33,7 +33,7 @@ def verify_megatron(checkpoint: Checkpoint, open_file: OpenFile, *, on_progress:
     weights = checkpoint.weights
     findings: list[Finding] = []
     tensors = size_bytes = 0
-    inputs = megatron_inputs(checkpoint, open_file) if weights and weights.kind is not weights.kind.DIST else None
+    inputs = megatron_inputs(checkpoint, open_file) if weights and weights.kind is not Kind.DIST else None
     if isinstance(inputs, ModelInputs):
         tensors, found = _check_model(inputs)
         findings += found

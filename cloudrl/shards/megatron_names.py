@@ -30,6 +30,8 @@ _RENAMED = {
     "pre_mlp_layernorm.weight": "post_attention_layernorm.weight",
     "mlp.linear_fc2.weight": "mlp.down_proj.weight",
 }
+_MOST = 2_000
+"""Layers, experts or groups: of each of them there is a name or a span."""
 _OTHER_BASE = "Name the model that the run was trained from: --base MODEL"
 
 Span = tuple[int, int]
@@ -122,21 +124,21 @@ class _Model:
                 hint="With mbridge verl saves a whole Hugging Face model: use_dist_checkpointing=False (the default)",
             )
         self._family = FAMILIES[family]
-        self._layers, self._hidden = self._size("num_hidden_layers"), self._size("hidden_size")
+        self._layers, self._hidden = self._size("num_hidden_layers", most=_MOST), self._size("hidden_size")
         heads = self._size("num_attention_heads")
-        self._groups = self._size("num_key_value_heads", heads)
+        self._groups = self._size("num_key_value_heads", heads, most=_MOST)
         self._head = self._size("head_dim", self._hidden // heads)
         self._query = heads // self._groups * self._head
         self._ffn, self._vocabulary = self._size("intermediate_size"), self._size("vocab_size")
         self._experts = self._expert_ffn = 0
         if self._family.expert_size:  # transformers 5 writes the one, and reads both
-            self._experts = self._size("num_local_experts", config.get("num_experts"))
+            self._experts = self._size("num_local_experts", config.get("num_experts"), most=_MOST)
             self._expert_ffn = self._size(self._family.expert_size)
 
-    def _size(self, name: str, default: int | None = None) -> int:
+    def _size(self, name: str, default: int | None = None, most: int = 1 << 31) -> int:
         value = self._config.get(name)
         value = default if value is None else value
-        if type(value) is not int or not 0 < value < 1 << 31:
+        if type(value) is not int or not 0 < value <= most:
             raise CheckpointError(f"config.json says {name} = {value!r:.80}", hint=_OTHER_BASE)
         return value
 
@@ -191,10 +193,10 @@ class _Model:
         elif key == "decoder.final_layernorm.weight":
             yield self._part(key, stored, (), "model.norm.weight", (self._hidden,))
         elif found := _LAYER.fullmatch(key):
-            layers = [(int(found[1]), ())] if found[1] else [(at, (at,)) for at in range(stored.shape[0])]
             make = self._maker(key, found[2])
-            if len(layers) > self._layers:
-                raise self._other(f"{key} has {len(layers)} layers, and config.json says {self._layers}")
+            layers = [(int(found[1]), ())] if found[1] else [(at, (at,)) for at in range(self._layers)]
+            if not found[1] and stored.shape[:1] != (self._layers,):
+                raise self._other(f"{key} is {stored.shape}, and config.json says {self._layers} layers")
             for layer, lead in layers:
                 yield from make(key, stored, f"model.layers.{layer}.", lead)
         else:
@@ -266,7 +268,7 @@ class _Model:
         if number is None and count != self._experts:
             raise self._other(f"{key} is {stored.shape}, and config.json says {self._experts} experts")
         gate, up, down = self._family.parts
-        experts = [(int(number), lead)] if number else [(at, (*lead, at)) for at in range(count)]
+        experts = [(int(number), lead)] if number else [(at, (*lead, at)) for at in range(self._experts)]
         for expert, place in experts:
             name = f"{base}{self._family.block}.experts.{expert}."
             if which == "1":

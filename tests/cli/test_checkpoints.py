@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 from fake_local import FakeLocal
+from megatron_files import expected, extracted
+from shard_files import read_safetensors
 from small_step import tree, write_step
 from typed_command import Run
 
@@ -67,6 +69,18 @@ def test_a_name_does_not_steer_the_terminal(run: Run, folder: Path) -> None:
         assert r"\x1b[2J\x1b]0;owned\x07" in each.out + each.err
         assert not any(code in each.out + each.err for code in "\x1b\x07\u202e")
         assert not any(line.startswith("error: all is lost") for line in (each.out + each.err).splitlines())
+
+
+def test_megatrons_need_the_base_model(run: Run, home: Path) -> None:
+    here = home.parent / "here"
+    extracted("qwen2-tied-stages", here / "ck")
+    listed = run("checkpoints", "list", "--dir", "ck").ended(0)
+    assert listed.out.splitlines()[1].split()[:5] == [".", "1", "actor", "Megatron", "0-1"]
+    run("checkpoints", "verify", "--dir", "ck").ended(0)
+    refused = run("checkpoints", "merge", "--dir", "ck", "--to", "model").ended(6)
+    assert "--base MODEL" in refused.err
+    run("checkpoints", "merge", "--dir", "ck", "--to", "model", "--base", "ck", "--dtype", "keep").ended(0)
+    assert read_safetensors(here / "model") == expected(here / "ck")
 
 
 def test_list_a_cluster(run: Run, lab: FakeLocal) -> None:
