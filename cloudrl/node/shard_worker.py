@@ -66,20 +66,23 @@ def cast(content: bytes, wanted: str) -> bytes:
     """Little-endian values of float32 in fewer bits, rounded to nearest, ties to even, as torch does on a CPU.
 
     A float16 that is too large becomes infinite; NaN stays NaN: 0x7FC0 in bfloat16 (torch 2.13,
-    headeronly/util/BFloat16.h: round_to_nearest_even).
+    headeronly/util/BFloat16.h: round_to_nearest_even), a quiet one with what bits there is room for in float16.
     """
     import numpy as np
 
-    if wanted == "F16":
-        with np.errstate(over="ignore"):
-            return np.frombuffer(content, "<f4").astype("<f2").tobytes()
     bits = np.frombuffer(content, "<u4")
+    nan = np.isnan(bits.view("<f4"))
+    if wanted == "F16":
+        with np.errstate(over="ignore", invalid="ignore"):
+            half = bits.view("<f4").astype("<f2")
+        half.view("<u2")[nan] = (bits[nan] >> 16 & 0x8000) | (bits[nan] >> 13 & 0x3FF) | 0x7E00
+        return half.tobytes()
     rounded = bits >> 16
     rounded &= 1
     rounded += 0x7FFF
     rounded += bits
     result = rounded.view("<u2")[1::2].copy()
-    result[np.isnan(bits.view("<f4"))] = 0x7FC0
+    result[nan] = 0x7FC0
     return result.tobytes()
 
 
