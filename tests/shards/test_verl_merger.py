@@ -94,7 +94,7 @@ def test_verify_finds_nothing(saves: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["fsdp1", "fsdp2-critic"])
 def test_an_optimizer_that_is_a_step_ahead_is_found(saves: Path, name: str, tmp_path: Path) -> None:
-    actor = Path(shutil.copytree(role_folder(saves / name), role_folder(tmp_path)))
+    actor = Path(shutil.copytree(role_folder(saves / name).parent, role_folder(tmp_path).parent)) / "actor"
     shard_path(actor, 0, 2, "extra_state").unlink()
 
     def change(content: dict[str, bytes]) -> None:

@@ -166,6 +166,7 @@ def main() -> None:
         (folder / STEP).mkdir(parents=True)
         arguments = (case, tiny, str(folder / "rendezvous"), str(folder / STEP / "actor"))
         mp.start_processes(save, arguments, nprocs=case.world_size, start_method="fork")
+        (folder / STEP / "data.pt").touch()  # the driver writes it when all ranks have saved
     for name, case in CASES.items():
         merge(case, str(out / name / STEP / "actor"), str(out / name / "merged"))
     for name, case in LORA.items():
