@@ -11,7 +11,7 @@ from cloudrl.protocol.failures import ApiError, ErrorCode, Failure, FailureKind
 
 def test_permanent_is_a_matter_of_kind() -> None:
     permanent = {kind.value for kind in FailureKind if Failure(kind, 0, "x").permanent}
-    assert permanent == {"setup", "preflight", "data", "model", "service", "agent"}
+    assert permanent == {"setup", "preflight", "data", "model", "artifact", "service", "agent"}
     assert not Failure(FailureKind.MODEL, 0, "x", transient=True).permanent
     assert FailureKind("of next year") is FailureKind.UNKNOWN
 
