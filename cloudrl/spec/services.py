@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, PlainValidator, model_validator
@@ -25,6 +25,8 @@ READY_MADE = (*PUBLISHED, SERPAPI)
 PACKAGES = {"bm25": ("bm25s", "bm25s==0.3.16"), "faiss": ("faiss", "faiss-cpu==1.15.1")}
 """Module and requirement of engines; the others need only what verl's images have."""
 _SEARCH = "search:"
+_OURS, _PACKAGE = "cloudrl://", Path(__file__).parents[1]
+"""How a file that comes with cloudrl is named, as in paths of jobs (jobs/local_files.py)."""
 _RETRIEVER = 'python3 "$CLOUDRL_FILES/cloudrl-retriever.pyz"'
 _RESTARTS = 5
 _CORPORA = "One of {}, a file of this machine such as './passages.jsonl', or an absolute path of the nodes".format(
@@ -52,7 +54,7 @@ def _corpus(value: object) -> str:
         return value
     if value.startswith("/"):
         return absolute_path(value)
-    if not value.startswith(("./", "../", "~/")):
+    if not value.startswith(("./", "../", "~/", _OURS)):
         raise SpecError(f"there is no corpus {value!r}{did_you_mean(value, READY_MADE)}", hint=_CORPORA)
     if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", PurePosixPath(one_line(value)).name, re.ASCII):
         raise SpecError(f"{value!r}: letters, digits, dots, dashes and _ in the name of a file that is sent")
@@ -130,6 +132,8 @@ class Search(Spec):
     @property
     def local_file(self) -> str | None:
         """The path of this machine that it names."""
+        if self.search.startswith(_OURS):
+            return str(_PACKAGE / self.search.removeprefix(_OURS))
         return None if self.is_ready_made or self.search.startswith("/") else self.search
 
     @property

@@ -41,6 +41,14 @@ def test_a_file_of_this_machine_goes_along() -> None:
     assert (rendered.setup, rendered.files) == ((BM25,), {"passages.jsonl": "./my/passages.jsonl"})
 
 
+def test_so_does_one_that_comes_with_cloudrl() -> None:
+    declared = cluster("search:cloudrl://data/capitals.jsonl")
+    rendered = with_search(declared)
+    build = f'{PYZ} build "$CLOUDRL_FILES"/capitals.jsonl --to . --engine bm25'
+    assert rendered.artifacts == (Artifact("search-capitals-bm25", build),)
+    assert files_of(declared)["capitals.jsonl"].count(b"; capital: ") == 64
+
+
 def test_vectors_on_a_gpu_of_a_file_of_the_nodes_at_another_port() -> None:
     search = {"search": "/data/my docs.jsonl", "engine": "flat", "device": "cuda:0", "port": 8123}
     rendered = with_search(cluster(search))

@@ -1,0 +1,60 @@
+"""`cloudrl run search-tiny`: a model learns to search, on two nodes with a retrieval server each."""
+
+import json
+import urllib.request
+from pathlib import Path
+
+import psutil
+import pytest
+
+from cloudrl.providers.local import processes
+from cloudrl.verl.metrics import Step, parse_step
+
+pytestmark = pytest.mark.e2e
+
+HELD_OUT = "val-core/cloudrl/capitals/acc/mean@1"
+
+
+@pytest.fixture(scope="module")
+def seen(shell) -> tuple[list[int], float, list[Step]]:
+    """How many searches each server has answered, the CPU time of all processes, and what verl has reported."""
+    shell.run("run", "search-tiny", "--on", "local", "--keep", "-y")
+    [state] = shell.states()
+    searches = [answered(port) for port in state["service_ports"]]
+    used_s = sum(sum(psutil.Process(pid).cpu_times()[:4]) for pid in processes.of_cluster(str(state["id"])))
+    shell.run("down", str(state["name"]), "-y")
+    [log] = shell.home.glob("home/clusters/*/node-0/jobs/job-driver-*.log")
+    return searches, used_s, steps_of(log)
+
+
+def answered(port: int) -> int:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=30) as answer:
+        return json.load(answer)["requests"]["answered"]
+
+
+def steps_of(log: Path) -> list[Step]:
+    lines = log.read_text(errors="replace").splitlines()
+    return [step for step in map(parse_step, lines) if step is not None]
+
+
+def test_the_reward_rises(seen):
+    rewards = [step.reward for step in seen[2] if step.reward is not None]
+    assert len(rewards) == 20
+    assert sum(rewards[-5:]) / 5 - sum(rewards[:5]) / 5 >= 0.2
+
+
+def test_it_answers_questions_that_it_was_not_trained_on_by_searching(seen):
+    before, after = (step.metrics for step in seen[2] if HELD_OUT in step.metrics)
+    assert after[HELD_OUT] - before[HELD_OUT] >= 0.3
+    assert after["val-aux/num_turns/mean"] - before["val-aux/num_turns/mean"] >= 1, "with a search there are four turns"
+
+
+def test_the_server_of_each_node_was_asked(seen):
+    searches = seen[0]
+    assert len(searches) == 2
+    assert min(searches) > 100
+
+
+def test_it_takes_less_than_eight_minutes(seen):
+    """Of CPU time, which does not depend on what else runs: two cores take about half of it."""
+    assert seen[1] < 480
