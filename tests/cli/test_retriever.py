@@ -132,8 +132,11 @@ def test_what_cannot_be_served(index: Path, run: Run, tmp_path: Path, monkeypatc
     run("retriever", "serve", "--port", "0").ended(2, "there is nothing to serve", "Name a folder")
     run("retriever", "serve", "--engine", "serpapi", "--port", "0").ended(2, "SERPAPI_API_KEY", "--secret")
     run("retriever", "serve", "x", "--engine", "serpapi", "--port", "0").ended(2, "searches the web: no index")
-    run("retriever", "serve", str(tmp_path)).ended(2, "has no finished index", "cloudrl retriever build --help")
-    run("retriever", "serve", str(index), "--host", "0.0.0.0").ended(2, "there is no token", "--token-file FILE")
+    run("retriever", "serve", str(tmp_path), "--port", "0").ended(
+        2, "has no finished index", "cloudrl retriever build --help"
+    )
+    open_to_all = ("retriever", "serve", str(index), "--port", "0", "--host", "0.0.0.0")
+    run(*open_to_all).ended(2, "there is no token", "--token-file FILE")
     run("retriever", "serve", str(index), "--port", "0", "--device", "cuda:9").ended(2, "--device cpu")
 
 
