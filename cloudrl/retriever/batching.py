@@ -39,6 +39,10 @@ class Unavailable(CloudrlError):
         self.retry_after_s = retry_after_s
 
 
+class QueryFailed(CloudrlError):
+    """One query has no answer; the engine is well."""
+
+
 class QueueFull(Unavailable):
     """Too many queries wait already."""
 
@@ -168,8 +172,10 @@ class Batcher(Generic[T]):
                 future.set_result(answer)
         failed = sum(isinstance(answer, Exception) for answer in answers)
         self._counters.failed_batches += failed > 0
-        if not isinstance(answers[0], Unavailable):  # which is no fault of the engine
-            self._failures = self._failures + 1 if failed == len(answers) else 0
+        if failed < len(answers):
+            self._failures = 0
+        elif not any(isinstance(answer, (Unavailable, QueryFailed)) for answer in answers):  # no faults of the engine
+            self._failures += 1
 
     def _retry_after_s(self) -> int:
         """How long what waits will take, by the last batches."""

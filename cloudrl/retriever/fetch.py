@@ -142,13 +142,12 @@ def _check_same(folder: Path, source: str, published: Published) -> None:
 def _list(published: Published) -> list[_File]:
     """What there is, as it is now: whatever is published meanwhile, all files are of one revision."""
     from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError
 
     api, files = HfApi(endpoint=_endpoint()), []
     for repo, start in ((published.repo, "part_"), (_CORPUS_REPO, _CORPUS_GZ)):
         try:
             info = api.dataset_info(repo, files_metadata=True)
-        except (HfHubHTTPError, OSError, *_http_errors()) as error:
+        except _hub_errors() as error:
             raise _failure(repo, error) from error
         wanted = [each for each in info.siblings or () if each.rfilename.startswith(start)]
         found = sorted(wanted, key=lambda each: str(each.rfilename))
@@ -219,7 +218,6 @@ def _append(path: Path, whole: Path, at: int, move_bytes: int, on_progress: OnPr
 def _download(file: _File, folder: Path, state: _State, on_progress: OnProgress, say: Callable[[str], object]) -> Path:
     """A file that is what the Hub says; of one that was verified once, what is still there."""
     from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import HfHubHTTPError
 
     path = folder / file.name
     if file.name in state.verified:
@@ -234,7 +232,7 @@ def _download(file: _File, folder: Path, state: _State, on_progress: OnProgress,
             local_dir=folder,
             endpoint=_endpoint(),
         )
-    except (HfHubHTTPError, OSError, *_http_errors()) as error:
+    except _hub_errors() as error:
         raise _failure(file.repo, error) from error
     found = _sha256(path, on_progress)
     if (path.stat().st_size, found) != (file.size_bytes, file.sha256):
@@ -285,9 +283,16 @@ def _hub() -> str:
     return _endpoint() or "https://huggingface.co"
 
 
-def _http_errors() -> tuple[type[Exception], ...]:
-    """Of the HTTP client of huggingface_hub, which are no OSErrors: httpx from 1.0 on, httpx2 from 2.0 on."""
-    return tuple(sys.modules[name].HTTPError for name in ("httpx", "httpx2") if name in sys.modules)
+def _hub_errors() -> tuple[type[Exception], ...]:
+    """Of a request to the Hub.
+
+    hf_xet raises RuntimeError when the network fails. Errors of huggingface_hub's HTTP client are no OSErrors: httpx
+    from 1.0 on, httpx2 from 2.0 on.
+    """
+    from huggingface_hub.errors import HfHubHTTPError
+
+    clients = (sys.modules[name].HTTPError for name in ("httpx", "httpx2") if name in sys.modules)
+    return (HfHubHTTPError, OSError, RuntimeError, *clients)
 
 
 def _failure(repo: str, error: Exception) -> ConnectionFailed:

@@ -29,22 +29,52 @@ def size(count: int) -> str:
 
 
 def host_memory(root: Path = Path("/")) -> Memory:
-    """What processes may still take here: of the machine, or of the container if that allows less.
+    """What processes may still take here: of the machine, or of the container or job if that allows less.
 
     Args:
         root: where proc and sys are.
     """
     said = dict(re.findall(r"^(\w+): +(\d+) kB", (root / "proc/meminfo").read_text(), re.MULTILINE))
     total, free = (int(said[name]) * 1024 for name in ("MemTotal", "MemAvailable"))
-    group = root / "sys/fs/cgroup"
-    try:
-        limit = int((group / "memory.max").read_text())
-        used = int((group / "memory.current").read_text())
-        cached = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-    except (OSError, ValueError):  # no cgroup v2, or no limit: "max"
+    limits = [found for group in _groups(root) if (found := _limit(group)) and found[0] < total]
+    if not limits:
         return Memory("this machine", total, free)
-    left = limit - used + int(cached["inactive_file"]) + int(cached["active_file"])
-    return Memory("this container", min(limit, total), min(left, free))
+    return Memory("this container or job", min(most for most, _ in limits), min(free, *(left for _, left in limits)))
+
+
+def _groups(root: Path) -> list[Path]:
+    """The control groups that this process is in, up to the root: v2's, and v1's for memory where it is mounted."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        lines = ["0::/"]
+    groups = list[Path]()
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        top = root / "sys/fs/cgroup" / ("memory" if controllers else "")
+        group = top / path.lstrip("/")
+        groups += [each for each in (group, *group.parents) if each.is_relative_to(top)]
+    return groups
+
+
+def _limit(group: Path) -> tuple[int, int] | None:
+    """What a group allows, and what is left of it; None where there is no limit.
+
+    v1 counts groups below only in `total_...` (the kernel's cgroup-v1/memory.rst).
+    """
+    for most, current, prefix in (
+        ("memory.max", "memory.current", ""),
+        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
+    ):
+        try:
+            limit, used = (int((group / name).read_text()) for name in (most, current))
+            cached = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+        except (OSError, ValueError):  # of the other version, or no limit: "max"
+            continue
+        return limit, limit - used + sum(int(cached[f"{prefix}{name}_file"]) for name in ("inactive", "active"))
+    return None
 
 
 def gpu_memory(device: str) -> Memory:

@@ -17,18 +17,20 @@ from urllib.parse import urlencode
 from urllib.request import urlopen
 
 from cloudrl.errors import CloudrlError, InputError
+from cloudrl.retriever.batching import QueryFailed, Unavailable
 from cloudrl.retriever.engine import Found
 
 NAME = "serpapi"
 KEY_VARIABLE = "SERPAPI_API_KEY"
 _URL = "https://serpapi.com"
 _TIMEOUT_S = 30.0
+_RETRY_S = 5
 _AT_ONCE = 32
 _KEPT = 1 << 14
 
 
-class WebSearchFailed(CloudrlError):
-    """SerpAPI has not answered a query."""
+class KeyRefused(CloudrlError):
+    """SerpAPI does not take the key."""
 
 
 class SerpApi:
@@ -55,7 +57,9 @@ class SerpApi:
         """What SerpAPI says of the account. It costs nothing.
 
         Raises:
-            WebSearchFailed: it refuses the key, or does not answer.
+            KeyRefused: it does not take the key.
+            Unavailable: it does not answer at the moment.
+            QueryFailed: what it answers cannot be read.
         """
         return self._get("account.json", {})
 
@@ -66,8 +70,10 @@ class SerpApi:
     def _try(self, query: str) -> list[Found] | Exception:
         try:
             return self._found(query)
-        except WebSearchFailed as error:
+        except CloudrlError as error:
             return error
+        except (TypeError, AttributeError, ValueError) as error:  # an odd answer, or a query that is no text
+            return QueryFailed(f"SerpAPI's answer cannot be read: {error!r}")
 
     def _find(self, query: str) -> list[Found]:
         pages = list(_pages(self._get("search.json", {"engine": "google", "q": query})))
@@ -77,15 +83,31 @@ class SerpApi:
         asked = urlencode({**parameters, "api_key": self._key})
         try:
             with urlopen(f"{self._url}/{path}?{asked}", timeout=_TIMEOUT_S) as answer:  # noqa: S310 - https, above
-                said: dict[str, Any] = json.load(answer)
+                said = json.load(answer)
         except HTTPError as error:
-            with error:
-                raise WebSearchFailed(
-                    f"SerpAPI answers {error.code}: {error.read(500).decode(errors='replace')}"
-                ) from None
-        except (OSError, HTTPException, ValueError) as error:
-            raise WebSearchFailed(f"SerpAPI does not answer: {type(error).__name__}: {error}") from None
+            raise _refusal(error) from None
+        except (OSError, HTTPException) as error:
+            raise Unavailable(f"SerpAPI does not answer: {type(error).__name__}: {error}", _RETRY_S) from None
+        except ValueError as error:
+            raise QueryFailed(f"SerpAPI's answer cannot be read: {error!r}") from None
+        if not isinstance(said, dict):
+            raise QueryFailed(f"SerpAPI's answer cannot be read: it is a {type(said).__name__}")
         return said
+
+
+def _refusal(error: HTTPError) -> CloudrlError:
+    with error:
+        text = f"SerpAPI answers {error.code}: {_start(error)}"
+    if error.code == 429 or error.code >= 500:
+        return Unavailable(text, _RETRY_S)
+    return KeyRefused(text) if error.code in (401, 403) else QueryFailed(text)
+
+
+def _start(error: HTTPError) -> str:
+    try:
+        return error.read(500).decode(errors="replace")
+    except (OSError, HTTPException) as broken:
+        return type(broken).__name__
 
 
 def _pages(said: Mapping[str, Any]) -> Iterator[dict[str, str]]:
@@ -106,7 +128,7 @@ def open_serpapi(env: Mapping[str, str], *, say: Callable[[str], object], url: s
         url: of SerpAPI.
 
     Raises:
-        InputError: there is no key, or SerpAPI refuses it or cannot be reached.
+        InputError: there is no key, or SerpAPI refuses it.
     """
     key = env.get(KEY_VARIABLE)
     if not key:
@@ -117,9 +139,11 @@ def open_serpapi(env: Mapping[str, str], *, say: Callable[[str], object], url: s
     serpapi = SerpApi(key, url)
     try:
         account = serpapi.account()
-    except WebSearchFailed as error:
-        hint = f"Is {KEY_VARIABLE} the key of {_URL}/manage-api-key, and can this machine reach {_URL}?"
-        raise InputError(error.message, hint=hint) from None
+    except KeyRefused as error:
+        raise InputError(error.message, hint=f"Is {KEY_VARIABLE} the key of {_URL}/manage-api-key?") from None
+    except (Unavailable, QueryFailed) as error:
+        say(f"warning: {error.message}; searches fail until it does. Can this machine reach {_URL}?")
+        return serpapi
     left, hourly = account.get("total_searches_left"), account.get("account_rate_limit_per_hour")
     say(f"SerpAPI has {left} searches left for this key, at most {hourly} in an hour")
     return serpapi

@@ -96,6 +96,15 @@ def test_a_download_that_breaks_goes_on(part: str, hub: FakeHub, tmp_path: Path)
     assert len(whole) == len(set(whole)), "what had come is not downloaded again"
 
 
+def test_what_hf_xet_raises_blames_the_network(hub: FakeHub, tmp_path: Path) -> None:
+    error = RuntimeError("Data processing error: error sending request")
+    with (
+        mock.patch("huggingface_hub.hf_hub_download", side_effect=error),
+        pytest.raises(ConnectionFailed, match=f"cannot be downloaded from {hub.url}: Data processing error"),
+    ):
+        fetch("wiki-18", tmp_path / "to")
+
+
 def test_content_that_is_not_what_the_hub_says(hub: FakeHub, tmp_path: Path) -> None:
     hub.sends = lambda name, content: content[:-1] + b"!" if name == "part_ab" else content
     with pytest.raises(

@@ -34,7 +34,34 @@ def test_a_container_without_a_limit(tmp_path: Path) -> None:
 def test_a_container_with_a_limit(tmp_path: Path) -> None:
     stat = "anon 700\ninactive_file 300\nactive_file 200\n"
     found = host_memory(machine(tmp_path, memory_max="4000\n", memory_current="1500\n", memory_stat=stat))
-    assert found == Memory("this container", 4000, 3000)
+    assert found == Memory("this container or job", 4000, 3000)
+
+
+def write_group(group: Path, prefix: str = "", **files: int) -> None:
+    group.mkdir(parents=True, exist_ok=True)
+    for name, value in files.items():
+        (group / f"memory.{name}").write_text(f"{value}\n")
+    (group / "memory.stat").write_text(f"{prefix}inactive_file 100\n{prefix}active_file 0\n")
+
+
+def test_the_smallest_limit_on_the_way_up(tmp_path: Path) -> None:
+    root = machine(tmp_path)
+    (root / "proc/self").mkdir()
+    (root / "proc/self/cgroup").write_text("0::/slurm/job_7/step_0\n")
+    groups = root / "sys/fs/cgroup/slurm"
+    write_group(groups / "job_7", max=4000, current=1500)
+    write_group(groups, max=9000, current=8000)
+    assert host_memory(root) == Memory("this container or job", 4000, 1100)
+
+
+def test_limits_of_cgroup_v1(tmp_path: Path) -> None:
+    root = machine(tmp_path)
+    (root / "proc/self").mkdir()
+    (root / "proc/self/cgroup").write_text("9:cpu,cpuacct:/elsewhere\n4:memory:/slurm/job_7\n0::/\n")
+    groups = root / "sys/fs/cgroup/memory"
+    write_group(groups / "slurm/job_7", "total_", limit_in_bytes=4000, usage_in_bytes=1500)
+    write_group(groups, "total_", limit_in_bytes=9223372036854771712, usage_in_bytes=8000)
+    assert host_memory(root) == Memory("this container or job", 4000, 2600)
 
 
 def test_the_machine_at_hand() -> None:
