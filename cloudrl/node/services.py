@@ -20,7 +20,8 @@ SILENT_S = 120.0
 _ASKED_SO_OFTEN = 24  # in that time
 WELL_S = 600.0
 """A service that was ready for so long has all its restarts again."""
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 5.0, 60.0
+_RELOAD_S = 900.0  # 65 GB at 200 MB/s take 325 s; the first time they may have been in memory, just fetched
 _PORTS_ARE_FREE_AFTER_S = 3.0
 _GRACE_S = 3.0
 
@@ -60,20 +61,18 @@ class Services:
         Raises:
             NodeFailed: somebody answers at one of the ports already, and would be taken for the service.
         """
-        if not self._wait_for(lambda: not self._taken(), _PORTS_ARE_FREE_AFTER_S, 0.5):
-            ports = ", ".join(map(str, self._taken()))
-            reason = f"ports of services are in use on this node: {ports}"
-            raise self._failed(reason, subject=f"ports {ports}", code="taken")
+        if not self._wait_for(lambda: not _taken(self._all), _PORTS_ARE_FREE_AFTER_S, 0.5):
+            raise self._in_use(_taken(self._all))
         self._child = child
         self.check()
 
     def wait(self, timeout_s: float) -> None:
-        """Return once each of them is ready.
+        """Return once all of them are ready; one may end while another still loads.
 
         Raises:
             NodeFailed: one is not within `timeout_s` seconds.
         """
-        for each in self._all:
+        while (each := self._first_down()) is not None:
             service = each.service
             self._state.update(detail=f"waiting for the service on port {service.port}")
             if not self._wait_for(lambda each=each: each.is_ready, timeout_s, 0.25):
@@ -94,8 +93,7 @@ class Services:
     def _check(self, each: "_Supervised", child: StartChild) -> None:
         if each.child is None:
             if self._clock() >= each.due_at and self._has_what_it_needs(each.service):
-                each.start(child, self._clock, self._silent_s / _ASKED_SO_OFTEN)
-                self._report(each, "starting")
+                self._start(each, child)
             return
         status = each.child.poll()
         if status is not None:
@@ -110,6 +108,20 @@ class Services:
             if each.ready_s(self._clock()) > self._well_s:
                 each.restarts = 0
 
+    def _start(self, each: "_Supervised", child: StartChild) -> None:
+        """Start it, unless somebody else answers at its port by now, and would be taken for it."""
+        if not (ports := _taken([each])):
+            each.start(child, self._clock, self._silent_s / _ASKED_SO_OFTEN)
+            self._report(each, "starting")
+        elif each.was_ready:
+            self._on_end(each, "cannot be started again: another process answers there", "taken")
+        else:
+            raise self._in_use(ports)
+
+    def _first_down(self) -> "Optional[_Supervised]":
+        self.check()
+        return next((each for each in self._all if not each.is_ready), None)
+
     def _on_end(self, each: "_Supervised", what: str, code: str) -> None:
         """Have it started again after a pause, or fail."""
         service, tail = each.service, each.tail()
@@ -122,7 +134,8 @@ class Services:
         pause_s = min(_FIRST_PAUSE_S * 2**each.restarts, _LONGEST_PAUSE_S)
         each.restarts += 1
         each.due_at = self._clock() + pause_s
-        self._say(f"{reason}; started again in {pause_s:g} s ({each.restarts} of {service.restart}); it said:\n{tail}")
+        said = f"; it said:\n{tail}" if tail else ""
+        self._say(f"{reason}; started again in {pause_s:g} s ({each.restarts} of {service.restart}){said}")
         self._report(each, f"started again, {each.restarts} of {service.restart}")
 
     def _has_what_it_needs(self, service: Service) -> bool:
@@ -133,10 +146,10 @@ class Services:
         if self._state.own.services.get(each.service.label) != word:
             self._state.add("services", each.service.label, word)
 
-    def _taken(self) -> List[int]:
-        """Those ports at which somebody takes connections."""
-        ports = [each.service.port for each in self._all]
-        return [port for port in ports if probe("127.0.0.1", port, 1.0) == "open"]
+    def _in_use(self, taken: List[int]) -> NodeFailed:
+        ports = ", ".join(map(str, taken))
+        reason = f"ports of services are in use on this node: {ports}"
+        return self._failed(reason, subject=f"ports {ports}", code="taken")
 
     def _failed(self, reason: str, tail: str = "", *, subject: str, code: str) -> NodeFailed:
         rank = self._state.own.rank
@@ -208,7 +221,8 @@ class _Supervised:
         """More while it loads: at first without end, since `wait` has a limit, then three times as long as at first."""
         if self.is_ready:
             return limit_s
-        return max(limit_s, 3 * self._loading_s) if self.was_ready else float("inf")
+        at_least = max(limit_s, _RELOAD_S) if self.service.needs else limit_s
+        return max(at_least, 3 * self._loading_s) if self.was_ready else float("inf")
 
 
 def service_variables(options: AgentOptions) -> Dict[str, str]:
@@ -218,6 +232,12 @@ def service_variables(options: AgentOptions) -> Dict[str, str]:
         "CLOUDRL_ARTIFACTS": str(artifacts_dir(options.data_dir)),
         "CLOUDRL_FILES": str(Path(sys.argv[0]).absolute().parent),
     }
+
+
+def _taken(services: Sequence[_Supervised]) -> List[int]:
+    """Those of their ports at which somebody takes connections."""
+    ports = [each.service.port for each in services]
+    return [port for port in ports if probe("127.0.0.1", port, 1.0) == "open"]
 
 
 def _place(service: Service) -> str:

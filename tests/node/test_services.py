@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -41,12 +42,13 @@ http.server.HTTPServer(("127.0.0.1", int(os.environ["PORT"])), Handler).serve_fo
 class Bench:
     """The services of a node, its agent's main thread, and a clock that runs on by hand."""
 
-    def __init__(self, folder: Path, service: Service, silent_s: float = 120.0, well_s: float = 600.0) -> None:
+    def __init__(self, folder: Path, services: list[Service], silent_s: float = 120.0, well_s: float = 600.0) -> None:
+        self.port = services[0].port
         self.folder, self.ahead_s, self.said = folder, 0.0, list[str]()
         self.children: list[Child] = []
         self.state = NodeState(NodeReport(rank=0, ip="127.0.0.1"))
         self.services = Services(
-            [service], self.state, self._wait_for, self.said.append,
+            services, self.state, self._wait_for, self.said.append,
             clock=lambda: time.monotonic() + self.ahead_s, silent_s=silent_s, well_s=well_s,
         )  # fmt: skip
 
@@ -67,9 +69,9 @@ class Bench:
         (self.folder / "status.part").write_text(str(status))
         (self.folder / "status.part").replace(self.folder / "status")
 
-    def is_(self, word: str) -> bool:
+    def is_(self, words: str | dict[str, str]) -> bool:
         self.services.check()
-        return self.state.own.services == {"search": word}
+        return self.state.own.services == ({"search": words} if isinstance(words, str) else words)
 
     def kill(self) -> None:
         os.kill(self.children[-1].pid, signal.SIGKILL)
@@ -85,12 +87,19 @@ class Bench:
 def make(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
     benches: list[Bench] = []
 
-    def new(command: str = "", *, silent_s: float = 120.0, well_s: float = 600.0, **fields: object) -> Bench:
+    def new(
+        command: str = "",
+        *,
+        also: Service | None = None,
+        silent_s: float = 120.0,
+        well_s: float = 600.0,
+        **fields: object,
+    ) -> Bench:
         (tmp_path / "server.py").write_text(SERVER)
         [port] = free_ports(1)
         fields = {"name": "search", "health": "/health", "restart": 2, **fields}
         service = Service(port, command or f"exec {sys.executable} server.py", **fields)  # type: ignore[arg-type]
-        benches.append(Bench(tmp_path, service, silent_s, well_s))
+        benches.append(Bench(tmp_path, [service] if also is None else [service, also], silent_s, well_s))
         benches[-1].answer(200)
         return benches[-1]
 
@@ -129,7 +138,7 @@ def test_one_that_is_killed_is_started_again_until_it_was_too_often(make: Callab
     bench = make()
     bench.services.start(bench.child)
     bench.services.wait(20)
-    for number, pause_s in ((1, 1), (2, 2)):
+    for number, pause_s in ((1, 5), (2, 10)):
         bench.kill()
         word = f"started again, {number} of 2"
         until(lambda word=word: bench.is_(word), "it has ended")
@@ -150,7 +159,7 @@ def test_one_that_was_well_for_long_has_all_its_restarts_again(make: Callable[..
     for _ in range(2):
         bench.kill()
         until(lambda: bench.is_("started again, 1 of 1"), "it has ended")
-        bench.ahead_s += 1
+        bench.ahead_s += 5
         until(lambda: bench.is_("ready"), "it is ready again")
         bench.ahead_s += 61
         assert bench.is_("ready")
@@ -166,7 +175,7 @@ def test_one_that_hangs_is_ended_and_started_again(make: Callable[..., Bench]) -
     until(lambda: bench.is_("started again, 1 of 2"), "it counts as ended")
     assert "has not answered on port" in bench.said[0]
     assert bench.children[0].poll() == -signal.SIGKILL
-    bench.ahead_s += 1
+    bench.ahead_s += 5
     until(lambda: bench.is_("ready"), "it is ready again")
 
 
@@ -205,6 +214,63 @@ def test_it_is_started_when_what_it_needs_is_there(make: Callable[..., Bench]) -
     bench.state.add("models", "Qwen/Q", "/models/q")
     bench.services.wait(20)
     assert bench.is_("ready")
+
+
+def test_another_server_at_the_port_is_not_taken_for_it(make: Callable[..., Bench]) -> None:
+    """Its port was free when the node began, hours before what it needs was there; or before it ended."""
+    bench = make(needs=("index",))
+    bench.services.start(bench.child)
+    with socket.create_server(("127.0.0.1", bench.port)):
+        bench.state.add("artifacts", "index", "/data/artifacts/index")
+        failure = bench.failure().failure
+    assert failure.reason == f"ports of services are in use on this node: {bench.port}"
+    assert (failure.code, bench.children) == ("taken", [])
+
+
+def test_it_is_started_again_when_another_server_has_left_its_port(make: Callable[..., Bench]) -> None:
+    bench = make()
+    bench.services.start(bench.child)
+    bench.services.wait(20)
+    bench.kill()
+    until(lambda: bench.is_("started again, 1 of 2"), "it has ended")
+    with socket.create_server(("127.0.0.1", bench.port)):
+        bench.ahead_s += 5
+        assert bench.is_("started again, 2 of 2")
+    assert bench.said[-1].endswith("another process answers there; started again in 10 s (2 of 2)")
+    assert len(bench.children) == 1
+    bench.ahead_s += 10
+    until(lambda: bench.is_("ready"), "it is ready again")
+
+
+def test_one_that_ends_while_another_loads_is_waited_for(
+    make: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cloudrl.node.services._FIRST_PAUSE_S", 0.5)
+    serve = f"exec {sys.executable} server.py"
+    slow = f"until [ -e go ]; do sleep 0.05; done; kill -9 $(cat pid); {serve}"
+    bench = make(f"echo $$ >pid; {serve}", also=Service(*free_ports(1), slow, name="slow"))
+    bench.services.start(bench.child)
+    until(lambda: bench.is_({"search": "ready", "slow": "starting"}), "one of them is ready")
+    (bench.folder / "go").touch()
+    bench.services.wait(20)
+    assert bench.is_({"search": "ready", "slow": "ready"})
+    assert len(bench.children) == 3
+
+
+def test_one_with_an_index_has_time_to_load_it_again(make: Callable[..., Bench]) -> None:
+    bench = make(needs=("index",), silent_s=2.4)
+    bench.state.add("artifacts", "index", "/data/artifacts/index")
+    bench.services.start(bench.child)
+    bench.services.wait(20)
+    bench.answer(503)
+    bench.kill()
+    until(lambda: bench.is_("started again, 1 of 2"), "it has ended")
+    bench.ahead_s += 5
+    assert bench.is_("starting")
+    bench.ahead_s += 890
+    assert bench.is_("starting")
+    bench.ahead_s += 11
+    assert bench.is_("started again, 2 of 2")
 
 
 def test_services_have_time_to_load() -> None:
