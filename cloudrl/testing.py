@@ -354,6 +354,7 @@ def _status(cluster: ClusterInfo) -> dict[str, Any]:
         verl_version="0.9.1", rollouts=("vllm",), checkpoint_dir="/vol/checkpoints",
         data={"addition": {"train": "/vol/data/train.parquet", "test": "/vol/data/test.parquet"}},
         models={"tiny-adder": "/vol/models/tiny-adder"},
+        services=(),
         nodes=tuple(
             NodeReport(rank, _ip(rank), phase=Phase.READY, gpus=cluster.gpus_per_node) for rank in range(cluster.nodes)
         ),

@@ -124,10 +124,11 @@ def _check_same(requested: Mapping[str, Any], cluster: ClusterShape) -> None:
 
 def _check_prepared(declared: Cluster, cluster: ClusterShape) -> None:
     """Refuse one that does not have what the job reads and asks."""
+    knows = cluster.services is not None
     for what, requested, available in (
         ("data", _names(declared), cluster.data),
         ("model", declared.models, cluster.models),
-        ("service", [agent_service(each).label for each in declared.services], cluster.services or ()),
+        ("service", [agent_service(each).label for each in declared.services if knows], cluster.services or ()),
     ):
         missing = [name for name in requested if name not in available]
         if missing:

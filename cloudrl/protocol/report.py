@@ -138,7 +138,7 @@ class ClusterStatus:
         secrets_dir: where the secrets of jobs lie, None where this machine has no file system in memory.
         data: data set -> {"train": path, "test": path}.
         models: model -> its folder where that is the same on every node, otherwise its name, found in the cache.
-        services: names, or ports, of the servers that were asked for.
+        services: names, or ports, of the servers that were asked for; None from an agent that does not say.
         variables: names of those that jobs find on the answering node, such as secrets that the provider fills in.
     """
 
@@ -157,6 +157,6 @@ class ClusterStatus:
     nodes: Tuple[NodeReport, ...] = ()
     data: Dict[str, Dict[str, str]] = field(default_factory=dict)
     models: Dict[str, str] = field(default_factory=dict)
-    services: Tuple[str, ...] = ()
+    services: Optional[Tuple[str, ...]] = None
     variables: Tuple[str, ...] = ()
     budget: BudgetStatus = field(default_factory=BudgetStatus)

@@ -15,12 +15,17 @@ def test_a_cluster_with_agents(cluster: FakeCluster) -> None:
     assert inspect_cluster(cluster.connection()) == ClusterShape(
         name="lab", id="id-1", nodes=2, gpus_per_node=1, device="cpu", checkpoint_dir="/vol/checkpoints",
         data={"addition": {"train": "/vol/data/train.parquet", "test": "/vol/data/test.parquet"}},
-        models={"tiny-adder": "/vol/models/tiny-adder"}, verl_version="0.9.1", rollouts=("vllm",),
+        models={"tiny-adder": "/vol/models/tiny-adder"}, services=(), verl_version="0.9.1", rollouts=("vllm",),
         provider="local", ray_version="2.60.0", ray_session="session_x",
         variables=frozenset({"WANDB_API_KEY"}),
     )  # fmt: skip
     assert [path for _, path in cluster.requests] == ["/v1/status"]
     assert inspect_cluster(replace(cluster.connection(), cluster_id=None)).id == "id-1", "nobody knows it yet"
+
+
+def test_an_older_agent_says_nothing_of_services(cluster: FakeCluster) -> None:
+    del cluster.status["services"]
+    assert inspect_cluster(cluster.connection()).services is None
 
 
 def test_nodes_without_gpus_are_no_place_for_verl(cluster: FakeCluster) -> None:
