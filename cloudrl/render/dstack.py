@@ -12,7 +12,7 @@ from cloudrl.render.dstack_models import check_with_dstack, refuse_rendered
 from cloudrl.render.search import file_names
 from cloudrl.render.yaml_text import Section, document, pick, plain
 from cloudrl.spec import Cluster
-from cloudrl.spec.cluster import disk_for
+from cloudrl.spec.cluster import disk_for, memory_for
 from cloudrl.spec.gpu import Gpu
 from cloudrl.spec.names import secret_in
 from cloudrl.spec.ports import RAY_PORT
@@ -145,7 +145,7 @@ def _resources(cluster: Cluster, known: Release | None) -> list[Section]:
     wanted = {
         "gpu": _gpu(cluster, known),
         "cpu": _cpu(cluster, known),
-        "memory": cluster.memory,
+        "memory": cluster.memory or memory_for(cluster),
         "disk": cluster.disk or disk_for(cluster),
         "shm_size": cluster.shared_memory,
     }

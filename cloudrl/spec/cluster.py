@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from pydantic import PlainValidator, model_validator
 
 from cloudrl.errors import SpecError, did_you_mean
-from cloudrl.retriever.published import PUBLISHED
+from cloudrl.retriever.published import PUBLISHED, Published
 from cloudrl.spec.base import FrozenDict, Spec
 from cloudrl.spec.data import DataSets
 from cloudrl.spec.fields import (
@@ -206,7 +206,7 @@ class ClusterShape:
         checkpoint_dir: absolute, on every node; None for a plain Ray cluster, which does not say.
         data: data set -> {"train": path, "test": path}, on every node.
         models: model as asked for -> folder on every node, or its name again where the folders differ.
-        services: names, or ports, of its servers; None for a plain Ray cluster, which does not say.
+        services: names, or ports, of its servers; None for a plain Ray cluster or an older agent, which does not say.
         rollouts: rollout engines in the image; none are known of a plain Ray cluster.
         provider: "local", "dstack" or "slurm"; None for a plain Ray cluster.
         files_dir: where users' files lie on every node, below their addresses; None where no agent takes them.
@@ -239,17 +239,31 @@ class ClusterShape:
 
 
 def disk_for(cluster: Cluster) -> str | None:
-    """The disk of each node, such as `700GB..`; None without GPUs, or where no model's name tells its size.
+    """The disk of each node, such as `700GB..`; None where nothing is known to be large.
 
-    Each node has the weights of every model, published indexes, and its share of the checkpoints of the largest.
+    Each node has published indexes, and with GPUs the weights of every model whose name tells its size, and its share
+    of the checkpoints of the largest.
     """
-    sizes = [size for size in map(billions, cluster.models) if size is not None]
-    if cluster.device == "cpu" or not sizes:
+    known = [] if cluster.device == "cpu" else map(billions, cluster.models)
+    sizes = [size for size in known if size is not None]
+    index_gb = sum(index.disk_gb for index, _ in _published(cluster))
+    if not sizes and not index_gb:
         return None
-    searches = filter(None, map(parse_search, cluster.services))
-    index_gb = sum(PUBLISHED[each.search].disk_gb for each in searches if each.search in PUBLISHED)
-    gigabytes = _BASE_GB + index_gb + _WEIGHT_BYTES * sum(sizes) + _SAVES * _SAVE_BYTES * max(sizes) / cluster.nodes
+    saves_gb = _SAVES * _SAVE_BYTES * max(sizes, default=0) / cluster.nodes
+    gigabytes = _BASE_GB + index_gb + _WEIGHT_BYTES * sum(sizes) + saves_gb
     return f"{math.ceil(gigabytes / 100) * 100}GB.."
+
+
+def memory_for(cluster: Cluster) -> str | None:
+    """The memory of each node, such as `80GB..`, if it holds a published index; faiss does not put it on a GPU."""
+    sizes = [index.memory_gb for index, device in _published(cluster) if device == "cpu" or index.engine == "faiss"]
+    return f"{sum(sizes)}GB.." if sizes else None
+
+
+def _published(cluster: Cluster) -> list[tuple[Published, str]]:
+    """The indexes of its search servers that others have published, each with the device of its server."""
+    searches = filter(None, map(parse_search, cluster.services))
+    return [(PUBLISHED[each.search], each.device) for each in searches if each.search in PUBLISHED]
 
 
 def billions(model: str) -> float | None:

@@ -1,6 +1,5 @@
 """Ready-made search servers: what of them is sent, word for word."""
 
-import json
 import re
 import shlex
 from pathlib import Path
@@ -165,7 +164,7 @@ def test_two_search_servers_would_have_one_name() -> None:
         cluster("search:wiki-18", {"search": "/x", "port": 8001})
 
 
-def test_the_disk_has_room_for_the_index() -> None:
-    for services, disk in (([], 500), (["search:wiki-18"], 600)):
-        task = yaml.safe_load(to_dstack(cluster(*services, models=["Qwen/Qwen2.5-7B-Instruct"])))
-        assert task["resources"]["disk"] == f"{disk}GB..", json.dumps(task["resources"])
+def test_disk_and_memory_have_room_for_the_index() -> None:
+    for services, disk, memory in (([], 500, None), (["search:wiki-18"], 600, "80GB..")):
+        resources = yaml.safe_load(to_dstack(cluster(*services, models=["Qwen/Qwen2.5-7B-Instruct"])))["resources"]
+        assert (resources["disk"], resources.get("memory")) == (f"{disk}GB..", memory)

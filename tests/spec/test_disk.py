@@ -1,9 +1,9 @@
-"""How much disk each node needs, by its models."""
+"""How much disk and memory each node needs, by its models and indexes."""
 
 import pytest
 
 from cloudrl.spec import Cluster
-from cloudrl.spec.cluster import billions, disk_for
+from cloudrl.spec.cluster import billions, disk_for, memory_for
 
 
 @pytest.mark.parametrize(
@@ -30,3 +30,24 @@ def test_without_a_size_dstack_decides() -> None:
     assert disk_for(Cluster(name="lab", models=["Qwen/Qwen2.5-7B-Instruct"])) is None  # on CPUs
     assert disk_for(Cluster(name="lab", gpu="H100:8", models=["deepseek-ai/DeepSeek-V3"])) is None
     assert disk_for(Cluster(name="lab", gpu="H100:8")) is None
+
+
+def test_a_published_index_counts_without_a_model_or_a_gpu() -> None:
+    """150 GB and 100 GB."""
+    assert disk_for(Cluster(name="lab", gpu="H100:8", services=["search:wiki-18"])) == "300GB.."
+    assert disk_for(Cluster(name="lab", services=["search:wiki-18"])) == "300GB.."
+    seven = {"gpu": "80GB..:8", "models": ["Qwen/Qwen2.5-7B-Instruct"]}
+    assert disk_for(Cluster(name="lab", services=["search:wiki-18"], **seven)) == "1000GB.."
+
+
+@pytest.mark.parametrize(
+    ("search", "memory"),
+    [
+        ({"search": "wiki-18"}, "80GB.."),
+        ({"search": "wiki-18", "device": "cuda:0"}, None),
+        ({"search": "wiki-18-hnsw", "device": "cuda:0"}, "95GB.."),  # the device is its encoder's
+        ({"search": "/data/passages.jsonl"}, None),
+    ],
+)
+def test_an_index_that_is_not_on_a_gpu_needs_memory(search: dict[str, str], memory: str | None) -> None:
+    assert memory_for(Cluster.load({"name": "lab", "gpu": "H100:8", "services": [search]})) == memory
