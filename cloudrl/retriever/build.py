@@ -17,7 +17,7 @@ from cloudrl.retriever.bm25 import build_bm25, import_bm25s
 from cloudrl.retriever.corpus import Corpus, open_corpus
 from cloudrl.retriever.encoder import Encoder
 from cloudrl.retriever.engine import ENGINES, import_faiss
-from cloudrl.retriever.lock import locked
+from cloudrl.retriever.lock import contents, locked
 from cloudrl.retriever.memory import size
 from cloudrl.retriever.opening import OnProgress, index_fingerprint
 from cloudrl.retriever.passages import WORDS, find_files, read_passages
@@ -81,7 +81,7 @@ def build(
         raise InputError(f"there is no engine {options.engine!r}", hint=f"Known: {', '.join(ENGINES)}")
     files = [file for file in find_files(options.sources) if folder.absolute() not in file.absolute().parents]
     source = _identity(options, files)
-    with locked(folder):
+    with locked(folder, say):
         if replace:
             _remove_other(folder, source)
         if (done := read_record(folder)) and done.source == source:
@@ -104,7 +104,7 @@ def _remove_other(folder: Path, source: str) -> None:
     begun = json.loads(state.read_text())["source"] if state.exists() else done and done.source
     if begun in (None, source):
         return
-    for each in folder.iterdir():
+    for each in contents(folder):
         shutil.rmtree(each) if each.is_dir() and not each.is_symlink() else each.unlink()
 
 
@@ -141,7 +141,7 @@ class _State:
         try:
             state = cls(folder, **json.loads((folder / _STATE).read_text()))
         except FileNotFoundError:
-            if any(folder.iterdir()):
+            if contents(folder):
                 raise InputError(f"{folder} has other files in it", hint="Name a new folder: --to") from None
             state = cls(folder, source, 0)
             state.save(0)

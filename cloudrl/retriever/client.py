@@ -71,7 +71,13 @@ class RetrieverClient:
             ConnectionFailed: nobody answers, or the server is not ready.
             Unauthorized: the token is refused.
         """
-        return self._request("GET", "/health", None)
+        said = self._request("GET", "/health", None)
+        if said.keys() == {"ready"}:  # all that a server says without its token
+            raise self._unauthorized()
+        return said
+
+    def _unauthorized(self) -> Unauthorized:
+        return Unauthorized(f"{self.url} refuses the token", hint="--token-file FILE, or CLOUDRL_RETRIEVER_TOKEN")
 
     def _request(self, method: str, path: str, content: object) -> dict[str, Any]:
         import httpx2
@@ -92,7 +98,7 @@ class RetrieverClient:
                 hint="Start one: cloudrl retriever serve DIR; or name another: --url",
             ) from error
         if answer.status_code == 401:
-            raise Unauthorized(f"{self.url} refuses the token", hint="--token-file FILE, or CLOUDRL_RETRIEVER_TOKEN")
+            raise self._unauthorized()
         if answer.status_code != 200:
             kind = InputError if answer.status_code in (413, 422) else ConnectionFailed
             raise kind(f"{self.url}{path} answers {answer.status_code}: {answer.text[:500]}")

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from cloudrl.errors import ConnectionFailed, InputError
 from cloudrl.retriever.corpus import open_corpus
-from cloudrl.retriever.lock import locked
+from cloudrl.retriever.lock import contents, locked
 from cloudrl.retriever.memory import size
 from cloudrl.retriever.opening import OnProgress, index_fingerprint
 from cloudrl.retriever.published import PUBLISHED, Published
@@ -96,22 +96,28 @@ def fetch(
     """
     if name not in PUBLISHED:
         raise InputError(f"no index {name!r} is published", hint=f"Known: {', '.join(PUBLISHED)}")
-    with locked(folder):
-        return _fetch(PUBLISHED[name], folder, on_progress, say, move_bytes)
+    published = PUBLISHED[name]
+    if done := _complete(folder, published, say):  # it may be read-only
+        return done
+    with locked(folder, say):
+        return _complete(folder, published, say) or _fetch(published, folder, on_progress, say, move_bytes)
+
+
+def _complete(folder: Path, published: Published, say: Callable[[str], object]) -> Record | None:
+    if done := read_record(folder):
+        _check_same(folder, done.source, published)
+        say(f"{folder} is complete")
+    return done
 
 
 def _fetch(
     published: Published, folder: Path, on_progress: OnProgress, say: Callable[[str], object], move_bytes: int
 ) -> Record:
-    if done := read_record(folder):
-        _check_same(folder, done.source, published)
-        say(f"{folder} is complete")
-        return done
     state = _State.read(folder / _STATE)
     if state.files:
         _check_same(folder, state.files[0].repo, published)
     else:
-        if any(folder.iterdir()):
+        if contents(folder):
             raise InputError(f"{folder} has other files in it", hint="Name a new folder: --to")
         state.files = _list(published)
         _check_room(folder, state.files)

@@ -3,29 +3,42 @@
 import contextlib
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from cloudrl.errors import InputError
 
+_LOCK = ".lock"
+"""A file: over NFS, an exclusive lock needs what is open for writing (flock(2)), and a folder never is."""
+
 
 @contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Make the folder, and keep others out of it.
+def locked(folder: Path, say: Callable[[str], object] = lambda _: None) -> Iterator[None]:
+    """Make the folder, and keep others out of it; one that is at work there is waited for.
+
+    Args:
+        folder: to be written.
+        say: is told that another is waited for.
 
     Raises:
-        InputError: it cannot be written, or another is at work there.
+        InputError: it cannot be written.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
     except OSError as error:
         raise InputError(f"{folder} cannot be written: {error.strerror}") from error
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise InputError(f"another build or fetch writes into {folder}", hint="Name a new folder: --to") from error
+        except BlockingIOError:
+            say(f"another build or fetch writes into {folder}; waiting for its end")
+            fcntl.flock(lock, fcntl.LOCK_EX)
         yield
     finally:
         os.close(lock)
+
+
+def contents(folder: Path) -> list[Path]:
+    """What is in a folder, the lock aside."""
+    return [each for each in folder.iterdir() if each.name != _LOCK]

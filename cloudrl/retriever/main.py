@@ -80,7 +80,7 @@ def _serve(args: argparse.Namespace, log: Log) -> None:
 
     is_web = args.place == NAME
     source = Source(None, engine=NAME) if is_web else Source(Path(args.place), device=args.device)
-    options = ServeOptions(port=args.port)
+    options = ServeOptions(port=args.port, token=os.environ.get("CLOUDRL_RETRIEVER_TOKEN", ""))
     serve(source, options, on_progress=log.progress, say=say, on_ready=lambda address: say(f"ready: {address}"))
 
 

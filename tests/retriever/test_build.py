@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import fcntl
 import itertools
 import json
 import os
+import queue
+import shutil
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +19,7 @@ import pytest
 from cloudrl.errors import InputError
 from cloudrl.retriever.build import BuildOptions, build
 from cloudrl.retriever.encoder import Encoder
+from cloudrl.retriever.lock import contents, locked
 from cloudrl.retriever.record import read_record
 from cloudrl.retriever.vectors import open_vectors
 
@@ -37,7 +40,7 @@ build.build(options, Path(sys.argv[3]), on_progress=tell, say=lambda text: print
 
 def files(folder: Path) -> dict[str, bytes]:
     """All but what holds the time of a file."""
-    return {path.name: path.read_bytes() for path in folder.iterdir() if not path.name.endswith(".offsets")}
+    return {path.name: path.read_bytes() for path in contents(folder) if not path.name.endswith(".offsets")}
 
 
 def run_build(*words: object) -> subprocess.Popen[str]:
@@ -108,13 +111,15 @@ def test_an_unfinished_build_of_other_options(corpus_path: Path, encoder_path: P
 
 
 def test_two_builds_into_one_folder(corpus_path: Path, tmp_path: Path) -> None:
-    folder = os.open(tmp_path, os.O_RDONLY)
-    fcntl.flock(folder, fcntl.LOCK_EX)
-    try:
-        with pytest.raises(InputError, match="another build or fetch writes into"):
-            build(BuildOptions((corpus_path,), engine="bm25"), tmp_path)
-    finally:
-        os.close(folder)
+    options, folder, said = BuildOptions((corpus_path,), engine="bm25"), tmp_path / "to", queue.SimpleQueue[str]()
+    record = build(options, tmp_path / "done")
+    with ThreadPoolExecutor() as threads:
+        with locked(folder):
+            second = threads.submit(build, options, folder, replace=True, say=said.put)
+            assert said.get(timeout=20) == f"another build or fetch writes into {folder}; waiting for its end"
+            shutil.copytree(tmp_path / "done", folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".lock"))
+        assert second.result(timeout=20) == record
+    assert said.get_nowait() == f"{folder} is up to date"
 
 
 def test_engines_and_sources_that_are_none(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import torch
 
 from cloudrl.errors import InputError
 from cloudrl.retriever.build import BuildOptions, build
+from cloudrl.retriever.lock import contents
 from cloudrl.retriever.opening import Source, open_retriever
 
 pytestmark = pytest.mark.io
@@ -90,5 +91,5 @@ def test_a_package_that_is_missing(
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(InputError) as raised:
         build(options, tmp_path / "to")
-    assert not any((tmp_path / "to").iterdir()), "it is found before anything is begun"
+    assert not contents(tmp_path / "to"), "it is found before anything is begun"
     assert raised.value.hint == f"pip install {package}"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import os
+import queue
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from unittest import mock
 
@@ -17,9 +19,10 @@ from tiny_encoder import write_corpus
 
 from cloudrl.errors import ConnectionFailed, InputError
 from cloudrl.retriever import fetch as module
-from cloudrl.retriever.fetch import _append, fetch
+from cloudrl.retriever.fetch import _append, _fetch, fetch
 from cloudrl.retriever.lock import locked
 from cloudrl.retriever.opening import Source, open_retriever
+from cloudrl.retriever.published import PUBLISHED
 from cloudrl.retriever.vectors import create_vectors
 
 pytestmark = pytest.mark.io
@@ -48,7 +51,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
 
 def check(folder: Path, hub: FakeHub) -> None:
     assert sorted(path.name for path in folder.iterdir()) == [
-        "e5_Flat.index", "retriever.json", "wiki-18.jsonl", "wiki-18.jsonl.offsets",
+        ".lock", "e5_Flat.index", "retriever.json", "wiki-18.jsonl", "wiki-18.jsonl.offsets",
     ]  # fmt: skip
     parts = hub.data_sets[INDEX]
     assert (folder / "e5_Flat.index").read_bytes() == parts["part_aa"] + parts["part_ab"]
@@ -175,8 +178,15 @@ def test_what_is_not_published(tmp_path: Path, hub: FakeHub) -> None:
 def test_a_folder_that_is_not_its_own(hub: FakeHub, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="has other files in it"):
         fetch("wiki-18", tmp_path)
-    with (
-        locked(tmp_path / "to"),
-        pytest.raises(InputError, match="another build or fetch writes into"),
-    ):
-        fetch("wiki-18", tmp_path / "to")
+
+
+def test_what_another_has_fetched_meanwhile_is_taken(hub: FakeHub, tmp_path: Path) -> None:
+    folder, said = tmp_path / "to", queue.SimpleQueue[str]()
+    with ThreadPoolExecutor() as threads:
+        with locked(folder):
+            second = threads.submit(fetch, "wiki-18", folder, say=said.put)
+            assert said.get(timeout=20) == f"another build or fetch writes into {folder}; waiting for its end"
+            record = _fetch(PUBLISHED["wiki-18"], folder, lambda *_: None, print, 1 << 20)
+        assert second.result(timeout=20) == record
+    assert said.get_nowait() == f"{folder} is complete"
+    check(folder, hub)

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -41,9 +42,9 @@ def program(tmp_path: Path) -> Program:
 
 
 @contextmanager
-def serving(folder: Path, place: str, port: int) -> Iterator[str]:
+def serving(folder: Path, place: str, port: int, **env: str) -> Iterator[str]:
     command = [sys.executable, RETRIEVER_FILE, "serve", place, f"--port={port}"]
-    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True) as server:
+    with subprocess.Popen(command, cwd=folder, env={**os.environ, **env}, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         try:
             lines = iter(server.stdout.readline, "")
@@ -81,6 +82,17 @@ def test_it_builds_and_serves_and_builds_again_when_the_passages_have_changed(pr
         assert ask(url, "capital of Spain") == '"Spain"\nThe capital of Spain is Madrid.'
         with urllib.request.urlopen(f"{url}/health", timeout=20) as answer:
             assert json.load(answer)["ready"] is True
+
+
+def test_the_server_asks_for_the_token_of_its_environment(program: Program, tmp_path: Path) -> None:
+    write_passages(tmp_path / "mine.jsonl", PASSAGES)
+    assert program("build", "mine.jsonl", "--to=index", "--engine=bm25").returncode == 0
+    with serving(tmp_path, "index", 0, CLOUDRL_RETRIEVER_TOKEN="s3cret") as url:
+        with pytest.raises(urllib.error.HTTPError, match="401") as refused:
+            ask(url, "capital of France")
+        refused.value.close()
+        with urllib.request.urlopen(f"{url}/health", timeout=20) as answer:
+            assert json.load(answer) == {"ready": True}, "which is what the agent asks"
 
 
 @pytest.mark.parametrize(

@@ -227,6 +227,9 @@ def test_a_token_is_asked_for(path: str, headers: dict[str, str], status: int) -
     async def test(session: Session) -> None:
         method = "POST" if path == "/retrieve" else "GET"
         async with session.request(method, path, json={"queries": ["a"]}, headers=headers) as answer:
+            if path == "/health" and not headers:
+                assert (answer.status, await answer.json()) == (200, {"ready": True})
+                return
             assert answer.status == status
             if status == 401:
                 assert await answer.json() == {"detail": "the token is missing or wrong"}
