@@ -18,6 +18,7 @@ from cloudrl.shards.critic import critic_config, critic_outputs, is_value_head
 from cloudrl.shards.dtypes import DType, result_type
 from cloudrl.shards.merge import ADAPTER_ALONE, MERGE, Plan, make_plan, wanted_type
 from cloudrl.shards.model_files import in_file_order, read_config
+from cloudrl.shards.on_disk import stays_float32
 from cloudrl.shards.plan import HEAD, MAX_FILE_BYTES, Output, Piece
 from cloudrl.shards.report import Finding
 from cloudrl.shards.shard import Shard
@@ -89,7 +90,8 @@ def plan_model(
 def _output(shard: Shard, name: str, tensor: Tensor, wanted: DType | None) -> Output:
     elements = tensor.view.elements
     pieces = (Piece(shard, tensor.view, 0, elements, elements),) if elements else ()
-    return Output(name, tensor.shape, result_type(tensor.view.dtype, wanted), pieces)
+    dtype = result_type(tensor.view.dtype, None if stays_float32(name) else wanted)
+    return Output(name, tensor.shape, dtype, pieces)
 
 
 def check_model(inputs: ModelInputs, shards: list[Shard]) -> Iterator[Finding]:

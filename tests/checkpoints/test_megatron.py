@@ -212,6 +212,32 @@ def test_a_whole_model_is_cast(model: Path, tmp_path: Path) -> None:
         assert after[name] == ("BF16", shape, cast_bytes(data, DType.FLOAT32, DType.BFLOAT16))
 
 
+def of_class(model: Path, **config: object) -> None:
+    """Another config than `CONFIG`."""
+    (model / "config.json").write_text(json.dumps(CONFIG | config))
+
+
+ROUTER, MTP = "model.layers.0.mlp.gate.e_score_correction_bias", "model.layers.0.eh_proj.weight"
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_layers_that_predict_further_tokens_are_copied(model: Path, count: int, tmp_path: Path) -> None:
+    """They stand behind all others, of which there are none here. The router's correction keeps its type."""
+    tensors = {"model.embed_tokens.weight": numbers(13, 8), "model.norm.weight": numbers(8), HEAD: numbers(13, 8)}
+    write_model(model, model=tensors | {ROUTER: numbers(4), MTP: numbers(8, 16)})
+    for path in (*model.glob("model-*"), model / INDEX):
+        path.unlink()
+    of_class(model, architectures=["DeepseekV3ForCausalLM"], num_hidden_layers=0, num_nextn_predict_layers=count)
+    if not count:
+        with pytest.raises(CheckpointError, match="there are 1 layers"):
+            latest(model).merge(tmp_path / "model")
+        return
+    latest(model).merge(tmp_path / "model")
+    merged = read_safetensors(tmp_path / "model")
+    assert merged.keys() == tensors.keys() | {ROUTER, MTP}
+    assert (merged[ROUTER], merged[MTP][0]) == (("F32", (4,), numbers(4).tobytes()), "BF16")
+
+
 def test_a_critic_gets_its_head(model: Path, tmp_path: Path) -> None:
     critic = model.parents[1].rename(model.parents[2] / "critic") / "model" / "huggingface"
     save_file(

@@ -1,5 +1,6 @@
 """A model of each architecture that is claimed, of some thousand random numbers, by transformers itself."""
 
+from collections.abc import Collection
 from typing import Any
 
 from cloudrl.shards.architectures import VISION
@@ -53,17 +54,19 @@ MORE_SEES = {
 ROPE = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [1, 1, 2]}
 
 
-def small_model(family: str, head: str, tied: bool) -> Any:
+def small_model(family: str, head: str, tied: bool, without: Collection[str] = ()) -> Any:
+    """Without some of the keys of its config, the class of which has a default for each."""
     import torch
     import transformers
 
     torch.manual_seed(0)
     kind = getattr(transformers, family + head)
+    given = {key: value for key, value in (SMALL | MORE.get(family, {})).items() if key not in without}
     if family in VISION:
-        text, vision = SMALL | {"rope_parameters": ROPE, "tie_word_embeddings": tied}, SEES | MORE_SEES[family]
+        text, vision = given | {"rope_parameters": ROPE, "tie_word_embeddings": tied}, SEES | MORE_SEES[family]
         config = kind.config_class(text_config=text, vision_config=vision, tie_word_embeddings=tied)
     else:
-        config = kind.config_class(**SMALL | MORE.get(family, {}), tie_word_embeddings=tied, num_labels=1)
+        config = kind.config_class(**given, tie_word_embeddings=tied, num_labels=1)
     model = kind(config)
     for parameter in model.parameters():  # some are made without values
         parameter.data = torch.randn(parameter.shape)

@@ -67,6 +67,20 @@ def check_each_parameter(architecture: str, config: dict[str, Any], shapes: dict
 
 
 @pytest.mark.parametrize("family", FAMILIES + WITHOUT_CRITIC + VISION)
+def test_a_config_without_the_size_of_a_head(family: str, tmp_path: Path) -> None:
+    """Also with a size of experts that there are none of, as Qwen3-Coder's has it."""
+    head = "ForConditionalGeneration" if family in VISION else "ForCausalLM"
+    small_model(family, head, tied=False, without={"head_dim"}).save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    for each in (config, config.get("text_config", {})):
+        each.pop("head_dim", None)
+        if family != "Qwen2Moe":
+            each["shared_expert_intermediate_size"] = 0
+    shapes = {name: shape for name, (_, shape, _) in read_safetensors(tmp_path).items()}
+    check_parameters(family + head, config, shapes)
+
+
+@pytest.mark.parametrize("family", FAMILIES + WITHOUT_CRITIC + VISION)
 def test_transformers_loads_it(family: str, tmp_path: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
