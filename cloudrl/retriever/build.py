@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from cloudrl.retriever.lock import contents, locked
 from cloudrl.retriever.memory import size
 from cloudrl.retriever.opening import OnProgress, index_fingerprint
 from cloudrl.retriever.passages import WORDS, find_files, read_passages
-from cloudrl.retriever.record import Record, read_record, write_json
+from cloudrl.retriever.record import NAME, Record, read_record, write_json
 from cloudrl.retriever.vectors import create_vectors, open_vectors
 
 CORPUS = "corpus.jsonl"
@@ -104,8 +104,20 @@ def _remove_other(folder: Path, source: str) -> None:
     begun = json.loads(state.read_text())["source"] if state.exists() else done and done.source
     if begun in (None, source):
         return
-    for each in contents(folder):
+    remove(contents(folder))
+
+
+def remove(paths: Iterable[Path]) -> None:
+    """Remove files, folders, and links, but not what these lead to; last what says that they are of a build."""
+    for each in sorted(paths, key=lambda path: path.name in (NAME, _STATE)):
         shutil.rmtree(each) if each.is_dir() and not each.is_symlink() else each.unlink()
+
+
+def is_of_build(paths: Iterable[Path]) -> bool:
+    """Whether all of this was made by one, ended or not."""
+    names, made = {each.name for each in paths}, (NAME, _STATE, CORPUS, f"{CORPUS}.offsets", *INDEXES.values())
+    unfinished = tuple(f".{name}" for name in made)
+    return bool(names & {NAME, _STATE}) and all(name in made or name.startswith(unfinished) for name in names)
 
 
 def _encoder(options: BuildOptions, device: str) -> Encoder | None:

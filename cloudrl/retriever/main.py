@@ -58,15 +58,13 @@ def _fetch(args: argparse.Namespace, log: Log) -> None:
 
 def _build(args: argparse.Namespace, log: Log) -> None:
     from cloudrl.retriever.build import BuildOptions, build
+    from cloudrl.retriever.linking import link
     from cloudrl.retriever.record import read_record
 
     place = Path(args.place)
     if place.is_dir() and read_record(place) is not None:
         say(f"{place} is an index already")
-        args.to.mkdir(parents=True, exist_ok=True)
-        for each in place.iterdir():
-            (args.to / each.name).unlink(missing_ok=True)
-            (args.to / each.name).symlink_to(each.absolute())
+        link(place, args.to, say)
         return
     options = BuildOptions((place,), engine=args.engine)
     build(options, args.to, device=args.device, replace=True, on_progress=log.progress, say=say)

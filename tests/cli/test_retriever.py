@@ -117,6 +117,7 @@ def test_measuring(url: str, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path
 
 def test_a_token_that_is_refused(url: str, run: Run, tmp_path: Path) -> None:
     run("retriever", "ask", "a", "--url", url).ended(5, "refuses the token", "--token-file FILE")
+    run("retriever", "bench", "--url", url).ended(5, "refuses the token", "--token-file FILE")
     (tmp_path / "empty").touch()
     run("retriever", "ask", "a", "--token-file", str(tmp_path / "empty")).ended(2, "is empty", "openssl rand")
     run("retriever", "ask", "a", "--token-file", str(tmp_path / "none")).ended(2, "No such file")
