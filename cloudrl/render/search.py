@@ -8,6 +8,7 @@ from pathlib import Path
 from cloudrl.errors import InputError
 from cloudrl.protocol.services import Artifact, Service
 from cloudrl.render.agent import RETRIEVER_FILE, build_retriever, write_agent, write_changed
+from cloudrl.retriever.suffixes import SUFFIXES
 from cloudrl.spec import Cluster
 from cloudrl.spec.services import agent_service, parse_search
 
@@ -21,14 +22,14 @@ class Rendered:
 
     Attributes:
         setup: commands that come before the user's own.
-        files: paths of this machine, by the name of the file on the nodes, in $CLOUDRL_FILES.
+        files: what is sent along, by the name of the file on the nodes, in $CLOUDRL_FILES.
     """
 
     setup: tuple[str, ...]
     artifacts: tuple[Artifact, ...]
     services: tuple[Service, ...]
     has_search: bool
-    files: Mapping[str, str]
+    files: Mapping[str, bytes]
 
 
 def with_search(cluster: Cluster, *, place: Callable[[str], str] | None = None) -> Rendered:
@@ -37,44 +38,47 @@ def with_search(cluster: Cluster, *, place: Callable[[str], str] | None = None) 
     Args:
         cluster: as it is declared.
         place: of a path of this machine on the nodes; None where its files are sent to them.
+
+    Raises:
+        InputError: a file of this machine that is to be sent is not there, too large, or none of passages.
     """
-    setup, files = dict[str, None](), dict[str, str]()
+    setup, files = dict[str, None](), dict[str, bytes]()
     artifacts, services = [each.for_agent() for each in cluster.artifacts], list[Service]()
     for each in cluster.services:
         if (search := parse_search(each)) is None:
             services.append(agent_service(each))
             continue
-        at, path = shlex.quote(search.search), search.local_file
+        at, path, content = shlex.quote(search.search), search.local_file, b""
         if path is not None and place is not None:
             at = shlex.quote(place(path))
         elif path is not None:
             at = f'"$CLOUDRL_FILES"/{shlex.quote(Path(path).name)}'
-            files[Path(path).name] = path
+            content = files[Path(path).name] = _read(path)
         if search.package is not None:
             module, requirement = search.package
             setup[f"python3 -c 'import {module}' || python3 -m pip install {requirement}"] = None
-        index = search.artifact(at)
+        index = search.artifact(at, content)
         artifacts += [] if index is None else [index.for_agent()]
-        services.append(search.service(at).for_agent())
+        services.append(search.service(at, content).for_agent())
     has_search = any(parse_search(each) is not None for each in cluster.services)
     return Rendered(tuple(setup), tuple(artifacts), tuple(services), has_search, files)
 
 
 def file_names(cluster: Cluster) -> tuple[str, ...]:
     """The names of `files_of`; nothing is read."""
-    rendered = with_search(cluster)
-    return (*([RETRIEVER_FILE] if rendered.has_search else []), *rendered.files)
+    searches = list(filter(None, map(parse_search, cluster.services)))
+    own = [Path(each.local_file).name for each in searches if each.local_file is not None]
+    return (*([RETRIEVER_FILE] if searches else []), *own)
 
 
 def files_of(cluster: Cluster) -> dict[str, bytes]:
     """What lies beside the agent's file on every node: name -> content.
 
     Raises:
-        InputError: a file of this machine is not there, or too large.
+        InputError: as by `with_search`.
     """
     rendered = with_search(cluster)
-    contents = {RETRIEVER_FILE: build_retriever()} if rendered.has_search else {}
-    return {**contents, **{name: _read(path) for name, path in rendered.files.items()}}
+    return {**({RETRIEVER_FILE: build_retriever()} if rendered.has_search else {}), **rendered.files}
 
 
 def write_files(cluster: Cluster, folder: Path, *, replace: bool = True) -> None:
@@ -95,6 +99,8 @@ def write_files(cluster: Cluster, folder: Path, *, replace: bool = True) -> None
 
 def _read(text: str) -> bytes:
     path = Path(text).expanduser()
+    if path.suffix not in SUFFIXES:
+        raise InputError(f"search:{text} is none of {', '.join(SUFFIXES)}", hint="A file of passages: ./passages.jsonl")
     if path.is_file() and path.stat().st_size > LARGEST_BYTES:
         raise InputError(
             f"search:{text} has {path.stat().st_size:,} bytes; up to {LARGEST_BYTES:,} travel with a cluster",

@@ -44,6 +44,7 @@ class BuildOptions:
         prefixes: see `encoder.PREFIXES`; by the encoder's name if "".
         words: a passage has at most, where texts are cut.
         factory: for faiss, the kind of index.
+        by_content: sources are the same wherever they lie, and whenever they were written.
     """
 
     sources: tuple[Path, ...]
@@ -52,6 +53,7 @@ class BuildOptions:
     prefixes: str = ""
     words: int = WORDS
     factory: str = "HNSW64"
+    by_content: bool = False
 
 
 def build(
@@ -135,8 +137,12 @@ def _encoder(options: BuildOptions, device: str) -> Encoder | None:
 
 def _identity(options: BuildOptions, files: list[Path]) -> str:
     """Equal for what gives the same result."""
-    stats = [(str(file.absolute()), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-    fields = {**asdict(options), "sources": stats}
+    sources: list[tuple[str | int, ...]]
+    if options.by_content:
+        sources = [(file.name, hashlib.sha256(file.read_bytes()).hexdigest()) for file in files]
+    else:
+        sources = [(str(file.absolute()), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    fields = {**asdict(options), "sources": sources}
     return hashlib.sha256(json.dumps(fields).encode()).hexdigest()[:16]
 
 

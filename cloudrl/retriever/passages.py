@@ -16,8 +16,8 @@ from typing import Any
 
 from cloudrl.errors import InputError
 from cloudrl.retriever.corpus import check_line
+from cloudrl.retriever.suffixes import SUFFIXES
 
-SUFFIXES = (".jsonl", ".parquet", ".txt", ".md")
 WORDS = 100
 """Of a passage (DPR, arXiv 2004.04906, section 4.1)."""
 _BATCH_ROWS = 1000

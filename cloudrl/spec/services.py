@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
@@ -142,11 +143,12 @@ class Search(Spec):
         engine = PUBLISHED[self.search].engine if self.search in PUBLISHED else self.engine or "bm25"
         return None if self.search == SERPAPI else PACKAGES.get(engine)
 
-    def artifact(self, place: str) -> Artifact | None:
-        """The index that it serves, or None for the web.
+    def artifact(self, place: str, content: bytes = b"") -> Artifact | None:
+        """The index that it serves, or None for the web. Jobs that share a data folder share one of the same passages.
 
         Args:
             place: of the passages on the nodes, as the shell reads it.
+            content: of a file that is sent along, and lies at the same place for every job.
         """
         if self.search == SERPAPI:
             return None
@@ -154,11 +156,12 @@ class Search(Spec):
             return Artifact(name=f"search-{self.search}", command=f"exec {_RETRIEVER} fetch {self.search} --to .")
         engine, stem = self.engine or "bm25", re.sub(r"[^A-Za-z0-9._-]", "-", PurePosixPath(self.search).stem)
         command = f"exec {_RETRIEVER} build {place} --to . --engine {engine}{self._on_device}"
-        return Artifact(name=f"search-{stem[:60]}-{engine}", command=command)
+        source = hashlib.sha256(place.encode() + content).hexdigest()[:8]
+        return Artifact(name=f"search-{stem[:60]}-{engine}-{source}", command=command)
 
-    def service(self, place: str) -> Service:
+    def service(self, place: str, content: bytes = b"") -> Service:
         """The server; see `artifact`."""
-        index = self.artifact(place)
+        index = self.artifact(place, content)
         served = SERPAPI if index is None else f'"$CLOUDRL_ARTIFACTS/{index.name}"'
         return Service(
             port=self.port,

@@ -74,7 +74,9 @@ def test_each_node_has_its_own_server_which_is_started_again(home: Home, corpus:
 def test_passages_that_cannot_be_read_are_named(home: Home, corpus: Path) -> None:
     corpus.write_text("no json\n")
     plan = home.plan(nodes=2, services=["search:./corpus.jsonl"], env=ENV)
-    with pytest.raises(ClusterFailed, match=r"artifact: artifact search-corpus-bm25: error: .*corpus\.jsonl"):
+    with pytest.raises(
+        ClusterFailed, match=r"artifact: artifact search-corpus-bm25-[0-9a-f]{8}: error: .*corpus\.jsonl"
+    ):
         provider.up(plan, timeout_s=120)
 
 

@@ -33,18 +33,43 @@ def test_wiki_18_is_fetched_on_every_node_and_served_when_it_is_there() -> None:
     assert (rendered.setup, rendered.files) == ((), {})
 
 
-def test_a_file_of_this_machine_goes_along() -> None:
+def test_a_file_of_this_machine_goes_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("my").mkdir()
+    Path("my/passages.jsonl").write_text("{}\n")
     rendered = with_search(cluster("search:./my/passages.jsonl", setup=["a"]))
     build = f'{PYZ} build "$CLOUDRL_FILES"/passages.jsonl --to . --engine bm25'
-    assert rendered.artifacts == (Artifact("search-passages-bm25", build),)
-    assert (rendered.setup, rendered.files) == ((BM25,), {"passages.jsonl": "./my/passages.jsonl"})
+    assert rendered.artifacts == (Artifact("search-passages-bm25-a8d50eff", build),)
+    assert (rendered.setup, rendered.files) == ((BM25,), {"passages.jsonl": b"{}\n"})
+
+
+def test_jobs_share_an_index_of_the_same_passages_only(tmp_path: Path) -> None:
+    """On Slurm they share the data folder: another's build would replace an index under a server that runs."""
+
+    def index(place: object) -> str:
+        rendered = with_search(cluster(f"search:{place}"))
+        [artifact], [service] = rendered.artifacts, rendered.services
+        assert service.needs == (artifact.name,)
+        assert f'"$CLOUDRL_ARTIFACTS/{artifact.name}"' in service.command
+        return artifact.name
+
+    def sent(folder: str, text: str) -> str:
+        path = tmp_path / folder / "passages.jsonl"
+        path.parent.mkdir()
+        path.write_text(text)
+        return f"~/{folder}/passages.jsonl"
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOME", str(tmp_path))
+        assert index(sent("a", "x")) == index(sent("b", "x")) != index(sent("c", "y"))
+    assert index("/data/a/passages.jsonl") == index("/data/a/passages.jsonl") != index("/data/b/passages.jsonl")
 
 
 def test_so_does_one_that_comes_with_cloudrl() -> None:
     declared = cluster("search:cloudrl://data/capitals.jsonl")
     rendered = with_search(declared)
     build = f'{PYZ} build "$CLOUDRL_FILES"/capitals.jsonl --to . --engine bm25'
-    assert rendered.artifacts == (Artifact("search-capitals-bm25", build),)
+    assert rendered.artifacts == (Artifact("search-capitals-bm25-3005514b", build),)
     assert files_of(declared)["capitals.jsonl"].count(b"; capital: ") == 64
 
 
@@ -52,7 +77,7 @@ def test_vectors_on_a_gpu_of_a_file_of_the_nodes_at_another_port() -> None:
     search = {"search": "/data/my docs.jsonl", "engine": "flat", "device": "cuda:0", "port": 8123}
     rendered = with_search(cluster(search))
     build = f"{PYZ} build '/data/my docs.jsonl' --to . --engine flat --device cuda:0"
-    assert rendered.artifacts == (Artifact("search-my-docs-flat", build),)
+    assert rendered.artifacts == (Artifact("search-my-docs-flat-4c0aba51", build),)
     [service] = rendered.services
     assert (service.port, service.command.endswith(' --port "$PORT" --device cuda:0')) == (8123, True)
     assert (rendered.setup, rendered.files) == ((), {})
@@ -80,7 +105,9 @@ def test_what_is_installed_is_what_was_tested(repository: Path) -> None:
         assert command.split()[-1] in pinned
 
 
-def test_the_task_of_dstack_names_the_files_beside_it() -> None:
+def test_the_task_of_dstack_names_the_files_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.jsonl").write_text("{}\n")
     declared = cluster("search:./mine.jsonl", "8001:judge", setup=["pip install x"])
     text = to_dstack(declared)
     task = yaml.safe_load(text)
@@ -111,7 +138,7 @@ def test_the_script_for_slurm_has_the_files_in_it(tmp_path: Path, monkeypatch: p
     )
     [options] = re.findall(r"^options=\((.*?)^\)", script, re.DOTALL | re.MULTILINE)
     agent = AgentOptions.from_argv(shlex.split(options))
-    assert [each.name for each in agent.artifacts] == ["search-mine-bm25"]
+    assert [each.name for each in agent.artifacts] == ["search-mine-bm25-09a05e9b"]
 
 
 def test_files_are_written_beside_the_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,8 +165,15 @@ def test_a_file_that_is_missing_or_too_large_is_refused(tmp_path: Path, monkeypa
     with pytest.raises(InputError, match=r"search:\./mine\.jsonl has 2,000,001 bytes; up to 2,000,000") as failed:
         files_of(cluster("search:./mine.jsonl"))
     assert "search:/data/" in str(failed.value.hint)
-    with pytest.raises(InputError, match=r"search:\./ cannot be read|search:\.\. cannot be read|Is a directory"):
-        files_of(cluster(f"search:../{tmp_path.name}"))
+    Path("a.md").mkdir()
+    with pytest.raises(InputError, match=r"search:\./a\.md cannot be read: Is a directory"):
+        files_of(cluster("search:./a.md"))
+
+
+@pytest.mark.parametrize("name", ["mine.json", "mine.jsonl.gz", "mine"])
+def test_a_file_that_no_node_could_read_is_refused(name: str) -> None:
+    with pytest.raises(InputError, match=rf"search:\./{name} is none of \.jsonl, \.parquet, \.txt, \.md"):
+        to_dstack(cluster(f"search:./{name}"))
 
 
 @pytest.mark.parametrize(

@@ -95,6 +95,14 @@ def test_the_server_asks_for_the_token_of_its_environment(program: Program, tmp_
             assert json.load(answer) == {"ready": True}, "which is what the agent asks"
 
 
+def test_what_was_sent_along_is_not_built_again_in_another_folder(program: Program, tmp_path: Path) -> None:
+    for folder, said in (("first", ""), ("second", "index is up to date\n")):
+        (tmp_path / folder).mkdir()
+        passages = write_passages(tmp_path / folder / "mine.jsonl", PASSAGES)
+        done = program("build", str(passages), "--to=index", "--engine=bm25", CLOUDRL_FILES=str(passages.parent))
+        assert (done.returncode, done.stdout) == (0, said)
+
+
 @pytest.mark.parametrize(
     ("words", "code", "last"),
     [

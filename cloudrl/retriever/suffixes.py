@@ -1,0 +1,3 @@
+"""How files of passages end."""
+
+SUFFIXES = (".jsonl", ".parquet", ".txt", ".md")
