@@ -124,7 +124,7 @@ def a_service_that_is_killed_is_started_again_while_the_cluster_stays_ready(node
     until(lambda: cluster[0].agent.status().nodes[1].services == {label: "started again, 1 of 1"}, "rank 0 hears of it")
     until(lambda: cluster[0].agent.status().nodes[1].services == {label: "ready"}, "it is ready again")
     assert [cluster[rank].phase() for rank in (0, 1)] == ["ready", "ready"]
-    assert "ended with status -9; started again in 1 s (1 of 1)" in cluster[1].text()
+    assert "ended with status -9; started again in 5 s (1 of 1)" in cluster[1].text()
     [server] = [pid for pid, line in cluster.processes().items() if line.startswith("python3 -m http.server")]
     os.kill(server, signal.SIGKILL)
     assert cluster.failed().endswith("ended with status -9; it was started again 1 times")
