@@ -8,6 +8,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from cloudrl.errors import CheckpointError
+from cloudrl.shards.architectures import WITHOUT_CRITIC
+from cloudrl.shards.model_files import first_architecture
 from cloudrl.shards.plan import HEAD, Output
 
 _SCORE, _BIAS = "score.weight", "score.bias"
@@ -20,11 +23,20 @@ def is_value_head(shape: tuple[int, ...], config: Mapping[str, Any]) -> bool:
 
 
 def critic_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What is another in the config of a critic: the class that has a `score`, of one label."""
-    named = config.get("architectures")
+    """What is another in the config of a critic: the class that has a `score`, of one label.
+
+    Raises:
+        CheckpointError: There is no such class.
+    """
     changes: dict[str, Any] = {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
-    if isinstance(named, list) and named and isinstance(named[0], str):
-        changes["architectures"] = [named[0].removesuffix(_CAUSAL).removesuffix(_CRITIC) + _CRITIC]
+    if named := first_architecture(config):
+        family = named.removesuffix(_CAUSAL).removesuffix(_CRITIC)
+        if family == named or family in WITHOUT_CRITIC:
+            raise CheckpointError(
+                f"this critic cannot be merged: transformers has no class for a critic made from {named}",
+                hint="The actor can: cloudrl checkpoints merge --role actor --to DIR",
+            )
+        changes["architectures"] = [family + _CRITIC]
     return changes
 
 

@@ -198,7 +198,13 @@ def _fit(
     if shapes is None and module.endswith(_EXPERTS):
         config = config["text_config"] if isinstance(config.get("text_config"), dict) else config
         experts = next((config[key] for key in _EXPERT_COUNTS if type(config.get(key)) is int), 0)
-        target = f"{module}.{'gate_up_proj' if a[1] == config.get('hidden_size') else 'down_proj'}"
+        hidden, width = config.get("hidden_size"), config.get("moe_intermediate_size", config.get("intermediate_size"))
+        if type(hidden) is not int or type(width) is not int:
+            return None
+        sizes = {(2 * width, hidden): "gate_up_proj", (hidden, width): "down_proj"}
+        if (b[0], a[1]) not in sizes:
+            return None
+        target = f"{module}.{sizes[b[0], a[1]]}"
     elif shapes is not None and shapes.get(target) != (b[0], a[1]):
         names = (f"{module}.gate_up_proj", f"{module}.down_proj")
         fits = [name for name in names if shapes.get(name, ())[1:] == (b[0], a[1])]

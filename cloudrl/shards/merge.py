@@ -1,9 +1,9 @@
 """Merges the shards of all ranks into a Hugging Face model, without torch and without holding a tensor in memory."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from cloudrl.shards.progress import Meter, OnProgress, silent
 from cloudrl.shards.source import MergeInputs
 from cloudrl.shards.validate import validate
 
-_QUANTIZATION = "quantization_config"
+_QUANTIZATION, _TIED = "quantization_config", "tie_word_embeddings"
 
 
 @dataclass(frozen=True)
@@ -124,18 +124,44 @@ def plan_merge(
         raise CheckpointError(f"{label} has no LoRA adapter", hint="Leave out --lora adapter, for the whole model")
     architecture = check_architecture(config, names.keys(), label)
     changes: dict[str, object] = {"architectures": [architecture]}
-    embedding = next((name for name in EMBEDDINGS if name in names), None)
-    if is_tied(architecture, config) and HEAD in names:
-        is_adapted = HEAD in updates or embedding in updates
-        if embedding is not None and not is_adapted and hold_the_same(parts, names[HEAD], names[embedding]):
-            del names[HEAD]
-        else:
-            changes["tie_word_embeddings"] = False
-            warnings.append(
-                f"{HEAD} and the embedding differ, though config.json says they are one: both are kept, as untied"
-            )
+    if is_tied(architecture, config):
+
+        def is_embedding(embedding: str) -> bool:
+            is_adapted = HEAD in updates or embedding in updates
+            return not is_adapted and hold_the_same(parts, names[HEAD], names[embedding])
+
+        tied = tie(config, names, is_embedding)
+        changes |= tied.changes
+        warnings += tied.warnings
+        if not tied.has_head:
+            names.pop(HEAD, None)
     outputs = make_outputs(parts, wanted, names=names, rule=rule_of(architecture), updates=updates)
     return make_plan(outputs, inputs.config_files, changes, wanted, warnings=warnings, max_file_bytes=max_file_bytes)
+
+
+@dataclass(frozen=True)
+class Tie:
+    """What becomes of the output head of a model whose config says that it is the embedding."""
+
+    has_head: bool
+    changes: Mapping[str, object] = field(default_factory=dict)
+    warnings: Sequence[str] = ()
+
+
+def tie(config: Mapping[str, Any], names: Collection[str], is_embedding: Callable[[str], bool]) -> Tie:
+    """Leave out a head that is the embedding, and keep any other.
+
+    Args:
+        config: Says that they are one.
+        names: Of all tensors.
+        is_embedding: Whether the head holds the same as the tensor of this name.
+    """
+    embedding = next((name for name in EMBEDDINGS if name in names), None)
+    if HEAD in names and (embedding is None or not is_embedding(embedding)):
+        differ = f"{HEAD} and the embedding differ, though config.json says they are one: both are kept, as untied"
+        return Tie(True, {_TIED: False}, (differ,))
+    is_below = _TIED not in config and "text_config" in config  # where transformers 5 does not look
+    return Tie(False, {_TIED: True} if is_below else {})
 
 
 def make_plan(

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cloudrl.errors import CheckpointError
+from cloudrl.shards.adapter import ADAPTER_CONFIG
 from cloudrl.shards.dtypes import DType
 from cloudrl.shards.plan import Output
 
@@ -41,13 +42,19 @@ def read_config(files: Mapping[str, bytes]) -> dict[str, Any]:
     return config
 
 
+def first_architecture(config: Mapping[str, Any]) -> str:
+    """The class that the config names; "" if it names none."""
+    named = config.get("architectures")
+    return named[0] if isinstance(named, list) and named and isinstance(named[0], str) else ""
+
+
 def output_files(
     files: Mapping[str, bytes], config: Mapping[str, Any], changes: Mapping[str, Any], dtype: DType | None
 ) -> dict[str, bytes]:
     """What is to lie beside the merged weights.
 
     Args:
-        files: What lies in `huggingface/`; weights in there are left out.
+        files: What lies in `huggingface/`; weights in there are left out, and what says that they are an adapter.
         config: `read_config(files)`.
         changes: What is another in the merged model's config; None for what is not in there.
         dtype: The type of the merged weights, to be named in the config; None leaves what it says.
@@ -55,7 +62,7 @@ def output_files(
     Raises:
         CheckpointError: A file has a name that leads out of the folder.
     """
-    kept = {name: data for name, data in files.items() if not name.endswith(WEIGHTS)}
+    kept = {name: data for name, data in files.items() if not name.endswith(WEIGHTS) and name != ADAPTER_CONFIG}
     for name in kept:
         if not name or name.startswith("/") or "\0" in name or {"..", ".", ""} & set(name.split("/")):
             raise CheckpointError(f"a file of huggingface/ is named {name!r}")

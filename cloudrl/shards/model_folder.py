@@ -16,15 +16,17 @@ from cloudrl.saves.names import INDEX
 from cloudrl.shards.adapter import ADAPTER, ADAPTER_CONFIG, TAKE_ADAPTER
 from cloudrl.shards.critic import critic_config, critic_outputs, is_value_head
 from cloudrl.shards.dtypes import DType, result_type
-from cloudrl.shards.merge import ADAPTER_ALONE, MERGE, Plan, make_plan, wanted_type
-from cloudrl.shards.model_files import in_file_order, read_config
+from cloudrl.shards.merge import ADAPTER_ALONE, MERGE, Plan, make_plan, tie, wanted_type
+from cloudrl.shards.model_files import first_architecture, in_file_order, read_config
 from cloudrl.shards.on_disk import stays_float32
+from cloudrl.shards.parameters import is_tied
 from cloudrl.shards.plan import HEAD, MAX_FILE_BYTES, Output, Piece
 from cloudrl.shards.report import Finding
 from cloudrl.shards.shard import Shard
 from cloudrl.shards.source import ShardSource
 from cloudrl.shards.tensors import Tensor, View
 from cloudrl.shards.torch_zip import Archive, Member
+from cloudrl.shards.validate import same_bytes
 
 _LENGTH = struct.Struct("<Q")
 _MAX_HEADER_BYTES = 1 << 24  # 100,000 tensors
@@ -55,7 +57,7 @@ class ModelInputs:
 def plan_model(
     inputs: ModelInputs, *, dtype: str | None = None, lora: str = MERGE, max_file_bytes: int = MAX_FILE_BYTES
 ) -> Plan:
-    """Check everything and decide what is written; of the weights only headers are read.
+    """Check everything and decide what is written; of the weights only headers are read, and a head that may be tied.
 
     Args:
         inputs: The files.
@@ -80,11 +82,15 @@ def plan_model(
         return Plan({ADAPTER: in_file_order(outputs)}, dict(inputs.config_files), inputs.warnings)
     config = read_config(inputs.config_files)
     changes: dict[str, Any] = {}
+    warnings = inputs.warnings
     if any(output.name == HEAD and is_value_head(output.shape, config) for output in outputs):
         changes, outputs = critic_config(config), critic_outputs(outputs)
-    return make_plan(
-        outputs, inputs.config_files, changes, wanted, warnings=inputs.warnings, max_file_bytes=max_file_bytes
-    )
+    elif is_tied(first_architecture(config), config):
+        where = {name: shard for shard in shards for name in shard.tensors}
+        tied = tie(config, where, lambda name: same_bytes(where[name], where[HEAD], name, HEAD))
+        outputs = [output for output in outputs if tied.has_head or output.name != HEAD]
+        changes, warnings = dict(tied.changes), (*warnings, *tied.warnings)
+    return make_plan(outputs, inputs.config_files, changes, wanted, warnings=warnings, max_file_bytes=max_file_bytes)
 
 
 def _output(shard: Shard, name: str, tensor: Tensor, wanted: DType | None) -> Output:

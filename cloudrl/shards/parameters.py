@@ -11,6 +11,7 @@ from itertools import chain
 from typing import Any
 
 from cloudrl.errors import CheckpointError
+from cloudrl.shards.architectures import VISION
 
 Shape = tuple[int | None, ...]
 """None for a dimension that the config does not tell."""
@@ -178,7 +179,10 @@ _PARAMETER = (".weight", ".bias")
 
 def is_tied(architecture: str, config: Mapping[str, Any]) -> bool:
     """Whether embedding and output head are one, as transformers decides it."""
-    family = FAMILIES.get(architecture.partition("For")[0])
+    name, text = architecture.partition("For")[0], config.get("text_config")
+    family = FAMILIES.get(name)
+    if name in VISION and "tie_word_embeddings" not in config and isinstance(text, dict):
+        config = text  # so transformers 4.52 to 4.57 save it
     said = config.get("tie_word_embeddings", family is not None and family.is_tied)
     return said is True
 

@@ -252,6 +252,37 @@ def test_a_critic_gets_its_head(model: Path, tmp_path: Path) -> None:
     assert (config["architectures"], config["id2label"]) == (["Qwen2ForTokenClassification"], {"0": "LABEL_0"})
 
 
+@pytest.mark.parametrize("name", ["Qwen2VLForConditionalGeneration", "Olmo2ForCausalLM"])
+def test_a_critic_that_no_class_can_load(model: Path, name: str, tmp_path: Path) -> None:
+    save_file(
+        {"model.norm.weight": numbers(8), HEAD: numbers(1, 8)}, model / "model-00002-of-00002.safetensors", FORMAT
+    )
+    of_class(model, architectures=[name])
+    with pytest.raises(CheckpointError, match=f"no class for a critic made from {name}"):
+        latest(model).merge(tmp_path / "model")
+
+
+@pytest.mark.parametrize("is_same", [True, False])
+def test_a_head_that_should_be_the_embedding(model: Path, is_same: bool, tmp_path: Path) -> None:
+    head = numbers(13, 8) if is_same else numbers(13, 8) + 1
+    save_file({"model.norm.weight": numbers(8), HEAD: head}, model / "model-00002-of-00002.safetensors", FORMAT)
+    of_class(model, tie_word_embeddings=True)
+    merged = latest(model).merge(tmp_path / "model")
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    assert config["tie_word_embeddings"] is is_same
+    assert (HEAD in read_safetensors(tmp_path / "model")) is not is_same
+    assert [HEAD in warning for warning in merged.warnings] == [True] * (not is_same)
+
+
+def test_a_model_that_sees_and_is_tied_below_its_top(model: Path, tmp_path: Path) -> None:
+    """As transformers 4.52 to 4.57 save Qwen2-VL; 5 takes a model for untied whose top does not say it."""
+    save_file({"model.norm.weight": numbers(8)}, model / "model-00002-of-00002.safetensors", FORMAT)
+    (model / INDEX).unlink()
+    of_class(model, architectures=["Qwen2VLForConditionalGeneration"], text_config={"tie_word_embeddings": True})
+    latest(model).merge(tmp_path / "model")
+    assert json.loads((tmp_path / "model" / "config.json").read_text())["tie_word_embeddings"] is True
+
+
 def test_the_layout_of_verl_0_8(model: Path, tmp_path: Path) -> None:
     role = model.parents[1]
     model.rename(role / "huggingface")

@@ -239,10 +239,15 @@ def test_older_weights_go_and_new_ones_are_spared(publisher: Publisher) -> None:
     hub = publisher.hub
     hub.files = [
         "model.safetensors", "model-00001-of-00002.safetensors", "model.safetensors.index.json",
-        "pytorch_model.bin", "README.md", "picture.png",
+        "pytorch_model.bin", "README.md", "picture.png", "adapter_config.json",
     ]  # fmt: skip
     publisher.push(publisher.plan("me/closed"))
-    gone = {"model-00001-of-00002.safetensors", "model.safetensors.index.json", "pytorch_model.bin"}
+    gone = {
+        "model-00001-of-00002.safetensors",
+        "model.safetensors.index.json",
+        "pytorch_model.bin",
+        "adapter_config.json",
+    }
     assert hub.paths("deletedFile").keys() == gone
     assert {"model.safetensors", "README.md"} <= hub.contents().keys()
 

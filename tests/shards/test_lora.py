@@ -50,11 +50,13 @@ def test_a_matrix() -> None:
     assert (only.module, only.target, only.experts, only.rank, only.is_parameter) == (Q, f"{Q}.weight", 1, 4, False)
 
 
-@pytest.mark.parametrize("is_alone", [False, True])
-def test_experts_are_told_apart_by_shape(is_alone: bool) -> None:
-    """gate_up_proj has twice the rank, and twice the alpha."""
+@pytest.mark.parametrize(("is_alone", "width"), [(False, 5), (True, 5), (True, 6), (True, 3)])
+def test_experts_are_told_apart_by_shape(is_alone: bool, width: int) -> None:
+    """gate_up_proj has twice the rank, and twice the alpha. A half may be as large as the other's."""
     names = {name: shape for name, shape in FUSED.items() if "lora_" in name or not is_alone}
-    config = {"text_config": {"hidden_size": 6, "num_local_experts": 3}}
+    names[f"{EXPERTS}.base_layer.lora_B.default.weight"] = (2 * width, 24)
+    names[f"{EXPERTS}.lora_A.default.weight"] = (12, width)
+    config = {"text_config": {"hidden_size": 6, "num_local_experts": 3, "moe_intermediate_size": width}}
     found = read_lora(tensors(names), META, config, "x.pt")
     told = [(each.target, each.a, each.experts, each.rank, each.is_parameter) for each in found.adapted.values()]
     assert told == [
