@@ -2,10 +2,12 @@
 
 from pathlib import Path
 
+from cloudrl.data.hub import http_errors
 from cloudrl.errors import ConnectionFailed, InputError
 from cloudrl.saves.names import is_small
 
 _PATTERNS = ("*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken")
+_NAME = "Name a folder with config.json, or a model of the Hub: OWNER/NAME"
 _NOT = ("*.safetensors.index.json", "*.bin.index.json")
 
 
@@ -16,15 +18,17 @@ def read_base(base: str) -> dict[str, bytes]:
         base: A folder, or a name on the Hub such as `Qwen/Qwen3-8B`, which is downloaded or taken from the cache.
 
     Raises:
-        InputError: It is neither, or has no config.
+        InputError: It is neither, or has no config, or there is no package to download it.
         ConnectionFailed: The Hub does not answer.
     """
-    folder = Path(base).expanduser()
-    if not folder.is_dir():
+    try:
+        folder = Path(base).expanduser()
+        is_folder = folder.is_dir()
+    except (OSError, RuntimeError) as error:  # a name that is too long, a home of nobody
+        raise InputError(f"--base {base:.80} is no folder: {getattr(error, 'strerror', error)}", hint=_NAME) from error
+    if not is_folder:
         if base.count("/") != 1 or base.startswith((".", "/", "~")):
-            raise InputError(
-                f"--base {base} is no folder", hint="Name a folder with config.json, or a model of the Hub: OWNER/NAME"
-            )
+            raise InputError(f"--base {base} is no folder", hint=_NAME)
         folder = _download(base)
     try:
         names = {path for pattern in _PATTERNS for path in folder.glob(pattern)}
@@ -38,8 +42,14 @@ def read_base(base: str) -> dict[str, bytes]:
 
 
 def _download(name: str) -> Path:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, RepositoryNotFoundError
+    try:
+        from huggingface_hub import snapshot_download
+        from huggingface_hub.errors import HfHubHTTPError, HFValidationError, RepositoryNotFoundError
+    except ImportError as error:
+        raise InputError(
+            f"--base {name} cannot be downloaded: {error}",
+            hint="Name a folder with its config.json, or there: pip install huggingface_hub",
+        ) from error
 
     try:
         return Path(snapshot_download(name, allow_patterns=list(_PATTERNS), ignore_patterns=list(_NOT)))
@@ -48,7 +58,7 @@ def _download(name: str) -> Path:
             f"--base {name} is no folder and no model of the Hub that may be read",
             hint="If it is private or gated, set HF_TOKEN",
         ) from error
-    except (HfHubHTTPError, OSError, ValueError) as error:
+    except (HfHubHTTPError, OSError, ValueError, RuntimeError, *http_errors()) as error:  # hf_xet: RuntimeError
         reason = " ".join(str(error).split())[:160]
         raise ConnectionFailed(
             f"--base {name} could not be downloaded ({reason})", hint="Or name a folder with its config.json"

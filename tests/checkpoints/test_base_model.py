@@ -1,5 +1,6 @@
 """Config and tokenizer of a base model: the small files, and never the weights."""
 
+import sys
 from pathlib import Path
 
 import huggingface_hub
@@ -7,6 +8,7 @@ import pytest
 from huggingface_hub.errors import LocalEntryNotFoundError
 
 from cloudrl.checkpoints.base_model import read_base
+from cloudrl.data.hub import http_errors
 from cloudrl.errors import ConnectionFailed, InputError
 
 KEPT = ["chat_template.jinja", "config.json", "merges.txt", "tokenizer.json", "tokenizer.model"]
@@ -42,13 +44,28 @@ def test_of_the_hub(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert asked == [("Qwen/Qwen3-8B", False)]
 
 
-def test_a_hub_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [LocalEntryNotFoundError, RuntimeError, *http_errors()])
+def test_a_hub_that_does_not_answer(error: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
     def download(*_: object, **__: object) -> str:
-        raise LocalEntryNotFoundError("no network")
+        raise error("no network")
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
     with pytest.raises(ConnectionFailed, match=r"--base Qwen/Qwen3-8B could not be downloaded \(no network\)"):
         read_base("Qwen/Qwen3-8B")
+
+
+def test_a_machine_without_the_package_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(InputError, match="--base Qwen/Qwen3-8B cannot be downloaded") as caught:
+        read_base("Qwen/Qwen3-8B")
+    assert "pip install huggingface_hub" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize("name", ["~nosuchuser/model", "x" * 300])
+def test_what_can_be_no_folder(name: str) -> None:
+    with pytest.raises(InputError, match="is no folder: ") as caught:
+        read_base(name)
+    assert "OWNER/NAME" in str(caught.value.hint)
 
 
 def test_a_folder_without_a_config(model: Path) -> None:
