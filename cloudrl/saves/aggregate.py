@@ -192,6 +192,7 @@ class _Run:
         self._files: dict[_Key, _Copies] = defaultdict(lambda: defaultdict(list))
         self._records: dict[tuple[int, str], list[tuple[Location, SaveRecord]]] = defaultdict(list)
         self._trackers: list[_Tracker] = []
+        self._links: set[int] = set()
 
     def add(self, location: Location, run: Mapping[str, Any]) -> None:
         tracker = run["tracker"]
@@ -199,6 +200,8 @@ class _Run:
             self._trackers.append(_Tracker(float(tracker["modified_at"]), str(tracker["text"]), location))
         for step in run["steps"]:
             number = int(step["step"])
+            if step.get("is_link"):
+                self._links.add(number)
             base = _folder(location, step, step_folder(self.name, number))
             for file in step["files"]:
                 self._add_file((number, None, None), location, base, file)
@@ -248,6 +251,7 @@ class _Run:
             tracked=any(tracker.text == str(step) for tracker in self._trackers),
             step_files=step_files,
             tracker_at=newest.written_at if newest else None,
+            is_link=step in self._links,
         )  # fmt: skip
 
     def _newest_first(self, *keys: _Key) -> dict[str, tuple[FileCopy, ...]]:

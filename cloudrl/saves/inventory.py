@@ -82,6 +82,7 @@ class Checkpoint:
         tracked: Whether the tracker of any node names it.
         step_files: Files of the step that belong to no role: `data.pt`, the state of the data loader.
         tracker_at: When the newest tracker of the run was written, Unix seconds; None without one.
+        is_link: Whether the step's folder is a link, on this machine.
     """
 
     run: str
@@ -95,6 +96,7 @@ class Checkpoint:
     tracked: bool = False
     step_files: Mapping[str, tuple[FileCopy, ...]] = field(repr=False, default_factory=dict)
     tracker_at: float | None = None
+    is_link: bool = False
 
     @property
     def is_megatron(self) -> bool:

@@ -78,7 +78,9 @@ def plan_prune(inventory: Inventory, keep: int, *, run: str | None = None, comma
 
 
 def _pinned_by(roles: Sequence[Checkpoint], named: Sequence[str]) -> str | None:
-    """Why somebody may go on from this step."""
+    """Why somebody may go on from this step, or it is not the run's own."""
+    if any(role.is_link for role in roles):
+        return "it is a link, and what lies behind it may be needed elsewhere"
     if any(role.tracked for role in roles):
         return "a tracker names it, so a job would go on from it"
     mine = step_folder(roles[0].run, roles[0].step)

@@ -28,9 +28,9 @@ def scan(root: Path, *, follow_links: bool = False) -> List[Dict[str, Any]]:
             reached is the user's. Links to runs are not followed: these would be listed twice.
 
     Returns:
-        [{"run": path below `root`, "tracker": {"text", "modified_at"} or None, "steps": [{"step", "files", "roles":
-        [{"role", "files", "saves"}]}]}]; `files` are {"path", "size_bytes", "modified_at"}, paths relative to step or
-        role; `saves` are its records of saves.
+        [{"run": path below `root`, "tracker": {"text", "modified_at"} or None, "steps": [{"step", "is_link", "files",
+        "roles": [{"role", "files", "saves"}]}]}]; `files` are {"path", "size_bytes", "modified_at"}, paths relative to
+        step or role; `saves` are its records of saves; only with `follow_links` a step may be a link.
     """
     return sorted((_run(root, folder, follow_links) for folder in _runs(root)), key=lambda run: str(run["run"]))
 
@@ -72,7 +72,8 @@ def _runs(root: Path) -> Iterator[Path]:
 
 
 def _run(root: Path, folder: Path, links: bool) -> Dict[str, Any]:
-    steps = [_step(each, links) for each in _folders(folder, links) if STEP.fullmatch(each.name)]
+    found = [each for each in _folders(folder, links) if STEP.fullmatch(each.name)]
+    steps = [{**_step(each, links), "is_link": each.is_symlink()} for each in found]
     tracker = folder / TRACKER
     text, info = read_small(tracker, follow_links=links), _info(tracker, links)
     return {

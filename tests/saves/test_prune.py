@@ -121,6 +121,15 @@ def test_whatever_there_is_the_newest_complete_one_and_the_tracked_one_stay(
     assert removed or len(complete) <= keep or set(range(complete[-keep])) <= {tracked}
 
 
+def test_a_step_that_is_a_link_stays(tmp_path: Path) -> None:
+    for name, number in (("other", 1), ("r", 2), ("r", 3)):
+        write_names(tmp_path / name, number)
+    (tmp_path / "r" / "global_step_1").symlink_to(tmp_path / "other" / "global_step_1")
+    pruning = plan_prune(LocalSource(tmp_path / "r").inventory(), 1)
+    assert gone(pruning) == [(".", 2)]
+    assert "step 1 stays: it is a link" in pruning.notes[0]
+
+
 def test_a_step_of_a_folder_is_removed(tmp_path: Path) -> None:
     for number in (1, 2):
         write_names(tmp_path / "r", number)
