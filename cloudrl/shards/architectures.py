@@ -19,7 +19,7 @@ FAMILIES = (
 WITHOUT_CRITIC = ("Granite", "Olmo2", "Olmo3", "Olmoe", "Glm4Moe")
 """Families that transformers has as `ForCausalLM` only."""
 VISION = ("Qwen2VL", "Qwen2_5_VL", "Qwen3VL")
-"""Families that see, `ForConditionalGeneration`; transformers has no class for their critics."""
+"""Vision-language families, `ForConditionalGeneration`; transformers has no class for their critics."""
 COVERED = frozenset(
     {family + head for family in FAMILIES for head in (_CAUSAL, _CRITIC)}
     | {family + _CAUSAL for family in WITHOUT_CRITIC}

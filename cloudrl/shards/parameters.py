@@ -172,7 +172,7 @@ FAMILIES: Mapping[str, Family] = {
     "Qwen2_5_VL": _QWEN2,
     "Qwen3VL": replace(_QWEN3, prefix="model.language_model."),
 }  # fmt: skip
-"""By the architecture's name without `For...`. Of models that see, the language model alone."""
+"""By the architecture's name without `For...`. Of vision-language models the language part alone."""
 _SEES = ("visual.", "model.visual.")
 _PARAMETER = (".weight", ".bias")
 
