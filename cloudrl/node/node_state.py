@@ -20,6 +20,8 @@ class _Member:
     seen_at: float
     phase_since: float
     informed: bool = False
+    belongs: bool = True
+    """False for a node that another cluster is meant for: it is told why all end, and counts nowhere."""
 
 
 class NodeState:
@@ -78,16 +80,21 @@ class NodeState:
 
     # -- rank 0: all nodes ----------------------------------------------------------------------------------
 
-    def record_heartbeat(self, report: NodeReport) -> None:
+    def record_heartbeat(self, report: NodeReport, *, belongs: bool = True) -> None:
         """A worker has sent its report."""
         with self._lock:
             now = self._clock()
             member = self._members.setdefault(report.rank, _Member(report, now, now))
             if member.report.phase != report.phase:
                 member.phase_since = now
-            member.report, member.seen_at = report, now
+            member.report, member.seen_at, member.belongs = report, now, belongs
         if report.failure is not None:
             self.fail(report.failure)
+
+    def refuse(self, report: NodeReport, failure: Failure) -> None:
+        """A node that is no rank of this cluster has sent its report: this start fails for all."""
+        self.fail(failure)
+        self.record_heartbeat(report, belongs=False)
 
     def reports(self) -> List[NodeReport]:
         """All that are known, own included, by rank.
@@ -96,7 +103,7 @@ class NodeState:
         with its next heartbeat.
         """
         with self._lock:
-            others = [member.report for member in self._members.values()]
+            others = [member.report for member in self._members.values() if member.belongs]
             if self._published.ready:
                 others = [_released(report) for report in others]
             return sorted([self._own, *others], key=lambda report: report.rank)

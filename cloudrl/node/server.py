@@ -86,7 +86,7 @@ class _Handler(HttpHandler):
                 raise ApiError(ErrorCode.BAD_REQUEST, reason)
             # every attempt would have it: the start ends now, and not when those that are missing are too late
             reason += "; start all nodes with the same number of nodes"
-            state.fail(Failure(FailureKind.PREFLIGHT, report.rank, reason, subject="rank"))
+            state.refuse(report, Failure(FailureKind.PREFLIGHT, report.rank, reason, subject="rank"))
         self._json(state.heartbeat_reply(report.rank))
 
     def _transfer(self) -> None:

@@ -120,3 +120,15 @@ def test_threads_lose_nothing(state: NodeState) -> None:
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(work, "abcd"))
     assert len(state.own.models) == 800
+
+
+def test_a_node_that_is_no_rank_is_told_like_the_others_and_counts_nowhere(state: NodeState) -> None:
+    state.record_heartbeat(_report(1))
+    state.refuse(_report(2), FIRST)
+    assert state.failure == FIRST
+    assert [each.rank for each in state.reports()] == [0, 1]
+    state.judge(FIRST)
+    assert state.heartbeat_reply(1).failure == FIRST
+    assert state.uninformed_ranks() == [2]  # before, the head ended without it
+    assert state.heartbeat_reply(2).failure == FIRST
+    assert state.uninformed_ranks() == []
