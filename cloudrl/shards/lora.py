@@ -35,6 +35,7 @@ _UNSUPPORTED = {
 }
 _EXPERTS, _ROUTER = ".mlp.experts", ".mlp.gate"
 _EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts")
+_EXPERT_WIDTHS = ("moe_intermediate_size", "intermediate_size")  # a config may have both
 
 
 @dataclass(frozen=True)
@@ -198,13 +199,13 @@ def _fit(
     if shapes is None and module.endswith(_EXPERTS):
         config = config["text_config"] if isinstance(config.get("text_config"), dict) else config
         experts = next((config[key] for key in _EXPERT_COUNTS if type(config.get(key)) is int), 0)
-        hidden, width = config.get("hidden_size"), config.get("moe_intermediate_size", config.get("intermediate_size"))
-        if type(hidden) is not int or type(width) is not int:
+        hidden, found = config.get("hidden_size"), set()
+        for width in [config[key] for key in _EXPERT_WIDTHS if type(config.get(key)) is int]:
+            parts = {"gate_up_proj": (2 * width, hidden), "down_proj": (hidden, width)}
+            found |= {name for name, shape in parts.items() if shape == (b[0], a[1])}
+        if len(found) != 1:
             return None
-        sizes = {(2 * width, hidden): "gate_up_proj", (hidden, width): "down_proj"}
-        if (b[0], a[1]) not in sizes:
-            return None
-        target = f"{module}.{sizes[b[0], a[1]]}"
+        target = f"{module}.{found.pop()}"
     elif shapes is not None and shapes.get(target) != (b[0], a[1]):
         names = (f"{module}.gate_up_proj", f"{module}.down_proj")
         fits = [name for name in names if shapes.get(name, ())[1:] == (b[0], a[1])]
