@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from multiprocessing.connection import Connection, Listener
+from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -100,10 +100,16 @@ class Cloud:
         self._lock = threading.RLock()
         self._key = secrets.token_bytes(16)
         self._listener = Listener(str(folder / "cloud"), authkey=self._key)
-        threading.Thread(target=self._serve, name="cloud", daemon=True).start()
+        self._is_stopped = False
+        self._server = threading.Thread(target=self._serve, name="cloud", daemon=True)
+        self._server.start()
 
     def stop(self) -> None:
         """Answer nobody any more, and leave the hosts alone: they end with the lab."""
+        self._is_stopped = True
+        # closed while the thread waits in it, that would accept from the next listener that gets its descriptor
+        Client(self._listener.address, authkey=self._key).close()
+        self._server.join()
         self._listener.close()
         with self._lock:
             for machine in self.rented:
@@ -202,12 +208,10 @@ class Cloud:
             machine.host.kill()
 
     def _serve(self) -> None:
-        while True:
-            try:
+        while not self._is_stopped:
+            with contextlib.suppress(EOFError, ConnectionError):  # the server may have ended
                 connection = self._listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
+                threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
 
     def _answer(self, connection: Connection[Any, Any]) -> None:
         verbs: dict[str, Callable[..., Any]] = {

@@ -222,8 +222,7 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Futu
 def test_nothing_is_paid_for_without_work(scripts: dict[str, Future[Script]], name: str) -> None:
     script, play = scripts[name].result(), PLAYS[name]
     status = script.status
-    assert status["phase"] == play.phase, status
-    assert re.search(play.reason, status["reason"]), status
+    assert (status["phase"], bool(re.search(play.reason, status["reason"]))) == (play.phase, True), status["reason"]
     assert script.lab.runs.attempts(name) >= play.attempts
     assert play.output in script.output
     assert play.earlier in "".join(each["reason"] for each in status["previous_attempts"])

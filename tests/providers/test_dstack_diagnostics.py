@@ -355,6 +355,8 @@ PASSING = Outcome(Phase.FAILED, "rank 0 was lost", final=False, at=1.0)
         ("done", (FINAL.to_line(), DOWN.to_line()), (Phase.DOWN, DOWN.reason)),
         ("done", (PASSING.to_line(), FINAL.to_line()), (Phase.FAILED, FINAL.reason)),
         ("terminated", ("READY", ""), (Phase.DOWN, "")),
+        ("terminated", ("READY", PASSING.to_line()), (Phase.DOWN, "")),
+        ("terminated", (FINAL.to_line(), PASSING.to_line()), (Phase.FAILED, FINAL.reason)),
         ("failed", ("", "x\nno module named y"), (Phase.FAILED, "rank 0: out of memory")),
         (
             "failed",

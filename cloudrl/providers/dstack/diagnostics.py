@@ -100,6 +100,8 @@ def exit_reason(server: Server, run: RunState) -> tuple[Phase, str]:
     ended = sorted(run.nodes, key=lambda node: node.latest.finished_at or 0.0)
     outputs = [_output(server, run, node.rank) for node in ended]
     outcomes = [each for each in map(from_output, outputs) if each is not None]
+    if run.status == "terminated":  # by the user: one node is stopped before the others, which miss it
+        outcomes = [each for each in outcomes if each.final or each.phase == Phase.DOWN]
     if outcomes:
         outcome = min(outcomes, key=lambda each: (each.phase != Phase.DOWN, not each.final))
         return outcome.phase, outcome.reason
