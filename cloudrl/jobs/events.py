@@ -32,7 +32,7 @@ class Progress:
     reward: float | None
     """Mean reward of the step's answers."""
     step_s: float | None
-    """Seconds a step: the mean of the last five."""
+    """Seconds a step: the mean of the last five, and validation and saving as seldom as they have come so far."""
     eta_s: float | None
     """Seconds until the last step at that pace."""
 
@@ -56,13 +56,36 @@ class Ended:
 Event: TypeAlias = Line | Step | Progress | Ended
 
 
+class Pace:
+    """Seconds a step, now and for the steps to come."""
+
+    def __init__(self) -> None:
+        self._training_s: deque[float] = deque(maxlen=_PACE_STEPS)
+        self._occasional_s, self._steps = 0.0, 0
+
+    def add(self, step: Step) -> None:
+        """The next step; one without a time, such as a validation before training, does not count."""
+        if step.step_s is None:
+            return
+        self._training_s.append(step.step_s - step.occasional_s)
+        self._occasional_s += step.occasional_s
+        self._steps += 1
+
+    @property
+    def step_s(self) -> float | None:
+        """The mean of the last five, and of validation and saving that of all steps; None before the first."""
+        if not self._steps:
+            return None
+        return sum(self._training_s) / len(self._training_s) + self._occasional_s / self._steps
+
+
 class EventReader:
     """Reads a log line by line; keeps what later events need: total steps, pace, first error."""
 
     def __init__(self, total_steps: int | None = None) -> None:
         self.first_error: str | None = None
         self._total_steps = total_steps
-        self._paces: deque[float] = deque(maxlen=_PACE_STEPS)
+        self._pace = Pace()
 
     def read(self, lines: Iterable[str]) -> Iterator[Line | Step | Progress]:
         """Each line itself, and after it what it says about the training."""
@@ -75,13 +98,12 @@ class EventReader:
             if step is None:
                 continue
             yield step
-            if step.step_s is not None:
-                self._paces.append(step.step_s)
+            self._pace.add(step)
             if step.step_s is not None or step.reward is not None:  # a validation has neither
                 yield self._progress(step)
 
     def _progress(self, step: Step) -> Progress:
-        pace_s = sum(self._paces) / len(self._paces) if self._paces else None
+        pace_s = self._pace.step_s
         left = None if self._total_steps is None else max(0, self._total_steps - step.step)
         eta_s = None if left is None or pace_s is None else left * pace_s
         reward = step.reward

@@ -17,7 +17,9 @@ REWARD_KEYS = ("critic/score/mean", "critic/rewards/mean")
 """The mean reward of a step's answers: as scored, else after the KL penalty (verl 0.9.1, metric_utils.py)."""
 
 # Digits are bounded: int() refuses more than 4,300 of them, and no step or total has as many as 18.
-_STEP = re.compile(r"(?:^|[\s)|\]])step:(\d{1,18}) - (\S.*)$")
+# "Dumped generations to DIR/1.jsonl" is printed apart from its end of line (verl 0.9.1, with rollout_data_dir), by a
+# thread of its own, so that a step may follow on the same line.
+_STEP = re.compile(r"(?:^|[\s)|\]]|\.jsonl)step:(\d{1,18}) - (\S.*)$")
 _NUMBER = re.compile(r"(?:np\.\w+\()?([+-]?(?:\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+|inf|nan)|True|False)\)?")
 _TOTAL = re.compile(r"Total training steps:\s*(\d{1,18})\b")
 _BAR = re.compile(r"Training Progress:.*?\|\s*\d{1,18}/(\d{1,18})\b")
@@ -39,8 +41,20 @@ class Step:
 
     @property
     def step_s(self) -> float | None:
-        """Seconds that the step took, without validation and saving."""
-        seconds = self.metrics.get("timing_s/step")
+        """Seconds from the end of the step before to the end of this one; None when the line has none.
+
+        verl's `timing_s/step` contains `save_checkpoint`, and not `testing` (verl 0.9.1, trainer_base.py: fit).
+        """
+        seconds = self._seconds("step")
+        return None if seconds is None else seconds + (self._seconds("testing") or 0.0)
+
+    @property
+    def occasional_s(self) -> float:
+        """Those of `step_s` that only some steps need: validation and saving."""
+        return min(self.step_s or 0.0, sum(self._seconds(part) or 0.0 for part in ("testing", "save_checkpoint")))
+
+    def _seconds(self, part: str) -> float | None:
+        seconds = self.metrics.get(f"timing_s/{part}")
         return seconds if seconds is not None and math.isfinite(seconds) and seconds >= 0 else None
 
 

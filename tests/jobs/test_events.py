@@ -34,6 +34,16 @@ def test_the_pace_is_that_of_the_last_five_steps():
     assert reports[-1].eta_s == pytest.approx(3 * 2.2)
 
 
+def test_the_pace_counts_validation_and_saving_as_seldom_as_they_come():
+    every = "timing_s/gen:1 - timing_s/step:2"
+    saved = "timing_s/gen:1 - timing_s/save_checkpoint:3 - timing_s/step:5 - timing_s/testing:7"
+    reports = progress([f"step:{n} - {saved if n in (5, 10) else every}" for n in range(1, 11)], total_steps=20)
+    assert reports[3].step_s == 2
+    assert reports[4].step_s == 2 + 10 / 5, "a step of five"
+    assert reports[8].step_s == pytest.approx(2 + 10 / 9)
+    assert (reports[9].step_s, reports[9].eta_s) == (2 + 20 / 10, 10 * 4)
+
+
 def test_the_total_as_the_log_says_it():
     bar = "(TaskRunnerV1 pid=9) Training Progress:   4%|# | 1/28 [00:05<02:20,  5.2s/it]"
     before, after = progress([step_line(1, 0.1, 2), bar, step_line(2, 0.1, 2)])

@@ -42,6 +42,29 @@ def test_the_validation_before_training_has_neither_reward_nor_time():
     assert step.step_s is None
 
 
+def test_a_step_takes_its_validation_and_its_saving_too():
+    # verl 0.9.1, grpo-tiny on a CPU cluster: `step` contains `save_checkpoint`, and not `testing`
+    times = "timing_s/gen:0.9 - timing_s/save_checkpoint:0.5 - timing_s/step:2.23"
+    saves, tests = parse_step(f"step:4 - {times}"), parse_step(f"step:5 - {times} - timing_s/testing:0.75")
+
+    assert (saves.step_s, saves.occasional_s) == (2.23, 0.5)
+    assert (tests.step_s, tests.occasional_s) == (2.98, 1.25)
+
+
+@pytest.mark.parametrize("testing", ["nan", "-1", "inf"])
+def test_a_validation_without_a_time(testing: str):
+    step = parse_step(f"step:5 - timing_s/step:2.0 - timing_s/testing:{testing}")
+
+    assert (step.step_s, step.occasional_s) == (2.0, 0.0)
+
+
+def test_a_step_that_is_glued_to_the_name_of_a_dump():
+    # as verl 0.9.1 prints it with trainer.rollout_data_dir, now and then
+    line = "\x1b[36m(TaskRunnerV1 pid=7)\x1b[0m Dumped generations to /c/run/rollout/1.jsonlstep:2 - actor/lr:1e-06"
+
+    assert parse_step(line) == Step(2, {"actor/lr": 1e-06})
+
+
 @pytest.mark.parametrize(
     ("text", "value"),
     [
