@@ -21,6 +21,53 @@ class Replica:
 
 
 @dataclass(frozen=True)
+class GpuUsage:
+    """One GPU at one moment; None where nobody says.
+
+    Attributes:
+        index: as the vendor's tool and Ray count; of a MIG device 1000 times its GPU's, and its own.
+        utilization_percent: share of the last moment in which some kernel ran.
+        idle_since: seconds since the epoch; since when it has computed nothing though a job runs or waits. None while
+            it works, and where no job is to use it.
+    """
+
+    index: int
+    name: str = ""
+    utilization_percent: Optional[float] = None
+    memory_used_mib: Optional[int] = None
+    memory_total_mib: Optional[int] = None
+    power_w: Optional[float] = None
+    temperature_c: Optional[float] = None
+    idle_since: Optional[float] = None
+
+
+@dataclass(frozen=True)
+class Usage:
+    """How busy a node is at one moment; None where it does not say.
+
+    Attributes:
+        sampled_at: seconds since the epoch, by rank 0's clock in its history, else by the node's.
+        cpu_percent: of all CPUs of the machine together.
+        memory_used_bytes, memory_total_bytes: of the container where it has a limit, else of the machine.
+        disk_used_bytes, disk_total_bytes: of the disk that checkpoints are saved to.
+        disk_read_bytes_per_s, disk_written_bytes_per_s: of all local disks together.
+        received_bytes_per_s, sent_bytes_per_s: over the network interfaces; what RDMA moves passes them by.
+    """
+
+    sampled_at: float
+    cpu_percent: Optional[float] = None
+    memory_used_bytes: Optional[int] = None
+    memory_total_bytes: Optional[int] = None
+    disk_used_bytes: Optional[int] = None
+    disk_total_bytes: Optional[int] = None
+    disk_read_bytes_per_s: Optional[float] = None
+    disk_written_bytes_per_s: Optional[float] = None
+    received_bytes_per_s: Optional[float] = None
+    sent_bytes_per_s: Optional[float] = None
+    gpus: Tuple[GpuUsage, ...] = ()
+
+
+@dataclass(frozen=True)
 class NodeReport:
     """One node.
 
@@ -36,6 +83,7 @@ class NodeReport:
         replicas: what clients have sent for their jobs -> how far it is here.
         cost_before: US dollars that earlier attempts of the run have cost, as this node's volume remembers.
         known_failures: failures that ended earlier attempts, likewise, by signature.
+        usage: how busy it is; None before its first look.
         seen_s_ago: since its last heartbeat; only in the status.
     """
 
@@ -62,6 +110,7 @@ class NodeReport:
     cost_before: float = 0.0
     known_failures: Dict[str, PastFailure] = field(default_factory=dict)
     failure: Optional[Failure] = None
+    usage: Optional[Usage] = None
     seen_s_ago: float = 0.0
 
 
