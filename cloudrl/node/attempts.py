@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Callable, Dict, Iterable, Mapping, Sequence
 
 from cloudrl.protocol.failures import Failure, FailureKind, PastFailure
+from cloudrl.saves.names import OURS, file_name
 
 _READY = ""
 """In the place of a signature: the run was ready at this time."""
@@ -33,8 +34,8 @@ class Attempts:
     """
 
     def __init__(self, folder: Path, run_id: str, *, rank: int, clock: Callable[[], float] = time.time) -> None:
-        self._path = folder / ".cloudrl" / "attempts" / f"{file_name(run_id)}.jsonl"
-        self._cost_path = folder / ".cloudrl" / "cost" / f"{file_name(run_id)}.json"
+        self._path = folder / OURS / "attempts" / f"{file_name(run_id)}.jsonl"
+        self._cost_path = folder / OURS / "cost" / f"{file_name(run_id)}.json"
         self._rank, self._clock = rank, clock
 
     def known(self) -> Dict[str, PastFailure]:
@@ -141,8 +142,3 @@ def _latest(records: Iterable[Mapping[str, PastFailure]]) -> Dict[str, PastFailu
             merged[signature] = max(each, merged.get(signature, each), key=lambda past: past.at)
     ready_at = merged.pop(_READY, PastFailure(float("-inf"))).at
     return {signature: each for signature, each in merged.items() if each.at > ready_at}
-
-
-def file_name(run_id: str) -> str:
-    """A run's id as a part of a path."""
-    return "".join(c if c.isalnum() or c in "-_" else "_" for c in run_id)

@@ -11,8 +11,8 @@ from typing import Any, Callable, Iterator, Mapping, Optional, Sequence
 
 from cloudrl.node.ray import Dashboard
 from cloudrl.protocol.options import BudgetLimits
+from cloudrl.protocol.ray_state import ENDED
 
-_ENDED = ("SUCCEEDED", "FAILED", "STOPPED")  # ray/dashboard/modules/job/common.py: JobStatus.is_terminal
 _UNITS = ((86400, "d"), (3600, "h"), (60, "m"))
 
 
@@ -33,7 +33,7 @@ def shutdown_reason(limits: BudgetLimits, cost: Optional[float], idle_s: Optiona
 
 def is_working(jobs: Sequence[Mapping[str, Any]]) -> bool:
     """Whether a job runs or waits, of those that Ray lists; drivers that were not submitted count, too."""
-    return any(str(job.get("status")) not in _ENDED for job in jobs)
+    return any(str(job.get("status")) not in ENDED for job in jobs)
 
 
 def are_working(actors: Sequence[Mapping[str, Any]]) -> bool:

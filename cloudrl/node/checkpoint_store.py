@@ -17,7 +17,7 @@ from cloudrl.node.files import Refused, marker_path, open_below, open_folder_bel
 from cloudrl.node.save_recorder import SaveRecorder
 from cloudrl.node.shard_worker_client import ShardWorkerClient
 from cloudrl.protocol.routes import CHECKPOINTS, RAY_TMP
-from cloudrl.saves.names import STEP
+from cloudrl.saves.names import OURS, STEP
 from cloudrl.saves.scan import IN_WORKING_DIR, folder_identity, scan, scan_working_dirs
 
 _ASIDE = ".cloudrl-pruned-"
@@ -228,4 +228,4 @@ def _runs_with_rest(root: Path) -> Iterator[str]:
     for text, folders, _ in os.walk(root, followlinks=False):
         if any(name.startswith(_ASIDE) for name in folders):
             yield "" if Path(text) == root else str(Path(text).relative_to(root))
-        folders[:] = [name for name in folders if not (name.startswith(_ASIDE) or STEP.fullmatch(name))]
+        folders[:] = [name for name in folders if not (name.startswith(_ASIDE) or name == OURS or STEP.fullmatch(name))]

@@ -19,9 +19,9 @@ import shutil
 from pathlib import Path
 from typing import Any, Dict, Mapping, Optional
 
-from cloudrl.node.attempts import file_name
 from cloudrl.node.tokens import write_secret
 from cloudrl.protocol.failures import ApiError, ErrorCode
+from cloudrl.saves.names import file_name
 
 MEMORY = Path("/dev/shm")  # noqa: S108  a file system in memory
 MAX_BYTES = 64 * 1024

@@ -28,6 +28,9 @@ RECORD = re.compile(r"cloudrl_save_world_size_([0-9]{1,9})_rank_([0-9]{1,9})\.js
 INDEX = "model.safetensors.index.json"
 """Which file of a Hugging Face model has which tensor, where there are several."""
 
+OURS = ".cloudrl"
+"""The folder of what the agents keep beside the runs."""
+
 _SMALL_BYTES = 64 << 20
 """Tokenizers of 33 MB are in use (google/gemma-3)."""
 
@@ -40,6 +43,11 @@ def is_small(path: str, size_bytes: int) -> bool:
 def on_one_line(name: str) -> str:
     """A name for a message: anybody may have put ends of lines and codes that steer a terminal into it."""
     return "".join(each if each.isprintable() else repr(each)[1:-1] for each in name)
+
+
+def file_name(name: str) -> str:
+    """The id of a run or a job as a part of a path."""
+    return "".join(c if c.isalnum() or c in "-_" else "_" for c in name)
 
 
 def step_folder(run: str, step: int) -> str:

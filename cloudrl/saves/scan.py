@@ -11,7 +11,7 @@ import stat
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional
 
-from cloudrl.saves.names import OF_LOADER, RECORD, SHARD, STEP, TRACKER
+from cloudrl.saves.names import OF_LOADER, OURS, RECORD, SHARD, STEP, TRACKER
 
 IN_WORKING_DIR = re.compile(r"session_[^/]+/runtime_resources/working_dir_files/[^/]+/checkpoints(/.*)?", re.DOTALL)
 """Below Ray's folder: where a job with a relative `trainer.default_local_dir` has left its checkpoints."""
@@ -68,7 +68,7 @@ def _runs(root: Path) -> Iterator[Path]:
         if steps:
             yield here
         deep = len(here.relative_to(root).parts) >= _DEPTH
-        folders[:] = [] if deep else sorted(set(folders) - set(steps))
+        folders[:] = [] if deep else sorted(set(folders) - {*steps, OURS})
 
 
 def _run(root: Path, folder: Path, links: bool) -> Dict[str, Any]:

@@ -102,6 +102,12 @@ def test_what_jobs_left_in_their_working_directories(tmp_path: Path) -> None:
     assert scan_working_dirs(tmp_path / "missing") == []
 
 
+def test_what_the_agents_keep_is_no_run(tmp_path: Path) -> None:
+    save(tmp_path, "run", 3)
+    save(tmp_path, ".cloudrl/archive/run-1", 4)
+    assert [run["run"] for run in scan(tmp_path)] == ["run"]
+
+
 def test_one_folder_has_one_identity(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()

@@ -1,0 +1,197 @@
+"""Reading the archive of a run's logs, wherever it lies: the layout is `cloudrl.saves.archive`."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+from pathlib import Path
+from typing import Protocol
+
+from cloudrl.errors import InputError
+from cloudrl.node.files import Refused, open_below
+from cloudrl.protocol.ray_state import RayState
+from cloudrl.protocol.wire import from_json
+from cloudrl.saves.archive import FOLDER, PIECE_BYTES, Piece, driver_log, parse_piece, scan_archive, state_file
+
+_CHUNK_BYTES = 1 << 20
+_LONGEST_LINE = 1 << 20
+
+
+class ArchiveSource(Protocol):
+    """Where an archive lies."""
+
+    @property
+    def name(self) -> str:
+        """How a user calls it."""
+
+    def pieces(self) -> Iterable[Piece]:
+        """All that there are, in any order."""
+
+    def read(self, piece: Piece) -> bytes:
+        """A piece as it is stored; b"" where it has just been given up."""
+
+
+@dataclass(frozen=True)
+class FolderArchive:
+    """Below a folder of checkpoints of this machine."""
+
+    checkpoints: Path
+
+    @property
+    def name(self) -> str:
+        """See `ArchiveSource`."""
+        return str(self.checkpoints)
+
+    def pieces(self) -> Iterator[Piece]:
+        """See `ArchiveSource`."""
+        for each in scan_archive(self.checkpoints):
+            if (piece := parse_piece(each["path"], each["size_bytes"], each["modified_at"])) is not None:
+                yield piece
+
+    def read(self, piece: Piece) -> bytes:
+        """See `ArchiveSource`."""
+        try:
+            with open_below(self.checkpoints / FOLDER, piece.where) as file:
+                return file.read()
+        except (FileNotFoundError, Refused):
+            return b""
+
+
+@dataclass(frozen=True)
+class LogFile:
+    """One file in an archive.
+
+    Attributes:
+        rank: of the node that it was on.
+        session: Ray's; an attempt of a run that is started again has another one.
+        path: such as `logs/raylet.out`.
+        pieces: in their order; where one is missing, it was given up for later ones.
+    """
+
+    run: str
+    rank: int
+    session: str
+    path: str
+    pieces: tuple[Piece, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the pieces, compressed."""
+        return sum(each.size_bytes for each in self.pieces)
+
+    @property
+    def modified_at(self) -> float:
+        """When something was added, in seconds since the epoch."""
+        return max(each.modified_at for each in self.pieces)
+
+
+class Archive:
+    """The logs of all runs in one place.
+
+    Args:
+        source: Where it lies.
+    """
+
+    def __init__(self, source: ArchiveSource) -> None:
+        self.source = source
+
+    @cached_property
+    def files(self) -> tuple[LogFile, ...]:
+        """All files, by run, session, rank and path."""
+        pieces = sorted(set(self.source.pieces()), key=lambda each: (*_file_of(each), each.index))
+        return tuple(
+            LogFile(run, rank, session, path, tuple(found))
+            for (run, session, rank, path), found in groupby(pieces, _file_of)
+        )
+
+    @property
+    def runs(self) -> tuple[str, ...]:
+        """The runs by what was added last, the newest first."""
+        latest: dict[str, float] = {}
+        for file in self.files:
+            latest[file.run] = max(file.modified_at, latest.get(file.run, 0.0))
+        return tuple(sorted(latest, key=latest.__getitem__, reverse=True))
+
+    def of(self, run: str | None = None, *, session: str | None = None, rank: int | None = None) -> tuple[LogFile, ...]:
+        """The files of one run, of the newest one for None, and of one session or node of it if one is named.
+
+        Raises:
+            InputError: There is no such run, or none at all.
+        """
+        known = self.runs
+        if not known:
+            raise InputError(f"no logs are kept in {self.source.name}", hint="They are there once Ray has run")
+        if run is not None and run not in known:
+            raise InputError(f"no logs of run {run!r} are kept; there are: {', '.join(known)}")
+        return tuple(
+            each
+            for each in self.files
+            if each.run == (run or known[0])
+            and (session is None or each.session == session)
+            and (rank is None or each.rank == rank)
+        )
+
+    def lines(self, file: LogFile) -> Iterator[str]:
+        """The lines of a file, without their ends; where a part was given up, a line in brackets says so."""
+        return _lines(self._pieces(file))
+
+    def driver_log(self, job: str) -> LogFile | None:
+        """The log of a job's driver, by its submission id; of the newest of that name."""
+        return self._newest(driver_log(job))
+
+    def state(self, job: str) -> RayState | None:
+        """Ray's state when the job, by its submission id, had ended; None where it was not kept or cannot be read."""
+        file = self._newest(state_file(job))
+        try:
+            text = "" if file is None else "\n".join(self.lines(file))
+            return from_json(RayState, json.loads(text))
+        except (ValueError, RecursionError):
+            return None
+
+    def _newest(self, path: str) -> LogFile | None:
+        found = [each for each in self.files if each.path == path]
+        return max(found, key=lambda each: each.modified_at, default=None)
+
+    def _pieces(self, file: LogFile) -> Iterator[bytes]:
+        """The bytes of a file."""
+        expected = 0
+        for piece in file.pieces:
+            if piece.index > expected:
+                mib = (piece.index - expected) * PIECE_BYTES >> 20
+                yield f"\n[cloudrl: about {mib} MiB of this file were not kept]\n".encode()
+            yield from decompressed(self.source.read(piece))
+            expected = piece.index + 1
+
+
+def decompressed(stored: bytes) -> Iterator[bytes]:
+    """What gzip members hold, one after the other, as far as they can be read: the last one may be cut off."""
+    while stored:
+        member = zlib.decompressobj(wbits=31)
+        try:
+            while stored and not member.eof:
+                yield member.decompress(stored, _CHUNK_BYTES)
+                stored = member.unconsumed_tail
+        except zlib.error:
+            return
+        stored = member.unused_data
+
+
+def _lines(chunks: Iterable[bytes]) -> Iterator[str]:
+    """Lines, by either end, as progress bars have theirs; one of more than a MiB comes in parts."""
+    rest = b""
+    for chunk in chunks:
+        *complete, rest = (rest + chunk).replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+        yield from (line.decode("utf-8", "replace") for line in complete)
+        if len(rest) > _LONGEST_LINE:
+            yield rest.decode("utf-8", "replace")
+            rest = b""
+    if rest:
+        yield rest.decode("utf-8", "replace")
+
+
+def _file_of(piece: Piece) -> tuple[str, str, int, str]:
+    return piece.run, piece.session, piece.rank, piece.path

@@ -1,0 +1,130 @@
+"""The archive as it is read: pieces in their order, gaps, cut members, what is no piece, and Ray's state."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloudrl.errors import InputError
+from cloudrl.jobs.archive import Archive, FolderArchive, decompressed
+from cloudrl.protocol.ray_state import RayState
+from cloudrl.protocol.wire import to_json
+from cloudrl.saves.archive import FOLDER, Piece, parse_piece, state_file
+
+SESSION = "session_2026-11-23_09-26-11_123456_42"
+
+
+def keep(checkpoints: Path, path: str, *members: bytes, run: str = "run-1", rank: int = 0, index: int = 0) -> Path:
+    """Write a piece as an agent does."""
+    file = checkpoints / FOLDER / Piece(run, rank, SESSION, path, index).where
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(b"".join(map(gzip.compress, members)))
+    return file
+
+
+def archive(checkpoints: Path) -> Archive:
+    return Archive(FolderArchive(checkpoints))
+
+
+def lines(checkpoints: Path) -> list[str]:
+    """Of the only file."""
+    found = archive(checkpoints)
+    [file] = found.files
+    return list(found.lines(file))
+
+
+def test_a_file_is_its_pieces_in_order_and_a_gap_is_told(tmp_path: Path) -> None:
+    keep(tmp_path, "logs/raylet.out", b"ten\n", index=10)
+    keep(tmp_path, "logs/raylet.out", b"one\ntw", b"o\r\n", index=0)
+    keep(tmp_path, "logs/raylet.out", b"nine\n", index=9)
+    gap = "[cloudrl: about 16 MiB of this file were not kept]"
+    assert [line for line in lines(tmp_path) if line] == ["one", "two", gap, "nine", "ten"]
+
+
+@given(st.binary(max_size=300), st.integers(0, 400))
+def test_a_member_that_was_cut_off_is_read_as_far_as_it_goes(content: bytes, cut: int) -> None:
+    first, second = gzip.compress(b"whole\n"), gzip.compress(content)
+    found = b"".join(decompressed(first + second[: min(cut, len(second))]))
+    assert found.startswith(b"whole\n")
+    assert content.startswith(found[len(b"whole\n") :])
+    assert cut < len(second) or found == b"whole\n" + content
+
+
+@given(st.binary(max_size=200))
+def test_what_is_no_gzip_is_no_text_and_no_failure(content: bytes) -> None:
+    assert isinstance(b"".join(decompressed(content)), bytes)
+
+
+def test_a_bar_of_progress_is_lines_and_a_line_without_end_comes_in_parts(tmp_path: Path) -> None:
+    keep(tmp_path, "logs/worker-1.err", b"10%\r20%\r\n" + b"x" * (3 << 20))
+    bar, more, *long = lines(tmp_path)
+    assert (bar, more, "".join(long)) == ("10%", "20%", "x" * (3 << 20))
+
+
+def test_only_pieces_are_read_and_no_link_is_followed(tmp_path: Path) -> None:
+    real = keep(tmp_path, "logs/raylet.out", b"ours\n")
+    (tmp_path / "outside.gz").write_bytes(gzip.compress(b"theirs\n"))
+    for name in ("gcs.out.0.gz", "raylet.out.1.gz"):
+        (real.parent / name).symlink_to(tmp_path / "outside.gz")
+    for name in ("raylet.out.gz", "raylet.out.00.gz", "evil\x1b[2J.out.0.gz", "core.0.gz.part", ".hidden.out.0.gz"):
+        (real.parent / name).write_bytes(gzip.compress(b"theirs\n"))
+    assert lines(tmp_path) == ["ours"]
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "run/rank-0/session_1/logs/../../x.out.0.gz", "run/rank-0/session_1/logs/a/b/c/d.out.0.gz",
+        "run/rank-01/session_1/logs/x.out.0.gz", "../rank-0/session_1/logs/x.out.0.gz",
+        "run/rank-0/session_latest/../logs/x.out.0.gz", "run/rank-0/other/logs/x.out.0.gz",
+        "run/rank-0/session_1/secrets/x.out.0.gz", "run/rank-0/session_1/logs/x\n.out.0.gz",
+    ],
+)  # fmt: skip
+def test_no_other_path_is_a_piece(where: str) -> None:
+    assert parse_piece(where) is None
+
+
+def test_a_path_of_a_piece_is_read_back() -> None:
+    piece = Piece("run-1", 12, SESSION, "logs/events/event_GCS.log~2", 3, 5, 7.0)
+    assert parse_piece(piece.where, 5, 7.0) == piece
+
+
+def test_the_newest_run_is_meant_unless_another_is_named(tmp_path: Path) -> None:
+    import os
+
+    for age, run in enumerate(("new", "old")):
+        for rank in (0, 1):
+            os.utime(keep(tmp_path, "logs/raylet.out", b"x", run=run, rank=rank), (1000 - age, 1000 - age))
+    found = archive(tmp_path)
+    assert found.runs == ("new", "old")
+    assert [(each.run, each.rank) for each in found.of()] == [("new", 0), ("new", 1)]
+    assert [(each.run, each.rank) for each in found.of("old", rank=1)] == [("old", 1)]
+    assert found.of(session="session_other") == ()
+    with pytest.raises(InputError, match="no logs of run 'gone' are kept; there are: new, old"):
+        found.of("gone")
+
+
+def test_a_folder_without_an_archive_says_so(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no logs are kept in"):
+        archive(tmp_path).of()
+
+
+def test_the_state_of_a_job_and_its_log_are_found_by_its_id(tmp_path: Path) -> None:
+    state = RayState(5.0, {"submission_id": "grpo.1"}, tasks=({"error_type": "WORKER_DIED"},))
+    keep(tmp_path, state_file("grpo.1"), json.dumps(to_json(state)).encode())
+    keep(tmp_path, "logs/job-driver-grpo.1.log", b"step:1 - a:1\n")
+    found = archive(tmp_path)
+    assert found.state("grpo.1") == state
+    log = found.driver_log("grpo.1")
+    assert log is not None
+    assert list(found.lines(log)) == ["step:1 - a:1"]
+    assert found.state("other") is None is found.driver_log("other")
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"saved_at": "x", "job": {}}', b"[" * 5000])
+def test_a_state_that_cannot_be_read_is_none(tmp_path: Path, content: bytes) -> None:
+    keep(tmp_path, state_file("job"), content)
+    assert archive(tmp_path).state("job") is None
