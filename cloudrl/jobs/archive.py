@@ -102,7 +102,7 @@ class Archive:
     @cached_property
     def files(self) -> tuple[LogFile, ...]:
         """All files, by run, session, rank and path."""
-        pieces = sorted(set(self.source.pieces()), key=lambda each: (*_file_of(each), each.index))
+        pieces = sorted(set(self.source.pieces()), key=lambda each: (*_file_of(each), each.number))
         return tuple(
             LogFile(run, rank, session, path, tuple(found))
             for (run, session, rank, path), found in groupby(pieces, _file_of)
@@ -160,11 +160,11 @@ class Archive:
         """The bytes of a file."""
         expected = 0
         for piece in file.pieces:
-            if piece.index > expected:
-                mib = (piece.index - expected) * PIECE_BYTES >> 20
+            if piece.number > expected:
+                mib = (piece.number - expected) * PIECE_BYTES >> 20
                 yield f"\n[cloudrl: about {mib} MiB of this file were not kept]\n".encode()
             yield from decompressed(self.source.read(piece))
-            expected = piece.index + 1
+            expected = piece.number + 1
 
 
 def decompressed(stored: bytes) -> Iterator[bytes]:

@@ -34,7 +34,7 @@ LOG = re.compile(rf"({_NAME}/){{0,2}}{_NAME}\.(log|out|err)(\.[0-9]{{1,3}})?")
 """Below the folder of a session's logs: what is taken. What else lies there is no log of Ray's, or somebody's trap."""
 _PIECE = re.compile(
     rf"(?P<run>{_NAME})/rank-(?P<rank>0|[1-9][0-9]{{0,3}})/(?P<session>{SESSION.pattern})/"
-    rf"(?P<path>({LOGS}|{AGENT}|{STATE})(/{_NAME}){{1,3}}(~[0-9]{{1,6}})?)\.(?P<index>0|[1-9][0-9]{{0,8}})\.gz"
+    rf"(?P<path>({LOGS}|{AGENT}|{STATE})(/{_NAME}){{1,3}}(~[0-9]{{1,6}})?)\.(?P<number>0|[1-9][0-9]{{0,8}})\.gz"
 )
 
 
@@ -51,14 +51,14 @@ class Piece(NamedTuple):
     rank: int
     session: str
     path: str
-    index: int
+    number: int
     size_bytes: int = 0
     modified_at: float = 0.0
 
     @property
     def where(self) -> str:
         """Its path below the archive."""
-        return f"{self.run}/rank-{self.rank}/{self.session}/{self.path}.{self.index}.gz"
+        return f"{self.run}/rank-{self.rank}/{self.session}/{self.path}.{self.number}.gz"
 
 
 def parse_piece(where: str, size_bytes: int = 0, modified_at: float = 0.0) -> Optional[Piece]:
@@ -67,7 +67,7 @@ def parse_piece(where: str, size_bytes: int = 0, modified_at: float = 0.0) -> Op
     if found is None:
         return None
     return Piece(
-        found["run"], int(found["rank"]), found["session"], found["path"], int(found["index"]), size_bytes, modified_at
+        found["run"], int(found["rank"]), found["session"], found["path"], int(found["number"]), size_bytes, modified_at
     )
 
 

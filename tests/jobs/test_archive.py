@@ -17,9 +17,9 @@ from cloudrl.saves.archive import FOLDER, Piece, parse_piece, state_file
 SESSION = "session_2026-11-23_09-26-11_123456_42"
 
 
-def keep(checkpoints: Path, path: str, *members: bytes, run: str = "run-1", rank: int = 0, index: int = 0) -> Path:
+def keep(checkpoints: Path, path: str, *members: bytes, run: str = "run-1", rank: int = 0, number: int = 0) -> Path:
     """Write a piece as an agent does."""
-    file = checkpoints / FOLDER / Piece(run, rank, SESSION, path, index).where
+    file = checkpoints / FOLDER / Piece(run, rank, SESSION, path, number).where
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(b"".join(map(gzip.compress, members)))
     return file
@@ -37,9 +37,9 @@ def lines(checkpoints: Path) -> list[str]:
 
 
 def test_a_file_is_its_pieces_in_order_and_a_gap_is_told(tmp_path: Path) -> None:
-    keep(tmp_path, "logs/raylet.out", b"ten\n", index=10)
-    keep(tmp_path, "logs/raylet.out", b"one\ntw", b"o\r\n", index=0)
-    keep(tmp_path, "logs/raylet.out", b"nine\n", index=9)
+    keep(tmp_path, "logs/raylet.out", b"ten\n", number=10)
+    keep(tmp_path, "logs/raylet.out", b"one\ntw", b"o\r\n", number=0)
+    keep(tmp_path, "logs/raylet.out", b"nine\n", number=9)
     gap = "[cloudrl: about 16 MiB of this file were not kept]"
     assert [line for line in lines(tmp_path) if line] == ["one", "two", gap, "nine", "ten"]
 
