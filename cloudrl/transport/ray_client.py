@@ -69,13 +69,35 @@ class RayClient:
 
     def nodes(self) -> tuple[RayNode, ...]:
         """The nodes that are alive, the head first, then by address."""
-        answer = self._json("GET", "/api/v0/nodes", query={"detail": "1", "limit": "10000"})
+        nodes = [RayNode.read(row) for row in self.state("nodes") if row.get("state") == "ALIVE"]
+        return tuple(sorted(nodes, key=lambda node: (not node.is_head, node.ip)))
+
+    def state(self, what: str, **equal: str) -> list[Mapping[str, Any]]:
+        """Rows of Ray's state API with all their fields (Ray 2.60, util/state/common.py).
+
+        Args:
+            what: "tasks", "workers", "actors" or "nodes"; the dead ones, too.
+            equal: only the rows whose field has this value; one field.
+        """
+        query = {"detail": "1", "limit": "10000"}
+        for key, value in equal.items():
+            query |= {"filter_keys": key, "filter_predicates": "=", "filter_values": value}
+        answer = self._json("GET", f"/api/v0/{what}", query=query)
         try:
             rows = answer["data"]["result"]["result"]
-            nodes = [RayNode.read(row) for row in rows if row.get("state") == "ALIVE"]
+        except (KeyError, TypeError):
+            rows = None
+        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+            self._not_ray(f"/api/v0/{what} has another form")
+        return rows
+
+    def log_names(self, node_id: str, pattern: str) -> tuple[str, ...]:
+        """Names of the log files of a node that fit a pattern, such as `worker-*`."""
+        answer = self._json("GET", "/api/v0/logs", query={"node_id": node_id, "glob": pattern})
+        try:
+            return tuple(str(name) for names in answer["data"]["result"].values() for name in names)
         except (KeyError, TypeError, AttributeError):
-            self._not_ray("/api/v0/nodes has another form")
-        return tuple(sorted(nodes, key=lambda node: (not node.is_head, node.ip)))
+            self._not_ray("/api/v0/logs has another form")
 
     def submit_job(self, body: Mapping[str, Any]) -> str:
         """Submit a job; returns its submission id.
@@ -149,15 +171,17 @@ class RayClient:
         if answer.status != 200:
             self._refuse(answer)
 
-    def open_log(self, node_id: str, name: str, *, follow: bool) -> Response:
+    def open_log(self, node_id: str, name: str, *, follow: bool, last_lines: int = -1) -> Response:
         """A log file as an open response, byte for byte; with `follow` it goes on for ever, silent between writes.
+
+        `last_lines` is how many of its lines come; -1 for all.
 
         `/api/jobs/{id}/logs` and its websocket `logs/tail` decode the file strictly as text: one byte that is
         no UTF-8, or a character that is half written when it is read, ends them without an error (Ray 2.60,
         dashboard/modules/job/utils.py: file_tail_iterator). The state API sends the bytes.
         """
         kind, timeout_s = ("stream", None) if follow else ("file", self._timeout_s)
-        query = {"node_id": node_id, "filename": name, "lines": "-1", "timeout": str(_LOG_RPC_TIMEOUT_S)}
+        query = {"node_id": node_id, "filename": name, "lines": str(last_lines), "timeout": str(_LOG_RPC_TIMEOUT_S)}
         response = self._open("GET", f"/api/v0/logs/{kind}", query=query, timeout_s=timeout_s)
         if response.status == 200:
             return response

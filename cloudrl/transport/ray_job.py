@@ -47,6 +47,8 @@ class RayJob:
     driver_node_id: str | None = None
     """The node whose disk holds the log; None until the driver has started."""
     driver_exit_code: int | None = None
+    job_id: str | None = None
+    """Ray's own id of the driver, by which the state API knows its tasks; None until the driver has connected."""
 
     @classmethod
     def read(cls, details: Mapping[str, Any]) -> RayJob:
@@ -62,6 +64,7 @@ class RayJob:
             runtime_env=details.get("runtime_env") or {},
             driver_node_id=details.get("driver_node_id"),
             driver_exit_code=details.get("driver_exit_code"),
+            job_id=details.get("job_id"),
         )
 
     @property

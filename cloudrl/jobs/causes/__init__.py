@@ -1,0 +1,7 @@
+"""Why a job failed: the first root cause over all nodes, from what Ray's state API and the logs have of it."""
+
+from cloudrl.jobs.causes.cause import Cause as Cause
+from cloudrl.jobs.causes.cause import Sighting as Sighting
+from cloudrl.jobs.causes.evidence import Evidence as Evidence
+from cloudrl.jobs.causes.evidence import LogFile as LogFile
+from cloudrl.jobs.causes.finder import find_cause as find_cause

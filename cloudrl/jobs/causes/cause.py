@@ -1,0 +1,46 @@
+"""What is found: the error that came first, where, what it means and what to do."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Sighting:
+    """Something else that went wrong within a second of the cause; times are Unix seconds."""
+
+    error: str
+    at: float | None = None
+    rank: int | None = None
+    process: str = ""
+
+
+@dataclass(frozen=True)
+class Cause:
+    """The first root cause of a job's failure. All text in it is the job's own, and may hold anything.
+
+    Attributes:
+        error: one line, such as `ValueError: no`.
+        at: Unix seconds; None where nothing says when.
+        rank: of the node; None where it is not known.
+        process: on that node: an actor's name or class, a task, `driver`, `raylet`; with its process id.
+        signature: name of the row in `signatures.yml` that knows it; None where no row does.
+        meaning: of the signature, for a person.
+        remedy: likewise, with a command or an override.
+        lines: the innermost traceback, or the end of the log of a process that died.
+        elsewhere: what other processes said in that second.
+    """
+
+    error: str
+    at: float | None = None
+    rank: int | None = None
+    process: str = ""
+    signature: str | None = None
+    meaning: str = ""
+    remedy: str = ""
+    lines: tuple[str, ...] = ()
+    elsewhere: tuple[Sighting, ...] = ()
+
+    @property
+    def where(self) -> str:
+        """For example `rank 1, WorkerDict_0:1 (pid 4242)`; "" where nothing is known."""
+        rank = "" if self.rank is None else f"rank {self.rank}"
+        return ", ".join(filter(None, (rank, self.process)))

@@ -1,0 +1,88 @@
+"""What is known of a failed job: rows of Ray's state API, and lines of logs."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+Row: TypeAlias = Mapping[str, Any]
+"""One entry of the state API with `detail=1` (Ray 2.60, util/state/common.py: TaskState, WorkerState, ...)."""
+
+
+@dataclass(frozen=True)
+class LogFile:
+    """The end of one log.
+
+    Attributes:
+        name: as Ray names it: `job-driver-ID.log`, `worker-WORKER-JOB-PID.err`, `raylet.out`.
+        rank: of the node that it lies on.
+        lines: the last ones, without their ends.
+        modified_ms: when it was written to last; None where nobody knows.
+    """
+
+    name: str
+    rank: int | None
+    lines: tuple[str, ...]
+    modified_ms: float | None = None
+
+    @property
+    def is_driver(self) -> bool:
+        """Whether it is the output of the job's driver, where Ray repeats what the workers print."""
+        return self.name.startswith("job-driver-")
+
+    @property
+    def pid(self) -> int | None:
+        """Of the worker that has written it; None for other logs."""
+        pid = self.name.rpartition(".")[0].rpartition("-")[2]
+        return int(pid) if self.name.startswith("worker-") and pid.isdecimal() else None
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All that is left of a job. Any part may be missing: a dead head takes the state with it.
+
+    Attributes:
+        tasks: of the job, in any order.
+        workers: of the cluster, dead or alive.
+        actors: of the job.
+        nodes: of the cluster, dead or alive.
+        ranks: ids of nodes -> their ranks.
+        logs: of the job's processes and of the raylets.
+        driver_node: id of the node that the driver ran on.
+        ended_ms: when the job ended.
+        message: what Ray says of its end.
+    """
+
+    tasks: Sequence[Row] = ()
+    workers: Sequence[Row] = ()
+    actors: Sequence[Row] = ()
+    nodes: Sequence[Row] = ()
+    ranks: Mapping[str, int] = field(default_factory=dict)
+    logs: Sequence[LogFile] = ()
+    driver_node: str | None = None
+    ended_ms: float | None = None
+    message: str = ""
+
+    def rank_of(self, node_id: str | None) -> int | None:
+        """The rank of a node; None where it is not known."""
+        return self.ranks.get(node_id) if node_id else None
+
+    def rank_of_process(self, ip: str | None, pid: int | None) -> int | None:
+        """The rank of the node with that address, else of the one whose logs have that process."""
+        at = [node.get("node_id") for node in self.nodes if ip and node.get("node_ip") == ip]
+        if len(at) == 1:
+            return self.rank_of(at[0])
+        ranks = {log.rank for log in self.logs if pid and log.pid == pid}
+        return ranks.pop() if len(ranks) == 1 else None
+
+    def logs_of(self, worker_id: str | None, pid: int | None, rank: int | None) -> list[LogFile]:
+        """What a process has written: its errors first, then its output."""
+        own = [log for log in self.logs if _is_of(log, worker_id, pid, rank)]
+        return sorted(own, key=lambda log: not log.name.endswith(".err"))
+
+
+def _is_of(log: LogFile, worker_id: str | None, pid: int | None, rank: int | None) -> bool:
+    if not log.name.startswith("worker-"):
+        return False
+    if worker_id:
+        return log.name.startswith(f"worker-{worker_id}-")
+    return pid is not None and log.rank == rank and log.pid == pid

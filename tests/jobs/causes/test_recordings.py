@@ -1,0 +1,34 @@
+"""Jobs that failed on a real Ray of two nodes: the first cause and its place, from the state and from logs alone."""
+
+from dataclasses import replace
+
+import pytest
+from recordings import FOLDER, load
+
+from cloudrl.jobs.causes import find_cause
+
+CAUSES = {
+    # recording: rank, process without its id, signature, how the error begins
+    "kill": (0, "WorkerDict_1:0", "process-killed", "Worker unexpectedly exits with a connection error"),
+    "raises": (0, "Rank", None, "ValueError: rank 1 has no more"),
+    "unknown_key": (0, "driver", "unknown-key", "Could not override 'actor_rollout_ref.rollout.nonsense'"),
+}
+
+
+def test_each_recording_has_its_row():
+    assert {path.stem for path in FOLDER.glob("*.json")} == set(CAUSES)
+
+
+@pytest.mark.parametrize("name", CAUSES)
+def test_the_first_cause(name: str):
+    rank, process, signature, error = CAUSES[name]
+    found = find_cause(load(name))
+    assert (found.rank, found.process.partition(" (")[0], found.signature) == (rank, process, signature)
+    assert found.error.startswith(error)
+
+
+@pytest.mark.parametrize("name", CAUSES)
+def test_the_order_of_rows_changes_nothing(name: str):
+    held = load(name)
+    turned = replace(held, tasks=held.tasks[::-1], workers=held.workers[::-1], actors=held.actors[::-1])
+    assert find_cause(turned) == find_cause(held)

@@ -1,0 +1,41 @@
+"""The table of known failures."""
+
+import re
+import time
+from collections import Counter
+
+import pytest
+
+from cloudrl.jobs.causes.signatures import Signature, recognise, signatures
+
+ROWS = signatures()
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_a_row_finds_its_example_and_no_row_before_it_does(row: Signature):
+    assert recognise(row.example) is row
+    assert re.fullmatch(r"[a-z]+(-[a-z]+)*", row.name)
+    assert row.follows in (None, "peer", "silence", "report")
+    assert row.cause.endswith(".")
+    assert row.source
+
+
+def test_names_stand_once():
+    assert max(Counter(row.name for row in ROWS).values()) == 1
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row.follows != "peer"], ids=lambda row: row.name)
+def test_a_remedy_holds_a_command_or_an_override(row: Signature):
+    assert re.search(r"cloudrl \w+|--\w+|\S+=\S+|dmesg|\+KEY", row.remedy)
+
+
+@pytest.mark.parametrize("text", ["a" * 10**6, "File " * 10**5, "[Errno 28" * 10**5, "placement group " * 10**5])
+def test_a_line_of_any_length_is_read_at_once(text: str):
+    began = time.process_time()
+    assert recognise(text) is None
+    assert time.process_time() - began < 2
+
+
+@pytest.mark.parametrize("text", ["", "step:1 - critic/score/mean:0.5", "INFO: all is well", "\x1b]0;x\x07"])
+def test_what_is_no_failure(text: str):
+    assert recognise(text) is None
