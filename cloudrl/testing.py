@@ -74,6 +74,8 @@ class FakeCluster:
         requests: (method, path) of each request so far.
         status: what the agent says of the cluster, as JSON; to be changed as a test needs it.
         nodes: what Ray says of its nodes, likewise.
+        tasks, workers, actors: what it says of those of all jobs, likewise; none at first.
+        logs: of Ray's processes, by node id and name of the file.
         on_request: called with method and path of each request before it is answered.
         on_submit: called with the submission id of each new job.
         package_limit_bytes: the largest package that Ray takes.
@@ -100,6 +102,10 @@ class FakeCluster:
         info = ClusterInfo(name, "id-1", "local", nodes, gpus_per_node, cpus_per_node=4, device=device)
         self.status: dict[str, Any] = _status(info)
         self.nodes = [ray_node(_ip(rank), gpus_per_node, is_head=rank == 0) for rank in range(nodes)]
+        self.tasks: list[dict[str, Any]] = []
+        self.workers: list[dict[str, Any]] = []
+        self.actors: list[dict[str, Any]] = []
+        self.logs: dict[tuple[str, str], bytes] = {}
         self.on_request: Callable[[str, str], object] = lambda _method, _path: None
         self.on_submit: Callable[[str], object] = lambda _submission_id: None
         self.package_limit_bytes, self.chunk_bytes = 100 << 20, 1 << 20
@@ -185,8 +191,8 @@ class FakeCluster:
     def _version(self, _call: Call) -> Response:
         return as_json({"version": "4", "ray_version": _RAY_VERSION, "session_name": "session_x"})
 
-    def _node_list(self, _call: Call) -> Response:
-        rows = self.nodes
+    def _state(self, _call: Call, kind: str) -> Response:
+        rows = getattr(self, kind)
         return as_json({"result": True, "msg": "", "data": {"result": {"total": len(rows), "result": rows}}})
 
     def _job_list(self, _call: Call) -> Response:
@@ -222,7 +228,14 @@ class FakeCluster:
         self.packages[name] = call.body
         return respond(200)
 
+    def _log_names(self, call: Call) -> Response:
+        names = [name for node_id, name in self.logs if node_id == call.query["node_id"]]
+        return as_json({"result": True, "msg": "", "data": {"result": {"worker_err": names}}})
+
     def _log_file(self, call: Call, kind: str) -> Response:
+        place = call.query["node_id"], call.query["filename"]
+        if place in self.logs:
+            return respond(200, self.logs[place])
         name = call.query["filename"].removeprefix("job-driver-").removesuffix(".log")
         if name not in self.jobs or call.query["node_id"] != self._details(name)["driver_node_id"]:
             return _text(500, f"A file is not found at: /tmp/ray/logs/{call.query['filename']}")
@@ -236,6 +249,7 @@ class FakeCluster:
             "entrypoint": job.body["entrypoint"], "start_time": job.started * 1000, "end_time": None,
             "metadata": job.body.get("metadata"), "runtime_env": job.body.get("runtime_env"),
             "driver_node_id": _node_id(job.node_ip) if job.node_ip else None, "driver_exit_code": None,
+            "job_id": f"{job.started:02}000000",
         }  # fmt: skip
 
     # -- the agent's calls, by the names of their routes -----------------------------------------------------
@@ -337,7 +351,8 @@ def as_json(value: Any, status: int = 200) -> Response:
 
 _RAY_CALLS = (
     ("GET", "/api/version", "_version"),
-    ("GET", "/api/v0/nodes", "_node_list"),
+    ("GET", "/api/v0/(nodes|tasks|workers|actors)", "_state"),
+    ("GET", "/api/v0/logs", "_log_names"),
     ("GET", "/api/jobs/", "_job_list"),
     ("POST", "/api/jobs/", "_submit"),
     ("GET", "/api/jobs/([^/]+)", "_job"),

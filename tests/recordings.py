@@ -3,12 +3,14 @@
 import json
 from pathlib import Path
 
-from cloudrl.jobs.causes import Evidence, LogFile
+from cloudrl.jobs.causes import Evidence, LogTail
+from cloudrl.protocol.ray_state import RayState
+from cloudrl.protocol.wire import from_json
 
 FOLDER = Path(__file__).parent / "jobs/causes/recorded"
 
 
 def load(name: str) -> Evidence:
     held = json.loads((FOLDER / f"{name}.json").read_text())
-    logs = [LogFile(**{**log, "lines": tuple(log["lines"])}) for log in held.pop("logs")]
-    return Evidence(logs=logs, **held)
+    logs = [LogTail(**{**log, "lines": tuple(log["lines"])}) for log in held["logs"]]
+    return Evidence(from_json(RayState, held["state"]), held["ranks"], logs)

@@ -123,8 +123,10 @@ class Terminal:
             self._has_progress = True
             self._line.show(describe(event))
         elif isinstance(event, Ended) and not event.succeeded:
-            end = "\n".join(f"  {without_ansi(line)}" for line in self._tail)
-            self._notice(f"The end of the log:\n{end}")
+            lines = event.cause.lines if event.cause else self._tail
+            end = "\n".join(f"  {without_ansi(line)}" for line in list(lines)[-_TAIL_LINES:])
+            what = f"Where it failed first, on {event.cause.where}" if event.cause else "The end of the log"
+            self._notice(f"{what}:\n{end}")
 
 
 class Pace:

@@ -66,7 +66,8 @@ def status(
         rows = [(key, "" if value is None else str(value)) for key, value in cells.items()]
         _output.table(("field", "value"), rows)
     if job.status is JobStatus.FAILED:
-        raise JobFailed(f"job {job.submission_id} failed", hint=f"cloudrl jobs logs {handle.url}")
+        cause = handle.cause()
+        raise JobFailed(f"job {job.submission_id} failed: {cause or job.message}", hint=f"cloudrl why {handle.url}")
 
 
 @app.command()

@@ -24,6 +24,7 @@ from cloudrl.cli.submit import submit
 from cloudrl.cli.task import app as task_app
 from cloudrl.cli.up import up
 from cloudrl.cli.volume import app as volume_app
+from cloudrl.cli.why import why
 from cloudrl.errors import CloudrlError
 
 COMMANDS: dict[str, typer.Typer | Callable[..., Any]] = {
@@ -40,6 +41,7 @@ COMMANDS: dict[str, typer.Typer | Callable[..., Any]] = {
     "slurm": slurm_app,
     "retriever": retriever_app,
     "jobs": jobs_app,
+    "why": why,
     "checkpoints": checkpoints_app,
     "attach": cluster_commands.attach,
     "detach": cluster_commands.detach,

@@ -1,18 +1,17 @@
 """Log lines -> events: a pure function of the lines, so that a stored log gives what the live one gave."""
 
 import math
-import re
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from cloudrl.protocol.outcome import FAILED
+from cloudrl.jobs.causes import Cause
 from cloudrl.transport.ray_job import JobStatus
-from cloudrl.verl.metrics import Step, parse_step, parse_total_steps, plain
+from cloudrl.verl.metrics import Step, parse_step, parse_total_steps
 
 _PACE_STEPS = 5
-_ERROR = re.compile(r"(?:ray\.exceptions\.RayTaskError\()?([A-Za-z_][\w.]*(?:Error|Exception))\)?(?:: \S.*)?$")
+_KEPT_LINES, _KEPT_CHARACTERS = 1000, 2000
 
 
 @dataclass(frozen=True)
@@ -44,8 +43,8 @@ class Ended:
     status: JobStatus
     message: str
     """What Ray says; for a failed job it quotes the end of the log."""
-    first_error: str | None = None
-    """The first error in the log; later ones mostly follow from it."""
+    cause: Cause | None = None
+    """The first root cause of a failure, over all nodes; None where nothing says it."""
 
     @property
     def succeeded(self) -> bool:
@@ -80,10 +79,10 @@ class Pace:
 
 
 class EventReader:
-    """Reads a log line by line; keeps what later events need: total steps, pace, first error."""
+    """Reads a log line by line; keeps what later events need: total steps, pace, the last lines."""
 
     def __init__(self, total_steps: int | None = None) -> None:
-        self.first_error: str | None = None
+        self.last_lines: deque[str] = deque(maxlen=_KEPT_LINES)
         self._total_steps = total_steps
         self._pace = Pace()
 
@@ -92,8 +91,7 @@ class EventReader:
         for line in lines:
             yield Line(line)
             self._total_steps = parse_total_steps(line) or self._total_steps
-            if self.first_error is None:
-                self.first_error = error_of(line)
+            self.last_lines.append(line[:_KEPT_CHARACTERS])
             step = parse_step(line)
             if step is None:
                 continue
@@ -114,13 +112,3 @@ class EventReader:
             step_s=pace_s,
             eta_s=eta_s,
         )
-
-
-def error_of(line: str) -> str | None:
-    """The error that a line of a traceback ends with, such as `ValueError: no`; None for other lines.
-
-    A reason that one of our files gives for ending the run (`cloudrl/tools/`) stands alone.
-    """
-    text = plain(line).strip()
-    match = _ERROR.match(text)
-    return text.partition(FAILED)[2] or (match[0] if match is not None else None)

@@ -3,13 +3,15 @@
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from urllib.parse import urlsplit
 
 from cloudrl.errors import ConnectionFailed, FailedError, InputError, JobFailed, WaitTimeout
+from cloudrl.jobs.causes import Cause, find_cause
+from cloudrl.jobs.causes.gather import gather
 from cloudrl.jobs.events import Ended, Event, EventReader
 from cloudrl.protocol.backoff import Backoff, retry
 from cloudrl.transport import Connection
@@ -17,6 +19,7 @@ from cloudrl.transport.log_stream import LogSource, choose_log, follow_log, spli
 from cloudrl.transport.ray_job import JobStatus, RayJob
 
 _TAIL_LINES = 20
+_CAUSE_LINES = 1000
 
 
 @dataclass(frozen=True)
@@ -107,7 +110,26 @@ class JobHandle:
         chunks = follow_log(find_log, is_over, backoff=backoff, clock=clock, sleep=sleep, on_break=broke)
         with self._raise_if_gone():
             yield from reader.read(split_lines(chunks))
-        yield Ended(latest[0].status, latest[0].message, reader.first_error)
+        yield Ended(latest[0].status, latest[0].message, self._find_cause(latest[0], reader.last_lines))
+
+    def cause(self) -> Cause | None:
+        """The first root cause of its failure, over all nodes; None where it has not failed, or nothing says why.
+
+        Raises:
+            InputError: The cluster does not know the job.
+            ConnectionFailed: Nobody answers.
+        """
+        job = self.status()
+        lines: Iterable[str] = ()
+        with suppress(
+            ConnectionFailed
+        ):  # the node that the driver was on may be gone, and Ray's state is with the head
+            lines = deque(self.logs(), maxlen=_CAUSE_LINES) if job.status is JobStatus.FAILED else ()
+        return self._find_cause(job, lines)
+
+    def _find_cause(self, job: RayJob, last_lines: Iterable[str]) -> Cause | None:
+        """With the end of its log."""
+        return find_cause(gather(self.connection, job, last_lines)) if job.status is JobStatus.FAILED else None
 
     def wait(self, timeout_s: float | None = None) -> JobStatus:
         """Wait until the job has ended, however, without reading its log; a broken connection is taken up again.
@@ -134,7 +156,7 @@ class JobHandle:
         """Wait until the job has succeeded, and read its log.
 
         Raises:
-            JobFailed: It failed or was stopped; the message holds its first error and the end of its log.
+            JobFailed: It failed or was stopped; the message says what of, as `cause` has it.
             WaitTimeout: It has not ended after `timeout_s`.
             ConnectionFailed: Nobody answers.
         """
@@ -188,13 +210,11 @@ def raise_for_status(job: JobHandle, ended: Ended) -> None:
     """Raise `JobFailed` unless the job succeeded."""
     if ended.succeeded:
         return
-    if ended.first_error is None:
-        what = "\n".join(ended.message.strip().splitlines()[-_TAIL_LINES:])
-    else:
-        what = f"its first error was {ended.first_error}"
-    raise JobFailed(
-        f"job {job.submission_id} ended as {ended.status}: {what}", hint=f"The whole log: cloudrl jobs logs {job.url}"
-    )
+    what, hint = "\n".join(ended.message.strip().splitlines()[-_TAIL_LINES:]), f"The log: cloudrl jobs logs {job.url}"
+    if ended.cause is not None:
+        what, remedy = f"{ended.cause}", ended.cause.remedy
+        hint = f"{remedy}\n" * bool(remedy) + f"More of it: cloudrl why {job.url}"
+    raise JobFailed(f"job {job.submission_id} ended as {ended.status}: {what}", hint=hint)
 
 
 def find_job(connection: Connection, submission_id: str) -> JobHandle:

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 from urllib.parse import quote, urlencode, urlsplit
 
 from cloudrl.errors import CloudrlError, ConnectionFailed, InputError, Unauthorized
+from cloudrl.protocol import ray_state
 from cloudrl.protocol.client import Request, Response, Send, Token
 from cloudrl.transport import httpx_send
 from cloudrl.transport.ray_job import RayJob, RayNode
@@ -69,27 +70,21 @@ class RayClient:
 
     def nodes(self) -> tuple[RayNode, ...]:
         """The nodes that are alive, the head first, then by address."""
-        nodes = [RayNode.read(row) for row in self.state("nodes") if row.get("state") == "ALIVE"]
+        rows = self.state("nodes", None)
+        if not rows:
+            self._not_ray("/api/v0/nodes has another form")
+        nodes = [RayNode.read(row) for row in rows if row.get("state") == "ALIVE"]
         return tuple(sorted(nodes, key=lambda node: (not node.is_head, node.ip)))
 
-    def state(self, what: str, **equal: str) -> list[Mapping[str, Any]]:
-        """Rows of Ray's state API with all their fields (Ray 2.60, util/state/common.py).
+    def state(self, kind: str, job_id: str | None) -> tuple[Mapping[str, Any], ...]:
+        """Rows of the state API, with all their fields, as `cloudrl.protocol.ray_state` asks for them.
 
         Args:
-            what: "tasks", "workers", "actors" or "nodes"; the dead ones, too.
-            equal: only the rows whose field has this value; one field.
+            kind: one of `ray_state.KINDS`.
+            job_id: Ray's own id of a job; rows of all jobs for None.
         """
-        query = {"detail": "1", "limit": "10000"}
-        for key, value in equal.items():
-            query |= {"filter_keys": key, "filter_predicates": "=", "filter_values": value}
-        answer = self._json("GET", f"/api/v0/{what}", query=query)
-        try:
-            rows = answer["data"]["result"]["result"]
-        except (KeyError, TypeError):
-            rows = None
-        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-            self._not_ray(f"/api/v0/{what} has another form")
-        return rows
+        rows = ray_state.rows_of(self._json("GET", ray_state.path_of(kind, job_id)))
+        return tuple(row for row in rows if isinstance(row, dict))
 
     def log_names(self, node_id: str, pattern: str) -> tuple[str, ...]:
         """Names of the log files of a node that fit a pattern, such as `worker-*`."""

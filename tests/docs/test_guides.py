@@ -61,6 +61,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         cluster.cluster.status["cluster"].update(gpus_per_node=8, device="gpu")
         for step in (10, 20):
             write_step(tmp_path / "checkpoints" / "my-run", step)
+        cluster.cluster.add("failed", b"ValueError: too few rows\n", "FAILED")
         write_lora_step(tmp_path / "lora-run", 20)
         cluster.cluster.hold_run(tmp_path / "checkpoints" / "my-run", tmp_path)
         yield tmp_path

@@ -47,10 +47,10 @@ class TestSubmit:
         code, out, err = run("submit", "grpo-tiny", *PATHS, "--submission-id", "one")
         assert code == 4
         assert out.endswith("/one\n")
-        assert "The end of the log:\n  Runtime env is setting up.\n  (TaskRunnerV1 pid=9) step:1 - " in err
-        assert "error: job one ended as FAILED: its first error was ValueError: no" in err
+        assert "Where it failed first, on rank 0, driver:\n  ValueError: no\n" in err
+        assert "error: job one ended as FAILED: ValueError: no (rank 0, driver)" in err
         place = cluster.url.replace("http", "ray")
-        assert err.endswith(f"  → The whole log: cloudrl jobs logs {place}/one\n")
+        assert err.endswith(f"  → More of it: cloudrl why {place}/one\n")
         code, out, _ = run("submit", "grpo-tiny", *PATHS, "--json")
         assert (code, json.loads(out)["status"]) == (4, "FAILED")
 
@@ -183,7 +183,7 @@ class TestJobs:
         code, out, err = run("jobs", "status", "one")
         assert code == 4
         assert "FAILED" in out
-        assert f"cloudrl jobs logs {cluster.url.replace('http', 'ray')}/one" in err
+        assert f"cloudrl why {cluster.url.replace('http', 'ray')}/one" in err
 
     def test_logs(self, cluster: FakeCluster, run: Run):
         cluster.add("one", LOG.encode())

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudrl.jobs.events import EventReader, Line, Progress, error_of
+from cloudrl.jobs.events import EventReader, Line, Progress
 from cloudrl.verl.metrics import Step
 
 
@@ -63,27 +63,6 @@ def test_a_validation_is_no_progress():
 def test_numbers_that_are_none():
     report = progress(["step:3 - critic/score/mean:nan - timing_s/step:inf"], total_steps=9)[0]
     assert (report.reward, report.step_s, report.eta_s) == (None, None, None)
-
-
-@pytest.mark.parametrize(
-    ("line", "error"),
-    [
-        ("ValueError: Key 'x' is not in struct", "ValueError: Key 'x' is not in struct"),
-        ("\x1b[36m(Worker pid=1, ip=10.0.0.2)\x1b[0m torch.OutOfMemoryError: CUDA", "torch.OutOfMemoryError: CUDA"),
-        ("ray.exceptions.RayTaskError(KeyError): \x1b[36mray::f()", "ray.exceptions.RayTaskError(KeyError): ray::f()"),
-        ("  hydra.errors.ConfigCompositionException: Could not", "hydra.errors.ConfigCompositionException: Could not"),
-        ("AssertionError", "AssertionError"),
-        ("Error: something", None),
-        ("AssertionError at step 3", None),
-        ("an AssertionError: in prose", None),
-        ("no error here", None),
-        ("ValueError:", None),
-        ("(AgentLoopWorkerTQ pid=7) CLOUDRL FAILED: 11 of the last 20", "11 of the last 20"),
-        ("ValueError: Unknown status: CLOUDRL FAILED: 11 of the last 20", "11 of the last 20"),
-    ],
-)  # fmt: skip
-def test_lines_that_name_an_error(line: str, error: str | None):
-    assert error_of(line) == error
 
 
 @given(st.lists(st.text() | st.integers(0, 99).map(lambda n: step_line(n, n / 7, n)), max_size=20))

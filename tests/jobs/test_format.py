@@ -1,9 +1,11 @@
 import json
 import math
+from dataclasses import asdict
 
 import pytest
 
 from cloudrl.jobs import Ended, Line, Progress, Step
+from cloudrl.jobs.causes import Cause
 from cloudrl.jobs.format import as_fields, describe, duration
 from cloudrl.transport.ray_job import JobStatus
 
@@ -35,9 +37,9 @@ def test_events_for_a_program():
     step = as_fields(Step(3, {"a": 1.5, "b": math.nan, "c": -math.inf}))
     assert step == {"event": "step", "step": 3, "metrics": {"a": 1.5, "b": None, "c": None}}
     assert as_fields(Line("text")) == {"event": "line", "text": "text"}
-    assert json.loads(json.dumps(as_fields(Ended(JobStatus.FAILED, "m", "KeyError: 1")))) == {
+    assert json.loads(json.dumps(as_fields(Ended(JobStatus.FAILED, "m", Cause("KeyError: 1", rank=1))))) == {
         "event": "ended",
         "status": "FAILED",
         "message": "m",
-        "first_error": "KeyError: 1",
+        "cause": {**asdict(Cause("KeyError: 1", rank=1)), "lines": [], "elsewhere": []},
     }

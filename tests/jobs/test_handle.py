@@ -129,16 +129,35 @@ def test_the_verbs_of_a_future(cluster: FakeCluster, connection: Connection):
     assert job.exception() is None
 
 
-def test_waiting_for_a_failure_names_the_first_error(cluster: FakeCluster, connection: Connection):
+def test_waiting_for_a_failure_names_its_first_cause(cluster: FakeCluster, connection: Connection):
     log = b"Traceback:\nKeyError: 'a'\nTraceback:\nray.exceptions.ActorDiedError: died\n"
     cluster.add("run", log)
     cluster.end("run", "FAILED", "Job entrypoint command failed with exit code 1, last available logs: ...")
-    with pytest.raises(JobFailed, match=r"job run ended as FAILED: its first error was KeyError: 'a'") as caught:
+    with pytest.raises(JobFailed, match=r"job run ended as FAILED: KeyError: 'a' \(rank 0, driver\)") as caught:
         find_job(connection, "run").result()
     assert str(find_job(connection, "run").exception()) == str(caught.value)
     assert find_job(connection, "run").wait() is JobStatus.FAILED
     place = "lab" if connection.cluster_id else connection.ray_url.removeprefix("http://")
-    assert caught.value.hint == f"The whole log: cloudrl jobs logs ray://{place}/run"
+    assert caught.value.hint == f"More of it: cloudrl why ray://{place}/run"
+
+
+def test_the_first_cause_of_a_failure_over_all_nodes(cluster: FakeCluster, connection: Connection):
+    """By Ray's state, in which the job is found by its own id, and the last words of the process that died."""
+    cluster.add("run", b"ray.exceptions.ActorDiedError: died\n", "FAILED")
+    at, worker = "f4a49f9ed5b5d6f210.0.0.2", {"worker_id": "w1", "pid": 7, "exit_type": "SYSTEM_ERROR"}
+    cluster.actors = [{"actor_id": "a", "class_name": "Rank", "name": "Rank_1", "pid": 7, "node_id": at}]
+    cluster.workers = [{**worker, "node_id": at, "exit_detail": "End of file. Some", "end_time_ms": 5}]
+    cluster.logs[at, "worker-w1-01000000-7.err"] = b"x\ntorch.OutOfMemoryError: CUDA out of memory. Tried\n"
+    job = find_job(connection, "run")
+    cause = job.cause()
+    assert (cause.rank, cause.process, cause.signature) == (1, "Rank_1 (pid 7)", "gpu-memory")
+    with pytest.raises(
+        JobFailed, match=r"OutOfMemoryError: CUDA out of memory. Tried \(rank 1, Rank_1 \(pid 7\)\)\nA GPU"
+    ) as caught:
+        job.result()
+    assert caught.value.hint.startswith("Fewer tokens at once")
+    cluster.end("run", "STOPPED")
+    assert find_job(connection, "run").cause() is None
 
 
 def test_waiting_for_a_failure_without_any_error(cluster: FakeCluster, connection: Connection):

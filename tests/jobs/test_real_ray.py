@@ -202,7 +202,7 @@ def test_why_the_bytes_are_read_and_not_the_text(connection: Connection, job: Jo
 
 def test_a_failed_job(connection: Connection, folder: Path):
     job = submit(connection, JOB, options(folder, overrides={"+fail": 1}))
-    with pytest.raises(JobFailed, match="ended as FAILED: its first error was KeyError: 'first'"):
+    with pytest.raises(JobFailed, match="ended as FAILED: KeyError: 'first' \\(rank 0, driver\\)"):
         job.result()
     assert job.status().driver_exit_code == 1
 

@@ -3,5 +3,5 @@
 from cloudrl.jobs.causes.cause import Cause as Cause
 from cloudrl.jobs.causes.cause import Sighting as Sighting
 from cloudrl.jobs.causes.evidence import Evidence as Evidence
-from cloudrl.jobs.causes.evidence import LogFile as LogFile
+from cloudrl.jobs.causes.evidence import LogTail as LogTail
 from cloudrl.jobs.causes.finder import find_cause as find_cause

@@ -39,6 +39,11 @@ class Cause:
     lines: tuple[str, ...] = ()
     elsewhere: tuple[Sighting, ...] = ()
 
+    def __str__(self) -> str:
+        """The error, its place, and what it means."""
+        place = f" ({self.where})" if self.where else ""
+        return f"{self.error}{place}" + (f"\n{self.meaning}" if self.meaning else "")
+
     @property
     def where(self) -> str:
         """For example `rank 1, WorkerDict_0:1 (pid 4242)`; "" where nothing is known."""

@@ -1,16 +1,18 @@
-"""What is known of a failed job: rows of Ray's state API, and lines of logs."""
+"""What is known of a failed job: Ray's state, and the ends of logs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from cloudrl.protocol.ray_state import RayState
+
 Row: TypeAlias = Mapping[str, Any]
-"""One entry of the state API with `detail=1` (Ray 2.60, util/state/common.py: TaskState, WorkerState, ...)."""
+"""One entry of Ray's state: a task, a worker, an actor or a node."""
 
 
 @dataclass(frozen=True)
-class LogFile:
-    """The end of one log.
+class LogTail:
+    """The last lines of one log.
 
     Attributes:
         name: as Ray names it: `job-driver-ID.log`, `worker-WORKER-JOB-PID.err`, `raylet.out`.
@@ -36,31 +38,28 @@ class LogFile:
         return int(pid) if self.name.startswith("worker-") and pid.isdecimal() else None
 
 
+LOST = RayState(saved_at=0.0, job={})
+
+
 @dataclass(frozen=True)
 class Evidence:
     """All that is left of a job. Any part may be missing: a dead head takes the state with it.
 
     Attributes:
-        tasks: of the job, in any order.
-        workers: of the cluster, dead or alive.
-        actors: of the job.
-        nodes: of the cluster, dead or alive.
+        state: Ray's at the job's end; `LOST` where nobody has it.
         ranks: ids of nodes -> their ranks.
         logs: of the job's processes and of the raylets.
-        driver_node: id of the node that the driver ran on.
-        ended_ms: when the job ended.
-        message: what Ray says of its end.
     """
 
-    tasks: Sequence[Row] = ()
-    workers: Sequence[Row] = ()
-    actors: Sequence[Row] = ()
-    nodes: Sequence[Row] = ()
+    state: RayState = LOST
     ranks: Mapping[str, int] = field(default_factory=dict)
-    logs: Sequence[LogFile] = ()
-    driver_node: str | None = None
-    ended_ms: float | None = None
-    message: str = ""
+    logs: Sequence[LogTail] = ()
+
+    @property
+    def ended_ms(self) -> float | None:
+        """When the job ended."""
+        ended = self.state.job.get("end_time")
+        return float(ended) if isinstance(ended, int | float) and ended else None
 
     def rank_of(self, node_id: str | None) -> int | None:
         """The rank of a node; None where it is not known."""
@@ -68,19 +67,19 @@ class Evidence:
 
     def rank_of_process(self, ip: str | None, pid: int | None) -> int | None:
         """The rank of the node with that address, else of the one whose logs have that process."""
-        at = [node.get("node_id") for node in self.nodes if ip and node.get("node_ip") == ip]
+        at = [node.get("node_id") for node in self.state.nodes if ip and node.get("node_ip") == ip]
         if len(at) == 1:
             return self.rank_of(at[0])
         ranks = {log.rank for log in self.logs if pid and log.pid == pid}
         return ranks.pop() if len(ranks) == 1 else None
 
-    def logs_of(self, worker_id: str | None, pid: int | None, rank: int | None) -> list[LogFile]:
+    def logs_of(self, worker_id: str | None, pid: int | None, rank: int | None) -> list[LogTail]:
         """What a process has written: its errors first, then its output."""
         own = [log for log in self.logs if _is_of(log, worker_id, pid, rank)]
         return sorted(own, key=lambda log: not log.name.endswith(".err"))
 
 
-def _is_of(log: LogFile, worker_id: str | None, pid: int | None, rank: int | None) -> bool:
+def _is_of(log: LogTail, worker_id: str | None, pid: int | None, rank: int | None) -> bool:
     if not log.name.startswith("worker-"):
         return False
     if worker_id:

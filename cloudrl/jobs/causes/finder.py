@@ -8,13 +8,8 @@ from dataclasses import replace
 
 from cloudrl.jobs.causes.cause import Cause, Sighting
 from cloudrl.jobs.causes.evidence import Evidence
-from cloudrl.jobs.causes.suspects import (
-    Suspect,
-    process_name,
-    suspect_of_driver,
-    suspects_of_logs,
-    suspects_of_state,
-)
+from cloudrl.jobs.causes.log_suspects import seen_by_driver, suspect_of_driver, suspects_of_logs
+from cloudrl.jobs.causes.suspects import Suspect, process_name, suspects_of_state
 
 _SAME_MOMENT_MS = 1000
 """Clocks of nodes differ by as much, and the raylet sees a dead process later than the others do."""
@@ -27,16 +22,18 @@ _END_LINES = 20
 def find_cause(evidence: Evidence) -> Cause | None:
     """What a job failed of first; None where nothing is left that says so, or only what follows from something else.
 
-    The order is that of Ray's state. What follows from another failure is never a cause; ranks that waited in vain
-    give away the one that they waited for. Within a second a process that died comes before an exception, and of
-    tasks that called each other the innermost one first. Where the state is lost, the times in the logs decide.
+    The order is that of Ray's state. What comes after the job's end is Ray tidying up. What follows from another
+    failure is never a cause; ranks that waited in vain give away the one that they waited for. Within a second a
+    process that died comes before an exception, and of tasks that called each other the innermost one first. Where the
+    state is lost, the times in the logs decide.
     """
     driver, found = suspect_of_driver(evidence), suspects_of_state(evidence)
-    found = [each for each in found or suspects_of_logs(evidence) if _at(each) <= _driver_end(evidence)]
+    end = evidence.ended_ms or math.inf
+    found = [each for each in found or suspects_of_logs(evidence) if _at(each) <= end]
     leads = [each for each in found if each.follows is None]
     if driver is not None and driver.follows is None:
         leads = _not_survived([*leads, driver], driver)
-    chosen = _first(leads) or _awaited(evidence, found + ([driver] if driver else []))
+    chosen = _first(leads) or _awaited(evidence, [*found, *filter(None, [driver])]) or seen_by_driver(evidence)
     return None if chosen is None else _cause(chosen, found)
 
 
@@ -52,19 +49,14 @@ def _not_survived(leads: Sequence[Suspect], driver: Suspect) -> list[Suspect]:
     return [each for each in leads if not _at(each) < last - _SURVIVED_MS]
 
 
-def _driver_end(evidence: Evidence) -> float:
-    """When the driver ended: all that comes later is Ray tidying up."""
-    return evidence.ended_ms if evidence.ended_ms is not None else math.inf
-
-
 def _awaited(evidence: Evidence, found: Sequence[Suspect]) -> Suspect | None:
     """The process for which others have waited in vain; without a rank where all of them have waited."""
     waited = sorted((each for each in found if each.follows == "silence"), key=_at)
     if not waited:
         return None
     ids = {each.actor_id for each in waited}
-    classes = {actor.get("class_name") for actor in evidence.actors if actor.get("actor_id") in ids}
-    for actor in evidence.actors:
+    classes = {actor.get("class_name") for actor in evidence.state.actors if actor.get("actor_id") in ids}
+    for actor in evidence.state.actors:
         if actor.get("class_name") in classes and actor.get("actor_id") not in ids:
             pid, rank = actor.get("pid"), evidence.rank_of(actor.get("node_id"))
             name = process_name(actor, "worker", pid)

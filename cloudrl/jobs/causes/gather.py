@@ -1,9 +1,12 @@
 """Evidence of a job on a cluster that is up: Ray's state, and the ends of the logs of its processes."""
 
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 
 from cloudrl.errors import CloudrlError
-from cloudrl.jobs.causes.evidence import Evidence, LogFile, Row
+from cloudrl.jobs.causes.evidence import Evidence, LogTail, Row
+from cloudrl.protocol.ray_state import KINDS, RayState
 from cloudrl.transport import Connection, RayClient
 from cloudrl.transport.log_stream import split_lines
 from cloudrl.transport.ray_job import RayJob
@@ -22,23 +25,10 @@ def gather(connection: Connection, job: RayJob, driver_log: Iterable[str]) -> Ev
         driver_log: the end of its log.
     """
     ray = connection.ray()
-    nodes = _rows(ray, "nodes")
-    of_job = {"job_id": job.job_id} if job.job_id else None
-    tasks, actors = (_rows(ray, what, **of_job) if of_job else [] for what in ("tasks", "actors"))
-    workers = [worker for worker in _rows(ray, "workers") if not worker.get("is_alive")] if of_job else []
-    ranks = ranks_of(nodes, _ranks_by_ip(connection))
-    driver = LogFile(job.log_name, ranks.get(job.driver_node_id or ""), tuple(driver_log)[-_LAST_LINES:])
-    return Evidence(
-        tasks=tasks,
-        workers=workers,
-        actors=actors,
-        nodes=nodes,
-        ranks=ranks,
-        logs=[driver, *_logs(ray, nodes, ranks, _processes(tasks, workers, actors))],
-        driver_node=job.driver_node_id,
-        ended_ms=job.end_time * 1000 if job.end_time else None,
-        message=job.message,
-    )
+    state = _state(ray, job)
+    ranks = ranks_of(state.nodes, _ranks_by_ip(connection))
+    driver = LogTail(job.log_name, ranks.get(job.driver_node_id or ""), tuple(driver_log)[-_LAST_LINES:])
+    return Evidence(state, ranks, (driver, *_logs(ray, state, ranks)))
 
 
 def ranks_of(nodes: Sequence[Row], by_ip: Mapping[str, int]) -> dict[str, int]:
@@ -61,41 +51,45 @@ def _ranks_by_ip(connection: Connection) -> dict[str, int]:
         return {}
 
 
-def _rows(ray: RayClient, what: str, **equal: str) -> list[Row]:
+def _state(ray: RayClient, job: RayJob) -> RayState:
+    """Of one job; of all nodes alone where its driver never came to Ray."""
+    kinds = KINDS if job.job_id else ("nodes",)
+    rows = {kind: _rows(ray, kind, job.job_id) for kind in kinds}
+    ended_ms = job.end_time * 1000 if job.end_time else None
+    known = {**asdict(job), "end_time": ended_ms, "runtime_env": None}
+    return RayState(saved_at=time.time(), job=known, **rows)
+
+
+def _rows(ray: RayClient, kind: str, job_id: str | None) -> tuple[Row, ...]:
     try:
-        return ray.state(what, **equal)
+        return ray.state(kind, job_id)
     except CloudrlError:
-        return []
+        return ()
 
 
-def _processes(tasks: Sequence[Row], workers: Sequence[Row], actors: Sequence[Row]) -> list[tuple[str, int]]:
+def processes(state: RayState) -> list[tuple[str, int]]:
     """Node and id of each process of the job, those that died or failed first."""
-    dead = [(row.get("node_id"), row.get("pid")) for row in workers if "INTENDED" not in str(row.get("exit_type"))]
-    failed = [(row.get("node_id"), row.get("worker_pid")) for row in tasks if row.get("state") == "FAILED"]
-    known = {(row.get("node_id"), row.get("worker_pid")) for row in tasks}
-    own = [(row.get("node_id"), row.get("pid")) for row in actors]
-    mine = [place for place in dead if place in known or place in own]
-    return [(str(node), int(pid)) for node, pid in dict.fromkeys([*mine, *failed, *own]) if node and pid]
-
-
-def _logs(
-    ray: RayClient, nodes: Sequence[Row], ranks: Mapping[str, int], processes: Sequence[tuple[str, int]]
-) -> Iterator[LogFile]:
-    alive = [str(node.get("node_id")) for node in nodes if node.get("state") == "ALIVE"]
-    names = {node: _names(ray, node) for node in alive}
-    wanted = [
-        (node, name)
-        for node, pid in processes
-        for name in names.get(node, ())
-        if name.endswith((f"-{pid}.err", f"-{pid}.out"))
+    own = [(row.get("node_id"), row.get("pid")) for row in state.actors]
+    failed = [(row.get("node_id"), row.get("worker_pid")) for row in state.tasks]
+    dead = [
+        (row.get("node_id"), row.get("pid")) for row in state.workers if "INTENDED" not in str(row.get("exit_type"))
     ]
-    for node, name in wanted[:_MOST_LOGS]:
+    first = [place for place in dead if place in {*own, *failed}]
+    return [(str(node), int(pid)) for node, pid in dict.fromkeys([*first, *failed, *own]) if node and pid]
+
+
+def _logs(ray: RayClient, state: RayState, ranks: Mapping[str, int]) -> Iterator[LogTail]:
+    wanted = processes(state)
+    names = {node: _names(ray, node) for node in dict.fromkeys(node for node, _ in wanted)}
+    files = [
+        (node, name) for node, pid in wanted for name in names[node] if name.endswith((f"-{pid}.err", f"-{pid}.out"))
+    ]
+    for node, name in files[:_MOST_LOGS]:
         try:
             with ray.open_log(node, name, follow=False, last_lines=_LAST_LINES) as response:
-                lines = tuple(split_lines([response.stream.read()]))
+                yield LogTail(name, ranks.get(node), tuple(split_lines([response.stream.read()])))
         except CloudrlError:
             continue
-        yield LogFile(name, ranks.get(node), lines)
 
 
 def _names(ray: RayClient, node_id: str) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Whatever went wrong, one suspect each: failed tasks, dead processes, lost nodes, and the driver's own end."""
+"""Whatever went wrong by Ray's state, one suspect each: failed tasks, dead processes, lost nodes."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from cloudrl.jobs.causes.evidence import Evidence, LogFile, Row
+from cloudrl.jobs.causes.evidence import Evidence, Row
 from cloudrl.jobs.causes.signatures import Signature, recognise
-from cloudrl.jobs.causes.times import stamped_ms
-from cloudrl.jobs.causes.tracebacks import Traceback, error_of, innermost, last_failure
+from cloudrl.jobs.causes.tracebacks import Traceback, error_of, innermost
 from cloudrl.verl.metrics import plain
 
 _RAISED = "TASK_EXECUTION_EXCEPTION"
@@ -18,7 +17,7 @@ _CRASHES = ("SYSTEM_ERROR", "NODE_OUT_OF_MEMORY", "USER_ERROR")
 _NEVER_STARTED = ("runtime_env_failed_context", "actor_unschedulable_context")
 _GUESSES = " Some common causes include"
 _POOLED = re.compile(r"\w{6}([A-Za-z]+_\d+:\d+)")
-_END_LINES, _MOST_LINES = 60, 40
+END_LINES, MOST_LINES = 60, 40
 
 
 @dataclass(frozen=True)
@@ -62,22 +61,6 @@ def suspects_of_state(evidence: Evidence) -> list[Suspect]:
     return [*_tasks(evidence), *_workers(evidence), *_nodes(evidence), *_never_started(evidence)]
 
 
-def suspects_of_logs(evidence: Evidence) -> list[Suspect]:
-    """The same for a job whose state is lost: the first failure in the log of each process."""
-    logs = [log for log in evidence.logs if not log.is_driver]
-    return [found for log in logs if (found := _first_in(log)) is not None]
-
-
-def suspect_of_driver(evidence: Evidence) -> Suspect | None:
-    """What the driver ended with: an error of its own, or one that it got from a task."""
-    for log in filter(lambda each: each.is_driver, evidence.logs):
-        own = [line for line in log.lines if plain(line) == line or "pid=" not in line]
-        text = "\n".join(last_failure(own) or own[-_END_LINES:])
-        if (found := _of_driver(text, evidence, log.rank)) is not None:
-            return found
-    return _of_driver(evidence.message, evidence, evidence.rank_of(evidence.driver_node))
-
-
 def process_name(actor: Row | None, fallback: str, pid: object) -> str:
     """For example `WorkerDict_0:1 (pid 42)`: verl's names begin with six letters of a pool that say nothing."""
     name = str((actor or {}).get("name") or "")
@@ -87,30 +70,29 @@ def process_name(actor: Row | None, fallback: str, pid: object) -> str:
 
 
 def _tasks(evidence: Evidence) -> Iterator[Suspect]:
-    """Tasks that have raised, and not those that Ray has ended, nor those that a later attempt has finished."""
-    by_id = {task.get("task_id"): task for task in evidence.tasks}
-    finished = {task.get("task_id") for task in evidence.tasks if task.get("state") == "FINISHED"}
-    for task in evidence.tasks:
-        if (task.get("state"), task.get("error_type")) != ("FAILED", _RAISED) or task.get("task_id") in finished:
+    """Tasks that have raised, and not those that Ray has ended."""
+    by_id = {task.get("task_id"): task for task in evidence.state.tasks}
+    for task in evidence.state.tasks:
+        if task.get("error_type") != _RAISED:
             continue
         trace = innermost(str(task.get("error_message") or ""))
         name, depth = str(task.get("name") or "task"), _depth(task, by_id)
-        yield _raised(evidence, trace, task, name, at_ms=_ms(task.get("end_time_ms")), depth=depth)
+        yield raised(evidence, trace, task, name, at_ms=_ms(task.get("end_time_ms")), depth=depth)
 
 
-def _raised(
+def raised(
     evidence: Evidence, trace: Traceback, task: Row, name: str, *, at_ms: float | None, depth: int = 0
 ) -> Suspect:
     """An exception, in the process that its traceback names; else in that of the task."""
     actor_id = trace.actor_id or task.get("actor_id")
-    actor = next((each for each in evidence.actors if actor_id and each.get("actor_id") == actor_id), None)
+    actor = next((each for each in evidence.state.actors if actor_id and each.get("actor_id") == actor_id), None)
     pid = trace.pid or (actor or {}).get("pid") or task.get("worker_pid")
     place = (actor or {}).get("node_id") or task.get("node_id")
     rank = evidence.rank_of(place)
     signature = recognise("\n".join(trace.lines))
     return Suspect(
-        error=trace.error or _line_of(signature, trace.lines),
-        lines=trace.lines[-_MOST_LINES:],
+        error=trace.error or line_of(signature, trace.lines),
+        lines=trace.lines[-MOST_LINES:],
         at_ms=at_ms,
         rank=rank if rank is not None else evidence.rank_of_process(trace.ip, pid),
         process=process_name(actor, trace.task or name, pid),
@@ -122,9 +104,9 @@ def _raised(
 
 def _workers(evidence: Evidence) -> Iterator[Suspect]:
     """Dead processes of the job; those that Ray ended on purpose, and the driver, have no part in it."""
-    of_tasks = {task.get("worker_id") for task in evidence.tasks}
-    actors = {(actor.get("node_id"), actor.get("pid")): actor for actor in evidence.actors}
-    for worker in evidence.workers:
+    of_tasks = {task.get("worker_id") for task in evidence.state.tasks}
+    actors = {(actor.get("node_id"), actor.get("pid")): actor for actor in evidence.state.actors}
+    for worker in evidence.state.workers:
         actor = actors.get((worker.get("node_id"), worker.get("pid")))
         is_ours = actor is not None or worker.get("worker_id") in of_tasks
         if worker.get("exit_type") in _CRASHES and worker.get("worker_type") != "DRIVER" and is_ours:
@@ -136,12 +118,12 @@ def _crash(evidence: Evidence, worker: Row, actor: Row | None) -> Suspect:
     pid, rank = worker.get("pid"), evidence.rank_of(worker.get("node_id"))
     detail = str(worker.get("exit_detail") or worker.get("exit_type"))
     logs = evidence.logs_of(str(worker.get("worker_id") or ""), pid, rank)
-    end = tuple(plain(line) for log in logs for line in log.lines[-_END_LINES:] if line.strip())
+    end = tuple(plain(line) for log in logs for line in log.lines[-END_LINES:] if line.strip())
     own = recognise("\n".join(end))
     said = next(filter(None, map(error_of, reversed(end))), None)
     return Suspect(
-        error=_line_of(own, end) if own else said or detail.partition(_GUESSES)[0],
-        lines=(*end[-_MOST_LINES:], *detail.splitlines()),
+        error=line_of(own, end) if own else said or detail.partition(_GUESSES)[0],
+        lines=(*end[-MOST_LINES:], *detail.splitlines()),
         at_ms=_ms(worker.get("end_time_ms")),
         rank=rank,
         process=process_name(actor, "worker", pid),
@@ -153,7 +135,7 @@ def _crash(evidence: Evidence, worker: Row, actor: Row | None) -> Suspect:
 
 def _nodes(evidence: Evidence) -> Iterator[Suspect]:
     """Nodes that Ray has lost; one that was drained has ended as it was told to."""
-    for node in evidence.nodes:
+    for node in evidence.state.nodes:
         reason = str(node.get("state_message") or "no reason given")
         if node.get("state") == "DEAD" and not reason.startswith("Expected"):
             text = f"the node has died: {reason}"
@@ -163,49 +145,14 @@ def _nodes(evidence: Evidence) -> Iterator[Suspect]:
 
 def _never_started(evidence: Evidence) -> Iterator[Suspect]:
     """Actors without a process: their environment could not be made, or no node has what they ask for."""
-    for actor in evidence.actors:
+    for actor in evidence.state.actors:
         for kind, context in (actor.get("death_cause") or {}).items():
             if kind in _NEVER_STARTED:
                 trace = innermost(str((context or {}).get("error_message") or kind))
-                yield _raised(evidence, trace, actor, "actor", at_ms=_ms(actor.get("end_time_ms")))
+                yield raised(evidence, trace, actor, "actor", at_ms=_ms(actor.get("end_time_ms")))
 
 
-def _of_driver(text: str, evidence: Evidence, rank: int | None) -> Suspect | None:
-    trace = innermost(text)
-    if trace.error is None and recognise("\n".join(trace.lines)) is None:
-        return None
-    if trace.pid or trace.actor_id:
-        return _raised(evidence, trace, {}, "task", at_ms=evidence.ended_ms)
-    signature = recognise("\n".join(trace.lines))
-    error = trace.error or _line_of(signature, trace.lines)
-    return Suspect(error, trace.lines[-_MOST_LINES:], evidence.ended_ms, rank, "driver", signature=signature)
-
-
-def _first_in(log: LogFile) -> Suspect | None:
-    """The first failure that may be a cause; else the first that follows from another one's."""
-    found = [each for at, line in enumerate(log.lines) if (each := _at(log, at, plain(line))) is not None]
-    return next((each for each in found if each.follows is None), found[0] if found else None)
-
-
-def _at(log: LogFile, at: int, line: str) -> Suspect | None:
-    error, signature = error_of(line), recognise(line)
-    if error is None and signature is None:
-        return None
-    block = last_failure(log.lines[max(0, at - _MOST_LINES) : at + 1]) if error else ()
-    lines = tuple(map(plain, block or log.lines[max(0, at - 5) : at + 5]))
-    pid = log.name.rpartition(".")[0].rpartition("-")[2]
-    return Suspect(
-        error=error or line.strip(),
-        lines=lines[-_MOST_LINES:],
-        at_ms=stamped_ms(log.lines, at) or log.modified_ms,
-        rank=log.rank,
-        process="raylet" if log.name.startswith("raylet") else f"worker (pid {pid})",
-        crashed=error is None,
-        signature=signature or recognise("\n".join(lines)),
-    )
-
-
-def _line_of(signature: Signature | None, lines: Sequence[str]) -> str:
+def line_of(signature: Signature | None, lines: Sequence[str]) -> str:
     """The line that a signature has found; the last one where it is found in none alone."""
     found = (line.strip() for line in lines if signature is not None and signature.pattern.search(line))
     return next(found, lines[-1].strip() if lines else "no reason given")

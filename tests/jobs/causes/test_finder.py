@@ -1,9 +1,10 @@
 """The first root cause, of evidence as small as it can be. What a real Ray gives is in `test_recordings.py`."""
 
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import Any
 
-from cloudrl.jobs.causes import Evidence, LogFile, find_cause
+from cloudrl.jobs.causes import Cause, Evidence, LogTail, find_cause
+from cloudrl.protocol.ray_state import RayState
 
 NODES = {"n0": 0, "n1": 1}
 BOOM = 'User exception:\nTraceback (most recent call last):\n  File "/job/a.py", line 1, in f\nValueError: boom'
@@ -24,63 +25,61 @@ def actor(name: str, pid: int, node: str = "n0", class_name: str = "Rank") -> di
     return {"actor_id": f"{pid:032x}", "class_name": class_name, "name": name, "pid": pid, "node_id": node}
 
 
+def find(logs: Sequence[LogTail] = (), *, job: dict[str, Any] | None = None, **rows: Sequence[Any]) -> Cause | None:
+    state = RayState(saved_at=0.0, job=job or {}, **{kind: tuple(given) for kind, given in rows.items()})
+    return find_cause(Evidence(state, NODES, logs))
+
+
 def test_nothing_is_known():
     assert find_cause(Evidence()) is None
 
 
 def test_the_earliest_and_not_the_first_in_the_list():
-    found = find_cause(Evidence(tasks=[task("late", 9000), task("early", 5000, node_id="n0")], ranks=NODES))
+    found = find(tasks=[task("late", 9000), task("early", 5000, node_id="n0")])
     assert (found.error, found.rank, found.at) == ("ValueError: boom", 0, 5.0)
     assert found.process == "early (pid 7)"
 
 
 def test_a_process_that_died_within_the_second_comes_before_an_exception():
-    held = Evidence(tasks=[task("a", 5000)], workers=[worker(3, 5900)], actors=[actor("", 3)], ranks=NODES)
-    found = find_cause(held)
+    held = {"tasks": [task("a", 5000)], "actors": [actor("", 3)]}
+    found = find(**held, workers=[worker(3, 5900)])
     assert (found.process, found.signature) == ("Rank (pid 3)", "process-killed")
     assert found.error == "Worker unexpectedly exits with a connection error code 2. End of file."
     assert [(each.error, each.rank) for each in found.elsewhere] == [("ValueError: boom", 1)]
-    later = replace(held, workers=[worker(3, 6100)])
-    assert find_cause(later).error == "ValueError: boom"
+    assert find(**held, workers=[worker(3, 6100)]).error == "ValueError: boom"
 
 
 def test_a_process_that_ray_ended_and_one_of_another_job_are_no_cause():
     ended = [worker(3, 1000, "INTENDED_SYSTEM_EXIT"), worker(4, 1000), worker(5, 1000, worker_type="DRIVER")]
-    held = Evidence(tasks=[task("a", 5000)], workers=ended, actors=[actor("", 3), actor("", 5)], ranks=NODES)
-    assert find_cause(held).error == "ValueError: boom"
+    found = find(tasks=[task("a", 5000)], workers=ended, actors=[actor("", 3), actor("", 5)])
+    assert found.error == "ValueError: boom"
 
 
 def test_the_innermost_of_tasks_that_called_each_other():
     outer = task("outer", 5000, node_id="n0")
     inner = task("inner", 5000, parent_task_id="outer")
-    found = find_cause(Evidence(tasks=[outer, inner], ranks=NODES))
+    found = find(tasks=[outer, inner])
     assert found.process == "inner (pid 7)"
     assert found.elsewhere == (), "a repetition of the same error is no other sighting"
 
 
-def test_an_attempt_that_was_repeated_with_success_is_no_cause():
-    retried = [task("a", 1000), task("a", 2000, state="FINISHED"), task("b", 5000, BOOM.replace("boom", "real"))]
-    assert find_cause(Evidence(tasks=retried)).error == "ValueError: real"
-
-
 def test_what_comes_after_the_drivers_end_is_no_cause():
-    assert find_cause(Evidence(tasks=[task("a", 5000)], ended_ms=4000)) is None
+    assert find(tasks=[task("a", 5000)], job={"end_time": 4000}) is None
 
 
 def test_an_error_that_the_driver_survived_is_no_cause():
-    log = LogFile("job-driver-x.log", 0, tuple(BOOM.replace("boom", "real").splitlines()))
-    held = Evidence(tasks=[task("tried", 1000)], ranks=NODES, logs=[log], ended_ms=500_000)
-    found = find_cause(held)
+    log = LogTail("job-driver-x.log", 0, tuple(BOOM.replace("boom", "real").splitlines()))
+    job = {"end_time": 500_000}
+    found = find([log], tasks=[task("tried", 1000)], job=job)
     assert (found.error, found.process, found.rank) == ("ValueError: real", "driver", 0)
-    just_before = replace(held, tasks=[task("tried", 499_000)])
-    assert find_cause(just_before).error == "ValueError: boom"
+    assert find([log], tasks=[task("tried", 499_000)], job=job).error == "ValueError: boom"
 
 
 def test_followers_alone_are_no_cause():
     died = "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task."
     engine = "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue."
     told = "on error code 2. End of file. Some common causes include: (1) connection error code 2. End of file."
-    assert find_cause(Evidence(tasks=[task("a", 1, died), task("b", 2, engine), task("c", 3, told)])) is None
+    assert find(tasks=[task("a", 1, died), task("b", 2, engine), task("c", 3, told)]) is None
 
 
 def test_the_rank_that_was_silent():
@@ -91,39 +90,39 @@ def test_the_rank_that_was_silent():
         actor("", 3, class_name="Other"),
     ]
     waited = task("train", 9000, late, actor_id=f"{1:032x}", node_id="n0", worker_pid=1)
-    log = LogFile("worker-x-01000000-2.err", 1, ("loading rows", "waiting for a lock"))
-    found = find_cause(Evidence(tasks=[waited], actors=actors, ranks=NODES, logs=[log]))
+    log = LogTail("worker-x-01000000-2.err", 1, ("loading rows", "waiting for a lock"))
+    found = find([log], tasks=[waited], actors=actors)
     assert (found.rank, found.process, found.signature) == (1, "WorkerDict_0:1 (pid 2)", "collective-timeout")
     assert found.lines[-1] == "waiting for a lock"
     assert "did not come" in found.error
     both = [waited, task("train2", 9001, late, actor_id=f"{2:032x}")]
-    found = find_cause(Evidence(tasks=both, actors=actors, ranks=NODES))
+    found = find(tasks=both, actors=actors)
     assert (found.rank, found.process, found.signature) == (None, "", "collective-timeout")
 
 
 def test_a_dead_process_in_its_own_last_words():
-    log = LogFile(
+    log = LogTail(
         "worker-w3-01000000-3.err", 0, (":job_id:01000000", "Fatal Python error: Segmentation fault", "", "x")
     )
-    found = find_cause(Evidence(workers=[worker(3, 1000)], actors=[actor("", 3)], ranks=NODES, logs=[log]))
+    found = find([log], workers=[worker(3, 1000)], actors=[actor("", 3)])
     assert (found.error, found.signature) == ("Fatal Python error: Segmentation fault", "segmentation-fault")
 
 
 def test_a_node_that_is_lost():
     reason = "Unexpected termination: health check failed due to missing too many heartbeats"
     node = {"node_id": "n1", "state": "DEAD", "state_message": reason, "end_time_ms": 1000}
-    found = find_cause(Evidence(nodes=[node], ranks=NODES))
+    found = find(nodes=[node])
     assert (found.rank, found.signature) == (1, "node-lost")
-    assert find_cause(Evidence(nodes=[{**node, "state_message": "Expected termination: received SIGTERM"}])) is None
+    assert find(nodes=[{**node, "state_message": "Expected termination: received SIGTERM"}]) is None
 
 
 def test_times_in_the_logs_where_the_state_is_lost():
-    late = LogFile(
+    late = LogTail(
         "worker-a-01-1.err", 0, ("2026-11-23 09:30:05,000 INFO x", "RuntimeError: Connection closed by peer")
     )
-    early = LogFile("worker-b-01-2.err", 1, ("2026-11-23 09:30:04,000 INFO x", *BOOM.splitlines()))
-    undated = LogFile("worker-c-01-3.err", 1, ("KeyError: 'later'",), modified_ms=1795426300000.0)
-    found = find_cause(Evidence(logs=[late, undated, early]))
+    early = LogTail("worker-b-01-2.err", 1, ("2026-11-23 09:30:04,000 INFO x", *BOOM.splitlines()))
+    undated = LogTail("worker-c-01-3.err", 1, ("KeyError: 'later'",), modified_ms=1795426300000.0)
+    found = find([late, undated, early])
     assert (found.error, found.rank, found.process) == ("ValueError: boom", 1, "worker (pid 2)")
     assert [each.error for each in found.elsewhere] == ["RuntimeError: Connection closed by peer"]
 
@@ -136,8 +135,6 @@ def test_rays_own_frames_are_cut():
         '  File "python/ray/_raylet.pyx", line 2, in execute_task\n    outputs = f()\n    ^^^^^^^\n'
         '  File "/job/a.py", line 3, in train\n    f()\n    ^^^\nValueError: boom'
     )
-    found = find_cause(
-        Evidence(tasks=[task("outer", 1, text)], nodes=[{"node_id": "n1", "node_ip": "10.0.0.2"}], ranks=NODES)
-    )
+    found = find(tasks=[task("outer", 1, text)], nodes=[{"node_id": "n1", "node_ip": "10.0.0.2"}])
     assert found.lines == ('  File "/job/a.py", line 3, in train', "    f()", "ValueError: boom")
     assert found.process == "Rank.train (pid 7)"

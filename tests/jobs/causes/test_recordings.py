@@ -6,6 +6,7 @@ import pytest
 from recordings import FOLDER, load
 
 from cloudrl.jobs.causes import find_cause
+from cloudrl.protocol.ray_state import KINDS
 
 CAUSES = {
     # recording: rank, process without its id, signature, how the error begins
@@ -30,5 +31,5 @@ def test_the_first_cause(name: str):
 @pytest.mark.parametrize("name", CAUSES)
 def test_the_order_of_rows_changes_nothing(name: str):
     held = load(name)
-    turned = replace(held, tasks=held.tasks[::-1], workers=held.workers[::-1], actors=held.actors[::-1])
-    assert find_cause(turned) == find_cause(held)
+    turned = {kind: getattr(held.state, kind)[::-1] for kind in KINDS}
+    assert find_cause(replace(held, state=replace(held.state, **turned))) == find_cause(held)

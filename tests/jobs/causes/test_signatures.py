@@ -5,7 +5,10 @@ import time
 from collections import Counter
 
 import pytest
+import typer
+from typed_command import Run
 
+from cloudrl.cli.main import COMMANDS
 from cloudrl.jobs.causes.signatures import Signature, recognise, signatures
 
 ROWS = signatures()
@@ -27,6 +30,16 @@ def test_names_stand_once():
 @pytest.mark.parametrize("row", [row for row in ROWS if row.follows != "peer"], ids=lambda row: row.name)
 def test_a_remedy_holds_a_command_or_an_override(row: Signature):
     assert re.search(r"cloudrl \w+|--\w+|\S+=\S+|dmesg|\+KEY", row.remedy)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_the_commands_and_options_of_a_remedy_are_there(row: Signature, run: Run):
+    named = re.findall(r"\bcloudrl ([a-z]+)(?: ([a-z]+)\b)?", row.remedy)
+    for noun, verb in named:
+        words = [noun, verb] if verb and isinstance(COMMANDS[noun], typer.Typer) else [noun]
+        assert run(*words, "--help", address="").code == 0, words
+    options = run("submit", "--help", address="").out + run("up", "--help", address="").out
+    assert [each for each in re.findall(r"--[a-z][a-z-]+", row.remedy) if each not in options] == []
 
 
 @pytest.mark.parametrize("text", ["a" * 10**6, "File " * 10**5, "[Errno 28" * 10**5, "placement group " * 10**5])

@@ -1,0 +1,55 @@
+"""`cloudrl why`, as it is typed, against the stand-in cluster."""
+
+import json
+
+import pytest
+from fake_cluster import FakeCluster
+from typed_command import Run
+
+pytestmark = pytest.mark.io
+
+HEAD, OTHER = "f4a49f9ed5b5d6f210.0.0.1", "f4a49f9ed5b5d6f210.0.0.2"
+HOSTILE = "ValueError: \x1b]0;pwned\x07 \x1b[31m\u202edoc.exe <script>alert(1)</script>"
+
+
+def task(name: str, error: str, at: int, node: str) -> dict[str, object]:
+    text = f'User exception:\n  File "/job/reward.py", line 3, in compute_score\n    {name}()\n{error}'
+    row = {"task_id": name, "name": name, "state": "FAILED", "error_type": "TASK_EXECUTION_EXCEPTION"}
+    return {**row, "error_message": text, "end_time_ms": at, "node_id": node, "worker_pid": 7}
+
+
+def test_the_first_cause(cluster: FakeCluster, run: Run):
+    cluster.add("one", b"", "FAILED")
+    cluster.tasks = [task("late", "KeyError: 2", 1500, HEAD), task("early", HOSTILE, 1000, OTHER)]
+    code, out, err = run("why", "one")
+    assert code == 0
+    assert "on rank 1, early (pid 7)\nThe reward function has raised. [reward-fails]\n" in out
+    assert '  File "/job/reward.py", line 3, in compute_score\n' in out
+    assert "In the same second:" in err
+    assert "rank 0, late (pid 7): KeyError: 2" in err
+    assert "--reward ./FILE.py" in err
+    assert not set("\x1b\x07\u202e") & set(out + err)
+
+
+def test_for_a_program(cluster: FakeCluster, run: Run):
+    cluster.add("one", b"", "FAILED")
+    cluster.tasks = [task("early", HOSTILE, 1000, OTHER)]
+    code, out, _ = run("why", "--json")
+    told = json.loads(out)
+    assert (code, told["submission_id"], told["status"]) == (0, "one", "FAILED")
+    assert told["cause"].items() >= {"rank": 1, "at": 1.0, "signature": "reward-fails", "elsewhere": []}.items()
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        ("FAILED", "one failed, and neither Ray's state nor its log says why"),
+        ("SUCCEEDED", "one has not failed: SUCCEEDED"),
+    ],
+)
+def test_where_there_is_no_cause(cluster: FakeCluster, run: Run, status: str, said: str):
+    cluster.add("one", b"step:1\n", status)
+    code, out, err = run("why", "one")
+    assert (code, out) == (0, "")
+    assert said in err
+    assert json.loads(run("why", "one", "--json")[1])["cause"] is None
