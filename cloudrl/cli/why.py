@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from datetime import datetime
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 from cloudrl.cli import _output
-from cloudrl.cli._options import AddressOption, ClusterOption, JsonOption
+from cloudrl.cli._options import AddressOption, ClusterOption, JsonOption, option
 from cloudrl.cli.jobs import JobArgument
 
 if TYPE_CHECKING:
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 
 def why(
     job_id: JobArgument = None,
+    kept: Annotated[
+        Path | None, option("DIR", "Folder of checkpoints that a cluster which is gone kept its logs in.", "--from")
+    ] = None,
     as_json: JsonOption = False,
     cluster: ClusterOption = None,
     address: AddressOption = None,
@@ -24,21 +28,19 @@ def why(
 
     What only follows from it is left out, such as the time-outs of the other ranks.
     """
-    from cloudrl.sdk.find import find_job
-    from cloudrl.transport.ray_job import JobStatus
+    from cloudrl.sdk.failures import why as find_out
 
-    job = find_job(job_id, cluster, address)
-    status, cause = job.status().status, job.cause()
+    failure = find_out(job_id, cluster, address, kept)
     if as_json:
-        fields = {"submission_id": job.submission_id, "status": str(status), "cause": asdict(cause) if cause else None}
+        fields = {key: value for key, value in asdict(failure).items() if key != "log_command"}
         _output.as_json(fields)
-    elif cause is not None:
-        _show(cause)
-    elif status is JobStatus.FAILED:
-        _output.note(f"{job.submission_id} failed, and neither Ray's state nor its log says why")
-        _output.hint(f"cloudrl jobs logs {job.url}")
+    elif failure.cause is not None:
+        _show(failure.cause)
+    elif failure.status in ("FAILED", None):
+        _output.note(f"nothing says why {failure.submission_id} ended")
+        _output.hint(failure.log_command)
     else:
-        _output.note(f"{job.submission_id} has not failed: {status}")
+        _output.note(f"{failure.submission_id} has not failed: {failure.status}")
 
 
 def _show(cause: Cause) -> None:

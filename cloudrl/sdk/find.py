@@ -21,7 +21,8 @@ from cloudrl.sdk.running import RunningCluster, attach, connect
 
 PLAIN_URL = "http://localhost:8265"
 _LOOPBACK = ("127.0.0.1", "localhost")
-_JOB_URL = re.compile(r"ray(?P<secure>\+https)?://(?P<place>.+)/(?P<id>[^/]+)")
+JOB_URL = re.compile(r"ray(?P<secure>\+https)?://(?P<place>.+)/(?P<id>[^/]+)")
+"""What `JobHandle.url` gives."""
 
 
 def find(
@@ -132,7 +133,7 @@ def find_job(job_id: str | None = None, name: str | None = None, address: str | 
     """
     if job_id is None:
         return newest_job(find(name, address).connection)
-    if (url := _JOB_URL.fullmatch(job_id)) is not None:
+    if (url := JOB_URL.fullmatch(job_id)) is not None:
         job_id, place = url["id"], url["place"]
         if name is None and address is None:  # one of ours, also one that is over or another user's, or any Ray
             name = _name_at(place) if {":", "."} & set(place) else place

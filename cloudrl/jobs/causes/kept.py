@@ -1,0 +1,71 @@
+"""Evidence of a job from the archive of a run's logs, for a cluster that is gone."""
+
+from collections import deque
+from collections.abc import Iterator
+
+from cloudrl.errors import InputError
+from cloudrl.jobs.archive import Archive, LogFile
+from cloudrl.jobs.causes.evidence import LOST, Evidence, LogTail
+from cloudrl.protocol.ray_state import RayState
+from cloudrl.saves.archive import driver_log, state_file
+
+_LAST_LINES = 1000
+_WORKER = "logs/worker-"
+
+
+def kept_evidence(archive: Archive, job: str) -> Evidence:
+    """What is kept of a job, by its submission id.
+
+    Raises:
+        InputError: nothing is.
+    """
+    state, files = archive.state(job), [each for each in archive.files if each.path in _files_of(job)]
+    if not files:
+        raise InputError(f"nothing of job {job!r} is kept in {archive.source.name}")
+    newest = max(files, key=lambda each: each.modified_at)
+    session = archive.of(newest.run, session=newest.session)
+    logs = tuple(_tail(archive, each) for each in session if each.path == driver_log(job) or _is_wanted(each, state))
+    return Evidence(state or LOST, dict(_ranks(state or LOST, session)), logs)
+
+
+def newest_kept_job(archive: Archive) -> str:
+    """The submission id of the job of which something was kept last.
+
+    Raises:
+        InputError: nothing is kept of any.
+    """
+    before, after = driver_log("|").split("|")
+    drivers = [each for each in archive.files if each.path.startswith(before) and each.path.endswith(after)]
+    if not drivers:
+        raise InputError(f"no job's log is kept in {archive.source.name}")
+    return max(drivers, key=lambda each: each.modified_at).path.removeprefix(before).removesuffix(after)
+
+
+def _files_of(job: str) -> tuple[str, str]:
+    return driver_log(job), state_file(job)
+
+
+def _is_wanted(file: LogFile, state: RayState | None) -> bool:
+    """Logs of the job's processes; of all workers of that session where the state is lost."""
+    if not file.path.startswith(_WORKER):
+        return False
+    pids = {row.get(key) for row in (*state.tasks, *state.actors) for key in ("worker_pid", "pid")} if state else ()
+    return state is None or _pid(file) in pids
+
+
+def _pid(file: LogFile) -> int | None:
+    return LogTail(file.path.rpartition("/")[2], file.rank, ()).pid
+
+
+def _tail(archive: Archive, file: LogFile) -> LogTail:
+    lines = tuple(deque(archive.lines(file), maxlen=_LAST_LINES))
+    return LogTail(file.path.rpartition("/")[2], file.rank, lines, file.modified_at * 1000)
+
+
+def _ranks(state: RayState, files: tuple[LogFile, ...]) -> Iterator[tuple[str, int]]:
+    """Ids of nodes and their ranks: a worker's log lies below the rank of its node, and the head is rank 0."""
+    by_worker = {each.path.removeprefix(_WORKER).partition("-")[0]: each.rank for each in files}
+    for row in (*state.tasks, *state.workers):
+        if row.get("node_id") and (rank := by_worker.get(row.get("worker_id"))) is not None:
+            yield row["node_id"], rank
+    yield from ((node["node_id"], 0) for node in state.nodes if node.get("is_head_node"))

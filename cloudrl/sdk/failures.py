@@ -1,0 +1,77 @@
+"""Why a job failed, on a cluster that is up or from what is kept of one that is gone."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from cloudrl.errors import CloudrlError
+from cloudrl.jobs.archive import Archive, FolderArchive
+from cloudrl.jobs.causes import Cause, find_cause
+from cloudrl.jobs.causes.kept import kept_evidence, newest_kept_job
+from cloudrl.sdk.find import JOB_URL, find_job, look, only_cluster
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The end of a job.
+
+    Attributes:
+        submission_id: the job's.
+        status: Ray's word for it; None where only its logs are left.
+        cause: None where it has not failed, or nothing says why.
+        log_command: what prints its log.
+    """
+
+    submission_id: str
+    status: str | None
+    cause: Cause | None
+    log_command: str
+
+
+def why(
+    job_id: str | None = None, name: str | None = None, address: str | None = None, folder: Path | None = None
+) -> Failure:
+    """The first root cause of a job's failure.
+
+    Args:
+        job_id: its submission id or `ray://` URL; None for the newest one.
+        name: its cluster's. One on this machine may be down.
+        address: of any Ray's dashboard.
+        folder: of checkpoints, where the logs of a cluster that is gone are kept.
+
+    Raises:
+        InputError: there is no such job.
+        ConnectionFailed: nobody answers, and nothing is kept here.
+    """
+    if folder is not None:
+        return _kept(folder, job_id)
+    try:
+        job = find_job(job_id, name, address)
+        status, cause = job.status().status, job.cause()
+    except CloudrlError:
+        url = JOB_URL.fullmatch(job_id) if job_id else None
+        here = _folder_here(name or (url["place"] if url else None)) if address is None else None
+        if here is None:
+            raise
+        return _kept(here, url["id"] if url else job_id)
+    return Failure(job.submission_id, str(status), cause, f"cloudrl jobs logs {job.url}")
+
+
+def _kept(folder: Path, job_id: str | None) -> Failure:
+    archive = Archive(FolderArchive(folder))
+    job = job_id or newest_kept_job(archive)
+    evidence = kept_evidence(archive, job)
+    status = evidence.state.job.get("status")
+    cause = find_cause(evidence) if status in ("FAILED", None) else None
+    return Failure(job, status, cause, f"cloudrl logs --from {folder}")
+
+
+def _folder_here(name: str | None) -> Path | None:
+    """Where a cluster, one's only one for None, has kept its logs, if that is on this machine."""
+    with suppress(CloudrlError):
+        [status] = look(only_cluster(name))
+        if status.nodes_are_here and status.checkpoint_dir:
+            return Path(status.checkpoint_dir)
+    return None
