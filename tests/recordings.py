@@ -1,11 +1,14 @@
 """Recordings of jobs that failed on a real Ray of two nodes, as evidence."""
 
+import gzip
 import json
 from pathlib import Path
 
 from cloudrl.jobs.causes import Evidence, LogTail
 from cloudrl.protocol.ray_state import RayState
-from cloudrl.protocol.wire import from_json
+from cloudrl.protocol.wire import from_json, to_json
+from cloudrl.saves.archive import FOLDER as ARCHIVE
+from cloudrl.saves.archive import Piece, state_file
 
 FOLDER = Path(__file__).parent / "jobs/causes/recorded"
 
@@ -14,3 +17,16 @@ def load(name: str) -> Evidence:
     held = json.loads((FOLDER / f"{name}.json").read_text())
     logs = [LogTail(**{**log, "lines": tuple(log["lines"])}) for log in held["logs"]]
     return Evidence(from_json(RayState, held["state"]), held["ranks"], logs)
+
+
+def keep(folder: Path, held: Evidence, *, with_state: bool = True) -> str:
+    """Write a recording as the agents of its nodes would; returns the submission id."""
+    job = str(held.state.job["submission_id"])
+    texts = {(log.rank or 0, f"logs/{log.name}"): "\n".join(log.lines) for log in held.logs}
+    if with_state:
+        texts[0, state_file(job)] = json.dumps(to_json(held.state))
+    for (rank, path), text in texts.items():
+        file = folder / ARCHIVE / Piece("run", rank, "session_1", path, 0).where
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(gzip.compress(text.encode() + b"\n"))
+    return job

@@ -118,6 +118,7 @@ def _list(statuses: list[Status], *, as_json: bool) -> None:
 def _show(cluster: Status) -> None:
     from cloudrl.cli._terminal import HEADS, cells_of, describe_attempt, headline, node_table
     from cloudrl.sdk.costs import describe
+    from cloudrl.sdk.failures import newest_failure
 
     if not cluster.nodes:
         _output.data(headline(cluster))
@@ -127,6 +128,9 @@ def _show(cluster: Status) -> None:
         _output.table(HEADS, [cells_of(each) for each in cluster.nodes])
     for line in [*map(describe_attempt, cluster.previous_attempts), *describe(cluster)]:
         _output.note(line)
+    if (failure := newest_failure(cluster)) is not None:
+        _output.note(f"job {failure.submission_id} failed: {failure.cause or 'nothing says why'}")
+        _output.hint(f"cloudrl why --cluster {cluster.ref}")
     if cluster.is_ready:
         dashboard = cluster.dashboard_url or f"behind cloudrl attach {cluster.name}"
         _output.note(f"dashboard {dashboard}, checkpoints {cluster.checkpoint_dir}")

@@ -10,7 +10,9 @@ from cloudrl.errors import CloudrlError
 from cloudrl.jobs.archive import Archive, FolderArchive
 from cloudrl.jobs.causes import Cause, find_cause
 from cloudrl.jobs.causes.kept import kept_evidence, newest_kept_job
+from cloudrl.providers.model import Status
 from cloudrl.sdk.find import JOB_URL, find_job, look, only_cluster
+from cloudrl.transport.ray_job import JobStatus
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,16 @@ def why(
             raise
         return _kept(here, url["id"] if url else job_id)
     return Failure(job.submission_id, str(status), cause, f"cloudrl jobs logs {job.url}")
+
+
+def newest_failure(cluster: Status) -> Failure | None:
+    """That of the newest job, if it has failed; None also where only a new tunnel would lead to the cluster."""
+    if not cluster.is_ready or cluster.dashboard_url is None:
+        return None
+    with suppress(CloudrlError):
+        found = why(name=f"{cluster.ref}")
+        return found if found.status == JobStatus.FAILED else None
+    return None
 
 
 def _kept(folder: Path, job_id: str | None) -> Failure:

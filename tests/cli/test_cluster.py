@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from fake_local import KEY, FakeLocal
+from recordings import keep, load
 from typed_command import Run
 
 from cloudrl.node.tokens import derive
@@ -67,6 +68,22 @@ def test_status_of_the_only_cluster(run: Run, lab: FakeLocal) -> None:
     assert lab.cluster.url in done.err
     look = json.loads(run("status", "lab", "--json").out)
     assert (look["phase"], look["nodes_wanted"]) == ("ready", 2)
+
+
+def test_status_names_the_cause_of_a_job_that_has_failed(run: Run, lab: FakeLocal) -> None:
+    lab.cluster.add("one", b"KeyError: 'a'\n", "FAILED")
+    done = run("status", "lab")
+    assert "job one failed: KeyError: 'a' (rank 0, driver)\n  → cloudrl why --cluster local/lab\n" in done.err
+    lab.cluster.add("two")
+    assert "failed" not in run("status", "lab").err
+
+
+def test_the_cause_in_what_a_cluster_that_is_down_has_kept(run: Run, lab: FakeLocal) -> None:
+    run("down", "lab").ended(0)
+    keep(lab.state.checkpoints, load("raises"))
+    for words in (["--cluster", "lab"], [], ["ray://lab/raises-1795426657"]):
+        assert "ValueError: rank 1 has no more" in run("why", *words).out
+    assert "nothing of job 'other' is kept" in run("why", "ray://lab/other").err
 
 
 def test_status_of_one_that_has_failed(run: Run, lab: FakeLocal) -> None:

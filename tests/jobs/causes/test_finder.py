@@ -3,7 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
 from cloudrl.jobs.causes import Cause, Evidence, LogTail, find_cause
+from cloudrl.jobs.causes.signatures import Signature, signatures
 from cloudrl.protocol.ray_state import RayState
 
 NODES = {"n0": 0, "n1": 1}
@@ -80,6 +83,31 @@ def test_followers_alone_are_no_cause():
     engine = "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue."
     told = "on error code 2. End of file. Some common causes include: (1) connection error code 2. End of file."
     assert find(tasks=[task("a", 1, died), task("b", 2, engine), task("c", 3, told)]) is None
+
+
+CLOSED = "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [10.0.0.2]:1"
+MAY_BE_CAUSES = [row for row in signatures() if row.follows in (None, "report")]
+
+
+@pytest.mark.parametrize("row", MAY_BE_CAUSES, ids=lambda row: row.name)
+def test_a_known_failure_of_a_process_and_what_followed_it(row: Signature):
+    """Each row, as the last words of a rank that died, with the other one's complaint before it in time."""
+    log = LogTail("worker-w3-01000000-3.err", 1, ("loading", row.example, "bye"))
+    dead = worker(3, 5000, node_id="n1")
+    follower = task("other", 4900, CLOSED, node_id="n0", actor_id=f"{4:032x}")
+    driver = LogTail("job-driver-x.log", 0, ("ray.exceptions.ActorDiedError: The actor died unexpectedly",))
+    found = find([log, driver], workers=[dead], actors=[actor("", 3, "n1"), actor("", 4)], tasks=[follower])
+    assert (found.rank, found.process, found.signature) == (1, "Rank (pid 3)", row.name)
+    assert found.error == row.example.strip()
+
+
+@pytest.mark.parametrize("row", [row for row in MAY_BE_CAUSES if row.follows is None], ids=lambda row: row.name)
+def test_a_known_failure_in_a_log_alone(row: Signature):
+    """Each row, where Ray's state is lost and each rank has left its log."""
+    cause = LogTail("worker-w3-01000000-3.err", 1, ("loading", row.example), modified_ms=5000.0)
+    other = LogTail("worker-w4-01000000-4.err", 0, ("loading", CLOSED), modified_ms=4000.0)
+    found = find([other, cause])
+    assert (found.rank, found.process, found.signature) == (1, "worker (pid 3)", row.name)
 
 
 def test_the_rank_that_was_silent():
