@@ -2,11 +2,13 @@
 
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 from cloudrl.errors import InputError
 from cloudrl.jobs.archive import Archive, LogFile
 from cloudrl.jobs.causes.evidence import LOST, Evidence, LogTail
-from cloudrl.protocol.ray_state import RayState
+from cloudrl.protocol.ray_state import KINDS, RayState
 from cloudrl.saves.archive import driver_log, state_file
 
 _LAST_LINES = 1000
@@ -19,13 +21,22 @@ def kept_evidence(archive: Archive, job: str) -> Evidence:
     Raises:
         InputError: nothing is.
     """
-    state, files = archive.state(job), [each for each in archive.files if each.path in _files_of(job)]
+    state, files = _state(archive, job), [each for each in archive.files if each.path in _files_of(job)]
     if not files:
         raise InputError(f"nothing of job {job!r} is kept in {archive.source.name}")
     newest = max(files, key=lambda each: each.modified_at)
     session = archive.of(newest.run, session=newest.session)
     logs = tuple(_tail(archive, each) for each in session if each.path == driver_log(job) or _is_wanted(each, state))
     return Evidence(state or LOST, dict(_ranks(state or LOST, session)), logs)
+
+
+def _state(archive: Archive, job: str) -> RayState | None:
+    """As it was kept, less the rows that are none."""
+    state = archive.state(job)
+    if state is None:
+        return None
+    rows: dict[str, Any] = {kind: tuple(row for row in getattr(state, kind) if isinstance(row, dict)) for kind in KINDS}
+    return replace(state, **rows)
 
 
 def newest_kept_job(archive: Archive) -> str:

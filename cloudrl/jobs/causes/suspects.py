@@ -8,10 +8,14 @@ from dataclasses import dataclass
 
 from cloudrl.jobs.causes.evidence import Evidence, Row
 from cloudrl.jobs.causes.signatures import Signature, recognise
-from cloudrl.jobs.causes.tracebacks import Traceback, error_of, innermost
+from cloudrl.jobs.causes.tracebacks import Traceback, innermost
 from cloudrl.verl.metrics import plain
 
-_RAISED = "TASK_EXECUTION_EXCEPTION"
+_FAILED = (
+    "TASK_EXECUTION_EXCEPTION", "RUNTIME_ENV_SETUP_FAILED", "OUT_OF_MEMORY", "OUT_OF_DISK_ERROR",
+    "TASK_UNSCHEDULABLE_ERROR", "ACTOR_UNSCHEDULABLE_ERROR",
+)  # fmt: skip
+"""Ends of a task by itself (Ray 2.60, common.proto: ErrorType); the others follow from the end of something else."""
 _CRASHES = ("SYSTEM_ERROR", "NODE_OUT_OF_MEMORY", "USER_ERROR")
 """Ends of a process that nobody wanted (Ray 2.60, common.proto: WorkerExitType)."""
 _NEVER_STARTED = ("runtime_env_failed_context", "actor_unschedulable_context")
@@ -70,10 +74,10 @@ def process_name(actor: Row | None, fallback: str, pid: object) -> str:
 
 
 def _tasks(evidence: Evidence) -> Iterator[Suspect]:
-    """Tasks that have raised, and not those that Ray has ended."""
+    """Tasks that have failed, and not those that ended with their process, actor or node."""
     by_id = {task.get("task_id"): task for task in evidence.state.tasks}
     for task in evidence.state.tasks:
-        if task.get("error_type") != _RAISED:
+        if task.get("error_type") not in _FAILED:
             continue
         trace = innermost(str(task.get("error_message") or ""))
         name, depth = str(task.get("name") or "task"), _depth(task, by_id)
@@ -119,17 +123,20 @@ def _crash(evidence: Evidence, worker: Row, actor: Row | None) -> Suspect:
     detail = str(worker.get("exit_detail") or worker.get("exit_type"))
     logs = evidence.logs_of(str(worker.get("worker_id") or ""), pid, rank)
     end = tuple(plain(line) for log in logs for line in log.lines[-END_LINES:] if line.strip())
-    own = recognise("\n".join(end))
-    said = next(filter(None, map(error_of, reversed(end))), None)
+    reason, own = recognise(detail), recognise("\n".join(end))
+    if reason is not None and reason.follows is None:  # as of Ray's own monitor of memory
+        own = None
     return Suspect(
-        error=line_of(own, end) if own else said or detail.partition(_GUESSES)[0],
+        error=line_of(own, end)
+        if own
+        else next(filter(str.strip, detail.partition(_GUESSES)[0].splitlines()), "no reason given"),
         lines=(*end[-MOST_LINES:], *detail.splitlines()),
         at_ms=_ms(worker.get("end_time_ms")),
         rank=rank,
         process=process_name(actor, "worker", pid),
         actor_id=(actor or {}).get("actor_id"),
         crashed=True,
-        signature=own or recognise(detail),
+        signature=own or reason,
     )
 
 
@@ -146,9 +153,11 @@ def _nodes(evidence: Evidence) -> Iterator[Suspect]:
 def _never_started(evidence: Evidence) -> Iterator[Suspect]:
     """Actors without a process: their environment could not be made, or no node has what they ask for."""
     for actor in evidence.state.actors:
-        for kind, context in (actor.get("death_cause") or {}).items():
-            if kind in _NEVER_STARTED:
-                trace = innermost(str((context or {}).get("error_message") or kind))
+        causes = actor.get("death_cause")
+        for kind in _NEVER_STARTED:
+            context = causes.get(kind) if isinstance(causes, dict) else None
+            if isinstance(context, dict):
+                trace = innermost(str(context.get("error_message") or kind))
                 yield raised(evidence, trace, actor, "actor", at_ms=_ms(actor.get("end_time_ms")))
 
 

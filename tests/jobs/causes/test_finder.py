@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cloudrl.jobs.causes import Cause, Evidence, LogTail, find_cause
 from cloudrl.jobs.causes.signatures import Signature, signatures
@@ -136,6 +138,36 @@ def test_a_dead_process_in_its_own_last_words():
     assert (found.error, found.signature) == ("Fatal Python error: Segmentation fault", "segmentation-fault")
 
 
+def test_ray_ended_a_process_for_lack_of_memory():
+    detail = "Task was killed due to the node running low on memory.\nMemory on the node was 241GB / 251GB"
+    log = LogTail("worker-w3-01000000-3.err", 0, ("OSError: [Errno 98] Address already in use, trying another",))
+    dead = worker(3, 1000, "NODE_OUT_OF_MEMORY", exit_detail=detail)
+    found = find(
+        [log], workers=[dead], actors=[actor("", 3)], tasks=[task("a", 900, detail, error_type="OUT_OF_MEMORY")]
+    )
+    assert (found.process, found.signature) == ("Rank (pid 3)", "host-memory")
+    assert found.error == "Task was killed due to the node running low on memory."
+
+
+def test_a_task_that_ended_with_its_process_is_no_cause():
+    assert find(tasks=[task("a", 1000, error_type="WORKER_DIED"), task("b", 1, error_type="ACTOR_DIED")]) is None
+
+
+def test_an_environment_that_could_not_be_made():
+    context = {
+        "runtime_env_failed_context": {"error_message": "Failed to set up runtime environment.\nOSError: no pip"}
+    }
+    found = find(actors=[{**actor("Rank_1", 0, "n1"), "death_cause": context}, {**actor("", 4), "death_cause": "x"}])
+    assert (found.rank, found.process, found.signature, found.error) == (1, "Rank_1", "upload", "OSError: no pip")
+
+
+def test_a_server_outside_that_hangs_up_is_a_cause():
+    found = find(
+        tasks=[task("a", 1000, BOOM.replace("ValueError: boom", "ConnectionResetError: Connection reset by peer"))]
+    )
+    assert found.error == "ConnectionResetError: Connection reset by peer"
+
+
 def test_a_node_that_is_lost():
     reason = "Unexpected termination: health check failed due to missing too many heartbeats"
     node = {"node_id": "n1", "state": "DEAD", "state_message": reason, "end_time_ms": 1000}
@@ -166,3 +198,24 @@ def test_rays_own_frames_are_cut():
     found = find(tasks=[task("outer", 1, text)], nodes=[{"node_id": "n1", "node_ip": "10.0.0.2"}])
     assert found.lines == ('  File "/job/a.py", line 3, in train', "    f()", "ValueError: boom")
     assert found.process == "Rank.train (pid 7)"
+
+
+WORDS = st.text(max_size=60) | st.sampled_from(
+    [
+        "Traceback (most recent call last):",
+        "ValueError: x",
+        BOOM,
+        CLOSED,
+        "ray::f() (pid=1, ip=10.0.0.2)",
+        "(A pid=1) x",
+        "",
+    ]
+)
+
+
+@given(st.lists(WORDS, max_size=8), WORDS, WORDS)
+def test_any_text_at_all(lines: list[str], message: str, detail: str):
+    logs = [LogTail(name, 0, tuple(lines)) for name in ("job-driver-x.log", "worker-w3-01-3.err", "raylet.out", "-")]
+    rows = {"tasks": [task("a", 1, message)], "workers": [worker(3, 2, exit_detail=detail)], "actors": [actor("", 3)]}
+    for found in (find(logs), find(logs, **rows), find(logs, job={"message": message, "end_time": 1}, **rows)):
+        assert found is None or found.error

@@ -1,5 +1,6 @@
 """A job of a cluster that is gone, from the archive of its logs."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,12 @@ def test_logs_alone(tmp_path: Path):
     job = keep(tmp_path, load("unknown_key"), with_state=False)
     found = why(job, folder=tmp_path)
     assert (found.status, found.cause.signature) == (None, "unknown-key")
+
+
+def test_rows_that_are_none(tmp_path: Path):
+    held = load("raises")
+    keep(tmp_path, replace(held, state=replace(held.state, tasks=(7, None, *held.state.tasks), actors=("x",))))
+    assert why(folder=tmp_path).cause.error.startswith("ValueError: rank 1")
 
 
 def test_nothing_of_the_job(tmp_path: Path):
