@@ -86,14 +86,15 @@ def first_step(output: str, start: int) -> int:
 
 
 def test_a_training_in_docker_outlives_a_lost_node_and_its_time_limit(slurm):
-    job = slurm.jobs.sbatch(training(2, steps=40, container="docker", image=IMAGE), "--time=30", cwd="/shared")
+    steps = 60  # Slurm looks at time limits every 30 s: in that time no machine trains all of them
+    job = slurm.jobs.sbatch(training(2, steps, container="docker", image=IMAGE), "--time=30", cwd="/shared")
     wait_for_step(slurm, job, 2)
     slurm.nodes[1].power_off()
     slurm.jobs.wait(job, "PENDING")
     slurm.jobs.release_now(job)
 
     wait_for_step(slurm, job, 4)
-    slurm.login.run("scontrol", "update", f"JobId={job}", "TimeLimit=3")  # USR1 comes two minutes before that
+    slurm.jobs.limit_soon(job)  # USR1 is due two minutes before that
     slurm.jobs.wait(job, "PENDING", timeout_s=180)
     assert "the time limit is near: queued again" in slurm.jobs.output(job)
     slurm.login.run("scontrol", "update", f"JobId={job}", "TimeLimit=30")
@@ -106,7 +107,7 @@ def test_a_training_in_docker_outlives_a_lost_node_and_its_time_limit(slurm):
     assert seen == ("COMPLETED", 0, 2, ("node0", "node2")), f"{seen}: {last}"
     assert 2 < first_step(output, 1) < first_step(output, 2)
     assert output.rstrip().endswith("ended with status 0")
-    assert (slurm.shared / "checkpoints/run/global_step_40").is_dir()
+    assert (slurm.shared / f"checkpoints/run/global_step_{steps}").is_dir()
     assert (run_dir(slurm, job, 2) / "status").read_text() == "0\n"
     for rank in (0, 1):
         assert (run_dir(slurm, job, 2) / f"nodes/{rank}/agent.log").is_file()

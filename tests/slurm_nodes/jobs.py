@@ -106,6 +106,13 @@ class Jobs:
         done = self._login.run("scontrol", "update", f"JobId={job}", "StartTime=now")
         assert done.returncode == 0, done.stderr
 
+    def limit_soon(self, job: int) -> None:
+        """Set the time limit of a running job so that one to two minutes are left: Slurm counts in whole minutes."""
+        shown = self._login.run("scontrol", "--oneliner", "show", "job", str(job)).stdout
+        hours, minutes = map(int, re.findall(r" RunTime=(\d+):(\d+):", shown)[0])
+        done = self._login.run("scontrol", "update", f"JobId={job}", f"TimeLimit={60 * hours + minutes + 2}")
+        assert done.returncode == 0, done.stderr
+
     def cancel_all(self, timeout_s: float = 30.0) -> None:
         """Cancel whatever there is and wait until all have ended. Raises TimeoutError when they do not."""
         for state in ("PENDING", "RUNNING"):  # what waits would start
