@@ -10,6 +10,8 @@ from cloudrl.node.host_info import HostInfo
 VISIBLE_DEVICES = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 """On AMD, the first of them that is set counts."""
 
+_NO_METRICS = {"RAY_enable_metrics_collection": "0", "DASHBOARD_METRIC_PORT": "-1", "AUTOSCALER_METRIC_PORT": "-1"}
+
 
 def node_environment(
     base: Mapping[str, str], host: HostInfo, *, token_path: Path, temp_dir: Optional[Path], device: str = "gpu"
@@ -34,6 +36,10 @@ def node_environment(
     if temp_dir is not None:
         env["TMPDIR"] = str(temp_dir)
     env.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # Ray's metrics would be served on all interfaces, without a token. The two ports have no switch: a number that is
+    # none keeps dashboard and autoscaler from serving (ray/dashboard/consts.py, ray/autoscaler/_private/constants.py).
+    for name, value in _NO_METRICS.items():
+        env.setdefault(name, value)
     env.setdefault("NUMEXPR_MAX_THREADS", str(host.cpus))
     if host.interface is not None:
         env.setdefault("GLOO_SOCKET_IFNAME", host.interface)

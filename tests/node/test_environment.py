@@ -38,6 +38,13 @@ def test_what_it_adds() -> None:
     assert env["RAY_USAGE_STATS_ENABLED"] == "0"
 
 
+def test_rays_metrics_are_served_only_where_somebody_asks_for_them() -> None:
+    assert _env()["RAY_enable_metrics_collection"] == "0"
+    env = _env(RAY_enable_metrics_collection="1", DASHBOARD_METRIC_PORT="44227")
+    assert env["RAY_enable_metrics_collection"] == "1"
+    assert (env["DASHBOARD_METRIC_PORT"], env["AUTOSCALER_METRIC_PORT"]) == ("44227", "-1")
+
+
 def test_python3_is_this_python() -> None:
     assert _env()["PATH"] == os.pathsep.join([str(Path(sys.executable).parent), "/usr/bin"])
 

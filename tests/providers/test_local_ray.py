@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import socket
@@ -60,6 +61,7 @@ def test_two_clusters_from_up_to_down(home: Home) -> None:
         _dashboard_is_for_this_machine_and_this_token_only(one)
         with pytest.raises(Unauthorized):
             RayClient(other.ray_url, connection.ray_token).nodes()
+        _nothing_is_served_without_a_token(one.state)
         assert _listening(one.state.agent_ports[1]) == {"127.0.0.1", one.state.ip} - {"0.0.0.0", "::"}
     finally:
         assert provider.down("two") is True
@@ -85,6 +87,30 @@ def _dashboard_is_for_this_machine_and_this_token_only(plan: LocalPlan) -> None:
         urllib.request.urlopen(f"http://127.0.0.1:{port}/api/jobs/", timeout=10).close()
     caught.value.close()
     assert caught.value.code == 401
+
+
+def _nothing_is_served_without_a_token(state: LocalState) -> None:
+    """Ray's metrics were; its remote procedure calls answer no plain HTTP, and ask for the token themselves."""
+    ports = set().union(*map(_ports_of, processes.of_cluster(state.id)))
+    assert {*state.agent_ports, state.dashboard_port} < ports
+    for port in ports:
+        for path in ("/", "/metrics"):
+            assert not _is_served(f"http://{state.ip}:{port}{path}"), f"{port}{path}"
+
+
+def _ports_of(process: int) -> set[int]:
+    """Of all addresses at which a process listens."""
+    links = [os.readlink(each) for each in Path(f"/proc/{process}/fd").iterdir()]
+    rows = [line.split() for file in ("tcp", "tcp6") for line in Path("/proc/net", file).read_text().splitlines()[1:]]
+    return {int(row[1].split(":")[1], 16) for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in links}
+
+
+def _is_served(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            return answer.status == 200
+    except (OSError, http.client.HTTPException):
+        return False
 
 
 def _nothing_is_left(state: LocalState) -> None:
