@@ -143,6 +143,7 @@ def serve(
     """Serve an index by Search-R1's interface, until Ctrl-C: POST /retrieve, GET /health, GET /metrics."""
     from cloudrl.retriever.opening import Source
     from cloudrl.retriever.server import ServeOptions
+    from cloudrl.retriever.sharing import read_sharing
     from cloudrl.sdk import retriever
 
     source = Source(
@@ -158,7 +159,7 @@ def serve(
         token=retriever.read_token(token_file),
         **explicit(host=host, port=port, topk=topk, timeout_s=deadline_s, max_waiting=max_waiting),
     )
-    sharing = retriever.read_sharing(peers, shard, peer_token_file)
+    sharing = read_sharing(peers, shard, peer_token_file)
     _quiet_libraries()
     with Terminal() as terminal:
         retriever.serve(source, options, sharing=sharing, threads=threads, on_progress=terminal)

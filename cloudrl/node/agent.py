@@ -32,7 +32,7 @@ from cloudrl.node.shard_worker_client import ShardWorkerClient
 from cloudrl.node.shutdown import ShutdownRequest
 from cloudrl.node.subcommands import ChildResult, explain_import
 from cloudrl.node.timeouts import PhaseTimeouts
-from cloudrl.node.tokens import Tokens, write_secret
+from cloudrl.node.tokens import Tokens, write_tokens
 from cloudrl.node.uploads import Store
 from cloudrl.protocol.failures import Failure, FailureKind
 from cloudrl.protocol.options import AgentOptions
@@ -271,8 +271,7 @@ class Agent:
         with self._step(Phase.PREFLIGHT):
             host = self._check_host()
             with self._as_preflight_failure("own folders", "this node's own folders"):
-                token, temp_dir = self.options.run_dir / "ray-token", None
-                write_secret(token, self.tokens.ray)
+                token, temp_dir = write_tokens(self.tokens, self.options.run_dir), None
                 if self.options.ray_temp_dir is not None:
                     # jobs leave files there (verl: a lock a checkpoint), so that these go when Ray's do
                     temp_dir = self.options.ray_temp_dir / "tmp"

@@ -85,6 +85,7 @@ class Head(Agent):
             self._check_liveness(report)
             if self.ready_at is None:
                 self._check_hang(report)
+        self._introduce_services()
         self._check_budget()
         if self._job is not None and self.ready_at is not None:
             self._job.follow(self.job_logs())
@@ -197,6 +198,13 @@ class Head(Agent):
             reason = f"rank {ranks} did not join within {self.options.join_timeout_s:.0f} s"
             reason += f": not started, started with another key, or {here} cannot be reached from there"
             raise self.failed(FailureKind.JOIN, reason, subject="ranks")
+
+    def _introduce_services(self) -> None:
+        """Tell those of all nodes where each of them answers the others."""
+        reports = self.state.reports()
+        if self.state.published.peers is None and len(reports) == self.identity.nodes:
+            peers = {name: tuple(each.peers.get(name, "") for each in reports) for name in self.state.own.peers}
+            self.state.publish(peers=peers)
 
     def _check_budget(self) -> None:
         """End the cluster when it was idle for long enough, or has cost enough."""

@@ -121,7 +121,7 @@ class NodeState:
     # -- rank 0: what all nodes are told --------------------------------------------------------------------
 
     def publish(self, **changes: Any) -> None:
-        """Change what every heartbeat is answered with."""
+        """Change what every heartbeat is answered with; on a worker, what the rest of its agent has to know of it."""
         with self._lock:
             self._published = dataclasses.replace(self._published, **changes)
 

@@ -3,7 +3,7 @@
 import sys
 import time
 from pathlib import Path
-from typing import Callable, Dict, List, Optional, Sequence
+from typing import Callable, Dict, List, Mapping, Optional, Sequence
 
 from cloudrl.node.failure import NodeFailed
 from cloudrl.node.fetch import artifacts_dir
@@ -11,6 +11,7 @@ from cloudrl.node.health import HealthCheck
 from cloudrl.node.node_state import NodeState
 from cloudrl.node.process import Child
 from cloudrl.node.ray import probe
+from cloudrl.node.tokens import PEER_TOKEN
 from cloudrl.protocol.failures import Failure, FailureKind
 from cloudrl.protocol.options import AgentOptions
 from cloudrl.protocol.services import Service
@@ -50,6 +51,9 @@ class Services:
         self._state, self._wait_for, self._say, self._clock = state, wait_for, say, clock
         self._silent_s, self._well_s = silent_s, well_s
         self._all = [_Supervised(each) for each in services]
+        for each in services:
+            if each.peer_port:
+                state.add("peers", each.label, f"{state.own.ip}:{each.peer_port}")
         self._child: Optional[StartChild] = None
 
     def start(self, child: StartChild) -> None:
@@ -111,7 +115,7 @@ class Services:
     def _start(self, each: "_Supervised", child: StartChild) -> None:
         """Start it, unless somebody else answers at its port by now, and would be taken for it."""
         if not (ports := _taken([each])):
-            each.start(child, self._clock, self._silent_s / _ASKED_SO_OFTEN)
+            each.start(child, self._variables(each.service), self._clock, self._silent_s / _ASKED_SO_OFTEN)
             self._report(each, "starting")
         elif each.was_ready:
             self._on_end(each, "cannot be started again: another process answers there", "taken")
@@ -140,7 +144,16 @@ class Services:
 
     def _has_what_it_needs(self, service: Service) -> bool:
         own = self._state.own
-        return all(name in own.artifacts or name in own.models for name in service.needs)
+        has_files = all(name in own.artifacts or name in own.models for name in service.needs)
+        return has_files and (not service.peer_port or self._state.published.peers is not None)
+
+    def _variables(self, service: Service) -> Dict[str, str]:
+        """What its command finds in its environment."""
+        variables = {"PORT": str(service.port)}
+        if service.peer_port:
+            addresses = (self._state.published.peers or {})[service.label]
+            variables.update(PEERS=",".join(addresses), RANK=str(self._state.own.rank))
+        return variables
 
     def _report(self, each: "_Supervised", word: str) -> None:
         if self._state.own.services.get(each.service.label) != word:
@@ -173,8 +186,10 @@ class _Supervised:
         self._health: Optional[HealthCheck] = None
         self._started_at = self._loading_s = 0.0
 
-    def start(self, child: StartChild, clock: Callable[[], float], pause_s: float) -> None:
-        words = ["/usr/bin/env", f"PORT={self.service.port}", "/bin/sh", "-c", self.service.command]
+    def start(
+        self, child: StartChild, variables: Mapping[str, str], clock: Callable[[], float], pause_s: float
+    ) -> None:
+        words = ["/usr/bin/env", *map("=".join, variables.items()), "/bin/sh", "-c", self.service.command]
         self.child = child(words, f"service-{self.service.port}.log")
         self._started_at = clock()
         self._health = HealthCheck(self.service, clock=clock, pause_s=pause_s)
@@ -218,8 +233,11 @@ class _Supervised:
         return now - (self._health.answered_at or self._started_at)
 
     def may_be_silent_s(self, limit_s: float) -> float:
-        """More while it loads: at first without end, since `wait` has a limit, then three times as long as at first."""
-        if self.is_ready:
+        """More while it loads: at first without end, since `wait` has a limit, then three times as long as at first.
+
+        One that has to do with its like on other nodes is not ready while one of them loads.
+        """
+        if self.is_ready and not self.service.peer_port:
             return limit_s
         at_least = max(limit_s, _RELOAD_S) if self.service.needs else limit_s
         return max(at_least, 3 * self._loading_s) if self.was_ready else float("inf")
@@ -231,6 +249,7 @@ def service_variables(options: AgentOptions) -> Dict[str, str]:
         **{each.variable: f"127.0.0.1:{each.port}" for each in options.services},
         "CLOUDRL_ARTIFACTS": str(artifacts_dir(options.data_dir)),
         "CLOUDRL_FILES": str(Path(sys.argv[0]).absolute().parent),
+        "CLOUDRL_PEER_TOKEN_FILE": str(options.run_dir / PEER_TOKEN),
     }
 
 

@@ -1,4 +1,4 @@
-"""Two secrets from one key: the agent's HTTP token and Ray's token.
+"""Three secrets from one key: the tokens of the agent's HTTP, of Ray, and of services that ask each other.
 
 On dstack, a run of two or more nodes has the same private key `~/.ssh/dstack_job` on every node, made anew at
 each resubmission (dstack 0.22, runner/internal/executor); elsewhere, and with one node, the key is a random
@@ -17,6 +17,9 @@ from typing import Optional
 
 from cloudrl.errors import InputError
 
+PEER_TOKEN = "peer-token"  # noqa: S105 - a name
+"""The file, in the run folder of an agent, that services of several nodes know each other by."""
+
 
 @dataclass(frozen=True)
 class Tokens:
@@ -24,11 +27,12 @@ class Tokens:
 
     agent: str = field(repr=False)
     ray: str = field(repr=False)
+    peers: str = field(repr=False)
 
 
 def derive(key: bytes) -> Tokens:
-    """Both tokens of one key. Nodes and client derive them alike."""
-    return Tokens(agent=_hkdf(key, b"cloudrl agent").hex(), ray=_hkdf(key, b"cloudrl ray").hex())
+    """All tokens of one key. Nodes and client derive them alike."""
+    return Tokens(*(_hkdf(key, info).hex() for info in (b"cloudrl agent", b"cloudrl ray", b"cloudrl peers")))
 
 
 def _hkdf(key: bytes, info: bytes) -> bytes:
@@ -56,6 +60,14 @@ def write_secret(path: Path, text: str) -> None:
     with os.fdopen(descriptor, "w") as file:
         os.fchmod(file.fileno(), 0o600)
         file.write(text)
+
+
+def write_tokens(tokens: Tokens, run_dir: Path) -> Path:
+    """Write those that processes of this node read from files; returns the file of Ray's."""
+    ray = run_dir / "ray-token"
+    write_secret(ray, tokens.ray)
+    write_secret(run_dir / PEER_TOKEN, tokens.peers)
+    return ray
 
 
 def node_key(nodes: int, run_dir: Path, key_file: Optional[Path]) -> bytes:

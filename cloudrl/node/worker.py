@@ -206,6 +206,7 @@ class Worker(Agent):
             try:
                 self.reply = self.head.heartbeat(self.state.own)
                 self._heard_at = time.monotonic()
+                self.state.publish(peers=self.reply.peers)
                 if self.reply.phase != self._head_phase[0]:
                     self._head_phase = (self.reply.phase, self._heard_at)
                 if self.reply.failure is not None:

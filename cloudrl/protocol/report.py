@@ -79,6 +79,7 @@ class NodeReport:
         models: model as asked for -> folder on this node.
         artifacts: likewise.
         services: name, or port -> "starting", "ready", or how often it was started again.
+        peers: likewise -> where it answers its like on other nodes, if it does.
         blocked: ports of rank 0's Ray that this node cannot reach, though Ray is up here.
         replicas: what clients have sent for their jobs -> how far it is here.
         cost_before: US dollars that earlier attempts of the run have cost, as this node's volume remembers.
@@ -104,6 +105,7 @@ class NodeReport:
     models: Dict[str, str] = field(default_factory=dict)
     artifacts: Dict[str, str] = field(default_factory=dict)
     services: Dict[str, str] = field(default_factory=dict)
+    peers: Dict[str, str] = field(default_factory=dict)
     seconds: Dict[str, float] = field(default_factory=dict)
     blocked: Tuple[str, ...] = ()
     replicas: Dict[str, Replica] = field(default_factory=dict)
@@ -126,6 +128,7 @@ class HeartbeatReply:
         markers: folder -> text of the marker file there, by which a shared folder is known; None before.
         data: data set -> its prepared files -> their SHA-256; None before.
         models, artifacts: those that rank 0 has, with their folders.
+        peers: service -> where it answers its like, on each rank in order; None before all ranks are heard of.
         announced: names of what clients have sent, for all nodes to copy.
         cost_before: as in `NodeReport`, the most that any rank remembers.
     """
@@ -139,6 +142,7 @@ class HeartbeatReply:
     data: Optional[Dict[str, Dict[str, str]]] = None
     models: Dict[str, str] = field(default_factory=dict)
     artifacts: Dict[str, str] = field(default_factory=dict)
+    peers: Optional[Dict[str, Tuple[str, ...]]] = None
     announced: Tuple[str, ...] = ()
     cost_before: float = 0.0
 

@@ -38,6 +38,9 @@ class Service:
         needs: artifacts and models that have to be there before it is started.
         health: an HTTP path that answers with status 200 while the service is ready; "" where an open port is enough.
         restart: how often it is started again in a row; with 0 its end is the end of the node.
+        peer_port: at which it answers its like on other nodes; 0 where it knows nothing of them. It is started when the
+            addresses of all are known: they are in `$PEERS`, in the order of ranks, its own place among them in
+            `$RANK`, and a token that only they have is in the file `$CLOUDRL_PEER_TOKEN_FILE`.
     """
 
     port: int
@@ -46,6 +49,7 @@ class Service:
     needs: Tuple[str, ...] = ()
     health: str = ""
     restart: int = 0
+    peer_port: int = 0
 
     @property
     def label(self) -> str:

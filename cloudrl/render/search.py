@@ -59,7 +59,7 @@ def with_search(cluster: Cluster, *, place: Callable[[str], str] | None = None) 
             setup[f"python3 -c 'import {module}' || python3 -m pip install {requirement}"] = None
         index = search.artifact(at, content)
         artifacts += [] if index is None else [index.for_agent()]
-        services.append(search.service(at, content).for_agent())
+        services.append(search.service(at, content))
     has_search = any(parse_search(each) is not None for each in cluster.services)
     return Rendered(tuple(setup), tuple(artifacts), tuple(services), has_search, files)
 

@@ -46,7 +46,11 @@ def _parser() -> argparse.ArgumentParser:
     build = command("build", _build)
     build.add_argument("--to", type=Path, required=True)
     build.add_argument("--engine", default="flat")
-    command("serve", _serve).add_argument("--port", type=int, required=True)
+    serve = command("serve", _serve)
+    serve.add_argument("--port", type=int, required=True)
+    serve.add_argument("--peers", default="")
+    serve.add_argument("--shard", type=int)
+    serve.add_argument("--peer-token-file", type=Path)
     return parser
 
 
@@ -77,11 +81,17 @@ def _serve(args: argparse.Namespace, log: Log) -> None:
     from cloudrl.retriever.serpapi import NAME
     from cloudrl.retriever.server import ServeOptions
     from cloudrl.retriever.serving import serve
+    from cloudrl.retriever.sharing import read_sharing
 
     is_web = args.place == NAME
     source = Source(None, engine=NAME) if is_web else Source(Path(args.place), device=args.device)
     options = ServeOptions(port=args.port, token=os.environ.get("CLOUDRL_RETRIEVER_TOKEN", ""))
-    serve(source, options, on_progress=log.progress, say=say, on_ready=lambda address: say(f"ready: {address}"))
+    sharing = read_sharing(args.peers, args.shard, args.peer_token_file)
+
+    def ready(address: str) -> None:
+        say(f"ready: {address}")
+
+    serve(source, options, sharing=sharing, on_progress=log.progress, say=say, on_ready=ready)
 
 
 class Log:

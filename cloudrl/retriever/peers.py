@@ -21,8 +21,9 @@ from cloudrl.retriever.batching import Unavailable
 from cloudrl.retriever.engine import FlatEngine, Found
 from cloudrl.retriever.exact import Hit
 from cloudrl.retriever.opening import Retriever
-from cloudrl.retriever.requests import MAX_TOPK, shows_token
+from cloudrl.retriever.requests import MAX_TOPK
 from cloudrl.retriever.sharing import Sharing, hits_bytes, merge, read_hits, read_vectors, vectors_bytes
+from cloudrl.retriever.tokens import shows_token
 from cloudrl.retriever.vectors import Floats
 
 InThread = Callable[..., Awaitable[Any]]

@@ -3,7 +3,6 @@
 Beyond that there are limits, so that nobody alone can stop the server.
 """
 
-import hmac
 from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, ValidationError
@@ -49,9 +48,3 @@ def parse_request(body: bytes) -> RetrieveRequest:
         raise InvalidRequest(
             [{"type": each["type"], "loc": ["body", *each["loc"]], "msg": each["msg"]} for each in error.errors()]
         ) from error
-
-
-def shows_token(authorization: str, token: str) -> bool:
-    """Whether the header `Authorization` has the token; how long that takes does not say how much of it is right."""
-    said, expected = (text.encode(errors="surrogateescape") for text in (authorization, f"Bearer {token}"))
-    return hmac.compare_digest(said, expected)

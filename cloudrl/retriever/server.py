@@ -24,7 +24,8 @@ from cloudrl.retriever.addresses import Address, is_loopback
 from cloudrl.retriever.batching import Batcher, QueueFull, Unavailable
 from cloudrl.retriever.counters import Counters
 from cloudrl.retriever.engine import Found, Searches
-from cloudrl.retriever.requests import MAX_PASSAGES, InvalidRequest, RetrieveRequest, parse_request, shows_token
+from cloudrl.retriever.requests import MAX_PASSAGES, InvalidRequest, RetrieveRequest, parse_request
+from cloudrl.retriever.tokens import shows_token
 
 TIMEOUT_HEADER = "X-Timeout-S"
 """How long a client waits; it gets 504 then, and what nobody else asked for is not searched."""

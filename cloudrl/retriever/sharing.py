@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 
 from cloudrl.errors import InputError
 from cloudrl.retriever.addresses import Address
 from cloudrl.retriever.exact import Hit
+from cloudrl.retriever.tokens import read_token
 from cloudrl.retriever.vectors import Floats
 
 
@@ -64,6 +66,28 @@ class Sharing:
     def address(self) -> Address:
         """Where this node answers the others."""
         return self.addresses[self.shard]
+
+
+def read_sharing(peers: str, shard: int | None, token_file: Path | None) -> Sharing | None:
+    """The nodes that share an index; None if there is one alone.
+
+    Args:
+        peers: `HOST:PORT` of each node, in the order of shards, with commas; "" for none.
+        shard: of this node.
+        token_file: what nodes show each other.
+
+    Raises:
+        InputError: one is missing or cannot be, or the file cannot be read, or is empty.
+    """
+    if not peers and shard is None and token_file is None:
+        return None
+    if not peers or shard is None or token_file is None:
+        raise InputError(
+            "nodes share an index with --peers, --shard and --peer-token-file together",
+            hint="--peers 10.0.0.1:8100,10.0.0.2:8100 --shard 0 --peer-token-file FILE",
+        )
+    sharing = Sharing.parse(peers, shard, read_token(token_file, "--peer-token-file"))
+    return sharing if len(sharing.addresses) > 1 else None
 
 
 def rows_of(shard: int, shards: int, count: int) -> range:

@@ -28,41 +28,9 @@ def read_token(file: Path | None, env: Mapping[str, str] = os.environ) -> str:
     Raises:
         InputError: the file cannot be read, or is empty.
     """
-    return env.get(TOKEN_VARIABLE, "") if file is None else _token_of(file, "--token-file")
+    from cloudrl.retriever.tokens import read_token as read
 
-
-def read_sharing(peers: str, shard: int | None, token_file: Path | None) -> Sharing | None:
-    """The nodes that share an index; None if there is one alone.
-
-    Args:
-        peers: `HOST:PORT` of each node, in the order of shards, with commas; "" for none.
-        shard: of this node.
-        token_file: what nodes show each other.
-
-    Raises:
-        InputError: one is missing or cannot be, or the file cannot be read, or is empty.
-    """
-    from cloudrl.retriever.sharing import Sharing
-
-    if not peers and shard is None and token_file is None:
-        return None
-    if not peers or shard is None or token_file is None:
-        raise InputError(
-            "nodes share an index with --peers, --shard and --peer-token-file together",
-            hint="--peers 10.0.0.1:8100,10.0.0.2:8100 --shard 0 --peer-token-file FILE",
-        )
-    sharing = Sharing.parse(peers, shard, _token_of(token_file, "--peer-token-file"))
-    return sharing if len(sharing.addresses) > 1 else None
-
-
-def _token_of(file: Path, option: str) -> str:
-    try:
-        token = file.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{option} {file}: {getattr(error, 'strerror', None) or error}") from error
-    if not token:
-        raise InputError(f"{option} {file} is empty", hint=f"openssl rand -hex 32 > {file}")
-    return token
+    return env.get(TOKEN_VARIABLE, "") if file is None else read(file, "--token-file")
 
 
 def build(options: BuildOptions, to: Path, *, device: str = "cpu", on_progress: OnProgress = silent) -> Record:

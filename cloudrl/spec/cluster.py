@@ -32,7 +32,7 @@ from cloudrl.spec.gpu import Gpu, image_gpu
 from cloudrl.spec.gpu import cpu as parse_cpu
 from cloudrl.spec.names import image_name, resource_name, secret_in, secret_name, unix_user
 from cloudrl.spec.ports import Port, all_ports, port_texts
-from cloudrl.spec.services import SERPAPI, SERPAPI_KEY, Artifacts, Services, agent_service, parse_search
+from cloudrl.spec.services import SERPAPI, SERPAPI_KEY, Artifacts, Search, Services, agent_service, parse_search
 from cloudrl.spec.sizes import duration, size, size_range
 from cloudrl.spec.volume import Mount, Volume, mount_list, parse_mount
 
@@ -256,14 +256,18 @@ def disk_for(cluster: Cluster) -> str | None:
 
 def memory_for(cluster: Cluster) -> str | None:
     """The memory of each node, such as `80GB..`, if it holds a published index; faiss does not put it on a GPU."""
-    sizes = [index.memory_gb for index, device in _published(cluster) if device == "cpu" or index.engine == "faiss"]
+    sizes = [
+        index.memory_gb - (index.vectors_gb * (cluster.nodes - 1) // cluster.nodes if search.shards else 0)
+        for index, search in _published(cluster)
+        if search.device == "cpu" or index.engine == "faiss"
+    ]
     return f"{sum(sizes)}GB.." if sizes else None
 
 
-def _published(cluster: Cluster) -> list[tuple[Published, str]]:
-    """The indexes of its search servers that others have published, each with the device of its server."""
+def _published(cluster: Cluster) -> list[tuple[Published, Search]]:
+    """The indexes of its search servers that others have published."""
     searches = filter(None, map(parse_search, cluster.services))
-    return [(PUBLISHED[each.search], each.device) for each in searches if each.search in PUBLISHED]
+    return [(PUBLISHED[each.search], each) for each in searches if each.search in PUBLISHED]
 
 
 def billions(model: str) -> float | None:

@@ -15,7 +15,7 @@ from cloudrl.protocol.services import Artifact as AgentArtifact
 from cloudrl.protocol.services import Service as AgentService
 from cloudrl.retriever.published import PUBLISHED
 from cloudrl.spec.base import Spec
-from cloudrl.spec.fields import absolute_path, command, matching, one_line, optional, unique_list_of
+from cloudrl.spec.fields import absolute_path, command, list_of, matching, one_line, optional, unique_list_of
 from cloudrl.spec.ports import ANOTHER_PORT, port_holder, port_number
 
 if TYPE_CHECKING:
@@ -29,7 +29,8 @@ _SEARCH = "search:"
 _OURS, _PACKAGE = "cloudrl://", Path(__file__).parents[1]
 """How a file that comes with cloudrl is named, as in paths of jobs (jobs/local_files.py)."""
 _RETRIEVER = 'python3 "$CLOUDRL_FILES/cloudrl-retriever.pyz"'
-_RESTARTS = 5
+_SHARING = '--peers "$PEERS" --shard "$RANK" --peer-token-file "$CLOUDRL_PEER_TOKEN_FILE"'
+_RESTARTS, _PEER_PORT_IS_HIGHER_BY = 5, 100
 _CORPORA = "One of {}, a file of this machine such as './passages.jsonl', or an absolute path of the nodes".format(
     ", ".join(READY_MADE)
 )
@@ -118,12 +119,33 @@ class Search(Spec):
     device: Annotated[str, PlainValidator(_device)] = "cpu"
     """Of torch, where the vectors are searched and made: `cuda:0`."""
     port: Annotated[int, PlainValidator(_port)] = 8000
+    shards: Literal["nodes"] | None = None
+    """`nodes`: each node holds its part of the vectors in memory, and asks the others for the rest at `port` + 100.
+    None means that each node holds all of them."""
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
         if self.is_ready_made and self.engine is not None:
             raise SpecError(f"{self.search} has its own engine, so engine {self.engine!r} does not apply to it")
+        if self.shards is not None:
+            if self._engine != "flat":
+                hint = "Leave shards out" if self.is_ready_made else "engine: flat"
+                raise SpecError(
+                    f"search:{self.search} is searched by {self._engine}, nodes can share vectors", hint=hint
+                )
+            _port(self.peer_port)
         return self
+
+    @property
+    def peer_port(self) -> int:
+        """At which the nodes that share an index ask each other; 0 if they do not."""
+        return 0 if self.shards is None else self.port + _PEER_PORT_IS_HIGHER_BY
+
+    @property
+    def _engine(self) -> str:
+        if self.is_ready_made:
+            return PUBLISHED[self.search].engine if self.search in PUBLISHED else SERPAPI
+        return self.engine or "bm25"
 
     @property
     def is_ready_made(self) -> bool:
@@ -140,8 +162,7 @@ class Search(Spec):
     @property
     def package(self) -> tuple[str, str] | None:
         """Module and requirement that its engine needs, and that verl's images do not have."""
-        engine = PUBLISHED[self.search].engine if self.search in PUBLISHED else self.engine or "bm25"
-        return None if self.search == SERPAPI else PACKAGES.get(engine)
+        return PACKAGES.get(self._engine)
 
     def artifact(self, place: str, content: bytes = b"") -> Artifact | None:
         """The index that it serves, or None for the web. Jobs that share a data folder share one of the same passages.
@@ -154,23 +175,28 @@ class Search(Spec):
             return None
         if self.search in PUBLISHED:
             return Artifact(name=f"search-{self.search}", command=f"exec {_RETRIEVER} fetch {self.search} --to .")
-        engine, stem = self.engine or "bm25", re.sub(r"[^A-Za-z0-9._-]", "-", PurePosixPath(self.search).stem)
+        engine, stem = self._engine, re.sub(r"[^A-Za-z0-9._-]", "-", PurePosixPath(self.search).stem)
         command = f"exec {_RETRIEVER} build {place} --to . --engine {engine}{self._on_device}"
         source = hashlib.sha256(place.encode() + content).hexdigest()[:8]
         return Artifact(name=f"search-{stem[:60]}-{engine}-{source}", command=command)
 
-    def service(self, place: str, content: bytes = b"") -> Service:
-        """The server; see `artifact`."""
+    def service(self, place: str, content: bytes = b"") -> AgentService:
+        """The server, as the node agent reads it; see `artifact`."""
         index = self.artifact(place, content)
         served = SERPAPI if index is None else f'"$CLOUDRL_ARTIFACTS/{index.name}"'
-        return Service(
+        return AgentService(
             port=self.port,
-            command=f'exec {_RETRIEVER} serve {served} --port "$PORT"{self._on_device}',
+            command=f'exec {_RETRIEVER} serve {served} --port "$PORT"{self._on_device}{self._with_others}',
             name="search",
             needs=() if index is None else (index.name,),
             health="/health",
             restart=_RESTARTS,
+            peer_port=self.peer_port,
         )
+
+    @property
+    def _with_others(self) -> str:
+        return "" if self.shards is None else f" {_SHARING}"
 
     @property
     def _on_device(self) -> str:
@@ -202,7 +228,7 @@ def parse_search(value: str | Service | Search) -> Search | None:
 def agent_service(value: str | Service | Search, place: str = "") -> AgentService:
     """One item of `Cluster.services` as the node agent reads it; `place` is as for `Search.artifact`."""
     if (search := parse_search(value)) is not None:
-        return search.service(place).for_agent()
+        return search.service(place)
     return parse_service(value) if isinstance(value, str) else value.for_agent()  # type: ignore[union-attr]
 
 
@@ -225,20 +251,19 @@ def _artifact(value: object) -> Artifact:
     return Artifact.load(value)
 
 
-_service_list = unique_list_of(
-    _service,
-    by=lambda item: agent_service(item).port,
-    message="two services have port {}",
-    hint="Give each one its own",
-)
+_service_list = list_of(_service)
 
 
 def _services(value: object) -> tuple[str | Service | Search, ...]:
     services = _service_list(value)
-    names = [agent_service(each).label for each in services]
-    for name in names:
-        if names.count(name) > 1:
-            raise SpecError(f"two services are called {name!r}", hint="Give each one its own name")
+    read = [agent_service(each) for each in services]
+    for what, all_of_them in (
+        ("have port", [port for each in read for port in (each.port, each.peer_port) if port]),
+        ("are called", [each.label for each in read]),
+    ):
+        for item in all_of_them:
+            if all_of_them.count(item) > 1:
+                raise SpecError(f"two services {what} {item!r}", hint="Give each one its own")
     return services
 
 

@@ -69,7 +69,7 @@ class Served:
         self.agent: Any = SimpleNamespace(
             state=self.state,
             identity=Identity("local", "lab", "id", rank, nodes, "127.0.0.1", "127.0.0.1", None),
-            tokens=Tokens(token, ""),
+            tokens=Tokens(token, "", ""),
             options=AgentOptions(data_dir=self.data),
             status=lambda: self.status or ClusterStatus(ClusterInfo("lab", "id", "local", nodes), self.state.own.phase),
             job_logs=lambda: self.job_logs,

@@ -6,9 +6,10 @@ import socket
 import urllib.request
 
 import pytest
-from node_harness import IP, Maker, Scenarios, free_ports, until
+from node_harness import IP, KEY, Maker, Scenarios, free_ports, until
 
 from cloudrl.node.ray import probe
+from cloudrl.node.tokens import derive
 from cloudrl.protocol.services import Artifact, Service
 
 pytestmark = pytest.mark.agents
@@ -161,6 +162,20 @@ def a_service_is_started_when_its_files_are_there(nodes: Maker) -> None:
     status = cluster[0].agent.status()
     assert [node.services for node in status.nodes] == [{"search": "ready"}] * 2
     assert status.services == ("search",)
+
+
+@scenario
+def services_that_ask_each_other_know_all_addresses_and_a_token(nodes: Maker) -> None:
+    cluster, ports, peer_ports = nodes(3), free_ports(3), free_ports(3)
+    told = 'echo "$RANK of $PEERS"; cat $CLOUDRL_PEER_TOKEN_FILE; echo'
+    for rank in (2, 0, 1):
+        service = Service(ports[rank], f"{told}; {_server('$PORT')}", "search", peer_port=peer_ports[rank])
+        cluster.start_one(rank, f"--service={service}")
+    cluster.ready()
+    peers = ",".join(f"{IP}:{port}" for port in peer_ports)
+    for rank, port in enumerate(ports):
+        lines = (cluster[rank].run_dir / f"service-{port}.log").read_text().splitlines()
+        assert lines[:2] == [f"{rank} of {peers}", derive(KEY).peers]
 
 
 @scenario

@@ -5,6 +5,7 @@ import os
 import shutil
 import stat
 from collections.abc import Callable, Iterator
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
@@ -126,16 +127,16 @@ def test_what_ray_was_asked(cluster: Nodes) -> None:
 def test_secrets_show_nowhere(cluster: Nodes) -> None:
     tokens = derive(KEY)
     for node in cluster.started.values():
-        assert stat.S_IMODE((node.run_dir / "ray-token").stat().st_mode) == 0o600
-        assert (node.run_dir / "ray-token").read_text() == tokens.ray
-        shown = [path for path in node.run_dir.rglob("*") if path.is_file() and path.name != "ray-token"]
+        kept = {"ray-token": tokens.ray, "peer-token": tokens.peers}
+        for name, token in kept.items():
+            assert stat.S_IMODE((node.run_dir / name).stat().st_mode) == 0o600
+            assert (node.run_dir / name).read_text() == token
+        shown = [path for path in node.run_dir.rglob("*") if path.is_file() and path.name not in kept]
         for text in (path.read_bytes() for path in shown):
-            assert tokens.ray.encode() not in text
-            assert tokens.agent.encode() not in text
+            assert not any(token.encode() in text for token in astuple(tokens))
     lines = " ".join(processes_with(MARK, "start").values())
     assert "fake_ray.py" in lines
-    assert tokens.ray not in lines
-    assert tokens.agent not in lines
+    assert not any(token in lines for token in astuple(tokens))
 
 
 def test_ray_runs_in_the_nodes_own_folder(cluster: Nodes) -> None:

@@ -273,6 +273,19 @@ def test_one_with_an_index_has_time_to_load_it_again(make: Callable[..., Bench])
     assert bench.is_("started again, 2 of 2")
 
 
+def test_one_that_asks_its_like_has_time_while_another_node_loads(make: Callable[..., Bench]) -> None:
+    bench = make(peer_port=free_ports(1)[0], silent_s=1.0)
+    bench.state.publish(peers={"search": ("10.0.0.1:8100", "10.0.0.2:8100")})
+    bench.services.start(bench.child)
+    bench.services.wait(20)
+    until(lambda: bench.is_("ready"), "it is noticed")
+    bench.answer(503)
+    bench.ahead_s += 100
+    assert bench.is_("ready")
+    bench.ahead_s += 900
+    until(lambda: bench.is_("started again, 1 of 2"), "nobody waits for ever")
+
+
 def test_services_have_time_to_load() -> None:
     options = AgentOptions.from_argv(["--service=8001:b", "--service=8000:a", "--fetch-timeout-s=7"])
     assert options.services == (Service(8001, "b"), Service(8000, "a"))
@@ -283,9 +296,10 @@ def test_services_have_time_to_load() -> None:
 def test_processes_of_the_node_know_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["/opt/cloudrl/cloudrl-node.pyz", "run"])
     services = (Service(20123, "a", name="my-search"), Service(8000, "b"))
-    assert service_variables(AgentOptions(services=services, data_dir=Path("/data"))) == {
+    assert service_variables(AgentOptions(services=services, data_dir=Path("/data"), run_dir=Path("/run"))) == {
         "CLOUDRL_SERVICE_MY_SEARCH": "127.0.0.1:20123",
         "CLOUDRL_SERVICE_8000": "127.0.0.1:8000",
         "CLOUDRL_ARTIFACTS": "/data/artifacts",
         "CLOUDRL_FILES": "/opt/cloudrl",
+        "CLOUDRL_PEER_TOKEN_FILE": "/run/peer-token",
     }

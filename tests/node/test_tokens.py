@@ -1,4 +1,4 @@
-"""Two secrets from one key."""
+"""Three secrets from one key."""
 
 import stat
 import threading
@@ -32,11 +32,12 @@ def test_known_answer() -> None:
 def test_it_is_rfc_5869(key: bytes) -> None:
     assert derive(key).agent == _hkdf(key, b"cloudrl agent")
     assert derive(key).ray == _hkdf(key, b"cloudrl ray")
+    assert derive(key).peers == _hkdf(key, b"cloudrl peers")
 
 
 def test_tokens_never_show() -> None:
     assert repr(derive(b"key")) == "Tokens()"
-    assert str(Tokens("a" * 64, "b" * 64)) == "Tokens()"
+    assert str(Tokens("a" * 64, "b" * 64, "c" * 64)) == "Tokens()"
 
 
 def _mode(path: Path) -> int:

@@ -6,15 +6,19 @@ import json
 import os
 import signal
 import sys
+import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from node_harness import processes_with, until
+from tiny_encoder import make_encoder, write_corpus
 
 from cloudrl.errors import ClusterFailed, InputError
 from cloudrl.providers.local.provider import LocalProvider
+from cloudrl.retriever.build import BuildOptions, build
+from cloudrl.retriever.opening import Source, open_retriever
 from cloudrl.transport import inspect_cluster
 
 if TYPE_CHECKING:
@@ -39,6 +43,14 @@ def _ask(port: int, query: str) -> str:
     request = urllib.request.Request(f"http://127.0.0.1:{port}/retrieve", body)
     with urllib.request.urlopen(request, timeout=20) as answer:
         return str(json.load(answer)["result"][0][0]["document"]["contents"])
+
+
+def _ids(port: int, queries: list[str], topk: int) -> list[list[str]]:
+    body = json.dumps({"queries": queries, "topk": topk, "return_scores": True}).encode()
+    with urllib.request.urlopen(
+        urllib.request.Request(f"http://127.0.0.1:{port}/retrieve", body), timeout=20
+    ) as answer:
+        return [[each["document"]["id"] for each in found] for found in json.load(answer)["result"]]
 
 
 def _health(port: int) -> dict[str, Any]:
@@ -68,6 +80,41 @@ def test_each_node_has_its_own_server_which_is_started_again(home: Home, corpus:
     until(lambda: provider.status("one").nodes[1].services["search"] == "ready", "it is ready again")
     assert _ask(second, "France") == '"France"\nThe capital is Paris.'
     assert provider.status("one").is_ready
+    provider.down("one")
+
+
+def test_nodes_share_an_index_and_answer_as_one_that_has_it_all(home: Home, tmp_path: Path) -> None:
+    """The seed's set-up where no node has the memory for all vectors."""
+    make_encoder(tmp_path / "tiny-e5")
+    write_corpus(tmp_path / "passages.jsonl", 41)
+    options = BuildOptions((tmp_path / "passages.jsonl",), encoder=str(tmp_path / "tiny-e5"), prefixes="e5")
+    build(options, tmp_path / "index")
+    queries = ["capital of france", "the river", "rome 7", "history of the army"]
+    whole = open_retriever(Source(tmp_path / "index")).search(queries, 7)
+
+    shared = {"search": str(tmp_path / "index"), "engine": "flat", "shards": "nodes"}
+    plan = home.plan(nodes=2, services=[shared], env=ENV)
+    connection = provider.up(plan, timeout_s=240)
+    first, first_peer, second, second_peer = plan.state.service_ports
+    for port, peer in ((first, second_peer), (second, first_peer)):
+        assert _ids(port, queries, 7) == [[json.loads(each.document)["id"] for each in found] for found in whole]
+        assert _health(port)["nodes"] == {f"{plan.state.ip}:{peer}": ""}
+    parts = [_health(port)["shard"] for port in (first, second)]
+    assert parts == [{"number": 0, "of": 2, "passages": 20}, {"number": 1, "of": 2, "passages": 21}]
+    for port in (first_peer, second_peer):
+        with pytest.raises(urllib.error.HTTPError, match="401") as refused:
+            urllib.request.urlopen(f"http://{plan.state.ip}:{port}/shard", timeout=20)
+        refused.value.close()
+
+    # a node that is lost is not answered for, and comes back
+    os.kill(_health(second)["pid"], signal.SIGKILL)
+    until(lambda: provider.status("one").nodes[1].services["search"] == "started again, 1 of 5", "it is noticed")
+    with pytest.raises(urllib.error.HTTPError, match="503") as lost:
+        _ids(first, queries, 7)
+    lost.value.close()
+    until(lambda: provider.status("one").nodes[1].services["search"] == "ready", "it is ready again", timeout_s=90)
+    assert _ids(first, queries, 7) == _ids(second, queries, 7)
+    assert inspect_cluster(connection).services == ("search",)
     provider.down("one")
 
 

@@ -83,6 +83,16 @@ def test_vectors_on_a_gpu_of_a_file_of_the_nodes_at_another_port() -> None:
     assert (rendered.setup, rendered.files) == ((), {})
 
 
+def test_nodes_that_share_an_index_are_told_of_each_other() -> None:
+    [service] = with_search(cluster({"search": "wiki-18", "shards": "nodes"})).services
+    sharing = '--peers "$PEERS" --shard "$RANK" --peer-token-file "$CLOUDRL_PEER_TOKEN_FILE"'
+    assert service.command == f'{PYZ} serve "$CLOUDRL_ARTIFACTS/search-wiki-18" --port "$PORT" {sharing}'
+    assert (service.port, service.peer_port) == (8000, 8100)
+    text = to_dstack(cluster({"search": "wiki-18", "shards": "nodes"}))
+    words = shlex.split(yaml.safe_load(text)["commands"][-1].replace("\\\n", ""))
+    assert AgentOptions.from_argv(words[words.index("run") + 1 :]).services == (service,)
+
+
 def test_the_web_needs_a_key_and_no_index() -> None:
     with pytest.raises(SpecError, match="search:serpapi needs a key") as failed:
         cluster("search:serpapi")
@@ -186,6 +196,11 @@ def test_a_file_that_no_node_could_read_is_refused(name: str) -> None:
         ({"search": "/x", "engine": "lucene"}, "'lucene' is not 'bm25' or 'flat'"),
         ({"search": "/x", "device": "tpu"}, "'tpu' is not a device"),
         ({"search": "/x", "port": 8265}, "port 8265 belongs to Ray's dashboard"),
+        ({"search": "/x", "shards": "nodes"}, "search:/x is searched by bm25, nodes can share vectors"),
+        ({"search": "wiki-18-hnsw", "shards": "nodes"}, "is searched by faiss, nodes can share vectors"),
+        ({"search": "serpapi", "shards": "nodes"}, "is searched by serpapi, nodes can share vectors"),
+        ({"search": "/x", "shards": 2}, "2 is not 'nodes'"),
+        ({"search": "wiki-18", "shards": "nodes", "port": 8165}, "port 8265 belongs to Ray's dashboard"),
     ],
 )
 def test_what_is_refused(service: Any, message: str) -> None:
@@ -196,9 +211,13 @@ def test_what_is_refused(service: Any, message: str) -> None:
 def test_two_search_servers_would_have_one_name() -> None:
     with pytest.raises(SpecError, match="two services are called 'search'"):
         cluster("search:wiki-18", {"search": "/x", "port": 8001})
+    with pytest.raises(SpecError, match="two services have port 8100"):
+        cluster({"search": "wiki-18", "shards": "nodes"}, "8100:judge")
 
 
 def test_disk_and_memory_have_room_for_the_index() -> None:
     for services, disk, memory in (([], 500, None), (["search:wiki-18"], 600, "80GB..")):
         resources = yaml.safe_load(to_dstack(cluster(*services, models=["Qwen/Qwen2.5-7B-Instruct"])))["resources"]
         assert (resources["disk"], resources.get("memory")) == (f"{disk}GB..", memory)
+    shared = yaml.safe_load(to_dstack(cluster({"search": "wiki-18", "shards": "nodes"}, nodes=4)))["resources"]
+    assert shared["memory"] == "32GB.."

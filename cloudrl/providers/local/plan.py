@@ -110,7 +110,13 @@ def make_plan(cluster: Cluster, *, dashboard_port: int | None = None) -> LocalPl
         agent_ports=tuple(agent_ports),
         ray_temp_dir=f"/tmp/cloudrl-{cluster_id[:8]}",  # noqa: S108  short: Unix socket paths end at 107 bytes
         checkpoint_dir=str(checkpoint_folder(cluster) or ""),
-        service_ports=tuple(each.port for each in itertools.chain(*services) if _can_move(each)),
+        service_ports=tuple(
+            port
+            for each in itertools.chain(*services)
+            if _can_move(each)
+            for port in (each.port, each.peer_port)
+            if port
+        ),
     )
     commands = tuple(_command(cluster, state, gpus, rank, own, rendered.artifacts) for rank, own in enumerate(services))
     unused = ", ".join(unsupported_fields(cluster))
@@ -179,13 +185,13 @@ def _services(declared: Iterable[Service], cluster: Cluster, avoid: tuple[int, .
     """
     fixed = _fixed(cluster)
     moving = [each for each in declared if each not in fixed]
-    ports = iter(free_ports(len(moving) * cluster.nodes, cluster=cluster.name, avoid=avoid))
+    ports = iter(free_ports(2 * len(moving) * cluster.nodes, cluster=cluster.name, avoid=avoid))
     ranks = []
     for rank in range(cluster.nodes):
         own = [] if rank else [*fixed]
         for each in moving:
             port = next(ports) if rank or is_taken(each.port, cluster.name) else each.port
-            own.append(replace(each, port=port, name=each.label))
+            own.append(replace(each, port=port, name=each.label, peer_port=each.peer_port and next(ports)))
         ranks.append(tuple(own))
     return ranks
 
