@@ -230,7 +230,8 @@ class _StatusLine:
 def cells_of(node: NodeReport) -> list[str]:
     """One row, without colours; `for` is how long the steps so far took."""
     seconds = sum(each for key, each in node.seconds.items() if key != "files")
-    detail = f"no heartbeat for {node.seen_s_ago:.0f} s" if node.seen_s_ago > 5 else node.detail
+    services = ", ".join(f"service {name}: {word}" for name, word in node.services.items() if word != "ready")
+    detail = f"no heartbeat for {node.seen_s_ago:.0f} s" if node.seen_s_ago > 5 else node.detail or services
     reason = node.failure.reason if node.failure else detail
     return [str(node.rank), node.ip, node.phase.value, f"{seconds:.1f} s", reason]
 

@@ -33,7 +33,8 @@ def list_(as_json: JsonOption = False) -> None:
         return
     for each in known:
         each["rows"] = " + ".join(f"{count} {split}" for split, count in each["rows"].items())
-    rows = [(each["name"], each["source"] or "generated", each["rows"], each["reward"] or "none") for each in known]
+        each["source"] = each["source"] or BUILT_IN[each["name"]].origin
+    rows = [(each["name"], each["source"], each["rows"], each["reward"] or "none") for each in known]
     _output.table(("name", "source", "rows", "verl's reward"), rows)
     _output.hint("cloudrl data prepare owner/name --prompt-field question --answer-field answer --to ./data")
 

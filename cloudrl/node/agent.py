@@ -16,7 +16,7 @@ from cloudrl.node import ray as ray_node
 from cloudrl.node.attempts import Attempts
 from cloudrl.node.background import start_thread
 from cloudrl.node.checkpoint_store import CheckpointStore
-from cloudrl.node.environment import node_environment
+from cloudrl.node.environment import node_environment, with_own_python
 from cloudrl.node.failure import NodeFailed, error_code
 from cloudrl.node.fast_network import unused_networks
 from cloudrl.node.fetch import Fetcher, self_command
@@ -59,7 +59,7 @@ class Agent:
     ) -> None:
         self.options, self.identity, self.tokens, self.log = options, identity, tokens, log
         self.gpus = options.gpus if options.gpus is not None else identity.gpus_per_node or 0
-        self.env: Mapping[str, str] = env
+        self.env: Mapping[str, str] = with_own_python(env)
         self.timeouts = PhaseTimeouts(options)
         self.shutdown = ShutdownRequest()
         self.serving = self.was_ready = False

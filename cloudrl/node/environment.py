@@ -13,21 +13,27 @@ VISIBLE_DEVICES = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_
 _NO_METRICS = {"RAY_enable_metrics_collection": "0", "DASHBOARD_METRIC_PORT": "-1", "AUTOSCALER_METRIC_PORT": "-1"}
 
 
+def with_own_python(base: Mapping[str, str]) -> Dict[str, str]:
+    """What the agent was started with, but `python3` is its Python, also where that was never activated.
+
+    Set-up commands, services and jobs say `python3`, and mean one.
+    """
+    return {**base, "PATH": os.pathsep.join([str(Path(sys.executable).parent), base.get("PATH", os.defpath)])}
+
+
 def node_environment(
     base: Mapping[str, str], host: HostInfo, *, token_path: Path, temp_dir: Optional[Path], device: str = "gpu"
 ) -> Dict[str, str]:
     """The environment of `ray start` and of all children.
 
     Args:
-        base: the agent's own environment.
+        base: from `with_own_python`.
         host: this machine.
         temp_dir: for TMPDIR, when this node has a folder of its own for that.
         token_path: file with Ray's token; a path, so that the secret shows in no process listing.
         device: what the jobs compute on, "gpu" or "cpu".
     """
     env = dict(base)
-    # jobs say `python3`; it shall be this one, also where its environment was never activated
-    env["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), base.get("PATH", os.defpath)])
     # Set on every node: Ray 2.60 turns authentication on by itself where ~/.ray/auth_token lies about, and a
     # cluster with it on one node only falls apart (ray/_private/authentication/authentication_token_setup.py).
     env.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN_PATH=str(token_path))

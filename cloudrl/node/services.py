@@ -161,7 +161,7 @@ class Services:
 
     def _in_use(self, taken: List[int]) -> NodeFailed:
         ports = ", ".join(map(str, taken))
-        reason = f"ports of services are in use on this node: {ports}"
+        reason = f"ports of services are in use on this node: {ports} -> another `port`, where jobs share a node"
         return self._failed(reason, subject=f"ports {ports}", code="taken")
 
     def _failed(self, reason: str, tail: str = "", *, subject: str, code: str) -> NodeFailed:

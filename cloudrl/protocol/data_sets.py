@@ -13,11 +13,12 @@ class BuiltIn:
     Attributes:
         name: As `--data` takes it.
         module: Where its rows are made; it has `prepare(folder, ...)` and `DATA_SOURCE`.
-        hub_id: Where the raw rows are from; None when they are generated.
+        hub_id: Where the raw rows are from; None when they are on no hub.
         rows: How many there are, by split: of the Hub's two as their data cards say.
         reward: The reward function of ours that scores it, for `reward.custom_reward_function.path`; None where
             verl, or the fork that it is for, has one.
         owns_hub_id: Whether it is all that its place on the Hub holds, so that the id alone means it, too.
+        origin: What the rows are made from, where that is on no hub.
     """
 
     name: str
@@ -26,6 +27,7 @@ class BuiltIn:
     rows: Dict[str, int]
     reward: Optional[str] = None
     owns_hub_id: bool = True
+    origin: str = "generated"
 
     def load(self) -> ModuleType:
         """Import its module."""
@@ -35,7 +37,12 @@ class BuiltIn:
 _BUILT_IN = (
     BuiltIn("addition", "cloudrl.data.addition", None, {"train": 2400, "test": 100}, "pkg://cloudrl.verl_cpu.reward"),
     BuiltIn(
-        "capitals", "cloudrl.data.capitals", None, {"train": 48, "test": 16}, "pkg://cloudrl.verl_cpu.search_reward"
+        "capitals",
+        "cloudrl.data.capitals",
+        None,
+        {"train": 48, "test": 16},
+        "pkg://cloudrl.verl_cpu.search_reward",
+        origin="CIA World Factbook",
     ),
     BuiltIn("gsm8k", "cloudrl.data.gsm8k", "openai/gsm8k", {"train": 7473, "test": 1319}),
     BuiltIn("math", "cloudrl.data.math", "DigitalLearningGmbH/MATH-lighteval", {"train": 7500, "test": 5000}),

@@ -104,9 +104,10 @@ def build(
 def _remove_other(folder: Path, source: str) -> None:
     done, state = read_record(folder), folder / _STATE
     begun = json.loads(state.read_text())["source"] if state.exists() else done and done.source
-    if begun in (None, source):
-        return
-    remove(contents(folder))
+    there = contents(folder)
+    own = [each for each in there if not each.is_symlink()]
+    if begun not in (None, source) and (not own or is_of_build(own)):
+        remove(there)
 
 
 def remove(paths: Iterable[Path]) -> None:

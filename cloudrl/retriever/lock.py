@@ -1,6 +1,7 @@
 """One build or fetch at a time in a folder."""
 
 import contextlib
+import errno
 import fcntl
 import os
 from collections.abc import Callable, Iterator
@@ -10,6 +11,8 @@ from cloudrl.errors import InputError
 
 _LOCK = ".lock"
 """A file: over NFS, an exclusive lock needs what is open for writing (flock(2)), and a folder never is."""
+_NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
+"""As Lustre answers unless it is mounted with `flock` (mount.lustre(8))."""
 
 
 @contextlib.contextmanager
@@ -34,6 +37,10 @@ def locked(folder: Path, say: Callable[[str], object] = lambda _: None) -> Itera
         except BlockingIOError:
             say(f"another build or fetch writes into {folder}; waiting for its end")
             fcntl.flock(lock, fcntl.LOCK_EX)
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+            say(f"the file system of {folder} has no locks: only one build or fetch may write there at a time")
         yield
     finally:
         os.close(lock)

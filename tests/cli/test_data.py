@@ -38,7 +38,7 @@ def test_list_names_source_rows_and_reward(run: Run) -> None:
     assert [re.split(r"  +", line) for line in shown.out.splitlines()] == [
         ["name", "source", "rows", "verl's reward"],
         ["addition", "generated", "2400 train + 100 test", "pkg://cloudrl.verl_cpu.reward"],
-        ["capitals", "generated", "48 train + 16 test", "pkg://cloudrl.verl_cpu.search_reward"],
+        ["capitals", "CIA World Factbook", "48 train + 16 test", "pkg://cloudrl.verl_cpu.search_reward"],
         ["gsm8k", "openai/gsm8k", "7473 train + 1319 test", "gsm8k"],
         ["math", "DigitalLearningGmbH/MATH-lighteval", "7500 train + 5000 test", "math_reward"],
         ["nq_search", "RUC-NLPIR/FlashRAG_datasets", "79168 train + 3610 test", "none"],

@@ -16,22 +16,24 @@ NODES = (
     NodeReport(0, "10.0.0.1", phase=Phase.FETCH, detail="model owner/name", seconds={"setup": 1.5, "files": 9.0}),
     NodeReport(1, "10.0.0.2", phase=Phase.FAILED, failure=Failure(FailureKind.SETUP, 1, "`false` exited with 1")),
     NodeReport(2, "10.0.0.3", phase=Phase.RAY, seen_s_ago=12.0),
+    NodeReport(3, "10.0.0.4", phase=Phase.READY, services={"judge": "ready", "search": "started again, 1 of 5"}),
 )
 ROWS = [
     ["0", "10.0.0.1", "fetch", "1.5 s", "model owner/name"],
     ["1", "10.0.0.2", "failed", "0.0 s", "`false` exited with 1"],
     ["2", "10.0.0.3", "ray", "0.0 s", "no heartbeat for 12 s"],
+    ["3", "10.0.0.4", "ready", "0.0 s", "service search: started again, 1 of 5"],
 ]
 
 
 def test_both_say_the_same(capsys: pytest.CaptureFixture[str]) -> None:
-    status = Status("lab", "local", Phase.FETCH, nodes_wanted=3, nodes=NODES)
+    status = Status("lab", "local", Phase.FETCH, nodes_wanted=4, nodes=NODES)
     screen = io.StringIO()
     Console(file=screen, width=120).print(node_table(status))
     cluster._show(status)
     for text in (screen.getvalue().partition("\n")[2], capsys.readouterr().out):
         lines = [" ".join(line.split()) for line in text.splitlines()]
-        assert lines[:4] == [" ".join(row) for row in [list(HEADS), *ROWS]]
+        assert lines[:5] == [" ".join(row) for row in [list(HEADS), *ROWS]]
 
 
 def test_a_cluster_that_waits_says_why(capsys: pytest.CaptureFixture[str]) -> None:

@@ -79,7 +79,8 @@ def somebody_else_at_the_port_is_not_taken_for_the_service(nodes: Maker) -> None
     with socket.create_server((IP, 0)) as other:
         port = other.getsockname()[1]
         reason = nodes(1).start(f"--service={port}:{_server(port)}").failed()
-    assert reason == f"rank 0, service: ports of services are in use on this node: {port}"
+    taken = f"rank 0, service: ports of services are in use on this node: {port}"
+    assert reason == f"{taken} -> another `port`, where jobs share a node"
 
 
 @scenario

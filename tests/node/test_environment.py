@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cloudrl.node.environment import node_environment
+from cloudrl.node.environment import node_environment, with_own_python
 from cloudrl.node.host_info import GIB, Gpus, HostInfo
 
 FACTS = HostInfo(
@@ -46,7 +46,9 @@ def test_rays_metrics_are_served_only_where_somebody_asks_for_them() -> None:
 
 
 def test_python3_is_this_python() -> None:
-    assert _env()["PATH"] == os.pathsep.join([str(Path(sys.executable).parent), "/usr/bin"])
+    own = str(Path(sys.executable).parent)
+    assert with_own_python({"PATH": "/usr/bin", "A": "b"}) == {"PATH": os.pathsep.join([own, "/usr/bin"]), "A": "b"}
+    assert with_own_python({})["PATH"] == os.pathsep.join([own, os.defpath])
 
 
 def test_temporary_files_of_jobs_go_where_rays_go() -> None:

@@ -223,7 +223,8 @@ def test_another_server_at_the_port_is_not_taken_for_it(make: Callable[..., Benc
     with socket.create_server(("127.0.0.1", bench.port)):
         bench.state.add("artifacts", "index", "/data/artifacts/index")
         failure = bench.failure().failure
-    assert failure.reason == f"ports of services are in use on this node: {bench.port}"
+    taken = f"ports of services are in use on this node: {bench.port}"
+    assert failure.reason == f"{taken} -> another `port`, where jobs share a node"
     assert (failure.code, bench.children) == ("taken", [])
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import itertools
 import json
 import os
@@ -20,7 +22,7 @@ from cloudrl.errors import InputError
 from cloudrl.retriever.build import BuildOptions, build
 from cloudrl.retriever.encoder import Encoder
 from cloudrl.retriever.lock import contents, locked
-from cloudrl.retriever.record import read_record
+from cloudrl.retriever.record import Record, read_record
 from cloudrl.retriever.vectors import open_vectors
 
 pytestmark = pytest.mark.io
@@ -120,6 +122,32 @@ def test_two_builds_into_one_folder(corpus_path: Path, tmp_path: Path) -> None:
             shutil.copytree(tmp_path / "done", folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".lock"))
         assert second.result(timeout=20) == record
     assert said.get_nowait() == f"{folder} is up to date"
+
+
+def test_what_was_downloaded_is_not_replaced(corpus_path: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "wiki-18"
+    folder.mkdir()
+    for name in ("e5_Flat.index", "wiki-18.jsonl"):
+        (folder / name).write_text("80 GB")
+    Record("flat", "e5_Flat.index", "f", "wiki-18.jsonl", "s", 1, 768, "e5", "e5", "someone/index").write(folder)
+    before = sorted(folder.iterdir())
+    with pytest.raises(InputError, match="wiki-18 has other files in it"):
+        build(BuildOptions((corpus_path,), engine="bm25"), folder, replace=True)
+    assert sorted(folder.iterdir()) == [folder / ".lock", *before]
+
+
+def test_a_file_system_without_locks_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Lustre, unless it is mounted with `flock`."""
+
+    def flock(_descriptor: int, _operation: int) -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    said = list[str]()
+    with locked(tmp_path / "to", said.append):
+        assert said == [
+            f"the file system of {tmp_path / 'to'} has no locks: only one build or fetch may write there at a time"
+        ]
 
 
 def test_engines_and_sources_that_are_none(tmp_path: Path) -> None:
