@@ -239,7 +239,7 @@ class _Supervised:
         """
         if self.is_ready and not self.service.peer_port:
             return limit_s
-        at_least = max(limit_s, _RELOAD_S) if self.service.needs else limit_s
+        at_least = max(limit_s, _RELOAD_S) if self.service.needs or self.service.peer_port else limit_s
         return max(at_least, 3 * self._loading_s) if self.was_ready else float("inf")
 
 
