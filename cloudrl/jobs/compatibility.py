@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from cloudrl.data.rewards import reward_of
 from cloudrl.errors import InputError
 from cloudrl.jobs.draft import JobDraft, Snapshot
-from cloudrl.jobs.services import check_services
+from cloudrl.jobs.services import check_own_search, check_services
 from cloudrl.jobs.tool_agent import check_tool_agent
 from cloudrl.node.preflight import CPUS_PER_GPU
 from cloudrl.protocol.data_sets import BUILT_IN
@@ -44,6 +44,7 @@ def check_compatibility(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
     _check_rollout(job, cluster)
     _check_queue(job, values, cluster)
     check_services(job, draft.variables, cluster)
+    check_own_search(values, cluster)
     notes = [*_device_notes(job, cluster), *_release_notes(job, cluster), *_shape_notes(job, cluster)]
     _check_scored(job, cluster, values)
     notes += check_tool_agent(draft, snapshot)

@@ -10,6 +10,7 @@ from cloudrl.spec.services import agent_service
 
 _SEARCH_URL = "CLOUDRL_SEARCH_URL"
 """By which the search function asks another server (tools/search.py)."""
+_FORK_URL, _ON_THE_NODE = "retriever.url", ("http://127.0.0.1:", "http://localhost:")
 
 
 def needed_services(job: Job, env: Mapping[str, str]) -> Sequence[str | Service | Search]:
@@ -39,6 +40,21 @@ def check_services(job: Job, env: Mapping[str, str], cluster: ClusterShape) -> N
                 f"{', '.join(cluster.services) or 'no services'}",
                 hint=hint,
             )
+
+
+def check_own_search(values: Mapping[str, str], cluster: ClusterShape) -> None:
+    """Refuse a cluster without any server to Search-R1's fork, whose settings name one on its own node.
+
+    Raises:
+        InputError: The cluster is known to have none.
+    """
+    url = values.get(_FORK_URL, "")
+    if url.startswith(_ON_THE_NODE) and cluster.services == ():
+        raise InputError(
+            f"{_FORK_URL}={url}, and cluster {cluster.name!r} has no services",
+            hint="cloudrl up NAME ... --set 'services=[\"8000:bash retrieval_launch.sh\"]', or \"search:wiki-18\"\n"
+            f"Ask a server elsewhere: {_FORK_URL}=http://HOST:8000/retrieve",
+        )
 
 
 def _is_elsewhere(each: str | Service | Search, env: Mapping[str, str]) -> bool:

@@ -6,7 +6,7 @@ from planning import cluster, job, planned
 from cloudrl.errors import InputError
 from cloudrl.jobs.options import SubmitOptions
 from cloudrl.jobs.run_plan import cluster_for_job
-from cloudrl.jobs.services import check_services, needed_services
+from cloudrl.jobs.services import check_own_search, check_services, needed_services
 from cloudrl.recipes import load
 from cloudrl.spec import Job
 
@@ -52,3 +52,14 @@ def test_planning_looks() -> None:
     with pytest.raises(InputError, match="needs the service 'search', and cluster 'lab' has no services"):
         planned(asks, view=cluster(services=()))
     planned(asks, view=cluster(services=()), env={"CLOUDRL_SEARCH_URL": "http://10.0.0.9/retrieve"})
+
+
+def test_search_r1s_fork_asks_a_server_of_its_node() -> None:
+    asks = {"retriever.url": "http://127.0.0.1:8000/retrieve"}
+    with pytest.raises(InputError, match=r"retriever\.url=http://127.* and cluster 'lab' has no services"):
+        check_own_search(asks, cluster(services=()))
+    with pytest.raises(InputError, match=r"and cluster 'lab' has no services"):
+        planned(load("search-r1"), view=cluster(services=(), verl_version="0.1"))
+    for services in (("8000",), ("search",), None):
+        check_own_search(asks, cluster(services=services))
+    check_own_search({"retriever.url": "http://10.0.0.9:8000/retrieve"}, cluster(services=()))
