@@ -52,7 +52,7 @@ def check_own_search(values: Mapping[str, str], cluster: ClusterShape) -> None:
     if url.startswith(_ON_THE_NODE) and cluster.services == ():
         raise InputError(
             f"{_FORK_URL}={url}, and cluster {cluster.name!r} has no services",
-            hint="cloudrl up NAME ... --set 'services=[\"8000:bash retrieval_launch.sh\"]', or \"search:wiki-18\"\n"
+            hint='cloudrl up NAME ... --set \'services=["8000:bash retrieval_launch.sh"]\', or "search:wiki-18"\n'
             f"Ask a server elsewhere: {_FORK_URL}=http://HOST:8000/retrieve",
         )
 

@@ -79,10 +79,10 @@ def to_dstack(cluster: Cluster) -> str:
     refuse_rendered(cluster.dstack, _RENDERED)
     local = cluster.forwarded[0].local
     ray = f"localhost:{local}" if local else f"the local port that dstack prints for {RAY_PORT}"
-    beside = " and ".join((AGENT_FILE, *file_names(cluster)))
-    header = _HEADER.format(agent=beside, name=cluster.name, ray=ray)
+    files = (AGENT_FILE, *file_names(cluster))
+    header = _HEADER.format(agent=" and ".join(files), name=cluster.name, ray=ray)
     known = release_of(cluster)
-    sections = [*_container(cluster, known), *_resources(cluster, known), *_lifecycle(cluster.dstack)]
+    sections = [*_container(cluster, known, files), *_resources(cluster, known), *_lifecycle(cluster.dstack)]
     text = document(header, sections)
     if cluster.dstack:  # without it nothing of dstack is imported
         check_with_dstack(text, cluster.dstack)
@@ -99,7 +99,7 @@ def _refuse_secrets(cluster: Cluster) -> None:
         )
 
 
-def _container(cluster: Cluster, known: Release | None) -> list[Section]:
+def _container(cluster: Cluster, known: Release | None, files: tuple[str, ...]) -> list[Section]:
     env = {name: _env_value(value) for name, value in cluster.env.items()}
     secrets = {name: f"${{{{ secrets.{name} }}}}" for name in cluster.secrets}
     container = {
@@ -117,9 +117,9 @@ def _container(cluster: Cluster, known: Release | None) -> list[Section]:
         Section({"env": {**env, **secrets} or None}, comment=set_once if secrets else ""),
         Section(
             # a relative path is taken from the folder of the YAML file
-            {"files": [f"{each}:{AGENT_FOLDER}/{each}" for each in (AGENT_FILE, *file_names(cluster))]},
+            {"files": [f"{each}:{AGENT_FOLDER}/{each}" for each in files]},
             comment="The node agent: it sets up each node, joins them, fetches data and models, and watches."
-            + ("\nBeside it, what its search server runs and reads." if file_names(cluster) else ""),
+            + ("\nBeside it, what its search server runs and reads." if len(files) > 1 else ""),
         ),
         Section(
             # server/services/jobs/configurators/base.py: dstack runs `sh -i -c "..."`; a stop interrupts that

@@ -13,7 +13,9 @@ from cloudrl.spec import Cluster
 from cloudrl.spec.services import agent_service, parse_search
 
 LARGEST_BYTES = 2_000_000
-"""Of a user's file that travels with a definition: dstack takes 2 MiB for an entry of `files`."""
+"""Of a file that travels with a definition: dstack takes 2 MiB for an entry of `files`."""
+MOST_PIECES = 16
+"""Into which rows of a user's are divided: such a server may keep them in its database."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +54,10 @@ def with_search(cluster: Cluster, *, place: Callable[[str], str] | None = None) 
         if path is not None and place is not None:
             at = shlex.quote(place(path))
         elif path is not None:
-            at = f'"$CLOUDRL_FILES"/{shlex.quote(Path(path).name)}'
-            content = files[Path(path).name] = _read(path)
+            content = _read(path)
+            pieces = _pieces(path, content)
+            at = " ".join(f'"$CLOUDRL_FILES"/{shlex.quote(name)}' for name in pieces)
+            files.update(pieces)
         if search.package is not None:
             module, requirement = search.package
             setup[f"python3 -c 'import {module}' || python3 -m pip install {requirement}"] = None
@@ -65,10 +69,13 @@ def with_search(cluster: Cluster, *, place: Callable[[str], str] | None = None) 
 
 
 def file_names(cluster: Cluster) -> tuple[str, ...]:
-    """The names of `files_of`; nothing is read."""
-    searches = list(filter(None, map(parse_search, cluster.services)))
-    own = [Path(each.local_file).name for each in searches if each.local_file is not None]
-    return (*([RETRIEVER_FILE] if searches else []), *own)
+    """The names of `files_of`.
+
+    Raises:
+        InputError: as by `with_search`.
+    """
+    rendered = with_search(cluster)
+    return (*([RETRIEVER_FILE] if rendered.has_search else []), *rendered.files)
 
 
 def files_of(cluster: Cluster) -> dict[str, bytes]:
@@ -101,9 +108,10 @@ def _read(text: str) -> bytes:
     path = Path(text).expanduser()
     if path.suffix not in SUFFIXES:
         raise InputError(f"search:{text} is none of {', '.join(SUFFIXES)}", hint="A file of passages: ./passages.jsonl")
-    if path.is_file() and path.stat().st_size > LARGEST_BYTES:
+    most = LARGEST_BYTES * (MOST_PIECES if path.suffix == ".jsonl" else 1)
+    if path.is_file() and path.stat().st_size > most:
         raise InputError(
-            f"search:{text} has {path.stat().st_size:,} bytes; up to {LARGEST_BYTES:,} travel with a cluster",
+            f"search:{text} has {path.stat().st_size:,} bytes; up to {most:,} of {path.suffix} travel with a cluster",
             hint="Put it where all nodes have it, such as a volume, and name that: search:/data/passages.jsonl\n"
             "Or have each node fetch it: --setup 'hf download ME/CORPUS --repo-type dataset --local-dir /data'",
         )
@@ -113,3 +121,22 @@ def _read(text: str) -> bytes:
         raise InputError(
             f"search:{text} cannot be read: {error.strerror}", hint="A file of passages, such as ./passages.jsonl"
         ) from error
+
+
+def _pieces(text: str, content: bytes) -> dict[str, bytes]:
+    """What is sent of a file: itself, or as many as it takes, divided between rows.
+
+    Raises:
+        InputError: a row alone is too large.
+    """
+    path = Path(text)
+    if len(content) <= LARGEST_BYTES:
+        return {path.name: content}
+    pieces, start = dict[str, bytes](), 0
+    while start < len(content):
+        end = start + LARGEST_BYTES
+        if end < len(content) and (end := content.rfind(b"\n", start, end) + 1) == 0:
+            raise InputError(f"search:{text} has a row of more than {LARGEST_BYTES:,} bytes", hint="Cut its text up")
+        pieces[f"{path.stem}.{len(pieces):02}{path.suffix}"] = content[start:end]
+        start = end
+    return pieces

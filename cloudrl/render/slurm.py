@@ -52,6 +52,7 @@ _CPUS_PER_GPU = 8
 _CPUS_WITHOUT_GPU = 8
 _MAX_FAILURES = 5
 _NOTICE_S = 120
+_MOST_FILES_BYTES = 2_500_000
 _DEFAULTS: dict[str, str | None] = {
     "requeue": None, "open-mode": "append", "output": "%x-%j.log", "signal": f"B:USR1@{_NOTICE_S}",
 }  # fmt: skip
@@ -119,7 +120,7 @@ def to_slurm(cluster: Cluster, job: Mapping[str, Any] | None = None, *, agent: b
         (_TEXTS / f"{'docker' if back_end == 'podman' else back_end}.sh").read_text().rstrip(),
         _job(job),
         _agent(build_agent() if agent is None else agent),
-        _files(files_of(cluster)),
+        _files(_limited(files_of(cluster))),
         '\nif [ "${1:-}" = node ]; then node "$2"; else batch; fi',
     ]
     return "\n".join(parts) + "\n"
@@ -359,6 +360,17 @@ def _job(job: Mapping[str, Any] | None) -> str:
 
 def _agent(agent: bytes) -> str:
     return f"\n# {AGENT_FILE}\nwrite_agent() {{\n  {_unpacked(agent, 'AGENT')}\n}}"
+
+
+def _limited(files: Mapping[str, bytes]) -> Mapping[str, bytes]:
+    """Raises: SpecError: sbatch might refuse the script, of which it takes 4 MB (slurm.conf(5): max_script_size)."""
+    size_bytes = sum(map(len, files.values()))
+    if size_bytes > _MOST_FILES_BYTES:
+        raise SpecError(
+            f"{', '.join(files)}: {size_bytes:,} bytes are too many for a script of Slurm",
+            hint="Put the passages on the shared file system, and name that: search:/shared/passages.jsonl",
+        )
+    return files
 
 
 def _files(files: Mapping[str, bytes]) -> str:

@@ -35,15 +35,17 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="cloudrl-retriever.pyz", allow_abbrev=False)
     commands = parser.add_subparsers(required=True)
 
-    def command(name: str, run: Callable[[argparse.Namespace, Log], None]) -> argparse.ArgumentParser:
+    def command(
+        name: str, run: Callable[[argparse.Namespace, Log], None], places: str | None = None
+    ) -> argparse.ArgumentParser:
         added = commands.add_parser(name, allow_abbrev=False)
         added.set_defaults(run=run)
-        added.add_argument("place")
+        added.add_argument("place", nargs=places)
         added.add_argument("--device", default="cpu")
         return added
 
     command("fetch", _fetch).add_argument("--to", type=Path, required=True)
-    build = command("build", _build)
+    build = command("build", _build, "+")
     build.add_argument("--to", type=Path, required=True)
     build.add_argument("--engine", default="flat")
     serve = command("serve", _serve)
@@ -65,14 +67,15 @@ def _build(args: argparse.Namespace, log: Log) -> None:
     from cloudrl.retriever.linking import link
     from cloudrl.retriever.record import read_record
 
-    place = Path(args.place)
+    places = tuple(map(Path, args.place))
+    place = places[0]
     if place.is_dir() and read_record(place) is not None:
         say(f"{place} is an index already")
         link(place, args.to, say)
         return
     # what was sent along lies in a new folder at each start of a cluster
     is_sent = place.is_file() and str(place.absolute().parent) == os.environ.get("CLOUDRL_FILES")
-    options = BuildOptions((place,), engine=args.engine, by_content=is_sent)
+    options = BuildOptions(places, engine=args.engine, by_content=is_sent)
     build(options, args.to, device=args.device, replace=True, on_progress=log.progress, say=say)
 
 

@@ -257,12 +257,11 @@ _service_list = list_of(_service)
 def _services(value: object) -> tuple[str | Service | Search, ...]:
     services = _service_list(value)
     read = [agent_service(each) for each in services]
-    for what, all_of_them in (
-        ("have port", [port for each in read for port in (each.port, each.peer_port) if port]),
-        ("are called", [each.label for each in read]),
-    ):
-        for item in all_of_them:
-            if all_of_them.count(item) > 1:
+    ports: list[object] = [port for each in read for port in (each.port, each.peer_port) if port]
+    names: list[object] = [each.label for each in read]
+    for what, items in (("have port", ports), ("are called", names)):
+        for item in items:
+            if items.count(item) > 1:
                 raise SpecError(f"two services {what} {item!r}", hint="Give each one its own")
     return services
 

@@ -167,14 +167,38 @@ def test_files_are_written_beside_the_task(tmp_path: Path, monkeypatch: pytest.M
     assert (folder / "mine.jsonl").read_text() == "{} \n"
 
 
+def test_a_larger_file_of_rows_goes_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = b"".join(b'{"text": "%07d"}\n' % number * 40 for number in range(7_000))
+    Path("mine.jsonl").write_bytes(rows)
+    declared = cluster("search:./mine.jsonl")
+    names = ["mine.00.jsonl", "mine.01.jsonl", "mine.02.jsonl"]
+    [artifact] = with_search(declared).artifacts
+    places = " ".join(f'"$CLOUDRL_FILES"/{name}' for name in names)
+    assert artifact.command == f"{PYZ} build {places} --to . --engine bm25"
+    assert yaml.safe_load(to_dstack(declared))["files"][2:] == [f"{name}:/opt/cloudrl/{name}" for name in names]
+    pieces = [files_of(declared)[name] for name in names]
+    assert b"".join(pieces) == rows
+    assert all(len(each) <= 2_000_000 and each.endswith(b"}\n") for each in pieces)
+    with pytest.raises(SpecError, match=r"mine\.02\.jsonl: .* bytes are too many for a script of Slurm") as failed:
+        to_slurm(cluster("search:./mine.jsonl", slurm=SLURM))
+    assert "search:/shared/passages.jsonl" in str(failed.value.hint)
+
+    Path("mine.jsonl").write_bytes(rows + b"x" * 2_000_001)
+    with pytest.raises(InputError, match=r"search:\./mine\.jsonl has a row of more than 2,000,000 bytes"):
+        files_of(declared)
+
+
 def test_a_file_that_is_missing_or_too_large_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match=r"search:\./mine\.jsonl cannot be read: No such file"):
         files_of(cluster("search:./mine.jsonl"))
-    Path("mine.jsonl").write_bytes(b"x" * 2_000_001)
-    with pytest.raises(InputError, match=r"search:\./mine\.jsonl has 2,000,001 bytes; up to 2,000,000") as failed:
-        files_of(cluster("search:./mine.jsonl"))
-    assert "search:/data/" in str(failed.value.hint)
+    for name, most in (("mine.jsonl", 32_000_000), ("mine.txt", 2_000_000)):
+        with Path(name).open("wb") as file:
+            file.truncate(most + 1)
+        with pytest.raises(InputError, match=f"{name} has {most + 1:,} bytes; up to {most:,} of .* travel") as failed:
+            files_of(cluster(f"search:./{name}"))
+        assert "search:/data/" in str(failed.value.hint)
     Path("a.md").mkdir()
     with pytest.raises(InputError, match=r"search:\./a\.md cannot be read: Is a directory"):
         files_of(cluster("search:./a.md"))

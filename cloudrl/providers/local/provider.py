@@ -23,8 +23,8 @@ from cloudrl.providers.local.processes import AgentProcess
 from cloudrl.providers.local.state import LocalState
 from cloudrl.providers.model import UP_TIMEOUT_S, CheckpointRetention, Plan, Provider, Status, agent_fields
 from cloudrl.render.agent import RETRIEVER_FILE, build_retriever, write_agent, write_changed
-from cloudrl.render.search import file_names
 from cloudrl.spec import Cluster
+from cloudrl.spec.services import parse_search
 from cloudrl.transport import AgentClient, Connection
 
 _POLL_S = 0.2
@@ -165,7 +165,7 @@ def _prepare(plan: LocalPlan) -> None:
     known.key_file.unlink(missing_ok=True)
     read_or_make_key(known.key_file)
     write_agent(known.folder)
-    if file_names(plan.cluster):
+    if any(parse_search(each) is not None for each in plan.cluster.services):
         write_changed(known.folder / RETRIEVER_FILE, build_retriever())
     state.make_folder(known.checkpoints, "Name another one: --checkpoints DIR")
     for rank in range(known.nodes):
