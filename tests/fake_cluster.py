@@ -101,7 +101,10 @@ class FakeCluster(testing.FakeCluster):
 
     def agent_checkpoint_file(self, call: Call, rank: str, root: str, path: str) -> Response:
         """Ranges and sums; values are sent as they are, as by an agent that cannot cast."""
-        whole = (self._disk(rank) / path).read_bytes()
+        file = self._disk(rank) / path
+        if not file.is_file():
+            raise ApiError(ErrorCode.NOT_FOUND, f"there is no {path}")
+        whole = file.read_bytes()
         span = call.headers.get("Range", f"bytes=0-{len(whole) - 1}").removeprefix("bytes=")
         first, last = map(int, span.split("-"))
         piece = whole[first : last + 1]

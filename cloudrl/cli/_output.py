@@ -144,6 +144,21 @@ def print_or_write(text: str, path: Path | None, *, dry_run: bool, confirm: Conf
     return dry_run or path is not None
 
 
+def write_file(path: Path, text: str) -> None:
+    """A result as a file, whole or not at all; its path is what is printed.
+
+    Raises:
+        InputError: it cannot be written.
+    """
+    part = path.with_name(f".{path.name}.part")
+    try:
+        part.write_text(text, encoding="utf-8")
+        part.replace(path)
+    except OSError as failure:
+        raise InputError(f"{path} cannot be written: {failure.strerror or failure}", hint="-o FILE") from failure
+    data(str(path))
+
+
 def ask(question: str) -> bool:
     """Ask the person at the terminal."""
     note(f"{question} [y/N]")

@@ -17,6 +17,7 @@ from cloudrl.cli.demo import demo
 from cloudrl.cli.fleet import app as fleet_app
 from cloudrl.cli.jobs import app as jobs_app
 from cloudrl.cli.recipes import app as recipes_app
+from cloudrl.cli.report import report
 from cloudrl.cli.retriever import app as retriever_app
 from cloudrl.cli.run import run
 from cloudrl.cli.slurm import app as slurm_app
@@ -42,6 +43,7 @@ COMMANDS: dict[str, typer.Typer | Callable[..., Any]] = {
     "retriever": retriever_app,
     "jobs": jobs_app,
     "why": why,
+    "report": report,
     "checkpoints": checkpoints_app,
     "attach": cluster_commands.attach,
     "detach": cluster_commands.detach,

@@ -51,8 +51,7 @@ def _show(cause: Cause) -> None:
     if cause.elsewhere:
         _output.note("\nIn the same second:")
     for other in cause.elsewhere:
-        where = ", ".join(filter(None, ("" if other.rank is None else f"rank {other.rank}", other.process)))
-        _output.note(f"  {_time(other.at)}{where}: {other.error}")
+        _output.note(f"  {_time(other.at)}{other}")
     if cause.remedy:
         _output.hint(cause.remedy)
 

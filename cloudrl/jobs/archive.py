@@ -139,6 +139,14 @@ class Archive:
         """The lines of a file, without their ends; where a part was given up, a line in brackets says so."""
         return _lines(self._pieces(file))
 
+    @property
+    def jobs(self) -> tuple[str, ...]:
+        """The submission ids of jobs whose driver's log is kept; that of which something was added last comes last."""
+        before, after = driver_log("|").split("|")
+        drivers = [each for each in self.files if each.path.startswith(before) and each.path.endswith(after)]
+        drivers.sort(key=lambda each: each.modified_at)
+        return tuple(dict.fromkeys(each.path.removeprefix(before).removesuffix(after) for each in drivers))
+
     def driver_log(self, job: str) -> LogFile | None:
         """The log of a job's driver, by its submission id; of the newest of that name."""
         return self._newest(driver_log(job))

@@ -20,6 +20,8 @@ verl usually set; a shorter run still saves, because verl saves its last step wh
 TRAIN, VAL = "data.train_files", "data.val_files"
 MODEL, CRITIC_MODEL = "actor_rollout_ref.model.path", "critic.model.path"
 LOCAL_DIR = "trainer.default_local_dir"
+VALIDATION_DIR = "trainer.validation_data_dir"
+"""verl writes `STEP.jsonl` there: prompt, answer and score of each answer of a validation."""
 PACKAGE_FOLDER = "cloudrl_files"
 """Where the user's own files lie in a job's package, and so below its working directory."""
 
@@ -45,6 +47,8 @@ def take_cluster_defaults(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
         defaults["trainer.device"] = "cpu"
     if cluster.checkpoint_dir is not None:
         defaults[LOCAL_DIR] = f"{cluster.checkpoint_dir.rstrip('/')}/{draft.name}"
+        folder = values.get(LOCAL_DIR) or defaults[LOCAL_DIR]
+        defaults[VALIDATION_DIR] = f"{folder}/validation"  # where `cloudrl report` finds it
     room = queue_room(job, values, cluster)
     if room is not None and room < USUAL_QUEUE_UNITS:
         defaults[QUEUE_UNITS] = room

@@ -71,7 +71,15 @@ class JobHandle:
 
     def logs(self) -> Iterator[str]:
         """The lines of the log as it is now."""
-        return split_lines(self._find_log().read(0, follow=False))
+        return split_lines(self.log_bytes())
+
+    def log_bytes(self, offset: int = 0) -> Iterator[bytes]:
+        """The log from byte `offset` on, as it is now.
+
+        Raises:
+            ConnectionFailed: Nobody answers.
+        """
+        return self._find_log().read(offset, follow=False)
 
     def follow(
         self,

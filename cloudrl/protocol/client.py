@@ -236,6 +236,20 @@ class AgentClient:
         request = self.request(routes.INVENTORY, rank=rank, timeout_s=LISTING_TIMEOUT_S)
         return self._call(request, lambda value: dict(value, locations=value["locations"]))
 
+    def checkpoint_file(self, rank: int, path: str, limit_bytes: int) -> Optional[bytes]:
+        """The start of a file below the folder of checkpoints; None where the rank has none, or nothing in it."""
+        headers = {"Range": f"bytes=0-{limit_bytes - 1}"}
+        request = self.request(
+            routes.CHECKPOINT_FILE, rank=rank, root=routes.CHECKPOINTS, path=path, headers=headers,
+            timeout_s=LISTING_TIMEOUT_S,
+        )  # fmt: skip
+        try:
+            with self._answer(request, (*_REFUSALS, ErrorCode.BAD_RANGE)) as answer:
+                content: bytes = answer.stream.read()
+        except InputError:
+            return None
+        return content
+
     def remove_step(self, rank: int, root: str, path: str) -> None:
         """Remove `RUN/global_step_10` of a rank; its files go in the background.
 

@@ -11,7 +11,7 @@ from cloudrl.jobs.archive import Archive, FolderArchive
 from cloudrl.jobs.causes import Cause, find_cause
 from cloudrl.jobs.causes.kept import kept_evidence, newest_kept_job
 from cloudrl.providers.model import Status
-from cloudrl.sdk.find import JOB_URL, find_job, look, only_cluster
+from cloudrl.sdk.find import find_job, find_kept
 from cloudrl.transport.ray_job import JobStatus
 
 
@@ -53,11 +53,10 @@ def why(
         job = find_job(job_id, name, address)
         status, cause = job.status().status, job.cause()
     except CloudrlError:
-        url = JOB_URL.fullmatch(job_id) if job_id else None
-        here = _folder_here(name or (url["place"] if url else None)) if address is None else None
-        if here is None:
+        kept = find_kept(job_id, name, address)
+        if kept is None:
             raise
-        return _kept(here, url["id"] if url else job_id)
+        return _kept(*kept)
     return Failure(job.submission_id, str(status), cause, f"cloudrl jobs logs {job.url}")
 
 
@@ -78,12 +77,3 @@ def _kept(folder: Path, job_id: str | None) -> Failure:
     status = evidence.state.job.get("status")
     cause = find_cause(evidence) if status in ("FAILED", None) else None
     return Failure(job, status, cause, f"cloudrl logs --from {folder}")
-
-
-def _folder_here(name: str | None) -> Path | None:
-    """Where a cluster, one's only one for None, has kept its logs, if that is on this machine."""
-    with suppress(CloudrlError):
-        [status] = look(only_cluster(name))
-        if status.nodes_are_here and status.checkpoint_dir:
-            return Path(status.checkpoint_dir)
-    return None

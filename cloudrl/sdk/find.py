@@ -141,6 +141,23 @@ def find_job(job_id: str | None = None, name: str | None = None, address: str | 
     return find(name, address).job(job_id)
 
 
+def find_kept(
+    job_id: str | None = None, name: str | None = None, address: str | None = None
+) -> tuple[Path, str | None] | None:
+    """Where a cluster of this machine that does not answer has kept its logs, and which job of it is meant.
+
+    The arguments are those of `find_job`. None where its folder of checkpoints is not on this machine.
+    """
+    url = JOB_URL.fullmatch(job_id) if job_id else None
+    if address is not None:
+        return None
+    with suppress(CloudrlError):
+        for status in look(only_cluster(name or (url["place"] if url else None))):
+            if status.nodes_are_here and status.checkpoint_dir:
+                return Path(status.checkpoint_dir), url["id"] if url else job_id
+    return None
+
+
 def _name_at(place: str) -> str | None:
     """Which cluster of ours is reached at a port of this machine, as an address alone has no token; None for none."""
     host, _, port = place.partition(":")

@@ -16,6 +16,7 @@ from enum import Enum
 _SINCE = {
     "trainer.resume_mode": (0, 2),  # not in v0.1, in v0.2
     "trainer.device": (0, 4),  # not in v0.3.0.post1, in v0.4.0
+    "trainer.validation_data_dir": (0, 4),  # likewise
     "trainer.use_v1": (0, 9),  # not in v0.8.0, in v0.9.0
 }
 """Key -> the first release that has it. Those that v0.1 has already, such as trainer.nnodes, are not listed."""

@@ -19,7 +19,11 @@ pytestmark = pytest.mark.io
 
 DOCS = Path(__file__).parents[2] / "docs"
 GUIDES = sorted(path.name for path in DOCS.glob("*.md"))
-SAID = {"checkpoints.md": "my-run step 20 complete", "reference.md": "did you mean 'gpu'"}
+SAID = {
+    "checkpoints.md": "my-run step 20 complete",
+    "reference.md": "did you mean 'gpu'",
+    "report.md": "ValueError: too few rows",
+}
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PAGES = ["../README.md", *GUIDES]
 LINK = re.compile(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)")

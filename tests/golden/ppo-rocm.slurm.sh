@@ -78,6 +78,7 @@ write_job() {
     "trainer.logger=[console]",
     "trainer.resume_mode=auto",
     "trainer.default_local_dir=/checkpoints/ppo-rocm__TASK__",
+    "trainer.validation_data_dir=/checkpoints/ppo-rocm__TASK__/validation",
     "data.train_files=[/checkpoints/.cloudrl/data/gsm8k/train.parquet,/checkpoints/.cloudrl/data/math/train.parquet]",
     "data.val_files=[/checkpoints/.cloudrl/data/gsm8k/test.parquet,/checkpoints/.cloudrl/data/math/test.parquet]",
     "actor_rollout_ref.model.path=Qwen/Qwen2.5-0.5B-Instruct",

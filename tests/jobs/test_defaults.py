@@ -35,12 +35,19 @@ def test_the_recipe_for_the_laptop_fits_the_local_cluster():
         "trainer.default_local_dir=/elsewhere/mine", "trainer.resume_mode=disable",
         "actor_rollout_ref.model.path=/my/model", "trainer.nnodes=1", "trainer.n_gpus_per_node=4",
         "data.train_files=[/a.parquet,/b.parquet]", "trainer.nnodes=${oc.env:NODES}",
+        "trainer.validation_data_dir=null",
     ],
 )  # fmt: skip
 def test_what_the_user_types_wins(argument: str):
     submission = planned(overrides=typed(argument))
     key = argument.split("=", 1)[0].lstrip("+")
     assert [each for each in submission.argv if each.split("=", 1)[0].lstrip("+") == key] == [argument]
+
+
+def test_validations_are_kept_beside_the_checkpoints():
+    filled = overrides(planned(overrides=typed("trainer.default_local_dir=/checkpoints/a/mine")))
+    assert filled["trainer.validation_data_dir"] == "/checkpoints/a/mine/validation"
+    assert "trainer.validation_data_dir" not in overrides(planned(job(verl="0.3.0"), cluster(verl_version="0.3.0")))
 
 
 def test_what_the_recipe_says_wins_over_the_cluster():

@@ -46,6 +46,16 @@ def test_logs(head: Served) -> None:
     assert api.job_log("job1", 99) == (b"", 10)
 
 
+def test_the_start_of_a_file_beside_the_checkpoints(head: Served) -> None:
+    folder = head.checkpoints / "run" / "validation"
+    folder.mkdir(parents=True)
+    (folder / "5.jsonl").write_bytes(b"0123456789")
+    (folder / "6.jsonl").touch()
+    api = _api(head)
+    assert [api.checkpoint_file(0, "run/validation/5.jsonl", limit) for limit in (4, 99)] == [b"0123", b"0123456789"]
+    assert [api.checkpoint_file(0, f"run/validation/{name}", 4) for name in ("6.jsonl", "7.jsonl")] == [None, None]
+
+
 @pytest.mark.parametrize(
     "job", ["unknown", "../logs/job-driver-job1", "a/b", "?offset=3", "#", " ", "job1\n", "%2e%2e"]
 )

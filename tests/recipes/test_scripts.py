@@ -102,10 +102,10 @@ WRITTEN_OUT = {
 """Recipe -> what the script leaves to the defaults of its time and the recipe says."""
 
 GIVEN_BY_THE_CLUSTER = {
-    "ppo": {"trainer.logger"},
-    "grpo-qwen3-32b": {"trainer.default_local_dir", "trainer.resume_mode"},
-    "ppo-sglang-7b": {"trainer.default_local_dir", "trainer.resume_mode"},
-    "ppo-rocm-0.5b": {"trainer.default_local_dir", "trainer.resume_mode"},
+    "ppo": {"trainer.logger", "trainer.validation_data_dir"},
+    "grpo-qwen3-32b": {"trainer.default_local_dir", "trainer.resume_mode", "trainer.validation_data_dir"},
+    "ppo-sglang-7b": {"trainer.default_local_dir", "trainer.resume_mode", "trainer.validation_data_dir"},
+    "ppo-rocm-0.5b": {"trainer.default_local_dir", "trainer.resume_mode", "trainer.validation_data_dir"},
     **{name: set() for name in SEARCH_R1},
 }
 """Recipe -> what neither of them says."""

@@ -12,6 +12,10 @@ class Sighting:
     rank: int | None = None
     process: str = ""
 
+    def __str__(self) -> str:
+        """For example `rank 1, WorkerDict_0:1 (pid 4242): KeyError: 2`."""
+        return ": ".join(filter(None, (_place(self.rank, self.process), self.error)))
+
 
 @dataclass(frozen=True)
 class Cause:
@@ -47,5 +51,9 @@ class Cause:
     @property
     def where(self) -> str:
         """For example `rank 1, WorkerDict_0:1 (pid 4242)`; "" where nothing is known."""
-        rank = "" if self.rank is None else f"rank {self.rank}"
-        return ", ".join(filter(None, (rank, self.process)))
+        return _place(self.rank, self.process)
+
+
+def _place(rank: int | None, process: str) -> str:
+    """For example `rank 1, raylet`; "" where nothing is known."""
+    return ", ".join(filter(None, ("" if rank is None else f"rank {rank}", process)))

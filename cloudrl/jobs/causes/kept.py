@@ -45,11 +45,9 @@ def newest_kept_job(archive: Archive) -> str:
     Raises:
         InputError: nothing is kept of any.
     """
-    before, after = driver_log("|").split("|")
-    drivers = [each for each in archive.files if each.path.startswith(before) and each.path.endswith(after)]
-    if not drivers:
+    if not archive.jobs:
         raise InputError(f"no job's log is kept in {archive.source.name}")
-    return max(drivers, key=lambda each: each.modified_at).path.removeprefix(before).removesuffix(after)
+    return archive.jobs[-1]
 
 
 def _files_of(job: str) -> tuple[str, str]:

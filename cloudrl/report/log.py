@@ -1,0 +1,67 @@
+"""What a driver's log says of a run, read piece by piece as it grows."""
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+
+from cloudrl.jobs.history import joined
+from cloudrl.transport.log_stream import split_lines
+from cloudrl.verl.metrics import Step, parse_step, parse_total_steps
+from cloudrl.verl.printed_config import ConfigReader
+
+_LAST_LINES = 1000
+"""What the cause of a failure is looked for in."""
+
+
+class LogReading:
+    """One log; `offset` is how many bytes of it were taken.
+
+    Args:
+        earlier: the steps of the attempts before.
+    """
+
+    def __init__(self, earlier: tuple[Step, ...] = ()) -> None:
+        self.offset = 0
+        self.total_steps: int | None = None
+        self.last_lines: deque[str] = deque(maxlen=_LAST_LINES)
+        self._config = ConfigReader()
+        self._earlier, self._steps = earlier, list[Step]()
+        self._tail = b""
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """All of the run so far."""
+        return joined([self._earlier, self._steps])
+
+    @property
+    def config(self) -> Mapping[str, str] | None:
+        """What verl has printed; None while it has not."""
+        return self._config.config
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the last step of the run was trained."""
+        return bool(self._steps) and self.total_steps is not None and self._steps[-1].step >= self.total_steps
+
+    def add(self, content: bytes, *, is_last: bool = False) -> None:
+        """Take the next bytes; the line that they end in is read once it is whole.
+
+        Args:
+            content: as they lie in the log.
+            is_last: whether the log has ended.
+        """
+        self.offset += len(content)
+        whole, newline, self._tail = (self._tail + content).rpartition(b"\n")
+        if is_last:
+            whole, newline, self._tail = whole + newline + self._tail, b"", b""
+        self.read(split_lines([whole + newline]))
+
+    def read(self, lines: Iterable[str]) -> None:
+        """Take the next lines."""
+        for line in lines:
+            self.last_lines.append(line)
+            step = parse_step(line)
+            if step is not None:
+                self._steps.append(step)
+            else:
+                self._config.read(line)
+                self.total_steps = parse_total_steps(line) or self.total_steps

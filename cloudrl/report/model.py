@@ -1,0 +1,115 @@
+"""What a report holds, whatever it is drawn as."""
+
+import csv
+import io
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from cloudrl.jobs.causes import Cause
+from cloudrl.report.series import elapsed_seconds, finite
+from cloudrl.verl.metrics import Step
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One answer of the model.
+
+    Attributes:
+        truth: what the answer should have been; "" where nobody says.
+        more: what the reward function returned beside the score.
+    """
+
+    step: int
+    prompt: str
+    answer: str
+    score: float | None
+    truth: str = ""
+    more: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of text."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """One run, with all jobs that have trained it.
+
+    Attributes:
+        name: of the run.
+        job: the last of its jobs, as a URL, or the path of its log.
+        status: in Ray's words; "" where only a log is left.
+        steps: by number, over all attempts.
+        total_steps: that it is to have.
+        config: key -> value, secrets masked: all that verl has printed, else the overrides of the job.
+        tables: nodes, attempts, checkpoints, cost.
+        samples: a choice of its answers.
+        cause: why it failed; None where it has not, or nothing says why.
+        notes: what is missing here and why, one sentence each.
+    """
+
+    name: str
+    job: str
+    status: str = ""
+    steps: tuple[Step, ...] = ()
+    total_steps: int | None = None
+    config: Mapping[str, str] = field(default_factory=dict)
+    tables: tuple[Table, ...] = ()
+    samples: tuple[Sample, ...] = ()
+    cause: Cause | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Report:
+    """Runs, side by side."""
+
+    runs: tuple[RunReport, ...]
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Of all metrics, sorted."""
+        return tuple(sorted({key for run in self.runs for step in run.steps for key in step.metrics}))
+
+    def config_differences(self) -> Table:
+        """The keys whose values are not the same in all runs."""
+        keys = sorted({key for run in self.runs for key in run.config})
+        values = {key: tuple(run.config.get(key, "") for run in self.runs) for key in keys}
+        rows = tuple((key, *row) for key, row in values.items() if len(set(row)) > 1)
+        return Table("Configuration", ("key", *(run.name for run in self.runs)), rows)
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it, the numbers as they were reported; what is not finite is None, which JSON has."""
+        return {"runs": [_run_json(run) for run in self.runs]}
+
+    def to_csv(self) -> str:
+        """A row for each step of each run, a column for each metric."""
+        keys, text = self.keys, io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(("run", "step", "elapsed_s", *keys))
+        for run in self.runs:
+            for step, elapsed_s in zip(run.steps, elapsed_seconds(run.steps), strict=True):
+                values = (finite(step.metrics.get(key)) for key in keys)
+                writer.writerow((run.name, step.step, round(elapsed_s, 3), *values))
+        return text.getvalue()
+
+
+def _run_json(run: RunReport) -> dict[str, Any]:
+    steps = [
+        {"step": step.step, "metrics": {key: finite(value) for key, value in step.metrics.items()}}
+        for step in run.steps
+    ]
+    fields = {name: getattr(run, name) for name in ("name", "job", "status", "total_steps", "config", "notes")}
+    return {
+        **fields,
+        "cause": None if run.cause is None else asdict(run.cause),
+        "steps": steps,
+        "tables": [asdict(table) for table in run.tables],
+        "samples": [asdict(sample) for sample in run.samples],
+    }

@@ -1,0 +1,133 @@
+"""A report as one HTML page. It needs no network: its script, its style and its numbers stand in it.
+
+Texts of runs are data of anybody. They stand in a JSON element and reach the page by `textContent` only, and the page's
+own policy lets no other script run than the ones that are written here, by their SHA-256.
+"""
+
+import base64
+import hashlib
+import json
+from datetime import datetime
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from cloudrl.jobs.causes import Cause
+from cloudrl.report.model import Report, RunReport, Table
+from cloudrl.report.series import finite, panels, run_series
+
+VENDOR = "vendor"
+_STYLES = (f"{VENDOR}/uPlot.min.css", "page/style.css")
+_SCRIPTS = (f"{VENDOR}/uPlot.iife.min.js", "page/charts.js", "page/tables.js", "page/main.js")
+_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<meta name="referrer" content="no-referrer">
+<title>cloudrl report</title>
+{styles}
+</head>
+<body{refresh}>
+<noscript>This page draws its curves with JavaScript.</noscript>
+<main id="page"></main>
+<script type="application/json" id="data">{data}</script>
+{scripts}
+</body>
+</html>
+"""
+
+
+def page(report: Report, *, refresh_s: int | None = None) -> str:
+    """The page.
+
+    Args:
+        report: what it shows.
+        refresh_s: ask its server for `data.json` so often; None for a file.
+    """
+    styles, scripts = [_asset(name) for name in _STYLES], [_asset(name) for name in _SCRIPTS]
+    return _PAGE.format(
+        policy=policy(is_served=refresh_s is not None),
+        styles="\n".join(f"<style>{text}</style>" for text in styles),
+        refresh="" if refresh_s is None else f' data-refresh-s="{refresh_s}"',
+        data=as_element(data(report)),
+        scripts="\n".join(f"<script>{text}</script>" for text in scripts),
+    )
+
+
+@cache
+def policy(*, is_served: bool) -> str:
+    """The Content-Security-Policy: these scripts and styles and nothing else; of a served page its own server."""
+    scripts = " ".join(_digest(_asset(name)) for name in _SCRIPTS)
+    styles = " ".join(_digest(_asset(name)) for name in _STYLES)
+    connect = "connect-src 'self'; " if is_served else ""
+    return f"default-src 'none'; script-src {scripts}; style-src {styles}; {connect}base-uri 'none'; form-action 'none'"
+
+
+def as_element(value: Any) -> str:
+    """JSON for a `<script>` element: nothing in it can end the element, or begin a comment in it."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    text = text.encode("utf-8", "replace").decode()
+    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+def data(report: Report) -> dict[str, Any]:
+    """What the page draws."""
+    shown = panels(report.keys)
+    top = frozenset(key for panel in shown for key in (*panel.keys, *panel.band))
+    return {
+        "runs": [_run(run, run_series(run.steps, len(report.runs), top)) for run in report.runs],
+        "panels": [panel._asdict() for panel in shown],
+        "differences": _table(report.config_differences()) if len(report.runs) > 1 else None,
+    }
+
+
+def _run(run: RunReport, series: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "name": run.name,
+        "job": run.job,
+        "status": run.status,
+        "total": run.total_steps,
+        "cause": None if run.cause is None else _cause(run.cause),
+        "notes": list(run.notes),
+        "config": dict(sorted(run.config.items())),
+        "tables": [_table(table) for table in run.tables],
+        "samples": [
+            {
+                "step": each.step, "score": finite(each.score), "prompt": each.prompt, "answer": each.answer,
+                "truth": each.truth, "more": dict(each.more),
+            }
+            for each in run.samples
+        ],
+        **series,
+    }  # fmt: skip
+
+
+def _cause(cause: Cause) -> dict[str, Any]:
+    return {
+        "error": cause.error,
+        "place": f"{_clock(cause.at)} {cause.where}".strip(),
+        "meaning": f"{cause.meaning} [{cause.signature}]" if cause.signature else "",
+        "remedy": cause.remedy,
+        "lines": "\n".join(cause.lines),
+        "elsewhere": [f"{_clock(other.at)} {other}".strip() for other in cause.elsewhere],
+    }
+
+
+def _clock(at: float | None) -> str:
+    return "" if at is None else f"{datetime.fromtimestamp(at).astimezone():%H:%M:%S}"
+
+
+def _table(table: Table) -> dict[str, Any]:
+    return {"title": table.title, "columns": table.columns, "rows": table.rows}
+
+
+@cache
+def _asset(name: str) -> str:
+    return (files(__package__) / name).read_text(encoding="utf-8")
+
+
+def _digest(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -1,0 +1,194 @@
+"use strict";
+// Puts the page together. With `data-refresh-s` it asks its server for new data, and keeps what was chosen.
+
+const GROUPS = ["critic", "actor", "response_length", "val-core", "val-aux", "training", "rollout_corr", "perf", "timing_s"];
+const settings = { smoothing: 0.6, byTime: false, log: false, filter: "", hidden: new Set() };
+let report = JSON.parse(document.getElementById("data").textContent);
+let cards = [];
+
+const visibleRuns = () => report.runs.filter((run) => !settings.hidden.has(run.place));
+const section = (title, ...children) => element("section", {}, element("h2", { text: title }), ...children);
+let frame = 0;
+const redraw = () => {
+  cancelAnimationFrame(frame);
+  frame = requestAnimationFrame(() => cards.forEach((card) => card.redraw()));
+};
+const made = (...words) => { const card = new Card(...words); cards.push(card); return card.root; };
+const last = (run, key) => run.series[key]?.v.at(-1);
+const best = (run, key) => run.series[key]?.v.reduce((a, b) => Math.max(a, b), -Infinity);
+const median = (values) => [...values].sort((a, b) => a - b)[Math.floor(values.length / 2)];
+
+const runRow = (run) => {
+  const toggle = element("input", { type: "checkbox", checked: !settings.hidden.has(run.place), "aria-label": `Show ${run.name}` });
+  toggle.addEventListener("change", () => {
+    if (toggle.checked) settings.hidden.delete(run.place); else settings.hidden.add(run.place);
+    redraw();
+  });
+  const swatch = element("i", { className: "swatch" });
+  swatch.style.background = color(run.place);
+  const name = element("th", { scope: "row" }, element("label", {}, toggle, swatch, element("span", { text: run.name })), element("p", { className: "muted job", text: run.job }));
+  const validation = Object.keys(run.series).find((key) => key.startsWith("val-core/"));
+  const step = run.series["timing_s/step"]?.v;
+  const cells = [
+    run.status || "–",
+    `${run.steps.at(-1) ?? "–"}${run.total ? ` of ${run.total}` : ""}`,
+    `${number(last(run, "critic/score/mean"))} (best ${number(best(run, "critic/score/mean"))})`,
+    number(last(run, validation)),
+    step ? `${number(median(step))} s` : "–",
+    run.elapsed.length ? duration(run.elapsed.at(-1)) : "–",
+  ];
+  const status = element("td", {}, element("span", { className: `status ${run.status.toLowerCase()}`, text: cells[0] }));
+  return element("tr", {}, name, status, ...cells.slice(1).map((text) => element("td", { text })));
+};
+
+const overview = () => {
+  const columns = ["run", "status", "step", "reward", "validation", "median step", "trained for"];
+  const head = element("tr", {}, ...columns.map((text) => element("th", { scope: "col", text })));
+  return element("div", { className: "scroll", tabIndex: 0, role: "region", "aria-label": "Runs" },
+    element("table", { className: "runs" }, element("thead", {}, head), element("tbody", {}, ...report.runs.map(runRow))));
+};
+
+const causes = () => report.runs.filter((run) => run.cause).map(({ name, cause }) => element("section", { className: "cause" },
+  element("h2", { text: report.runs.length > 1 ? `First cause, ${name}` : "First cause" }),
+  ...[cause.error, cause.place, cause.meaning].filter(Boolean).map((text) => element("p", { text })),
+  ...(cause.lines ? [element("pre", { text: cause.lines })] : []),
+  ...(cause.remedy ? [element("p", { text: `What to do: ${cause.remedy}` })] : []),
+  ...(cause.elsewhere.length ? [element("p", { text: "In the same second:" }), element("pre", { text: cause.elsewhere.join("\n") })] : [])));
+
+const notes = () => report.runs.flatMap((run) => run.notes.map((text) => element("p", {
+  className: "muted", text: report.runs.length > 1 ? `${run.name}: ${text}` : text,
+})));
+
+const controls = () => {
+  const smoothing = element("input", { type: "range", min: 0, max: 0.99, step: 0.01, value: settings.smoothing });
+  const shown = element("output", { text: number(settings.smoothing) });
+  smoothing.addEventListener("input", () => {
+    settings.smoothing = Number(smoothing.value);
+    shown.textContent = smoothing.value;
+    redraw();
+  });
+  const axis = element("select", {}, element("option", { value: "step", text: "step" }), element("option", { value: "time", text: "time trained" }));
+  axis.value = settings.byTime ? "time" : "step";
+  axis.addEventListener("change", () => { settings.byTime = axis.value === "time"; redraw(); });
+  const log = element("input", { type: "checkbox", checked: settings.log });
+  log.addEventListener("change", () => { settings.log = log.checked; redraw(); });
+  return element("div", { className: "controls sticky" },
+    element("label", {}, "Smoothing ", smoothing, shown), element("label", {}, "X axis ", axis),
+    element("label", {}, log, " Logarithmic"), element("span", { className: "muted hint", text: "Drag to zoom, double-click to reset" }));
+};
+
+const keyCharts = () => {
+  const grid = element("div", { className: "grid" });
+  for (const { title, keys, band } of report.panels) {
+    const head = band.length === 2 ? `${title}, with least and greatest` : title;
+    grid.append(made(head, () => curves(visibleRuns(), keys, band, settings)));
+  }
+  return section("Key metrics", grid);
+};
+
+const timeCharts = () => {
+  const grid = element("div", { className: "grid wide" });
+  for (const run of report.runs.filter((each) => each.time.steps.length)) {
+    const mean = run.time.per_bar > 1 ? `, mean of ${run.time.per_bar} steps a bar` : "";
+    const head = `Seconds a step${report.runs.length > 1 ? `, ${run.name}` : ""}${mean}`;
+    grid.append(made(head, () => (settings.hidden.has(run.place) ? null : stackedTime(run)), { tall: true }));
+  }
+  return grid.children.length ? [section("Time per step", grid, element("p", { className: "muted", text: "Testing comes after the step and is not part of its time; other is what no part accounts for." }))] : [];
+};
+
+const allMetrics = () => {
+  const keys = [...new Set(report.runs.flatMap((run) => Object.keys(run.series)))].sort();
+  const groups = Map.groupBy ? Map.groupBy(keys, (key) => key.split("/")[0])
+    : keys.reduce((all, key) => all.set(key.split("/")[0], [...(all.get(key.split("/")[0]) ?? []), key]), new Map());
+  const rank = (name) => (GROUPS.indexOf(name) + 1 || GROUPS.length + 1);
+  const names = [...groups.keys()].sort((a, b) => rank(a) - rank(b) || (a < b ? -1 : 1));
+  const box = element("input", { type: "search", placeholder: "Filter metrics", "aria-label": "Filter metrics", value: settings.filter });
+  const folders = names.map((name) => {
+    const grid = element("div", { className: "grid small" });
+    const folder = element("details", { id: `group-${name}` }, element("summary", { text: `${name} (${groups.get(name).length})` }), grid);
+    folder.addEventListener("toggle", () => {
+      if (!folder.open || grid.children.length) return;
+      for (const key of groups.get(name)) {
+        grid.append(made(key, () => curves(visibleRuns(), [key], [], settings)));
+        grid.lastChild.dataset.key = key;
+      }
+      filter();
+    });
+    return folder;
+  });
+  const filter = () => {
+    settings.filter = box.value;
+    const wanted = box.value.toLowerCase();
+    folders.forEach((folder, place) => {
+      const matches = groups.get(names[place]).filter((key) => key.toLowerCase().includes(wanted));
+      folder.hidden = !matches.length;
+      if (wanted && matches.length) folder.open = true;
+      for (const card of folder.querySelectorAll("figure")) card.hidden = !card.dataset.key.toLowerCase().includes(wanted);
+    });
+  };
+  box.addEventListener("input", filter);
+  filter();
+  return section("All metrics", box, ...folders);
+};
+
+const configuration = () => {
+  const different = report.differences;
+  const children = [];
+  if (different) {
+    children.push(different.rows.length ? table(different.columns, different.rows, { caption: "What differs between the runs" })
+      : element("p", { text: "The configurations that are known do not differ." }));
+  }
+  for (const run of report.runs) {
+    const rows = Object.entries(run.config);
+    if (!rows.length) continue;
+    children.push(element("details", {}, element("summary", { text: `Configuration of ${run.name} (${rows.length} keys)` }),
+      searchable(rows, (found) => table(["key", "value"], found), "Filter keys and values")));
+  }
+  return children.length ? [section("Configuration", ...children)] : [];
+};
+
+const facts = () => {
+  const titles = [...new Set(report.runs.flatMap((run) => run.tables.map((each) => each.title)))];
+  return titles.map((title) => section(title, ...report.runs.flatMap((run) => run.tables.filter((each) => each.title === title)
+    .map((each) => table(each.columns, each.rows, { caption: report.runs.length > 1 ? run.name : "" })))));
+};
+
+const samples = () => (report.runs.some((run) => run.samples.length) ? [section("Samples", new Samples(report.runs).root)] : []);
+
+const build = () => {
+  const open = [...document.querySelectorAll("details[id]")].filter((each) => each.open).map((each) => each.id);
+  cards.forEach((card) => card.end());
+  cards = [];
+  report.runs.forEach((run, place) => { run.place = place; });
+  const title = report.runs.length === 1 ? report.runs[0].name : `${report.runs.length} runs`;
+  document.title = `${title} · cloudrl report`;
+  document.getElementById("page").replaceChildren(
+    element("header", {}, element("h1", { text: title })),
+    ...causes(), overview(), ...notes(), controls(), keyCharts(), ...timeCharts(), allMetrics(), ...samples(),
+    ...configuration(), ...facts());
+  for (const id of open) { const folder = document.getElementById(id); if (folder) folder.open = true; }
+};
+
+const refresh = async (every) => {
+  const busy = document.activeElement?.matches("input, select");
+  if (!busy && !document.hidden) {
+    try {
+      const answer = await fetch("data.json", { cache: "no-store" });
+      if (answer.ok) {
+        const at = scrollY;
+        report = await answer.json();
+        build();
+        scrollTo(0, at);
+      }
+      document.body.classList.toggle("stale", !answer.ok);
+    } catch {
+      document.body.classList.add("stale");
+    }
+  }
+  setTimeout(refresh, every, every);
+};
+
+isDark.addEventListener("change", build);
+build();
+document.body.dataset.drawn = String(Math.round(performance.now()));
+if (document.body.dataset.refreshS) setTimeout(refresh, 1000 * Number(document.body.dataset.refreshS), 1000 * Number(document.body.dataset.refreshS));

@@ -1,0 +1,154 @@
+"""Steps -> series that a page can draw: elapsed time, parts of a step, and fewer points where there are many."""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+from cloudrl.verl.metrics import Step
+
+TIME = "timing_s/"
+STEP_S = f"{TIME}step"
+_DIGITS = 5
+
+
+class Panel(NamedTuple):
+    """A chart of what matters most.
+
+    Attributes:
+        keys: each a curve; one that ends in `/` stands for all keys that begin so.
+        band: least and greatest value, drawn as an area.
+    """
+
+    title: str
+    keys: tuple[str, ...]
+    band: tuple[str, ...] = ()
+
+
+PANELS = (
+    Panel("Reward", ("critic/score/mean",), ("critic/score/min", "critic/score/max")),
+    Panel("Validation", ("val-core/",)),
+    Panel("KL divergence", ("actor/ppo_kl", "actor/kl_loss", "actor/reward_kl_penalty")),
+    Panel("Entropy", ("actor/entropy",)),
+    Panel("Answer length (tokens)", ("response_length/mean",), ("response_length/min", "response_length/max")),
+    Panel("Answers cut at the length limit", ("response_length/clip_ratio",)),
+    Panel("Clipped policy updates", ("actor/pg_clipfrac",)),
+    Panel("Gradient norm", ("actor/grad_norm", "critic/grad_norm")),
+    Panel("Throughput (tokens/s/GPU)", ("perf/throughput",)),
+)
+"""verl 0.9.1's keys: trainer/ppo/metric_utils.py."""
+
+_POINTS, _TOP_POINTS, _BARS = 1_000, 10_000, 300
+
+
+def panels(keys: Iterable[str]) -> list[Panel]:
+    """Those of which there is something to draw, with the keys that are there."""
+    known = sorted(keys)
+    found = []
+    for panel in PANELS:
+        mine = tuple(
+            key for start in panel.keys for key in known if key == start or (start[-1] == "/" and key.startswith(start))
+        )
+        if mine:
+            found.append(Panel(panel.title, mine, tuple(key for key in panel.band if key in known)))
+    return found
+
+
+def finite(value: float | None) -> float | None:
+    """None for what JSON has no number for."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def elapsed_seconds(steps: Sequence[Step]) -> list[float]:
+    """Seconds of training up to the end of each step."""
+    return list(accumulate(step.step_s or 0.0 for step in steps))
+
+
+def step_parts(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Seconds of each part of a step; `other` is what no part accounts for, `testing` comes after the step.
+
+    Keys below a part (`timing_s/agent_loop/...`) are details of it.
+    """
+    names = [key[len(TIME) :] for key in metrics if key.startswith(TIME)]
+    parts = {name: _seconds(metrics, TIME + name) for name in names if "/" not in name and name != "step"}
+    testing = parts.pop("testing", None)
+    if STEP_S in metrics:
+        parts["other"] = max(0.0, _seconds(metrics, STEP_S) - sum(parts.values()))
+    return {**parts, **({} if testing is None else {"testing": testing})}
+
+
+def run_series(steps: Sequence[Step], runs: int, top: frozenset[str]) -> dict[str, Any]:
+    """What the page draws of one run: numbers of `steps`, `elapsed`, and `series`, in which `i` are places in `steps`.
+
+    Args:
+        steps: of the run.
+        runs: how many share the page.
+        top: keys that keep more points than others.
+    """
+    columns: dict[str, tuple[list[int], list[float]]] = defaultdict(lambda: ([], []))
+    for place, step in enumerate(steps):
+        for key, value in step.metrics.items():
+            if math.isfinite(value):
+                columns[key][0].append(place)
+                columns[key][1].append(value)
+    series = {}
+    for key, (places, values) in columns.items():
+        limit = max(200, (_TOP_POINTS if key in top else _POINTS) // runs)
+        kept = thinned(values, limit)
+        mine = {"v": [_short(values[each]) for each in kept]}
+        if len(kept) < len(steps):
+            mine["i"] = [places[each] for each in kept]
+        series[key] = mine
+    return {
+        "steps": [step.step for step in steps],
+        "elapsed": [round(each, 1) for each in elapsed_seconds(steps)],
+        "series": series,
+        "time": _time_bars(steps),
+    }
+
+
+def thinned(values: Sequence[float], limit: int) -> list[int]:
+    """Places of at most `limit` values: of each bucket the least and the greatest, so that no peak is lost."""
+    if len(values) <= limit:
+        return list(range(len(values)))
+    buckets, kept = max(1, limit // 2), set()
+    for bucket in range(buckets):
+        span = range(bucket * len(values) // buckets, (bucket + 1) * len(values) // buckets)
+        kept |= {min(span, key=values.__getitem__), max(span, key=values.__getitem__)}
+    return sorted(kept)
+
+
+def not_finite(steps: Sequence[Step]) -> dict[str, int]:
+    """Metric -> the first step at which it was no finite number."""
+    found: dict[str, int] = {}
+    for step in steps:
+        for key, value in step.metrics.items():
+            if not math.isfinite(value):
+                found.setdefault(key, step.step)
+    return found
+
+
+def _time_bars(steps: Sequence[Step]) -> dict[str, Any]:
+    """Mean seconds of each part, over as many steps as one bar stands for."""
+    timed = [(step.step, parts) for step in steps if (parts := step_parts(step.metrics))]
+    per_bar = max(1, math.ceil(len(timed) / _BARS))
+    bars = [timed[start : start + per_bar] for start in range(0, len(timed), per_bar)]
+    totals: dict[str, float] = defaultdict(float)
+    for _, parts in timed:
+        for name, seconds in parts.items():
+            totals[name] += seconds
+    last = ("other", "testing")
+    names = sorted(totals, key=lambda name: (last.index(name) + 1 if name in last else 0, -totals[name]))
+    mean = {name: [_short(sum(parts.get(name, 0.0) for _, parts in bar) / len(bar)) for bar in bars] for name in names}
+    return {"steps": [bar[-1][0] for bar in bars], "per_bar": per_bar, "parts": mean}
+
+
+def _seconds(metrics: Mapping[str, float], key: str) -> float:
+    return max(0.0, finite(metrics.get(key)) or 0.0)
+
+
+def _short(value: float) -> float:
+    """As many digits as a curve can show."""
+    rounded = float(f"{value:.{_DIGITS}g}")
+    return int(rounded) if rounded.is_integer() and abs(rounded) < 1e15 else rounded

@@ -1,0 +1,93 @@
+"""What is known around a run, as rows of text: attempts, nodes, checkpoints, cost."""
+
+import math
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+from cloudrl.jobs.causes import Evidence
+from cloudrl.jobs.format import duration, gigabytes, money
+from cloudrl.protocol.report import GpuUsage, NodeReport
+from cloudrl.providers.model import Status
+from cloudrl.report.model import Table
+from cloudrl.saves.inventory import Checkpoint
+from cloudrl.transport.ray_job import RayJob
+
+
+def attempts_table(jobs: Iterable[RayJob], status: Status | None) -> Table:
+    """The jobs that have trained the run, and the starts of the cluster before the present one."""
+    rows = [
+        (job.submission_id, str(job.status), _moment(job.start_time), _took(job.start_time, job.end_time))
+        for job in jobs
+    ]
+    for each in status.previous_attempts if status is not None else ():
+        reason = f"ended and was started again: {each['reason']}"
+        took = _took(each["submitted_at"], each["ended_at"])
+        rows.append((f"cluster, attempt {each['attempt']}", reason, _moment(each["submitted_at"]), took))
+    return Table("Attempts", ("job", "status", "started", "took"), tuple(rows))
+
+
+def nodes_table(nodes: Sequence[NodeReport]) -> Table:
+    """The nodes, with how busy they are now."""
+    rows = tuple(
+        (
+            str(node.rank), node.ip, str(node.phase), node.detail, str(node.gpus),
+            "\n".join(map(_gpu, node.usage.gpus)) if node.usage is not None else "", _memory(node),
+        )
+        for node in nodes
+    )  # fmt: skip
+    return Table("Nodes", ("rank", "address", "phase", "detail", "GPUs", "GPU use now", "memory now"), rows)
+
+
+def kept_nodes_table(evidence: Evidence) -> Table:
+    """The nodes of a cluster that is gone, as Ray saw them at the job's end."""
+    keys = ("node_ip", "state", "state_message")
+    ranked = [(evidence.rank_of(node.get("node_id")), node) for node in evidence.state.nodes]
+    rows = tuple(
+        ("" if rank is None else str(rank), *(str(node.get(key) or "") for key in keys))
+        for rank, node in sorted(ranked, key=lambda each: math.inf if each[0] is None else each[0])
+    )
+    return Table("Nodes", ("rank", "address", "at the job's end", "why"), rows)
+
+
+def checkpoints_table(checkpoints: Iterable[Checkpoint]) -> Table:
+    """Those of one run."""
+    rows = tuple(
+        (
+            str(each.step), each.role, "complete" if each.complete else f"lacks {', '.join(each.missing)}",
+            gigabytes(each.size_bytes), ", ".join(place.short for place in each.locations if place.ranks),
+        )
+        for each in checkpoints
+    )  # fmt: skip
+    return Table("Checkpoints", ("step", "role", "state", "size", "where"), rows)
+
+
+def cost_table(status: Status) -> Table:
+    """Of the whole cluster, not of one job alone."""
+    per_hour = money(status.price_per_hour) if status.price_per_hour else "-"
+    budget = money(status.budget.max_cost) if status.budget.max_cost else "-"
+    rows = ((status.name, status.provider, per_hour, money(status.cost or 0.0), budget),)
+    return Table(
+        "Cost", ("cluster", "on", "an hour", "so far", "limit"), rows if status.price_per_hour or status.cost else ()
+    )
+
+
+def _gpu(gpu: GpuUsage) -> str:
+    share = f"{gpu.utilization_percent:.0f} %" if gpu.utilization_percent is not None else "-"
+    memory = ""
+    if gpu.memory_used_mib is not None and gpu.memory_total_mib:
+        memory = f", {gpu.memory_used_mib / 1024:.0f} of {gpu.memory_total_mib / 1024:.0f} GiB"
+    return f"{gpu.index}: {share}{memory}"
+
+
+def _memory(node: NodeReport) -> str:
+    if node.usage is None or not node.usage.memory_total_bytes:
+        return ""
+    return f"{gigabytes(node.usage.memory_used_bytes or 0)} of {gigabytes(node.usage.memory_total_bytes)}"
+
+
+def _moment(seconds: float | None) -> str:
+    return f"{datetime.fromtimestamp(seconds).astimezone():%Y-%m-%d %H:%M:%S}" if seconds else ""
+
+
+def _took(start: float | None, end: float | None) -> str:
+    return duration(end - start) if start and end else ""

@@ -1,0 +1,106 @@
+"""Reports: what runs have left, asked from their clusters, or read on this machine."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from cloudrl.errors import CloudrlError
+from cloudrl.report import Report, RunReport
+from cloudrl.sdk.callbacks import OnProgress, notify, silent
+from cloudrl.sdk.find import find_job, find_kept
+from cloudrl.sdk.report_sources import JobSource, KeptSource, LogSource, RunSource
+
+_LOOK_EVERY_S = 5.0
+
+
+def report(
+    jobs: Sequence[str] = (),
+    cluster: str | None = None,
+    address: str | None = None,
+    folder: Path | None = None,
+    *,
+    on_progress: OnProgress = silent,
+) -> Report:
+    """One look at runs.
+
+    Args:
+        jobs: submission ids, `ray://` URLs, or paths of driver logs of this machine; none for the newest job.
+        cluster: where the ids are. One on this machine may be down.
+        address: of any Ray, likewise.
+        folder: of checkpoints, where clusters that are gone have kept their logs, likewise.
+        on_progress: is told what cannot be had.
+
+    Raises:
+        InputError: there is no such job, or no such file.
+        ConnectionFailed: nobody answers, and nothing is kept here.
+    """
+    made = ReportSource(jobs, cluster, address, folder)()
+    notify(on_progress, *(f"{run.name}: {note}" for run in made.runs for note in run.notes))
+    return made
+
+
+class ReportSource:
+    """Looks at runs again and again, and reads what is new. Threads share it.
+
+    The arguments are those of `report`; `clock` gives seconds that never run backwards.
+
+    Raises:
+        InputError, ConnectionFailed: see `report`.
+    """
+
+    def __init__(
+        self,
+        jobs: Sequence[str] = (),
+        cluster: str | None = None,
+        address: str | None = None,
+        folder: Path | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock = clock
+        self._runs = [_source(job, cluster, address, folder) for job in (*jobs,) or (None,)]
+        self._lock, self._latest, self._looked_at = threading.Lock(), Report(()), 0.0
+
+    def __call__(self) -> Report:
+        """What there is now, or was some seconds ago; what there was last, with a note, once nobody answers."""
+        with self._lock:
+            now = self._clock()
+            if self._latest.runs and now - self._looked_at <= _LOOK_EVERY_S:
+                return self._latest
+            try:
+                self._latest = Report(tuple(_told_apart([run.look() for run in self._runs])))
+            except CloudrlError as failure:
+                if not self._latest.runs:
+                    raise
+                return _outdated(self._latest, failure.message)
+            self._looked_at = now
+            return self._latest
+
+
+def _source(job: str | None, cluster: str | None, address: str | None, folder: Path | None) -> RunSource:
+    if job is not None and ("/" in job or job.endswith(".log")) and "://" not in job:
+        return LogSource(Path(job).expanduser())
+    if folder is not None:
+        return KeptSource(folder, job)
+    try:
+        return JobSource(find_job(job, cluster, address))
+    except CloudrlError:
+        kept = find_kept(job, cluster, address)
+        if kept is None:
+            raise
+        return KeptSource(*kept)
+
+
+def _outdated(last: Report, why: str) -> Report:
+    return Report(tuple(replace(run, notes=(f"not up to date: {why}", *run.notes)) for run in last.runs))
+
+
+def _told_apart(runs: Sequence[RunReport]) -> list[RunReport]:
+    """Runs of one name, of two clusters for example, get a number."""
+    names = [run.name for run in runs]
+    return [
+        run if names.count(run.name) == 1 else replace(run, name=f"{run.name} ({place})")
+        for place, run in enumerate(runs, 1)
+    ]

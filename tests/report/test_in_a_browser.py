@@ -1,0 +1,157 @@
+"""The page in a real Chromium: it draws, says nothing on its console, and runs nothing that a run has said."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import browser
+import pytest
+from browser import Browser
+from make_report import make_report, make_run
+
+from cloudrl.jobs.causes import Cause, Sighting
+from cloudrl.report import Report, Sample, Table
+from cloudrl.report.page import page
+from cloudrl.report.server import ReportServer
+
+pytestmark = [
+    pytest.mark.io,
+    pytest.mark.skipif(
+        browser.program() is None,
+        reason=f"the page is not looked at: there is no {browser.PACKAGE}; apt-get install it",
+    ),
+]
+HOSTILE = (
+    "<script>window.ran = 1</script>", "</script><script>window.ran = 2</script>",
+    "<img src=x onerror='window.ran = 3'>", "<!--<script>", "]]>", "javascript:window.ran=4", "\u2028window.ran = 5",
+    "'\"><svg onload=window.ran=6>", "__proto__",
+)  # fmt: skip
+DRAWN = "[...document.querySelectorAll('#page canvas')].length"
+
+
+@pytest.fixture
+def chromium(tmp_path: Path) -> Iterator[Browser]:
+    with Browser(tmp_path / "profile") as opened:
+        yield opened
+
+
+def write(folder: Path, report: Report) -> str:
+    path = folder / "report.html"
+    path.write_text(page(report), encoding="utf-8")
+    return path.as_uri()
+
+
+def inked(card: str) -> str:
+    """Whether something is painted on the canvas of the first card whose heading begins so."""
+    return f"""(() => {{
+      const cards = [...document.querySelectorAll("figure")];
+      const found = cards.find((each) => each.textContent.startsWith({json.dumps(card)}));
+      const canvas = found?.querySelector("canvas");
+      if (!canvas) return false;
+      return canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data.some(Boolean);
+    }})()"""
+
+
+def test_it_draws_offline_and_says_nothing(chromium: Browser, tmp_path: Path) -> None:
+    url = write(tmp_path, make_report("first", "second", steps=60))
+    chromium.open(url)
+    assert [chromium.evaluate(inked(card)) for card in ("Reward", "Validation", "KL", "Entropy")] == [True] * 4
+    chromium.evaluate("document.querySelector('.tall').scrollIntoView()")
+    chromium.wait(inked("Seconds a step, first"))
+    text = chromium.evaluate("document.body.innerText")
+    for said in ("60 of 60", "What differs between the runs", "1e-6", "2e-6", "10.0.0.2", "What is 3 + 4?"):
+        assert said in text
+    assert chromium.errors == []
+    assert [each for each in chromium.requests if each != url] == []
+
+
+def test_what_is_chosen_changes_the_curves(chromium: Browser, tmp_path: Path) -> None:
+    chromium.open(write(tmp_path, make_report("first", "second", steps=60)))
+    legend = "document.querySelector('figure .legend').textContent"
+    assert "second" in chromium.evaluate(legend)
+    chromium.evaluate("document.querySelectorAll('.runs input')[1].click()")
+    chromium.wait(f"!{legend}.includes('second')")
+    chromium.evaluate("document.querySelector('.sticky input[type=checkbox]').click()")
+    chromium.evaluate("{const axis = document.querySelector('.sticky select'); axis.value = 'time';"
+                      " axis.dispatchEvent(new Event('change'))}")  # fmt: skip
+    chromium.evaluate("document.querySelector('details').open = true")
+    chromium.wait("document.querySelector('details figure')")
+    chromium.evaluate("document.querySelector('details figure').scrollIntoView()")
+    chromium.wait("document.querySelector('details canvas')")
+    assert chromium.errors == []
+
+
+def test_a_run_of_ten_thousand_steps_opens_at_once(chromium: Browser, tmp_path: Path) -> None:
+    chromium.open(write(tmp_path, make_report(steps=10_000)))
+    assert int(chromium.evaluate("document.body.dataset.drawn")) < 2000
+    assert chromium.evaluate(inked("Reward"))
+    chromium.evaluate("scrollTo(0, document.body.scrollHeight)")
+    assert chromium.evaluate("scrollY") > 1000
+    assert chromium.errors == []
+
+
+def test_samples_are_searched_and_sorted(chromium: Browser, tmp_path: Path) -> None:
+    chromium.open(write(tmp_path, make_report(steps=20)))
+
+    def set_to(place: int, value: str) -> list[str]:
+        chromium.evaluate(
+            f"{{const box = document.querySelectorAll('.controls:not(.sticky) :is(input, select)')[{place}];"
+            f" box.value = {json.dumps(value)}; box.dispatchEvent(new Event('input'))}}"
+        )
+        shown: list[str] = chromium.evaluate("[...document.querySelectorAll('.sample')].map((each) => each.innerText)")
+        return shown
+
+    worst, best = set_to(1, "low")[0], set_to(1, "high")[0]
+    assert "score 0" in worst
+    assert "score 1" in best
+    found = set_to(0, "is 3 + 4?")
+    assert len(found) == 2
+    assert all("What is 3 + 4?" in each for each in found)
+    assert len(set_to(2, "20")) == 1
+
+
+def test_what_a_run_says_is_text(chromium: Browser, tmp_path: Path) -> None:
+    samples = tuple(Sample(1, text, text, 1.0, text, {text: text}) for text in HOSTILE)
+    runs = tuple(
+        make_run(
+            text, steps=3, samples=samples, status=text, job=text, config={text: str(place)}, notes=(text,),
+            cause=Cause(text, None, 1, text, text, text, text, (text,), (Sighting(text, None, 0, text),)),
+            tables=(Table(text, (text,), ((text,),)),),
+        )
+        for place, text in enumerate(HOSTILE)
+    )  # fmt: skip
+    steps = runs[0].steps
+    renamed = [type(step)(step.step, {**step.metrics, **dict.fromkeys(HOSTILE, 1.0)}) for step in steps]
+    hostile = (type(runs[0])(**{**vars(runs[0]), "steps": tuple(renamed)}), *runs[1:])
+    chromium.open(write(tmp_path, Report(hostile)))
+    chromium.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
+    chromium.evaluate("document.querySelector('figure').scrollIntoView()")
+    chromium.wait(f"{DRAWN} > 0")
+    assert chromium.evaluate("window.ran === undefined")
+    assert chromium.evaluate("document.querySelectorAll('#page script, #page img, #page svg').length") == 0
+    assert all(text.strip() in chromium.evaluate("document.body.textContent") for text in HOSTILE)
+    assert chromium.errors == []
+
+
+def test_its_policy_stops_a_script_that_is_not_its_own(chromium: Browser, tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    path.write_text(page(make_report(steps=3)).replace("<main", "<script>window.ran = 1</script><main"))
+    chromium.open(path.as_uri())
+    assert chromium.evaluate("window.ran === undefined")
+    assert any("Content Security Policy" in each for each in chromium.errors)
+
+
+def test_a_served_page_shows_what_is_new(chromium: Browser) -> None:
+    reports = [make_report(steps=5)]
+    with ReportServer(lambda: reports[-1]) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        chromium.open(server.url)
+        assert "5 of 5" in chromium.evaluate("document.body.innerText")
+        reports.append(make_report(steps=7))
+        chromium.evaluate("refresh(1e9)")
+        chromium.wait("document.body.innerText.includes('7 of 7')")
+        assert chromium.errors == []
+        server.shutdown()

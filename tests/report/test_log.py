@@ -1,0 +1,34 @@
+"""What a driver's log says, however it is cut."""
+
+import pytest
+
+from cloudrl.report.log import LogReading
+from cloudrl.verl.metrics import Step
+
+LOG = (
+    "Total training steps: 3\n"
+    "(TaskRunnerV1 pid=9) {'actor_rollout_ref': {'nccl_timeout': 600},\n"
+    "(TaskRunnerV1 pid=9)  'trainer': {'project_name': 'é'}}\n"
+    "(TaskRunnerV1 pid=9) step:1 - critic/score/mean:0.1 - timing_s/step:2.0\n"
+    "a line\rstep:2 - critic/score/mean:0.2 - timing_s/step:2.0\n"
+    "step:3 - critic/score/mean:0.3 - timing_s/step:2.0"
+).encode()
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_any_pieces_give_the_same(size: int):
+    reading = LogReading()
+    for start in range(0, len(LOG), size):
+        reading.add(LOG[start : start + size])
+    assert ([step.step for step in reading.steps], reading.is_finished) == ([1, 2], False)
+    reading.add(b"", is_last=True)
+    assert [(step.step, step.reward) for step in reading.steps] == [(1, 0.1), (2, 0.2), (3, 0.3)]
+    assert reading.config == {"actor_rollout_ref.nccl_timeout": "600", "trainer.project_name": "é"}
+    assert (reading.offset, reading.total_steps, reading.is_finished) == (len(LOG), 3, True)
+    assert reading.last_lines[-1].startswith("step:3")
+
+
+def test_attempts_before_it_are_joined():
+    reading = LogReading((Step(1, {"timing_s/step": 9.0}), Step(7, {"timing_s/step": 9.0})))
+    reading.add(LOG, is_last=True)
+    assert [step.step for step in reading.steps] == [1, 2, 3]

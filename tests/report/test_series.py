@@ -1,0 +1,73 @@
+"""Series for a page: time, parts of a step, and fewer points."""
+
+import json
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from make_report import make_steps
+
+from cloudrl.report.series import elapsed_seconds, not_finite, panels, run_series, step_parts, thinned
+from cloudrl.verl.metrics import Step
+
+NAN = math.nan
+
+
+def test_time_goes_on_while_it_validates():
+    longer = {"timing_s/step": 2.0, "timing_s/testing": 5.0}
+    steps = [Step(0, {"val-core/a": 0.1}), Step(1, {"timing_s/step": 2.0}), Step(2, longer)]
+    assert elapsed_seconds(steps) == [0.0, 2.0, 9.0]
+
+
+def test_the_parts_of_a_step_are_its_time_and_its_validation():
+    timers = {"step": 10.0, "gen": 4.0, "save_checkpoint": 2.0, "testing": 5.0, "agent_loop/slowest": 3.0, "adv": NAN}
+    parts = step_parts({f"timing_s/{name}": seconds for name, seconds in timers.items()})
+    assert parts == {"gen": 4.0, "save_checkpoint": 2.0, "adv": 0.0, "other": 4.0, "testing": 5.0}
+
+
+@given(st.lists(st.floats(allow_nan=False), min_size=1, max_size=500), st.integers(2, 100))
+def test_thinning_keeps_the_peaks(values: list[float], limit: int):
+    kept = thinned(values, limit)
+    assert kept == sorted(set(kept))
+    assert len(kept) <= max(limit, 2)
+    assert {min(values), max(values)} <= {values[each] for each in kept}
+
+
+def test_a_key_that_is_rare_names_its_steps():
+    steps = [Step(1, {"a": 1.0}), Step(2, {"a": 2.0, "val": 0.5}), Step(3, {"a": NAN})]
+    series = run_series(steps, 1, frozenset())
+    assert series["steps"] == [1, 2, 3]
+    assert series["series"] == {"a": {"v": [1, 2], "i": [0, 1]}, "val": {"v": [0.5], "i": [1]}}
+    assert not_finite(steps) == {"a": 3}
+
+
+def test_of_many_steps_the_first_keys_keep_more_points():
+    series = run_series(make_steps(3000, keys=30), 1, frozenset({"critic/score/mean"}))
+    assert len(series["series"]["critic/score/mean"]["v"]) == 3000
+    assert len(series["series"]["actor/lr"]["v"]) <= 1000
+    assert series["time"]["per_bar"] == 10
+    assert len(series["time"]["steps"]) == 300
+
+
+def test_a_long_run_of_many_metrics_fits_in_a_page():
+    size = len(json.dumps(run_series(make_steps(10_000), 1, frozenset({"critic/score/mean"}))))
+    assert size < 3_000_000
+
+
+@pytest.mark.parametrize(
+    ("keys", "titles"),
+    [
+        ([], []),
+        (["critic/score/mean", "other"], ["Reward"]),
+        (["val-core/a/b/acc/mean@1", "val-core/c"], ["Validation"]),
+        (["actor/entropy", "actor/ppo_kl"], ["KL divergence", "Entropy"]),
+    ],
+)
+def test_panels_are_those_of_which_there_is_something(keys: list[str], titles: list[str]):
+    assert [panel.title for panel in panels(keys)] == titles
+
+
+def test_a_band_is_of_keys_that_are_there():
+    [reward] = panels(["critic/score/mean", "critic/score/max"])
+    assert reward.band == ("critic/score/max",)

@@ -1,0 +1,210 @@
+"""Reports from a cluster that answers, from what is kept of one that is gone, and from a log."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from fake_cluster import FakeCluster
+from fake_local import FakeLocal
+from recordings import keep, load
+from small_step import write_step
+
+from cloudrl.errors import CloudrlError, InputError
+from cloudrl.jobs import find_job
+from cloudrl.protocol.ray_state import RayState
+from cloudrl.protocol.wire import to_json
+from cloudrl.report import RunReport
+from cloudrl.saves.archive import FOLDER, Piece, driver_log, state_file
+from cloudrl.sdk.callbacks import Update
+from cloudrl.sdk.report import ReportSource, report
+from cloudrl.sdk.report_sources import JobSource
+
+pytestmark = pytest.mark.io
+
+HEAD = "f4a49f9ed5b5d6f210.0.0.1"
+
+
+def log(*steps: int, reward: float = 0.5, total: int = 9, folder: str = "/c/run", lr: str = "1e-06") -> bytes:
+    """A driver's log with validations in `folder`."""
+    config = {
+        "actor_rollout_ref": {"lr": lr, "api_key": "sk-0123456789"},
+        "trainer": {"experiment_name": "run", "validation_data_dir": f"{folder}/validation"},
+    }
+    lines = [f"step:{step} - critic/score/mean:{reward} - timing_s/step:2.0 - val-core/a:0.5" for step in steps]
+    return "\n".join([f"Total training steps: {total}", repr(config), *lines, ""]).encode()
+
+
+def write_samples(folder: Path, *steps: int) -> None:
+    (folder / "run/validation").mkdir(parents=True)
+    for step in steps:
+        row = {"input": f"prompt {step}", "output": "2", "score": 1.0, "step": step}
+        (folder / f"run/validation/{step}.jsonl").write_text(json.dumps(row) + "\n")
+
+
+def table(run: RunReport, title: str) -> list[tuple[str, ...]]:
+    return [row for each in run.tables if each.title == title for row in each.rows]
+
+
+class TestAClusterThatAnswers:
+    RUN = {"job_name": "run", "cloudrl_checkpoints": "/c/run"}  # noqa: RUF012
+
+    @pytest.fixture
+    def cluster(self) -> Iterator[FakeCluster]:
+        with FakeCluster() as fake:
+            fake.status["checkpoint_dir"] = "/c"
+            yield fake
+
+    def look(self, cluster: FakeCluster, job: str = "run-2") -> RunReport:
+        return JobSource(find_job(cluster.connection(), job)).look()
+
+    def test_attempts_are_one_run(self, cluster: FakeCluster) -> None:
+        cluster.add("run-1", log(1, 2, 3, reward=0.1), "FAILED", metadata=self.RUN)
+        cluster.add("run-2", log(3, 4, reward=0.2), metadata=self.RUN)
+        run = self.look(cluster)
+        assert [(step.step, step.reward) for step in run.steps] == [(1, 0.1), (2, 0.1), (3, 0.2), (4, 0.2)]
+        assert (run.name, run.job, run.status, run.total_steps) == ("run", "ray://lab/run-2", "RUNNING", 9)
+        assert [row[:2] for row in table(run, "Attempts")] == [("run-1", "FAILED"), ("run-2", "RUNNING")]
+        assert [row[:2] for row in table(run, "Nodes")] == [("0", "10.0.0.1"), ("1", "10.0.0.2")]
+        assert run.cause is None
+
+    def test_secrets_are_masked(self, cluster: FakeCluster) -> None:
+        cluster.add("run-1", log(1, lr="sk-abcdefgh"), runtime_env={"env_vars": {"MY_API_KEY": "sk-abcdefgh"}})
+        config = self.look(cluster, "run-1").config
+        assert (config["actor_rollout_ref.api_key"], config["actor_rollout_ref.lr"]) == ("***", "***")
+
+    def test_before_its_log_has_it_the_configuration_is_the_command(self, cluster: FakeCluster) -> None:
+        cluster.add("run-1", entrypoint="python3 -m verl 'a.b=1 2' +c.token=abc --name=x")
+        assert self.look(cluster, "run-1").config == {"a.b": "1 2", "c.token": "***"}
+
+    def test_samples_come_from_the_node_that_has_them(self, cluster: FakeCluster, tmp_path: Path) -> None:
+        cluster.disks = {rank: tmp_path / f"{rank}" for rank in range(2)}
+        write_samples(cluster.disks[1], 4, 5)
+        cluster.add("run-2", log(3, 4, 5), metadata=self.RUN)
+        source = JobSource(find_job(cluster.connection(), "run-2"))
+        assert [sample.prompt for sample in source.look().samples] == ["prompt 4", "prompt 5"]
+        asked = len(cluster.requests)
+        source.look()
+        again = [path for _, path in cluster.requests[asked:] if path.endswith(".jsonl")]
+        assert [path.rpartition("/")[2] for path in again] == ["3.jsonl", "3.jsonl", "5.jsonl"]
+
+    def test_a_node_that_does_not_answer_is_said_unless_another_has_them(
+        self, cluster: FakeCluster, tmp_path: Path
+    ) -> None:
+        cluster.disks = {1: tmp_path}
+        write_samples(tmp_path, 3)
+        cluster.add("run-1", log(3), metadata=self.RUN)
+        cluster.add("run-2", log(3, 4), metadata=self.RUN)
+        assert [sample.prompt for sample in self.look(cluster, "run-1").samples] == ["prompt 3"]
+        note = self.look(cluster).notes[0]
+        assert note.startswith("samples cannot be read now: ")
+        assert "rank 0 (10.0.0.1) does not answer" in note
+
+    def test_a_failure_has_its_cause(self, cluster: FakeCluster) -> None:
+        cluster.add("run-2", b"", "FAILED", metadata=self.RUN)
+        cluster.tasks = [
+            {"task_id": "t", "name": "early", "state": "FAILED", "error_type": "TASK_EXECUTION_EXCEPTION",
+             "error_message": "ValueError: no", "end_time_ms": 1000, "node_id": HEAD, "worker_pid": 7},
+        ]  # fmt: skip
+        cause = self.look(cluster).cause
+        assert cause is not None
+        assert (cause.error, cause.rank, cause.process) == ("ValueError: no", 0, "early (pid 7)")
+
+    def test_what_is_new_is_read_and_what_was_there_stays(self, lab: FakeLocal) -> None:
+        lab.cluster.add("run-1", log(1))
+        times = iter(range(0, 1000, 10))
+        source = ReportSource(["run-1"], "lab", clock=lambda: next(times))
+        assert len(source().runs[0].steps) == 1
+        lab.cluster.write("run-1", b"step:2 - critic/score/mean:0.7 - timing_s/step:2.0\n")
+        assert [step.reward for step in source().runs[0].steps] == [0.5, 0.7]
+        lab.cluster.down()
+        [gone] = source().runs
+        assert len(gone.steps) == 2
+        assert gone.notes[0].startswith("not up to date: ")
+
+
+class TestAClusterThatIsGone:
+    def keep(self, folder: Path, job: str, content: bytes, at: int, state: RayState | None) -> None:
+        files = {driver_log(job): content}
+        if state is not None:
+            files[state_file(job)] = json.dumps(to_json(state)).encode()
+        for path, each in files.items():
+            file = folder / FOLDER / Piece("r", 0, f"session_{at}", path, 0).where
+            file.parent.mkdir(parents=True)
+            file.write_bytes(gzip.compress(each))
+
+    def state(self, job: str, status: str, **fields: object) -> RayState:
+        metadata = {"job_name": "run", "cloudrl_checkpoints": "/elsewhere/run"}
+        nodes = ({"node_id": "n0", "node_ip": "10.0.0.1", "state": "ALIVE", "is_head_node": True},)
+        return RayState(1.0, {"submission_id": job, "status": status, "metadata": metadata, **fields}, nodes=nodes)
+
+    def test_its_attempts_checkpoints_and_samples(self, tmp_path: Path) -> None:
+        self.keep(tmp_path, "run-1", log(1, 2, reward=0.1), 1, self.state("run-1", "FAILED"))
+        self.keep(tmp_path, "other", log(7), 2, replace(self.state("other", "FAILED"), job={"metadata": {}}))
+        self.keep(tmp_path, "run-2", log(2, 3, reward=0.2, folder="/elsewhere/run"), 3, self.state("run-2", "STOPPED"))
+        write_samples(tmp_path, 3)
+        write_step(tmp_path / "run", 2)
+        [run] = report(["run-2"], folder=tmp_path).runs
+        assert [(step.step, step.reward) for step in run.steps] == [(1, 0.1), (2, 0.2), (3, 0.2)]
+        assert (run.name, run.status, run.cause) == ("run", "STOPPED", None)
+        assert [row[:2] for row in table(run, "Attempts")] == [("run-1", "FAILED"), ("run-2", "STOPPED")]
+        assert table(run, "Nodes") == [("0", "10.0.0.1", "ALIVE", "")]
+        assert [row[0] for row in table(run, "Checkpoints")] == ["2"]
+        assert [sample.prompt for sample in run.samples] == ["prompt 3"]
+        assert "its cost and the use of its nodes are not kept" in run.notes[0]
+
+    @pytest.mark.parametrize("with_state", [True, False])
+    def test_its_cause(self, tmp_path: Path, *, with_state: bool) -> None:
+        job = keep(tmp_path, load("unknown_key"), with_state=with_state)
+        told: list[Update] = []
+        [run] = report(folder=tmp_path, on_progress=told.append).runs
+        assert run.cause is not None
+        assert (run.name, run.status, run.cause.signature) == (job, "FAILED" if with_state else "", "unknown-key")
+        assert ("Ray's records went with its head" in f"{told}") is not with_state
+
+    @pytest.mark.parametrize("job", [{"metadata": [1]}, {"start_time": "soon"}, {"status": []}])
+    def test_records_that_are_none(self, tmp_path: Path, job: dict[str, object]) -> None:
+        self.keep(tmp_path, "run-1", log(1), 1, RayState(1.0, job))
+        assert report(folder=tmp_path).runs[0].name == "run"
+
+    def test_the_name_of_a_cluster_of_this_machine_is_enough(self, lab: FakeLocal) -> None:
+        self.keep(lab.state.checkpoints, "run-1", log(1), 1, self.state("run-1", "STOPPED"))
+        lab.cluster.down()
+        lab.ends_with("{}")
+        assert report(["run-1"], "lab").runs[0].status == "STOPPED"
+
+
+class TestALog:
+    def test_it_is_read_as_it_grows(self, tmp_path: Path) -> None:
+        path = tmp_path / "job-driver-x.log"
+        path.write_bytes(log(1))
+        source = ReportSource([str(path)], clock=iter(range(0, 100, 10)).__next__)
+        [before] = source().runs
+        path.write_bytes(log(1, 2))
+        [after] = source().runs
+        assert (len(before.steps), len(after.steps), after.name, after.status) == (1, 2, "run", "")
+
+    def test_its_cause_unless_it_has_reached_its_end(self, tmp_path: Path) -> None:
+        (tmp_path / "a.log").write_bytes(log(1) + b"Traceback (most recent call last):\nKeyError: 2\n")
+        (tmp_path / "b.log").write_bytes(log(1, total=1) + b"Traceback (most recent call last):\nKeyError: 2\n")
+        failed, done = report([str(tmp_path / "a.log"), str(tmp_path / "b.log")]).runs
+        assert failed.cause is not None
+        assert (failed.cause.error, done.cause) == ("KeyError: 2", None)
+        assert (failed.name, done.name) == ("run (1)", "run (2)")
+
+    def test_without_a_configuration_it_has_its_file_name(self, tmp_path: Path) -> None:
+        (tmp_path / "job-driver-y.log").write_bytes(b"step:1 - a:1\n")
+        assert report([str(tmp_path / "job-driver-y.log")]).runs[0].name == "y"
+
+    def test_one_that_is_not_there(self) -> None:
+        with pytest.raises(InputError, match="cannot be read: No such file"):
+            report(["./x.log"])
+
+
+def test_nobody_answers(home: Path) -> None:
+    with pytest.raises(CloudrlError):
+        report(["ray://gone/run-1"])
