@@ -18,6 +18,7 @@ from spread_checkpoint import spread
 from cloudrl import testing
 from cloudrl.protocol.client import Response
 from cloudrl.protocol.failures import ApiError, ErrorCode
+from cloudrl.saves.archive import FOLDER, scan_archive
 from cloudrl.saves.scan import scan
 from cloudrl.testing import Call, as_json, respond
 from cloudrl.transport import Connection
@@ -37,6 +38,8 @@ class FakeCluster(testing.FakeCluster):
         """The checkpoint folder of each node; one that has none does not answer for it."""
         self.bad_bytes: dict[str, int] = {}
         """Path below a node's folder -> a byte of the file that the disk cannot read."""
+        self.archive_problems: dict[int, str] = {}
+        """Why a node cannot keep its logs."""
         self._servers: list[Server] = []
         self._ports = [0, 0]
         self.up()
@@ -121,6 +124,17 @@ class FakeCluster(testing.FakeCluster):
     def agent_remove_checkpoint(self, _call: Call, rank: str, root: str, path: str) -> Response:
         shutil.rmtree(self._disk(rank) / path)
         return as_json({"removed": path})
+
+    def agent_archive(self, call: Call, rank: str) -> Response:
+        run = call.query.get("run", self.status["cluster"]["id"])
+        problem = self.archive_problems.get(int(rank), "")
+        return as_json({"run": run, "problem": problem, "pieces": scan_archive(self._disk(rank), run)})
+
+    def agent_archive_piece(self, _call: Call, rank: str, path: str) -> Response:
+        file = self._disk(rank) / FOLDER / path
+        if not file.exists():
+            raise ApiError(ErrorCode.NOT_FOUND, "there is no such file")
+        return respond(200, file.read_bytes())
 
     def _disk(self, rank: str) -> Path:
         disk = self.disks.get(int(rank))

@@ -54,6 +54,9 @@ ClusterArgument = Annotated[
 AddressOption = Annotated[
     str | None, option("URL", "Dashboard of any Ray cluster, such as http://localhost:8265.", "--address")
 ]
+KeptOption = Annotated[
+    Path | None, option("DIR", "Folder of checkpoints that a cluster which is gone kept its logs in.", "--from")
+]
 OnOption = Annotated[
     str | None,
     typer.Option(

@@ -27,6 +27,8 @@ def visible(text: str, keep: str = "\n\t") -> str:
         text: What is to be printed.
         keep: Of the characters that are no print, those that stay.
     """
+    if text.isprintable():
+        return text
     return "".join(each if each in keep or category(each) not in _STEERS else repr(each)[1:-1] for each in text)
 
 

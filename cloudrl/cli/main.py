@@ -16,6 +16,7 @@ from cloudrl.cli.data import app as data_app
 from cloudrl.cli.demo import demo
 from cloudrl.cli.fleet import app as fleet_app
 from cloudrl.cli.jobs import app as jobs_app
+from cloudrl.cli.logs import logs
 from cloudrl.cli.recipes import app as recipes_app
 from cloudrl.cli.report import report
 from cloudrl.cli.retriever import app as retriever_app
@@ -44,6 +45,7 @@ COMMANDS: dict[str, typer.Typer | Callable[..., Any]] = {
     "jobs": jobs_app,
     "why": why,
     "report": report,
+    "logs": logs,
     "checkpoints": checkpoints_app,
     "attach": cluster_commands.attach,
     "detach": cluster_commands.detach,

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from datetime import datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from cloudrl.cli import _output
-from cloudrl.cli._options import AddressOption, ClusterOption, JsonOption, option
+from cloudrl.cli._options import AddressOption, ClusterOption, JsonOption, KeptOption
 from cloudrl.cli.jobs import JobArgument
 
 if TYPE_CHECKING:
@@ -17,9 +16,7 @@ if TYPE_CHECKING:
 
 def why(
     job_id: JobArgument = None,
-    kept: Annotated[
-        Path | None, option("DIR", "Folder of checkpoints that a cluster which is gone kept its logs in.", "--from")
-    ] = None,
+    kept: KeptOption = None,
     as_json: JsonOption = False,
     cluster: ClusterOption = None,
     address: AddressOption = None,

@@ -137,7 +137,16 @@ class Archive:
 
     def lines(self, file: LogFile) -> Iterator[str]:
         """The lines of a file, without their ends; where a part was given up, a line in brackets says so."""
-        return _lines(self._pieces(file))
+        return (text for text, _ in self.dated_lines(file))
+
+    def dated_lines(self, file: LogFile, since: float = 0.0) -> Iterator[tuple[str, float]]:
+        """The same, each line with the time at which it was kept: seconds since the epoch, soon after it was written.
+
+        Args:
+            file: Which.
+            since: Pieces to which nothing was added from then on are left out.
+        """
+        return _lines(self._pieces(file, since))
 
     @property
     def jobs(self) -> tuple[str, ...]:
@@ -164,41 +173,44 @@ class Archive:
         found = [each for each in self.files if each.path == path]
         return max(found, key=lambda each: each.modified_at, default=None)
 
-    def _pieces(self, file: LogFile) -> Iterator[bytes]:
+    def _pieces(self, file: LogFile, since: float) -> Iterator[tuple[bytes, float]]:
         """The bytes of a file."""
-        expected = 0
+        expected, kept_at = 0, 0.0
         for piece in file.pieces:
             if piece.number > expected:
                 mib = (piece.number - expected) * PIECE_BYTES >> 20
-                yield f"\n[cloudrl: about {mib} MiB of this file were not kept]\n".encode()
-            yield from decompressed(self.source.read(piece))
+                yield f"\n[cloudrl: about {mib} MiB of this file were not kept]\n".encode(), kept_at
+            if piece.modified_at >= since:
+                for chunk, kept_at in decompressed(self.source.read(piece)):
+                    yield chunk, kept_at
             expected = piece.number + 1
 
 
-def decompressed(stored: bytes) -> Iterator[bytes]:
-    """What gzip members hold, one after the other, as far as they can be read: the last one may be cut off."""
+def decompressed(stored: bytes) -> Iterator[tuple[bytes, float]]:
+    """What gzip members hold, and when each was made, as far as they can be read: the last one may be cut off."""
     while stored:
-        member = zlib.decompressobj(wbits=31)
+        member, made_at = zlib.decompressobj(wbits=31), float(int.from_bytes(stored[4:8], "little"))
         try:
             while stored and not member.eof:
-                yield member.decompress(stored, _CHUNK_BYTES)
+                yield member.decompress(stored, _CHUNK_BYTES), made_at
                 stored = member.unconsumed_tail
         except zlib.error:
             return
         stored = member.unused_data
 
 
-def _lines(chunks: Iterable[bytes]) -> Iterator[str]:
+def _lines(chunks: Iterable[tuple[bytes, float]]) -> Iterator[tuple[str, float]]:
     """Lines, by either end, as progress bars have theirs; one of more than a MiB comes in parts."""
-    rest = b""
-    for chunk in chunks:
+    rest, kept_at = b"", 0.0
+    for chunk, kept_at in chunks:
         *complete, rest = (rest + chunk).replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
-        yield from (line.decode("utf-8", "replace") for line in complete)
+        for line in complete:
+            yield line.decode("utf-8", "replace"), kept_at
         if len(rest) > _LONGEST_LINE:
-            yield rest.decode("utf-8", "replace")
+            yield rest.decode("utf-8", "replace"), kept_at
             rest = b""
     if rest:
-        yield rest.decode("utf-8", "replace")
+        yield rest.decode("utf-8", "replace"), kept_at
 
 
 def _file_of(piece: Piece) -> tuple[str, str, int, str]:

@@ -30,10 +30,10 @@ from cloudrl.jobs.redaction import is_secret_override
 from cloudrl.jobs.secrets import collect_secrets, deliver_secrets
 from cloudrl.jobs.submission import Submission
 from cloudrl.jobs.uploads import plan_uploads
+from cloudrl.protocol.secret_names import is_secret
 from cloudrl.saves import resume as saves
 from cloudrl.spec import Job, override_argument
 from cloudrl.spec.hydra import integer, parse_overrides, split_key
-from cloudrl.spec.names import is_secret
 from cloudrl.verl.keys import has_key
 
 STEPS, EPOCHS = "trainer.total_training_steps", "trainer.total_epochs"

@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from cloudrl.spec.names import is_secret
+from cloudrl.protocol.secret_names import is_secret
 
 MASK = "***"
 # verl has many keys such as data.prompt_key and max_num_batched_tokens, so in overrides the rule is narrower.

@@ -15,9 +15,9 @@ from typing import Any
 
 from cloudrl.jobs.defaults import is_offline
 from cloudrl.jobs.draft import JobDraft, Snapshot
+from cloudrl.protocol.secret_names import is_secret
 from cloudrl.spec.cluster import ClusterShape
 from cloudrl.spec.hydra import split_key
-from cloudrl.spec.names import is_secret
 from cloudrl.verl.keys import release_number
 
 _OF_LOGGERS = {

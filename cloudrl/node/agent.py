@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
 import socket
 import subprocess
 import time
@@ -148,16 +147,14 @@ class Agent:
         """For as long as a client sends or fetches something: rank 0 is not idle meanwhile."""
         return nullcontext()
 
-    def job_logs(self) -> Optional[Path]:
-        """Where Ray keeps the driver logs of its jobs; None on a worker, and while Ray is not up."""
-        return None
+    def session_name(self) -> Optional[str]:
+        """Of Ray's folder, the same on all nodes; None while Ray is not up."""
+        raise NotImplementedError
 
-    def keep_job_logs(self) -> None:
-        """Copy the driver logs to this node's own folder, since Ray's goes away with it."""
-        folder = self.job_logs()
-        for log in folder.glob("job-driver-*.log") if folder else ():
-            self.options.run_dir.joinpath("jobs").mkdir(exist_ok=True)
-            shutil.copyfile(log, self.options.run_dir / "jobs" / log.name)
+    def ray_logs(self) -> Optional[Path]:
+        """Where Ray keeps its logs and those of jobs' drivers (_private/node.py); None without a session."""
+        root, name = self.options.ray_temp_dir or ray_node.TEMP_DIR, self.session_name()
+        return root / name / "logs" if name else None
 
     # -- the phases -----------------------------------------------------------------------------------------
 

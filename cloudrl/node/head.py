@@ -32,7 +32,6 @@ class Head(Agent):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.dashboard = ray_node.Dashboard(self.options.ports.dashboard, self.tokens.ray)
-        self.session_name: Optional[str] = None
         self.ready_at: Optional[float] = None
         self._idle_monitor = budget.IdleMonitor(self.dashboard)
         self._job = ClusterJob(read_job(self.options.job), self.dashboard) if self.options.job else None
@@ -44,8 +43,9 @@ class Head(Agent):
 
     def is_ray_up(self, ray: Child) -> bool:  # noqa: ARG002  workers read its log
         """Up when the dashboard answers."""
-        self.session_name = self.session_name or self.dashboard.session_name()
-        return self.session_name is not None
+        if self.session_name() is None:
+            self.state.publish(session_name=self.dashboard.session_name())
+        return self.session_name() is not None
 
     def fetch(self, fetcher: Fetcher) -> None:
         """Prepare the data for all; fetch the models, and say so to nodes that share the folder."""
@@ -88,7 +88,7 @@ class Head(Agent):
         self._introduce_services()
         self._check_budget()
         if self._job is not None and self.ready_at is not None:
-            self._job.follow(self.job_logs())
+            self._job.follow(self.ray_logs())
 
     def agree_on_outcome(self, failure: Failure) -> Failure:
         """Judge it by the attempts on all volumes, and stay until the workers have heard of it."""
@@ -126,7 +126,7 @@ class Head(Agent):
         return dataclasses.replace(
             status,
             ready_at=self.ready_at,
-            ray=dataclasses.replace(status.ray, session_name=self.session_name),
+            ray=dataclasses.replace(status.ray, session_name=self.session_name()),
             data={name: split_paths(self.options.data_dir, name, files) for name, files in data.items()},
             models=self._common_models(),
             budget=BudgetStatus(self.cost(), limits.price_per_hour, limits.max_cost, limits.idle_s, idle_s),
@@ -140,10 +140,9 @@ class Head(Agent):
         """See `Agent`."""
         return self._idle_monitor.transfer()
 
-    def job_logs(self) -> Optional[Path]:
-        """See `Agent` (ray/dashboard/modules/job/job_log_storage_client.py)."""
-        root = self.options.ray_temp_dir or ray_node.TEMP_DIR
-        return root / self.session_name / "logs" if self.session_name else None
+    def session_name(self) -> Optional[str]:
+        """See `Agent`."""
+        return self.state.published.session_name
 
     def _common_models(self) -> Dict[str, str]:
         """Models with their folder where it is the same on every node; otherwise the name, found in the cache."""

@@ -17,7 +17,7 @@ import re
 import shlex
 import shutil
 from pathlib import Path
-from typing import Any, Dict, Mapping, Optional
+from typing import Any, Dict, List, Mapping, Optional
 
 from cloudrl.node.tokens import write_secret
 from cloudrl.protocol.failures import ApiError, ErrorCode
@@ -67,6 +67,12 @@ class JobSecrets:
             return (self.folder / job).read_bytes().decode()
         except FileNotFoundError:
             return None
+
+    def values(self) -> List[str]:
+        """The secrets of all jobs, so that nothing of them is kept elsewhere."""
+        jobs = list(self.folder.iterdir()) if self.folder.is_dir() else []
+        words = [word for job in jobs for word in shlex.split(self.read(job.name) or "")]
+        return [word.partition("=")[2] for word in words if "=" in word]
 
     def forget(self) -> None:
         """Remove what is kept for all jobs: the cluster ends."""

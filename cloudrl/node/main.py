@@ -15,10 +15,12 @@ from cloudrl.data.request import parse_request
 from cloudrl.errors import CloudrlError, InputError
 from cloudrl.node import shard_worker, subcommands
 from cloudrl.node.agent import Agent
+from cloudrl.node.archiver import Archiver
 from cloudrl.node.failure import NodeFailed, error_code, unforeseen
 from cloudrl.node.head import Head
 from cloudrl.node.identity import Identity, read_identity
 from cloudrl.node.log import Log
+from cloudrl.node.masking import secrets_of
 from cloudrl.node.process import adopt_orphans, end_descendants
 from cloudrl.node.server import AgentServer
 from cloudrl.node.shutdown import Shutdown
@@ -93,8 +95,10 @@ def _tokens(options: AgentOptions, identity: Identity) -> Tokens:
 
 def _serve_and_run(agent: Agent) -> int:
     server: Optional[AgentServer] = None
+    archiver = _archiver(agent)
     try:
-        server = _serve(agent)
+        server = _serve(agent, archiver)
+        archiver.start()
         agent.run_phases()
     except Shutdown as ended:
         agent.log.line(str(ended))
@@ -108,17 +112,32 @@ def _serve_and_run(agent: Agent) -> int:
             failure = dataclasses.replace(failure, reason=f"the agent itself failed: {failure.reason}")
         return _conclude(agent, agent.agree_on_outcome(agent.state.fail(failure)))
     finally:
-        _clean_up(agent, server)
+        _clean_up(agent, archiver, server)
     return 0
 
 
-def _clean_up(agent: Agent, server: Optional[AgentServer]) -> None:
+def _archiver(agent: Agent) -> Archiver:
+    own, options, tokens = agent.state.own, agent.options, agent.tokens
+    facts = {"rank": own.rank, "ip": own.ip, "hostname": own.hostname, "utc_offset_s": time.localtime().tm_gmtoff}
+
+    def secrets() -> List[str]:
+        return [tokens.agent, tokens.ray, *secrets_of(agent.env), *agent.replication.secrets.values()]
+
+    return Archiver(
+        options.checkpoints, agent.identity.run_id, facts, own_logs=options.run_dir, ray_logs=agent.ray_logs,
+        secrets=secrets, dashboard=agent.dashboard if isinstance(agent, Head) else None,
+        say=agent.log.line,
+    )  # fmt: skip
+
+
+def _clean_up(agent: Agent, archiver: Archiver, server: Optional[AgentServer]) -> None:
     """Leave nothing; what one step cannot do keeps no other from its part."""
     agent.state.update(phase=Phase.ENDED)
-    steps: List[Callable[[], object]] = [agent.checkpoint_store.close, agent.end_children, end_descendants]
+    steps: List[Callable[[], object]] = [archiver.before_ray_ends, agent.checkpoint_store.close]
+    steps += [agent.end_children, end_descendants]
     if server is not None:
         steps.append(server.close)
-    steps += [agent.keep_job_logs, agent.replication.secrets.forget, agent.persist_cost]
+    steps += [archiver.finish, agent.replication.secrets.forget, agent.persist_cost]
     if agent.options.ray_temp_dir is not None:
         steps.append(functools.partial(shutil.rmtree, agent.options.ray_temp_dir, ignore_errors=True))
     for step in steps:
@@ -128,10 +147,10 @@ def _clean_up(agent: Agent, server: Optional[AgentServer]) -> None:
             agent.log.line(f"warning: while cleaning up: {error}")
 
 
-def _serve(agent: Agent) -> AgentServer:
+def _serve(agent: Agent, archiver: Archiver) -> AgentServer:
     ip, port = agent.identity.ip, agent.options.ports.agent
     try:
-        server = AgentServer(["127.0.0.1", ip], port, agent)
+        server = AgentServer(["127.0.0.1", ip], port, agent, archiver)
     except OSError as error:
         reason, code = _cannot_listen(error, ip, port), error_code(error)
         raise agent.failed(FailureKind.PREFLIGHT, reason, subject=f"port {port}", code=code) from error

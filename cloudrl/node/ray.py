@@ -8,12 +8,13 @@ import shutil
 import socket
 import sys
 from pathlib import Path
-from typing import Any, List, Mapping, Optional
+from typing import Any, List, Mapping, Optional, Tuple
 from urllib.parse import quote
 
 from cloudrl.node.identity import Identity
 from cloudrl.protocol.client import Request, send
 from cloudrl.protocol.options import AgentOptions, Ports
+from cloudrl.protocol.ray_state import path_of, rows_of
 
 TEMP_DIR = Path("/tmp/ray")  # noqa: S108  Ray's own default
 
@@ -132,6 +133,10 @@ class Dashboard:
                 return "" if answer.status < 300 else f"{answer.status}: {text.strip()}"
         except (OSError, http.client.HTTPException) as error:
             return str(error)
+
+    def rows(self, kind: str, job_id: Optional[str]) -> Tuple[Any, ...]:
+        """What Ray's state API says, see `cloudrl.protocol.ray_state`; nothing while the dashboard does not answer."""
+        return rows_of(self._get(path_of(kind, job_id)))
 
     def alive_actors(self) -> Optional[List[Any]]:
         """Actors that live, at most 1000 of them; None while the dashboard does not answer.

@@ -12,6 +12,7 @@ from typing import BinaryIO, Iterator, List, Optional, cast
 
 from cloudrl.node import job_secrets
 from cloudrl.node.agent import Agent
+from cloudrl.node.archiver import Archiver
 from cloudrl.node.files import Refused, open_below
 from cloudrl.node.http_handler import BYTES, HttpHandler
 from cloudrl.node.listener import UNAUTHENTICATED_S, Listener
@@ -34,6 +35,7 @@ class AgentServer:
 
     Args:
         agent: what is shown.
+        archiver: what is kept of its logs, likewise.
         unauthenticated_s: seconds in which a connection has to show the token.
         rank_timeout_s: how long another rank may take to answer a call that is passed on to it.
     """
@@ -43,11 +45,13 @@ class AgentServer:
         addresses: List[str],
         port: int,
         agent: Agent,
+        archiver: Archiver,
         *,
         unauthenticated_s: float = UNAUTHENTICATED_S,
         rank_timeout_s: float = LISTING_TIMEOUT_S,
     ) -> None:
-        handler = type("Handler", (_Handler,), {"agent": agent, "rank_timeout_s": rank_timeout_s})
+        members = {"agent": agent, "archiver": archiver, "rank_timeout_s": rank_timeout_s}
+        handler = type("Handler", (_Handler,), members)
         self._servers: List[Listener] = []
         try:
             for address in dict.fromkeys(addresses):
@@ -72,6 +76,8 @@ class AgentServer:
 
 
 class _Handler(HttpHandler):
+    archiver: Archiver
+
     def _status(self) -> None:
         self._json(self.agent.status())
 
@@ -94,7 +100,7 @@ class _Handler(HttpHandler):
         self._json({"noted": True})
 
     def _job_log(self, job: str) -> None:
-        folder, offset = self.agent.job_logs(), self._offset()
+        folder, offset = self.agent.ray_logs(), self._offset()
         if folder is None:
             raise ApiError(ErrorCode.NOT_FOUND, "Ray is not up")
         try:
@@ -106,6 +112,12 @@ class _Handler(HttpHandler):
             raise ApiError(ErrorCode.NOT_FOUND, "there is no such log yet") from None
         # `size` may have grown since: the client asks again from where this body ends
         self._bytes(body, {**BYTES, routes.SIZE_HEADER: str(max(size, min(offset, size) + len(body)))})
+
+    def _archive(self) -> None:
+        self._json(self.archiver.listing(self._query().get("run")))
+
+    def _archive_piece(self, path: str) -> None:
+        self._file(self.archiver.root, path)
 
     # -- data, files and secrets ----------------------------------------------------------------------------
 

@@ -105,6 +105,10 @@ class Worker(Agent):
             reason = f"rank 0 ({self.identity.head_ip}) {hang}"
             raise NodeFailed(Failure(FailureKind.JOIN, 0, reason, subject=f"phase {phase}"))
 
+    def session_name(self) -> Optional[str]:
+        """See `Agent`; rank 0 has said it."""
+        return self.reply.session_name
+
     def cost_before(self) -> float:
         """What rank 0 knows, which has asked everybody."""
         return max(self.state.own.cost_before, self.reply.cost_before)

@@ -231,6 +231,24 @@ class AgentClient:
             raise self._no_agent()
         return content, int(size)
 
+    def archive(self, rank: int, run: Optional[str] = None) -> Mapping[str, Any]:
+        """What is kept of the logs of a run on one rank's volume, see `routes.ARCHIVE`; of the present run for None.
+
+        Raises:
+            InputError: the agent is of a release that keeps none.
+        """
+        query = {"run": run} if run else None
+        request = self.request(routes.ARCHIVE, rank=rank, query=query, timeout_s=LISTING_TIMEOUT_S)
+        return self._call(request, lambda value: dict(value, pieces=value["pieces"]))
+
+    def archive_piece(self, rank: int, path: str) -> bytes:
+        """A piece as it is stored; b"" where it has just been given up."""
+        try:
+            with self._answer(self.request(routes.ARCHIVE_PIECE, rank=rank, path=path)) as answer:
+                return bytes(answer.stream.read())
+        except InputError:
+            return b""
+
     def inventory(self, rank: int) -> Mapping[str, Any]:
         """The checkpoints of one rank: {"locations": [...]}, see `cloudrl.node.checkpoint_store`."""
         request = self.request(routes.INVENTORY, rank=rank, timeout_s=LISTING_TIMEOUT_S)

@@ -131,6 +131,7 @@ class HeartbeatReply:
         peers: service -> where it answers its like, on each rank in order; None before all ranks are heard of.
         announced: names of what clients have sent, for all nodes to copy.
         cost_before: as in `NodeReport`, the most that any rank remembers.
+        session_name: of Ray's folder on every node; None while Ray is not up.
     """
 
     phase: Phase = Phase.START
@@ -145,6 +146,7 @@ class HeartbeatReply:
     peers: Optional[Dict[str, Tuple[str, ...]]] = None
     announced: Tuple[str, ...] = ()
     cost_before: float = 0.0
+    session_name: Optional[str] = None
 
 
 @dataclass(frozen=True)

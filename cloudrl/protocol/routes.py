@@ -64,6 +64,11 @@ TRANSFER = Route("transfer", "POST", "/v1/transfers", is_transfer=True)
 """A client says that it sends something to Ray, which the agent does not see."""
 JOB_LOG = Route("job_log", "GET", "/v1/jobs/{job}/log")
 """A job's driver log from byte `offset`, its size in `SIZE_HEADER`."""
+ARCHIVE = Route("archive", "GET", "/v1/nodes/{rank}/archive")
+"""{"run", "pieces", "problem"}: what a node has on its volume of the logs of a run, see `cloudrl.saves.archive`. Of the
+present run the node adds what is new first; `run` names another one."""
+ARCHIVE_PIECE = Route("archive_piece", "GET", "/v1/nodes/{rank}/archive/{path}")
+"""A piece, as it is stored."""
 INVENTORY = Route("inventory", "GET", "/v1/nodes/{rank}/inventory")
 """Runs, steps and files of checkpoints on a node."""
 CHECKPOINT_FILE = Route("checkpoint_file", "GET", _CHECKPOINT, is_transfer=True)

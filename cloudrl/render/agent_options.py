@@ -5,10 +5,10 @@ from pathlib import Path
 
 from cloudrl.errors import SpecError
 from cloudrl.protocol.options import AgentOptions, BudgetLimits
+from cloudrl.protocol.secret_names import is_secret, names_a_file
 from cloudrl.render.search import with_search
 from cloudrl.spec import Cluster
 from cloudrl.spec.data import data_argument
-from cloudrl.spec.names import is_secret, names_a_file
 from cloudrl.spec.sizes import seconds_of
 from cloudrl.verl.releases import Release, release
 

@@ -7,10 +7,12 @@ that is started again has another one)::
     .cloudrl/archive/RUN/rank-0/SESSION/logs/raylet.out.7.gz            the pieces between were given up
     .cloudrl/archive/RUN/rank-0/SESSION/logs/job-driver-JOB.log.0.gz
     .cloudrl/archive/RUN/rank-0/SESSION/agent/agent.log.0.gz            of the agent and what it has started
+    .cloudrl/archive/RUN/rank-0/SESSION/agent/node.json.0.gz            {"rank", "ip", "hostname", "utc_offset_s"}
     .cloudrl/archive/RUN/rank-0/SESSION/state/JOB.json.0.gz             Ray's state at the end of a job; on rank 0
 
-A file is cut into pieces of `PIECE_BYTES`, at ends of lines. Each piece is a series of gzip members, and the last one
-of a node that was lost may be cut off. A file that was emptied or replaced goes on as `raylet.out~2`.
+A file is cut into pieces of `PIECE_BYTES`, at ends of lines. Each piece is a series of gzip members, whose headers have
+the time at which they were kept (RFC 1952), and the last one of a node that was lost may be cut off. A file that was
+emptied or replaced goes on as `raylet.out~2`.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from cloudrl.saves.names import OURS, file_name
 
 FOLDER = Path(OURS, "archive")
 LOGS, AGENT, STATE = "logs", "agent", "state"
+NODE = f"{AGENT}/node.json"
 PIECE_BYTES = 2 << 20
 """Of a log, about as much stands in one piece, before it is compressed."""
 

@@ -8,11 +8,6 @@ from cloudrl.spec.fields import matching
 # dstack 0.22.5, core/services/__init__.py: validate_dstack_resource_name
 RESOURCE_NAME = re.compile(r"[a-z][a-z0-9-]{1,40}")
 _SECRET = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
-_SECRET_VARIABLE = re.compile(
-    r"(^|_)(TOKEN|KEY|APIKEY|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?)(_|$)|SECRET", re.IGNORECASE
-)
-# google.auth reads a path there (google-auth, environment_vars.py: CREDENTIALS)
-_FILE_VARIABLE = re.compile(r"(_(FILE|PATH|DIR)|^GOOGLE_APPLICATION_CREDENTIALS)$", re.IGNORECASE)
 _SECRET_TEXT = re.compile(r"\$\{\{\s*secrets\.([^}\s]*)\s*\}\}")
 _SECRET_ITSELF = re.compile(r"hf_[A-Za-z0-9]{16,}|gh[a-z]_[A-Za-z0-9]{16,}|[A-Za-z]*[0-9a-f]{32,}")
 
@@ -63,16 +58,6 @@ def secret_name(value: object) -> str:
 def _slug(value: object) -> str:
     slug = re.sub(r"[^a-z0-9]+", "-", str(value).lower()).strip("-0123456789")[:41]
     return f"; did you mean {slug!r}?" if RESOURCE_NAME.fullmatch(slug) else ""
-
-
-def is_secret(name: str) -> bool:
-    """Whether a variable of that name holds a secret: HF_TOKEN, WANDB_API_KEY, AWS_SECRET_ACCESS_KEY."""
-    return _SECRET_VARIABLE.search(name) is not None
-
-
-def names_a_file(name: str) -> bool:
-    """Whether a variable of that name says where a secret lies, and not what it is: HF_TOKEN_PATH, SSL_KEY_FILE."""
-    return _FILE_VARIABLE.search(name) is not None
 
 
 def secret_in(value: object) -> str | None:

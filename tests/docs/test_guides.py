@@ -7,10 +7,12 @@ The guides are written so that nothing in them rents or sends anything: a comman
 import re
 import shlex
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 from fake_local import FakeLocal
+from kept_logs import keep
 from lora_step import write_lora_step
 from small_step import write_step
 from typed_command import Run
@@ -68,6 +70,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         cluster.cluster.add("failed", b"ValueError: too few rows\n", "FAILED")
         write_lora_step(tmp_path / "lora-run", 20)
         cluster.cluster.hold_run(tmp_path / "checkpoints" / "my-run", tmp_path)
+        failed_at = datetime.now().astimezone().replace(hour=10, minute=4, second=12).timestamp()
+        error, run = b"ValueError: too few rows\n", cluster.state.id
+        keep(tmp_path / "disk-1", "logs/worker-1.err", error, run=run, rank=1, at=failed_at)
         yield tmp_path
 
 

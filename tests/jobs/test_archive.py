@@ -7,22 +7,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kept_logs import SESSION, keep
 
 from cloudrl.errors import InputError
 from cloudrl.jobs.archive import Archive, FolderArchive, decompressed
 from cloudrl.protocol.ray_state import RayState
 from cloudrl.protocol.wire import to_json
-from cloudrl.saves.archive import FOLDER, Piece, parse_piece, state_file
-
-SESSION = "session_2026-11-23_09-26-11_123456_42"
-
-
-def keep(checkpoints: Path, path: str, *members: bytes, run: str = "run-1", rank: int = 0, number: int = 0) -> Path:
-    """Write a piece as an agent does."""
-    file = checkpoints / FOLDER / Piece(run, rank, SESSION, path, number).where
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_bytes(b"".join(map(gzip.compress, members)))
-    return file
+from cloudrl.saves.archive import Piece, parse_piece, state_file
 
 
 def archive(checkpoints: Path) -> Archive:
@@ -47,15 +38,24 @@ def test_a_file_is_its_pieces_in_order_and_a_gap_is_told(tmp_path: Path) -> None
 @given(st.binary(max_size=300), st.integers(0, 400))
 def test_a_member_that_was_cut_off_is_read_as_far_as_it_goes(content: bytes, cut: int) -> None:
     first, second = gzip.compress(b"whole\n"), gzip.compress(content)
-    found = b"".join(decompressed(first + second[: min(cut, len(second))]))
+    found = b"".join(chunk for chunk, _ in decompressed(first + second[: min(cut, len(second))]))
     assert found.startswith(b"whole\n")
     assert content.startswith(found[len(b"whole\n") :])
     assert cut < len(second) or found == b"whole\n" + content
 
 
+def test_lines_have_the_time_at_which_they_were_kept(tmp_path: Path) -> None:
+    keep(tmp_path, "logs/raylet.out", b"one\ntwo\n", b"three\n", at=1000)
+    keep(tmp_path, "logs/raylet.out", b"four\n", number=1, at=2000)
+    found = archive(tmp_path)
+    [file] = found.files
+    assert list(found.dated_lines(file)) == [("one", 1000), ("two", 1000), ("three", 1010), ("four", 2000)]
+    assert list(found.dated_lines(file, since=1011)) == [("four", 2000)]
+
+
 @given(st.binary(max_size=200))
 def test_what_is_no_gzip_is_no_text_and_no_failure(content: bytes) -> None:
-    assert isinstance(b"".join(decompressed(content)), bytes)
+    assert all(isinstance(chunk, bytes) for chunk, _ in decompressed(content))
 
 
 def test_a_bar_of_progress_is_lines_and_a_line_without_end_comes_in_parts(tmp_path: Path) -> None:
@@ -93,11 +93,9 @@ def test_a_path_of_a_piece_is_read_back() -> None:
 
 
 def test_the_newest_run_is_meant_unless_another_is_named(tmp_path: Path) -> None:
-    import os
-
-    for age, run in enumerate(("new", "old")):
+    for at, run in ((1000, "new"), (999, "old")):
         for rank in (0, 1):
-            os.utime(keep(tmp_path, "logs/raylet.out", b"x", run=run, rank=rank), (1000 - age, 1000 - age))
+            keep(tmp_path, "logs/raylet.out", b"x", run=run, rank=rank, at=at)
     found = archive(tmp_path)
     assert found.runs == ("new", "old")
     assert [(each.run, each.rank) for each in found.of()] == [("new", 0), ("new", 1)]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudrl.jobs.redaction import is_secret_override, redact, redact_command, redact_text, redact_words
-from cloudrl.spec.names import is_secret
+from cloudrl.protocol.secret_names import is_secret
 
 ENV_VARS = "++ray_kwargs.ray_init.runtime_env.env_vars"
 

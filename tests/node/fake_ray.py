@@ -9,6 +9,7 @@ One stateful fake: the folder in $FAKE_RAY steers it and remembers what it was a
     alone            while this file is there, the dashboard counts no node but the head
     actors           what it lists as actors that live, JSON; none while it is not there
     jobs             what the dashboard lists as jobs, JSON; none while it is not there
+    nodes, tasks, workers      what its state API says of these, likewise
 
 Like Ray's, its head keeps a control store at --port and a dashboard at --dashboard-port that wants the token;
 a worker belongs to the cluster as long as its connection to the store lives, and ends when the store goes. Each
@@ -78,8 +79,11 @@ class Dashboard(BaseHTTPRequestHandler):
             "/nodes?view=summary": {"data": {"summary": nodes}},
             "/api/v0/logs?node_id=0head&glob=raylet.out": {"result": True},
             "/api/jobs/": _listed("jobs"),
-            ALIVE_ACTORS: {"result": True, "data": {"result": {"result": _listed("actors")}}},
+            ALIVE_ACTORS: _state("actors"),
         }
+        kind = self.path.partition("?")[0].rpartition("/")[2]
+        if kind in ("nodes", "tasks", "workers", "actors"):
+            answers.setdefault(self.path, _state(kind))
         status = 404 if self.path not in answers else 200
         if self.headers["Authorization"] != f"Bearer {self.token}":
             status = 401
@@ -91,6 +95,10 @@ class Dashboard(BaseHTTPRequestHandler):
 
     def log_message(self, *args):
         pass
+
+
+def _state(kind):
+    return {"result": True, "data": {"result": {"result": _listed(kind)}}}
 
 
 def _listed(name):

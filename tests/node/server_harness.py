@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from cloudrl.node.archiver import Archiver
 from cloudrl.node.checkpoint_store import CheckpointStore
 from cloudrl.node.identity import Identity
 from cloudrl.node.job_secrets import JobSecrets
@@ -27,6 +28,7 @@ from cloudrl.protocol.report import ClusterInfo, ClusterStatus, NodeReport
 
 TOKEN = "right-token"
 SECRET = b"the secret outside"
+SESSION_LOGS = "session_1/logs"
 
 
 @dataclass(frozen=True)
@@ -54,11 +56,11 @@ class Served:
         checkpoint_store: type[CheckpointStore] = CheckpointStore,
     ) -> None:
         self.folder, self.rank, self.transfers = folder, rank, 0
-        for name in ("checkpoints", "data", "logs"):
+        for name in ("checkpoints", "data", SESSION_LOGS):
             (folder / name).mkdir(parents=True)
         self.no_folder = folder / "a-file"
         self.no_folder.write_bytes(b"where a folder is looked for")
-        self.job_logs: Path | None = folder / "logs"
+        self.ray_logs: Path | None = folder / SESSION_LOGS
         self.status: ClusterStatus | None = None
         self.child: Child | None = None
         self.state = NodeState(NodeReport(rank=rank, ip="127.0.0.1", hostname=f"node-{rank}", agent_port=0))
@@ -72,13 +74,17 @@ class Served:
             tokens=Tokens(token, "", ""),
             options=AgentOptions(data_dir=self.data),
             status=lambda: self.status or ClusterStatus(ClusterInfo("lab", "id", "local", nodes), self.state.own.phase),
-            job_logs=lambda: self.job_logs,
+            ray_logs=lambda: self.ray_logs,
             checkpoint_store=self.checkpoint_store,
             replication=self.replication,
             transfer=self._transfer,
         )
         times = {"unauthenticated_s": unauthenticated_s, "rank_timeout_s": rank_timeout_s}
-        self.server = AgentServer(["127.0.0.1"], 0, self.agent, **times)
+        self.archiver = Archiver(
+            self.checkpoints, "run", {"rank": rank}, own_logs=folder / "run", ray_logs=lambda: self.ray_logs,
+            secrets=lambda: [token], dashboard=None, say=lambda _: None,
+        )  # fmt: skip
+        self.server = AgentServer(["127.0.0.1"], 0, self.agent, self.archiver, **times)
         self.port = self.server.port
         self.state.update(agent_port=self.port)
 

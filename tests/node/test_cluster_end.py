@@ -1,5 +1,6 @@
 """Whoever ends an agent, by a signal or by dying as its starter: everything goes with it, within seconds."""
 
+import json
 import os
 import signal
 import time
@@ -7,6 +8,8 @@ from collections.abc import Callable, Sequence
 
 import pytest
 from node_harness import Maker, Nodes, Scenarios, until
+
+from cloudrl.jobs.archive import Archive, FolderArchive
 
 pytestmark = pytest.mark.agents
 
@@ -80,13 +83,30 @@ def signals(nodes: Maker, name: str, phase: str, code: int) -> None:
 
 
 @scenario
-def the_job_logs_are_kept(nodes: Maker) -> None:
-    """Ray's own folder goes with the cluster."""
-    cluster = nodes(1).start().ready()
+def the_logs_and_the_state_of_jobs_are_kept(nodes: Maker) -> None:
+    """Ray's own folder goes with the cluster; the nodes share a volume."""
+    cluster = nodes(2)
+    job = {"submission_id": "job1", "job_id": "01000000", "status": "RUNNING"}
+    rows = {"jobs": [job], "nodes": [{"node_id": "0head"}], "tasks": [{"error_type": "WORKER_DIED"}]}
+    for name, value in rows.items():
+        (cluster.control / name).write_text(json.dumps(value))
+    cluster.start(SOME_TOKEN="a-secret-of-the-node").ready()
+    [session] = cluster[0].temp_dir.glob("session_*")
+    worker_logs = cluster[1].temp_dir / session.name / "logs"
+    worker_logs.mkdir(parents=True)
+    (worker_logs / "raylet.out").write_text("with a-secret-of-the-node\nno end")
     cluster[0].process.terminate()
-    assert cluster[0].exit_code() == 143
+    assert cluster.exit_codes() == [143, 1]
     assert not cluster[0].temp_dir.exists()
-    assert (cluster[0].run_dir / "jobs" / "job-driver-job1.log").read_text() == "step 1\nstep 2\n"
+    archive = Archive(FolderArchive(cluster.checkpoints))
+    texts = {(each.rank, each.path): list(archive.lines(each)) for each in archive.of(cluster.run_id)}
+    assert texts[0, "logs/job-driver-job1.log"] == ["step 1", "step 2"]
+    assert texts[1, "logs/raylet.out"] == ["with ***", "no end"]
+    assert any("READY: 2 nodes" in line for line in texts[0, "agent/agent.log"])
+    assert any("was lost" in line for line in texts[1, "agent/agent.log"])
+    state = archive.state("job1")
+    assert state is not None
+    assert (state.job["status"], state.tasks) == ("RUNNING", ({"error_type": "WORKER_DIED"},))
 
 
 @scenario

@@ -141,7 +141,7 @@ def test_strangers_write_nothing_into_the_log(hasty: Served, is_reset: bool, cap
 
 def test_our_own_mistakes_are_seen(hasty: Served, capfd: pytest.CaptureFixture[str]) -> None:
     """A traceback, for a call with the token only."""
-    hasty.job_logs = 7  # type: ignore[assignment]
+    hasty.ray_logs = 7  # type: ignore[assignment]
     assert hasty.call("GET", "/v1/jobs/job1/log", token=None).status == 401
     assert capfd.readouterr().err == ""
     with pytest.raises(ConnectionError):

@@ -1,6 +1,7 @@
 """The agent's HTTP: who may call, heartbeats, logs, and calls that are passed on to another rank."""
 
 import contextlib
+import gzip
 import http.client
 import json
 import socket
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from server_harness import TOKEN, Served
+from server_harness import SESSION_LOGS, TOKEN, Served
 
 from cloudrl.node.server import AgentServer
 from cloudrl.protocol import routes, wire
@@ -79,7 +80,7 @@ def test_a_port_that_is_taken_leaves_no_listener_on_the_other_address(head: Serv
     with socket.create_server(("127.0.0.2", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(OSError, match="in use"):
-            AgentServer(["127.0.0.1", "127.0.0.2"], port, head.agent)
+            AgentServer(["127.0.0.1", "127.0.0.2"], port, head.agent, head.archiver)
         with socket.socket() as probe:
             assert probe.connect_ex(("127.0.0.1", port)) != 0
 
@@ -193,7 +194,7 @@ def test_a_heartbeat_that_is_too_large_is_not_read(refusing: Served, length: str
 
 # -- logs -------------------------------------------------------------------------------------------------------
 
-LOG = "logs/job-driver-job1.log"
+LOG = f"{SESSION_LOGS}/job-driver-job1.log"
 
 
 @pytest.mark.parametrize("offset", ["-1", "x", "1.5", "%C2%B2", "9" * 5000, "0x10", "1e3", "%00"])
@@ -218,7 +219,7 @@ def test_a_long_log_comes_in_parts_that_fit_together(head: Served) -> None:
 
 def test_logs_that_are_not_there(head: Served) -> None:
     assert head.get("/v1/jobs/unknown/log").status == 404
-    head.job_logs = None
+    head.ray_logs = None
     answer = head.get("/v1/jobs/job1/log")
     assert (answer.status, answer.json()) == (404, {"error": "Ray is not up", "code": "not_found"})
 
@@ -229,8 +230,8 @@ def test_logs_that_are_not_there(head: Served) -> None:
      "-x", "x%00", "x%0a", "", "..%5csecret", "x" * 300, "a%2f..%2f..%2fsecret", "%252e%252e%252fsecret"],
 )  # fmt: skip
 def test_a_job_id_cannot_leave_the_folder_of_the_logs(refusing: Served, job: str) -> None:
-    (refusing.folder / "secret.log").write_bytes(b"secret")
-    (refusing.folder / "logs" / "job-driver-a").mkdir(exist_ok=True)
+    (refusing.folder / "session_1" / "secret.log").write_bytes(b"secret")
+    (refusing.folder / SESSION_LOGS / "job-driver-a").mkdir(exist_ok=True)
     answer = refusing.get(f"/v1/jobs/{job}/log")
     assert answer.status == 404
     assert b"secret" not in answer.body.replace(b"..", b"")
@@ -242,6 +243,37 @@ def test_a_disk_that_does_not_do_its_part_is_named(head: Served) -> None:
     answer = head.get("/v1/jobs/job1/log")
     assert answer.status == 507
     assert f"{head.folder / LOG}: Is a directory" in answer.json()["error"]
+
+
+# -- the archive ------------------------------------------------------------------------------------------------
+
+PIECE = "run/rank-0/session_1/logs/raylet.out.0.gz"
+
+
+def test_the_archive_has_what_was_written_until_now(head: Served) -> None:
+    (head.folder / SESSION_LOGS / "raylet.out").write_text(f"hello {TOKEN}\n")
+    answer = head.get("/v1/nodes/0/archive").json()
+    assert (answer["run"], answer["problem"]) == ("run", "")
+    assert PIECE in [each["path"] for each in answer["pieces"]]
+    piece = head.get(f"/v1/nodes/0/archive/{PIECE}")
+    assert gzip.decompress(piece.body) == b"hello ***\n"
+
+
+def test_the_archive_of_another_rank_and_of_another_run(head: Served, worker: Served) -> None:
+    (worker.folder / SESSION_LOGS / "raylet.out").write_text("on rank 1\n")
+    worker.archiver.update()
+    piece = PIECE.replace("rank-0", "rank-1")
+    assert piece in [each["path"] for each in head.get("/v1/nodes/1/archive").json()["pieces"]]
+    assert gzip.decompress(head.get(f"/v1/nodes/1/archive/{piece}").body) == b"on rank 1\n"
+    assert head.get("/v1/nodes/1/archive?run=../run").json() == {"problem": "", "run": "___run", "pieces": []}
+
+
+@pytest.mark.parametrize("path", ["run", "../../secret", "..%2f..%2fsecret", "run/link.gz", "%2fetc%2fpasswd"])
+def test_nothing_but_the_archive_is_shown(head: Served, path: str) -> None:
+    (head.checkpoints / "secret").write_bytes(b"secret")
+    (head.archiver.root / "run").mkdir(parents=True)
+    (head.archiver.root / "run" / "link.gz").symlink_to(head.checkpoints / "secret")
+    assert head.get(f"/v1/nodes/0/archive/{path}").status == 403
 
 
 # -- passing on -------------------------------------------------------------------------------------------------

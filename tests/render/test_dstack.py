@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from cloudrl.errors import SpecError
 from cloudrl.protocol.options import AgentOptions, BudgetLimits
+from cloudrl.protocol.secret_names import is_secret
 from cloudrl.protocol.services import parse_service
 from cloudrl.spec import Cluster, DataSet, Gpu, NetworkMount, Volume, data_argument
 from cloudrl.spec.cluster import disk_for
-from cloudrl.spec.names import is_secret
 from cloudrl.verl.releases import release
 
 FEW = max(20, settings().max_examples // 4)

@@ -8,16 +8,22 @@ _DATED = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)[.,](\d{3})")
 _LINES_ABOVE = 200
 
 
-def stamped_ms(lines: Sequence[str], at: int) -> float | None:
-    """Unix milliseconds of the line with that index; None where no line above it has a date.
+def stamp(line: str) -> float | None:
+    """Seconds since the epoch that a line begins with, read as UTC; None where it has no date.
 
-    Logs have the local time of their node without its zone; containers run in UTC, and so it is read.
+    Logs have the local time of their node without its zone; containers run in UTC.
     """
+    if (match := _DATED.search(line[:200])) is None:
+        return None
+    try:
+        return datetime.fromisoformat(f"{match[1]}T{match[2]}.{match[3]}").replace(tzinfo=timezone.utc).timestamp()
+    except ValueError:
+        return None
+
+
+def stamped_ms(lines: Sequence[str], at: int) -> float | None:
+    """Unix milliseconds of the line with that index; None where no line above it has a date."""
     for line in reversed(lines[max(0, at - _LINES_ABOVE) : at + 1]):
-        if (match := _DATED.search(line[:200])) is not None:
-            try:
-                moment = datetime.fromisoformat(f"{match[1]}T{match[2]}.{match[3]}").replace(tzinfo=timezone.utc)
-            except ValueError:
-                continue
-            return moment.timestamp() * 1000
+        if (moment := stamp(line)) is not None:
+            return moment * 1000
     return None

@@ -22,6 +22,7 @@ from cloudrl.node.host_info import detect_gpus
 from cloudrl.node.identity import address_towards
 from cloudrl.node.job_secrets import folder_of
 from cloudrl.protocol.options import AgentOptions, Ports
+from cloudrl.protocol.secret_names import is_secret
 from cloudrl.protocol.services import Artifact, Service
 from cloudrl.providers.local import processes, state
 from cloudrl.providers.local.processes import MARK
@@ -31,7 +32,6 @@ from cloudrl.render.agent import AGENT_FILE
 from cloudrl.render.agent_options import CPU_SLOTS, budget_limits
 from cloudrl.render.search import with_search
 from cloudrl.spec import Cluster, Volume, data_argument
-from cloudrl.spec.names import is_secret
 from cloudrl.spec.services import agent_service
 from cloudrl.transport.tunnel import bind
 

@@ -1,0 +1,87 @@
+"""The archive of a cluster that is up: on the volumes of its nodes, and read through their agents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from cloudrl.errors import ConnectionFailed, Unauthorized
+from cloudrl.protocol.client import AgentClient
+from cloudrl.saves.archive import Piece, parse_piece
+
+_AT_ONCE = 8
+
+
+@dataclass(frozen=True)
+class ClusterArchive:
+    """What the nodes had when they were asked; see `ArchiveSource`.
+
+    Attributes:
+        name: The cluster's.
+        agent: Of its rank 0.
+        run: Whose logs these are.
+        ranks: Each piece -> a node that has it.
+        notes: What is missing, and why.
+    """
+
+    name: str
+    agent: AgentClient
+    run: str | None
+    ranks: Mapping[Piece, int]
+    notes: tuple[str, ...] = ()
+
+    def pieces(self) -> Iterator[Piece]:
+        """See `ArchiveSource`."""
+        return iter(self.ranks)
+
+    def read(self, piece: Piece) -> bytes:
+        """See `ArchiveSource`."""
+        return self.agent.archive_piece(self.ranks[piece], piece.where)
+
+
+def ask_cluster(name: str, agent: AgentClient, ranks: Iterable[int], run: str | None = None) -> ClusterArchive:
+    """Let each node keep what is new, and say what it has.
+
+    Args:
+        name: The cluster's.
+        agent: Of its rank 0.
+        ranks: Of its nodes.
+        run: Whose logs; those of the present run for None.
+
+    Raises:
+        Unauthorized: The token is refused.
+        InputError: The agents keep no logs, being of an older release.
+    """
+
+    def ask(rank: int) -> tuple[int, Mapping[str, Any] | ConnectionFailed]:
+        try:
+            return rank, agent.archive(rank, run)
+        except Unauthorized:
+            raise
+        except ConnectionFailed as failure:
+            return rank, failure
+
+    found: dict[str, tuple[Piece, int]] = {}
+    notes = []
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        answers = list(pool.map(ask, ranks))
+    for rank, answer in answers:
+        if isinstance(answer, ConnectionFailed):
+            notes.append(f"rank {rank} does not say what it has: {answer.message}")
+            continue
+        run = str(answer["run"])
+        if answer["problem"]:
+            notes.append(f"rank {rank} cannot keep its logs now: {answer['problem']}")
+        for piece in _pieces(answer["pieces"]):
+            # nodes may share a volume, and each knows best what it has written itself
+            if rank == piece.rank or piece.where not in found:
+                found[piece.where] = piece, rank
+    return ClusterArchive(name, agent, run, dict(found.values()), tuple(notes))
+
+
+def _pieces(listed: Iterable[Mapping[str, Any]]) -> Iterator[Piece]:
+    for each in listed:
+        if (piece := parse_piece(each["path"], each["size_bytes"], each["modified_at"])) is not None:
+            yield piece

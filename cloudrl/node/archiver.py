@@ -1,0 +1,179 @@
+"""Keeps this node's logs on the checkpoint volume, and on rank 0 what Ray says of jobs that have ended."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+import time
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Callable, Dict, Iterable, Iterator, Mapping, Optional
+
+from cloudrl.node.log_copy import LogCopy, append_private, compressed
+from cloudrl.node.masking import Masker
+from cloudrl.node.ray import Dashboard
+from cloudrl.protocol.ray_state import ENDED, KINDS, RayState, shown
+from cloudrl.protocol.wire import to_json
+from cloudrl.saves.archive import AGENT, FOLDER, LOGS, NODE, SESSION, scan_archive, state_file
+from cloudrl.saves.names import file_name
+
+EVERY_S = 10.0
+LAST_S = 2.0
+"""At the end, before Ray ends and once more after it: dstack kills 10 s after its signal."""
+_SHARE = 20
+"""A slow volume, or a flood of output, takes one part in so many of this thread's time."""
+_SESSIONS, _SESSIONS_BYTES = 20, 1 << 30
+"""Of one rank, over all runs: so many sessions stay on a volume, and fewer where they are larger."""
+_LONGEST_TEXT = 20_000
+_LOOKS = 2
+"""At a job that has ended: what its last workers died of comes to Ray's control store up to a second later."""
+
+
+class Archiver:
+    """One node's. Whatever the volume does, nobody waits for it and nothing fails; `problem` says what is wrong.
+
+    Args:
+        checkpoints: the folder of the volume.
+        run_id: whose logs they are.
+        facts: of this node, for who reads its logs; `rank` is among them.
+        own_logs: where the agent and what it starts write theirs.
+        ray_logs: where Ray's are; None while it is not up.
+        secrets: the values that are masked.
+        dashboard: Ray's, on rank 0.
+        say: told once of what goes wrong.
+    """
+
+    def __init__(
+        self,
+        checkpoints: Path,
+        run_id: str,
+        facts: Mapping[str, Any],
+        *,
+        own_logs: Path,
+        ray_logs: Callable[[], Optional[Path]],
+        secrets: Callable[[], Iterable[str]],
+        dashboard: Optional[Dashboard],
+        say: Callable[[str], None],
+    ) -> None:
+        self.root, self.problem = checkpoints / FOLDER, ""
+        self._checkpoints, self._run, self._rank = checkpoints, file_name(run_id), facts["rank"]
+        self._own_logs, self._ray_logs, self._secrets = own_logs, ray_logs, secrets
+        self._facts, self._dashboard, self._say = facts, dashboard, say
+        self._lock, self._ending = threading.Lock(), threading.Event()
+        self._folder: Optional[Path] = None
+        self._copy: Optional[LogCopy] = None
+        self._looks: Dict[str, int] = {}
+
+    def start(self) -> None:
+        """From now on, until Ray is about to end."""
+        threading.Thread(target=self._run_for_ever, daemon=True).start()
+
+    def update(self, *, is_last: bool = False) -> None:
+        """Keep what is new; `is_last`: nothing is going to be added to any line."""
+        with self._lock, self._telling():
+            if self._copy is None:
+                self._copy = self._begin()
+            if self._copy is not None:
+                self._copy.copy(Masker(self._secrets()), is_last=is_last)
+
+    def keep_states(self, *, is_last: bool = False) -> None:
+        """Ask Ray for the state of jobs that have ended; with `is_last` also of those that have not."""
+        if self._dashboard is None or self._folder is None:
+            return
+        for job in self._dashboard.jobs() or ():
+            name = str(job.get("submission_id") or job.get("job_id"))
+            looks = self._looks.get(name, 0)
+            if looks < _LOOKS and (is_last or job.get("status") in ENDED):
+                rows = {kind: _bounded(self._dashboard.rows(kind, job.get("job_id"))) for kind in KINDS}
+                if not rows["nodes"]:  # it does not answer any more
+                    return
+                self._looks[name] = looks + 1
+                state = RayState(round(time.time(), 3), _bounded(shown(job)), **rows)
+                with suppress(OSError):  # `update` says so
+                    self._write(self._folder / state_file(name), to_json(state))
+
+    def before_ray_ends(self) -> None:
+        """Ask it a last time; it may not answer any more."""
+        self._ending.set()
+        _within(LAST_S, self._look_a_last_time)
+
+    def finish(self) -> None:
+        """Ray has ended: keep the last lines, too."""
+        _within(LAST_S, lambda: self.update(is_last=True))
+
+    def listing(self, run: Optional[str]) -> Dict[str, Any]:
+        """The pieces of a run on this node's volume, up to now, for a client; of the present run for None."""
+        self.update()
+        run = self._run if run is None else file_name(run)
+        return {"problem": self.problem, "run": run, "pieces": scan_archive(self._checkpoints, run)}
+
+    def _run_for_ever(self) -> None:
+        pause_s = EVERY_S
+        while not self._ending.wait(pause_s):
+            began = time.monotonic()
+            self.update()
+            self.keep_states()
+            pause_s = max(EVERY_S, (_SHARE - 1) * (time.monotonic() - began))
+
+    def _look_a_last_time(self) -> None:
+        self.update()
+        self.keep_states(is_last=True)
+
+    def _begin(self) -> Optional[LogCopy]:
+        """Once Ray is up: the session has its name."""
+        logs = self._ray_logs()
+        if logs is None or not SESSION.fullmatch(logs.parent.name):
+            return None
+        folder = self.root / self._run / f"rank-{self._rank}" / logs.parent.name
+        self._prune(folder)
+        self._write(folder / NODE, self._facts)
+        self._folder = folder
+        return LogCopy(folder, {LOGS: logs, AGENT: self._own_logs})
+
+    def _prune(self, present: Path) -> None:
+        """Old sessions of this rank go. No other rank's: several nodes may share the volume."""
+        left = _SESSIONS_BYTES
+        old = [path for path in self.root.glob(f"*/rank-{self._rank}/*") if path != present]
+        # the name of a session begins with the time of its start
+        for number, path in enumerate(sorted(old, key=lambda each: each.name, reverse=True), 2):
+            left -= sum(file.lstat().st_size for file in path.rglob("*.gz"))
+            if number > _SESSIONS or left < 0:
+                shutil.rmtree(path, ignore_errors=True)
+
+    def _write(self, path: Path, value: Any) -> None:
+        """A file of one piece, which appears whole; at the end two threads may be at it."""
+        text = Masker(self._secrets()).mask(json.dumps(value, default=str).encode())
+        piece = path.with_name(f"{path.name}.0.gz")
+        part = piece.with_suffix(f".{threading.get_ident()}.part")
+        with suppress(FileNotFoundError):
+            part.unlink()
+        append_private(part, compressed(text))
+        part.replace(piece)
+
+    @contextmanager
+    def _telling(self) -> Iterator[None]:
+        """A volume that is full or cannot be written ends no training."""
+        try:
+            yield
+            self.problem = ""
+        except OSError as error:
+            if not self.problem:
+                self._say(f"warning: logs cannot be kept in {self.root}: {error}")
+            self.problem = error.strerror or str(error)
+
+
+def _bounded(value: Any) -> Any:
+    """The same with the middle of long texts left out: tracebacks of tracebacks."""
+    if isinstance(value, str) and len(value) > _LONGEST_TEXT:
+        half = _LONGEST_TEXT // 2
+        return f"{value[:half]}\n[cloudrl: {len(value) - 2 * half} characters were not kept]\n{value[-half:]}"
+    if isinstance(value, dict):
+        return {key: _bounded(each) for key, each in value.items()}
+    return tuple(map(_bounded, value)) if isinstance(value, (list, tuple)) else value
+
+
+def _within(limit_s: float, work: Callable[[], object]) -> None:
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(limit_s)
