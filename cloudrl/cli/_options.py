@@ -69,6 +69,9 @@ RecipeArgument = Annotated[
 ]
 AlgorithmOption = Annotated[str | None, option("NAME", "Use another algorithm: dapo, rloo, gspo, ...")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+WatchOption = Annotated[
+    bool, typer.Option("--watch", "-w", help="Follow the job on one screen, as `cloudrl watch` does.")
+]
 DryRunOption = Annotated[
     bool, typer.Option("--dry-run", help="Print what would be sent, with secrets masked, and start nothing.")
 ]

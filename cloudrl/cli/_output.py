@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -69,6 +70,11 @@ def error(message: str, next_command: str | None) -> None:
 def is_interactive() -> bool:
     """Whether a person looks at standard error and can answer."""
     return sys.stderr.isatty() and sys.stdin.isatty()
+
+
+def can_redraw() -> bool:
+    """Whether standard error is a terminal that moves its cursor."""
+    return sys.stderr.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
 
 
 def show(view: RenderableType) -> None:

@@ -10,27 +10,25 @@ import shutil
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
-from datetime import datetime
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cloudrl.cli import _output
+from cloudrl.cli._nodes import describe_attempt, headline, node_table
 from cloudrl.errors import InputError
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
     from typing_extensions import Self
 
+    from cloudrl.cli._screen import Screen
     from cloudrl.jobs import Event
-    from cloudrl.protocol.report import NodeReport
+    from cloudrl.jobs.look import Look
     from cloudrl.providers.model import Status
     from cloudrl.sdk.callbacks import Question, Transfer, Update
 
 _TAIL_LINES = 20
 _RATE_WINDOW_S = 10.0
-HEADS = ("rank", "address", "phase", "for", "detail")
-"""What `status` says of a node, on a terminal and in a pipe."""
-_STYLES = {"ready": "green", "failed": "bold red", "down": "dim", "ended": "dim"}
 
 
 class Terminal:
@@ -39,11 +37,15 @@ class Terminal:
     Args:
         yes: the user has said -y.
         prints_job: whether the URL of a job that has just been submitted is data.
+        curves: metrics that are drawn of a job that is watched, beside reward and validation.
     """
 
-    def __init__(self, *, yes: bool = False, prints_job: bool = True) -> None:
+    def __init__(self, *, yes: bool = False, prints_job: bool = True, curves: Sequence[str] = ()) -> None:
         self._yes, self._prints_job = yes, prints_job
+        self._curves = curves
         self._line, self._nodes = _StatusLine(), _Nodes()
+        self._screen: Screen | None = None
+        self._warned: set[str] = set()
         self._paces: dict[tuple[str, int], Pace] = {}
         self._tail = deque[str](maxlen=_TAIL_LINES)
         self._has_progress = False
@@ -56,15 +58,26 @@ class Terminal:
 
     def close(self) -> None:
         """Leave what stands there, and go to the next line."""
+        self._close_screen()
         self._nodes.close()
         self._line.close()
 
     def __call__(self, update: Update) -> None:
         """Show one update."""
-        from cloudrl.jobs import JobHandle
+        from cloudrl.jobs import Ended, JobHandle, Line
+        from cloudrl.jobs.look import Look
         from cloudrl.providers.model import Status
         from cloudrl.sdk.callbacks import Notice, Transfer
 
+        if isinstance(update, Line):
+            self._tail.append(update.text)
+        elif isinstance(update, Ended):
+            self._close_screen()
+        if isinstance(update, Look):
+            self._show_look(update)
+            return
+        if self._screen is not None:  # the next look has it
+            return
         if isinstance(update, Status):
             self._line.close()
             self._nodes.show(update)
@@ -102,6 +115,28 @@ class Terminal:
         if hint:
             _output.hint(hint)
 
+    def _show_look(self, look: Look) -> None:
+        """All of it on a screen; where there is none, what goes wrong, once."""
+        if not _output.can_redraw():
+            for warning in look.warnings:
+                if warning.kind not in self._warned:
+                    self._notice(f"warning: {warning.seen}", warning.remedy)
+                self._warned.add(warning.kind)
+            return
+        from cloudrl.cli._screen import Screen
+        from cloudrl.cli._watch_view import draw
+
+        if self._screen is None:
+            self._nodes.close()
+            self._line.close()
+            self._screen = Screen()
+        self._screen.show(partial(draw, look, curves=self._curves))
+
+    def _close_screen(self) -> None:
+        if self._screen is not None:
+            self._screen.close()
+        self._screen = None
+
     def _show_transfer(self, update: Transfer) -> None:
         """Now and then how far it is, and its end once."""
         key = update.what, update.total_bytes
@@ -115,7 +150,6 @@ class Terminal:
         from cloudrl.verl.metrics import plain, without_ansi
 
         if isinstance(event, Line):
-            self._tail.append(event.text)
             text = plain(event.text).strip()
             if self._line.rewrites and not self._has_progress and text:
                 self._line.show(f"waiting for step 1: {text}")
@@ -225,47 +259,3 @@ class _StatusLine:
             sys.stderr.write("\n")
             sys.stderr.flush()
         self._is_open = False
-
-
-def cells_of(node: NodeReport) -> list[str]:
-    """One row, without colours; `for` is how long the steps so far took."""
-    seconds = sum(each for key, each in node.seconds.items() if key != "files")
-    services = ", ".join(f"service {name}: {word}" for name, word in node.services.items() if word != "ready")
-    detail = f"no heartbeat for {node.seen_s_ago:.0f} s" if node.seen_s_ago > 5 else node.detail or services
-    reason = node.failure.reason if node.failure else detail
-    return [str(node.rank), node.ip, node.phase.value, f"{seconds:.1f} s", reason]
-
-
-def headline(status: Status) -> str:
-    """Name and phase of a cluster, and while no node is known why."""
-    text = f"{status.name} on {status.provider}: {status.phase}"
-    return f"{text}; {status.reason}" if status.reason and not status.nodes and not status.is_over else text
-
-
-def node_table(status: Status) -> RenderableType:
-    """Rank, address, phase and what it does, for each node that is known."""
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
-
-    title = f"{headline(status)}, {len(status.nodes)} of {status.nodes_wanted} nodes"
-    view = Table(box=None, pad_edge=False, header_style="bold")
-    for head in HEADS:
-        view.add_column(head, no_wrap=head != "detail")
-    for node in status.nodes:
-        styles = {"phase": _STYLES.get(node.phase.value, "yellow")}
-        cells = zip(HEADS, cells_of(node), strict=True)
-        view.add_row(*(Text(cell, style=styles.get(head, ""), overflow="ellipsis") for head, cell in cells))
-    return Group(Text(title), view)  # a title of the table would be as narrow as the table
-
-
-def describe_attempt(attempt: Mapping[str, Any]) -> str:
-    """When an attempt ran that was started again, and why it ended."""
-    began = datetime.fromtimestamp(attempt["submitted_at"]).astimezone()
-    ended = attempt["ended_at"]
-    until = f" to {datetime.fromtimestamp(ended).astimezone():%H:%M:%S}" if ended is not None else ""
-    when = f"{began:%Y-%m-%d %H:%M:%S}{until}"
-    first, last = attempt["attempt"], attempt["last_attempt"]
-    if last > first:
-        return f"attempts {first} to {last} ({when}) did not start: {attempt['reason']}"
-    return f"attempt {first} ({when}) ended and was started again: {attempt['reason']}"

@@ -116,7 +116,7 @@ def _list(statuses: list[Status], *, as_json: bool) -> None:
 
 
 def _show(cluster: Status) -> None:
-    from cloudrl.cli._terminal import HEADS, cells_of, describe_attempt, headline, node_table
+    from cloudrl.cli._nodes import HEADS, cells_of, describe_attempt, headline, node_table
     from cloudrl.sdk.costs import describe
     from cloudrl.sdk.failures import newest_failure
 

@@ -26,6 +26,7 @@ from cloudrl.cli.submit import submit
 from cloudrl.cli.task import app as task_app
 from cloudrl.cli.up import up
 from cloudrl.cli.volume import app as volume_app
+from cloudrl.cli.watch import watch
 from cloudrl.cli.why import why
 from cloudrl.errors import CloudrlError
 
@@ -40,6 +41,7 @@ COMMANDS: dict[str, typer.Typer | Callable[..., Any]] = {
     "data": data_app,
     "submit": submit,
     "run": run,
+    "watch": watch,
     "slurm": slurm_app,
     "retriever": retriever_app,
     "jobs": jobs_app,

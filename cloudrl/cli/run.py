@@ -13,6 +13,7 @@ from cloudrl.cli._options import (
     OnOption,
     OverridesArgument,
     RecipeArgument,
+    WatchOption,
     YesOption,
     cluster_options,
     declared_fields,
@@ -46,6 +47,7 @@ def run(
     declared: dict[str, Any],
     to: Annotated[Path | None, option("DIR", "Merge the trained model into this new folder.", "--to")] = None,
     down: _DOWN = None,
+    watch: WatchOption = False,
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
     yes: YesOption = False,
@@ -69,6 +71,7 @@ def run(
             to=to,
             down=down if down is not None or _output.is_interactive() else False,
             create_fleet=True,
+            watch=watch,
             confirm=terminal.confirm,
             on_progress=terminal,
         )

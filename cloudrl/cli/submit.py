@@ -12,6 +12,7 @@ from cloudrl.cli._options import (
     JsonOption,
     OverridesArgument,
     RecipeArgument,
+    WatchOption,
     job_fields,
     load,
     submit_options,
@@ -27,6 +28,7 @@ def submit(
     *,
     options: dict[str, Any],
     no_wait: Annotated[bool, typer.Option("--no-wait", help="Return once submitted.")] = False,
+    watch: WatchOption = False,
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
     cluster: ClusterOption = None,
@@ -47,6 +49,7 @@ def submit(
     from cloudrl.jobs import send
     from cloudrl.sdk.find import find
     from cloudrl.sdk.submission import follow, prepare, way_back
+    from cloudrl.sdk.watching import watch as watch_job
 
     job_spec, job_options = load(recipe, overrides, options)
     with Terminal(prints_job=not as_json) as terminal:
@@ -58,7 +61,8 @@ def submit(
             return
         job, last = send(connection, submission, on_progress=terminal), None
         try:
-            last = None if no_wait else follow(job, on_progress=terminal)
+            if not no_wait:
+                last = (watch_job if watch else follow)(job, on_progress=terminal)
         except JobFailed:
             if as_json:
                 _output.as_json(job_fields(job, None, followed=True))

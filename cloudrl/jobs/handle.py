@@ -88,6 +88,7 @@ class JobHandle:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
         on_break: Callable[[ConnectionFailed], None] = lambda _: None,
+        on_silence: Callable[[RayJob], None] = lambda _: None,
     ) -> Iterator[Event]:
         """Events from the start of the log until the job has ended; `Ended` is the last.
 
@@ -98,6 +99,7 @@ class JobHandle:
             clock: Seconds that never run backwards.
             sleep: Waits that many seconds.
             on_break: Called with each failure that is going to be retried.
+            on_silence: Called with what Ray says of the job, every two seconds or more often while nothing is logged.
 
         Raises:
             ConnectionFailed: Nothing answered for `backoff.give_up_s`; the job goes on.
@@ -108,6 +110,7 @@ class JobHandle:
 
         def is_over() -> bool:
             latest.append(self.status())
+            on_silence(latest[0])
             return latest[0].status.is_terminal
 
         def broke(failure: ConnectionFailed) -> None:

@@ -17,12 +17,17 @@ def joined(attempts: Iterable[Iterable[Step]]) -> tuple[Step, ...]:
     """
     series: list[Step] = []
     for step in (step for attempt in attempts for step in attempt):
-        while series and series[-1].step > step.step:
-            series.pop()
-        before = series.pop() if series and series[-1].step == step.step else step
-        is_added = before.step_s is None or step.step_s is None
-        series.append(Step(step.step, {**before.metrics, **step.metrics}) if is_added else step)
+        add_step(series, step)
     return tuple(series)
+
+
+def add_step(series: list[Step], step: Step) -> None:
+    """The next step of a series, as `joined` has it."""
+    while series and series[-1].step > step.step:
+        series.pop()
+    before = series.pop() if series and series[-1].step == step.step else step
+    is_added = before.step_s is None or step.step_s is None
+    series.append(Step(step.step, {**before.metrics, **step.metrics}) if is_added else step)
 
 
 def read_steps(lines: Iterable[str]) -> Iterator[Step]:

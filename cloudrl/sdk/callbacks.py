@@ -6,6 +6,7 @@ from typing import Union
 
 from cloudrl.errors import InputError
 from cloudrl.jobs import Event, JobHandle
+from cloudrl.jobs.look import Look
 from cloudrl.providers.machines import Notice as Notice  # noqa: PLC0414  offered here, too
 from cloudrl.providers.model import Status
 from cloudrl.providers.model import Transfer as Transfer  # noqa: PLC0414
@@ -27,9 +28,9 @@ class Question:
     explicit: bool = False
 
 
-Update = Union[Notice, Transfer, "Status", "JobHandle", "Event"]
-"""What `on_progress` gets: a notice, bytes, a look at a cluster that comes up, a job that has just been submitted, or
-one of its events."""
+Update = Union[Notice, Transfer, "Status", "JobHandle", "Event", "Look"]
+"""What `on_progress` gets: a notice, bytes, a look at a cluster that comes up, a job that has just been submitted, one
+of its events, or a look at a job that is watched."""
 OnProgress = Callable[[Update], None]
 Confirm = Callable[[Question], bool]
 

@@ -26,6 +26,7 @@ from cloudrl.sdk.machines import Fleet
 from cloudrl.sdk.running import RunningCluster
 from cloudrl.sdk.submission import follow, prepare
 from cloudrl.sdk.teardown import TeardownImpact, assess, end, ending, report_state
+from cloudrl.sdk.watching import watch as watch_job
 from cloudrl.spec import Job
 
 if TYPE_CHECKING:
@@ -85,10 +86,11 @@ class RunRequest:
         down: bool | None = None,
         wait: bool = True,
         create_fleet: bool = False,
+        watch: bool = False,
         confirm: Confirm = unattended,
         on_progress: OnProgress = silent,
     ) -> Run:
-        """Do it; the arguments are those of `run`."""
+        """Do it; the arguments are those of `run`, and whether to tell looks at job and cluster, too."""
         from cloudrl.checkpoints.staging import refuse_existing
 
         on, name = self.plan.provider, self.cluster.name
@@ -103,7 +105,7 @@ class RunRequest:
             cluster = RunningCluster(there, provider=on)
         else:
             cluster = self._start(create_fleet=create_fleet, confirm=confirm, on_progress=on_progress)
-        return _Training(self, cluster, down, confirm, on_progress).run(to, wait=wait)
+        return _Training(self, cluster, down, confirm, on_progress, watch=watch).run(to, wait=wait)
 
     def _start(self, *, create_fleet: bool, confirm: Confirm, on_progress: OnProgress) -> RunningCluster:
         up = partial(Cluster.up, on=self.plan.provider, confirm=confirm, on_progress=on_progress)
@@ -130,6 +132,7 @@ class _Training:
     down: bool | None
     confirm: Confirm
     on_progress: OnProgress
+    watch: bool = False
     job: JobHandle | None = None
     first_status: Status | None = None
     """While it can be seen what the cluster costs: at the end the server may be away."""
@@ -161,7 +164,7 @@ class _Training:
         if not wait:
             return Run(cluster, job)
         self.again = f"Go on: cloudrl jobs logs -f {job.url}"
-        progress = follow(job, on_progress=on_progress)
+        progress = (watch_job if self.watch else follow)(job, on_progress=on_progress)
         merge = f"cloudrl checkpoints merge --cluster {cluster.name} --to {shlex.quote(str(to or './model'))}"
         self.again = f"Go on: {merge}"
         retention = self.first_status.retention if self.first_status is not None else None

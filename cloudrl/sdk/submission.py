@@ -1,6 +1,7 @@
 """A job: a recipe, what is asked for beyond it, its way to a cluster, and its end."""
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 from cloudrl import jobs, recipes
@@ -10,7 +11,9 @@ from cloudrl.jobs.handle import raise_for_status
 from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, Question, notify, silent, unattended
 from cloudrl.spec import Job
 from cloudrl.transport import Connection
-from cloudrl.transport.ray_job import JobStatus
+from cloudrl.transport.ray_job import JobStatus, RayJob
+
+_FOLLOW = "cloudrl jobs logs -f"
 
 
 def recipe(
@@ -49,12 +52,20 @@ def prepare(
     return jobs.prepare(job, options, snapshot, on_progress=on_progress)
 
 
-def follow(job: JobHandle, *, on_progress: OnProgress = silent) -> Progress | None:
+def follow(
+    job: JobHandle,
+    *,
+    on_progress: OnProgress = silent,
+    on_silence: Callable[[RayJob], None] = lambda _: None,
+    command: str = _FOLLOW,
+) -> Progress | None:
     """Follow a job to its end; returns where it stood last.
 
     Args:
         job: the job.
         on_progress: is told every event, and every break of the connection.
+        on_silence: see `JobHandle.follow`.
+        command: that leads back to the job.
 
     Raises:
         JobFailed: it failed or was stopped.
@@ -67,7 +78,7 @@ def follow(job: JobHandle, *, on_progress: OnProgress = silent) -> Progress | No
 
     last = None
     try:
-        for event in job.follow(on_break=report_break):
+        for event in job.follow(on_break=report_break, on_silence=on_silence):
             on_progress(event)
             if isinstance(event, jobs.Progress):
                 last = event
@@ -75,16 +86,16 @@ def follow(job: JobHandle, *, on_progress: OnProgress = silent) -> Progress | No
                 raise_for_status(job, event)
     except KeyboardInterrupt:
         message = f"no longer following; job {job.submission_id} keeps running"
-        raise Interrupted(message, hint=way_back(job)) from None
+        raise Interrupted(message, hint=way_back(job, command)) from None
     except ConnectionFailed as failure:
         message = f"{failure.message}\njob {job.submission_id} keeps running"
-        raise type(failure)(message, hint=way_back(job)) from failure
+        raise type(failure)(message, hint=way_back(job, command)) from failure
     return last
 
 
-def way_back(job: JobHandle) -> str:
+def way_back(job: JobHandle, command: str = _FOLLOW) -> str:
     """How to follow the job again, and how to stop it."""
-    return f"Follow it: cloudrl jobs logs -f {job.url}\nStop it:   cloudrl jobs stop {job.url}"
+    return f"Follow it: {command} {job.url}\nStop it:   cloudrl jobs stop {job.url}"
 
 
 def stop_job(job: JobHandle, *, confirm: Confirm = unattended, on_progress: OnProgress = silent) -> JobStatus:

@@ -23,6 +23,11 @@ _STEP = re.compile(r"(?:^|[\s)|\]]|\.jsonl)step:(\d{1,18}) - (\S.*)$")
 _NUMBER = re.compile(r"(?:np\.\w+\()?([+-]?(?:\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+|inf|nan)|True|False)\)?")
 _TOTAL = re.compile(r"Total training steps:\s*(\d{1,18})\b")
 _BAR = re.compile(r"Training Progress:.*?\|\s*\d{1,18}/(\d{1,18})\b")
+# Of a function that the model has called; Ray leaves out lines that repeat, and says how many they were
+_TOOL_FAILURE = re.compile(
+    r"Error executing tool '|Invalid JSON in arguments for '|Unknown function '.*Available tools:"
+)
+_REPEATED = re.compile(r"\[repeated (\d{1,9})x across cluster\]")
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 _ACTOR = re.compile(r"\s*\([\w.:<>-]+ pid=\d+(?:, ip=[\w.:]+)?\)\s?")
 
@@ -72,6 +77,14 @@ def parse_total_steps(line: str) -> int | None:
     text = plain(line)
     match = _TOTAL.search(text) or _BAR.search(text)
     return int(match[1]) if match is not None and int(match[1]) > 0 else None
+
+
+def tool_failures(line: str) -> int:
+    """How many failed calls of a tool a line reports (verl 0.9.1, agent_loop/tool_agent_loop.py: _call_tool)."""
+    if _TOOL_FAILURE.search(line) is None:
+        return 0
+    repeated = _REPEATED.search(without_ansi(line))
+    return int(repeated[1]) if repeated else 1
 
 
 def plain(line: str) -> str:

@@ -6,7 +6,8 @@ import pytest
 from rich.console import Console
 
 from cloudrl.cli import cluster
-from cloudrl.cli._terminal import HEADS, _Nodes, node_table
+from cloudrl.cli._nodes import HEADS, node_table
+from cloudrl.cli._terminal import _Nodes
 from cloudrl.protocol.failures import Failure, FailureKind
 from cloudrl.protocol.phases import Phase
 from cloudrl.protocol.report import NodeReport

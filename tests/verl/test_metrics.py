@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudrl.verl.metrics import Step, parse_step, parse_total_steps, plain
+from cloudrl.verl.metrics import Step, parse_step, parse_total_steps, plain, tool_failures
 
 # As verl 0.9.1 printed it on a CPU cluster, through Ray's driver.
 REAL = (
@@ -146,3 +146,22 @@ def test_what_verl_writes_is_read_back(number: int, metrics: dict[str, float]):
     line = " - ".join([f"step:{number}", *(f"{key}:{value!r}" for key, value in metrics.items())])
 
     assert parse_step(f"\x1b[36m(TaskRunnerV1 pid=1)\x1b[0m {line}") == Step(number, metrics)
+
+
+@pytest.mark.parametrize(
+    ("line", "failures"),
+    [
+        # verl 0.9.1, experimental/agent_loop/tool_agent_loop.py, _call_tool; as Ray passes them on
+        ("\x1b[36m(AgentLoopWorker pid=7)\x1b[0m WARNING:Error executing tool 'search': 'q'", 1),
+        ("(AgentLoopWorker pid=7) Invalid JSON in arguments for 'search': Expecting value", 1),
+        ("(AgentLoopWorker pid=7) Unknown function 'find'. Available tools: ['search']", 1),
+        (
+            "(AgentLoopWorker pid=7) Error executing tool 'a': 'q'\x1b[32m [repeated 12x across cluster] (...)\x1b[0m",
+            12,
+        ),
+        ("(TaskRunnerV1 pid=7) step:1 - critic/score/mean:0.5 [repeated 12x across cluster]", 0),
+        ("executing tool search", 0),
+    ],
+)
+def test_failed_calls_of_tools(line: str, failures: int):
+    assert tool_failures(line) == failures

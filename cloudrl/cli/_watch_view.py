@@ -1,0 +1,221 @@
+"""What `cloudrl watch` draws: a look at a job as lines that fit a terminal. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+from statistics import fmean
+from textwrap import wrap
+from typing import TYPE_CHECKING
+
+from cloudrl.cli._curves import panel
+from cloudrl.cli._nodes import STYLES
+from cloudrl.cli._output import visible
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from cloudrl.jobs.look import Look
+    from cloudrl.jobs.warnings import RunWarning
+    from cloudrl.protocol.report import NodeReport, Usage
+    from cloudrl.verl.metrics import Step
+
+_PANEL_WIDTH = 38
+_PANEL_HEIGHTS = (5, 12)
+_LOG_LINES = 3
+_MEAN_STEPS = 5
+_BAR, _SHOWN_SHARE = 24, 0.01
+_WIDE = 120
+_SILENT_S = 15.0
+_MORE = ("response_length/mean", "actor/entropy", "actor/grad_norm", "perf/throughput")
+"""Curves that are shown where there is room."""
+_VALIDATION = "val-core/"
+_COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "red", "bright_black")
+_NODE_HEADS = ("rank", "address", "phase", "GPU", "GPU mem", "CPU", "mem", "disk", "net in / out per s")
+
+
+def draw(look: Look, width: int, height: int, curves: Sequence[str] = ()) -> list[Text]:
+    """The look in at most `height` lines of `width` columns; what has no room is left out from the bottom.
+
+    Args:
+        look: at the job.
+        width: of the terminal.
+        height: likewise.
+        curves: keys of metrics to be drawn, beside reward and validation.
+    """
+    head, time = _head(look, width), _time(look.steps[-_MEAN_STEPS:], width)
+    warnings = [line for each in look.warnings for line in _warning(each, width)]
+    nodes = _nodes(look.nodes, max(2, height // 6), is_wide=width >= _WIDE)
+    room = height - sum(map(len, (head, time, warnings, nodes))) - _LOG_LINES - 1
+    drawn = _curves(look.steps, curves, width, room)
+    used = sum(map(len, (head, drawn, time, nodes, warnings)))
+    lines = [*head, *drawn, *time, *nodes, *warnings, *_log(look.lines, height - used)]
+    for line in lines:
+        line.truncate(width, overflow="ellipsis")
+    return lines[:height]
+
+
+def _head(look: Look, width: int) -> list[Text]:
+    from rich.text import Text
+
+    from cloudrl.jobs.format import describe, duration, money
+
+    since = f"  {duration(look.seconds)}" if look.seconds is not None else ""
+    title = Text(visible(look.url, keep=""), "bold").append(f"  {look.status}{since}", "")
+    progress = [describe(look.progress) if look.progress is not None else "waiting for step 1"]
+    if look.cost is not None:
+        at_end = f", {money(look.cost_at_end)} at the end" if look.cost_at_end is not None else ""
+        progress.append(f"{money(look.cost)} so far{at_end}")
+    lines = [title, *map(Text, _side_by_side(progress, width))]
+    return [*lines, Text(visible(look.notice, keep=""), "yellow")] if look.notice else lines
+
+
+def _side_by_side(parts: Sequence[str], width: int) -> list[str]:
+    """One line of them, or where that is too long a line each."""
+    line = "  ".join(parts)
+    return [line] if len(line) <= width else [*parts]
+
+
+def _curves(steps: Sequence[Step], wanted: Sequence[str], width: int, room: int) -> list[Text]:
+    """Panels side by side: what was asked for as far as there is room, and of the rest a row, or two where they fit."""
+    from rich.text import Text
+
+    low, high = _PANEL_HEIGHTS
+    in_a_row = max(1, (width + 2) // (_PANEL_WIDTH + 2))
+    rows = max(0, room) // low
+    if not wanted:
+        rows = min(rows, 2 if room >= 4 * low else 1)
+    shown = list(_series(steps, wanted))[: rows * in_a_row]
+    if not steps or not shown:
+        return []
+    rows = -(-len(shown) // in_a_row)
+    columns = -(-len(shown) // rows)
+    each_width, height = (width - 2 * (columns - 1)) // columns, min(high, room // rows)
+    lines: list[Text] = []
+    for start in range(0, len(shown), columns):
+        panels = [panel(title, points, each_width, height) for title, points in shown[start : start + columns]]
+        for number, cells in enumerate(zip(*panels, strict=True)):
+            style = "cyan" if number else "bold"
+            lines.append(Text("  ").join(Text(cell.ljust(each_width), style) for cell in cells))
+    return lines
+
+
+def _series(steps: Sequence[Step], wanted: Sequence[str]) -> Iterable[tuple[str, list[tuple[int, float]]]]:
+    yield "reward", [(step.step, step.reward) for step in steps if step.reward is not None]
+    keys = dict.fromkeys(key for step in steps for key in step.metrics)
+    validation = [key for key in keys if key.startswith(_VALIDATION)]
+    for key in [*validation[:1], *wanted, *validation[1:], *(key for key in _MORE if key in keys)]:
+        title = visible(key.replace(_VALIDATION, "val "), keep="")
+        if key not in keys:
+            near = get_close_matches(key, keys, 1, 0.3)
+            title += f" (unknown; {visible(near[0], keep='')}?)" if near else " (unknown)"
+        yield title, [(step.step, step.metrics[key]) for step in steps if key in step.metrics]
+
+
+def _time(steps: Sequence[Step], width: int) -> list[Text]:
+    """Where the time of a step goes: seconds by part, and a bar where there is room."""
+    from rich.text import Text
+
+    from cloudrl.verl.timing import OTHER, mean_parts
+
+    parts = mean_parts(steps)
+    whole = sum(parts.values())
+    names, bar = Text("a step: "), Text()
+    for number, (part, seconds) in enumerate(parts.items()):
+        if seconds >= _SHOWN_SHARE * whole:
+            style = _COLOURS[number % len(_COLOURS)] if part != OTHER else "dim"
+            names.append(f"{visible(part, keep='')} {seconds:.1f} s  ", style)
+            bar.append("█" * round(_BAR * seconds / whole), style)
+    if not parts:
+        return []
+    return [names.append(bar)] if len(names) + len(bar) <= width else [names]
+
+
+def _nodes(nodes: Sequence[NodeReport], max_rows: int, *, is_wide: bool) -> list[Text]:
+    """A table of nodes, those in trouble first."""
+    from rich.text import Text
+
+    if not nodes:
+        return []
+    shown = sorted(nodes, key=lambda node: not _trouble(node))[:max_rows]
+    head, *lines = _aligned([_NODE_HEADS, *(_node_cells(node, is_wide=is_wide) for node in shown)])
+    head.stylize("bold")
+    for line, node in zip(lines, shown, strict=True):
+        line.rstrip()
+        line.append(f"  {visible(_trouble(node), keep='')}", STYLES.get(node.phase.value, "yellow"))
+    return [head, *lines, *([Text(f"and {len(nodes) - max_rows} more nodes")] if len(nodes) > max_rows else [])]
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[Text]:
+    """Rows as lines; columns that are empty but for their head are left out."""
+    from rich.text import Text
+
+    columns = [cells for cells in zip(*rows, strict=True) if any(cells[1:])]
+    padded = [[cell.ljust(max(map(len, cells))) for cell in cells] for cells in columns]
+    return [Text("  ".join(cells)) for cells in zip(*padded, strict=True)]
+
+
+def _trouble(node: NodeReport) -> str:
+    """Why it does not work, or "" while it does."""
+    if node.failure:
+        return node.failure.reason
+    return f"no heartbeat for {node.seen_s_ago:.0f} s" if node.seen_s_ago > _SILENT_S else ""
+
+
+def _node_cells(node: NodeReport, *, is_wide: bool) -> list[str]:
+    usage = None if _trouble(node) else node.usage  # of a node that is silent it is old
+    cells = _usage_cells(usage, is_wide=is_wide) if usage is not None else [""] * 6
+    return [str(node.rank), visible(node.ip, keep=""), node.phase.value, *cells]
+
+
+def _usage_cells(usage: Usage, *, is_wide: bool) -> list[str]:
+    """In the order of the heads."""
+    from cloudrl.jobs.format import gigabytes
+
+    rates = [usage.received_bytes_per_s, usage.sent_bytes_per_s] if is_wide else []
+    gpu_used = sum(gpu.memory_used_mib or 0 for gpu in usage.gpus)
+    gpu_total = sum(gpu.memory_total_mib or 0 for gpu in usage.gpus)
+    return [
+        _gpu_cell([gpu.utilization_percent for gpu in usage.gpus if gpu.utilization_percent is not None]),
+        _share(gpu_used << 20, gpu_total << 20, is_wide=is_wide),
+        f"{usage.cpu_percent:.0f}%" if usage.cpu_percent is not None else "",
+        _share(usage.memory_used_bytes, usage.memory_total_bytes, is_wide=is_wide),
+        _share(usage.disk_used_bytes, usage.disk_total_bytes, is_wide=is_wide),
+        " / ".join(gigabytes(round(rate)) for rate in rates if rate is not None),
+    ]
+
+
+def _gpu_cell(percents: Sequence[float]) -> str:
+    """For example `8x 94%`, and the bounds where they are far apart: `8x 80% (3-99)`."""
+    if not percents:
+        return ""
+    low, high = min(percents), max(percents)
+    bounds = f" ({low:.0f}-{high:.0f})" if high - low > 20 else ""
+    return f"{len(percents)}x {fmean(percents):.0f}%{bounds}"
+
+
+def _share(used: int | None, total: int | None, *, is_wide: bool) -> str:
+    """For example `61%`, or `61% of 128 GB`."""
+    from cloudrl.jobs.format import gigabytes
+
+    if used is None or not total:
+        return ""
+    return f"{used / total:.0%} of {gigabytes(total)}" if is_wide else f"{used / total:.0%}"
+
+
+def _warning(warning: RunWarning, width: int) -> list[Text]:
+    from rich.text import Text
+
+    seen, remedy = (visible(text, keep="") for text in (warning.seen, warning.remedy))
+    lines = [Text(line, "bold yellow") for line in wrap(f"! {seen}", width, subsequent_indent="  ")]
+    return [*lines, *map(Text, wrap(remedy, width, initial_indent="  → ", subsequent_indent="    "))]
+
+
+def _log(lines: Sequence[str], count: int) -> list[Text]:
+    """The last ones; a step is drawn above, and would fill the screen."""
+    from rich.text import Text
+
+    from cloudrl.verl.metrics import parse_step
+
+    shown = [line for line in lines if parse_step(line) is None]
+    return [Text(visible(line, keep=""), "dim") for line in shown[-count:]] if count > 0 else []

@@ -1,0 +1,161 @@
+"""One look at a job that runs, which `cloudrl watch` shows: its numbers, nodes and cost, and what goes wrong."""
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cloudrl.jobs.events import Ended, Event, Line, Progress
+from cloudrl.jobs.format import as_fields
+from cloudrl.jobs.history import add_step
+from cloudrl.jobs.warnings import Evidence, RunWarning, find_warnings
+from cloudrl.protocol.report import NodeReport, Usage
+from cloudrl.protocol.wire import to_json
+from cloudrl.transport.ray_job import JobStatus, RayJob
+from cloudrl.verl.metrics import Step, plain, tool_failures
+
+_LINES, _LINE_CHARACTERS = 60, 1000
+_STEPS_OF_TOOLS = 10
+_HOUR_OF_SAMPLES = 720
+
+
+@dataclass(frozen=True)
+class Price:
+    """What the cluster had cost at a time, in US dollars.
+
+    Attributes:
+        at: seconds since the epoch.
+    """
+
+    cost: float
+    per_hour: float
+    at: float
+
+    def cost_at(self, at: float) -> float:
+        """What it has cost at another time, if it goes on."""
+        return self.cost + self.per_hour * max(0.0, at - self.at) / 3600
+
+
+@dataclass(frozen=True)
+class Look:
+    """A job at one moment.
+
+    Attributes:
+        url: of the job.
+        status: as Ray has it.
+        seconds: since it has started; None before.
+        steps: of its run, those of earlier attempts included.
+        progress: where it stands; None before its first step.
+        nodes: of the cluster; none where no agent answers.
+        cost: of the cluster so far, in US dollars; None where nobody knows its price.
+        cost_at_end: when the last step is done, at the present pace.
+        lines: the end of its log, without terminal codes.
+        warnings: what goes wrong.
+        notice: why nothing new comes, if so.
+    """
+
+    url: str
+    status: JobStatus
+    seconds: float | None = None
+    steps: Sequence[Step] = ()
+    progress: Progress | None = None
+    nodes: tuple[NodeReport, ...] = ()
+    cost: float | None = None
+    cost_at_end: float | None = None
+    lines: tuple[str, ...] = ()
+    warnings: tuple[RunWarning, ...] = ()
+    notice: str = ""
+
+
+class JobRecord:
+    """What is known of a job, and grows with its events.
+
+    Args:
+        url: of the job.
+
+    Attributes:
+        notice: why nothing new comes, until something does.
+        price: of the cluster; None where nobody knows it.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.notice = ""
+        self.price: Price | None = None
+        self._url = url
+        self._status = JobStatus.UNKNOWN
+        self._started_at: float | None = None
+        self._ended_at: float | None = None
+        self._steps: list[Step] = []
+        self._progress: Progress | None = None
+        self._lines: deque[str] = deque(maxlen=_LINES)
+        self._failures: deque[int] = deque([0], maxlen=_STEPS_OF_TOOLS)
+        self._nodes: tuple[NodeReport, ...] = ()
+        self._usage: dict[int, deque[Usage]] = {}
+
+    def add_steps(self, steps: Iterable[Step]) -> None:
+        """The next steps of the run, such as those of the attempts before this job."""
+        for step in steps:
+            add_step(self._steps, step)
+
+    def add_event(self, event: Event) -> None:
+        """The next event of its log."""
+        self.notice = ""
+        if isinstance(event, Line):
+            self._failures[-1] += tool_failures(event.text)
+            if text := plain(event.text).rstrip():
+                self._lines.append(text[:_LINE_CHARACTERS])
+        elif isinstance(event, Step):
+            self.add_steps([event])
+            self._failures.append(0)
+        elif isinstance(event, Progress):
+            self._progress = event
+        elif isinstance(event, Ended):
+            self._status = event.status
+
+    def add_status(self, job: RayJob) -> None:
+        """What Ray says of it now."""
+        self._status, self._started_at, self._ended_at = job.status, job.start_time, job.end_time
+
+    def add_nodes(self, nodes: Iterable[NodeReport]) -> None:
+        """What the nodes say now."""
+        self._nodes = tuple(nodes)
+        for node in self._nodes:
+            samples = self._usage.setdefault(node.rank, deque(maxlen=_HOUR_OF_SAMPLES))
+            if node.usage is not None and (not samples or samples[-1].sampled_at < node.usage.sampled_at):
+                samples.append(node.usage)
+
+    def look(self, now: float) -> Look:
+        """The job at a time, in seconds since the epoch."""
+        left_s = self._progress.eta_s if self._progress is not None else None
+        cost = self.price.cost_at(now) if self.price is not None else None
+        at_end = self.price.cost_at(now + left_s) if self.price is not None and left_s is not None else None
+        evidence = Evidence(self._steps, self._usage, tuple(self._failures), left_s)
+        return Look(
+            url=self._url,
+            status=self._status,
+            seconds=max(0.0, (self._ended_at or now) - self._started_at) if self._started_at else None,
+            steps=tuple(self._steps),
+            progress=self._progress,
+            nodes=self._nodes,
+            cost=cost,
+            cost_at_end=at_end,
+            lines=tuple(self._lines),
+            warnings=find_warnings(evidence),
+            notice=self.notice,
+        )
+
+
+def look_fields(look: Look) -> Mapping[str, Any]:
+    """A look for a program, without the series and the log, which are events of their own."""
+    return {
+        "event": "look",
+        "url": look.url,
+        "status": str(look.status),
+        "seconds": look.seconds,
+        "progress": as_fields(look.progress) if look.progress is not None else None,
+        "nodes": [to_json(node) for node in look.nodes],
+        "cost": look.cost,
+        "cost_at_end": look.cost_at_end,
+        "warnings": [{"kind": each.kind, "seen": each.seen, "remedy": each.remedy} for each in look.warnings],
+        "notice": look.notice,
+    }

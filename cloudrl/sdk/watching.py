@@ -1,0 +1,111 @@
+"""A job and its cluster, looked at again and again until the job has ended."""
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from cloudrl.errors import CloudrlError, ConnectionFailed
+from cloudrl.jobs import Ended, JobHandle, Line, Progress, Step
+from cloudrl.jobs.history import earlier_steps
+from cloudrl.jobs.look import JobRecord, Price
+from cloudrl.protocol.report import BudgetStatus, ClusterStatus
+from cloudrl.providers.model import Status
+from cloudrl.providers.registry import provider
+from cloudrl.sdk.callbacks import Notice, OnProgress, Update, silent
+from cloudrl.sdk.submission import follow
+from cloudrl.transport.ray_job import RayJob
+
+_LOOK_S, _NODES_S, _PRICE_S = 1.0, 5.0, 60.0
+"""How often somebody is shown something, nodes are asked, and a provider is."""
+
+
+def watch(
+    job: JobHandle,
+    *,
+    on_progress: OnProgress = silent,
+    every_s: float = _LOOK_S,
+    clock: Callable[[], float] = time.monotonic,
+    now: Callable[[], float] = time.time,
+) -> Progress | None:
+    """Follow a job to its end; returns where it stood last.
+
+    Args:
+        job: the job.
+        on_progress: is told every event, and a `Look` at most every `every_s` seconds.
+        every_s: seconds between two looks; those between two looks at nodes are five at least.
+        clock: seconds that never run backwards.
+        now: seconds since the epoch.
+
+    Raises:
+        JobFailed: it failed or was stopped.
+        Interrupted: Ctrl-C; the job goes on.
+        ConnectionFailed: nobody answers any more; the job goes on.
+    """
+    watching = _Watching(job, on_progress, every_s, clock, now)
+    return follow(job, on_progress=watching.add, on_silence=watching.add_status, command="cloudrl watch")
+
+
+class _Watching:
+    """Passes events on; with each of them, and while the log is silent, looks at job and cluster if it is time."""
+
+    def __init__(
+        self,
+        job: JobHandle,
+        on_progress: OnProgress,
+        every_s: float,
+        clock: Callable[[], float],
+        now: Callable[[], float],
+    ) -> None:
+        self._job, self._on_progress, self._every_s, self._clock, self._now = job, on_progress, every_s, clock, now
+        self._look_at = self._nodes_at = self._price_at = clock()
+        self._record = JobRecord(job.url)
+        with suppress(ConnectionFailed):  # `follow` meets it again, and waits until somebody answers
+            self._record.add_status(job.status())
+            self._look()
+            self._record.add_steps(earlier_steps(job))
+
+    def add(self, update: Update) -> None:
+        """One event of the job, or why none comes."""
+        if isinstance(update, Notice):
+            self._record.notice = update.text
+        elif isinstance(update, (Line, Step, Progress, Ended)):
+            self._record.add_event(update)
+        if isinstance(update, Ended):
+            self._look_at = self._clock()
+        self._look()
+        self._on_progress(update)
+
+    def add_status(self, job: RayJob) -> None:
+        """What Ray says of the job, whenever its log is silent."""
+        self._record.add_status(job)
+        self._look()
+
+    def _look(self) -> None:
+        if self._clock() < self._look_at:
+            return
+        if self._clock() >= self._nodes_at:
+            with suppress(CloudrlError):  # what does not answer is asked again
+                self._ask_agent()
+            self._nodes_at = self._clock() + _NODES_S
+        self._on_progress(self._record.look(self._now()))
+        self._look_at = self._clock() + self._every_s
+
+    def _ask_agent(self) -> None:
+        agent = self._job.connection.agent(timeout_s=_NODES_S)
+        if agent is None:
+            return
+        status = agent.status()
+        self._record.add_nodes(status.nodes)
+        if self._clock() >= self._price_at:
+            self._record.price = self._price(status) or self._record.price
+            self._price_at = self._clock() + _PRICE_S
+
+    def _price(self, status: ClusterStatus) -> Price | None:
+        """What the provider says, or else what the agents count with; None where it costs nothing."""
+        said: list[Status | BudgetStatus] = [status.budget]
+        with suppress(CloudrlError):
+            said.insert(0, provider(status.cluster.provider).status(self._job.connection.name))
+        known = ((each.cost, each.price_per_hour) for each in said)
+        return next(
+            (Price(cost, per_hour, self._now()) for cost, per_hour in known if cost is not None and per_hour), None
+        )
