@@ -16,7 +16,7 @@ def up(
     fields: dict[str, Any],
     on: OnOption = DEFAULT,
     dashboard_port: Annotated[
-        int | None, typer.Option(help="Local port for Ray's dashboard. Default: 8265 if free.")
+        int | None, typer.Option(help="Local port for Ray's dashboard. Default: as last time, else 8265, if free.")
     ] = None,
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,

@@ -53,7 +53,7 @@ class Cluster(spec.Cluster):
 
         Args:
             on: the provider.
-            dashboard_port: for Ray's dashboard; None is 8265 if that is free.
+            dashboard_port: for Ray's dashboard; None is that of last time, else 8265, if free.
             detach: let it outlive this program; otherwise it ends when this program does, even by SIGKILL, which
                 only provider `local` can do.
             down_anyway: let a `with` block end it even if checkpoints are lost with it.

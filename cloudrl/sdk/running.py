@@ -202,8 +202,7 @@ def detach(name: str) -> bool:
 def report_port(name: str, url: str, on_progress: OnProgress) -> None:
     """Say that the dashboard is not where one looks for it, if so."""
     if not url.endswith(f":{RAY_PORT}"):
-        said = f"port {RAY_PORT} is taken on this machine; the dashboard of {name} is at {url}"
-        on_progress(Notice(said))
+        on_progress(Notice(f"the dashboard of {name} is at {url}, not at port {RAY_PORT}"))
 
 
 def connect(ray_url: str, token: str | None = None) -> RunningCluster:

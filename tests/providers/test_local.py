@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from fake_clock import Clock
 from node_harness import kill_all, until
 
 from cloudrl.errors import CloudrlError, ClusterFailed, ConnectionFailed, InputError, Interrupted
+from cloudrl.protocol.backoff import Backoff, retry
 from cloudrl.protocol.phases import Phase
 from cloudrl.providers.local import processes, state
 from cloudrl.providers.local.provider import LocalProvider
@@ -92,6 +94,18 @@ def test_two_clusters_at_once(home: Home) -> None:
     assert _is_gone(home.plans[0])
     assert inspect_cluster(two).id == second.id
     provider.down("two")
+
+
+def test_a_client_that_waits_finds_the_cluster_that_is_started_again(home: Home) -> None:
+    agent, breaks = home.up(nodes=1).agent(), []
+    provider.down("one")
+    with ThreadPoolExecutor(1) as pool:
+        patience = Backoff(longest_s=0.5, give_up_s=60.0)
+        waiting = pool.submit(retry, agent.status, patience, on_break=breaks.append)
+        until(lambda: breaks, "it waits")
+        home.up(nodes=1)
+        assert waiting.result().cluster.id == home.plans[1].state.id
+    provider.down("one")
 
 
 def test_a_set_up_that_fails(home: Home) -> None:

@@ -155,6 +155,18 @@ def test_a_port_of_a_cluster_that_is_still_coming_up_is_taken() -> None:
             running.kill()
 
 
+def test_one_that_is_started_again_keeps_the_ports_at_which_clients_wait() -> None:
+    first = _plan(dashboard_port=free_ports(1, cluster="one")[0]).state
+    first.write()
+    again = _plan(nodes=1).state
+    assert (again.dashboard_port, again.agent_ports[0]) == (first.dashboard_port, first.agent_ports[0])
+    with (
+        socket.create_server(("127.0.0.1", first.agent_ports[0])),
+        socket.create_server(("127.0.0.1", first.dashboard_port)),
+    ):
+        assert not {first.agent_ports[0], first.dashboard_port} & {*_plan().state.ports}
+
+
 def test_gpus_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(CapacityError, match="2 nodes with 80GB:8 ask for 16 GPUs; this machine has 0"):

@@ -6,7 +6,7 @@
 verl's `MegatronCheckpointManager` (0.9.1) and megatron-core run as they are, over gloo; what insists on CUDA is patched
 (`_on_cpu`). Transformer Engine needs a GPU, so Megatron's own layers stand in, with its keys (`_with_keys_of_te`). The
 files of megatron-core 0.18.0 and 0.19.2, whose wheels are for Python 3.12, were made from unpacked wheels, with a
-stand-in XX
+stand-in for triton, which they import and do not use here.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import re
 import secrets
 import shlex
 import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -82,7 +82,7 @@ class LocalPlan(Plan):
 
 
 def make_plan(cluster: Cluster, *, dashboard_port: int | None = None) -> LocalPlan:
-    """Decide ports and folders.
+    """Decide ports and folders; a cluster that is started again keeps the two ports at which clients wait for it.
 
     Raises:
         CapacityError: the cluster asks for GPUs that this machine does not have.
@@ -94,12 +94,18 @@ def make_plan(cluster: Cluster, *, dashboard_port: int | None = None) -> LocalPl
                 f"secret {secret} is not set: on this machine it comes from this shell", hint=f"export {secret}=..."
             )
     gpus = _gpus(cluster)
-    dashboard = choose_dashboard_port(dashboard_port, cluster=cluster.name)
-    gcs, client, *agent_ports = free_ports(2 + cluster.nodes, cluster=cluster.name, avoid=(dashboard,))
+    last = state.read(cluster.name)
+    dashboard = choose_dashboard_port(dashboard_port, cluster=cluster.name, last=last)
+    *agent_ports, gcs, client = free_ports(
+        cluster.nodes + 2,
+        cluster=cluster.name,
+        avoid=(dashboard,),
+        preferred=last.agent_ports[:1] if last else (),
+    )
     rendered = with_search(cluster, place=_here)
     services = _services(rendered.services, cluster, avoid=(dashboard, gcs, client, *agent_ports))
     cluster_id = secrets.token_hex(8)
-    state = LocalState(
+    known = LocalState(
         name=cluster.name,
         id=cluster_id,
         nodes=cluster.nodes,
@@ -118,19 +124,19 @@ def make_plan(cluster: Cluster, *, dashboard_port: int | None = None) -> LocalPl
             if port
         ),
     )
-    commands = tuple(_command(cluster, state, gpus, rank, own, rendered.artifacts) for rank, own in enumerate(services))
+    commands = tuple(_command(cluster, known, gpus, rank, own, rendered.artifacts) for rank, own in enumerate(services))
     unused = ", ".join(unsupported_fields(cluster))
     notes = (f"without effect on this machine: {unused}",) if unused else ()
     return LocalPlan(
         provider="local",
         cluster=cluster,
-        checkpoint_dir=str(state.checkpoints),
-        data_dir=str(state.data),
+        checkpoint_dir=str(known.checkpoints),
+        data_dir=str(known.data),
         secrets_dir=str(folder_of("RUN-ID")),
         ray_version=version("ray"),
         nodes_are_here=True,
         notes=notes,
-        state=state,
+        state=known,
         commands=commands,
     )
 
@@ -240,32 +246,38 @@ def unsupported_fields(cluster: Cluster) -> tuple[str, ...]:
     return tuple(name for name in cluster.explicit_fields() if name not in used)
 
 
-def free_ports(count: int, *, cluster: str, avoid: Collection[int] = ()) -> list[int]:
+def free_ports(count: int, *, cluster: str, avoid: Collection[int] = (), preferred: Sequence[int] = ()) -> list[int]:
     """Distinct free ports for a cluster, none of those that the kernel gives to outgoing connections.
 
     Ray makes hundreds of connections before its last process listens; one of them could have taken the port.
+
+    Args:
+        count: How many.
+        cluster: Its name.
+        avoid: Ports that it has already.
+        preferred: Ports to take before any other, in this order, if they are free.
 
     Raises:
         CapacityError: there are not that many.
     """
     first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     quiet = range(_FIRST_PORT, first) if first > _FIRST_PORT + 1000 else range(_FIRST_PORT, 65_536)
-    candidates = secrets.SystemRandom().sample(quiet, len(quiet))
+    candidates = dict.fromkeys((*preferred, *secrets.SystemRandom().sample(quiet, len(quiet))))
     free = list(islice((port for port in candidates if port not in avoid and not is_taken(port, cluster)), count))
     if len(free) < count:
         raise CapacityError(f"{count} free ports are needed, and this machine has {len(free)} of them")
     return free
 
 
-def choose_dashboard_port(wanted: int | None, *, cluster: str) -> int:
-    """The port that was asked for, or Ray's own default where that is free, or any.
+def choose_dashboard_port(wanted: int | None, *, cluster: str, last: LocalState | None = None) -> int:
+    """The port that was asked for, or that of last time, or Ray's own default, or any: the first that is free.
 
     Raises:
         InputError: the port that was asked for is none, or in use.
     """
     if wanted is None:
-        default_is_taken = is_taken(DEFAULT_DASHBOARD_PORT, cluster)
-        return free_ports(1, cluster=cluster)[0] if default_is_taken else DEFAULT_DASHBOARD_PORT
+        usual = (*([last.dashboard_port] if last else []), DEFAULT_DASHBOARD_PORT)
+        return free_ports(1, cluster=cluster, preferred=usual)[0]
     if not 1 <= wanted <= 65_535:
         raise InputError(f"--dashboard-port {wanted} is not a port number", hint="A number from 1024 to 65535")
     if is_taken(wanted, cluster):

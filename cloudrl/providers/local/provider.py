@@ -8,7 +8,7 @@ import shutil
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import final
 
 from cloudrl.errors import ClusterFailed, ConnectionFailed, InputError, Interrupted
@@ -283,5 +283,23 @@ def connection(known: LocalState) -> Connection:
         agent_url=f"http://127.0.0.1:{known.agent_ports[0]}",
         agent_token=tokens.agent,
         cluster_id=known.id,
+        token_source=_Restarts(known.name),
         nodes_are_here=True,
     )
+
+
+@dataclass(frozen=True)
+class _Restarts:
+    """See `TokenSource`: whoever starts the cluster again gives it a new key, and lets it keep its ports."""
+
+    name: str
+
+    def refresh(self, refused: str) -> Connection:  # noqa: ARG002  there is only one key
+        """See `TokenSource`."""
+        try:
+            return connection(_known(self.name))
+        except FileNotFoundError as error:
+            raise ConnectionFailed(f"local cluster {self.name!r} is being started again: it has no key yet") from error
+
+    def ensure_alive(self) -> None:
+        """See `TokenSource`: one that has ended may be started again at any time."""
