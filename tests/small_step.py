@@ -25,6 +25,14 @@ def write_step(run: Path, step: int) -> Path:
     return folder
 
 
+def as_sft(step: Path) -> Path:
+    """Lay a step out as verl's SFT trainer does: what its actor has lies in the step itself."""
+    shutil.copytree(step / "actor", step, dirs_exist_ok=True)
+    shutil.rmtree(step / "actor")
+    (step / "data.pt").rename(step / "data_0.pt")
+    return step
+
+
 def write_names(run: Path, step: int) -> None:
     """A complete step of one rank, for what looks at names alone: its shard is a byte."""
     actor = run / f"global_step_{step}" / "actor"

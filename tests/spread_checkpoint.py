@@ -5,6 +5,8 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from cloudrl.saves.names import OF_LOADER, TRACKER
+
 _RANK = re.compile(r"_world_size_(\d+)_rank_(\d+)\.")
 _WRITER = re.compile(r"__(\d+)_\d+\.distcp")
 
@@ -23,7 +25,7 @@ def spread(run: Path, folders: Sequence[Path], *, driver: int = 0) -> None:
     for path in sorted(path for path in run.rglob("*") if path.is_file()):
         name = path.relative_to(run)
         match, writer = _RANK.search(name.name), _WRITER.fullmatch(name.name)
-        of_no_rank = driver if len(name.parts) < 3 else 0
+        of_no_rank = driver if name.name == TRACKER or OF_LOADER.fullmatch(name.name) else 0
         node = int(match[2]) * len(folders) // int(match[1]) if match else of_no_rank
         if writer:  # Megatron's; these runs have as many ranks as nodes
             node = int(writer[1]) % len(folders)

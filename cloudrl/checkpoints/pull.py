@@ -11,7 +11,7 @@ from cloudrl.checkpoints.sources import CheckpointSource
 from cloudrl.checkpoints.staging import check_room
 from cloudrl.errors import CheckpointError, InputError
 from cloudrl.saves.inventory import Checkpoint, FileCopy
-from cloudrl.saves.names import TRACKER
+from cloudrl.saves.names import TRACKER, step_folder
 from cloudrl.shards.progress import Meter, OnProgress, silent
 
 _PIECE_BYTES = 8 << 20
@@ -67,8 +67,14 @@ def _files(roles: Sequence[Checkpoint]) -> dict[str, FileCopy]:
     """Path below the step -> the file."""
     found = {name: copies[0] for role in roles for name, copies in role.step_files.items()}
     for role in roles:
-        found |= {f"{role.role}/{name}": copies[0] for name, copies in role.files.items()}
+        found |= {_below_step(role, name, copies[0]): copies[0] for name, copies in role.files.items()}
     return dict(sorted(found.items()))
+
+
+def _below_step(role: Checkpoint, name: str, file: FileCopy) -> str:
+    """As it lies there: verl's SFT trainer has no folder for a role."""
+    step = f"{step_folder(role.run, role.step)}/"
+    return file.path.removeprefix(step) if file.path.startswith(step) else f"{role.role}/{name}"
 
 
 def _part(path: Path, file: FileCopy) -> Path:

@@ -31,17 +31,18 @@ _TRY_AGAIN_S = 60.0
 
 
 class _Save(NamedTuple):
-    """Whose files: one rank's of one role of one step."""
+    """Whose files: one rank's of one role of one step; `below` is the role's folder there."""
 
     run: str
     step: int
     role: str
+    below: str
     world_size: int
     rank: int
 
     @property
     def folder(self) -> str:
-        return f"{step_folder(self.run, self.step)}/{self.role}"
+        return os.path.normpath(f"{step_folder(self.run, self.step)}/{self.below}")
 
     @property
     def record(self) -> str:
@@ -134,7 +135,7 @@ class SaveRecorder:
         for run in scan(self._root):
             for step in run["steps"]:
                 for role in step["roles"]:
-                    where = (run["run"], step["step"], role["role"])
+                    where = (run["run"], step["step"], role["role"], role["folder"])
                     saves.update(_by_rank(*where, role["files"]))
                     for value in role["saves"]:
                         with contextlib.suppress(CheckpointError):
@@ -209,7 +210,7 @@ class SaveRecorder:
         return dict(sorted(files.items()))
 
     def _file_record(self, save: _Save, name: str, state: Tuple[int, float]) -> FileRecord:
-        with open_below(self._root, os.path.normpath(f"{save.folder}/{name}")) as file:
+        with open_below(self._root, f"{save.folder}/{name}") as file:
             if SHARD.fullmatch(name):
                 return FileRecord(state[0], self._digest_of(file.fileno()))
             digest = sha256()
@@ -247,14 +248,14 @@ class SaveRecorder:
         return path
 
 
-def _by_rank(run: str, step: int, role: str, files: List[Dict[str, Any]]) -> Dict[_Save, _Found]:
+def _by_rank(run: str, step: int, role: str, below: str, files: List[Dict[str, Any]]) -> Dict[_Save, _Found]:
     found: Dict[_Save, _Found] = {}
     small: _Files = {}
     for file in files:
         path, state = file["path"], (file["size_bytes"], file["modified_at"])
         match = SHARD.fullmatch(path)
         if match:
-            save = _Save(run, step, role, int(match[2]), int(match[3]))
+            save = _Save(run, step, role, below, int(match[2]), int(match[3]))
             found.setdefault(save, _Found({}, {})).shards[path] = state
         elif is_small(path, file["size_bytes"]) and not RECORD.fullmatch(path):
             small[path] = state

@@ -17,7 +17,7 @@ from cloudrl.saves.inventory import Checkpoint, FileCopy, Inventory, Location
 from cloudrl.saves.megatron_layout import find_weights
 from cloudrl.saves.names import DATA, SHARD, STEP, TRACKER, on_one_line, shard_file, step_folder
 from cloudrl.saves.records import SaveRecord
-from cloudrl.saves.scan import folder_identity, scan, scan_role
+from cloudrl.saves.scan import folder_identity, scan, scan_only_role
 
 _Answer = Tuple[Optional[NodeReport], Mapping[str, Any]]
 
@@ -40,7 +40,7 @@ def local_inventory(folder: Path) -> Inventory:
     root = next(named, root)
     if STEP.fullmatch(root.name):
         return _of_step(_local(root.parent), root.name)
-    role = scan_role(root)
+    role = scan_only_role(root, follow_links=True)
     if not find_weights([file["path"] for file in role["files"]]) and not _has_shards(role):
         return _local(root)
     if STEP.fullmatch(root.parent.name):
@@ -49,7 +49,6 @@ def local_inventory(folder: Path) -> Inventory:
         return replace(found, checkpoints=mine, is_role=True)
     numbers = {int(save["step"]) for save in role["saves"] if str(save.get("step", "")).isdecimal()}
     step = {"step": numbers.pop() if len(numbers) == 1 else 0, "folder": "", "files": [], "roles": [role]}
-    role["folder"] = ""
     found = _local(root, [{"run": ".", "tracker": None, "steps": [step]}])
     return replace(found, notes=(), is_step=True, is_role=True)
 
@@ -144,9 +143,9 @@ def _checked(location: Location, value: object) -> str:
     return name
 
 
-def _folder(location: Location, said: Mapping[str, Any], usual: str) -> str:
-    """Where a step or a role lies: on this machine also elsewhere than verl's trainers for RL put it."""
-    return usual if location.ranks else str(said.get("folder", usual))
+def _folder(said: Mapping[str, Any], usual: str) -> str:
+    """Where a step lies, below its location, or a role, below its step: as usual, or in that folder itself."""
+    return "" if said.get("folder") == "" else usual
 
 
 def _can_be_a_path(name: str) -> bool:
@@ -202,7 +201,7 @@ class _Run:
             number = int(step["step"])
             if step.get("is_link"):
                 self._links.add(number)
-            base = _folder(location, step, step_folder(self.name, number))
+            base = _folder(step, step_folder(self.name, number))
             for file in step["files"]:
                 self._add_file((number, None, None), location, base, file)
             for role in step["roles"]:
@@ -210,7 +209,7 @@ class _Run:
                 for file in role["files"]:
                     match = SHARD.fullmatch(str(file["path"]))
                     key = (number, name, int(match[2]) if match else None)
-                    self._add_file(key, location, f"{base}/{_folder(location, role, name)}", file)
+                    self._add_file(key, location, f"{base}/{_folder(role, name)}", file)
                 for value in role["saves"]:
                     with contextlib.suppress(CheckpointError):  # one that cannot be read is as good as none
                         self._records[number, name].append((location, SaveRecord.from_json(value)))

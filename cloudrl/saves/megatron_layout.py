@@ -24,6 +24,8 @@ METADATA = ".metadata"
 """Which tensor lies where in a folder of torch's distributed format; it is written last."""
 DIST_FILE = re.compile(r"__([0-9]{1,9})_[0-9]{1,9}\.distcp")
 """Of a writing rank."""
+FOLDERS = frozenset({"model", "optimizer", "extra", "dist_ckpt", "huggingface"})
+"""What a role has, the last also in FSDP's saves; a step has it where there are no roles."""
 _HUGGINGFACE = ("model/huggingface/", "huggingface/")
 _DIST = ("model/dist_ckpt/", "dist_ckpt/")
 _ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")

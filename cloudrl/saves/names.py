@@ -7,7 +7,8 @@
     RUN/global_step_10/actor/model_world_size_2_rank_0.pt, optim_..., extra_state_...
     RUN/global_step_10/actor/huggingface/...     on the node of training rank 0
 
-A run may lie at any depth below the folder of checkpoints; "." is that folder itself.
+verl's SFT trainer has no roles: what is in `actor/` lies in `global_step_10` itself, with a `data_0.pt` for each data
+parallel rank. A run may lie at any depth below the folder of checkpoints; "." is that folder itself.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ LORA_META = "lora_train_meta.json"
 """Beside the shards of rank 0's node: rank and alpha of a LoRA adapter."""
 DATA = "data.pt"
 """The state of the data loader. A save writes it last, before the tracker."""
+DATA_OF_SFT = "data_0.pt"
+"""The same of verl's SFT trainer, which writes the tracker alone after it."""
 OF_LOADER = re.compile(r"data(_[0-9]{1,9})?\.pt")
 """That, and those of each rank that verl's SFT trainer writes."""
 SHARD = re.compile(r"(model|optim|extra_state)_world_size_([0-9]{1,9})_rank_([0-9]{1,9})\.pt")

@@ -11,6 +11,7 @@ import stat
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional
 
+from cloudrl.saves.megatron_layout import FOLDERS
 from cloudrl.saves.names import OF_LOADER, OURS, RECORD, SHARD, STEP, TRACKER
 
 IN_WORKING_DIR = re.compile(r"session_[^/]+/runtime_resources/working_dir_files/[^/]+/checkpoints(/.*)?", re.DOTALL)
@@ -29,8 +30,9 @@ def scan(root: Path, *, follow_links: bool = False) -> List[Dict[str, Any]]:
 
     Returns:
         [{"run": path below `root`, "tracker": {"text", "modified_at"} or None, "steps": [{"step", "is_link", "files",
-        "roles": [{"role", "files", "saves"}]}]}]; `files` are {"path", "size_bytes", "modified_at"}, paths relative to
-        step or role; `saves` are its records of saves; only with `follow_links` a step may be a link.
+        "roles": [{"role", "folder", "files", "saves"}]}]}]; `folder` is the role's below the step, "" for the step's
+        own; `files` are {"path", "size_bytes", "modified_at"}, paths relative to step or role; `saves` are its records
+        of saves; only with `follow_links` a step may be a link.
     """
     return sorted((_run(root, folder, follow_links) for folder in _runs(root)), key=lambda run: str(run["run"]))
 
@@ -84,29 +86,30 @@ def _run(root: Path, folder: Path, links: bool) -> Dict[str, Any]:
 
 
 def _step(folder: Path, links: bool) -> Dict[str, Any]:
-    number, files = int(folder.name.rpartition("_")[2]), _files(folder, links, deep=False)
-    if links and any(SHARD.fullmatch(file["path"]) for file in files):
+    number = int(folder.name.rpartition("_")[2])
+    files, folders = _files(folder, links, deep=False), _folders(folder, links)
+    if any(SHARD.fullmatch(file["path"]) for file in files) or any(each.name in FOLDERS for each in folders):
         loader = [file for file in files if OF_LOADER.fullmatch(file["path"])]
-        return {"step": number, "files": loader, "roles": [{**scan_role(folder), "folder": ""}]}
-    roles = [_role(each, links) for each in _folders(folder, links)]
+        return {"step": number, "files": loader, "roles": [scan_only_role(folder, follow_links=links)]}
+    roles = [_role(each, links) for each in folders]
     return {"step": number, "files": files, "roles": [role for role in roles if role["files"]]}
 
 
-def scan_role(folder: Path) -> Dict[str, Any]:
-    """What lies in one folder of a user's own machine, as that of an actor.
+def scan_only_role(folder: Path, *, follow_links: bool) -> Dict[str, Any]:
+    """What lies in a folder of a step without roles, as that of an actor.
 
-    verl's SFT trainer knows no roles (0.9.1, utils/checkpoint/checkpoint_handler.py, `save_checkpoint`).
+    verl's SFT trainer knows none (0.9.1, utils/checkpoint/checkpoint_handler.py, `save_checkpoint`).
     """
-    found = _role(folder, links=True)
-    return {
-        **found, "role": "actor", "files": [file for file in found["files"] if not OF_LOADER.fullmatch(file["path"])],
-    }  # fmt: skip
+    found = _role(folder, follow_links)
+    files = [file for file in found["files"] if not OF_LOADER.fullmatch(file["path"])]
+    return {**found, "role": "actor", "folder": "", "files": files}
 
 
 def _role(folder: Path, links: bool) -> Dict[str, Any]:
     files = _files(folder, links, deep=True)
     saves = [_record(folder / file["path"], links) for file in files if RECORD.fullmatch(file["path"])]
-    return {"role": folder.name, "files": files, "saves": [save for save in saves if save is not None]}
+    saves = [save for save in saves if save is not None]
+    return {"role": folder.name, "folder": folder.name, "files": files, "saves": saves}
 
 
 def _folders(folder: Path, links: bool) -> List[Path]:

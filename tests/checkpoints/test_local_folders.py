@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from shard_files import config_files, read_safetensors
-from small_step import write_step
+from small_step import as_sft, tree, write_step
 
 from cloudrl.checkpoints.handle import CheckpointHandle, Checkpoints
 from cloudrl.checkpoints.merge import Merged
@@ -49,18 +49,16 @@ def test_the_folder_of_a_role_that_was_copied_out_of_its_step(tmp_path: Path) ->
 
 
 def test_shards_in_the_folder_of_the_step_as_verls_sft_trainer_writes_them(tmp_path: Path) -> None:
-    step = write_step(tmp_path / "run", 10)
-    shutil.copytree(step / "actor", step, dirs_exist_ok=True)
-    shutil.rmtree(step / "actor")
-    (step / "data.pt").unlink()
-    for rank in (0, 1):
-        (step / f"data_{rank}.pt").write_bytes(b"data")
+    step = as_sft(write_step(tmp_path / "run", 10))
+    (step / "data_1.pt").write_bytes(b"data")
     for folder in (step, tmp_path / "run", tmp_path):
         (found,) = Checkpoints(LocalSource(folder))
         assert (found.step, found.role, found.complete) == (10, "actor", True)
         assert set(found.info.step_files) == {"data_0.pt", "data_1.pt"}
         assert not set(found.info.files) & set(found.info.step_files)
     merged(step, tmp_path / "model")
+    latest(tmp_path / "run").pull(tmp_path / "pulled")
+    assert tree(tmp_path / "pulled") == tree(tmp_path / "run"), "as a job resumes from it"
 
 
 def test_a_step_that_was_copied_without_its_tracker(tmp_path: Path) -> None:

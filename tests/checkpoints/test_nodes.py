@@ -11,19 +11,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cut_link import CutLink
+from checkpoint_lab import Lab
 from node.conftest import image, nodes, nothing_left  # noqa: F401 - fixtures
-from node.node_harness import KEY, Image, Nodes, until
+from node.node_harness import Image, Nodes, until
 from node_image import link_numpy
 from small_step import tree
-from spread_checkpoint import spread
 
 from cloudrl.checkpoints.handle import Checkpoints
-from cloudrl.checkpoints.sources import ClusterSource, LocalSource
-from cloudrl.node.tokens import derive
-from cloudrl.protocol.backoff import Backoff
+from cloudrl.checkpoints.sources import LocalSource
 from cloudrl.saves.zip_directory import directory_digest
-from cloudrl.transport import Connection
 
 pytestmark = pytest.mark.agents
 
@@ -45,28 +41,6 @@ def expected(whole: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
     target = tmp_path_factory.mktemp("expected") / "model"
     Checkpoints(LocalSource(whole)).latest().merge(target)
     return tree(target)
-
-
-class Lab:
-    """Two agents whose disks hold two ranks each; the client reaches the head over a link."""
-
-    def __init__(self, cluster: Nodes, whole: Path, *, shared: bool = False) -> None:
-        self.folders = [cluster.folder / f"disk-{0 if shared else rank}" for rank in range(2)]
-        for folder in self.folders:
-            folder.mkdir(exist_ok=True)
-        spread(whole, self.folders, driver=1)
-        for rank in range(2):
-            cluster.start_one(rank, f"--checkpoints={self.folders[rank]}")
-        self.cluster = cluster.ready()
-        self.link = CutLink(cluster.agent_ports[0])
-        self.said: list[str] = []
-
-    def checkpoints(self) -> Checkpoints:
-        connection = Connection(
-            name="test", ray_url="http://127.0.0.1:9", agent_url=self.link.url, agent_token=derive(KEY).agent
-        )
-        backoff = Backoff(first_s=0.05, longest_s=0.2, give_up_s=30.0)
-        return Checkpoints(ClusterSource(connection, backoff, self.said.append))
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from child_processes import until
 from fake_cluster import FakeCluster
-from small_step import write_step
+from small_step import as_sft, write_step
 
 from cloudrl import RunningCluster
 from cloudrl.errors import CheckpointError, ConnectionFailed, InputError
@@ -82,6 +82,13 @@ def test_the_newest_step_wherever_the_controller_runs(lab: Lab) -> None:
     """verl's tracker lies on one node alone; on another the job would begin at step 0 without a word."""
     folder = "/vol/checkpoints/mine/global_step_2"
     assert lab.resume() == (folder, ("run 'mine' continues from step 2", DATA))
+
+
+def test_a_step_of_verls_sft_trainer(lab: Lab, tmp_path: Path) -> None:
+    as_sft(write_step(tmp_path / "whole" / "sft", 3))
+    lab.fake.hold_run(tmp_path / "whole" / "sft", tmp_path)
+    said = ("run 'sft' continues from step 3", DATA.replace("data.pt", "data_0.pt"))
+    assert lab.resume("sft") == ("/vol/checkpoints/sft/global_step_3", said)
 
 
 def test_a_step_that_a_lost_machine_had_a_part_of_is_passed_over(lab: Lab) -> None:

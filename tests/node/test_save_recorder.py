@@ -93,6 +93,20 @@ def test_a_finished_save_is_recorded_at_the_second_look(tmp_path: Path, role: Pa
     assert sorted(path.name for path in role.iterdir()) == [RECORD, name]
 
 
+@pytest.mark.parametrize("run", ["run", "."])
+def test_a_step_without_roles(tmp_path: Path, run: str) -> None:
+    """As verl's SFT trainer saves it."""
+    step = tmp_path / run / "global_step_10"
+    step.mkdir(parents=True)
+    name = write(step, "model", shard())
+    watch = saves(tmp_path)
+    assert scan_twice(watch) == [RECORD]
+    assert (record(step)["role"], record(step)["files"].keys()) == ("actor", {name})
+    write(step, "model", shard(b"of a later save"))
+    watch.scan_once()
+    assert not has_record(step)
+
+
 def digest(path: Path) -> str:
     with path.open("rb") as file:
         return directory_digest(file.fileno())

@@ -39,7 +39,7 @@ def test_runs_steps_roles_and_files(tmp_path: Path) -> None:
     nine, ten = run["steps"]
     assert (nine["step"], ten["step"]) == (9, 10)
     assert [file["path"] for file in ten["files"]] == ["data.pt"]
-    assert [role["role"] for role in ten["roles"]] == ["actor", "critic"]
+    assert [(role["role"], role["folder"]) for role in ten["roles"]] == [("actor", "actor"), ("critic", "critic")]
     files = {file["path"]: file["size_bytes"] for file in ten["roles"][0]["files"]}
     assert files["huggingface/config.json"] == 2
     assert files["model_world_size_2_rank_0.pt"] == 10
@@ -48,6 +48,27 @@ def test_runs_steps_roles_and_files(tmp_path: Path) -> None:
 def test_the_folder_may_be_the_run_itself(tmp_path: Path) -> None:
     save(tmp_path, "run", 3)
     assert [run["run"] for run in scan(tmp_path / "run")] == ["."]
+
+
+def test_a_step_without_roles(tmp_path: Path) -> None:
+    """Of verl's SFT trainer, with FSDP and with Megatron: each node has some of its files."""
+    files = {
+        1: ["model_world_size_2_rank_1.pt"],
+        2: ["huggingface/config.json", "fsdp_config.json"],
+        3: ["ckpt_contents.json", "model/huggingface/model.safetensors", "optimizer/dist_ckpt/__0_0.distcp"],
+        4: ["extra/dist_ckpt/__1_0.distcp", "dist_ckpt/.metadata"],
+    }
+    for step, names in files.items():
+        for name in (*names, "data_0.pt"):
+            path = tmp_path / "run" / f"global_step_{step}" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(b"x")
+    (run,) = scan(tmp_path)
+    for step in run["steps"]:
+        (role,) = step["roles"]
+        assert (role["role"], role["folder"]) == ("actor", "")
+        assert sorted(file["path"] for file in role["files"]) == sorted(files[step["step"]])
+        assert [file["path"] for file in step["files"]] == ["data_0.pt"]
 
 
 def test_what_is_no_step_is_left_out(tmp_path: Path) -> None:
