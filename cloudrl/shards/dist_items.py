@@ -20,7 +20,7 @@ from cloudrl.shards.torch_zip import Archive, Member, open_archive
 
 _HEAD_BYTES, _TAIL_BYTES = 1024, 2048  # all but the tensor takes 1.6 KB
 _AT_ONCE = 512
-_MAX_PICKLE_BYTES, _MAX_OPCODES = 1 << 14, 1000
+_MAX_PICKLE_BYTES, _MAX_READ_BYTES = 1 << 14, 1 << 16
 _ANOTHER = "Take another copy of this file, or another step: cloudrl checkpoints list"
 
 
@@ -104,7 +104,7 @@ def storage_member(chunk: Chunk) -> str:
 def _storage(archive: Archive, wanted: StoredChunk) -> Member:
     """Where the elements of a chunk lie in its file; their order is that of their indices, without gaps."""
     label, chunk = archive.source.label, wanted.chunk
-    record = read_pickle(archive.pickled(_MAX_PICKLE_BYTES), is_allowed, label, max_opcodes=_MAX_OPCODES)
+    record = read_pickle(archive.pickled(_MAX_PICKLE_BYTES), is_allowed, label, max_bytes=_MAX_READ_BYTES)
     try:
         view = read_view(record)
     except Unreadable as why:

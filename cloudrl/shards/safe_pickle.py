@@ -3,12 +3,13 @@
 It imports nothing and calls nothing. Where a pickle names a class or a function, there is a `Name`; where it would
 call one, there is a `PickledObject` of the name and the arguments. A name not in the allow-list ends the reading.
 Only the opcodes of protocol 2 exist, which `torch.save` uses (torch 2.13, torch/serialization.py,
-DEFAULT_PROTOCOL), and those of protocol 4 that are in `.metadata` of torch's distributed format. One opcode may make
-an object of 64 bytes, so their number is limited.
+DEFAULT_PROTOCOL), and those of protocol 4 that are in `.metadata` of torch's distributed format. A byte of a pickle may
+make an object of 64 bytes, so the memory that it takes is added up and limited.
 """
 
 import io
 import struct
+import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,12 +18,18 @@ from cloudrl.errors import CheckpointError
 
 _INT32, _UINT32, _UINT16, _UINT8, _FLOAT64 = map(struct.Struct, ("<i", "<I", "<H", "<B", ">d"))
 _MARK = object()
-MAX_OPCODES = 6_000_000
-"""Those of 50,000 sharded tensors. So many empty lists, the worst that is known, take 400 MB."""
+MAX_BYTES = 144 << 20
+"""Of what a pickle becomes. A sharded tensor takes up to 3.8 KB, so this is for 39,000 in one file: the most that is
+known are the 36,945 of Qwen3-235B-A22B, where transformers 4 has each expert by itself."""
+_PLACE_BYTES = 8
+"""Of an opcode: a place on the stack, in a container or in the memo."""
+_PAIR_BYTES = 64
+"""Of a key and its value in a dict, besides."""
+_MAX_NAMES, _MAX_NAME_BYTES = 1000, 1000
 _DICTS = frozenset({"collections.OrderedDict", "collections.defaultdict", "collections.Counter"})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Name:
     """A class, function or constant that the pickle names, as text: `torch._utils._rebuild_tensor_v2`."""
 
@@ -49,7 +56,7 @@ _KEYS = (str, int, float, bool, type(None), PickledObject)
 """Quick to hash; of an object it is the identity."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Storage:
     """The persistent id of a storage: `('storage', class, key, device, elements)`."""
 
@@ -71,7 +78,7 @@ def read_pickle(
     allowed: Callable[[str], bool],
     label: str,
     *,
-    max_opcodes: int = MAX_OPCODES,
+    max_bytes: int = MAX_BYTES,
     protocols: Collection[int] = (2,),
     until: str | None = None,
 ) -> Any:
@@ -81,7 +88,7 @@ def read_pickle(
         data: The whole of it.
         allowed: Whether a dotted name may stand in it.
         label: Of the file, for messages.
-        max_opcodes: One with more is refused.
+        max_bytes: One that becomes larger is refused.
         protocols: Those that it may have.
         until: The reading ends at this key of protocol 4; the result is the dict to which it would belong.
 
@@ -89,7 +96,7 @@ def read_pickle(
         CheckpointError: It names what is not allowed, is too long, or is no pickle of these protocols.
     """
     try:
-        return _Machine(data, allowed, label, until).run(max_opcodes, protocols)
+        return _Machine(data, allowed, label, until).run(max_bytes, protocols)
     except (
         _Malformed, IndexError, KeyError, TypeError, AttributeError, ValueError, struct.error, RecursionError,
     ) as error:  # fmt: skip
@@ -107,24 +114,26 @@ class _Machine:
         self._stack: list[Any] = []
         self.memo: list[Any] = []
         self._names: dict[bytes, Name] = {}
+        self._in_dicts = 0  # bytes
 
-    def run(self, max_opcodes: int, protocols: Collection[int]) -> Any:
+    def run(self, max_bytes: int, protocols: Collection[int]) -> Any:
         start = self.read(2)
         if start[:1] != b"\x80" or start[1:] not in {bytes([each]) for each in protocols}:
             wanted = " or ".join(map(str, protocols))
             raise _Malformed(f"it begins with {start!r}, not with protocol {wanted}")
         values, operations = (_VALUES, _OPERATIONS) if start[1] < 4 else (_VALUES_4, _OPERATIONS_4)
         try:
-            return self._run(max_opcodes, values, operations)
+            return self._run(max_bytes, values, operations)
         except _Reached:
             pairs = self.since_mark()
             self._stack.append({})
             self.update(pairs[: len(pairs) & -2])
             return self._stack.pop()
 
-    def _run(self, max_opcodes: int, values: "_Opcodes", operations: "_Opcodes") -> Any:
+    def _run(self, max_bytes: int, values: "_Opcodes", operations: "_Opcodes") -> Any:
         read, stack, memo = self.read, self._stack, self.memo
-        for _ in range(max_opcodes):
+        room = max_bytes
+        while (room := room - _PLACE_BYTES) >= self._in_dicts:
             code = read(1)
             if code in (b"q", b"r"):  # BINPUT and its long form are every third opcode; indices count up
                 index = (_UINT8.unpack(read(1)) if code == b"q" else _UINT32.unpack(read(4)))[0]
@@ -135,12 +144,15 @@ class _Machine:
             elif code == b".":  # STOP
                 return stack.pop()
             elif (value := values.get(code)) is not None:
-                stack.append(value(self))
+                made = value(self)
+                stack.append(made)
+                if code not in _SHARED:
+                    room -= sys.getsizeof(made)
             elif (operation := operations.get(code)) is not None:
                 operation(self)
             else:
                 raise _Malformed(f"opcode {code!r} before byte {self._pickle.tell()}" if code else "it is cut off")
-        raise _Malformed(f"it has more than {max_opcodes} opcodes")
+        raise _Malformed(f"it would take more than {max_bytes} bytes of memory")
 
     def text(self) -> str:
         return self._bytes(_UINT32.unpack(self.read(4))[0]).decode("utf-8", "surrogatepass")
@@ -161,7 +173,7 @@ class _Machine:
         return data
 
     def _line(self) -> bytes:
-        line = self._pickle.readline()
+        line = self._pickle.readline(_MAX_NAME_BYTES)
         if line[-1:] != b"\n":
             raise _Malformed("it is cut off")
         return line[:-1]
@@ -193,9 +205,10 @@ class _Machine:
 
     def update(self, pairs: list[Any]) -> None:
         target = _expect(self._stack[-1], dict)
+        self._in_dicts += len(pairs) // 2 * _PAIR_BYTES
         for key, value in zip(pairs[::2], pairs[1::2], strict=True):
-            # A tuple as key is kept under a made-up one: hashing nested tuples may take for ever.
-            target[key if isinstance(key, _KEYS) else f"#{len(target)}"] = value
+            # What has a tuple as key is never asked for, and hashing nested tuples may take for ever.
+            target[key if isinstance(key, _KEYS) else "#"] = value
 
     # names and records
     def name(self) -> Name:
@@ -208,6 +221,8 @@ class _Machine:
     def _named(self, line: bytes) -> Name:
         name = self._names.get(line)
         if name is None:
+            if len(self._names) >= _MAX_NAMES or len(line) > _MAX_NAME_BYTES:
+                raise _Malformed(f"it has more than {_MAX_NAMES} names, or a longer one")
             text = line.decode("ascii", "replace").replace("__builtin__.", "builtins.", 1)
             if not self._allowed(text):
                 raise CheckpointError(
@@ -270,6 +285,8 @@ _VALUES: _Opcodes = {  # what is pushed
     b"\x81": _Machine.reduce,  # NEWOBJ: the same two values
     b"Q": _Machine.storage,
 }
+_SHARED = frozenset({b"(", b"N", b"\x88", b"\x89", b"K", b")", b"h", b"j", b"c", b"\x93"})
+"""Of these opcodes, those that make nothing new."""
 _OPERATIONS: _Opcodes = {  # what changes values or the memo
     b"0": lambda machine: machine.last(1),
     b"1": _Machine.since_mark,

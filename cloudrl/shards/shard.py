@@ -7,14 +7,14 @@ from typing import Any
 
 from cloudrl.errors import CheckpointError
 from cloudrl.saves.names import SHARD
-from cloudrl.shards.safe_pickle import MAX_OPCODES, read_pickle
+from cloudrl.shards.safe_pickle import MAX_BYTES, read_pickle
 from cloudrl.shards.source import ShardSource
 from cloudrl.shards.tensors import Tensor, Unreadable, View, is_allowed, read_tensor
 from cloudrl.shards.torch_zip import Archive, Member, open_archive
 
 _PUT_BACK = "Put the file of rank {rank} back in its place, or take another step: cloudrl checkpoints list"
-_BESIDE_TENSORS = 50_000
-"""Opcodes of what is no tensor: groups of an optimizer, states of random generators."""
+_BESIDE_TENSORS = 1 << 20
+"""Bytes of a pickle that are of no tensor: groups of an optimizer, states of random generators."""
 _MAX_NAME = 500
 _PROTOCOLS = (2, 3, 4, 5)
 """torch writes 2 where nobody says otherwise; of the others a state dict needs no more than `.metadata` does."""
@@ -95,16 +95,16 @@ def _compact(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def read_state(archive: Archive) -> Any:
     """What a file holds, tensors as records (`cloudrl.shards.safe_pickle`).
 
-    A tensor takes some 110 opcodes and 400 bytes. A pickle that is several times larger than the tensors of its file
-    need is refused before it takes memory.
+    A tensor takes some 400 bytes, and up to 3.8 KB while it is read. A pickle that is several times larger than the
+    tensors of its file need is refused before it takes memory.
 
     Raises:
         CheckpointError: Its pickle is damaged, too large, or names what is not allowed.
     """
     storages = len(archive.members)
-    data = archive.pickled(max_bytes=_BESIDE_TENSORS * 16 + storages * 4096)
-    most = min(MAX_OPCODES, _BESIDE_TENSORS + storages * 500)
-    return read_pickle(data, is_allowed, archive.source.label, max_opcodes=most, protocols=_PROTOCOLS)
+    data = archive.pickled(max_bytes=_BESIDE_TENSORS + storages * 4096)
+    most = min(MAX_BYTES, 2 * _BESIDE_TENSORS + storages * 10240)
+    return read_pickle(data, is_allowed, archive.source.label, max_bytes=most, protocols=_PROTOCOLS)
 
 
 def saved_as(archive: Archive, kind: str, rank: int) -> int | None:

@@ -263,8 +263,8 @@ def test_names_that_no_metadata_needs(tmp_path: Path) -> None:
 
 
 def test_a_bomb_is_refused_before_it_takes_memory() -> None:
-    with pytest.raises(CheckpointError, match="more than 6000000 opcodes"):
-        read_metadata(InMemory(b"\x80\x04" + b"N0" * 3_500_000 + b"N.", ".metadata"))
+    with pytest.raises(CheckpointError, match="more than 150994944 bytes of memory"):
+        read_metadata(InMemory(b"\x80\x04" + b"]0" * 3_000_000 + b"N.", ".metadata"))
     with pytest.raises(CheckpointError, match="is the most"):
         read_metadata(_Large(b""))
 
