@@ -47,7 +47,9 @@ class PushPlan:
     def render(self) -> str:
         """For `--dry-run`."""
         seen = "private" if self.private else "PUBLIC"
-        return f"# {self.checkpoint} -> {self.repo} ({seen}, {self.weights}), merged in {self.staging}\n{self.card}"
+        beside = f" with config and tokenizer of {self.base}" if self.base is not None else ""
+        target = f"{self.repo} ({seen}, {self.weights})"
+        return f"# {self.checkpoint} -> {target}, merged in {self.staging}{beside}\n{self.card}"
 
     @property
     def weights(self) -> str:

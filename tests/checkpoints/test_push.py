@@ -17,13 +17,14 @@ import yaml
 from fake_cluster import FakeCluster
 from fake_hub import FakeHub
 from huggingface_hub import HfApi
-from small_step import write_step
+from megatron_files import extracted
+from small_step import tree, write_step
 
 from cloudrl.checkpoints.card import Provenance, model_card, provenance
 from cloudrl.checkpoints.handle import CheckpointHandle, Checkpoints
 from cloudrl.checkpoints.push import PushPlan, _own_errors, plan_push, push
 from cloudrl.checkpoints.sources import LocalSource
-from cloudrl.errors import CloudrlError, ConnectionFailed, InputError
+from cloudrl.errors import CheckpointError, CloudrlError, ConnectionFailed, InputError
 
 pytestmark = pytest.mark.io
 
@@ -60,6 +61,25 @@ def test_a_merged_model_with_its_card(publisher: Publisher, tmp_path: Path) -> N
     merged = {path.name: path.read_bytes() for path in (tmp_path / "model").iterdir()}
     assert publisher.hub.contents() == {**merged, "README.md": plan.card.encode()}
     assert list(publisher.staging.iterdir()) == [], "nothing is left on this machine"
+
+
+def test_megatrons_distributed_format_with_the_base_model(publisher: Publisher, tmp_path: Path) -> None:
+    """Config and tokenizer are the base model's; with another one it is another upload."""
+    extracted("qwen3-moe", tmp_path / "megatron")
+    (tmp_path / "base").mkdir()
+    (tmp_path / "megatron" / "config.json").rename(tmp_path / "base" / "config.json")
+    (tmp_path / "base" / "tokenizer.json").write_text("{}")
+    found, base = Checkpoints(LocalSource(tmp_path / "megatron")).latest(), str(tmp_path / "base")
+    without = plan_push(found, "me/tiny", publisher.staging)
+    with pytest.raises(CheckpointError, match="neither config nor tokenizer") as raised:
+        publisher.push(without)
+    assert ("--base MODEL" in str(raised.value.hint), publisher.hub.committed) == (True, [])
+    plan = plan_push(found, "me/tiny", publisher.staging, base=base)
+    assert plan.staging != without.staging
+    publisher.push(plan)
+    found.merge(tmp_path / "model", base=base)
+    assert publisher.hub.contents() == {**tree(tmp_path / "model"), "README.md": plan.card.encode()}
+    assert "tokenizer.json" in publisher.hub.contents()
 
 
 @pytest.mark.parametrize("private", [True, False])

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fake_hub import FakeHub
 from fake_local import FakeLocal
 from megatron_files import expected, extracted
 from shard_files import read_safetensors
@@ -243,6 +244,18 @@ def test_push_shows_its_card(run: Run, lab: FakeLocal, home: Path) -> None:
     assert "me/tiny (private, bf16)" in shown.out
     assert "| Recipe | grpo |" in shown.out
     assert not (home / "push").exists()
+
+
+def test_megatrons_are_pushed_with_the_base_model(run: Run, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import HfApi
+
+    extracted("qwen2-tied-stages", home.parent / "here" / "ck")
+    words = ("checkpoints", "push", "--dir", "ck", "--to", "me/tiny", "--base", "ck")
+    assert "with config and tokenizer of ck\n" in run(*words, "--dry-run").ended(0).out
+    with FakeHub() as hub:
+        monkeypatch.setattr("huggingface_hub.HfApi", lambda: HfApi(hub.url, "hf_x"))
+        assert run(*words).ended(0).out == f"{hub.url}/me/tiny\n"
+        assert {"model.safetensors", "config.json", "README.md"} <= hub.contents().keys()
 
 
 def test_a_cluster_that_is_down_has_left_a_folder(run: Run, home: Path) -> None:
