@@ -7,13 +7,14 @@ mbridge 0.15 and Megatron-Bridge 0.5.2 (`merge_qkv_weights`), and against real s
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
 from cloudrl.errors import CheckpointError
 from cloudrl.shards.critic import is_value_head
 from cloudrl.shards.dist_metadata import StoredTensor
+from cloudrl.shards.on_disk import renamed, rule_of
 from cloudrl.shards.plan import HEAD
 
 _EMBEDDING = "model.embed_tokens.weight"
@@ -57,7 +58,7 @@ class HfTensor:
 
 @dataclass(frozen=True)
 class _Family:
-    """What is different between architectures: norms and biases of attention, and the names of experts.
+    """What is different between architectures: norms and biases of attention, and whether there are experts.
 
     Attributes:
         expert_size: The key in the config that says how wide an expert is; empty without experts.
@@ -66,8 +67,6 @@ class _Family:
     has_bias: bool = False
     has_norms: bool = False
     expert_size: str = ""
-    block: str = "mlp"
-    parts: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")
 
 
 FAMILIES = {
@@ -75,7 +74,7 @@ FAMILIES = {
     "Qwen3": _Family(has_norms=True),
     "Llama": _Family(),
     "Qwen3Moe": _Family(has_norms=True, expert_size="moe_intermediate_size"),
-    "Mixtral": _Family(expert_size="intermediate_size", block="block_sparse_moe", parts=("w1", "w3", "w2")),
+    "Mixtral": _Family(expert_size="intermediate_size"),
 }
 
 
@@ -123,7 +122,7 @@ class _Model:
                 f"format; these can: {', '.join(FAMILIES)}",
                 hint="With mbridge verl saves a whole Hugging Face model: use_dist_checkpointing=False (the default)",
             )
-        self._family = FAMILIES[family]
+        self._family, self._rule = FAMILIES[family], rule_of(architecture)
         self._layers, self._hidden = self._size("num_hidden_layers", most=_MOST), self._size("hidden_size")
         heads = self._size("num_attention_heads")
         self._groups = self._size("num_key_value_heads", heads, most=_MOST)
@@ -132,13 +131,13 @@ class _Model:
         self._ffn, self._vocabulary = self._size("intermediate_size"), self._size("vocab_size")
         self._experts = self._expert_ffn = 0
         if self._family.expert_size:  # transformers 5 writes the one, and reads both
-            self._experts = self._size("num_local_experts", config.get("num_experts"), most=_MOST)
+            self._experts = self._size("num_local_experts", config.get("num_experts"), least=0, most=_MOST)
             self._expert_ffn = self._size(self._family.expert_size)
 
-    def _size(self, name: str, default: int | None = None, most: int = 1 << 31) -> int:
+    def _size(self, name: str, default: int | None = None, *, least: int = 1, most: int = 1 << 31) -> int:
         value = self._config.get(name)
         value = default if value is None else value
-        if type(value) is not int or not 0 < value <= most:
+        if type(value) is not int or not least <= value <= most:
             raise CheckpointError(f"config.json says {name} = {value!r:.80}", hint=_OTHER_BASE)
         return value
 
@@ -146,9 +145,10 @@ class _Model:
         found: dict[str, HfTensor] = {}
         for key, stored in tensors.items():
             for tensor in self._renamed(key, stored):
-                if tensor.name in found:
-                    raise CheckpointError(f"{self._label}: {key} and {found[tensor.name].key} are both {tensor.name}")
-                found[tensor.name] = tensor
+                name = renamed(tensor.name, self._rule)
+                if name in found:
+                    raise CheckpointError(f"{self._label}: {key} and {found[name].key} are both {name}")
+                found[name] = replace(tensor, name=name)
         is_critic = HEAD in found and is_value_head(found[HEAD].shape, self._config)
         is_tied = self._config.get("tie_word_embeddings") is True
         wanted = list(self._names(has_head=is_critic or not is_tied or HEAD in found))
@@ -168,12 +168,12 @@ class _Model:
         for layer in range(self._layers):
             names = [*attention, "post_attention_layernorm.weight"]
             if self._is_sparse(layer):
-                experts = product(range(self._experts), family.parts)
-                names.append(f"{family.block}.gate.weight")
-                names += [f"{family.block}.experts.{number}.{part}.weight" for number, part in experts]
+                experts = product(range(self._experts), self._rule.experts)
+                names.append("mlp.gate.weight")
+                names += [f"mlp.experts.{number}.{part}.weight" for number, part in experts]
             else:
                 names += [f"mlp.{part}_proj.weight" for part in ("gate", "up", "down")]
-            yield from (f"model.layers.{layer}.{name}" for name in names)
+            yield from (renamed(f"model.layers.{layer}.{name}", self._rule) for name in names)
         yield "model.norm.weight"
         if has_head:
             yield HEAD
@@ -216,7 +216,7 @@ class _Model:
             )
         if rest == "mlp.router.weight":
             return lambda key, stored, base, lead: [
-                self._part(key, stored, lead, f"{base}{self._family.block}.gate.weight", (self._experts, self._hidden))
+                self._part(key, stored, lead, f"{base}mlp.gate.weight", (self._experts, self._hidden))
             ]
         if _EXPERT.fullmatch(rest) and self._experts:
             return self._of_experts
@@ -267,10 +267,10 @@ class _Model:
         count = stored.shape[len(lead)] if len(stored.shape) > len(lead) else 0
         if number is None and count != self._experts:
             raise self._other(f"{key} is {stored.shape}, and config.json says {self._experts} experts")
-        gate, up, down = self._family.parts
+        gate, up, down = self._rule.experts
         experts = [(int(number), lead)] if number else [(at, (*lead, at)) for at in range(self._experts)]
         for expert, place in experts:
-            name = f"{base}{self._family.block}.experts.{expert}."
+            name = f"{base}mlp.experts.{expert}."
             if which == "1":
                 names = f"{name}{gate}.weight", f"{name}{up}.weight"
                 yield from self._halves(key, stored, place, names, self._expert_ffn)

@@ -31,7 +31,7 @@ from cloudrl.shards.progress import Meter, OnProgress, silent
 from cloudrl.shards.source import MergeInputs
 from cloudrl.shards.validate import validate
 
-_QUANTIZATION, _TIED = "quantization_config", "tie_word_embeddings"
+_QUANTIZATION, _TIED, _TEXT = "quantization_config", "tie_word_embeddings", "text_config"
 
 
 @dataclass(frozen=True)
@@ -159,8 +159,10 @@ def tie(config: Mapping[str, Any], names: Collection[str], is_embedding: Callabl
     embedding = next((name for name in EMBEDDINGS if name in names), None)
     if HEAD in names and (embedding is None or not is_embedding(embedding)):
         differ = f"{HEAD} and the embedding differ, though config.json says they are one: both are kept, as untied"
-        return Tie(True, {_TIED: False}, (differ,))
-    is_below = _TIED not in config and "text_config" in config  # where transformers 5 does not look
+        text = config.get(_TEXT)
+        below = {_TEXT: {**text, _TIED: False}} if isinstance(text, dict) and _TIED in text else {}
+        return Tie(True, {_TIED: False, **below}, (differ,))
+    is_below = _TIED not in config and _TEXT in config  # where transformers 4.57 looks, and 5 does not
     return Tie(False, {_TIED: True} if is_below else {})
 
 

@@ -71,7 +71,7 @@ def output_files(
         # `torch_dtype` up to transformers 4.55, `dtype` since; with neither, the one that every release reads
         keys = [key for key in _DTYPE_KEYS if key in config] or ["torch_dtype"]
         changed |= dict.fromkeys(keys, dtype.value)
-        changed |= {name: _retyped(config[name], dtype) for name in _NESTED if isinstance(config.get(name), dict)}
+        changed |= {name: _retyped(changed[name], dtype) for name in _NESTED if isinstance(changed.get(name), dict)}
     if changed != config:
         kept[_CONFIG] = (json.dumps(changed, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
     return kept

@@ -15,7 +15,7 @@ from cloudrl.errors import CheckpointError
 
 @dataclass(frozen=True)
 class Rule:
-    """How one architecture differs on disk.
+    """How an architecture differs on disk.
 
     Attributes:
         renamed: Parts of names, as in memory and as on disk; the first that a name has is replaced.
@@ -25,23 +25,17 @@ class Rule:
     """
 
     renamed: tuple[tuple[str, str], ...] = ()
-    experts: tuple[str, str, str] | None = None
+    experts: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")
 
 
-AS_IN_MEMORY = Rule()
-_QWEN_EXPERTS = Rule(experts=("gate_proj", "up_proj", "down_proj"))
+USUAL = Rule()
 _QWEN_VISION = Rule(renamed=(("model.visual.", "visual."), ("model.language_model.", "model.")))
 RULES: Mapping[str, Rule] = {
-    "Qwen2Moe": _QWEN_EXPERTS,
-    "Qwen3Moe": _QWEN_EXPERTS,
-    "Olmoe": _QWEN_EXPERTS,
-    "DeepseekV3": _QWEN_EXPERTS,
-    "Glm4Moe": _QWEN_EXPERTS,
     "Mixtral": Rule(renamed=((".mlp.", ".block_sparse_moe."),), experts=("w1", "w3", "w2")),
     "Qwen2VL": _QWEN_VISION,
     "Qwen2_5_VL": _QWEN_VISION,
 }
-"""By family, the architecture's name without `For...`."""
+"""Of the families that have one of their own, the architecture's name without `For...`."""
 _FUSED = re.compile(r"(.*\.mlp\.experts\.)(gate_up_proj|down_proj)")
 _FLOAT32 = ".e_score_correction_bias"
 
@@ -57,7 +51,7 @@ class Slice:
 
 def rule_of(architecture: str) -> Rule:
     """The rule of a class such as `MixtralForCausalLM`."""
-    return RULES.get(architecture.partition("For")[0], AS_IN_MEMORY)
+    return RULES.get(architecture.partition("For")[0], USUAL)
 
 
 def stays_float32(name: str) -> bool:
@@ -75,21 +69,22 @@ def on_disk(name: str, shape: tuple[int, ...], rule: Rule) -> list[Slice]:
     Raises:
         CheckpointError: Fused experts have an impossible shape.
     """
-    fused = _FUSED.fullmatch(name) if rule.experts is not None else None
-    if fused is None or rule.experts is None:
-        return [Slice(_renamed(name, rule), shape)]
+    fused = _FUSED.fullmatch(name)
+    if fused is None:
+        return [Slice(renamed(name, rule), shape)]
     is_pair = fused[2] == "gate_up_proj"
     if len(shape) != 3 or (is_pair and shape[1] % 2):
         raise CheckpointError(f"{name} has the shape {shape}: these are not the experts of a model")
     gate, up, down = rule.experts
     count, rows, columns = shape
     names, rows = ((gate, up), rows // 2) if is_pair else ((down,), rows)
-    folder = _renamed(fused[1], rule)
+    folder = renamed(fused[1], rule)
     matrices = [f"{folder}{expert}.{each}.weight" for expert in range(count) for each in names]
     return [Slice(each, (rows, columns), number * rows * columns) for number, each in enumerate(matrices)]
 
 
-def _renamed(name: str, rule: Rule) -> str:
+def renamed(name: str, rule: Rule) -> str:
+    """The name on disk of what is neither split nor fused."""
     for old, new in rule.renamed:
         if old in name:
             return name.replace(old, new, 1)

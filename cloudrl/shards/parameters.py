@@ -12,6 +12,7 @@ from typing import Any
 
 from cloudrl.errors import CheckpointError
 from cloudrl.shards.architectures import VISION
+from cloudrl.shards.on_disk import Rule, renamed, rule_of
 
 Shape = tuple[int | None, ...]
 """None for a dimension that the config does not tell."""
@@ -45,24 +46,22 @@ class Experts:
     """What a layer with experts has in the place of its MLP.
 
     Attributes:
-        beside: The router and what all tokens pass, by name as in `Family.layer`.
-        names: Where an expert's gate, up and down lie, its number between the first two parts.
+        beside: The router and what all tokens pass, by name in memory as in `Family.layer`.
         width: The letter of an expert's inner size.
         dense_first: How many layers have an MLP in any case, where `first_k_dense_replace` does not say.
     """
 
     beside: Mapping[str, str]
-    names: tuple[str, str, str, str] = ("mlp.experts.", "gate_proj", "up_proj", "down_proj")
     width: str = "M"
     dense_first: int = 0
 
-    def of(self, sizes: Mapping[str, int | None]) -> Iterator[tuple[str, str]]:
+    def of(self, sizes: Mapping[str, int | None], rule: Rule) -> Iterator[tuple[str, str]]:
         """Name and dimensions of each of its parameters; as many as the config says."""
         yield from self.beside.items()
-        folder, gate, up, down = self.names
+        gate, up, down = rule.experts
         for number in range(sizes["E"] or 0):
             for name, letters in ((gate, f"{self.width} H"), (up, f"{self.width} H"), (down, f"H {self.width}")):
-                yield f"{folder}{number}.{name}.weight", letters
+                yield f"mlp.experts.{number}.{name}.weight", letters
 
     def are_in(self, layer: int, config: Mapping[str, Any]) -> bool:
         """Whether a layer has them (Qwen2-MoE, Qwen3-MoE: the first two lines; DeepseekV3, GLM4-MoE: the last)."""
@@ -144,12 +143,7 @@ FAMILIES: Mapping[str, Family] = {
         _ATTENTION | _NORMS | {"self_attn.q_norm.weight": "H", "self_attn.k_norm.weight": "K"}, optional=_BIASED,
         experts=Experts(_ROUTER, width="F"),
     ),
-    "Mixtral": Family(
-        _ATTENTION | _NORMS,
-        experts=Experts(
-            {"block_sparse_moe.gate.weight": "E H"}, ("block_sparse_moe.experts.", "w1", "w3", "w2"), width="F",
-        ),
-    ),
+    "Mixtral": Family(_ATTENTION | _NORMS, experts=Experts(_ROUTER, width="F")),
     "DeepseekV3": Family(
         _NORMS | {
             "self_attn.kv_a_proj_with_mqa.weight": "C H", "self_attn.kv_a_layernorm.weight": "L",
@@ -206,7 +200,7 @@ def check_parameters(architecture: str, config: Mapping[str, Any], shapes: Mappi
     shapes = {name: shape for name, shape in shapes.items() if not _predicts_further(name, family, text)}
     layers = _layers(family, text, shapes)
     seen = set()
-    for name, expected in _parameters(family, text, layers, _head(architecture, config, shapes)):
+    for name, expected in _parameters(family, text, layers, _head(architecture, config, shapes), rule_of(architecture)):
         found = shapes.get(name)
         if found is None:
             raise CheckpointError(f"no rank has {name}, and by config.json this {architecture} has one", hint=_HINT)
@@ -242,7 +236,7 @@ def _layers(family: Family, config: Mapping[str, Any], shapes: Mapping[str, Any]
 
 
 def _parameters(
-    family: Family, config: Mapping[str, Any], layers: int, head: Mapping[str, str]
+    family: Family, config: Mapping[str, Any], layers: int, head: Mapping[str, str], rule: Rule
 ) -> Iterator[tuple[str, Shape]]:
     sizes = _dimensions(family, config)
 
@@ -254,11 +248,11 @@ def _parameters(
         if bool(config.get(key.lstrip("!"), default)) is not key.startswith("!"):
             always |= names
     yield f"{family.prefix}embed_tokens.weight", shape("V H")
+    experts = family.experts if sizes["E"] != 0 else None
     for number in range(layers):
-        has_experts = family.experts is not None and family.experts.are_in(number, config)
-        block = family.experts.of(sizes) if family.experts is not None and has_experts else family.mlp.items()
+        block = experts.of(sizes, rule) if experts and experts.are_in(number, config) else family.mlp.items()
         for name, letters in chain(always.items(), block):
-            yield f"{family.prefix}layers.{number}.{name}", shape(letters)
+            yield renamed(f"{family.prefix}layers.{number}.{name}", rule), shape(letters)
     for name, letters in family.last.items():
         yield f"{family.prefix}{name}", shape(letters)
     for name, letters in head.items():

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from cloudrl.errors import CheckpointError
 from cloudrl.shards.dtypes import DType, result_type
 from cloudrl.shards.layout import part_range, shard_dim
-from cloudrl.shards.on_disk import AS_IN_MEMORY, Rule, Slice, on_disk, stays_float32
+from cloudrl.shards.on_disk import USUAL, Rule, Slice, on_disk, stays_float32
 from cloudrl.shards.shard import Shard
 from cloudrl.shards.tensors import View
 from cloudrl.shards.validate import same_bytes
@@ -97,7 +97,7 @@ def make_outputs(
     wanted: DType | None,
     *,
     names: Mapping[str, str] | None = None,
-    rule: Rule = AS_IN_MEMORY,
+    rule: Rule = USUAL,
     updates: Mapping[str, Update] = MappingProxyType({}),
 ) -> list[Output]:
     """Plan every tensor, in the order of `names`.

@@ -283,6 +283,20 @@ def test_a_model_that_sees_and_is_tied_below_its_top(model: Path, tmp_path: Path
     assert json.loads((tmp_path / "model" / "config.json").read_text())["tie_word_embeddings"] is True
 
 
+def test_a_model_that_sees_and_has_a_head_of_its_own(model: Path, tmp_path: Path) -> None:
+    """Its config says so wherever a release of transformers looks for it: 4.57 in text_config, 5 at the top."""
+    save_file(
+        {"model.norm.weight": numbers(8), HEAD: numbers(13, 8) + 1}, model / "model-00002-of-00002.safetensors", FORMAT
+    )
+    below = {"tie_word_embeddings": True, "dtype": "float32"}
+    of_class(model, architectures=["Qwen2VLForConditionalGeneration"], text_config=below)
+    latest(model).merge(tmp_path / "model")
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    assert HEAD in read_safetensors(tmp_path / "model")
+    assert config["tie_word_embeddings"] is False
+    assert config["text_config"] == {"tie_word_embeddings": False, "dtype": "bfloat16"}
+
+
 def test_the_layout_of_verl_0_8(model: Path, tmp_path: Path) -> None:
     role = model.parents[1]
     model.rename(role / "huggingface")

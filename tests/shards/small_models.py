@@ -54,14 +54,14 @@ MORE_SEES = {
 ROPE = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [1, 1, 2]}
 
 
-def small_model(family: str, head: str, tied: bool, without: Collection[str] = ()) -> Any:
-    """Without some of the keys of its config, the class of which has a default for each."""
+def small_model(family: str, head: str, tied: bool, without: Collection[str] = (), **changes: int) -> Any:
+    """Without some of the keys of its config, the class of which has a default for each, or with changes to it."""
     import torch
     import transformers
 
     torch.manual_seed(0)
     kind = getattr(transformers, family + head)
-    given = {key: value for key, value in (SMALL | MORE.get(family, {})).items() if key not in without}
+    given = {key: value for key, value in (SMALL | MORE.get(family, {})).items() if key not in without} | changes
     if family in VISION:
         text, vision = given | {"rope_parameters": ROPE, "tie_word_embeddings": tied}, SEES | MORE_SEES[family]
         config = kind.config_class(text_config=text, vision_config=vision, tie_word_embeddings=tied)

@@ -80,6 +80,16 @@ def test_a_config_without_the_size_of_a_head(family: str, tmp_path: Path) -> Non
     check_parameters(family + head, config, shapes)
 
 
+@pytest.mark.parametrize("family", ["Qwen2Moe", "Qwen3Moe"])
+def test_a_mixture_without_experts(family: str, tmp_path: Path) -> None:
+    """Each layer of it has an MLP (transformers 5.10, `Qwen3MoeDecoderLayer`)."""
+    small_model(family, "ForCausalLM", tied=False, num_experts=0, num_local_experts=0).save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    shapes = {name: shape for name, (_, shape, _) in read_safetensors(tmp_path).items()}
+    assert sum("mlp.gate_proj" in name for name in shapes) == 2
+    check_parameters(f"{family}ForCausalLM", config, shapes)
+
+
 @pytest.mark.parametrize("family", FAMILIES + WITHOUT_CRITIC + VISION)
 def test_transformers_loads_it(family: str, tmp_path: Path) -> None:
     import torch
