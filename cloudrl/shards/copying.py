@@ -23,7 +23,7 @@ from cloudrl.shards.torch_zip import damaged
 _REMOTE_PIECE_BYTES = 8 << 20  # of files on other machines: a request should carry some
 _REMOTE_THREADS = 8  # they mostly wait for answers
 _LOCAL_THREADS = min(4, max(2, os.cpu_count() or 2))
-_UPDATE_THREADS = 2  # each keeps one half of an adapter in memory
+_UPDATE_THREADS = 2  # each keeps parts of an adapter in memory
 _UPDATE_PIECE_BYTES = 1 << 20
 
 

@@ -1,7 +1,8 @@
 """Adds what an adapter has learned to the elements of a tensor, piece by piece: W + scale x (B @ A), in float32.
 
-A piece needs the rows of B that are its own, and A. B is kept whole while its tensor is worked on, as peft has the
-experts' interleaved; of A one expert's.
+A piece needs the rows of B that are its own, and A. Of A one expert's is in memory, of B a window: some of its rows, or
+those of some experts. peft has the experts of B interleaved, so a window of experts is cut out of all rows, and B is
+read once for each. With the 128 experts of Qwen3-30B-A3B and rank 32 that adds a fifth to what is read.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import os
 import sys
 import threading
 from collections import OrderedDict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from cloudrl.shards.dtypes import Caster, DType
 from cloudrl.shards.plan import Output, Update
@@ -23,39 +24,51 @@ if TYPE_CHECKING:
     Floats = npt.NDArray[np.float32]
 
 _READ_ELEMENTS = 1 << 18
+_WINDOW_ELEMENTS = 1 << 21
 _BLAS_THREADS = "OPENBLAS_NUM_THREADS"
+
+
+class Window(NamedTuple):
+    """A part of the second half of an adapter, by its first expert and the first row of each of its experts."""
+
+    update: Update
+    expert: int
+    row: int
 
 
 class Updates:
     """The halves of the adapters at work; threads share it.
 
     Args:
-        at_once: How many tensors are worked on at the same time.
+        at_once: How many windows are kept: one for each thread.
+        window_elements: The most that a window may have, unless a row of one expert has more.
     """
 
-    def __init__(self, at_once: int) -> None:
+    def __init__(self, at_once: int, window_elements: int = _WINDOW_ELEMENTS) -> None:
         _load_numpy()
-        self._at_once = at_once
+        self._at_once, self._most = at_once, window_elements
         self._lock = threading.Lock()
-        self._b: OrderedDict[Update, Floats] = OrderedDict()
+        self._windows: OrderedDict[Window, Floats] = OrderedDict()
         self._checked: set[tuple[int, str]] = set()
 
-    def second_half(self, update: Update) -> Floats:
-        """B as [rows, rank, experts].
+    def second_half(self, update: Update, expert: int, row: int) -> tuple[Window, Floats]:
+        """The window of B that has this row of this expert, as [experts, rows, rank].
 
         Raises:
             CheckpointError: It cannot be read, or is damaged.
         """
+        experts = max(1, self._most // (update.rows * update.rank))
+        rows = max(1, min(update.rows, self._most // update.rank))
+        window = Window(update, expert // experts * experts, row // rows * rows)
         with self._lock:
-            if update not in self._b:
+            if window not in self._windows:
                 self._check(update.a)
                 self._check(update.b)
-                while len(self._b) >= self._at_once:
-                    self._b.popitem(last=False)
-                whole = read_floats(update.b, 0, update.b.elements)
-                self._b[update] = whole.reshape(update.rows, update.rank, update.experts)
-            self._b.move_to_end(update)
-            return self._b[update]
+                while len(self._windows) >= self._at_once:
+                    self._windows.popitem(last=False)
+                self._windows[window] = _read_window(window, experts, rows)
+            self._windows.move_to_end(window)
+            return window, self._windows[window]
 
     def _check(self, half: Output) -> None:
         """The CRC-32 of its storages, each once."""
@@ -98,12 +111,13 @@ class Adder:
         """
         import numpy as np
 
-        b, columns = self._updates.second_half(update), update.columns
+        columns = update.columns
         row, end_row = first // columns, -(-(first + values.size) // columns)
         while row < end_row:
             expert, top = divmod(row, update.rows)
-            bottom = min(update.rows, top + end_row - row)
-            delta = np.ascontiguousarray(b[top:bottom, :, expert]) @ self._first_half(update, expert)
+            window, b = self._updates.second_half(update, expert, top)
+            bottom = min(window.row + b.shape[1], top + end_row - row)
+            delta = b[expert - window.expert, top - window.row : bottom - window.row] @ self._first_half(update, expert)
             delta *= np.float32(update.scale)
             start = row * columns
             skipped, stop = max(0, first - start), min(delta.size, first + values.size - start)
@@ -116,6 +130,23 @@ class Adder:
             self._a = read_floats(update.a, expert * each, each).reshape(update.rank, update.columns)
             self._key = (update, expert)
         return self._a
+
+
+def _read_window(window: Window, experts: int, rows: int) -> Floats:
+    """At most so many experts, and rows of each."""
+    import numpy as np
+
+    update, first = window.update, window.expert
+    last, end = min(first + experts, update.experts), min(window.row + rows, update.rows)
+    width = update.rank * update.experts
+    values = np.empty((last - first, end - window.row, update.rank), np.float32)
+    step = max(1, _READ_ELEMENTS // width)
+    for row in range(window.row, end, step):
+        count = min(step, end - row)
+        strip = read_floats(update.b, row * width, count * width).reshape(count, update.rank, update.experts)
+        at = row - window.row
+        values[:, at : at + count] = strip[:, :, first:last].transpose(2, 0, 1)
+    return values
 
 
 def read_floats(half: Output, first: int, count: int) -> Floats:

@@ -49,7 +49,7 @@ def test_any_piece_of_a_tensor(data: st.DataObject) -> None:
     assert (update.rows, update.columns, update.rank) == (rows, columns, rank)
     first = data.draw(st.integers(0, experts * rows * columns - 1))
     values = np.ones(data.draw(st.integers(1, experts * rows * columns - first)), "f4")
-    Adder(Updates(1)).add(update, first, values)
+    Adder(Updates(1, data.draw(st.integers(1, 130)))).add(update, first, values)
     expected = 1 + whole(a, b, experts, 0.5).ravel()[first : first + values.size]
     assert np.allclose(values, expected, rtol=1e-6, atol=1e-6)
 
@@ -70,14 +70,37 @@ def test_several_at_once() -> None:
         for _ in range(3)
     ]
     kept = Updates(2)
-    first = kept.second_half(updates[0])
-    kept.second_half(updates[1])
-    assert kept.second_half(updates[0]) is first
-    kept.second_half(updates[2])
-    assert kept.second_half(updates[0]) is first
-    kept.second_half(updates[1])
-    kept.second_half(updates[2])
-    assert kept.second_half(updates[0]) is not first
+
+    def half_of(number: int) -> object:
+        return kept.second_half(updates[number], 0, 0)[1]
+
+    first = half_of(0)
+    half_of(1)
+    assert half_of(0) is first
+    half_of(2)
+    assert half_of(0) is first
+    half_of(1)
+    half_of(2)
+    assert half_of(0) is not first
+
+
+@pytest.mark.parametrize(
+    ("experts", "rows", "most", "shapes"),
+    [
+        (5, 4, 4 * 2 * 2, [(2, 4, 2), (2, 4, 2), (1, 4, 2)]),  # as many experts as there is room for
+        (2, 5, 2 * 2, [(1, 2, 2), (1, 2, 2), (1, 1, 2)] * 2),  # no room for one: some of its rows
+        (1, 5, 1, [(1, 1, 2)] * 5),
+        (3, 4, 1000, [(3, 4, 2)]),
+    ],
+)
+def test_no_more_of_it_than_a_window_is_in_memory(
+    experts: int, rows: int, most: int, shapes: list[tuple[int, int, int]]
+) -> None:
+    update = Update(half(np.zeros((experts * 2, 3)), 1), half(np.zeros((rows, 2 * experts)), 2), experts, 1.0)
+    kept = Updates(1, most)
+    seen = [kept.second_half(update, expert, row) for expert in range(experts) for row in range(rows)]
+    windows = {window: values.shape for window, values in seen}
+    assert list(windows.values()) == shapes
 
 
 @pytest.mark.parametrize("damaged", ["a", "b"])
