@@ -24,7 +24,7 @@ _PANEL_WIDTH = 38
 _PANEL_HEIGHTS = (5, 12)
 _LOG_LINES = 3
 _MEAN_STEPS = 5
-_BAR, _SHOWN_SHARE = 24, 0.01
+_BAR, _SHOWN_SHARE, _SHOWN_S = 24, 0.01, 0.05
 _WIDE = 120
 _SILENT_S = 15.0
 _MORE = ("response_length/mean", "actor/entropy", "actor/grad_norm", "perf/throughput")
@@ -122,7 +122,7 @@ def _time(steps: Sequence[Step], width: int) -> list[Text]:
     whole = sum(parts.values())
     names, bar = Text("a step: "), Text()
     for number, (part, seconds) in enumerate(parts.items()):
-        if seconds >= _SHOWN_SHARE * whole:
+        if seconds >= max(_SHOWN_S, _SHOWN_SHARE * whole):
             style = _COLOURS[number % len(_COLOURS)] if part != OTHER else "dim"
             names.append(f"{visible(part, keep='')} {seconds:.1f} s  ", style)
             bar.append("█" * round(_BAR * seconds / whole), style)
@@ -142,7 +142,8 @@ def _nodes(nodes: Sequence[NodeReport], max_rows: int, *, is_wide: bool) -> list
     head.stylize("bold")
     for line, node in zip(lines, shown, strict=True):
         line.rstrip()
-        line.append(f"  {visible(_trouble(node), keep='')}", STYLES.get(node.phase.value, "yellow"))
+        if trouble := _trouble(node):
+            line.append(f"  {visible(trouble, keep='')}", STYLES.get(node.phase.value, "yellow"))
     return [head, *lines, *([Text(f"and {len(nodes) - max_rows} more nodes")] if len(nodes) > max_rows else [])]
 
 
