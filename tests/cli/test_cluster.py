@@ -81,7 +81,7 @@ def test_status_names_the_cause_of_a_job_that_has_failed(run: Run, lab: FakeLoca
 def test_the_cause_in_what_a_cluster_that_is_down_has_kept(run: Run, lab: FakeLocal) -> None:
     run("down", "lab").ended(0)
     keep(lab.state.checkpoints, load("raises"))
-    for words in (["--cluster", "lab"], [], ["ray://lab/raises-1795426657"]):
+    for words in (["--cluster", "lab"], [], ["ray://lab/raises-1795431896"]):
         assert "ValueError: rank 1 has no more" in run("why", *words).out
     assert "nothing of job 'other' is kept" in run("why", "ray://lab/other").err
 

@@ -40,7 +40,13 @@ def find_cause(evidence: Evidence) -> Cause | None:
 def _first(leads: Sequence[Suspect]) -> Suspect | None:
     moment = min(map(_at, leads), default=math.inf) + _SAME_MOMENT_MS
     same = [each for each in leads if _at(each) <= moment]
-    return min(same, key=lambda each: (not each.crashed, _at(each), -each.depth), default=None)
+    return min(same, key=_order, default=None)
+
+
+def _order(suspect: Suspect) -> tuple[bool, float, int, int, str]:
+    """What comes first within a second; by rank and process where nothing else tells them apart."""
+    rank = -1 if suspect.rank is None else suspect.rank
+    return not suspect.crashed, _at(suspect), -suspect.depth, rank, suspect.process
 
 
 def _not_survived(leads: Sequence[Suspect], driver: Suspect) -> list[Suspect]:

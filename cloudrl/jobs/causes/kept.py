@@ -8,6 +8,7 @@ from typing import Any
 from cloudrl.errors import InputError
 from cloudrl.jobs.archive import Archive, LogFile
 from cloudrl.jobs.causes.evidence import LOST, Evidence, LogTail
+from cloudrl.jobs.causes.gather import ranks_of
 from cloudrl.protocol.ray_state import KINDS, RayState
 from cloudrl.saves.archive import driver_log, state_file
 
@@ -27,7 +28,8 @@ def kept_evidence(archive: Archive, job: str) -> Evidence:
     newest = max(files, key=lambda each: each.modified_at)
     session = archive.of(newest.run, session=newest.session)
     logs = tuple(_tail(archive, each) for each in session if each.path == driver_log(job) or _is_wanted(each, state))
-    return Evidence(state or LOST, dict(_ranks(state or LOST, session)), logs)
+    ranks = {**ranks_of((state or LOST).nodes, {}), **dict(_ranks(state or LOST, session))}
+    return Evidence(state or LOST, ranks, logs)
 
 
 def _state(archive: Archive, job: str) -> RayState | None:
@@ -72,9 +74,8 @@ def _tail(archive: Archive, file: LogFile) -> LogTail:
 
 
 def _ranks(state: RayState, files: tuple[LogFile, ...]) -> Iterator[tuple[str, int]]:
-    """Ids of nodes and their ranks: a worker's log lies below the rank of its node, and the head is rank 0."""
+    """Ids of nodes and their ranks: a worker's log lies below the rank of its node."""
     by_worker = {each.path.removeprefix(_WORKER).partition("-")[0]: each.rank for each in files}
     for row in (*state.tasks, *state.workers):
         if row.get("node_id") and (rank := by_worker.get(row.get("worker_id"))) is not None:
             yield row["node_id"], rank
-    yield from ((node["node_id"], 0) for node in state.nodes if node.get("is_head_node"))

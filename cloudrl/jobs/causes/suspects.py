@@ -126,11 +126,11 @@ def _crash(evidence: Evidence, worker: Row, actor: Row | None) -> Suspect:
     reason, own = recognise(detail), recognise("\n".join(end))
     if reason is not None and reason.follows is None:  # as of Ray's own monitor of memory
         own = None
+    trace = innermost(detail)  # it has one where the actor's own start raised
+    first = next(filter(str.strip, detail.partition(_GUESSES)[0].splitlines()), "no reason given")
     return Suspect(
-        error=line_of(own, end)
-        if own
-        else next(filter(str.strip, detail.partition(_GUESSES)[0].splitlines()), "no reason given"),
-        lines=(*end[-MOST_LINES:], *detail.splitlines()),
+        error=line_of(own, end) if own else trace.error or first,
+        lines=(*end, *trace.lines)[-MOST_LINES:],
         at_ms=_ms(worker.get("end_time_ms")),
         rank=rank,
         process=process_name(actor, "worker", pid),
