@@ -65,11 +65,9 @@ def test_the_order_of_rows_changes_nothing(name: str):
     assert find_cause(replace(held, state=replace(held.state, **turned))) == find_cause(held)
 
 
-@pytest.mark.parametrize("name", [name for name in CAUSES if places(name)])
+@pytest.mark.parametrize("name", [name for name, row in CAUSES.items() if places(name) and row[0] is not None])
 def test_the_process_of_the_rank_that_was_to_blame(name: str):
     """The jobs of two ranks print which process each is; rank 1 was made to fail, whatever node it was on."""
-    if CAUSES[name][0] is None:
-        pytest.skip("no rank is to blame")
     held = load(name)
     found, blame = find_cause(held), places(name)
     assert (found.process, found.rank) == (f"Rank (pid {blame['pid']})", held.ranks[blame["node"]])
