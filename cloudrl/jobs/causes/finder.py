@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from cloudrl.jobs.causes.cause import Cause, Sighting
 from cloudrl.jobs.causes.evidence import Evidence
-from cloudrl.jobs.causes.log_suspects import seen_by_driver, suspect_of_driver, suspects_of_logs
+from cloudrl.jobs.causes.log_suspects import DRIVER, seen_by_driver, suspect_of_driver, suspects_of_logs
 from cloudrl.jobs.causes.suspects import Suspect, process_name, suspects_of_state
 
 _SAME_MOMENT_MS = 1000
@@ -34,7 +34,7 @@ def find_cause(evidence: Evidence) -> Cause | None:
     if driver is not None and driver.follows is None:
         leads = _not_survived([*leads, driver], driver)
     chosen = _first(leads) or _awaited(evidence, [*found, *filter(None, [driver])]) or seen_by_driver(evidence)
-    return None if chosen is None else _cause(chosen, found)
+    return None if chosen is None else _cause(_placed(chosen, driver, found), found)
 
 
 def _first(leads: Sequence[Suspect]) -> Suspect | None:
@@ -53,6 +53,16 @@ def _not_survived(leads: Sequence[Suspect], driver: Suspect) -> list[Suspect]:
     """Without what went wrong long before the failure that ended the job."""
     last = min(_at(each) for each in leads if each.error == driver.error)
     return [each for each in leads if not _at(each) < last - _SURVIVED_MS]
+
+
+def _placed(chosen: Suspect, driver: Suspect | None, found: Sequence[Suspect]) -> Suspect:
+    """In the process in which the driver says that its own error was raised, where Ray has no failure of that one.
+
+    A process that ends at once takes along what Ray has not heard yet; what Ray has is the task that passed it on.
+    """
+    if driver is None or driver.error != chosen.error or driver.process in {DRIVER, *(each.process for each in found)}:
+        return chosen
+    return replace(chosen, rank=driver.rank, process=driver.process)
 
 
 def _awaited(evidence: Evidence, found: Sequence[Suspect]) -> Suspect | None:

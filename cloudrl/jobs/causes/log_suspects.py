@@ -9,6 +9,7 @@ from cloudrl.jobs.causes.times import stamped_ms
 from cloudrl.jobs.causes.tracebacks import error_of, innermost, last_failure
 from cloudrl.verl.metrics import plain, without_ansi
 
+DRIVER = "driver"
 _PRINTED_BY = re.compile(r"\s*\((?P<name>[\w.:<>-]+) pid=(?P<pid>\d{1,10})(?:, ip=(?P<ip>[\w.:]+))?\)")
 """How Ray marks a line of a worker in the driver's log."""
 
@@ -44,7 +45,7 @@ def _of_driver(text: str, evidence: Evidence, rank: int | None) -> Suspect | Non
     if trace.pid or trace.actor_id:
         return raised(evidence, trace, {}, "task", at_ms=evidence.ended_ms)
     error = trace.error or line_of(signature, trace.lines)
-    return Suspect(error, trace.lines[-MOST_LINES:], evidence.ended_ms, rank, "driver", signature=signature)
+    return Suspect(error, trace.lines[-MOST_LINES:], evidence.ended_ms, rank, DRIVER, signature=signature)
 
 
 def _first_in(evidence: Evidence, log: LogTail) -> Suspect | None:
@@ -78,5 +79,5 @@ def _place(evidence: Evidence, log: LogTail, line: str) -> tuple[int | None, str
         return log.rank, f"worker (pid {log.pid})"
     by = _PRINTED_BY.match(without_ansi(line)) if log.is_driver else None
     if by is None:
-        return log.rank, "driver" if log.is_driver else log.name.partition(".")[0]
+        return log.rank, DRIVER if log.is_driver else log.name.partition(".")[0]
     return evidence.rank_of_process(by["ip"], int(by["pid"])), f"{by['name']} (pid {by['pid']})"

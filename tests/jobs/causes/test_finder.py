@@ -68,6 +68,15 @@ def test_the_innermost_of_tasks_that_called_each_other():
     assert found.elsewhere == (), "a repetition of the same error is no other sighting"
 
 
+def test_a_task_that_ray_never_heard_of_is_placed_by_the_driver():
+    """Its process ended at once, and of the one that waited for it Ray keeps the last part of a long message."""
+    passed_on = "User exception:\nain()\n" + BOOM.partition("last):\n")[2]
+    log = ["ray::Runner.run() (pid=7, ip=10.0.0.1)", "ray::Rank.train() (pid=9, ip=10.0.0.2)"]
+    driver = LogTail("job-driver-j.log", 0, ("Traceback (most recent call last):", *log, *passed_on.splitlines()[2:]))
+    found = find([driver, LogTail("worker-w-01-9.err", 0, ())], tasks=[task("Runner.run", 5000, passed_on)])
+    assert (found.error, found.process, found.rank) == ("ValueError: boom", "Rank.train (pid 9)", 0)
+
+
 def test_what_comes_after_the_drivers_end_is_no_cause():
     assert find(tasks=[task("a", 5000)], job={"end_time": 4000}) is None
 
