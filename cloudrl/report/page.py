@@ -121,7 +121,10 @@ def _clock(at: float | None) -> str:
 
 
 def _table(table: Table) -> dict[str, Any]:
-    return {"title": table.title, "columns": table.columns, "rows": table.rows}
+    """Without columns in which nothing stands."""
+    kept = [place for place in range(len(table.columns)) if any(row[place] for row in table.rows)]
+    columns, *rows = ([row[place] for place in kept] for row in (table.columns, *table.rows))
+    return {"title": table.title, "columns": columns, "rows": rows}
 
 
 @cache

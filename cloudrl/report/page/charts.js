@@ -68,6 +68,9 @@ const yAxis = (log) => axisStyle({
   ...(log ? { filter: (_, ticks) => ticks.map((tick) => (Number.isInteger(Math.log10(tick)) || ticks.length < 12 ? tick : null)) } : {}),
 });
 
+// Of a metric that never changes, such as 0: uPlot would give 0 to 100.
+const yRange = (_, low, high) => uPlot.rangeNum(low, low === high ? low + (Math.abs(low) || 1) : high, 0.1, true);
+
 // A card with a heading, a plot and a legend that follows the cursor. `build` gives uPlot's options, data and legend,
 // or null where there is nothing to draw.
 class Card {
@@ -186,7 +189,7 @@ const curves = (runs, keys, band, settings) => {
     data, entries,
     options: {
       series, bands, axes: [xAxis(settings.byTime), yAxis(log)],
-      scales: { x: { time: false }, y: log ? { distr: 3 } : {} },
+      scales: { x: { time: false }, y: log ? { distr: 3 } : { range: yRange } },
     },
   };
 };
