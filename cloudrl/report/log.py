@@ -3,7 +3,6 @@
 from collections import deque
 from collections.abc import Iterable, Mapping
 
-from cloudrl.jobs.history import joined
 from cloudrl.transport.log_stream import split_lines
 from cloudrl.verl.metrics import Step, parse_step, parse_total_steps
 from cloudrl.verl.printed_config import ConfigReader
@@ -13,24 +12,14 @@ _LAST_LINES = 1000
 
 
 class LogReading:
-    """One log; `offset` is how many bytes of it were taken.
+    """One log: its steps in order, and `offset`, how many bytes of it were taken."""
 
-    Args:
-        earlier: the steps of the attempts before.
-    """
-
-    def __init__(self, earlier: tuple[Step, ...] = ()) -> None:
+    def __init__(self) -> None:
         self.offset = 0
         self.total_steps: int | None = None
         self.last_lines: deque[str] = deque(maxlen=_LAST_LINES)
-        self._config = ConfigReader()
-        self._earlier, self._steps = earlier, list[Step]()
-        self._tail = b""
-
-    @property
-    def steps(self) -> tuple[Step, ...]:
-        """All of the run so far."""
-        return joined([self._earlier, self._steps])
+        self.steps: list[Step] = []
+        self._config, self._tail = ConfigReader(), b""
 
     @property
     def config(self) -> Mapping[str, str] | None:
@@ -40,7 +29,7 @@ class LogReading:
     @property
     def is_finished(self) -> bool:
         """Whether the last step of the run was trained."""
-        return bool(self._steps) and self.total_steps is not None and self._steps[-1].step >= self.total_steps
+        return bool(self.steps) and self.total_steps is not None and self.steps[-1].step >= self.total_steps
 
     def add(self, content: bytes, *, is_last: bool = False) -> None:
         """Take the next bytes; the line that they end in is read once it is whole.
@@ -61,7 +50,7 @@ class LogReading:
             self.last_lines.append(line)
             step = parse_step(line)
             if step is not None:
-                self._steps.append(step)
+                self.steps.append(step)
             else:
                 self._config.read(line)
                 self.total_steps = parse_total_steps(line) or self.total_steps

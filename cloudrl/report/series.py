@@ -2,14 +2,13 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
 
 from cloudrl.verl.metrics import Step
+from cloudrl.verl.timing import mean_parts, step_parts
 
-TIME = "timing_s/"
-STEP_S = f"{TIME}step"
 _DIGITS = 5
 
 
@@ -65,19 +64,6 @@ def elapsed_seconds(steps: Sequence[Step]) -> list[float]:
     return list(accumulate(step.step_s or 0.0 for step in steps))
 
 
-def step_parts(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Seconds of each part of a step; `other` is what no part accounts for, `testing` comes after the step.
-
-    Keys below a part (`timing_s/agent_loop/...`) are details of it.
-    """
-    names = [key[len(TIME) :] for key in metrics if key.startswith(TIME)]
-    parts = {name: _seconds(metrics, TIME + name) for name in names if "/" not in name and name != "step"}
-    testing = parts.pop("testing", None)
-    if STEP_S in metrics:
-        parts["other"] = max(0.0, _seconds(metrics, STEP_S) - sum(parts.values()))
-    return {**parts, **({} if testing is None else {"testing": testing})}
-
-
 def run_series(steps: Sequence[Step], runs: int, top: frozenset[str]) -> dict[str, Any]:
     """What the page draws of one run: numbers of `steps`, `elapsed`, and `series`, in which `i` are places in `steps`.
 
@@ -131,21 +117,14 @@ def not_finite(steps: Sequence[Step]) -> dict[str, int]:
 
 def _time_bars(steps: Sequence[Step]) -> dict[str, Any]:
     """Mean seconds of each part, over as many steps as one bar stands for."""
-    timed = [(step.step, parts) for step in steps if (parts := step_parts(step.metrics))]
+    timed = [(step.step, parts) for step in steps if (parts := step_parts(step))]
     per_bar = max(1, math.ceil(len(timed) / _BARS))
     bars = [timed[start : start + per_bar] for start in range(0, len(timed), per_bar)]
-    totals: dict[str, float] = defaultdict(float)
-    for _, parts in timed:
-        for name, seconds in parts.items():
-            totals[name] += seconds
-    last = ("other", "testing")
-    names = sorted(totals, key=lambda name: (last.index(name) + 1 if name in last else 0, -totals[name]))
-    mean = {name: [_short(sum(parts.get(name, 0.0) for _, parts in bar) / len(bar)) for bar in bars] for name in names}
-    return {"steps": [bar[-1][0] for bar in bars], "per_bar": per_bar, "parts": mean}
-
-
-def _seconds(metrics: Mapping[str, float], key: str) -> float:
-    return max(0.0, finite(metrics.get(key)) or 0.0)
+    means = {
+        name: [_short(sum(parts.get(name, 0.0) for _, parts in bar) / len(bar)) for bar in bars]
+        for name in mean_parts(steps)
+    }
+    return {"steps": [bar[-1][0] for bar in bars], "per_bar": per_bar, "parts": means}
 
 
 def _short(value: float) -> float:

@@ -1,12 +1,12 @@
 """Where a report comes from: a cluster that answers, what is kept of one that is gone, or a log on this machine."""
 
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from cloudrl.checkpoints.sources import ClusterSource, LocalSource
 from cloudrl.errors import CloudrlError, ConnectionFailed, InputError
@@ -14,7 +14,8 @@ from cloudrl.jobs import JobHandle
 from cloudrl.jobs.archive import Archive, FolderArchive
 from cloudrl.jobs.causes import Cause, Evidence, LogTail, find_cause
 from cloudrl.jobs.causes.kept import kept_evidence, newest_kept_job
-from cloudrl.jobs.history import earlier_steps, find_attempts, joined, read_steps
+from cloudrl.jobs.cluster_archive import ask_cluster
+from cloudrl.jobs.history import earlier_steps, find_attempts, joined
 from cloudrl.jobs.redaction import MASK, is_secret_override, redact, redact_command, secret_values
 from cloudrl.providers.model import Status
 from cloudrl.providers.registry import locate, provider
@@ -26,6 +27,7 @@ from cloudrl.saves.inventory import Checkpoint
 from cloudrl.sdk.samples import NodeFiles, Samples, read_here
 from cloudrl.spec.hydra import parse_overrides
 from cloudrl.transport.ray_job import JobStatus, RayJob
+from cloudrl.verl.metrics import Step
 
 _PIECE_BYTES = 4 << 20
 
@@ -83,23 +85,21 @@ class KeptSource:
     def _report(self) -> RunReport:
         archive = Archive(FolderArchive(self._folder))
         id_ = self._job or newest_kept_job(archive)
-        evidence = kept_evidence(archive, id_)
-        job = _kept_job(archive, id_)
-        attempts = list(_kept_attempts(archive, job))
-        reading = LogReading(joined(read_steps(_kept_log(archive, each.submission_id)) for each in attempts))
-        reading.read(_kept_log(archive, id_))
+        evidence, kept = kept_evidence(archive, id_), _kept_job(archive, id_)
+        job, reading = kept.job, kept.reading
+        attempts = list(_kept_attempts(archive, kept.run, until=id_))
         config = _masked(reading.config or _overrides(job.entrypoint))
-        name = job.metadata.get("job_name") or config.get("trainer.experiment_name") or id_
+        name, checkpoint_dir = kept.run
+        name = name or id_
         has_failed = job.status in (JobStatus.FAILED, JobStatus.UNKNOWN) and not reading.is_finished
         made = _of_log(
             reading, Samples(self._read_sample), config, name=name, job=f"{id_} in {self._folder}",
-            cause=find_cause(evidence) if has_failed else None,
+            earlier=[each.reading.steps for each in attempts], cause=find_cause(evidence) if has_failed else None,
         )  # fmt: skip
         tables = _Tables()
-        tables.add("attempts", lambda: attempts_table([*attempts, job], None))
+        tables.add("attempts", lambda: attempts_table([*(each.job for each in attempts), job], None))
         tables.add("nodes", lambda: kept_nodes_table(evidence))
-        checkpoint_dir = job.metadata.get("cloudrl_checkpoints") or config.get("trainer.default_local_dir", name)
-        tables.add("checkpoints", lambda: checkpoints_table(self._checkpoints(Path(checkpoint_dir).name)))
+        tables.add("checkpoints", lambda: checkpoints_table(self._checkpoints(Path(checkpoint_dir or name).name)))
         lost = ["Ray's records went with its head: how the job ended is not known"] if not evidence.state.job else []
         gone = "read from what the cluster has kept; its cost and the use of its nodes are not kept"
         return replace(
@@ -119,8 +119,9 @@ class JobSource:
     """A job of a cluster that answers."""
 
     def __init__(self, job: JobHandle) -> None:
-        self._job = job
-        self._reading = LogReading(earlier_steps(job))
+        self._job, self._reading = job, LogReading()
+        self._lost = _lost_attempts(job)
+        self._earlier = [*(each.reading.steps for each in self._lost), earlier_steps(job)]
         self._samples = Samples(read_here if job.connection.nodes_are_here else NodeFiles(job))
         self._cause: Cause | None = None
 
@@ -132,9 +133,10 @@ class JobSource:
             self._cause = self._job.cause()
         config = _masked(self._reading.config or _overrides(job.entrypoint), job)
         made = _of_log(
-            self._reading, self._samples, config, name=self._job.name, job=self._job.url, cause=self._cause
+            self._reading, self._samples, config, name=self._job.name, job=self._job.url, cause=self._cause,
+            earlier=self._earlier,
         )  # fmt: skip
-        tables = _tables(self._job)
+        tables = _tables(self._job, [each.job for each in self._lost])
         return replace(
             made, status=str(job.status), total_steps=made.total_steps or self._job.total_steps,
             tables=tuple(tables.made), notes=(*made.notes, *tables.notes),
@@ -149,10 +151,17 @@ class JobSource:
 
 
 def _of_log(
-    reading: LogReading, samples: Samples, config: Mapping[str, str], *, name: str, job: str, cause: Cause | None
+    reading: LogReading,
+    samples: Samples,
+    config: Mapping[str, str],
+    *,
+    name: str,
+    job: str,
+    cause: Cause | None,
+    earlier: Sequence[Sequence[Step]] = (),
 ) -> RunReport:
-    """What the log says."""
-    steps = reading.steps
+    """What the log says, and the steps of earlier attempts."""
+    steps = joined([*earlier, reading.steps])
     found, notes = samples.of(config, steps)
     bad = [f"{key} was no finite number at step {step}" for key, step in not_finite(steps).items()]
     return RunReport(
@@ -194,8 +203,8 @@ class _Tables:
             self.made += [table] if table.rows else []
 
 
-def _tables(job: JobHandle) -> _Tables:
-    """What is known around a job of a cluster that answers."""
+def _tables(job: JobHandle, lost: Sequence[RayJob]) -> _Tables:
+    """What is known around a job of a cluster that answers, with the attempts that its Ray does not know any more."""
     tables, status = _Tables(), list[Status]()
 
     def cost() -> Table:
@@ -206,7 +215,8 @@ def _tables(job: JobHandle) -> _Tables:
     if job.connection.cluster_id is not None:
         tables.add("cost", cost)
     tables.add(
-        "attempts", lambda: attempts_table([each.status() for each in find_attempts(job)], next(iter(status), None))
+        "attempts",
+        lambda: attempts_table([*lost, *(each.status() for each in find_attempts(job))], next(iter(status), None)),
     )
     if (agent := job.connection.agent()) is not None:
         tables.add("nodes", lambda: nodes_table(agent.status().nodes))
@@ -224,27 +234,66 @@ def _checkpoints(job: JobHandle) -> list[Checkpoint]:
     ]
 
 
-def _kept_log(archive: Archive, job: str) -> Iterator[str]:
-    log = archive.driver_log(job)
-    return archive.lines(log) if log is not None else iter(())
+class _KeptJob(NamedTuple):
+    """A job in an archive, with its log."""
+
+    job: RayJob
+    reading: LogReading
+
+    @property
+    def run(self) -> tuple[str | None, str | None]:
+        """What it has trained, by name and folder; its log has both where Ray's records are lost."""
+        return _run_of(self.job, self.reading.config or {})
 
 
-def _kept_job(archive: Archive, job: str) -> RayJob:
-    """What Ray said of it when it had ended; of unknown status where that is not kept."""
-    state = archive.state(job)
+def _run_of(job: RayJob, config: Mapping[str, str]) -> tuple[str | None, str | None]:
+    names = {"job_name": "trainer.experiment_name", "cloudrl_checkpoints": "trainer.default_local_dir"}
+    name, folder = (job.metadata.get(said) or config.get(key) for said, key in names.items())
+    return name, folder
+
+
+def _kept_job(archive: Archive, id_: str) -> _KeptJob:
+    reading, log = LogReading(), archive.driver_log(id_)
+    reading.read(archive.lines(log) if log is not None else ())
+    return _KeptJob(_record(archive, id_), reading)
+
+
+def _record(archive: Archive, id_: str) -> RayJob:
+    """What Ray said of a job when it had ended; of unknown status where that is not kept."""
+    state = archive.state(id_)
     try:
-        return replace(RayJob.read(state.job if state is not None else {}), submission_id=job)
+        return replace(RayJob.read(state.job if state is not None else {}), submission_id=id_)
     except (TypeError, AttributeError):  # no record of Ray's
-        return RayJob(job, JobStatus.UNKNOWN)
+        return RayJob(id_, JobStatus.UNKNOWN)
 
 
-def _kept_attempts(archive: Archive, job: RayJob) -> Iterator[RayJob]:
-    """The jobs that have trained the run before this one, the first one first."""
-    keys = ("job_name", "cloudrl_checkpoints")
-    wanted = tuple(job.metadata.get(key) for key in keys)
-    for each in archive.jobs:
-        if each == job.submission_id or None in wanted:
+def _kept_attempts(
+    archive: Archive, run: tuple[str | None, str | None], *, until: str, known: Container[str] = ()
+) -> Iterator[_KeptJob]:
+    """The jobs that have trained a run before that one, the first one first, but for those that are known."""
+    for id_ in archive.jobs:
+        if id_ == until or None in run:
             return
-        found = _kept_job(archive, each)
-        if tuple(found.metadata.get(key) for key in keys) == wanted:
-            yield found
+        if id_ in known:
+            continue
+        record = _record(archive, id_)
+        if record.metadata and _run_of(record, {}) != run:
+            continue  # and its log need not be read
+        kept = _kept_job(archive, id_)
+        if kept.run == run:
+            yield kept
+
+
+def _lost_attempts(job: JobHandle) -> list[_KeptJob]:
+    """The attempts before a job that an earlier Ray of its cluster had, as far as its nodes have kept them."""
+    agent = job.connection.agent()
+    if agent is None:
+        return []
+    with suppress(CloudrlError):
+        status = agent.status()
+        ranks = [node.rank for node in status.nodes]
+        here = FolderArchive(Path(status.checkpoint_dir)) if job.connection.nodes_are_here else None
+        archive = Archive(here or ask_cluster(job.connection.name, agent, ranks))
+        known = {each.submission_id for each in find_attempts(job)}
+        return list(_kept_attempts(archive, (job.name, job.checkpoint_dir), until=job.submission_id, known=known))
+    return []

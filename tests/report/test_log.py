@@ -3,7 +3,6 @@
 import pytest
 
 from cloudrl.report.log import LogReading
-from cloudrl.verl.metrics import Step
 
 LOG = (
     "Total training steps: 3\n"
@@ -26,9 +25,3 @@ def test_any_pieces_give_the_same(size: int):
     assert reading.config == {"actor_rollout_ref.nccl_timeout": "600", "trainer.project_name": "é"}
     assert (reading.offset, reading.total_steps, reading.is_finished) == (len(LOG), 3, True)
     assert reading.last_lines[-1].startswith("step:3")
-
-
-def test_attempts_before_it_are_joined():
-    reading = LogReading((Step(1, {"timing_s/step": 9.0}), Step(7, {"timing_s/step": 9.0})))
-    reading.add(LOG, is_last=True)
-    assert [step.step for step in reading.steps] == [1, 2, 3]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from make_report import make_steps
 
-from cloudrl.report.series import elapsed_seconds, not_finite, panels, run_series, step_parts, thinned
+from cloudrl.report.series import elapsed_seconds, not_finite, panels, run_series, thinned
 from cloudrl.verl.metrics import Step
 
 NAN = math.nan
@@ -20,10 +20,12 @@ def test_time_goes_on_while_it_validates():
     assert elapsed_seconds(steps) == [0.0, 2.0, 9.0]
 
 
-def test_the_parts_of_a_step_are_its_time_and_its_validation():
-    timers = {"step": 10.0, "gen": 4.0, "save_checkpoint": 2.0, "testing": 5.0, "agent_loop/slowest": 3.0, "adv": NAN}
-    parts = step_parts({f"timing_s/{name}": seconds for name, seconds in timers.items()})
-    assert parts == {"gen": 4.0, "save_checkpoint": 2.0, "adv": 0.0, "other": 4.0, "testing": 5.0}
+def test_time_by_part_has_the_longest_first_and_the_rest_last():
+    timers = {"step": 10.0, "gen": 4.0, "update_actor": 5.0}
+    time = run_series([Step(1, {f"timing_s/{name}": seconds for name, seconds in timers.items()})], 1, frozenset())[
+        "time"
+    ]
+    assert time == {"steps": [1], "per_bar": 1, "parts": {"update": [5], "rollout": [4], "other": [1]}}
 
 
 @given(st.lists(st.floats(allow_nan=False), min_size=1, max_size=500), st.integers(2, 100))

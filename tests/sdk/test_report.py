@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 from fake_cluster import FakeCluster
 from fake_local import FakeLocal
+from kept_logs import keep as keep_piece
 from recordings import keep, load
 from small_step import write_step
 
@@ -19,7 +19,7 @@ from cloudrl.jobs import find_job
 from cloudrl.protocol.ray_state import RayState
 from cloudrl.protocol.wire import to_json
 from cloudrl.report import RunReport
-from cloudrl.saves.archive import FOLDER, Piece, driver_log, state_file
+from cloudrl.saves.archive import driver_log, state_file
 from cloudrl.sdk.callbacks import Update
 from cloudrl.sdk.report import ReportSource, report
 from cloudrl.sdk.report_sources import JobSource
@@ -29,14 +29,29 @@ pytestmark = pytest.mark.io
 HEAD = "f4a49f9ed5b5d6f210.0.0.1"
 
 
-def log(*steps: int, reward: float = 0.5, total: int = 9, folder: str = "/c/run", lr: str = "1e-06") -> bytes:
+def log(
+    *steps: int, reward: float = 0.5, total: int = 9, folder: str = "/c/run", name: str = "run", lr: str = "1e-06"
+) -> bytes:
     """A driver's log with validations in `folder`."""
     config = {
         "actor_rollout_ref": {"lr": lr, "api_key": "sk-0123456789"},
-        "trainer": {"experiment_name": "run", "validation_data_dir": f"{folder}/validation"},
+        "trainer": {
+            "experiment_name": name,
+            "default_local_dir": folder,
+            "validation_data_dir": f"{folder}/validation",
+        },
     }
     lines = [f"step:{step} - critic/score/mean:{reward} - timing_s/step:2.0 - val-core/a:0.5" for step in steps]
     return "\n".join([f"Total training steps: {total}", repr(config), *lines, ""]).encode()
+
+
+def keep_job(folder: Path, job: str, content: bytes, at: int, state: RayState | None = None, *, run: str = "r") -> None:
+    """Leave a job in the archive below a folder, as if it was written to at this time."""
+    files = {driver_log(job): content}
+    if state is not None:
+        files[state_file(job)] = json.dumps(to_json(state)).encode()
+    for path, each in files.items():
+        keep_piece(folder, path, each, run=run, at=at)
 
 
 def write_samples(folder: Path, *steps: int) -> None:
@@ -71,6 +86,20 @@ class TestAClusterThatAnswers:
         assert [row[:2] for row in table(run, "Attempts")] == [("run-1", "FAILED"), ("run-2", "RUNNING")]
         assert [row[:2] for row in table(run, "Nodes")] == [("0", "10.0.0.1"), ("1", "10.0.0.2")]
         assert run.cause is None
+
+    @pytest.mark.parametrize("with_state", [True, False])
+    def test_attempts_of_an_earlier_ray_are_read_where_they_are_kept(
+        self, cluster: FakeCluster, tmp_path: Path, *, with_state: bool
+    ) -> None:
+        state = RayState(1.0, {"status": "FAILED", "metadata": self.RUN})
+        keep_job(tmp_path, "run-0", log(1, 2, reward=0.1), 1, state if with_state else None, run="id-1")
+        keep_job(tmp_path, "other", log(7, name="other"), 2, run="id-1")
+        cluster.disks = dict.fromkeys(range(2), tmp_path)
+        cluster.add("run-2", log(2, 3, reward=0.2), metadata=self.RUN)
+        run = self.look(cluster)
+        assert [(step.step, step.reward) for step in run.steps] == [(1, 0.1), (2, 0.2), (3, 0.2)]
+        expected = [("run-0", "FAILED" if with_state else "UNKNOWN"), ("run-2", "RUNNING")]
+        assert [row[:2] for row in table(run, "Attempts")] == expected
 
     def test_secrets_are_masked(self, cluster: FakeCluster) -> None:
         cluster.add("run-1", log(1, lr="sk-abcdefgh"), runtime_env={"env_vars": {"MY_API_KEY": "sk-abcdefgh"}})
@@ -128,24 +157,15 @@ class TestAClusterThatAnswers:
 
 
 class TestAClusterThatIsGone:
-    def keep(self, folder: Path, job: str, content: bytes, at: int, state: RayState | None) -> None:
-        files = {driver_log(job): content}
-        if state is not None:
-            files[state_file(job)] = json.dumps(to_json(state)).encode()
-        for path, each in files.items():
-            file = folder / FOLDER / Piece("r", 0, f"session_{at}", path, 0).where
-            file.parent.mkdir(parents=True)
-            file.write_bytes(gzip.compress(each))
-
     def state(self, job: str, status: str, **fields: object) -> RayState:
         metadata = {"job_name": "run", "cloudrl_checkpoints": "/elsewhere/run"}
         nodes = ({"node_id": "n0", "node_ip": "10.0.0.1", "state": "ALIVE", "is_head_node": True},)
         return RayState(1.0, {"submission_id": job, "status": status, "metadata": metadata, **fields}, nodes=nodes)
 
     def test_its_attempts_checkpoints_and_samples(self, tmp_path: Path) -> None:
-        self.keep(tmp_path, "run-1", log(1, 2, reward=0.1), 1, self.state("run-1", "FAILED"))
-        self.keep(tmp_path, "other", log(7), 2, replace(self.state("other", "FAILED"), job={"metadata": {}}))
-        self.keep(tmp_path, "run-2", log(2, 3, reward=0.2, folder="/elsewhere/run"), 3, self.state("run-2", "STOPPED"))
+        keep_job(tmp_path, "run-1", log(1, 2, reward=0.1), 1, self.state("run-1", "FAILED"))
+        keep_job(tmp_path, "other", log(7), 2, replace(self.state("other", "FAILED"), job={"metadata": {}}))
+        keep_job(tmp_path, "run-2", log(2, 3, reward=0.2, folder="/elsewhere/run"), 3, self.state("run-2", "STOPPED"))
         write_samples(tmp_path, 3)
         write_step(tmp_path / "run", 2)
         [run] = report(["run-2"], folder=tmp_path).runs
@@ -168,11 +188,11 @@ class TestAClusterThatIsGone:
 
     @pytest.mark.parametrize("job", [{"metadata": [1]}, {"start_time": "soon"}, {"status": []}])
     def test_records_that_are_none(self, tmp_path: Path, job: dict[str, object]) -> None:
-        self.keep(tmp_path, "run-1", log(1), 1, RayState(1.0, job))
+        keep_job(tmp_path, "run-1", log(1), 1, RayState(1.0, job))
         assert report(folder=tmp_path).runs[0].name == "run"
 
     def test_the_name_of_a_cluster_of_this_machine_is_enough(self, lab: FakeLocal) -> None:
-        self.keep(lab.state.checkpoints, "run-1", log(1), 1, self.state("run-1", "STOPPED"))
+        keep_job(lab.state.checkpoints, "run-1", log(1), 1, self.state("run-1", "STOPPED"))
         lab.cluster.down()
         lab.ends_with("{}")
         assert report(["run-1"], "lab").runs[0].status == "STOPPED"

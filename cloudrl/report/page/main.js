@@ -93,7 +93,7 @@ const timeCharts = () => {
     const head = `Seconds a step${report.runs.length > 1 ? `, ${run.name}` : ""}${mean}`;
     grid.append(made(head, () => (settings.hidden.has(run.place) ? null : stackedTime(run)), { tall: true }));
   }
-  return grid.children.length ? [section("Time per step", grid, element("p", { className: "muted", text: "Testing comes after the step and is not part of its time; other is what no part accounts for." }))] : [];
+  return grid.children.length ? [section("Time per step", grid, element("p", { className: "muted", text: "Other is what none of the timers of verl accounts for." }))] : [];
 };
 
 const allMetrics = () => {
