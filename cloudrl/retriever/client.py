@@ -16,6 +16,7 @@ from cloudrl.retriever.addresses import is_loopback
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 _TIMEOUT_S = 60.0
+_SHARES = (0.5, 0.99)
 _SUBJECTS = (
     "capital",
     "history",
@@ -133,21 +134,46 @@ def example_queries() -> Iterator[str]:
             yield f"What is the {subject} of {place} {aspect}{f', part {number}' * (number > 0)}?"
 
 
-def measure(client: RetrieverClient, queries: Iterator[str], *, clients: int, seconds: float, topk: int | None) -> Load:
+@dataclass(frozen=True)
+class Samples:
+    """What several clients have seen, each with one query after another; those of the same clients can be added."""
+
+    clients: int
+    seconds: float
+    took_s: list[float]
+    failures: Counter[str]
+
+    def __add__(self, other: Samples) -> Samples:
+        took_s, failures = self.took_s + other.took_s, self.failures + other.failures
+        return Samples(self.clients, self.seconds + other.seconds, took_s, failures)
+
+    @property
+    def load(self) -> Load:
+        """Their summary."""
+        ordered = sorted(self.took_s)
+        p50_ms, p99_ms = (round(ordered[int(share * len(ordered))] * 1000, 1) if ordered else 0.0 for share in _SHARES)
+        per_second = round(len(ordered) / self.seconds, 2)
+        seconds, failures = round(self.seconds, 2), dict(self.failures)
+        return Load(self.clients, seconds, len(ordered), per_second, p50_ms, p99_ms, failures)
+
+
+def measure(
+    client: RetrieverClient, queries: Iterator[str], *, clients: int, seconds: float, topk: int | None
+) -> Samples:
     """Ask for so many seconds.
 
     Raises:
         CloudrlError: not one query was answered.
     """
-    load = asyncio.run(_measure(client, queries, clients, seconds, topk))
-    if not load.queries:
-        raise CloudrlError(f"{client.url} has answered no query: {load.failures}")
-    return load
+    samples = asyncio.run(_measure(client, queries, clients, seconds, topk))
+    if not samples.took_s:
+        raise CloudrlError(f"{client.url} has answered no query: {dict(samples.failures)}")
+    return samples
 
 
 async def _measure(
     client: RetrieverClient, queries: Iterator[str], clients: int, seconds: float, topk: int | None
-) -> Load:
+) -> Samples:
     import aiohttp
 
     took: list[float] = []
@@ -176,8 +202,4 @@ async def _measure(
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(headers=client.headers, timeout=timeout, connector=connector) as session:
         await asyncio.gather(*(one(session) for _ in range(clients)))
-    elapsed = time.monotonic() - began
-    ordered = sorted(took)
-    p50_ms, p99_ms = (ordered[int(share * len(ordered))] * 1000 if ordered else 0.0 for share in (0.5, 0.99))
-    per_second = round(len(took) / elapsed, 2)
-    return Load(clients, round(elapsed, 2), len(took), per_second, round(p50_ms, 1), round(p99_ms, 1), dict(failures))
+    return Samples(clients, time.monotonic() - began, took, failures)

@@ -114,7 +114,7 @@ def bench(
     client = RetrieverClient(url, token)
     client.health()
     asked = example_queries() if queries is None else itertools.cycle(_lines(queries))
-    load = measure(client, asked, clients=clients, seconds=seconds, topk=topk)
+    load = measure(client, asked, clients=clients, seconds=seconds, topk=topk).load
     return load, client.health()
 
 

@@ -27,7 +27,7 @@ def brute_force(rows: np.ndarray, query: np.ndarray, k: int) -> list[Hit]:
 
 @contextmanager
 def blocks(rows: int) -> Iterator[None]:
-    with mock.patch.multiple(exact, _BLOCK_ROWS=rows, _PIECE_ROWS=2, _RESCORED_AT_ONCE=3):
+    with mock.patch.multiple(exact, _BLOCK_ROWS=rows, _RESCORED_AT_ONCE=3):
         yield
 
 
@@ -86,6 +86,21 @@ def test_vectors_as_encoders_make_them(half: bool) -> None:
         found = ExactIndex(rows, half=half).search(queries, 5)
     assert found == [brute_force(rows, query, 5) for query in queries]
     assert [hit.row for hit in found[1]] == [2000, 2001, 2002, 2003, 2004]
+
+
+@pytest.mark.parametrize("onednn", [False, True])
+@pytest.mark.parametrize("count", [1, 2, 8, 9, 40])
+def test_vectors_at_odd_addresses(count: int, onednn: bool) -> None:
+    """As they lie in faiss's files, with and without what torch need not have."""
+    assert exact.has_onednn()
+    random = np.random.default_rng(0)
+    rows = random.standard_normal((1000, 33)).astype(np.float32)
+    odd = np.frombuffer(bytes(45) + rows.tobytes(), np.float32, rows.size, 45).reshape(rows.shape)
+    assert not odd.flags.aligned
+    queries = random.standard_normal((count, 33)).astype(np.float32)
+    with blocks(300), mock.patch.object(exact, "has_onednn", return_value=onednn):
+        found = ExactIndex(odd).search(queries, 3)
+    assert found == [brute_force(rows, query, 3) for query in queries]
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e20])
