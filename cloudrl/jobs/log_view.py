@@ -28,7 +28,7 @@ AROUND_S = 30.0
 _CLOCKS_AGREE_S = 60.0
 """Those of a node and of the server of its volume."""
 _AT_ONCE = 8
-_WORKER = re.compile(r"worker-([0-9a-f]{8})[0-9a-f]*-[0-9a-f]+-([0-9]+)\.")
+_LONG_ID = re.compile(r"([0-9a-f]{8})[0-9a-f]{40,}")
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class LogLine:
     Attributes:
         at: when it was written, or somewhat earlier: seconds since the epoch.
         rank: of the node.
-        log: `raylet.out`; of a worker `worker-ID-PID.err`, with the beginning of its id.
+        log: its name, such as `raylet.out`, with the beginnings of long ids: `worker-ID-JOB-PID.err`.
         text: without colours.
     """
 
@@ -135,4 +135,4 @@ def _utc_offset_s(archive: Archive, node: LogFile) -> float:
 
 
 def _shown(file: LogFile) -> str:
-    return _WORKER.sub(r"worker-\1-\2.", file.path.removeprefix(f"{LOGS}/"))
+    return _LONG_ID.sub(r"\1", file.path.removeprefix(f"{LOGS}/"))

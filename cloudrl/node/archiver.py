@@ -13,7 +13,7 @@ from typing import Any, Callable, Dict, Iterable, Iterator, Mapping, Optional
 from cloudrl.node.log_copy import LogCopy, append_private, compressed
 from cloudrl.node.masking import Masker
 from cloudrl.node.ray import Dashboard
-from cloudrl.protocol.ray_state import ENDED, KINDS, RayState, shown
+from cloudrl.protocol.ray_state import ENDED, RayState, kinds_of, shown
 from cloudrl.protocol.wire import to_json
 from cloudrl.saves.archive import AGENT, FOLDER, LOGS, NODE, SESSION, scan_archive, state_file
 from cloudrl.saves.names import file_name
@@ -85,7 +85,8 @@ class Archiver:
             name = str(job.get("submission_id") or job.get("job_id"))
             looks = self._looks.get(name, 0)
             if looks < _LOOKS and (is_last or job.get("status") in ENDED):
-                rows = {kind: _bounded(self._dashboard.rows(kind, job.get("job_id"))) for kind in KINDS}
+                job_id = job.get("job_id")
+                rows = {kind: _bounded(self._dashboard.rows(kind, job_id)) for kind in kinds_of(job_id)}
                 if not rows["nodes"]:  # it does not answer any more
                     return
                 self._looks[name] = looks + 1

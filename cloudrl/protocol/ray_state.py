@@ -50,6 +50,11 @@ KINDS = tuple(_FILTERS)
 """Fields of a `RayState` that are one question each."""
 
 
+def kinds_of(job_id: Optional[str]) -> Tuple[str, ...]:
+    """What is asked of a job by Ray's own id of it; of one whose driver never came to Ray, of the nodes alone."""
+    return KINDS if job_id else ("nodes",)
+
+
 def path_of(kind: str, job_id: Optional[str]) -> str:
     """The question for one of `KINDS`.
 

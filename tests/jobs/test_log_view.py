@@ -40,9 +40,9 @@ def test_lines_of_all_nodes_stand_in_the_order_of_their_times(tmp_path: Path) ->
 def test_a_log_without_times_has_those_at_which_it_was_kept(tmp_path: Path) -> None:
     keep(tmp_path, f"{WORKER}.out", b"first\n", b"second\n", b"third\n", at=NOON)
     assert seen(tmp_path) == [
-        (0, 0, "worker-ab12ab12-4242.out", "first"),
-        (0, 0, "worker-ab12ab12-4242.out", "second"),
-        (10, 0, "worker-ab12ab12-4242.out", "third"),
+        (0, 0, "worker-ab12ab12-01000000-4242.out", "first"),
+        (0, 0, "worker-ab12ab12-01000000-4242.out", "second"),
+        (10, 0, "worker-ab12ab12-01000000-4242.out", "third"),
     ]
 
 
@@ -77,7 +77,12 @@ def test_only_what_contains_a_pattern_and_logs_of_a_name(tmp_path: Path) -> None
     keep(tmp_path, f"{WORKER}.err", b"one two three\n", at=NOON)
     keep(tmp_path, "state/job.json", b'{"one two": 1}', at=NOON)
     assert seen(tmp_path, pattern=re.compile("^one two$"))[0][2:] == ("raylet.out", "one two")
-    assert [log for *_, log, _ in seen(tmp_path, name="worker-*-4242.err")] == ["worker-ab12ab12-4242.err"]
+    assert [log for *_, log, _ in seen(tmp_path, name="worker-*-4242.err")] == ["worker-ab12ab12-01000000-4242.err"]
+
+
+def test_long_ids_are_cut(tmp_path: Path) -> None:
+    keep(tmp_path, f"logs/python-core-driver-01000000{'f' * 48}_4242.log", b"one\n")
+    assert seen(tmp_path)[0][2] == "python-core-driver-01000000_4242.log"
 
 
 def test_a_moment_as_it_is_typed() -> None:

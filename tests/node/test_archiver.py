@@ -122,7 +122,7 @@ def test_the_state_of_a_job_that_has_ended(up: Kept) -> None:
 
 
 def test_a_job_is_looked_at_twice_since_news_may_come_late(up: Kept) -> None:
-    up.dashboard.listed = [{"submission_id": "job", "status": "FAILED"}]
+    up.dashboard.listed = [{"submission_id": "job", "job_id": "01000000", "status": "FAILED"}]
     for number in range(4):
         up.dashboard.tables["workers"] = [{"pid": number}]
         up.archiver.keep_states()
@@ -139,6 +139,16 @@ def test_a_ray_that_answers_no_more_takes_nothing_away(up: Kept) -> None:
     state = up.state()
     assert state is not None
     assert state.nodes == ({"node_id": "a"},)
+
+
+def test_of_a_job_that_never_came_to_ray_others_failures_are_not_kept(up: Kept) -> None:
+    """Ray gives those of all jobs where it is asked for none."""
+    up.dashboard.listed = [{"submission_id": "job", "job_id": None, "status": "FAILED"}]
+    up.dashboard.tables.update(tasks=[{"error_type": "of another job"}], actors=[{"pid": 7}])
+    up.archiver.keep_states()
+    state = up.state()
+    assert state is not None
+    assert (state.tasks, state.actors, state.nodes) == ((), (), ({"node_id": "a"},))
 
 
 def test_at_the_end_a_job_that_runs_counts_too_and_a_driver_of_nobodys(up: Kept) -> None:

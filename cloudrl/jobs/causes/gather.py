@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 from cloudrl.errors import CloudrlError
 from cloudrl.jobs.causes.evidence import Evidence, LogTail, Row
-from cloudrl.protocol.ray_state import KINDS, RayState
+from cloudrl.protocol.ray_state import RayState, kinds_of
 from cloudrl.transport import Connection, RayClient
 from cloudrl.transport.log_stream import split_lines
 from cloudrl.transport.ray_job import RayJob
@@ -52,9 +52,7 @@ def _ranks_by_ip(connection: Connection) -> dict[str, int]:
 
 
 def _state(ray: RayClient, job: RayJob) -> RayState:
-    """Of one job; of all nodes alone where its driver never came to Ray."""
-    kinds = KINDS if job.job_id else ("nodes",)
-    rows = {kind: _rows(ray, kind, job.job_id) for kind in kinds}
+    rows = {kind: _rows(ray, kind, job.job_id) for kind in kinds_of(job.job_id)}
     ended_ms = job.end_time * 1000 if job.end_time else None
     known = {**asdict(job), "end_time": ended_ms, "runtime_env": None}
     return RayState(saved_at=time.time(), job=known, **rows)
