@@ -36,7 +36,7 @@ class Target:
     at: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _Place:
     """A piece, and the file and byte at which its tensor begins."""
 
@@ -81,11 +81,12 @@ def copy(targets: Sequence[Target], meter: Meter) -> set[str]:
     if any(place.piece.update for task in tasks for place in task):
         count = _UPDATE_THREADS
         updates = Updates(count)
-    waiting, lock = iter(tasks), threading.Lock()
+    lock = threading.Lock()
+    tasks.reverse()
 
     def take() -> _Task | None:
         with lock:
-            return next(waiting, None)
+            return tasks.pop() if tasks else None
 
     with workers(count, "cloudrl-merge") as pool:
         at_work = [pool.submit(_Worker(meter, updates).run, take) for _ in range(count)]

@@ -50,8 +50,13 @@ class Shard:
         return self.member(view).offset + view.offset * view.dtype.size_bytes
 
 
-def open_shard(source: ShardSource, rank: int) -> Shard:
+def open_shard(source: ShardSource, rank: int, known: dict[Any, Any] | None = None) -> Shard:
     """Read directory and pickle of a model file. No tensor data are read.
+
+    Args:
+        source: The file.
+        rank: Whose it is.
+        known: Values that shards share, to be passed for each of them: a merge has those of all ranks in memory.
 
     Raises:
         CheckpointError: It is cut off, damaged, of another rank, or holds what is not to be merged.
@@ -76,18 +81,17 @@ def open_shard(source: ShardSource, rank: int) -> Shard:
             ) from why
     for name, tensor in tensors.items():
         _check_tensor(archive, rank, name, tensor)
-    return Shard(rank, world_size, archive, _compact(tensors))
+    return Shard(rank, world_size, archive, _compact(tensors, {} if known is None else known))
 
 
-def _compact(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The same with one object for what is equal in many of them: a merge has those of all ranks in memory."""
-    known: dict[Any, Any] = {}
+def _compact(tensors: Mapping[str, Tensor], known: dict[Any, Any]) -> dict[str, Tensor]:
+    """The same with one object for what is equal in many of them."""
 
     def one(value: Any) -> Any:
         return known.setdefault(value, value)
 
     return {
-        sys.intern(name): Tensor(one(tensor.shape), tensor.view, one(tensor.mesh), one(tensor.placements))
+        sys.intern(name): Tensor(one(tensor.shape), one(tensor.view), one(tensor.mesh), one(tensor.placements))
         for name, tensor in tensors.items()
     }
 

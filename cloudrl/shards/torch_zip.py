@@ -6,6 +6,7 @@ Source: torch 2.4 to 2.13, caffe2/serialize/inline_container.cc (`PyTorchStreamW
 
 import hashlib
 import struct
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -133,7 +134,7 @@ def _entries(source: ShardSource, directory: bytes) -> Iterator[_Row]:
         root, slash, below = name.partition("/")
         if method or flags & 1 or size != stored or not slash:
             raise CheckpointError(f"{source.label}: torch would not write the member {name!r} like this")
-        yield root, below, header, Member(0, size, crc)
+        yield root, sys.intern(below), header, Member(0, size, crc)  # files of other ranks have the same names
 
 
 def _wide(extra: bytes, values: list[int]) -> list[int]:

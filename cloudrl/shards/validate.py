@@ -6,6 +6,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from typing import Any
 
 from cloudrl.errors import CheckpointError
 from cloudrl.saves.inventory import spans
@@ -65,9 +66,10 @@ def validate(inputs: MergeInputs) -> Validated:
     sources, world_size = inputs.shards, inputs.world_size
     shards: dict[int, Shard] = {}
     failures: dict[int, CheckpointError] = {}
+    known: dict[Any, Any] = {}
     for rank, source in sorted(sources.items()):
         try:
-            shards[rank] = open_shard(source, rank)
+            shards[rank] = open_shard(source, rank, known)
         except CheckpointError as error:
             failures[rank] = error
     findings: list[Finding] = []
