@@ -63,7 +63,9 @@ class LogSource:
         name = config.get("trainer.experiment_name") or self._path.stem.removeprefix("job-driver-")
         driver = LogTail("job-driver-.log", None, tuple(self._reading.last_lines))
         cause = None if self._reading.is_finished else find_cause(Evidence(logs=(driver,)))
-        return _of_log(self._reading, self._samples, config, name=name, job=str(self._path), cause=cause)
+        made = _of_log(self._reading, self._samples, config, name=name, job=str(self._path), cause=cause)
+        alone = ["the first cause is that of the driver's log alone"] if cause is not None else []
+        return replace(made, notes=(*made.notes, *alone))
 
 
 class KeptSource:

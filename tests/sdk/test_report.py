@@ -214,6 +214,7 @@ class TestALog:
         failed, done = report([str(tmp_path / "a.log"), str(tmp_path / "b.log")]).runs
         assert failed.cause is not None
         assert (failed.cause.error, done.cause) == ("KeyError: 2", None)
+        assert failed.notes[-1] == "the first cause is that of the driver's log alone"
         assert (failed.name, done.name) == ("run (1)", "run (2)")
 
     def test_without_a_configuration_it_has_its_file_name(self, tmp_path: Path) -> None:

@@ -68,8 +68,11 @@ const yAxis = (log) => axisStyle({
   ...(log ? { filter: (_, ticks) => ticks.map((tick) => (Number.isInteger(Math.log10(tick)) || ticks.length < 12 ? tick : null)) } : {}),
 });
 
-// Of a metric that never changes, such as 0: uPlot would give 0 to 100.
-const yRange = (_, low, high) => uPlot.rangeNum(low, low === high ? low + (Math.abs(low) || 1) : high, 0.1, true);
+// Of a metric that never changes: uPlot would give 0 to 100 for 0.
+const yRange = (_, low, high) => {
+  const edge = low === high ? Math.abs(low) / 10 : 0;
+  return uPlot.rangeNum(low - edge, low === 0 && high === 0 ? 1 : high + edge, 0.1, true);
+};
 
 // A card with a heading, a plot and a legend that follows the cursor. `build` gives uPlot's options, data and legend,
 // or null where there is nothing to draw.
