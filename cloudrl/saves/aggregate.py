@@ -15,7 +15,7 @@ from cloudrl.protocol.report import NodeReport
 from cloudrl.protocol.routes import CHECKPOINTS
 from cloudrl.saves.inventory import Checkpoint, FileCopy, Inventory, Location
 from cloudrl.saves.megatron_layout import find_weights
-from cloudrl.saves.names import DATA, SHARD, STEP, TRACKER, on_one_line, shard_file, step_folder
+from cloudrl.saves.names import SHARD, STEP, TRACKER, find_data, on_one_line, shard_file, step_folder
 from cloudrl.saves.records import SaveRecord
 from cloudrl.saves.scan import folder_identity, scan, scan_only_role
 
@@ -245,7 +245,7 @@ class _Run:
         }
         return Checkpoint(
             self.name, step, role, world_size, files, records,
-            finished=DATA in step_files or (resumed is not None and step <= resumed),
+            finished=find_data(step_files) is not None or (resumed is not None and step <= resumed),
             resumes=step == resumed,
             tracked=any(tracker.text == str(step) for tracker in self._trackers),
             step_files=step_files,

@@ -9,7 +9,7 @@ from typing import Tuple
 
 from cloudrl.errors import CheckpointError, ConnectionFailed, InputError
 from cloudrl.saves.megatron_layout import DIST_FILE, Weights, find_weights, is_megatron, missing_files
-from cloudrl.saves.names import DATA, RECORD, SHARD, on_one_line
+from cloudrl.saves.names import RECORD, SHARD, find_data, on_one_line
 from cloudrl.saves.records import SaveRecord
 
 LATEST = "latest"
@@ -179,14 +179,15 @@ class Checkpoint:
 
     def _saved_again(self) -> Iterator[str]:
         """Shards of a later attempt: a save writes `data.pt` last (verl 0.9.1, trainer/ppo/v1/trainer_base.py)."""
-        if DATA not in self.step_files:
+        data = find_data(self.step_files)
+        if data is None:
             return
-        ended = self.step_files[DATA][0].modified_at
+        ended = self.step_files[data][0].modified_at
         shards = ((copies[0].modified_at, name) for name, copies in self.files.items() if SHARD.fullmatch(name))
         newest, name = max(shards, default=(ended, ""))
         if newest - ended > _CLOCKS_S:
             yield (
-                f"the end of a later save ({name} is {newest - ended:.0f} s newer than {DATA}, which is written last)"
+                f"the end of a later save ({name} is {newest - ended:.0f} s newer than {data}, which is written last)"
             )
 
     def _missing_ranks(self) -> Iterator[str]:

@@ -14,6 +14,7 @@ parallel rank. A run may lie at any depth below the folder of checkpoints; "." i
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 
 STEP = re.compile(r"global_step_(0|[1-9][0-9]{0,17})")
 TRACKER = "latest_checkpointed_iteration.txt"
@@ -22,7 +23,7 @@ LORA_META = "lora_train_meta.json"
 DATA = "data.pt"
 """The state of the data loader. A save writes it last, before the tracker."""
 DATA_OF_SFT = "data_0.pt"
-"""The same of verl's SFT trainer, which writes the tracker alone after it."""
+"""The same of verl's SFT trainer."""
 OF_LOADER = re.compile(r"data(_[0-9]{1,9})?\.pt")
 """That, and those of each rank that verl's SFT trainer writes."""
 SHARD = re.compile(r"(model|optim|extra_state)_world_size_([0-9]{1,9})_rank_([0-9]{1,9})\.pt")
@@ -36,6 +37,11 @@ OURS = ".cloudrl"
 
 _SMALL_BYTES = 64 << 20
 """Tokenizers of 33 MB are in use (google/gemma-3)."""
+
+
+def find_data(files: Collection[str]) -> str | None:
+    """The name of the state of the data loader among the files of a step."""
+    return next((name for name in (DATA, DATA_OF_SFT) if name in files), None)
 
 
 def is_small(path: str, size_bytes: int) -> bool:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from cloudrl.errors import CheckpointError
 from cloudrl.protocol.routes import CHECKPOINTS
 from cloudrl.saves.inventory import Checkpoint, Inventory
-from cloudrl.saves.names import DATA, DATA_OF_SFT, step_folder
+from cloudrl.saves.names import DATA, find_data, step_folder
 
 RESUME_MODE, RESUME_FROM = "trainer.resume_mode", "trainer.resume_from_path"
 """verl's keys (0.9.1, trainer/config/ppo_trainer.yaml)."""
@@ -126,7 +126,7 @@ def _misplaced_files(saved: Checkpoint, per_node: int, order: Sequence[int]) -> 
 
 def _notes(saved: Checkpoint, nodes: Sequence[int]) -> tuple[str, ...]:
     """The controller runs on any node, and reads the state of the data loader from its disk."""
-    name = DATA_OF_SFT if DATA_OF_SFT in saved.step_files else DATA
+    name = find_data(saved.step_files) or DATA
     having = {node for copy in saved.step_files.get(name, ()) for node in copy.location.ranks}
     if set(nodes) <= having:
         return ()

@@ -80,13 +80,15 @@ def test_a_silent_node_may_have_the_latest() -> None:
 # -- one step of two attempts ------------------------------------------------------------------------------------
 
 
-def test_a_shard_of_a_later_attempt_makes_a_step_unfinished() -> None:
+@pytest.mark.parametrize("data", ["data.pt", "data_0.pt"])
+def test_a_shard_of_a_later_attempt_makes_a_step_unfinished(data: str) -> None:
     half = step(10, at=100.0)
+    half["files"][0]["path"] = data
     half["roles"][0]["files"][0]["modified_at"] = 400.0
     (found,) = aggregate([node(0, run("r", half, tracker="10", at=101.0))]).checkpoints
     assert not found.complete
     assert found.missing == (
-        "the end of a later save (model_world_size_2_rank_0.pt is 300 s newer than data.pt, which is written last)",
+        f"the end of a later save (model_world_size_2_rank_0.pt is 300 s newer than {data}, which is written last)",
     )
 
 

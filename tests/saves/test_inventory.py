@@ -35,11 +35,12 @@ def test_ranks_on_two_nodes_make_one_checkpoint() -> None:
 
 
 def test_a_step_without_roles() -> None:
-    """verl's SFT trainer puts the shards into the folder of the step, and the tracker alone tells the end."""
-    said = [step(10, (rank,), config=not rank, data=False) for rank in (0, 1)]
+    """verl's SFT trainer puts the shards into the folder of the step."""
+    said = [step(10, (rank,), config=not rank, data=not rank) for rank in (0, 1)]
     for each in said:
         each["roles"][0]["folder"] = ""
-    (found,) = aggregate([node(0, run("r", said[0], tracker="10")), node(1, run("r", said[1]))]).checkpoints
+    said[0]["files"][0]["path"] = "data_0.pt"
+    (found,) = aggregate([node(rank, run("r", said[rank])) for rank in (0, 1)]).checkpoints
     assert (found.role, found.ranks, found.missing) == ("actor", (0, 1), ())
     assert found.shards("model")[1].path == "r/global_step_10/model_world_size_2_rank_1.pt"
 
