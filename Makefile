@@ -11,7 +11,7 @@ PYTHON ?= $(shell for p in python3.12 python3.11 python3.10 python3 python; do \
 TORCH_ARGS := $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-unit test-dstack test-slurm test-slow check format bench-help bench-up bench-dstack bench-merge bench-archive bench-report bench-retriever dstack-lab dstack-lab-down slurm-lab slurm-lab-down dstack-packages slurm-packages browser-packages clean
+.PHONY: demo test test-unit test-dstack test-slurm test-slow check format bench-help bench-up bench-dstack bench-merge bench-archive bench-usage bench-report bench-retriever dstack-lab dstack-lab-down slurm-lab slurm-lab-down dstack-packages slurm-packages browser-packages clean
 
 demo: $(VENV)/.local
 	$(BIN)/cloudrl demo
@@ -57,6 +57,9 @@ bench-report: browser-packages
 
 bench-archive: $(VENV)/.dev
 	$(BIN)/python benchmarks/bench_archive.py
+
+bench-usage: $(VENV)/.dev
+	$(BIN)/python benchmarks/bench_usage.py
 
 # real passages and a real encoder: without these packages they are made up
 bench-retriever: $(VENV)/.dev

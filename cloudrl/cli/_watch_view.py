@@ -25,7 +25,7 @@ _PANEL_HEIGHTS = (5, 12)
 _LOG_LINES = 3
 _MEAN_STEPS = 5
 _BAR, _SHOWN_SHARE, _SHOWN_S = 24, 0.01, 0.05
-_WIDE = 120
+_WIDE = 119  # of a terminal of 120 columns the last one stays empty
 _SILENT_S = 15.0
 _MORE = ("response_length/mean", "actor/entropy", "actor/grad_norm", "perf/throughput")
 """Curves that are shown where there is room."""
@@ -104,7 +104,7 @@ def _series(steps: Sequence[Step], wanted: Sequence[str]) -> Iterable[tuple[str,
     yield "reward", [(step.step, step.reward) for step in steps if step.reward is not None]
     keys = dict.fromkeys(key for step in steps for key in step.metrics)
     validation = [key for key in keys if key.startswith(_VALIDATION)]
-    for key in [*validation[:1], *wanted, *validation[1:], *(key for key in _MORE if key in keys)]:
+    for key in dict.fromkeys([*validation[:1], *wanted, *validation[1:], *(key for key in _MORE if key in keys)]):
         title = visible(key.replace(_VALIDATION, "val "), keep="")
         if key not in keys:
             near = get_close_matches(key, keys, 1, 0.3)

@@ -119,6 +119,7 @@ def _show(cluster: Status) -> None:
     from cloudrl.cli._nodes import HEADS, cells_of, describe_attempt, headline, node_table
     from cloudrl.sdk.costs import describe
     from cloudrl.sdk.failures import newest_failure
+    from cloudrl.sdk.idle_gpus import idle_gpus
 
     if not cluster.nodes:
         _output.data(headline(cluster))
@@ -128,6 +129,9 @@ def _show(cluster: Status) -> None:
         _output.table(HEADS, [cells_of(each) for each in cluster.nodes])
     for line in [*map(describe_attempt, cluster.previous_attempts), *describe(cluster)]:
         _output.note(line)
+    if (idle := idle_gpus(cluster)) is not None:
+        _output.note(f"warning: {idle.text}")
+        _output.hint(idle.hint)
     if (failure := newest_failure(cluster)) is not None:
         _output.note(f"job {failure.submission_id} failed: {failure.cause or 'nothing says why'}")
         _output.hint(f"cloudrl why --cluster {cluster.ref}")

@@ -33,6 +33,7 @@ from cloudrl.node.subcommands import ChildResult, explain_import
 from cloudrl.node.timeouts import PhaseTimeouts
 from cloudrl.node.tokens import Tokens, write_tokens
 from cloudrl.node.uploads import Store
+from cloudrl.node.usage import start_sampling
 from cloudrl.protocol.failures import Failure, FailureKind
 from cloudrl.protocol.options import AgentOptions
 from cloudrl.protocol.phases import Phase
@@ -165,6 +166,7 @@ class Agent:
             NodeFailed: this node or, as all nodes learn, another one has failed.
             Shutdown: a signal, or the loss of the starter.
         """
+        start_sampling(self.state, self.options.checkpoints)
         self._set_up()
         self._preflight()
         with self._as_preflight_failure("checkpoints", "the folder of checkpoints"):

@@ -15,6 +15,7 @@ from cloudrl.node.background import run_parallel
 from cloudrl.node.failure import NodeFailed
 from cloudrl.node.fetch import Fetcher, models_dir, split_paths
 from cloudrl.node.files import remove_marker, write_marker
+from cloudrl.node.gpus import GpuWatch
 from cloudrl.node.job import ClusterJob, read_job
 from cloudrl.node.process import Child
 from cloudrl.protocol.failures import Failure, FailureKind
@@ -34,6 +35,7 @@ class Head(Agent):
         self.dashboard = ray_node.Dashboard(self.options.ports.dashboard, self.tokens.ray)
         self.ready_at: Optional[float] = None
         self._idle_monitor = budget.IdleMonitor(self.dashboard)
+        self._gpu_watch = GpuWatch(self.dashboard)
         self._job = ClusterJob(read_job(self.options.job), self.dashboard) if self.options.job else None
 
     def connect(self) -> None:
@@ -76,6 +78,8 @@ class Head(Agent):
         self.ready_at = time.time()
         self.state.publish(ready=True)
         self._idle_monitor.start(self.options.limits.idle_s)
+        if self.options.device == "gpu" and self.gpus:
+            self._gpu_watch.start()
         seconds, port = self.ready_at - self.started_at, self.options.ports.dashboard
         self.log.line(f"READY: {self.identity.nodes} nodes in {seconds:.1f} s, dashboard on 127.0.0.1:{port}")
 
@@ -123,13 +127,17 @@ class Head(Agent):
         status, limits, idle_s = super().status(), self.options.limits, self._idle_monitor.idle_s
         data = self.state.published.data or {}
         idle_s = None if limits.idle_s is None or idle_s is None else round(idle_s, 1)
+        budget_now = BudgetStatus(
+            self.cost(), limits.price_per_hour, limits.max_cost, limits.idle_s, idle_s, self._gpu_watch.working_since
+        )
         return dataclasses.replace(
             status,
+            nodes=tuple(map(self._gpu_watch.added_to, status.nodes)),
             ready_at=self.ready_at,
             ray=dataclasses.replace(status.ray, session_name=self.session_name()),
             data={name: split_paths(self.options.data_dir, name, files) for name, files in data.items()},
             models=self._common_models(),
-            budget=BudgetStatus(self.cost(), limits.price_per_hour, limits.max_cost, limits.idle_s, idle_s),
+            budget=budget_now,
         )
 
     def cost_before(self) -> float:

@@ -68,7 +68,7 @@ def probe_host(ip: str, temp_dir: Path) -> HostInfo:
     Raises:
         OSError: the machine does not let itself be looked at.
     """
-    disk = shutil.disk_usage(_existing(temp_dir))
+    disk = shutil.disk_usage(existing(temp_dir))
     return HostInfo(
         gpus=detect_gpus(),
         cpus=cpus(),
@@ -162,5 +162,6 @@ def _version(package: str) -> Optional[str]:
         return None
 
 
-def _existing(path: Path) -> Path:
-    return path if path.exists() else _existing(path.parent)
+def existing(path: Path) -> Path:
+    """It, or the closest folder above it that is there."""
+    return path if path.exists() else existing(path.parent)

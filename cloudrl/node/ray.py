@@ -151,9 +151,13 @@ class Dashboard:
             return None
         return actors if isinstance(actors, list) else None
 
-    def _alive(self) -> List[Any]:
+    def summary(self) -> List[Any]:
+        """What Ray knows of each node, how busy it is included; nothing while the dashboard does not answer."""
         answer = self._get("/nodes?view=summary")
-        nodes = [node["raylet"] for node in answer["data"]["summary"]] if answer else []
+        return list(answer["data"]["summary"]) if answer else []
+
+    def _alive(self) -> List[Any]:
+        nodes = [node["raylet"] for node in self.summary()]
         return [node for node in nodes if node.get("state") == "ALIVE"]
 
     def _get(self, path: str) -> Any:

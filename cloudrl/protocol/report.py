@@ -27,8 +27,7 @@ class GpuUsage:
     Attributes:
         index: as the vendor's tool and Ray count; of a MIG device 1000 times its GPU's, and its own.
         utilization_percent: share of the last moment in which some kernel ran.
-        idle_since: seconds since the epoch; since when it has computed nothing though a job runs or waits. None while
-            it works, and where no job is to use it.
+        idle_since: seconds since the epoch, by rank 0's clock; since when it has computed nothing. None while it works.
     """
 
     index: int
@@ -46,11 +45,10 @@ class Usage:
     """How busy a node is at one moment; None where it does not say.
 
     Attributes:
-        sampled_at: seconds since the epoch, by rank 0's clock in its history, else by the node's.
+        sampled_at: seconds since the epoch, by rank 0's clock where there are GPUs, else by the node's.
         cpu_percent: of all CPUs of the machine together.
         memory_used_bytes, memory_total_bytes: of the container where it has a limit, else of the machine.
         disk_used_bytes, disk_total_bytes: of the disk that checkpoints are saved to.
-        disk_read_bytes_per_s, disk_written_bytes_per_s: of all local disks together.
         received_bytes_per_s, sent_bytes_per_s: over the network interfaces; what RDMA moves passes them by.
     """
 
@@ -60,8 +58,6 @@ class Usage:
     memory_total_bytes: Optional[int] = None
     disk_used_bytes: Optional[int] = None
     disk_total_bytes: Optional[int] = None
-    disk_read_bytes_per_s: Optional[float] = None
-    disk_written_bytes_per_s: Optional[float] = None
     received_bytes_per_s: Optional[float] = None
     sent_bytes_per_s: Optional[float] = None
     gpus: Tuple[GpuUsage, ...] = ()
@@ -173,13 +169,18 @@ class RayInfo:
 
 @dataclass(frozen=True)
 class BudgetStatus:
-    """What the cluster costs and when it ends by itself; None where nobody has said it."""
+    """What the cluster costs and when it ends by itself; None where nobody has said it.
+
+    Attributes:
+        working_since: seconds since the epoch; when the oldest job that runs was started. Only while a GPU is idle.
+    """
 
     cost: Optional[float] = None
     price_per_hour: Optional[float] = None
     max_cost: Optional[float] = None
     down_when_idle_s: Optional[float] = None
     idle_s: Optional[float] = None
+    working_since: Optional[float] = None
 
 
 @dataclass(frozen=True)

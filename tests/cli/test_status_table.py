@@ -10,7 +10,7 @@ from cloudrl.cli._nodes import HEADS, node_table
 from cloudrl.cli._terminal import _Nodes
 from cloudrl.protocol.failures import Failure, FailureKind
 from cloudrl.protocol.phases import Phase
-from cloudrl.protocol.report import NodeReport
+from cloudrl.protocol.report import GpuUsage, NodeReport, Usage
 from cloudrl.providers.model import Status
 
 NODES = (
@@ -50,3 +50,12 @@ def test_a_cluster_that_waits_says_why(capsys: pytest.CaptureFixture[str]) -> No
     assert screen.getvalue().startswith(f"{said}, 0 of 2 nodes")
     assert out == f"{said}\n"
     assert err.count(said) == 1
+
+
+def test_gpus_that_do_nothing_are_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
+    usage = Usage(1000.0, gpus=(GpuUsage(0, idle_since=100.0), GpuUsage(1)))
+    node = NodeReport(0, "10.0.0.1", phase=Phase.READY, usage=usage)
+    cluster._show(Status("lab", "dstack", Phase.READY, nodes_wanted=1, nodes=(node,), price_per_hour=20.0))
+    err = capsys.readouterr().err
+    assert "warning: 1 of 2 GPUs have computed nothing for 15 min 00 s or more (rank 0: 0), and the cluster" in err
+    assert "  → End the cluster, or submit a job: cloudrl down dstack/lab" in err

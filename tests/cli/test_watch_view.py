@@ -36,9 +36,7 @@ def usage(percents: tuple[float, ...], disk_share: float) -> Usage:
     gpus = tuple(
         GpuUsage(index, "NVIDIA H100", percent, 60_000, 81_559, 600.0, 61.0) for index, percent in enumerate(percents)
     )
-    return Usage(
-        100.0, 23.0, 200 * GIB, 1024 * GIB, round(disk_share * 3000 * GIB), 3000 * GIB, 1e6, 2e8, 5e6, 1.2e9, gpus
-    )
+    return Usage(100.0, 23.0, 200 * GIB, 1024 * GIB, round(disk_share * 3000 * GIB), 3000 * GIB, 5e6, 1.2e9, gpus)
 
 
 LOOK = Look(
@@ -94,6 +92,7 @@ class TestCurves:
         keys = ["reward", "val openai/gsm8k", "perf/throughput", "response_length/mean"]
         assert [key for key in keys if key not in text] == []
         assert sorted(keys, key=text.index) == keys
+        assert text.count("perf/throughput") == 1
 
     def test_a_key_that_does_not_occur_is_said(self):
         text = "\n".join(drawn(LOOK, 199, 60, "actor/entropie", "x"))

@@ -1,0 +1,103 @@
+"""How busy the GPUs of all nodes are, as Ray reports it, and since when they compute nothing."""
+
+import dataclasses
+import threading
+import time
+from contextlib import suppress
+from typing import Any, Callable, Dict, Iterable, Iterator, Mapping, Optional, Tuple
+
+from cloudrl.node.ray import Dashboard
+from cloudrl.node.usage import EVERY_S
+from cloudrl.protocol.report import GpuUsage, NodeReport, Usage
+
+_IDLE_S = 60.0
+"""So long has a GPU to be idle before Ray is asked for its jobs; between two phases of a step it is for seconds."""
+
+
+class GpuWatch:
+    """Asks Ray's dashboard now and then, on rank 0: one answer has all nodes.
+
+    Args:
+        ray: the dashboard of this cluster.
+        now: seconds since the epoch.
+
+    Attributes:
+        working_since: when the oldest job that runs was started; None without one, and while no GPU is idle.
+    """
+
+    def __init__(self, ray: Dashboard, *, now: Callable[[], float] = time.time) -> None:
+        self.working_since: Optional[float] = None
+        self._ray, self._now = ray, now
+        self._usage: Mapping[str, Usage] = {}
+        self._idle_since: Dict[Tuple[str, int], float] = {}
+
+    def start(self) -> None:
+        """Ask until the process ends."""
+
+        def run() -> None:
+            while True:
+                with suppress(KeyError, TypeError, ValueError, AttributeError):  # another Ray's answer
+                    self.look()
+                time.sleep(EVERY_S)
+
+        threading.Thread(target=run, daemon=True).start()
+
+    def look(self) -> None:
+        """Ask once. While Ray does not answer, its last answer stays, with its time."""
+        found = dict(gpus_of(self._ray.summary()))
+        if not found:
+            return
+        now = round(self._now(), 3)
+        self._idle_since = {
+            (ip, gpu.index): self._idle_since.get((ip, gpu.index), now)
+            for ip, gpus in found.items()
+            for gpu in gpus
+            if gpu.utilization_percent == 0
+        }
+        is_idle = any(now - since >= _IDLE_S for since in self._idle_since.values())
+        self.working_since = _oldest_start(self._ray.jobs() or ()) if is_idle else None
+        self._usage = {ip: Usage(now, gpus=tuple(self._with_idle(ip, gpus))) for ip, gpus in found.items()}
+
+    def added_to(self, report: NodeReport) -> NodeReport:
+        """The report of a node with its GPUs. Nodes on one machine have one address, and the same GPUs."""
+        seen = self._usage.get(report.ip)
+        if seen is None:
+            return report
+        usage = dataclasses.replace(report.usage or seen, sampled_at=seen.sampled_at, gpus=seen.gpus)
+        return dataclasses.replace(report, usage=usage)
+
+    def _with_idle(self, ip: str, gpus: Iterable[GpuUsage]) -> Iterator[GpuUsage]:
+        return (dataclasses.replace(gpu, idle_since=self._idle_since.get((ip, gpu.index))) for gpu in gpus)
+
+
+def gpus_of(summary: Iterable[Any]) -> Iterator[Tuple[str, Tuple[GpuUsage, ...]]]:
+    """Address -> GPUs of the living nodes that have some.
+
+    Ray 2.60: dashboard/modules/reporter/gpu_providers.py has the fields, which the dashboard writes in camel case. It
+    counts memory in MiB, says -1 where the driver does not tell the utilization, and needs the package amdsmi for AMD.
+    """
+    for node in summary:
+        if node.get("raylet", {}).get("state") == "ALIVE" and node.get("gpus"):
+            yield str(node["ip"]), tuple(map(_gpu, node["gpus"]))
+
+
+def _gpu(row: Mapping[str, Any]) -> GpuUsage:
+    power_mw, used, total = (_number(row.get(key)) for key in ("powerMw", "memoryUsed", "memoryTotal"))
+    return GpuUsage(
+        index=int(row["index"]),
+        name=str(row.get("name", "")),
+        utilization_percent=_number(row.get("utilizationGpu")),
+        memory_used_mib=None if used is None else int(used),
+        memory_total_mib=None if total is None else int(total),
+        power_w=None if power_mw is None else power_mw / 1000,
+        temperature_c=_number(row.get("temperatureC")),
+    )
+
+
+def _number(value: Any) -> Optional[float]:
+    return float(value) if isinstance(value, (int, float)) and value >= 0 else None
+
+
+def _oldest_start(jobs: Iterable[Any]) -> Optional[float]:
+    started = [job.get("start_time") for job in jobs if job.get("status") == "RUNNING"]
+    return min((each / 1000 for each in started if isinstance(each, (int, float))), default=None)

@@ -1,0 +1,100 @@
+"""How busy this machine is, as Linux counts (Documentation/filesystems/proc.rst, admin-guide/cgroup-v2.rst)."""
+
+import shutil
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Callable, Dict
+
+from cloudrl.node.host_info import existing
+from cloudrl.node.node_state import NodeState
+from cloudrl.protocol.report import Usage
+
+EVERY_S = 5.0
+_VIRTUAL = ("lo", "docker", "veth", "br-", "cni", "virbr", "flannel", "cali")
+"""Interfaces: what passes through them leaves no machine, or is counted by another one, too."""
+
+
+class HostSampler:
+    """Looks at this machine again and again.
+
+    Args:
+        disk: a folder on the disk that is reported; it need not exist yet.
+        root: where `proc` and `sys` are.
+        clock: seconds that never run backwards.
+        now: seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        disk: Path,
+        root: Path = Path("/"),
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._disk, self._root, self._clock, self._now = disk, root, clock, now
+        self._counted_at = 0.0
+        self._counters: Dict[str, int] = {}
+
+    def sample(self) -> Usage:
+        """What is in use now, and rates since the sample before; the first one has none."""
+        found: Dict[str, Any] = self._rates()
+        with suppress(OSError, ValueError, KeyError):
+            found.update(_memory(self._root))
+        with suppress(OSError):
+            disk = shutil.disk_usage(existing(self._disk))
+            found.update(disk_used_bytes=disk.used, disk_total_bytes=disk.used + disk.free)  # less what is root's
+        return Usage(round(self._now(), 3), **found)
+
+    def _rates(self) -> Dict[str, float]:
+        before, seconds, self._counted_at = self._counters, self._clock() - self._counted_at, self._clock()
+        self._counters = {}
+        for read in (_cpu, _network):
+            with suppress(OSError, ValueError, IndexError):
+                self._counters.update(read(self._root))
+        grown = {name: max(0, count - before[name]) for name, count in self._counters.items() if name in before}
+        busy, ticks = grown.pop("busy", 0), grown.pop("ticks", 0)
+        rates = {name: round(count / seconds, 1) for name, count in grown.items() if seconds > 0}
+        return {**rates, "cpu_percent": round(100 * busy / ticks, 1)} if ticks else rates
+
+
+def start_sampling(state: NodeState, disk: Path) -> None:
+    """Keep this node's report up to date, in a thread: a disk of the network may hang."""
+    sampler = HostSampler(disk)
+
+    def run() -> None:
+        while True:
+            state.update(usage=sampler.sample())
+            time.sleep(EVERY_S)
+
+    threading.Thread(target=run, daemon=True).start()
+
+
+def _cpu(root: Path) -> Dict[str, int]:
+    """Ticks of all CPUs: user, nice, system, idle, iowait, irq, softirq, steal."""
+    ticks = [int(each) for each in (root / "proc/stat").read_text().splitlines()[0].split()[1:9]]
+    return {"busy": sum(ticks) - ticks[3] - ticks[4], "ticks": sum(ticks)}
+
+
+def _network(root: Path) -> Dict[str, int]:
+    rows = [line.partition(":") for line in (root / "proc/net/dev").read_text().splitlines()[2:]]
+    counts = [counts.split() for name, _, counts in rows if not name.strip().startswith(_VIRTUAL)]
+    return {
+        name: sum(int(row[at]) for row in counts) for name, at in (("received_bytes_per_s", 0), ("sent_bytes_per_s", 8))
+    }
+
+
+def _memory(root: Path) -> Dict[str, int]:
+    """Of the machine, or of the container where that may use less; pages that are only cached count as free."""
+    lines = [line.split() for line in (root / "proc/meminfo").read_text().splitlines()]
+    sizes = {line[0]: 1024 * int(line[1]) for line in lines}
+    used, total = sizes["MemTotal:"] - sizes["MemAvailable:"], sizes["MemTotal:"]
+    group = root / "sys/fs/cgroup"
+    with suppress(OSError, ValueError, KeyError):  # no limit, or cgroups of version 1
+        limit = int((group / "memory.max").read_text())
+        kept = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+        if limit < total:
+            used, total = int((group / "memory.current").read_text()) - int(kept["inactive_file"]), limit
+    return {"memory_used_bytes": used, "memory_total_bytes": total}
