@@ -71,17 +71,12 @@ def ask_cluster(name: str, agent: AgentClient, ranks: Iterable[int], run: str | 
         if isinstance(answer, ConnectionFailed):
             notes.append(f"rank {rank} does not say what it has: {answer.message}")
             continue
-        run = str(answer["run"])
+        run = answer["run"]
         if answer["problem"]:
             notes.append(f"rank {rank} cannot keep its logs now: {answer['problem']}")
-        for piece in _pieces(answer["pieces"]):
+        for each in answer["pieces"]:
+            piece = parse_piece(*each)
             # nodes may share a volume, and each knows best what it has written itself
-            if rank == piece.rank or piece.where not in found:
+            if piece is not None and (rank == piece.rank or piece.where not in found):
                 found[piece.where] = piece, rank
     return ClusterArchive(name, agent, run, dict(found.values()), tuple(notes))
-
-
-def _pieces(listed: Iterable[Mapping[str, Any]]) -> Iterator[Piece]:
-    for each in listed:
-        if (piece := parse_piece(each["path"], each["size_bytes"], each["modified_at"])) is not None:
-            yield piece

@@ -234,12 +234,15 @@ class AgentClient:
     def archive(self, rank: int, run: Optional[str] = None) -> Mapping[str, Any]:
         """What is kept of the logs of a run on one rank's volume, see `routes.ARCHIVE`; of the present run for None.
 
+        Returns:
+            {"run", "problem", "pieces": [(path, size_bytes, modified_at)]}.
+
         Raises:
             InputError: the agent is of a release that keeps none.
         """
         query = {"run": run} if run else None
         request = self.request(routes.ARCHIVE, rank=rank, query=query, timeout_s=LISTING_TIMEOUT_S)
-        return self._call(request, lambda value: dict(value, pieces=value["pieces"]))
+        return self._call(request, _archive)
 
     def archive_piece(self, rank: int, path: str) -> bytes:
         """A piece as it is stored; b"" where it has just been given up."""
@@ -369,6 +372,11 @@ class AgentClient:
 
 def _sizes(value: Any) -> Dict[str, int]:
     return {**value["files"]}
+
+
+def _archive(value: Any) -> Dict[str, Any]:
+    pieces = [(str(each["path"]), int(each["size_bytes"]), float(each["modified_at"])) for each in value["pieces"]]
+    return {"run": str(value["run"]), "problem": str(value["problem"]), "pieces": pieces}
 
 
 def _replicas(value: Any) -> Dict[int, Replica]:

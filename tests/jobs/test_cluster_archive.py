@@ -72,6 +72,14 @@ def test_a_name_that_is_no_piece_is_dropped(cluster: FakeCluster, monkeypatch: p
     assert list(ask(cluster, FOLDER, FOLDER).pieces()) == []
 
 
+@pytest.mark.parametrize("wrong", [{}, {"path": "x", "size_bytes": "many", "modified_at": 1.0}, 7])
+def test_an_answer_of_nobody_of_ours(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, wrong: object) -> None:
+    monkeypatch.setattr("fake_cluster.scan_archive", lambda *_: [wrong])
+    full, away = ask(cluster, FOLDER, FOLDER).notes
+    assert "is no cloudrl agent" in full
+    assert "is no cloudrl agent" in away
+
+
 def test_agents_that_refuse_or_are_older(cluster: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Unauthorized):
         ask(cluster, tmp_path, token="another")

@@ -21,6 +21,12 @@ def test_status(user: User, first: str) -> None:
     assert len(look["previous_attempts"]) == user.lab.runs.attempts(first) - 1
 
 
+def test_the_logs_of_both_nodes(user: User, first: str) -> None:
+    """Each host has a disk of its own for them."""
+    said = user.types("cloudrl", "logs", "--cluster", first, "--log", "raylet.out").stdout
+    assert {line.split()[2] for line in said.splitlines()} == {"0", "1"}
+
+
 def test_a_second_one_of_its_name(user: User, first: str) -> None:
     done = user.types("cloudrl", "up", first, "--on", "dstack", *SHAPE, "-y", code=2)
     assert f"a run '{first}' already exists: running" in done.stdout

@@ -69,6 +69,11 @@ def test_status_shows_the_nodes_and_the_list_shows_the_cluster(laptop: Laptop) -
     assert "nodes 2" in probe(laptop, "first")
 
 
+def test_the_logs_of_both_nodes(laptop: Laptop) -> None:
+    said = laptop.types("cloudrl", "logs", "--log", "raylet.out")
+    assert {line.split()[2] for line in said.splitlines()} == {"0", "1"}
+
+
 def test_a_plain_ssh_to_a_node_is_not_needed_and_no_port_is_open_to_others(laptop: Laptop, shared_slurm) -> None:
     """The nodes have no sshd of their own, and what listens on them asks for a token."""
     connect = "import socket,sys; s=socket.socket(); s.settimeout(2); sys.exit(s.connect_ex(('10.78.0.10', 22)) == 0)"
