@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cloudrl.cli import _output
-from cloudrl.cli._options import AddressOption, ClusterOption, option
+from cloudrl.cli._options import AddressOption, ClusterOption, JsonOption, option
 from cloudrl.cli._terminal import Terminal
 from cloudrl.errors import InputError
 
@@ -32,7 +32,7 @@ def report(
         Path | None, option("DIR", "Folder of checkpoints that a cluster which is gone kept its logs in.", "--from")
     ] = None,
     port: Annotated[int, option("PORT", "Port of --serve. Default: a free one.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON instead.")] = False,
+    as_json: JsonOption = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print the metrics as CSV instead.")] = False,
     cluster: ClusterOption = None,
     address: AddressOption = None,
