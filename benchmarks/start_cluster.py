@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import time
+from pathlib import Path
 
 from cloudrl.providers.local.provider import LocalProvider
 from cloudrl.spec import Cluster
@@ -19,11 +20,14 @@ def main() -> None:
     parser.add_argument("name")
     parser.add_argument("--agent", help="another agent file than cloudrl's own")
     parser.add_argument("--no-files", action="store_true", help="no data set and no model; the default has both")
+    parser.add_argument("--disks", type=Path, help="folder of node-0 and node-1, where each has its checkpoints")
     args = parser.parse_args()
     began = time.monotonic()
     cluster = Cluster(name=args.name, nodes=2, data=["addition"], models=["tiny-qwen2"])
     plan = LocalProvider().plan(cluster)
     commands = tuple(_changed(command, args.agent, no_files=args.no_files) for command in plan.commands)
+    if args.disks:
+        commands = tuple((*words, f"--checkpoints={args.disks}/node-{rank}") for rank, words in enumerate(commands))
     LocalProvider().up(dataclasses.replace(plan, commands=commands), timeout_s=300.0)
     print(time.monotonic() - began)
 
