@@ -20,7 +20,7 @@ from cloudrl.shards.reading import PIECE_BYTES, PieceReader, aligned_memory, ope
 from cloudrl.shards.source import LocalShard, crc32
 from cloudrl.shards.torch_zip import damaged
 
-_REMOTE_PIECE_BYTES = 8 << 20  # of files on other machines: a request should carry some
+_REMOTE_PIECE_BYTES = 2 << 20  # of files on other machines: eight threads hold one or two each
 _REMOTE_THREADS = 8  # they mostly wait for answers
 _LOCAL_THREADS = min(4, max(2, os.cpu_count() or 2))
 _UPDATE_THREADS = 2  # each keeps parts of an adapter in memory
