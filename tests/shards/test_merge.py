@@ -144,9 +144,8 @@ def test_a_number_that_becomes_infinite_is_a_warning(actor: Path, tmp_path: Path
     assert not any("infinity" in each for each in merge_role(actor, tmp_path / "fits", dtype="fp16").warnings)
 
 
-def test_thousands_of_small_tensors_take_no_time_each(tmp_path: Path) -> None:
-    """Of the processor: 2,043 of them took minutes."""
-    layers, part = 170, "torch._utils._rebuild_tensor_v2"
+def tiny_qwen2(folder: Path, layers: int, *, is_shared: bool) -> MergeInputs:
+    """All of one rank; each tensor has a storage of 6 elements for itself, or a part of the only one."""
     kept = {"model.embed_tokens.weight": (3, 2), "model.norm.weight": (2,), "lm_head.weight": (3, 2)}
     for layer in range(layers):
         start = f"model.layers.{layer}."
@@ -154,19 +153,42 @@ def test_thousands_of_small_tensors_take_no_time_each(tmp_path: Path) -> None:
         kept |= {f"{start}self_attn.{name}_proj.bias": (2,) for name in "qkv"}
         kept |= {f"{start}mlp.{name}_proj.weight": (2, 2) for name in ("gate", "up", "down")}
         kept |= {f"{start}{name}_layernorm.weight": (2,) for name in ("input", "post_attention")}
+    places = [("0", 6 * at) if is_shared else (str(at), 0) for at in range(len(kept))]
+    sizes = {storage: 6 + offset for storage, offset in places}
     state = {
-        name: PickledObject(part, (Storage("torch.FloatStorage", str(at), 6), 0, shape, (*shape[1:], 1), False, {}))
-        for at, (name, shape) in enumerate(kept.items())
+        name: PickledObject(
+            "torch._utils._rebuild_tensor_v2",
+            (Storage("torch.FloatStorage", storage, sizes[storage]), offset, shape, (*shape[1:], 1), False, {}),
+        )
+        for (name, shape), (storage, offset) in zip(kept.items(), places, strict=True)
     }
-    content = {"data.pkl": dump(state)} | {f"data/{at}": bytes(24) for at in range(len(kept))}
-    path = shard_path(tmp_path, 0, 1)
+    content = {"data.pkl": dump(state)} | {f"data/{storage}": bytes(4 * size) for storage, size in sizes.items()}
+    path = shard_path(folder, 0, 1)
     path.write_bytes(archived(content, path.stem))
-    files = config_files(
-        hidden_size=2, intermediate_size=2, num_attention_heads=1, vocab_size=3, num_hidden_layers=layers
-    )
+    sides = {"hidden_size": 2, "intermediate_size": 2, "num_attention_heads": 1, "vocab_size": 3}
+    return MergeInputs({0: LocalShard(path)}, config_files(**sides, num_hidden_layers=layers))
+
+
+def test_thousands_of_small_tensors_take_no_time_each(tmp_path: Path) -> None:
+    """Of the processor: 2,043 of them took minutes."""
+    inputs = tiny_qwen2(tmp_path, 170, is_shared=False)
     began = time.process_time()
-    assert merge(MergeInputs({0: LocalShard(path)}, files), tmp_path / "model").tensors == 2043
+    assert merge(inputs, tmp_path / "model").tensors == 2043
     assert time.process_time() - began < 10
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_a_shard_that_changes_during_the_merge(tmp_path: Path, is_shared: bool) -> None:
+    """Also where tensors share a storage: it is read once, and its CRC-32 is that of what was written."""
+    plan = plan_merge(tiny_qwen2(tmp_path, 1, is_shared=is_shared))
+    path = shard_path(tmp_path, 0, 1)
+    good, member = path.read_bytes(), open_archive(LocalShard(path)).members["data/0"]
+    for at in range(0, member.size_bytes, 4):
+        place = member.offset + at
+        path.write_bytes(good[:place] + b"\1" + good[place + 1 :])
+        (tmp_path / f"model-{at}").mkdir()
+        with pytest.raises(CheckpointError, match="is damaged: data/0 has CRC-32"):
+            write_model(plan, tmp_path / f"model-{at}")
 
 
 def test_tied_embeddings_are_written_once(actor: Path, tmp_path: Path) -> None:
