@@ -135,6 +135,12 @@ def reward_missing() -> None:
     load_module("/nowhere/reward.py")
 
 
+def reward_unknown() -> None:
+    from verl.utils.reward_score import default_compute_score
+
+    default_compute_score("nq", "<answer> Lima </answer>", {"target": ["Lima"]})
+
+
 def reward_fails() -> None:
     from verl.utils.import_utils import load_module
 
@@ -151,8 +157,8 @@ def tool_fails() -> None:
 
 ERRORS = (
     port_taken, rank_missing, store_missing, no_interface, peer_gone, peer_silent, nan, out_of_memory, too_many_files,
-    disk_full, shards_missing, wrong_model, wrong_folder, data_missing, divisibility, reward_missing, reward_fails,
-    tool_fails,
+    disk_full, shards_missing, wrong_model, wrong_folder, data_missing, divisibility, reward_missing,
+    reward_unknown, reward_fails, tool_fails,
 )  # fmt: skip
 
 

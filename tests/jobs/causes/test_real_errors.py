@@ -30,6 +30,7 @@ SIGNATURES = {
     "data_missing": "data-missing",
     "divisibility": "divisibility",
     "reward_missing": "file-missing",
+    "reward_unknown": "reward-unknown",
     "reward_fails": "reward-fails",
     "tool_fails": "tool-fails",
 }
