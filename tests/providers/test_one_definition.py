@@ -1,10 +1,12 @@
 """One file defines a cluster on this machine, on dstack and on Slurm. A training runs on each, and is merged at home.
 
-On Slurm also in containers, which only the provider's section says.
+On Slurm also in containers, which only the provider's section says. Where nodes are machines of their own, each has a
+search server.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -50,6 +52,34 @@ device: cpu
 overrides: {data.train_files: /no, data.val_files: /no, actor_rollout_ref.model.path: /no}
 entrypoint: [python3, -c, "import ray; ray.init(log_to_driver=False); assert len(ray.nodes()) == 2"]
 """
+ASK = """
+import json, os, ray, urllib.request
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as On
+
+@ray.remote(num_cpus=0)
+def ask(query):
+    url = "http://" + os.environ["CLOUDRL_SERVICE_SEARCH"]
+    body = json.dumps({"queries": [query], "topk": 3}).encode()
+    with urllib.request.urlopen(url + "/retrieve", body, 30) as answer:
+        found = [document["id"] for document in json.load(answer)["result"][0]]
+    with urllib.request.urlopen(url + "/health", timeout=30) as answer:
+        return found, json.load(answer)
+
+ray.init(log_to_driver=False)
+wanted = json.loads(os.environ["WANTED"])
+on = {each["NodeManagerAddress"]: On(each["NodeID"], soft=False) for each in ray.nodes()}
+assert len(on) == 2, on
+for node, place in on.items():
+    found, health = ray.get(ask.options(scheduling_strategy=place).remote(os.environ["QUERY"]))
+    assert found[: len(wanted)] == wanted, (node, found)
+    assert health["ready"] and health["queries"] == 1, (node, health)
+"""
+"""Asks the search server of each node, and knows what to find."""
+FILES = {
+    "same.yml": DEFINITION,
+    "probe.yml": PROBE,
+    "ask.yml": PROBE.partition("entrypoint:")[0] + f"entrypoint: {json.dumps(['python3', '-c', f'exec({ASK!r})'])}",
+}
 DEADLINE_S = 500.0
 # What somebody types where `same.yml` is; the command has to succeed. All that it said.
 Typist = Callable[..., str]
@@ -58,8 +88,8 @@ Typist = Callable[..., str]
 @pytest.fixture
 def on_local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Typist]:
     monkeypatch.setenv("CLOUDRL_HOME", str(tmp_path / "home"))
-    (tmp_path / "same.yml").write_text(DEFINITION)
-    (tmp_path / "probe.yml").write_text(PROBE)
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text)
     env = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
 
     def types(*words: str) -> str:
@@ -75,15 +105,16 @@ def on_local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Typist
 
 @pytest.fixture
 def on_dstack(user: User) -> Typist:
-    (user.lab.home / "same.yml").write_text(DEFINITION)
+    for name, text in FILES.items():
+        (user.lab.home / name).write_text(text)
     return lambda *words: user.types(*words, timeout_s=DEADLINE_S, cwd=user.lab.home).stdout
 
 
 @pytest.fixture
 def on_slurm(slurm: SlurmNodes) -> Iterator[Typist]:
     laptop = Laptop(slurm)
-    laptop.write("same.yml", DEFINITION)
-    laptop.write("probe.yml", PROBE)
+    for name, text in FILES.items():
+        laptop.write(name, text)
     yield lambda *words: laptop.types(*words, timeout_s=DEADLINE_S)
     slurm.laptop.run("rm", "-rf", "/root/model")
     slurm.login.run("rm", "-rf", "/home/alice/.cloudrl", "/home/alice/.cache", "/shared/checkpoints")
@@ -112,3 +143,22 @@ def test_a_definition_needs_no_change_between_providers(
     assert "READY: same with 2 nodes" in said
     assert ("merging step 1" in said) is (job == TRAIN)
     assert '"phase": "down"' in types("cloudrl", "status", "same", "--json")
+
+
+def run_ask(types: Typist, on: str, service: object, query: str, wanted: list[str]) -> None:
+    services = f"services={json.dumps([service])}"
+    env = {"QUERY": query, "WANTED": json.dumps(wanted)}
+    words = [word for name, value in env.items() for word in ("--env", f"{name}={value}")]
+    said = types("cloudrl", "run", "ask.yml", "-f", "same.yml", "--on", on, "--set", services, *words, "--down", "-y")
+    assert "READY: same with 2 nodes" in said
+
+
+@pytest.mark.dstack
+@pytest.mark.ray
+def test_each_node_of_dstack_has_a_search_server(on_dstack: Typist, user: User) -> None:
+    """Its passages are larger than what dstack takes at once."""
+    rows = [{"id": f"{row}", "contents": f"passage number {row} " + "and so on " * 70} for row in range(3000)]
+    rows.append({"id": "last", "contents": "Lima is the capital of Peru"})
+    (user.lab.home / "passages.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    run_ask(on_dstack, "dstack", "search:./passages.jsonl", "Peru", ["last"])
+    assert not [each for host in user.lab.hosts[2:] for each in host.processes(containers_only=True)]
