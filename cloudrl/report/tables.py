@@ -39,14 +39,14 @@ def nodes_table(nodes: Sequence[NodeReport]) -> Table:
 
 
 def kept_nodes_table(evidence: Evidence) -> Table:
-    """The nodes of a cluster that is gone, as Ray saw them at the job's end."""
+    """The nodes of a cluster that is gone, as Ray saw them when its records were kept."""
     keys = ("node_ip", "state", "state_message")
     ranked = [(evidence.rank_of(node.get("node_id")), node) for node in evidence.state.nodes]
     rows = tuple(
         ("" if rank is None else str(rank), *(str(node.get(key) or "") for key in keys))
         for rank, node in sorted(ranked, key=lambda each: math.inf if each[0] is None else each[0])
     )
-    return Table("Nodes", ("rank", "address", "at the job's end", "why"), rows)
+    return Table("Nodes", ("rank", "address", "last state", "why"), rows)
 
 
 def checkpoints_table(checkpoints: Iterable[Checkpoint]) -> Table:
