@@ -12,12 +12,16 @@ from cloudrl.verl.metrics import plain, without_ansi
 DRIVER = "driver"
 _PRINTED_BY = re.compile(r"\s*\((?P<name>[\w.:<>-]+) pid=(?P<pid>\d{1,10})(?:, ip=(?P<ip>[\w.:]+))?\)")
 """How Ray marks a line of a worker in the driver's log."""
+_SETTING = re.compile(r"\s*\{?'\w+': |Running entrypoint for job ")
+"""verl prints its whole configuration, and Ray the command: names of settings are no failures."""
 
 
 def suspect_of_driver(evidence: Evidence) -> Suspect | None:
     """What the driver ended with: an error of its own, or one that it got from a task."""
     for log in filter(lambda each: each.is_driver, evidence.logs):
-        own = [line for line in log.lines if not _PRINTED_BY.match(without_ansi(line))]
+        own = [
+            line for line in log.lines if not _PRINTED_BY.match(text := without_ansi(line)) and not _SETTING.match(text)
+        ]
         text = "\n".join(last_failure(own) or own[-END_LINES:])
         if (found := _of_driver(text, evidence, log.rank)) is not None:
             return found
@@ -56,6 +60,8 @@ def _first_in(evidence: Evidence, log: LogTail) -> Suspect | None:
 
 def _at(evidence: Evidence, log: LogTail, at: int) -> Suspect | None:
     line = plain(log.lines[at])
+    if _SETTING.match(line):
+        return None
     error, signature = error_of(line), recognise(line)
     if error is None and signature is None:
         return None

@@ -196,6 +196,17 @@ def test_times_in_the_logs_where_the_state_is_lost():
     assert [each.error for each in found.elsewhere] == ["RuntimeError: Connection closed by peer"]
 
 
+@pytest.mark.parametrize("name", ["worker-a-01-1.out", "job-driver-x.log"])
+def test_settings_that_a_job_prints_are_no_failure(name: str):
+    printed = (
+        "Running entrypoint for job x: python3 -m verl reward.custom_reward_function.path=/a.py",
+        "\x1b[36m(TaskRunnerV1 pid=9)\x1b[0m {'reward': {'custom_reward_function': {'path': None}},",
+        "                 'multi_turn': {'function_tool_path': None,",
+        "                                'function_tool_path': None,",
+    )
+    assert find([LogTail(name, 0, printed)]) is None
+
+
 def test_rays_own_frames_are_cut():
     text = (
         'Traceback (most recent call last):\n  File "/x/ray/_private/worker.py", line 1, in get\n    raise value\n'
