@@ -5,9 +5,11 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
+from terminal_page import Seen, in_terminal
 
 from cloudrl.providers.local import processes
 
@@ -28,6 +30,10 @@ class Shell:
         if check and done.returncode:
             pytest.fail(f"cloudrl {' '.join(words)} exited with {done.returncode}\n{done.stdout}\n{done.stderr}")
         return done
+
+    def in_terminal(self, columns: int, rows: int, *words: str) -> AbstractContextManager[Seen]:
+        """The same in a terminal, where a person looks at it."""
+        return in_terminal([str(CLOUDRL), *words], columns, rows, env=self.env, cwd=self.home)
 
     @property
     def env(self) -> dict[str, str]:

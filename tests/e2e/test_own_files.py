@@ -139,13 +139,22 @@ def test_a_dry_run_shows_all_and_sends_nothing(shell, cluster, own):
 
 
 def test_the_job_finds_them_on_both_nodes(shell, cluster, own):
-    done = shell.run("submit", "ppo-tiny", *own, "--submission-id", "one")
+    with shell.in_terminal(120, 40, "submit", "ppo-tiny", *own, "--submission-id", "one", "--watch") as seen:
+        assert seen.end() == 0, seen.sent
 
-    assert "step 2/2" in done.stderr
+    assert "ray://own/one  SUCCEEDED" in seen.screen
+    assert "step 2/2" in seen.screen
+    assert re.search(r"^a step: .*rollout \d+\.\d s .*update \d+\.\d s", seen.screen, re.MULTILINE)
+    assert re.search(r"^1 +[\d.]+ +ready +\d+% .*\d+%", seen.screen, re.MULTILINE), "CPU and memory of rank 1"
+    assert "waiting for step 1" in seen.sent, "it was shown from the start"
     log = shell.run("jobs", "logs", "one").stdout
     assert f"REWARD forked {len(SECRET)}" in log
-    assert SECRET not in done.stdout + done.stderr + log
+    assert SECRET not in seen.sent + log
     assert saved(cluster, 2) == BOTH
+
+
+def test_watching_it_afterwards_prints_its_steps(shell, cluster):
+    assert re.findall(r"^step (\d)/2  reward", shell.run("watch", "one").stderr, re.MULTILINE) == ["1", "2"]
 
 
 def test_the_secret_is_in_no_file_and_no_answer(shell, cluster, secrets):
