@@ -70,7 +70,8 @@ class JobSecrets:
 
     def values(self) -> List[str]:
         """The secrets of all jobs, so that nothing of them is kept elsewhere."""
-        jobs = list(self.folder.iterdir()) if self.folder.is_dir() else []
+        found = list(self.folder.iterdir()) if self.folder.is_dir() else []
+        jobs = [each for each in found if not each.name.startswith(".")]  # those are drafts, not written to the end
         words = [word for job in jobs for word in shlex.split(self.read(job.name) or "")]
         return [word.partition("=")[2] for word in words if "=" in word]
 

@@ -12,7 +12,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Dict, Iterator, List, Mapping, Tuple
+from typing import BinaryIO, Callable, Dict, Iterator, List, Mapping, Tuple
 
 from cloudrl.node.files import Refused, open_below
 from cloudrl.node.masking import Masker
@@ -84,12 +84,13 @@ class LogCopy:
         self._copies: Dict[Tuple[int, int], _Copy] = {}
         self._names: Dict[str, int] = {}
         self._turn = 0
+        self._stopped_at = ("", "")
 
-    def copy(self, masker: Masker, *, is_last: bool = False) -> None:
+    def copy(self, masker: Callable[[], Masker], *, is_last: bool = False) -> None:
         """Add what is new, a line once it is complete.
 
         Args:
-            masker: of the secrets that are known now.
+            masker: of the secrets that are known by now; asked after each read, as nobody prints a secret before.
             is_last: nothing is going to be added to any line.
 
         Raises:
@@ -97,15 +98,21 @@ class LogCopy:
         """
         self._turn += 1
         left = self._bounds.pass_bytes
-        for root, path in self._logs():
+        for root, path in self._in_turn():
             if left <= 0:
-                return
+                break
             try:
-                with open_below(self._roots[root], path) as file:
+                with _opened(self._roots[root], path) as file:
                     left -= self._copy_file(file.fileno(), f"{root}/{path}", masker, left, is_last=is_last)
-            except (FileNotFoundError, Refused):  # moved just now, or no file
+            except Refused:  # moved just now, no file, or it cannot be read
                 continue
+            self._stopped_at = root, path
         self._keep_total()
+
+    def _in_turn(self) -> List[Tuple[str, str]]:
+        """All logs, beginning behind the one at which the last pass stopped: a flood holds up no other."""
+        logs = sorted(self._logs())
+        return [each for each in logs if each > self._stopped_at] + [each for each in logs if each <= self._stopped_at]
 
     def _logs(self) -> Iterator[Tuple[str, str]]:
         for root, folder in self._roots.items():
@@ -113,19 +120,19 @@ class LogCopy:
                 if LOG.fullmatch(path) and not path.rpartition("/")[2].startswith(_LEFT_OUT):
                     yield root, path
 
-    def _copy_file(self, descriptor: int, path: str, masker: Masker, left: int, *, is_last: bool) -> int:
+    def _copy_file(self, descriptor: int, path: str, masker: Callable[[], Masker], left: int, *, is_last: bool) -> int:
         """Returns how many bytes were read."""
         info = os.fstat(descriptor)
-        copy = self._find((info.st_dev, info.st_ino), path, info.st_size, os.pread(descriptor, _START_BYTES, 0))
+        copy = self._find((info.st_dev, info.st_ino), path, info.st_size, _read(descriptor, _START_BYTES, 0))
         began = copy.offset
         while copy.offset < info.st_size and copy.offset - began < left:
-            chunk = os.pread(descriptor, _CHUNK_BYTES, copy.offset)
+            chunk = _read(descriptor, _CHUNK_BYTES, copy.offset)
             at_end = is_last and copy.offset + len(chunk) >= info.st_size
             taken, kept = _whole_lines(chunk, at_end=at_end, in_long_line=copy.in_long_line)
             if not taken:
                 break
             if kept:
-                self._add(copy, masker.mask(kept))
+                self._add(copy, masker().mask(kept))
             copy.in_long_line = not chunk[:taken].endswith((b"\n", b"\r"))
             copy.offset += taken
         return copy.offset - began
@@ -173,6 +180,21 @@ class LogCopy:
         return self._target / f"{copy.path}.{number}.gz"
 
 
+def _opened(root: Path, path: str) -> BinaryIO:
+    """A log; `Refused` whatever keeps it from being opened."""
+    try:
+        return open_below(root, path)
+    except OSError as error:
+        raise Refused(path) from error
+
+
+def _read(descriptor: int, count: int, offset: int) -> bytes:
+    try:
+        return os.pread(descriptor, count, offset)
+    except OSError as error:  # not one of the archive, and no matter of other logs
+        raise Refused(str(error)) from error
+
+
 def _whole_lines(chunk: bytes, *, at_end: bool, in_long_line: bool) -> Tuple[int, bytes]:
     """How much of a chunk is done with, and what of that is kept: a secret is never cut in two."""
     last = max(chunk.rfind(b"\n"), chunk.rfind(b"\r")) + 1
@@ -201,13 +223,22 @@ def _regular_files(root: Path, below: str = "", depth: int = _DEPTH) -> Iterator
             yield from _regular_files(root, f"{path}/", depth - 1)
 
 
+def _make_private(folder: Path) -> None:
+    """With those above it that are missing: `parents` of `Path.mkdir` would give them the usual mode."""
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+    except FileNotFoundError:
+        _make_private(folder.parent)
+        folder.mkdir(mode=0o700, exist_ok=True)
+
+
 def append_private(path: Path, content: bytes) -> int:
     """Add to a file that its owner alone can read, all or nothing; returns its size.
 
     Raises:
         OSError: it cannot be written, or is a link.
     """
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _make_private(path.parent)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
     try:
         before = os.fstat(descriptor).st_size

@@ -137,7 +137,8 @@ def _clean_up(agent: Agent, archiver: Archiver, server: Optional[AgentServer]) -
     steps += [agent.end_children, end_descendants]
     if server is not None:
         steps.append(server.close)
-    steps += [archiver.finish, agent.replication.secrets.forget, agent.persist_cost]
+    # the logs come last: their volume may hang, and dstack kills 10 s after its signal
+    steps += [agent.replication.secrets.forget, agent.persist_cost, archiver.finish]
     if agent.options.ray_temp_dir is not None:
         steps.append(functools.partial(shutil.rmtree, agent.options.ray_temp_dir, ignore_errors=True))
     for step in steps:

@@ -2,19 +2,32 @@
 
 import json
 import re
-from typing import Iterable, Mapping, Tuple
+from typing import Any, Iterable, Iterator, Mapping, Tuple
+from urllib.parse import quote
 
 from cloudrl.protocol.secret_names import is_secret, names_a_file
 
 MASK = b"***"
 _SHORTEST = 6
 """Shorter values would also be parts of words."""
+_SHORTEST_NUMBER = 8
+"""Of digits alone; PPO_MAX_TOKEN_LEN_PER_GPU=131072 is no secret, whatever its name says."""
+_COLOUR = rb"(?:\x1b|\\(?:u00|x)1b)\[[0-9;]{0,16}m"
 _NAMED = re.compile(
-    rb"""(?<![\w.])([A-Z][A-Z0-9_]{2,80})(["'\\]{0,4}\s{0,3}[=:]\s{0,3}["'\\]{0,4})([^\s"'\\,;}&]{6,})"""
-)
+    rb"(?:(?<![\w.])|" + _COLOUR + rb"|\\[nrt])"
+    rb"(?=[A-Z0-9_]{0,80}(?:TOKEN|KEY|PASS|CREDENTIAL|SECRET))([A-Z][A-Z0-9_]{2,80})"
+    rb"""(?:""" + _COLOUR + rb"""|["'\\\]]){0,6}\s{0,3}[=:]\s{0,3}(?:""" + _COLOUR + rb"""|["'\\]){0,6}"""
+    rb"""([^\s"'\\,;}&\x1b]{6,})"""
+)  # fmt: skip
 """`HF_TOKEN=abcdef`, `'HF_TOKEN': 'abcdef'`: names of variables, so that verl's `pad_token: ...` stays."""
-_BY_FORM = re.compile(rb"\b(?:hf_|gh[a-z]_|sk-)[A-Za-z0-9_-]{16,}")
-_URL_LOGIN = re.compile(rb"(://[^/\s:@]{0,100}:)[^/\s@]{1,500}@")
+_BY_FORM = re.compile(
+    rb"(?:\b|(?<=[0-9;\[]m)|(?<=\\[nrt]))"
+    rb"(?:(?:hf_|gh[a-z]_|github_pat_|sk-|[prs]k_(?:live|test)_)[A-Za-z0-9_-]{16,}|A[KS]IA[A-Z0-9]{16})"
+)
+_HEADER = re.compile(
+    rb"""(?i)(authorization["'\\]{0,4}\s{0,3}[=:]\s{0,3}["'\\]{0,4}(?:bearer|basic|token)\s{1,3})[^\s"'\\,;}]{6,}"""
+)
+_URL_LOGIN = re.compile(rb"(://[^/\s:@]{0,100}:)[^/\s]{1,500}@")
 
 
 class Masker:
@@ -26,7 +39,7 @@ class Masker:
 
     def __init__(self, values: Iterable[str]) -> None:
         lines = {line.strip() for value in values for line in value.splitlines()}
-        forms = {form.encode() for line in lines for form in (line, json.dumps(line)[1:-1]) if len(line) >= _SHORTEST}
+        forms = {form.encode() for line in lines if _is_masked(line) for form in _forms(line)}
         known = sorted(forms, key=len, reverse=True)
         self._known = re.compile(b"|".join(map(re.escape, known))) if known else None
 
@@ -34,12 +47,44 @@ class Masker:
         """Whole lines, less the secrets."""
         if self._known is not None:
             text = self._known.sub(MASK, text)
-        return _URL_LOGIN.sub(rb"\1***@", _BY_FORM.sub(MASK, _NAMED.sub(_without_value, text)))
+        text = _HEADER.sub(rb"\1***", b"".join(_without_named(text)))
+        return _URL_LOGIN.sub(rb"\1***@", _BY_FORM.sub(MASK, text))
+
+    def mask_all(self, value: Any) -> Any:
+        """The same with all texts in it masked: before they are JSON, where the end of a line is one with a token."""
+        if isinstance(value, str):
+            return self.mask(value.encode(errors="replace")).decode(errors="replace")
+        if isinstance(value, dict):
+            return {key: self._of_name(str(key), each) for key, each in value.items()}
+        return tuple(map(self.mask_all, value)) if isinstance(value, (list, tuple)) else value
+
+    def _of_name(self, name: str, value: Any) -> Any:
+        is_text = isinstance(value, str) and name.isupper()
+        return MASK.decode() if is_text and is_secret(name) and not names_a_file(name) else self.mask_all(value)
 
 
-def _without_value(found: "re.Match[bytes]") -> bytes:
-    name = found[1].decode()
-    return found[1] + found[2] + MASK if is_secret(name) and not names_a_file(name) else found[0]
+def _is_masked(line: str) -> bool:
+    return len(line) >= (_SHORTEST_NUMBER if line.isdigit() else _SHORTEST)
+
+
+def _forms(line: str) -> Tuple[str, ...]:
+    """How a secret is written: as it is, in JSON and in a URL."""
+    return line, json.dumps(line)[1:-1], quote(line, safe="")
+
+
+def _without_named(text: bytes) -> Iterator[bytes]:
+    """Parts of a text, less the values of variables that hold secrets; a name that holds none may stand before it."""
+    copied = at = 0
+    while True:
+        found = _NAMED.search(text, at)
+        if found is None:
+            yield text[copied:]
+            return
+        name, at = found[1].decode(), found.end(1)
+        if is_secret(name) and not names_a_file(name):
+            yield text[copied : found.start(2)]
+            yield MASK
+            copied = at = found.end()
 
 
 def secrets_of(env: Mapping[str, str]) -> Tuple[str, ...]:

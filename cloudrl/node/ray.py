@@ -134,9 +134,10 @@ class Dashboard:
         except (OSError, http.client.HTTPException) as error:
             return str(error)
 
-    def rows(self, kind: str, job_id: Optional[str]) -> Tuple[Any, ...]:
-        """What Ray's state API says, see `cloudrl.protocol.ray_state`; nothing while the dashboard does not answer."""
-        return rows_of(self._get(path_of(kind, job_id)))
+    def rows(self, kind: str, job_id: Optional[str]) -> Optional[Tuple[Any, ...]]:
+        """What Ray's state API says, see `cloudrl.protocol.ray_state`; None while the dashboard does not answer."""
+        answer = self._get(path_of(kind, job_id))
+        return None if answer is None else rows_of(answer)
 
     def alive_actors(self) -> Optional[List[Any]]:
         """Actors that live, at most 1000 of them; None while the dashboard does not answer.

@@ -26,14 +26,15 @@ class FakeDashboard:
     def __init__(self) -> None:
         self.listed: list[Any] | None = []
         self.tables: dict[str, list[Any]] = {"nodes": [{"node_id": "a"}]}
+        self.silent: list[str] = []
         self.asked: list[str] = []
 
     def jobs(self) -> list[Any] | None:
         return self.listed
 
-    def rows(self, kind: str, job_id: str | None) -> tuple[Any, ...]:
+    def rows(self, kind: str, job_id: str | None) -> tuple[Any, ...] | None:
         self.asked.append(f"{kind} of {job_id}")
-        return tuple(self.tables.get(kind, ()))
+        return None if kind in self.silent else tuple(self.tables.get(kind, ()))
 
 
 class Kept:
@@ -44,11 +45,15 @@ class Kept:
         self.logs = folder / str(rank) / session / "logs"
         self.own.mkdir(exist_ok=True)
         self.is_up, self.dashboard, self.said = False, FakeDashboard(), list[str]()
+        self.secrets = [SECRET]
         dashboard: Any = self.dashboard
         self.archiver = Archiver(
             self.checkpoints, run, {"rank": rank, "ip": "10.0.0.1"}, own_logs=self.own, ray_logs=self._ray_logs,
-            secrets=lambda: [SECRET], dashboard=dashboard, say=self.said.append,
+            secrets=self._secrets, dashboard=dashboard, say=self.said.append,
         )  # fmt: skip
+
+    def _secrets(self) -> list[str]:
+        return self.secrets
 
     def _ray_logs(self) -> Path | None:
         return self.logs if self.is_up else None
@@ -131,14 +136,85 @@ def test_a_job_is_looked_at_twice_since_news_may_come_late(up: Kept) -> None:
     assert state.workers == ({"pid": 1},)
 
 
-def test_a_ray_that_answers_no_more_takes_nothing_away(up: Kept) -> None:
-    up.dashboard.listed = [{"submission_id": "job", "status": "FAILED"}]
+@pytest.mark.parametrize("silent", ["nodes", "tasks"])
+def test_a_ray_that_answers_no_more_takes_nothing_away(up: Kept, silent: str) -> None:
+    up.dashboard.listed = [{"submission_id": "job", "job_id": "01000000", "status": "FAILED"}]
+    up.dashboard.tables["tasks"] = [{"task_id": "t"}]
     up.archiver.keep_states()
-    up.dashboard.tables = {}
+    up.dashboard.tables, up.dashboard.silent = {}, [silent]
     up.archiver.before_ray_ends()
     state = up.state()
     assert state is not None
-    assert state.nodes == ({"node_id": "a"},)
+    assert (state.nodes, state.tasks) == (({"node_id": "a"},), ({"task_id": "t"},))
+
+
+def test_a_state_that_could_not_be_written_is_kept_later(up: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    up.dashboard.listed = [{"submission_id": "job", "status": "FAILED"}]
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "write", _refuse)
+        for _ in range(3):
+            up.archiver.keep_states()
+    assert up.archiver.problem == "No space left on device"
+    up.archiver.keep_states()
+    assert up.state() is not None
+    assert up.archiver.problem == ""
+
+
+def test_secrets_that_are_forgotten_are_masked_until_the_end(up: Kept) -> None:
+    up.archiver.update()
+    up.secrets = ["one-of-later"]
+    (up.logs / "raylet.out").write_text(f"{SECRET} one-of-later\n")
+    up.archiver.finish()
+    assert up.texts()["logs/raylet.out"] == ["*** ***"]
+
+
+def test_secrets_that_are_forgotten_while_another_thread_copies(up: Kept) -> None:
+    up.secrets = ["one-of-later"]
+    (up.logs / "raylet.out").write_text("one-of-later\n")
+    with up.archiver._lock:
+        assert not up.archiver.update(wait_s=0)
+    up.secrets = []
+    up.archiver.update()
+    assert up.texts()["logs/raylet.out"] == ["***"]
+
+
+def test_nothing_unforeseen_ends_the_thread(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "EVERY_S", 0.01)
+    kept.start_ray()
+    kept.secrets = [7]  # type: ignore[list-item]
+    kept.dashboard.listed = ["no job"]
+    (kept.logs / "raylet.out").write_text("one\n")
+    kept.archiver.start()
+    until(lambda: kept.archiver.problem, "the problem is told")
+    assert "AttributeError" in kept.archiver.problem
+    kept.secrets, kept.dashboard.listed = [], []
+    until(lambda: not kept.archiver.problem and "logs/raylet.out" in kept.texts(), "it goes on")
+    kept.archiver.before_ray_ends()
+
+
+def test_a_slow_ray_holds_up_no_copies(up: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+
+    class Ending(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            pauses.append(timeout or 0.0)
+            return len(pauses) > 2
+
+    monkeypatch.setattr(up.archiver, "_ending", Ending())
+    monkeypatch.setattr(up.archiver, "keep_states", lambda: time.sleep(0.6))
+    up.archiver._run_for_ever()
+    assert pauses == [module.EVERY_S] * 3
+
+
+def test_a_volume_that_hangs_is_told(up: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_ANSWER_S", 0.01)
+    with up.archiver._lock:
+        found = up.archiver.listing(None)
+    assert found == {"problem": "the volume does not answer", "run": "run-1", "pieces": []}
+
+
+def _refuse(*_: object) -> int:
+    raise OSError(28, "No space left on device")
 
 
 def test_of_a_job_that_never_came_to_ray_others_failures_are_not_kept(up: Kept) -> None:
@@ -159,12 +235,9 @@ def test_at_the_end_a_job_that_runs_counts_too_and_a_driver_of_nobodys(up: Kept)
 
 
 def test_a_volume_that_cannot_be_written_is_told_once(up: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> int:
-        raise OSError(28, "No space left on device")
-
     (up.logs / "raylet.out").write_text("one\n")
     with monkeypatch.context() as broken:
-        broken.setattr(os, "write", refuse)
+        broken.setattr(os, "write", _refuse)
         for _ in range(3):
             up.archiver.update()
         assert up.archiver.listing(None)["problem"] == "No space left on device"
@@ -172,6 +245,7 @@ def test_a_volume_that_cannot_be_written_is_told_once(up: Kept, monkeypatch: pyt
         up.archiver.keep_states()
     [said] = up.said
     assert said.startswith(f"warning: logs cannot be kept in {up.checkpoints / FOLDER}: ")
+    up.archiver.keep_states()
     assert up.archiver.listing(None)["problem"] == ""
     assert up.texts()["logs/raylet.out"] == ["one"]
 
@@ -231,4 +305,21 @@ def test_old_sessions_of_this_rank_go(
             kept.start_ray()
             (kept.logs / "raylet.out").write_text(os.urandom(50).hex() + "\n")
             kept.archiver.update()
+            _let_grow_old(kept.checkpoints)
     assert _sessions(kept.archive.files) == [*((0, str(each)) for each in left), (1, "0")]
+
+
+def _let_grow_old(folder: Path) -> None:
+    for path in folder.rglob("*"):
+        os.utime(path, (1e9, 1e9))
+
+
+def test_a_session_of_a_cluster_that_is_up_does_not_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_SESSIONS", 1)
+    for number in range(3):
+        kept = Kept(tmp_path, run=f"run-{number}", session=f"session_{number}")
+        kept.start_ray()
+        kept.archiver.update()
+        if number == 0:
+            _let_grow_old(kept.checkpoints)
+    assert _sessions(kept.archive.files) == [(0, "1"), (0, "2")]

@@ -50,6 +50,13 @@ def test_any_value_survives(tmp_path_factory: pytest.TempPathFactory, value: str
     assert read_back(path)[0]["X_TOKEN"] == value
 
 
+def test_a_draft_has_no_values_yet(tmp_path: Path):
+    kept = JobSecrets(tmp_path)
+    kept.write("job", script({"HF_TOKEN": "hf_1"}))
+    (tmp_path / ".other.4242").write_text("export X_TOKEN='half")
+    assert kept.values() == ["hf_1"]
+
+
 BAD_NAMES = ("A B", "", "1A", "A;id", "A\n")
 
 

@@ -4,12 +4,15 @@ import errno
 import os
 import stat
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudrl.jobs.archive import decompressed
+from cloudrl.node import log_copy
+from cloudrl.node.files import open_below
 from cloudrl.node.log_copy import Bounds, LogCopy
 from cloudrl.node.masking import Masker
 from cloudrl.saves.archive import PIECE_BYTES
@@ -21,7 +24,7 @@ class Logs:
     """A session's logs, and what is kept of them."""
 
     def __init__(self, folder: Path, **bounds: int) -> None:
-        self.folder, self.target = folder / "logs", folder / "kept"
+        self.folder, self.target = folder / "logs", folder / "archive" / "kept"
         self.folder.mkdir(parents=True)
         self.copy = LogCopy(self.target, {"logs": self.folder}, Bounds(**bounds))
 
@@ -32,7 +35,7 @@ class Logs:
             file.write(text)
 
     def keep(self, *, is_last: bool = False) -> None:
-        self.copy.copy(MASKER, is_last=is_last)
+        self.copy.copy(lambda: MASKER, is_last=is_last)
 
     def pieces(self) -> dict[str, bytes]:
         """Path below the session -> its text."""
@@ -141,7 +144,8 @@ def test_only_the_owner_reads_what_is_kept(logs: Logs) -> None:
     logs.keep()
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (logs.target / "logs").rglob("*")}
     assert modes == {"raylet.out.0.gz": 0o600}
-    assert stat.S_IMODE((logs.target / "logs").stat().st_mode) == 0o700
+    made = [logs.target / "logs", logs.target, logs.target.parent]
+    assert [stat.S_IMODE(folder.stat().st_mode) for folder in made] == [0o700] * 3
 
 
 def test_of_a_long_log_the_beginning_and_the_end_stay(tmp_path: Path) -> None:
@@ -180,6 +184,40 @@ def test_a_flood_is_read_in_parts(tmp_path: Path) -> None:
     for _ in range(3):
         logs.keep()
     assert logs.text("flood.log") == b"flooding\n" * (1 << 19)
+
+
+def test_a_flood_holds_up_no_other_log_and_the_limit_of_all_holds(tmp_path: Path) -> None:
+    logs = Logs(tmp_path, pass_bytes=1 << 20, total_bytes=4 << 10)
+    logs.add("w.log", os.urandom(2000).hex().encode() + b"\n")
+    logs.add("x.log", os.urandom(2000).hex().encode() + b"\n")
+    logs.keep()
+    for _ in range(2):
+        logs.add("flood.log", b"flooding\n" * (1 << 18))
+        logs.add("raylet.out", b"seen\n")
+        logs.keep()
+    assert logs.text("raylet.out") == b"seen\n" * 2
+    assert not logs.text("w.log"), "the oldest goes while the flood goes on"
+
+
+def test_a_log_that_cannot_be_opened_or_read_holds_up_no_other(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a.log", "b.log", "c.log"):
+        logs.add(name, name.encode() + b"\n")
+    inode, read = (logs.folder / "b.log").stat().st_ino, os.pread
+
+    def opened(root: Path, path: str) -> BinaryIO:
+        if path == "a.log":
+            raise OSError(errno.EMFILE, "Too many open files")
+        return open_below(root, path)
+
+    def pread(descriptor: int, count: int, offset: int) -> bytes:
+        if os.fstat(descriptor).st_ino == inode:
+            raise OSError(errno.EIO, "Input/output error")
+        return read(descriptor, count, offset)
+
+    monkeypatch.setattr(log_copy, "open_below", opened)
+    monkeypatch.setattr(os, "pread", pread)
+    logs.keep()
+    assert list(logs.pieces()) == ["logs/c.log.0.gz"]
 
 
 def test_a_volume_that_is_full_for_a_while_costs_nothing(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,12 +1,15 @@
 """Secrets in what is kept of logs."""
 
 import json
+import time
 
 import pytest
 
 from cloudrl.node.masking import Masker, secrets_of
 
 KEY = "-----BEGIN KEY-----\nMIIEpAIBAAKCAQEA\n-----END KEY-----\n"
+
+MORE = ("a/b&c secret", "131072", "87654321")
 
 
 @pytest.mark.parametrize(
@@ -26,15 +29,45 @@ KEY = "-----BEGIN KEY-----\nMIIEpAIBAAKCAQEA\n-----END KEY-----\n"
         ("using hf_AbCdEfGhIjKlMnOpQr now", "using *** now"),
         ("http://me:passw0rd@host/x", "http://me:***@host/x"),
         ("nothing at all: é", "nothing at all: é"),
+        ("INFO:root:HF_TOKEN=abcdefgh", "INFO:root:HF_TOKEN=***"),
+        ("HF_TOKEN_PATH=x:HF_TOKEN=abcdefgh", "HF_TOKEN_PATH=x:HF_TOKEN=***"),
+        ("os.environ['HF_TOKEN']='abcdefgh'", "os.environ['HF_TOKEN']='***'"),
+        ("\x1b[36mHF_TOKEN\x1b[0m=\x1b[1;32mabcdefgh\x1b[0m", "\x1b[36mHF_TOKEN\x1b[0m=\x1b[1;32m***\x1b[0m"),
+        (json.dumps("first\nHF_TOKEN=abcdefgh"), r'"first\nHF_TOKEN=***"'),
+        (json.dumps("first\nhf_AbCdEfGhIjKlMnOpQr"), r'"first\n***"'),
+        ("\x1b[36mhf_AbCdEfGhIjKlMnOpQr", "\x1b[36m***"),
+        ("github_pat_11ABCDEFG0123456789_abc", "***"),
+        ("sk_live_0123456789abcdefgh", "***"),
+        ("AKIAIOSFODNN7EXAMPLE", "***"),
+        ("Authorization: Bearer abc.def-ghi", "Authorization: Bearer ***"),
+        ("{'authorization': 'Bearer abc.def-ghi'}", "{'authorization': 'Bearer ***'}"),
+        ("GET /?q=a%2Fb%26c%20secret", "GET /?q=***"),
+        ("http://me:p@ssw0rd@host/x", "http://me:***@host/x"),
+        ("pid 131072 of 87654321", "pid 131072 of ***"),
     ],
 )  # fmt: skip
 def test_what_is_left_of_a_text(text: str, kept: str) -> None:
-    masker = Masker(["s3cret-value!", "s3cret-value!-and-more", KEY, 'quo"ted\\secret', "short", ""])
+    masker = Masker(["s3cret-value!", "s3cret-value!-and-more", KEY, 'quo"ted\\secret', "short", "", *MORE])
     assert masker.mask(text.encode()).decode() == kept
 
 
 def test_without_known_secrets_the_form_decides() -> None:
     assert Masker([]).mask(b"X_TOKEN=abcdefgh other=abcdefgh") == b"X_TOKEN=*** other=abcdefgh"
+
+
+@pytest.mark.parametrize(
+    "text", ["A_KEY" * 99999, "\x1b[1m" * 99999, "://a:" * 99999, "TOKEN=\\" * 99999, "K_" * 99999]
+)
+def test_no_text_takes_long(text: str) -> None:
+    before = time.process_time()
+    Masker([]).mask(text.encode())
+    assert time.process_time() - before < 10
+
+
+def test_texts_are_masked_before_they_are_json() -> None:
+    masker = Masker(["131072", "secret-value"])
+    held = {"message": "first\nhf_AbCdEfGhIjKlMnOpQr", "HF_TOKEN": "x", "pids": [131072, ("secret-value", None)]}
+    assert masker.mask_all(held) == {"message": "first\n***", "HF_TOKEN": "***", "pids": (131072, ("***", None))}
 
 
 def test_which_variables_hold_secrets() -> None:
