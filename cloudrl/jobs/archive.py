@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
@@ -15,7 +16,7 @@ from cloudrl.errors import InputError
 from cloudrl.node.files import Refused, open_below
 from cloudrl.protocol.ray_state import RayState
 from cloudrl.protocol.wire import from_json
-from cloudrl.saves.archive import FOLDER, PIECE_BYTES, Piece, driver_log, parse_piece, scan_archive, state_file
+from cloudrl.saves.archive import FOLDER, NODE, PIECE_BYTES, Piece, driver_log, parse_piece, scan_archive, state_file
 
 _CHUNK_BYTES = 1 << 20
 _LONGEST_LINE = 1 << 20
@@ -147,6 +148,14 @@ class Archive:
             since: Pieces to which nothing was added from then on are left out.
         """
         return _lines(self._pieces(file, since))
+
+    def utc_offset_s(self, session: str, rank: int) -> float:
+        """How far the clock of a node is ahead of UTC, in whose time its logs are written; 0 where it is lost."""
+        for each in self.files:
+            if (each.session, each.rank, each.path) == (session, rank, NODE):
+                with suppress(ValueError, KeyError, TypeError, RecursionError):
+                    return float(json.loads("\n".join(self.lines(each)))["utc_offset_s"])
+        return 0.0
 
     @property
     def jobs(self) -> tuple[str, ...]:

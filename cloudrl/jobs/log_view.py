@@ -7,7 +7,6 @@ was kept; any other was written after the line above it, and before it was kept.
 from __future__ import annotations
 
 import heapq
-import json
 import re
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +19,7 @@ from operator import attrgetter, itemgetter
 from cloudrl.errors import InputError
 from cloudrl.jobs.archive import Archive, LogFile
 from cloudrl.jobs.causes.times import stamp
-from cloudrl.saves.archive import LOGS, NODE
+from cloudrl.saves.archive import LOGS
 from cloudrl.verl.metrics import without_ansi
 
 AROUND_S = 30.0
@@ -28,6 +27,7 @@ AROUND_S = 30.0
 _CLOCKS_AGREE_S = 60.0
 """Those of a node and of the server of its volume."""
 _AT_ONCE = 8
+_BEGINS_WITH_A_DAY = re.compile(r"\d{4}-")
 _LONG_ID = re.compile(r"([0-9a-f]{8})[0-9a-f]{40,}")
 
 
@@ -61,17 +61,19 @@ def log_lines(
     Args:
         archive: That has them.
         files: Those of a run, or of one node.
-        name: A pattern for names of files as `LogLine` has them, such as `worker-*`.
+        name: A pattern for names of files as `LogLine` has them, such as `worker-*`; those after `raylet.out`, such as
+            `raylet.out~2`, count as that one.
         pattern: What lines must contain.
         around: A moment; lines are left out that are not of its surroundings.
     """
     files = list(files)
-    offsets = {(each.session, each.rank): _utc_offset_s(archive, each) for each in files if each.path == NODE}
+    nodes = {(each.session, each.rank) for each in files}
+    offsets = {node: archive.utc_offset_s(*node) for node in nodes}
     since, until = (0.0, float("inf")) if around is None else (around - AROUND_S, around + AROUND_S)
     streams = [
-        _lines(archive, each, offsets.get((each.session, each.rank), 0.0), since, until)
+        _lines(archive, each, offsets[each.session, each.rank], since, until)
         for each in files
-        if not each.path.endswith(".json") and fnmatchcase(_shown(each), name)
+        if not each.path.endswith(".json") and _is_called(each, name)
         and each.modified_at >= since - _CLOCKS_AGREE_S
     ]  # fmt: skip
     with ThreadPoolExecutor(_AT_ONCE) as pool:
@@ -80,7 +82,7 @@ def log_lines(
 
 
 def moment(text: str, newest: float) -> float:
-    """What a user calls a moment, as seconds since the epoch: `13:05`, `13:05:10` or `2026-11-23 13:05:10`.
+    """What a user calls a moment, as seconds since the epoch: `13:05`, `13:05:10Z` or `2026-11-23 13:05:10`.
 
     Args:
         text: In this machine's time zone, unless it names another.
@@ -90,10 +92,12 @@ def moment(text: str, newest: float) -> float:
         InputError: It is none.
     """
     try:
-        if "-" in text:
+        text = re.sub("Z$", "+00:00", text)  # Python 3.10 does not know it
+        if _BEGINS_WITH_A_DAY.match(text):
             return datetime.fromisoformat(text).timestamp()
-        day = datetime.fromtimestamp(newest).astimezone()
-        at = datetime.combine(day, time.fromisoformat(text), day.tzinfo)
+        clock = time.fromisoformat(text)
+        day = datetime.fromtimestamp(newest, clock.tzinfo).astimezone(clock.tzinfo)
+        at = datetime.combine(day, clock, day.tzinfo)
     except ValueError:
         raise InputError(f"{text!r} is no time", hint="Such as 13:05:10, or '2026-11-23 13:05:10'") from None
     return (at if at.timestamp() <= newest + AROUND_S else at - timedelta(days=1)).timestamp()
@@ -127,11 +131,11 @@ def _believed(text: str, offset_s: float, kept_at: float) -> float | None:
     return said - offset_s if said is not None and said - offset_s < kept_at + 1 else None
 
 
-def _utc_offset_s(archive: Archive, node: LogFile) -> float:
-    try:
-        return float(json.loads("\n".join(archive.lines(node)))["utc_offset_s"])
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return 0.0
+def _is_called(file: LogFile, name: str) -> bool:
+    """Also by its last part, and whichever of the files of one name it is: Ray rotates a log that is long."""
+    shown = _shown(file)
+    first = shown.partition("~")[0]
+    return any(fnmatchcase(each, name) for each in (shown, first, first.rpartition("/")[2]))
 
 
 def _shown(file: LogFile) -> str:

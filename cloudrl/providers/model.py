@@ -156,6 +156,7 @@ class Status:
         logs_command: how to read the cluster's own logs: a command, or a folder.
         state_dir: where this machine keeps what it knows of it.
         nodes_are_here: whether its nodes read this machine's own files.
+        run_id: of its last start, below which its logs are kept; "" where this machine does not know.
     """
 
     name: str
@@ -179,6 +180,7 @@ class Status:
     logs_command: str = ""
     state_dir: str = ""
     nodes_are_here: bool = False
+    run_id: str = ""
 
     @property
     def ref(self) -> ClusterRef:

@@ -37,6 +37,8 @@ OURS = ".cloudrl"
 
 _SMALL_BYTES = 64 << 20
 """Tokenizers of 33 MB are in use (google/gemma-3)."""
+_LONGEST_ID = 150
+"""With what stands before and after it in names of files, 200 at most."""
 
 
 def find_data(files: Collection[str]) -> str | None:
@@ -55,8 +57,9 @@ def on_one_line(name: str) -> str:
 
 
 def file_name(name: str) -> str:
-    """The id of a run or a job as a part of a path."""
-    return "".join(c if c.isalnum() or c in "-_" else "_" for c in name)
+    """The id of a run or a job as a part of a path: one that `cloudrl.saves.archive` reads again."""
+    safe = "".join(c if (c.isascii() and c.isalnum()) or c in "-_" else "_" for c in name)[:_LONGEST_ID]
+    return f"_{safe[1:]}" if safe.startswith("-") else safe
 
 
 def step_folder(run: str, step: int) -> str:

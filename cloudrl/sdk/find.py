@@ -151,10 +151,15 @@ def find_kept(
     url = JOB_URL.fullmatch(job_id) if job_id else None
     if address is not None:
         return None
+    status = find_here(name or (url["place"] if url else None))
+    return None if status is None else (Path(str(status.checkpoint_dir)), url["id"] if url else job_id)
+
+
+def find_here(name: str | None) -> Status | None:
+    """A cluster, one's only one for None, whose folder of checkpoints is on this machine; None if there is none."""
     with suppress(CloudrlError):
-        for status in look(only_cluster(name or (url["place"] if url else None))):
-            if status.nodes_are_here and status.checkpoint_dir:
-                return Path(status.checkpoint_dir), url["id"] if url else job_id
+        found = look(only_cluster(name))
+        return next((each for each in found if each.nodes_are_here and each.checkpoint_dir), None)
     return None
 
 

@@ -11,7 +11,7 @@ from cloudrl.jobs.archive import Archive, FolderArchive
 from cloudrl.jobs.cluster_archive import ask_cluster
 from cloudrl.jobs.log_view import LogLine, log_lines, moment
 from cloudrl.sdk.callbacks import Notice, OnProgress, silent
-from cloudrl.sdk.find import find, find_kept
+from cloudrl.sdk.find import find, find_here
 
 
 def logs(
@@ -67,10 +67,11 @@ def _archive(
             raise InputError(f"{connection.name} is a plain Ray cluster: no agent keeps its logs")
         source = ask_cluster(connection.name, agent, [each.rank for each in agent.status().nodes], run)
     except CloudrlError:
-        kept = find_kept(name=name)
-        if kept is None:
+        status = find_here(name)
+        if status is None:
             raise
-        return Archive(FolderArchive(kept[0])), run
+        # other clusters may keep theirs in the same folder
+        return Archive(FolderArchive(Path(str(status.checkpoint_dir)))), run or status.run_id or None
     for note in source.notes:
         on_progress(Notice(note))
     return Archive(source), source.run

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from kept_logs import SESSION, keep
 
@@ -14,6 +14,7 @@ from cloudrl.jobs.archive import Archive, FolderArchive, decompressed
 from cloudrl.protocol.ray_state import RayState
 from cloudrl.protocol.wire import to_json
 from cloudrl.saves.archive import Piece, parse_piece, state_file
+from cloudrl.saves.names import file_name
 
 
 def archive(checkpoints: Path) -> Archive:
@@ -51,6 +52,13 @@ def test_lines_have_the_time_at_which_they_were_kept(tmp_path: Path) -> None:
     [file] = found.files
     assert list(found.dated_lines(file)) == [("one", 1000), ("two", 1000), ("three", 1010), ("four", 2000)]
     assert list(found.dated_lines(file, since=1011)) == [("four", 2000)]
+
+
+@given(st.text(min_size=1, max_size=300), st.text(min_size=1, max_size=300))
+@example("é1", "-x")
+@example("x" * 300, "y" * 300)
+def test_whatever_a_run_and_a_job_are_called_what_is_written_is_found(run: str, job: str) -> None:
+    assert parse_piece(Piece(file_name(run), 0, SESSION, state_file(job), 0).where) is not None
 
 
 @given(st.binary(max_size=200))

@@ -80,6 +80,15 @@ def test_only_what_contains_a_pattern_and_logs_of_a_name(tmp_path: Path) -> None
     assert [log for *_, log, _ in seen(tmp_path, name="worker-*-4242.err")] == ["worker-ab12ab12-01000000-4242.err"]
 
 
+def test_a_log_is_called_by_its_name_however_often_it_was_rotated(tmp_path: Path) -> None:
+    for path in ("logs/raylet.out", "logs/raylet.out~2", "logs/raylet.out.1", "agent/agent.log", "logs/events/a.log~3"):
+        keep(tmp_path, path, b"one\n")
+    names = {name: {log for *_, log, _ in seen(tmp_path, name=name)} for name in ("raylet.out", "agent.log", "a.log")}
+    assert names == {
+        "raylet.out": {"raylet.out", "raylet.out~2"}, "agent.log": {"agent/agent.log"}, "a.log": {"events/a.log~3"},
+    }  # fmt: skip
+
+
 def test_long_ids_are_cut(tmp_path: Path) -> None:
     keep(tmp_path, f"logs/python-core-driver-01000000{'f' * 48}_4242.log", b"one\n")
     assert seen(tmp_path)[0][2] == "python-core-driver-01000000_4242.log"
@@ -97,6 +106,9 @@ def test_a_moment_as_it_is_typed() -> None:
     }.items():
         assert moment(text, newest.timestamp()) == expected.timestamp(), text
     assert moment("2026-11-23T12:00:00+00:00", 0) == NOON
+    for text in ("12:00Z", "2026-11-23T12:00:00Z", "07:00:00-05:00", "07-05:00", "20:00+08:00"):
+        assert moment(text, NOON + 7200) == NOON, text
+    assert moment("12:00Z", NOON - 7200) == NOON - 86400
     for wrong in ("", "noon", "25:00", "2026-13-01"):
         with pytest.raises(InputError, match="is no time"):
             moment(wrong, newest.timestamp())

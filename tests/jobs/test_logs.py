@@ -81,5 +81,6 @@ def test_a_cluster_that_is_up_and_then_down(run: Run, lab: FakeLocal) -> None:
     assert (code, TIME.sub("", out)) == (0, "0 raylet.out | one\n")
     assert "rank 1 does not say what it has: " in err
     lab.__exit__()
+    keep(volume, "logs/raylet.out", b"two\n", run="of-another-cluster", at=5000)
     code, out, err = run("logs", "--cluster", "lab", address="")
     assert (code, TIME.sub("", out), err) == (0, "0 raylet.out | one\n", "")

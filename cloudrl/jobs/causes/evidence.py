@@ -19,12 +19,14 @@ class LogTail:
         rank: of the node that it lies on.
         lines: the last ones, without their ends.
         modified_ms: when it was written to last; None where nobody knows.
+        utc_offset_s: how far the clock of its node is ahead of UTC.
     """
 
     name: str
     rank: int | None
     lines: tuple[str, ...]
     modified_ms: float | None = None
+    utc_offset_s: float = 0.0
 
     @property
     def is_driver(self) -> bool:

@@ -27,7 +27,9 @@ def kept_evidence(archive: Archive, job: str) -> Evidence:
         raise InputError(f"nothing of job {job!r} is kept in {archive.source.name}")
     newest = max(files, key=lambda each: each.modified_at)
     session = archive.of(newest.run, session=newest.session)
-    logs = tuple(_tail(archive, each) for each in session if each.path == driver_log(job) or _is_wanted(each, state))
+    wanted = [each for each in session if each.path == driver_log(job) or _is_wanted(each, state)]
+    offsets = {rank: archive.utc_offset_s(newest.session, rank) for rank in {each.rank for each in wanted}}
+    logs = tuple(_tail(archive, each, offsets[each.rank]) for each in wanted)
     ranks = {**ranks_of((state or LOST).nodes, {}), **dict(_ranks(state or LOST, session))}
     return Evidence(state or LOST, ranks, logs)
 
@@ -68,9 +70,9 @@ def _pid(file: LogFile) -> int | None:
     return LogTail(file.path.rpartition("/")[2], file.rank, ()).pid
 
 
-def _tail(archive: Archive, file: LogFile) -> LogTail:
+def _tail(archive: Archive, file: LogFile, utc_offset_s: float) -> LogTail:
     lines = tuple(deque(archive.lines(file), maxlen=_LAST_LINES))
-    return LogTail(file.path.rpartition("/")[2], file.rank, lines, file.modified_at * 1000)
+    return LogTail(file.path.rpartition("/")[2], file.rank, lines, file.modified_at * 1000, utc_offset_s)
 
 
 def _ranks(state: RayState, files: tuple[LogFile, ...]) -> Iterator[tuple[str, int]]:

@@ -71,7 +71,7 @@ def _at(evidence: Evidence, log: LogTail, at: int) -> Suspect | None:
     return Suspect(
         error=error or line.strip(),
         lines=lines[-MOST_LINES:],
-        at_ms=stamped_ms(log.lines, at) or log.modified_ms,
+        at_ms=stamped_ms(log.lines, at, log.utc_offset_s) or log.modified_ms,
         rank=rank,
         process=process,
         crashed=error is None,

@@ -21,9 +21,15 @@ def stamp(line: str) -> float | None:
         return None
 
 
-def stamped_ms(lines: Sequence[str], at: int) -> float | None:
-    """Unix milliseconds of the line with that index; None where no line above it has a date."""
+def stamped_ms(lines: Sequence[str], at: int, utc_offset_s: float = 0.0) -> float | None:
+    """Unix milliseconds of the line with that index; None where no line above it has a date.
+
+    Args:
+        lines: of one log.
+        at: the index.
+        utc_offset_s: how far the clock is ahead of UTC by which they were written.
+    """
     for line in reversed(lines[max(0, at - _LINES_ABOVE) : at + 1]):
         if (moment := stamp(line)) is not None:
-            return moment * 1000
+            return (moment - utc_offset_s) * 1000
     return None

@@ -248,6 +248,7 @@ def read_status(known: LocalState) -> Status:
         logs_command=str(own),
         state_dir=str(own),
         nodes_are_here=True,
+        run_id=known.id,
     )
     if coming_or_going:
         with suppress(ConnectionFailed):  # it does not listen yet, or no more: then it has left its reason

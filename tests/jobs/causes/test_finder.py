@@ -196,6 +196,12 @@ def test_times_in_the_logs_where_the_state_is_lost():
     assert [each.error for each in found.elsewhere] == ["RuntimeError: Connection closed by peer"]
 
 
+def test_times_of_a_node_in_another_time_zone():
+    ahead = LogTail("worker-a-01-1.err", 0, ("2026-11-23 17:30:03,000 INFO x", *BOOM.splitlines()), None, 8 * 3600.0)
+    late = LogTail("worker-b-01-2.err", 1, ("2026-11-23 09:30:04,000 INFO x", "KeyError: 'later'"))
+    assert find([late, ahead]).error == "ValueError: boom"
+
+
 @pytest.mark.parametrize("name", ["worker-a-01-1.out", "job-driver-x.log"])
 def test_settings_that_a_job_prints_are_no_failure(name: str):
     printed = (

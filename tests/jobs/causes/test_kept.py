@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from kept_logs import keep as keep_piece
 from recordings import FOLDER, keep, load
 
 from cloudrl.errors import InputError
@@ -31,6 +32,14 @@ def test_logs_alone(tmp_path: Path):
     job = keep(tmp_path, load("unknown_key"), with_state=False)
     found = why(job, folder=tmp_path)
     assert (found.status, found.cause.signature) == (None, "unknown-key")
+
+
+def test_the_time_zone_of_each_node_is_kept(tmp_path: Path):
+    keep_piece(tmp_path, "logs/job-driver-x.log", b"one\n")
+    keep_piece(tmp_path, "logs/worker-a-01-1.err", b"two\n", rank=1)
+    keep_piece(tmp_path, "agent/node.json", b'{"utc_offset_s": 28800}', rank=1)
+    logs = kept_evidence(Archive(FolderArchive(tmp_path)), "x").logs
+    assert {log.rank: log.utc_offset_s for log in logs} == {0: 0.0, 1: 28800.0}
 
 
 def test_rows_that_are_none(tmp_path: Path):
