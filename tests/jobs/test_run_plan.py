@@ -36,8 +36,13 @@ def fork(folder: Path, version: str) -> str:
 @pytest.mark.parametrize("name", recipes.names())
 def test_every_recipe_fits_the_cluster_that_is_made_for_it(name: str, tmp_path: Path) -> None:
     job = recipes.load(name)
-    options = SubmitOptions(working_dir=fork(tmp_path, job.verl) if job.verl and job.verl < "0.7" else None)
+    is_fork = bool(job.verl and job.verl < "0.7")
+    options = SubmitOptions(working_dir=fork(tmp_path, job.verl) if is_fork else None)
     cluster = Cluster.load({"name": "lab", **cluster_for_job(job, options)})
+    if is_fork:  # whose own server, or ours, its user chooses
+        with pytest.raises(InputError, match="cluster 'lab' has no services"):
+            validate(DstackProvider().plan(cluster), job, options)
+        cluster = Cluster.load({"services": ["search:wiki-18"], "name": "lab", **cluster_for_job(job, options)})
     plan = DstackProvider().plan(cluster)
     assert f"trainer.nnodes={job.nodes or 1}" in validate(plan, job, options).argv
 

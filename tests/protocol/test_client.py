@@ -12,7 +12,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "node"))
 from collections.abc import Callable, Iterator
 
-from server_harness import TOKEN, Served
+from server_harness import SESSION_LOGS, TOKEN, Served
 
 from cloudrl.errors import ConnectionFailed, InputError, Unauthorized
 from cloudrl.protocol.client import AgentClient, Request, Response
@@ -25,7 +25,7 @@ from cloudrl.testing import respond
 def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """The agent's own server."""
     served = Served(tmp_path_factory.mktemp("head"), 0)
-    (served.folder / "logs" / "job-driver-job1.log").write_bytes(b"0123456789")
+    (served.folder / SESSION_LOGS / "job-driver-job1.log").write_bytes(b"0123456789")
     yield served
     served.close()
 
