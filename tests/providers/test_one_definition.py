@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,11 @@ from dstack_hosts.user import User
 from slurm_nodes import SlurmNodes
 from slurm_nodes.containers import IMAGE, TAR
 from slurm_nodes.laptop import Laptop
+from tiny_encoder import make_encoder, write_corpus
 
 from cloudrl.providers.local.provider import LocalProvider
+from cloudrl.retriever.build import BuildOptions, build
+from cloudrl.retriever.opening import Source, open_retriever
 
 DEFINITION = """\
 name: same
@@ -66,13 +70,15 @@ def ask(query):
         return found, json.load(answer)
 
 ray.init(log_to_driver=False)
-wanted = json.loads(os.environ["WANTED"])
+wanted, is_shared = json.loads(os.environ["WANTED"]), os.environ["SHARED"] == "yes"
 on = {each["NodeManagerAddress"]: On(each["NodeID"], soft=False) for each in ray.nodes()}
 assert len(on) == 2, on
 for node, place in on.items():
     found, health = ray.get(ask.options(scheduling_strategy=place).remote(os.environ["QUERY"]))
     assert found[: len(wanted)] == wanted, (node, found)
     assert health["ready"] and health["queries"] == 1, (node, health)
+    others = {f"{other}:8100": "" for other in on if other != node} if is_shared else None
+    assert health.get("nodes") == others, (node, health)
 """
 """Asks the search server of each node, and knows what to find."""
 FILES = {
@@ -145,12 +151,29 @@ def test_a_definition_needs_no_change_between_providers(
     assert '"phase": "down"' in types("cloudrl", "status", "same", "--json")
 
 
-def run_ask(types: Typist, on: str, service: object, query: str, wanted: list[str]) -> None:
+def run_ask(types: Typist, on: str, service: object, query: str, wanted: list[str], *, shared: bool) -> None:
     services = f"services={json.dumps([service])}"
-    env = {"QUERY": query, "WANTED": json.dumps(wanted)}
+    env = {"QUERY": query, "WANTED": json.dumps(wanted), "SHARED": "yes" if shared else "no"}
     words = [word for name, value in env.items() for word in ("--env", f"{name}={value}")]
     said = types("cloudrl", "run", "ask.yml", "-f", "same.yml", "--on", on, "--set", services, *words, "--down", "-y")
     assert "READY: same with 2 nodes" in said
+
+
+@pytest.mark.slurm
+@pytest.mark.root
+def test_each_node_of_slurm_has_a_search_server_that_shares_an_index(on_slurm: Typist, slurm: SlurmNodes) -> None:
+    """The fixture of the nodes asserts that nothing is left on them."""
+    make_encoder(slurm.shared / "tiny-e5")
+    (slurm.shared / "tiny-e5/model.safetensors").chmod(0o644)  # only its owner may read what safetensors writes
+    write_corpus(slurm.shared / "passages.jsonl")
+    options = BuildOptions((slurm.shared / "passages.jsonl",), encoder=str(slurm.shared / "tiny-e5"), prefixes="e5")
+    record = build(options, slurm.shared / "index")
+    [found] = open_retriever(Source(slurm.shared / "index")).search(["capital of peru"], 3)
+    replace(record, encoder="/shared/tiny-e5").write(slurm.shared / "index")  # as nodes see it
+    service = {"search": "/shared/index", "engine": "flat", "shards": "nodes"}
+    wanted = [json.loads(each.document)["id"] for each in found]
+    run_ask(on_slurm, "slurm", service, "capital of peru", wanted, shared=True)
+    slurm.login.run("rm", "-rf", "/shared/tiny-e5", "/shared/index", "/shared/passages.jsonl")
 
 
 @pytest.mark.dstack
@@ -160,5 +183,5 @@ def test_each_node_of_dstack_has_a_search_server(on_dstack: Typist, user: User) 
     rows = [{"id": f"{row}", "contents": f"passage number {row} " + "and so on " * 70} for row in range(3000)]
     rows.append({"id": "last", "contents": "Lima is the capital of Peru"})
     (user.lab.home / "passages.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    run_ask(on_dstack, "dstack", "search:./passages.jsonl", "Peru", ["last"])
+    run_ask(on_dstack, "dstack", "search:./passages.jsonl", "Peru", ["last"], shared=False)
     assert not [each for host in user.lab.hosts[2:] for each in host.processes(containers_only=True)]
