@@ -136,8 +136,7 @@ class Dashboard:
 
     def rows(self, kind: str, job_id: Optional[str]) -> Optional[Tuple[Any, ...]]:
         """What Ray's state API says, see `cloudrl.protocol.ray_state`; None while the dashboard does not answer."""
-        answer = self._get(path_of(kind, job_id))
-        return None if answer is None else rows_of(answer)
+        return rows_of(self._get(path_of(kind, job_id)))
 
     def alive_actors(self) -> Optional[List[Any]]:
         """Actors that live, at most 1000 of them; None while the dashboard does not answer.

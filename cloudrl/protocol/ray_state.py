@@ -69,13 +69,13 @@ def path_of(kind: str, job_id: Optional[str]) -> str:
     return f"/api/v0/{kind}?{urlencode(query)}"
 
 
-def rows_of(answer: Any) -> Tuple[Any, ...]:
-    """The rows of an answer, none where it is no answer of Ray's."""
+def rows_of(answer: Any) -> Optional[Tuple[Any, ...]]:
+    """The rows of an answer, None where it is no answer of Ray's."""
     try:
         rows = answer["data"]["result"]["result"]
     except (TypeError, KeyError):
-        return ()
-    return tuple(map(shown, rows)) if isinstance(rows, list) else ()
+        return None
+    return tuple(map(shown, rows)) if isinstance(rows, list) else None
 
 
 def shown(row: Any) -> Any:

@@ -84,7 +84,7 @@ class RayClient:
             job_id: Ray's own id of a job; rows of all jobs for None.
         """
         rows = ray_state.rows_of(self._json("GET", ray_state.path_of(kind, job_id)))
-        return tuple(row for row in rows if isinstance(row, dict))
+        return tuple(row for row in rows or () if isinstance(row, dict))
 
     def log_names(self, node_id: str, pattern: str) -> tuple[str, ...]:
         """Names of the log files of a node that fit a pattern, such as `worker-*`."""

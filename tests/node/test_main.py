@@ -2,10 +2,11 @@
 
 import errno
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 
-from cloudrl.node.main import _cannot_listen, run
+from cloudrl.node.main import _cannot_listen, _clean_up, run
 from cloudrl.protocol.outcome import from_output
 
 
@@ -28,6 +29,15 @@ def test_wrong_input(
     outcome = from_output(output)
     assert outcome.final
     assert outcome.reason.startswith(message)
+
+
+def test_a_volume_that_hangs_at_the_end_loses_no_cost_and_leaves_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cloudrl.node.main.end_descendants", lambda: None)
+    node = MagicMock()
+    node.options.ray_temp_dir = None
+    _clean_up(node, node.archiver, None)
+    steps = [each[0] for each in node.method_calls]
+    assert steps.index("replication.secrets.forget") < steps.index("persist_cost") < steps.index("archiver.finish")
 
 
 def test_why_else_the_agent_cannot_listen() -> None:

@@ -36,6 +36,8 @@ MORE = ("a/b&c secret", "131072", "87654321")
         (json.dumps("first\nHF_TOKEN=abcdefgh"), r'"first\nHF_TOKEN=***"'),
         (json.dumps("first\nhf_AbCdEfGhIjKlMnOpQr"), r'"first\n***"'),
         ("\x1b[36mhf_AbCdEfGhIjKlMnOpQr", "\x1b[36m***"),
+        ("TOKEN=abcdefgh, KEY: abcdefgh", "TOKEN=***, KEY: ***"),
+        ("risk-AbCdEfGhIjKlMnOpQr x.TOKEN:abcdefgh", "risk-AbCdEfGhIjKlMnOpQr x.TOKEN:abcdefgh"),
         ("github_pat_11ABCDEFG0123456789_abc", "***"),
         ("sk_live_0123456789abcdefgh", "***"),
         ("AKIAIOSFODNN7EXAMPLE", "***"),

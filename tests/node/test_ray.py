@@ -114,6 +114,7 @@ def test_a_dashboard_that_is_not_there_yet() -> None:
         port = server.getsockname()[1]
     nobody = Dashboard(port, "token")
     assert (nobody.session_name(), nobody.alive_nodes(), nobody.takes_jobs()) == (None, 0, False)
+    assert nobody.rows("tasks", None) is None, "which is not to have none"
 
 
 @contextlib.contextmanager

@@ -26,4 +26,4 @@ def test_rows_come_without_the_variables_of_a_job() -> None:
 
 @pytest.mark.parametrize("answer", [None, [], {"data": {}}, {"data": {"result": {"result": "x"}}}])
 def test_what_is_no_answer_has_no_rows(answer: object) -> None:
-    assert rows_of(answer) == ()
+    assert rows_of(answer) is None
