@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cloudrl.jobs.events import Ended, Event, Line, Progress
@@ -45,10 +45,10 @@ class Look:
         status: as Ray has it.
         seconds: since it has started; None before.
         steps: of its run, those of earlier attempts included.
-        progress: where it stands; None before its first step.
+        progress: where it stands; None before its first step, and without `eta_s` after the end of the job.
         nodes: of the cluster; none where no agent answers.
         cost: of the cluster so far, in US dollars; None where nobody knows its price.
-        cost_at_end: when the last step is done, at the present pace.
+        cost_at_end: when the last step is done, at the present pace; None after the end of the job.
         lines: the end of its log, without terminal codes.
         warnings: what goes wrong.
         notice: why nothing new comes, if so.
@@ -114,28 +114,34 @@ class JobRecord:
 
     def add_status(self, job: RayJob) -> None:
         """What Ray says of it now."""
+        self.notice = ""
         self._status, self._started_at, self._ended_at = job.status, job.start_time, job.end_time
 
     def add_nodes(self, nodes: Iterable[NodeReport]) -> None:
         """What the nodes say now."""
         self._nodes = tuple(nodes)
+        before = self._usage
+        self._usage = {node.rank: before.get(node.rank, deque(maxlen=_HOUR_OF_SAMPLES)) for node in self._nodes}
         for node in self._nodes:
-            samples = self._usage.setdefault(node.rank, deque(maxlen=_HOUR_OF_SAMPLES))
+            samples = self._usage[node.rank]
             if node.usage is not None and (not samples or samples[-1].sampled_at < node.usage.sampled_at):
                 samples.append(node.usage)
 
     def look(self, now: float) -> Look:
         """The job at a time, in seconds since the epoch."""
         left_s = self._progress.eta_s if self._progress is not None else None
+        evidence = Evidence(self._steps, self._usage, tuple(self._failures), left_s)
+        progress = self._progress
+        if self._status.is_terminal and progress is not None:
+            progress, left_s = replace(progress, eta_s=None), None
         cost = self.price.cost_at(now) if self.price is not None else None
         at_end = self.price.cost_at(now + left_s) if self.price is not None and left_s is not None else None
-        evidence = Evidence(self._steps, self._usage, tuple(self._failures), left_s)
         return Look(
             url=self._url,
             status=self._status,
             seconds=max(0.0, (self._ended_at or now) - self._started_at) if self._started_at else None,
             steps=tuple(self._steps),
-            progress=self._progress,
+            progress=progress,
             nodes=self._nodes,
             cost=cost,
             cost_at_end=at_end,

@@ -7,7 +7,7 @@ from statistics import fmean, median
 
 from cloudrl.jobs.format import duration, gigabytes
 from cloudrl.protocol.report import Usage
-from cloudrl.verl.metrics import Step
+from cloudrl.verl.metrics import Step, not_finite
 
 _WINDOW = 5
 """Steps that all have to say the same."""
@@ -17,6 +17,8 @@ _SHORT_TOKENS = 32
 """A limit as low as that is what the task wants, such as a number or a choice."""
 _FAILED_CALLS = 5
 _BUSIER_PERCENT = 25.0
+_TAKES_PART_PERCENT = 5.0
+"""A node whose GPUs compute less than that has no part in the training: nobody waits for it, and it for nobody."""
 _WATCHED_S = 180.0
 _GROWTH_S = 600.0
 _NAMED_RANKS = 4
@@ -24,6 +26,10 @@ _UNKNOWN_LEFT_S = 6 * 3600.0
 """For how long a disk should last where nobody knows when the run ends."""
 _FULL = 0.95
 """Ray takes no more objects and tasks on a node whose disk is as full (Ray 2.60, local_fs_capacity_threshold)."""
+_FEW_BYTES = 50 * 10**9
+"""Of a large share, 5% are room enough."""
+_TRAINING = ("actor/", "critic/")
+_NAMED_METRICS = 3
 
 
 @dataclass(frozen=True)
@@ -31,7 +37,7 @@ class RunWarning:
     """One thing that is wrong.
 
     Attributes:
-        kind: `reward`, `entropy`, `length`, `tools`, `node` or `disk`; there is one of a kind at most.
+        kind: `nan`, `reward`, `entropy`, `length`, `tools`, `node` or `disk`; there is one of a kind at most.
         seen: what is seen, with its numbers.
         remedy: what to do.
     """
@@ -62,12 +68,27 @@ def find_warnings(evidence: Evidence) -> tuple[RunWarning, ...]:
     """All that is wrong, what concerns the training first."""
     trained = [step for step in evidence.steps if step.step_s is not None]
     return (
+        *_not_finite(evidence.steps),
         *_reward(trained),
         *_entropy(trained),
         *_length(trained),
         *_tools(evidence.tool_failures),
         *_slow_node(evidence.usage),
         *_disks(evidence.usage, evidence.left_s),
+    )
+
+
+def _not_finite(steps: Sequence[Step]) -> Iterator[RunWarning]:
+    """What the model has learned from such numbers is lost, so that it rarely recovers."""
+    bad = {key: step for key, step in not_finite(steps[-_WINDOW:]).items() if key.startswith(_TRAINING)}
+    if not bad:
+        return
+    more = f" and {len(bad) - _NAMED_METRICS} more" if len(bad) > _NAMED_METRICS else ""
+    yield RunWarning(
+        "nan",
+        f"NaN or infinite at step {min(bad.values())}: {', '.join([*bad][:_NAMED_METRICS])}{more}",
+        "If it does not recover, stop the job and resume from a checkpoint before that step (trainer.resume_mode="
+        "resume_path, trainer.resume_from_path=DIR) with a lower learning rate (actor_rollout_ref.actor.optim.lr)",
     )
 
 
@@ -126,7 +147,8 @@ def _tools(failures: Sequence[int]) -> Iterator[RunWarning]:
 
 def _slow_node(usage: Mapping[int, Sequence[Usage]]) -> Iterator[RunWarning]:
     """The others wait for the slowest node in every step, so it is the one that has no pauses."""
-    busy = {rank: share for rank, samples in usage.items() if (share := _gpu_percent(samples)) is not None}
+    shares = {rank: _gpu_percent(samples) for rank, samples in usage.items()}
+    busy = {rank: share for rank, share in shares.items() if share is not None and share >= _TAKES_PART_PERCENT}
     if len(busy) < 2:
         return
     slow = max(busy, key=lambda rank: busy[rank])
@@ -167,7 +189,7 @@ def _disk_lasts_s(samples: Sequence[Usage]) -> float | None:
     if not known:
         return None
     (since, before, _), (now, used, total) = known[0], known[-1]
-    if used > _FULL * total:
+    if used > _FULL * total and total - used < _FEW_BYTES:
         return 0.0
     if now - since < _GROWTH_S or used <= before:
         return None

@@ -55,7 +55,10 @@ class GpuWatch:
             if gpu.utilization_percent == 0
         }
         is_idle = any(now - since >= _IDLE_S for since in self._idle_since.values())
-        self.working_since = _oldest_start(self._ray.jobs() or ()) if is_idle else None
+        if not is_idle:
+            self.working_since = None
+        elif (jobs := self._ray.jobs()) is not None:  # else the last answer stays
+            self.working_since = _oldest_start(jobs)
         self._usage = {ip: Usage(now, gpus=tuple(self._with_idle(ip, gpus))) for ip, gpus in found.items()}
 
     def added_to(self, report: NodeReport) -> NodeReport:

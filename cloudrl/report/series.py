@@ -105,16 +105,6 @@ def thinned(values: Sequence[float], limit: int) -> list[int]:
     return sorted(kept)
 
 
-def not_finite(steps: Sequence[Step]) -> dict[str, int]:
-    """Metric -> the first step at which it was no finite number."""
-    found: dict[str, int] = {}
-    for step in steps:
-        for key, value in step.metrics.items():
-            if not math.isfinite(value):
-                found.setdefault(key, step.step)
-    return found
-
-
 def _time_bars(steps: Sequence[Step]) -> dict[str, Any]:
     """Mean seconds of each part, over as many steps as one bar stands for."""
     timed = [(step.step, parts) for step in steps if (parts := step_parts(step))]

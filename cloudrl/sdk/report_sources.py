@@ -21,13 +21,12 @@ from cloudrl.providers.model import Status
 from cloudrl.providers.registry import locate, provider
 from cloudrl.report import RunReport, Table
 from cloudrl.report.log import LogReading
-from cloudrl.report.series import not_finite
 from cloudrl.report.tables import attempts_table, checkpoints_table, cost_table, kept_nodes_table, nodes_table
 from cloudrl.saves.inventory import Checkpoint
 from cloudrl.sdk.samples import NodeFiles, Samples, read_here
 from cloudrl.spec.hydra import parse_overrides
 from cloudrl.transport.ray_job import JobStatus, RayJob
-from cloudrl.verl.metrics import Step
+from cloudrl.verl.metrics import Step, not_finite
 
 _PIECE_BYTES = 4 << 20
 

@@ -10,7 +10,7 @@ Nothing here raises: a log may hold anything.
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 REWARD_KEYS = ("critic/score/mean", "critic/rewards/mean")
@@ -77,6 +77,16 @@ def parse_total_steps(line: str) -> int | None:
     text = plain(line)
     match = _TOTAL.search(text) or _BAR.search(text)
     return int(match[1]) if match is not None and int(match[1]) > 0 else None
+
+
+def not_finite(steps: Iterable[Step]) -> dict[str, int]:
+    """Metric -> the first step at which it was no finite number."""
+    found: dict[str, int] = {}
+    for step in steps:
+        for key, value in step.metrics.items():
+            if not math.isfinite(value):
+                found.setdefault(key, step.step)
+    return found
 
 
 def tool_failures(line: str) -> int:

@@ -64,6 +64,10 @@ def test_a_notice_lasts_until_something_comes(record: JobRecord):
     record.add_event(Line("go on"))
     assert record.look(0.0).notice == ""
 
+    record.notice = "the connection broke"
+    record.add_status(RayJob("one", JobStatus.RUNNING))
+    assert record.look(0.0).notice == "", "its log is silent, and Ray answers"
+
 
 def test_what_it_has_cost_and_will_cost(record: JobRecord):
     record.price = Price(10.0, 36.0, at=1000.0)
@@ -71,6 +75,16 @@ def test_what_it_has_cost_and_will_cost(record: JobRecord):
 
     record.add_event(progress(eta_s=200.0))
     assert (record.look(1100.0).cost, record.look(1100.0).cost_at_end) == (11.0, 13.0)
+
+
+@pytest.mark.parametrize("status", [JobStatus.FAILED, JobStatus.STOPPED, JobStatus.SUCCEEDED])
+def test_what_has_ended_has_no_time_left(record: JobRecord, status: JobStatus):
+    record.price = Price(10.0, 36.0, at=1000.0)
+    record.add_event(progress(eta_s=200.0))
+    record.add_event(Ended(status, ""))
+
+    look = record.look(1100.0)
+    assert (look.progress, look.cost, look.cost_at_end) == (progress(eta_s=None), 11.0, None)
 
 
 def test_no_price(record: JobRecord):
@@ -97,6 +111,15 @@ def test_a_disk_is_watched_over_several_samples(record: JobRecord):
     look = record.look(0.0)
     assert look.nodes[0].usage == usage
     assert [each.kind for each in look.warnings] == ["disk"]
+
+
+def test_a_node_that_is_gone_warns_of_nothing(record: JobRecord):
+    full = Usage(1.0, disk_used_bytes=97, disk_total_bytes=100)
+    record.add_nodes([NODE, replace(NODE, rank=1, usage=full)])
+    assert [each.kind for each in record.look(0.0).warnings] == ["disk"]
+
+    record.add_nodes([NODE])
+    assert record.look(0.0).warnings == ()
 
 
 def test_it_is_json(record: JobRecord):

@@ -25,13 +25,13 @@ class FakeDashboard:
 
     def __init__(self) -> None:
         self.nodes: list[dict[str, Any]] = []
-        self.running: list[dict[str, Any]] = []
+        self.running: list[dict[str, Any]] | None = []
         self.asked_for_jobs = 0
 
     def summary(self) -> list[dict[str, Any]]:
         return self.nodes
 
-    def jobs(self) -> list[dict[str, Any]]:
+    def jobs(self) -> list[dict[str, Any]] | None:
         self.asked_for_jobs += 1
         return self.running
 
@@ -119,6 +119,18 @@ def test_ray_is_asked_for_jobs_only_when_one_has_been_idle(watched: Watched) -> 
     assert (watched.ray.asked_for_jobs, watched.watch.working_since) == (1, 800.0)
 
     watched.see(node("10.0.0.1", 90))
+    assert watched.watch.working_since is None
+
+
+def test_a_job_runs_on_while_ray_does_not_say_which(watched: Watched) -> None:
+    watched.ray.running = [{"status": "RUNNING", "start_time": 800_000}]
+    watched.see(node("10.0.0.1", 0), for_s=120)
+    watched.ray.running = None
+    watched.see(node("10.0.0.1", 0))
+    assert watched.watch.working_since == 800.0
+
+    watched.ray.running = []
+    watched.see(node("10.0.0.1", 0))
     assert watched.watch.working_since is None
 
 

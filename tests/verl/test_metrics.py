@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudrl.verl.metrics import Step, parse_step, parse_total_steps, plain, tool_failures
+from cloudrl.verl.metrics import Step, not_finite, parse_step, parse_total_steps, plain, tool_failures
 
 # As verl 0.9.1 printed it on a CPU cluster, through Ray's driver.
 REAL = (
@@ -85,6 +85,11 @@ def test_not_a_number_is_a_value():
 
     assert math.isnan(step.metrics["critic/score/mean"])
     assert step.step_s is None
+
+
+def test_since_when_a_metric_is_not_finite():
+    rows = ({"a": 1.0, "b": math.inf}, {"a": math.nan}, {"a": math.nan, "b": 1.0})
+    assert not_finite([Step(number, row) for number, row in enumerate(rows, 1)]) == {"b": 1, "a": 2}
 
 
 @pytest.mark.parametrize(
