@@ -27,11 +27,15 @@ def report(
     output: Annotated[
         Path | None, option("FILE", "Write the page there. Default: report.html.", "--output", "-o")
     ] = None,
-    serve: Annotated[bool, typer.Option("--serve", help="Show the page in a browser and keep it up to date.")] = False,
+    serve: Annotated[
+        bool, typer.Option("--serve", help="Serve the page at a URL of this machine and keep it up to date.")
+    ] = False,
     kept: Annotated[
         Path | None, option("DIR", "Folder of checkpoints that a cluster which is gone kept its logs in.", "--from")
     ] = None,
-    port: Annotated[int, option("PORT", "Port of --serve. Default: a free one.")] = 0,
+    port: Annotated[
+        int, typer.Option(metavar="PORT", help="Port of --serve. Default: a free one.", min=0, max=65535)
+    ] = 0,
     as_json: JsonOption = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print the metrics as CSV instead.")] = False,
     cluster: ClusterOption = None,
@@ -63,7 +67,9 @@ def report(
 def _serve(look: Callable[[], Report], port: int) -> None:
     from cloudrl.report.server import ReportServer
 
-    look()
+    for run in look().runs:
+        for text in run.notes:
+            _output.note(f"{run.name}: {text}")
     try:
         server = ReportServer(look, port)
     except OSError as failure:

@@ -7,8 +7,8 @@ from cloudrl.transport.log_stream import split_lines
 from cloudrl.verl.metrics import Step, parse_step, parse_total_steps
 from cloudrl.verl.printed_config import ConfigReader
 
-_LAST_LINES = 1000
-"""What the cause of a failure is looked for in."""
+_LAST_LINES, _LINE = 1000, 2_000
+"""What the cause of a failure is looked for in, and how many characters of each line."""
 
 
 class LogReading:
@@ -19,7 +19,7 @@ class LogReading:
         self.total_steps: int | None = None
         self.last_lines: deque[str] = deque(maxlen=_LAST_LINES)
         self.steps: list[Step] = []
-        self._config, self._tail = ConfigReader(), b""
+        self._config, self._tail = ConfigReader(), list[bytes]()  # joined once its line is whole
 
     @property
     def config(self) -> Mapping[str, str] | None:
@@ -39,15 +39,16 @@ class LogReading:
             is_last: whether the log has ended.
         """
         self.offset += len(content)
-        whole, newline, self._tail = (self._tail + content).rpartition(b"\n")
-        if is_last:
-            whole, newline, self._tail = whole + newline + self._tail, b"", b""
-        self.read(split_lines([whole + newline]))
+        end = len(content) if is_last else content.rfind(b"\n") + 1
+        if end or is_last:
+            self.read(split_lines([*self._tail, content[:end]]))
+            self._tail = []
+        self._tail.append(content[end:])
 
     def read(self, lines: Iterable[str]) -> None:
         """Take the next lines."""
         for line in lines:
-            self.last_lines.append(line)
+            self.last_lines.append(line[:_LINE])
             step = parse_step(line)
             if step is not None:
                 self.steps.append(step)

@@ -4,6 +4,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
+from statistics import median
 from typing import Any, NamedTuple
 
 from cloudrl.verl.metrics import Step
@@ -67,6 +68,8 @@ def elapsed_seconds(steps: Sequence[Step]) -> list[float]:
 def run_series(steps: Sequence[Step], runs: int, top: frozenset[str]) -> dict[str, Any]:
     """What the page draws of one run: numbers of `steps`, `elapsed`, and `series`, in which `i` are places in `steps`.
 
+    `summary` is of all steps, of which a long series has only some.
+
     Args:
         steps: of the run.
         runs: how many share the page.
@@ -90,19 +93,38 @@ def run_series(steps: Sequence[Step], runs: int, top: frozenset[str]) -> dict[st
         "steps": [step.step for step in steps],
         "elapsed": [round(each, 1) for each in elapsed_seconds(steps)],
         "series": series,
+        "summary": _summary(steps),
         "time": _time_bars(steps),
     }
 
 
 def thinned(values: Sequence[float], limit: int) -> list[int]:
-    """Places of at most `limit` values: of each bucket the least and the greatest, so that no peak is lost."""
+    """Places of at most `limit` values: the last, and of each bucket the least and the greatest: no peak is lost."""
     if len(values) <= limit:
         return list(range(len(values)))
-    buckets, kept = max(1, limit // 2), set()
+    buckets, kept = max(1, (limit - 1) // 2), {len(values) - 1}
     for bucket in range(buckets):
         span = range(bucket * len(values) // buckets, (bucket + 1) * len(values) // buckets)
         kept |= {min(span, key=values.__getitem__), max(span, key=values.__getitem__)}
     return sorted(kept)
+
+
+def _summary(steps: Sequence[Step]) -> dict[str, float | None]:
+    """What the overview says of a run, None where nothing says it: rewards, validation, median seconds of a step."""
+    rewards = _finite(step.reward for step in steps)
+    validated = next((key for step in steps for key in step.metrics if key.startswith("val-core/")), "")
+    validations = _finite(step.metrics.get(validated) for step in steps)
+    seconds = _finite(step.step_s for step in steps)
+    return {
+        "reward": _short(rewards[-1]) if rewards else None,
+        "best": _short(max(rewards)) if rewards else None,
+        "validation": _short(validations[-1]) if validations else None,
+        "step_s": _short(median(seconds)) if seconds else None,
+    }
+
+
+def _finite(values: Iterable[float | None]) -> list[float]:
+    return [value for value in values if value is not None and math.isfinite(value)]
 
 
 def _time_bars(steps: Sequence[Step]) -> dict[str, Any]:
@@ -118,6 +140,6 @@ def _time_bars(steps: Sequence[Step]) -> dict[str, Any]:
 
 
 def _short(value: float) -> float:
-    """As many digits as a curve can show."""
-    rounded = float(f"{value:.{_DIGITS}g}")
+    """As many digits as a curve can show; the greatest floats would be infinite with so few."""
+    rounded = finite(float(f"{value:.{_DIGITS}g}")) or value
     return int(rounded) if rounded.is_integer() and abs(rounded) < 1e15 else rounded

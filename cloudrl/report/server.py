@@ -4,14 +4,16 @@ It listens on loopback, answers under a path that nobody can guess, and refuses 
 page elsewhere whose name leads to 127.0.0.1 gets nothing.
 """
 
-import json
 import secrets
+import sys
 from collections.abc import Callable
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 from urllib.parse import urlsplit
 
 from cloudrl.report.model import Report
-from cloudrl.report.page import data, page, policy
+from cloudrl.report.page import as_element, data, page, policy
 
 REFRESH_S = 10
 
@@ -43,6 +45,11 @@ class ReportServer(ThreadingHTTPServer):
         """Whether a request was meant for this server, by its header `Host`."""
         return host in (f"127.0.0.1:{self.server_port}", f"localhost:{self.server_port}")
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Nothing is said of a browser that has gone away."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
+
 
 class _Handler(BaseHTTPRequestHandler):
     server: ReportServer
@@ -54,11 +61,20 @@ class _Handler(BaseHTTPRequestHandler):
             return
         path = urlsplit(self.path).path
         if path == self.server.folder:
-            self._answer(200, "text/html", page(self.server.look(), refresh_s=REFRESH_S))
+            self._report("text/html", partial(page, refresh_s=REFRESH_S))
         elif path == f"{self.server.folder}data.json":
-            self._answer(200, "application/json", json.dumps(data(self.server.look())))
+            self._report("application/json", lambda report: as_element(data(report)))
         else:
             self._answer(404, "text/plain", "There is nothing here.\n")
+
+    def _report(self, kind: str, draw: Callable[[Report], str]) -> None:
+        try:
+            text = draw(self.server.look())
+        except Exception as failure:  # noqa: BLE001 - the browser is told, and asks again
+            why = f"{type(failure).__name__}: {failure}".splitlines()[0]
+            self._answer(500, "text/plain", f"The report cannot be made now: {why}\n")
+        else:
+            self._answer(200, kind, text)
 
     def _answer(self, status: int, kind: str, text: str) -> None:
         body = text.encode("utf-8", "replace")

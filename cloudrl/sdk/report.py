@@ -36,7 +36,7 @@ def report(
         InputError: there is no such job, or no such file.
         ConnectionFailed: nobody answers, and nothing is kept here.
     """
-    made = ReportSource(jobs, cluster, address, folder)()
+    made = ReportSource(jobs, cluster, address, folder, once=True)()
     notify(on_progress, *(f"{run.name}: {note}" for run in made.runs for note in run.notes))
     return made
 
@@ -44,7 +44,8 @@ def report(
 class ReportSource:
     """Looks at runs again and again, and reads what is new. Threads share it.
 
-    The arguments are those of `report`; `clock` gives seconds that never run backwards.
+    The arguments are those of `report`; `clock` gives seconds that never run backwards, `once` says that nobody looks
+    again, so that a log is read to its end.
 
     Raises:
         InputError, ConnectionFailed: see `report`.
@@ -57,10 +58,11 @@ class ReportSource:
         address: str | None = None,
         folder: Path | None = None,
         *,
+        once: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._clock = clock
-        self._runs = [_source(job, cluster, address, folder) for job in (*jobs,) or (None,)]
+        self._runs = [_source(job, cluster, address, folder, once=once) for job in (*jobs,) or (None,)]
         self._lock, self._latest, self._looked_at = threading.Lock(), Report(()), 0.0
 
     def __call__(self) -> Report:
@@ -79,9 +81,9 @@ class ReportSource:
             return self._latest
 
 
-def _source(job: str | None, cluster: str | None, address: str | None, folder: Path | None) -> RunSource:
+def _source(job: str | None, cluster: str | None, address: str | None, folder: Path | None, *, once: bool) -> RunSource:
     if job is not None and ("/" in job or job.endswith(".log")) and "://" not in job:
-        return LogSource(Path(job).expanduser())
+        return LogSource(Path(job).expanduser(), once=once)
     if folder is not None:
         return KeptSource(folder, job)
     try:

@@ -43,10 +43,15 @@ class RunSource(Protocol):
 
 
 class LogSource:
-    """A driver's log on this machine, of any cluster."""
+    """A driver's log on this machine, of any cluster.
 
-    def __init__(self, path: Path) -> None:
-        self._path, self._reading = path, LogReading()
+    Args:
+        path: of the log.
+        once: whether it is read only once; a line without an end is then read as it is, else once it is whole.
+    """
+
+    def __init__(self, path: Path, *, once: bool) -> None:
+        self._path, self._once, self._reading = path, once, LogReading()
         self._samples = Samples(read_here)
 
     def look(self) -> RunReport:
@@ -56,6 +61,8 @@ class LogSource:
                 file.seek(self._reading.offset)
                 while content := file.read(_PIECE_BYTES):
                     self._reading.add(content)
+            if self._once:
+                self._reading.add(b"", is_last=True)
         except OSError as error:
             raise InputError(f"{self._path} cannot be read: {error.strerror or error}") from error
         config = _masked(self._reading.config or {})
@@ -64,7 +71,8 @@ class LogSource:
         cause = None if self._reading.is_finished else find_cause(Evidence(logs=(driver,)))
         made = _of_log(self._reading, self._samples, config, name=name, job=str(self._path), cause=cause)
         alone = ["the first cause is that of the driver's log alone"] if cause is not None else []
-        return replace(made, notes=(*made.notes, *alone))
+        empty = ["no step of verl's in this log"] if not made.steps else []
+        return replace(made, notes=(*empty, *made.notes, *alone))
 
 
 class KeptSource:

@@ -43,6 +43,17 @@ def test_one_result_at_a_time(run: Run, words: tuple[str, ...]) -> None:
     run("report", *words).ended(2, "exclude each other")
 
 
+@pytest.mark.parametrize("port", ["-1", "70000"])
+def test_a_port_that_is_none(run: Run, job: str, port: str) -> None:
+    run("report", job, "--serve", "--port", port).ended(2, "--port")
+
+
+def test_what_is_missing_is_said_before_it_is_served(run: Run, lab: FakeLocal) -> None:
+    Path("x.log").write_text("no run\n")
+    taken = str(lab.state.dashboard_port)
+    run("report", "./x.log", "--serve", "--port", taken).ended(2, "x: no step of verl's in this log")
+
+
 def test_a_port_that_is_taken(run: Run, job: str, lab: FakeLocal) -> None:
     taken = str(lab.state.dashboard_port)
     run("report", job, "--serve", "--port", taken).ended(2, f"port {taken} cannot be used", "Leave --port out")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import browser
@@ -16,6 +17,7 @@ from cloudrl.jobs.causes import Cause, Sighting
 from cloudrl.report import Report, Sample, Table
 from cloudrl.report.page import page
 from cloudrl.report.server import ReportServer
+from cloudrl.verl.metrics import Step
 
 pytestmark = [
     pytest.mark.io,
@@ -91,6 +93,17 @@ def test_a_run_of_ten_thousand_steps_opens_at_once(chromium: Browser, tmp_path: 
     chromium.evaluate("scrollTo(0, document.body.scrollHeight)")
     assert chromium.evaluate("scrollY") > 1000
     assert chromium.errors == []
+
+
+def test_the_overview_is_of_all_steps(chromium: Browser, tmp_path: Path) -> None:
+    def step(number: int) -> Step:
+        reward = 0.9 if number == 7 else 0.1 + number / 1e5
+        return Step(number, {"critic/score/mean": reward, "timing_s/step": 70.0 if number % 10 == 0 else 10.0})
+
+    run = replace(make_run(steps=1), steps=tuple(map(step, range(1, 10_001))))
+    chromium.open(write(tmp_path, Report((run,))))
+    cells = chromium.evaluate("[...document.querySelectorAll('.runs td')].map((cell) => cell.textContent)")
+    assert (cells[2], cells[4]) == ("0.2 (best 0.9)", "10 s")
 
 
 def test_samples_are_searched_and_sorted(chromium: Browser, tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """What a driver's log says, however it is cut."""
 
+import time
+
 import pytest
 
 from cloudrl.report.log import LogReading
@@ -25,3 +27,13 @@ def test_any_pieces_give_the_same(size: int):
     assert reading.config == {"actor_rollout_ref.nccl_timeout": "600", "trainer.project_name": "é"}
     assert (reading.offset, reading.total_steps, reading.is_finished) == (len(LOG), 3, True)
     assert reading.last_lines[-1].startswith("step:3")
+
+
+def test_long_lines_are_kept_in_part_and_read_in_time():
+    reading, piece = LogReading(), b"x" * 1000
+    began = time.process_time()
+    for _ in range(20_000):
+        reading.add(piece)
+    reading.add(b" step:1 - a:1\n")
+    assert time.process_time() - began < 2
+    assert ([step.step for step in reading.steps], [len(line) for line in reading.last_lines]) == ([1], [2000])

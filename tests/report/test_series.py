@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 
 import pytest
 from hypothesis import given
@@ -32,7 +33,8 @@ def test_time_by_part_has_the_longest_first_and_the_rest_last():
 def test_thinning_keeps_the_peaks(values: list[float], limit: int):
     kept = thinned(values, limit)
     assert kept == sorted(set(kept))
-    assert len(kept) <= max(limit, 2)
+    assert len(kept) <= max(limit, 3)
+    assert kept[-1] == len(values) - 1
     assert {min(values), max(values)} <= {values[each] for each in kept}
 
 
@@ -49,6 +51,24 @@ def test_of_many_steps_the_first_keys_keep_more_points():
     assert len(series["series"]["actor/lr"]["v"]) <= 1000
     assert series["time"]["per_bar"] == 10
     assert len(series["time"]["steps"]) == 300
+
+
+def test_the_summary_is_of_all_steps():
+    def step(number: int) -> Step:
+        saving = 50.0 if number % 10 == 0 else 0.0
+        values = {"critic/score/mean": 0.5, "val-core/a": 1 / number, "timing_s/step": 10 + number / 1e5 + saving}
+        return Step(number, values)
+
+    steps = [step(number) for number in range(1, 10_000)]
+    steps += [Step(10_000, {"critic/score/mean": 0.25, "val-core/a": NAN, "timing_s/step": 10.0})]
+    summary = run_series(steps, 1, frozenset())["summary"]
+    assert summary == {"reward": 0.25, "best": 0.5, "validation": 0.00010001, "step_s": 10.056}
+    assert set(run_series([Step(1, {"a": NAN})], 1, frozenset())["summary"].values()) == {None}
+
+
+def test_the_greatest_float_stays_finite():
+    steps = [Step(1, {"a": sys.float_info.max})]
+    json.dumps(run_series(steps, 1, frozenset()), allow_nan=False)
 
 
 def test_a_long_run_of_many_metrics_fits_in_a_page():

@@ -2,12 +2,15 @@
 
 import http.client
 import json
+import socket
+import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from make_report import make_report
 
+from cloudrl.report import Report
 from cloudrl.report.server import ReportServer
 
 pytestmark = pytest.mark.io
@@ -15,8 +18,7 @@ pytestmark = pytest.mark.io
 
 @pytest.fixture
 def server() -> Iterator[ReportServer]:
-    with ReportServer(lambda: make_report(steps=3)) as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    with serving(lambda: make_report(steps=3)) as server:
         yield server
         server.shutdown()
 
@@ -41,6 +43,45 @@ def test_the_page_and_its_data(server: ReportServer):
     status, headers, text = ask(server, f"{server.folder}data.json")
     assert (status, headers.get_content_type()) == (200, "application/json")
     assert json.loads(text)["runs"][0]["steps"] == [1, 2, 3]
+
+
+def serving(look: Callable[[], Report]) -> ReportServer:
+    server = ReportServer(look)
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    return server
+
+
+def test_a_browser_that_goes_away_leaves_no_traceback(capfd: pytest.CaptureFixture[str]):
+    asked, gone, threads = threading.Event(), threading.Event(), list[threading.Thread]()
+
+    def look() -> Report:
+        threads.append(threading.current_thread())
+        asked.set()
+        gone.wait(10)
+        return make_report(steps=3)
+
+    with serving(look) as server:
+        with socket.create_connection(("127.0.0.1", server.server_port)) as browser:
+            browser.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # closes by a reset
+            browser.sendall(f"GET {server.folder} HTTP/1.0\r\nHost: 127.0.0.1:{server.server_port}\r\n\r\n".encode())
+            assert asked.wait(10)
+        gone.set()
+        threads[0].join(10)
+        server.shutdown()
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("path", ["", "data.json"])
+def test_what_cannot_be_looked_at_is_said_in_one_sentence(path: str, capfd: pytest.CaptureFixture[str]):
+    def look() -> Report:
+        raise ValueError("no\nmore")
+
+    with serving(look) as server:
+        status, headers, text = ask(server, server.folder + path)
+        server.shutdown()
+    assert (status, headers.get_content_type()) == (500, "text/plain")
+    assert text == "The report cannot be made now: ValueError: no\n"
+    assert capfd.readouterr().err == ""
 
 
 def test_it_listens_on_loopback_only(server: ReportServer):

@@ -221,6 +221,17 @@ class TestALog:
         (tmp_path / "job-driver-y.log").write_bytes(b"step:1 - a:1\n")
         assert report([str(tmp_path / "job-driver-y.log")]).runs[0].name == "y"
 
+    def test_a_last_line_without_an_end_is_read_unless_it_may_grow(self, tmp_path: Path) -> None:
+        path = tmp_path / "x.log"
+        path.write_bytes(log(1, 2).rstrip())
+        assert len(report([str(path)]).runs[0].steps) == 2
+        assert len(ReportSource([str(path)])().runs[0].steps) == 1
+
+    def test_one_of_no_run_of_verls(self, tmp_path: Path) -> None:
+        (tmp_path / "x.log").write_text("a shopping list\n")
+        [run] = report([str(tmp_path / "x.log")]).runs
+        assert run.notes == ("no step of verl's in this log",)
+
     def test_one_that_is_not_there(self) -> None:
         with pytest.raises(InputError, match="cannot be read: No such file"):
             report(["./x.log"])

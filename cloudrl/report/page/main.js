@@ -14,9 +14,6 @@ const redraw = () => {
   frame = requestAnimationFrame(() => cards.forEach((card) => card.redraw()));
 };
 const made = (...words) => { const card = new Card(...words); cards.push(card); return card.root; };
-const last = (run, key) => run.series[key]?.v.at(-1);
-const best = (run, key) => run.series[key]?.v.reduce((a, b) => Math.max(a, b), -Infinity);
-const median = (values) => [...values].sort((a, b) => a - b)[Math.floor(values.length / 2)];
 
 const runRow = (run) => {
   const toggle = element("input", { type: "checkbox", checked: !settings.hidden.has(run.place), "aria-label": `Show ${run.name}` });
@@ -27,14 +24,13 @@ const runRow = (run) => {
   const swatch = element("i", { className: "swatch" });
   swatch.style.background = color(run.place);
   const name = element("th", { scope: "row" }, element("label", {}, toggle, swatch, element("span", { text: run.name })), element("p", { className: "muted job", text: run.job }));
-  const validation = Object.keys(run.series).find((key) => key.startsWith("val-core/"));
-  const step = run.series["timing_s/step"]?.v;
+  const { reward, best, validation, step_s: step } = run.summary;
   const cells = [
     run.status || "–",
     `${run.steps.at(-1) ?? "–"}${run.total ? ` of ${run.total}` : ""}`,
-    `${number(last(run, "critic/score/mean"))} (best ${number(best(run, "critic/score/mean"))})`,
-    number(last(run, validation)),
-    step ? `${number(median(step))} s` : "–",
+    `${number(reward)} (best ${number(best)})`,
+    number(validation),
+    step === null ? "–" : `${number(step)} s`,
     run.elapsed.length ? duration(run.elapsed.at(-1)) : "–",
   ];
   const status = element("td", {}, element("span", { className: `status ${run.status.toLowerCase()}`, text: cells[0] }));
