@@ -56,7 +56,8 @@ def number(value: float) -> str:
     """A number in eight characters at most."""
     if value == 0 or 0.01 <= abs(value) < 100_000:
         return f"{value:.4g}" if abs(value) < 1000 else f"{value:.0f}"
-    return f"{value:.1e}"
+    text = f"{value:.1e}"
+    return text if len(text) <= _LABEL else f"{value:.0e}"
 
 
 def _line(start: tuple[int, int], end: tuple[int, int]) -> list[tuple[int, int]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,8 +12,13 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 
+_ENDS = (signal.SIGTERM, signal.SIGHUP)
+
+
 class Screen:
     """What a function draws for a width and a height. Opened by the first `show`.
+
+    While it is open, signals that would end the process at once raise SystemExit, so that it can be closed.
 
     Args:
         console: of the terminal; None for standard error's.
@@ -26,6 +33,7 @@ class Screen:
         self._shown: list[str] = []
         self._size: Any = None
         self._draw: Callable[[int, int], Sequence[Text]] | None = None
+        self._handled: list[signal.Signals] = []
 
     @property
     def is_open(self) -> bool:
@@ -34,10 +42,11 @@ class Screen:
 
     def show(self, draw: Callable[[int, int], Sequence[Text]]) -> None:
         """Show what it draws in place of what was there."""
-        if self._draw is None:
+        is_open, self._draw = self.is_open, draw  # first, so that `close` undoes whatever is interrupted
+        if not is_open:
+            self._handle_signals()
             self._console.set_alt_screen(True)
             self._console.show_cursor(False)
-        self._draw = draw
         size = self._console.size
         changes = ""
         if size != self._size:
@@ -55,14 +64,29 @@ class Screen:
         """Go back to the page from before, and leave there what was shown last."""
         if self._draw is None:
             return
-        draw, size = self._draw, self._size
+        draw, size = self._draw, self._console.size
         self._draw = self._size = None
         self._console.set_alt_screen(False)
         self._console.show_cursor(True)
         for line in draw(size.width - 1, size.height):
             self._console.print(line, no_wrap=True, overflow="crop")
+        while self._handled:
+            signal.signal(self._handled.pop(), signal.SIG_DFL)
+
+    def _handle_signals(self) -> None:
+        """Those that nobody else handles or ignores."""
+        if threading.current_thread() is not threading.main_thread():  # others may not
+            return
+        for number in _ENDS:
+            if signal.getsignal(number) is signal.SIG_DFL:
+                self._handled.append(number)
+                signal.signal(number, _leave)
 
     def _encode(self, line: Text) -> str:
         with self._console.capture() as captured:
             self._console.print(line, end="", no_wrap=True, overflow="crop")
         return captured.get()
+
+
+def _leave(number: int, _frame: object) -> None:
+    raise SystemExit(128 + number)

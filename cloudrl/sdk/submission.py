@@ -85,12 +85,17 @@ def follow(
             elif isinstance(event, jobs.Ended):
                 raise_for_status(job, event)
     except KeyboardInterrupt:
-        message = f"no longer following; job {job.submission_id} keeps running"
-        raise Interrupted(message, hint=way_back(job, command)) from None
+        raise no_longer_following(job, command) from None
     except ConnectionFailed as failure:
         message = f"{failure.message}\njob {job.submission_id} keeps running"
         raise type(failure)(message, hint=way_back(job, command)) from failure
     return last
+
+
+def no_longer_following(job: JobHandle, command: str = _FOLLOW) -> Interrupted:
+    """What Ctrl-C ends with; `command` leads back to the job."""
+    message = f"no longer following; job {job.submission_id} keeps running"
+    return Interrupted(message, hint=way_back(job, command))
 
 
 def way_back(job: JobHandle, command: str = _FOLLOW) -> str:

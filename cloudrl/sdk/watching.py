@@ -12,11 +12,13 @@ from cloudrl.protocol.report import BudgetStatus, ClusterStatus
 from cloudrl.providers.model import Status
 from cloudrl.providers.registry import provider
 from cloudrl.sdk.callbacks import Notice, OnProgress, Update, silent
-from cloudrl.sdk.submission import follow
+from cloudrl.sdk.submission import follow, no_longer_following
 from cloudrl.transport.ray_job import RayJob
 
 _LOOK_S, _NODES_S, _PRICE_S = 1.0, 5.0, 60.0
 """How often somebody is shown something, nodes are asked, and a provider is."""
+
+_COMMAND = "cloudrl watch"
 
 
 def watch(
@@ -41,8 +43,11 @@ def watch(
         Interrupted: Ctrl-C; the job goes on.
         ConnectionFailed: nobody answers any more; the job goes on.
     """
-    watching = _Watching(job, on_progress, every_s, clock, now)
-    return follow(job, on_progress=watching.add, on_silence=watching.add_status, command="cloudrl watch")
+    try:
+        watching = _Watching(job, on_progress, every_s, clock, now)
+    except KeyboardInterrupt:
+        raise no_longer_following(job, _COMMAND) from None
+    return follow(job, on_progress=watching.add, on_silence=watching.add_status, command=_COMMAND)
 
 
 class _Watching:

@@ -18,8 +18,9 @@ REWARD_KEYS = ("critic/score/mean", "critic/rewards/mean")
 
 # Digits are bounded: int() refuses more than 4,300 of them, and no step or total has as many as 18.
 # "Dumped generations to DIR/1.jsonl" is printed apart from its end of line (verl 0.9.1, with rollout_data_dir), by a
-# thread of its own, so that a step may follow on the same line.
-_STEP = re.compile(r"(?:^|[\s)|\]]|\.jsonl)step:(\d{1,18}) - (\S.*)$")
+# thread of its own, so that a step may follow on the same line; so it may behind tqdm's bar. Anywhere else it is text,
+# such as the answer of a model.
+_STEP = re.compile(r"(?:Dumped generations to .*\.jsonl|Training Progress:.*\]\s?)?step:(\d{1,18}) - (\S.*)$")
 _NUMBER = re.compile(r"(?:np\.\w+\()?([+-]?(?:\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+|inf|nan)|True|False)\)?")
 _TOTAL = re.compile(r"Total training steps:\s*(\d{1,18})\b")
 _BAR = re.compile(r"Training Progress:.*?\|\s*\d{1,18}/(\d{1,18})\b")
@@ -29,7 +30,9 @@ _TOOL_FAILURE = re.compile(
 )
 _REPEATED = re.compile(r"\[repeated (\d{1,9})x across cluster\]")
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
-_ACTOR = re.compile(r"\s*\([\w.:<>-]+ pid=\d+(?:, ip=[\w.:]+)?\)\s?")
+_ACTOR = re.compile(r"^\s*\((?:[\w.:<>-]+ )?pid=\d+(?:, ip=[\w.:]+)?\)\s?")
+_LARGEST = 1e100
+"""What is greater counts as infinite: sums, means and products of the rest stay finite."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,7 @@ class Step:
 
 def parse_step(line: str) -> Step | None:
     """The step that a line reports, or None for any other line."""
-    match = _STEP.search(plain(line))
+    match = _STEP.match(plain(line))
     if match is None:
         return None
     metrics = dict(filter(None, map(_metric, match[2].split(" - "))))
@@ -113,4 +116,5 @@ def _metric(part: str) -> tuple[str, float] | None:
     if not colon or not key or match is None:
         return None
     word = match[1]
-    return key, float(word == "True") if word in ("True", "False") else float(word)
+    value = float(word == "True") if word in ("True", "False") else float(word)
+    return key, math.copysign(math.inf, value) if abs(value) > _LARGEST else value

@@ -50,7 +50,7 @@ def test_a_title_that_is_too_long_leaves_room_for_the_value():
     ("value", "text"),
     [
         (0.0, "0"), (0.12345, "0.1235"), (-0.5, "-0.5"), (12.0, "12"), (1234.5, "1234"), (0.00001, "1.0e-05"),
-        (-1234567.0, "-1.2e+06"),
+        (-1234567.0, "-1.2e+06"), (-1e100, "-1e+100"), (-1e-100, "-1e-100"),
     ],
 )  # fmt: skip
 def test_numbers_fit_their_column(value: float, text: str):

@@ -1,4 +1,5 @@
 import io
+import signal
 
 import pytest
 from rich.console import Console
@@ -81,6 +82,44 @@ def test_the_end_leaves_what_was_shown_last(shown: Shown):
     assert (shown.page.is_screen, shown.page.has_cursor) == (False, True)
     assert shown.page.lines == ["one", "two", ""]
     assert shown.close() == ""
+
+
+def test_ctrl_c_while_it_opens_leaves_nothing(shown: Shown):
+    class Interrupting(io.StringIO):
+        def flush(self) -> None:
+            if "\x1b[?1049h" in self.getvalue() and not shown.is_interrupted:
+                shown.is_interrupted = True
+                raise KeyboardInterrupt
+
+    shown.console.file, shown.is_interrupted = Interrupting(), False
+    with pytest.raises(KeyboardInterrupt):
+        shown.screen.show(lambda _width, _height: [Text("one")])
+    shown.screen.close()
+
+    shown.page.write(shown.console.file.getvalue())
+    assert (shown.page.is_screen, shown.page.has_cursor) == (False, True)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_the_process_once_it_is_closed(shown: Shown, number: signal.Signals):
+    before = signal.signal(number, signal.SIG_DFL)
+    try:
+        shown.show("one")
+        with pytest.raises(SystemExit) as ended:
+            signal.getsignal(number)(number, None)
+        shown.close()
+        assert (ended.value.code, signal.getsignal(number)) == (128 + number, signal.SIG_DFL)
+    finally:
+        signal.signal(number, before)
+
+
+def test_a_signal_that_is_ignored_stays_so(shown: Shown):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        shown.show("one")
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.parametrize(("options", "has_colour"), [({"color_system": "standard"}, True), ({"no_color": True}, False)])

@@ -99,6 +99,16 @@ class TestInATerminal:
         assert "error: no longer following; job one keeps running" in seen.page.lines
         assert "  → Follow it: cloudrl watch ray://lab/one" in seen.page.lines
 
+    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+    def test_a_signal_leaves_the_terminal_as_it_was(self, job: FakeLocal, number: signal.Signals):
+        job.cluster.jobs["one"].status = "RUNNING"
+        with in_terminal([*COMMAND, "watch", "one"], 120, 30) as seen:
+            seen.read(until="Runtime env is setting up.")
+            seen.process.send_signal(number)
+            assert seen.end() == 128 + number
+
+        assert (seen.page.is_screen, seen.page.has_cursor) == (False, True)
+
     @pytest.mark.parametrize("words", [("submit",), ("run", "--keep")])
     def test_submit_and_run_show_it_when_asked(self, lab: FakeLocal, words: tuple[str, ...]):
         lab.cluster.chunk_bytes = 1 << 20

@@ -8,7 +8,8 @@ import pytest
 
 from cloudrl.cli._watch_view import draw
 from cloudrl.jobs import Progress
-from cloudrl.jobs.look import Look
+from cloudrl.jobs.events import EventReader
+from cloudrl.jobs.look import JobRecord, Look, Price
 from cloudrl.jobs.warnings import RunWarning
 from cloudrl.protocol.failures import Failure, FailureKind
 from cloudrl.protocol.phases import Phase
@@ -149,3 +150,19 @@ def test_hostile_text_steers_nothing():
 
     assert text.count("owned") >= 8
     assert [each for each in text if not each.isprintable()] == []
+
+
+def test_numbers_at_the_limits_of_a_float():
+    record = JobRecord("ray://lab/one")
+    record.price = Price(1.0, 2.0, at=0.0)
+    values = ("-1e100", "1e308", "1e100", "-1.7e308")
+    lines = [
+        f"step:{number} - critic/score/mean:{values[number % 4]} - actor/entropy:{values[number % 4]} - "
+        f"timing_s/gen:1e308 - timing_s/step:{values[number % 4].lstrip('-')}"
+        for number in range(1, 31)
+    ]
+    for event in EventReader(total_steps=10**17).read(lines):
+        record.add_event(event)
+
+    screen = "\n".join(drawn(record.look(0.0), 119, 40))
+    assert "! NaN or infinite at step 27: critic/score/mean, actor/entropy" in screen

@@ -3,7 +3,7 @@
 import pytest
 from fake_clock import Clock
 
-from cloudrl.errors import JobFailed
+from cloudrl.errors import Interrupted, JobFailed
 from cloudrl.jobs import Ended, Line, Progress, Step, find_job
 from cloudrl.jobs.look import Look
 from cloudrl.protocol.client import Response
@@ -137,6 +137,18 @@ def test_a_connection_that_breaks_is_shown(watched: Watched):
     [notice] = [each.text for each in watched.told if isinstance(each, Notice)]
     assert notice in [look.notice for look in watched.looks]
     assert watched.looks[-1].notice == ""
+
+
+def test_ctrl_c_before_its_log_is_read(watched: Watched):
+    watched.ended("")
+    job = find_job(watched.cluster.connection(), "one")
+
+    def interrupt(_method: str, _path: str) -> None:
+        raise KeyboardInterrupt
+
+    watched.cluster.on_request = interrupt
+    with pytest.raises(Interrupted, match="no longer following; job one keeps running"):
+        watch(job)
 
 
 def test_an_agent_that_does_not_answer(watched: Watched, monkeypatch: pytest.MonkeyPatch):
