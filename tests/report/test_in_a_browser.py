@@ -157,14 +157,78 @@ def test_its_policy_stops_a_script_that_is_not_its_own(chromium: Browser, tmp_pa
     assert any("Content Security Policy" in each for each in chromium.errors)
 
 
-def test_a_served_page_shows_what_is_new(chromium: Browser) -> None:
-    reports = [make_report(steps=5)]
-    with ReportServer(lambda: reports[-1]) as server:
+@pytest.fixture
+def reports(chromium: Browser) -> Iterator[list[Report]]:
+    """What a server has to show, the last of it, once Chromium has opened its page."""
+    shown = [make_report(steps=30)]
+    with ReportServer(lambda: shown[-1]) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         chromium.open(server.url)
-        assert "5 of 5" in chromium.evaluate("document.body.innerText")
-        reports.append(make_report(steps=7))
-        chromium.evaluate("refresh(1e9)")
-        chromium.wait("document.body.innerText.includes('7 of 7')")
-        assert chromium.errors == []
+        yield shown
         server.shutdown()
+    assert chromium.errors == []
+
+
+def refresh(chromium: Browser, reports: list[Report], steps: int) -> None:
+    reports.append(make_report(steps=steps))
+    chromium.evaluate("refresh(1e9)")
+    chromium.wait(f"document.body.innerText.includes('{steps} of {steps}')")
+
+
+def test_a_served_page_goes_on_after_a_click(chromium: Browser, reports: list[Report]) -> None:
+    assert "30 of 30" in chromium.evaluate("document.body.innerText")
+    for steps, control in enumerate(("smoothing", "axis", "log", "show-0"), 31):
+        chromium.evaluate(
+            f"{{const box = document.getElementById('{control}'); box.focus(); box.click();"
+            " box.dispatchEvent(new Event('change', { bubbles: true }))}"
+        )
+        refresh(chromium, reports, steps)
+        focused = chromium.evaluate("document.activeElement.id")
+        assert focused == ("" if control == "axis" else control)
+
+
+def test_a_served_page_waits_for_somebody_who_types(chromium: Browser, reports: list[Report]) -> None:
+    chromium.evaluate("document.querySelector('input[type=search]').focus()")
+    reports.append(make_report(steps=31))
+    chromium.evaluate("refresh(1e9)")
+    assert "30 of 30" in chromium.evaluate("document.body.innerText")
+
+
+def test_a_served_page_keeps_what_was_chosen(chromium: Browser, reports: list[Report]) -> None:
+    chromium.evaluate("""{
+      const type = (box, text) => { box.value = text; box.dispatchEvent(new Event("input")); };
+      const [search, order] = document.querySelectorAll(".controls:not(.sticky) :is(input, select)");
+      type(search, "what");
+      type(order, "low");
+      document.querySelectorAll(".controls button")[1].click();
+      document.querySelector("#group-actor").open = true;
+      const configuration = document.querySelector("#configuration-0");
+      configuration.open = true;
+      type(configuration.querySelector("input"), "nnodes");
+      scrollTo(0, 0);
+      cards[0].chart.setScale("x", { min: 5, max: 9 });
+    }""")
+    chromium.wait("document.querySelector('#group-actor figure')")
+    chromium.evaluate("scrollTo(0, document.body.scrollHeight)")
+    looked = """[
+      ...[...document.querySelectorAll(".controls:not(.sticky) :is(input, select)")].map((box) => box.value),
+      document.querySelector("[role=status]").textContent,
+      ...[...document.querySelectorAll("details")].map((each) => each.open),
+      document.querySelector("#configuration-0 table").innerText,
+      document.querySelectorAll("#group-actor figure").length,
+    ]"""
+    before, scrolled = chromium.evaluate(looked), chromium.evaluate("scrollY")
+    assert "60 of 60 answers, page 2 of 3" in before
+    refresh(chromium, reports, 31)
+    assert chromium.evaluate(looked) == before
+    assert abs(chromium.evaluate("scrollY") - scrolled) < 50
+    chromium.evaluate("scrollTo(0, 0)")
+    chromium.wait("cards[0].chart && cards[0].chart.scales.x.min === 5 && cards[0].chart.scales.x.max === 9")
+
+
+def test_a_served_page_is_not_rebuilt_for_the_same_answer(chromium: Browser, reports: list[Report]) -> None:
+    chromium.evaluate("window.shown = document.querySelector('figure'); 0")
+    chromium.evaluate("refresh(1e9)")
+    assert chromium.evaluate("window.shown.isConnected")
+    refresh(chromium, reports, 31)
+    assert not chromium.evaluate("window.shown.isConnected")

@@ -108,13 +108,17 @@ class Card {
       this.legend.replaceChildren();
       return;
     }
-    const { options, data, entries } = built;
+    const { options, data, entries } = built, zoom = Card.zooms.get(this.title);
     this.entries = entries;
     this.chart = new uPlot({
       width: this.plot.clientWidth, height: this.plot.clientHeight, legend: { show: false }, padding: [8, 26, 0, 0],
       cursor: { sync: { key: "x", scales: ["x", null] }, points: { size: 6 }, drag: { x: true, y: false } },
-      hooks: { setCursor: [(chart) => this.showAt(chart.cursor.idx)] }, ...options,
+      hooks: {
+        setCursor: [(chart) => this.showAt(chart.cursor.idx)],
+        setScale: [(chart, scale) => { if (scale === "x") this.keepZoom(chart); }],
+      }, ...options,
     }, data, this.plot);
+    if (zoom) this.chart.setScale("x", zoom);
     this.legend.replaceChildren(...entries.map((entry) => {
       entry.value = element("b");
       const swatch = element("i", { className: "swatch" });
@@ -125,6 +129,11 @@ class Card {
     this.plot.setAttribute("role", "img");
     const last = entries.map((entry) => `${entry.label} ${entry.value.textContent}`).join(", ");
     this.plot.setAttribute("aria-label", `${this.title}: last values ${last}`);
+  }
+
+  keepZoom({ scales: { x: { min, max } }, data: [x] }) {
+    if (min > x[0] || max < x.at(-1)) Card.zooms.set(this.title, { min, max });
+    else Card.zooms.delete(this.title);
   }
 
   showAt(place) {
@@ -141,6 +150,7 @@ class Card {
     this.chart?.destroy();
   }
 }
+Card.zooms = new Map();  // of cards by title, which the next cards take over
 Card.visible = new IntersectionObserver((changes) => {
   for (const { target, isIntersecting } of changes) {
     target.card.seen = isIntersecting;
@@ -217,7 +227,10 @@ const stackedTime = (run) => {
       }))],
       axes: [xAxis(false), yAxis(false)],
       scales: {
-        x: { time: false, range: (_, low, high) => { const edge = Math.max(0.5, run.time.per_bar / 2); return [low - edge, high + edge]; } },
+        x: { time: false, range: (_, low, high) => {
+          const edge = low === steps[0] && high === steps.at(-1) ? Math.max(0.5, run.time.per_bar / 2) : 0;
+          return [low - edge, high + edge];
+        } },
         y: { range: (_, __, high) => [0, (high || 1) * 1.05] },
       },
     },

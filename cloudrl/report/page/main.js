@@ -2,8 +2,12 @@
 // Puts the page together. With `data-refresh-s` it asks its server for new data, and keeps what was chosen.
 
 const GROUPS = ["critic", "actor", "response_length", "val-core", "val-aux", "training", "rollout_corr", "perf", "timing_s"];
-const settings = { smoothing: 0.6, byTime: false, log: false, filter: "", hidden: new Set() };
-let report = JSON.parse(document.getElementById("data").textContent);
+const settings = {
+  smoothing: 0.6, byTime: false, log: false, filter: "", hidden: new Set(),
+  samples: { search: "", order: "step", step: "", page: 0 }, configuration: [],
+};
+let latest = document.getElementById("data").textContent;
+let report = JSON.parse(latest);
 let cards = [];
 
 const visibleRuns = () => report.runs.filter((run) => !settings.hidden.has(run.place));
@@ -16,7 +20,7 @@ const redraw = () => {
 const made = (...words) => { const card = new Card(...words); cards.push(card); return card.root; };
 
 const runRow = (run) => {
-  const toggle = element("input", { type: "checkbox", checked: !settings.hidden.has(run.place), "aria-label": `Show ${run.name}` });
+  const toggle = element("input", { id: `show-${run.place}`, type: "checkbox", checked: !settings.hidden.has(run.place), "aria-label": `Show ${run.name}` });
   toggle.addEventListener("change", () => {
     if (toggle.checked) settings.hidden.delete(run.place); else settings.hidden.add(run.place);
     redraw();
@@ -56,17 +60,17 @@ const notes = () => report.runs.flatMap((run) => run.notes.map((text) => element
 })));
 
 const controls = () => {
-  const smoothing = element("input", { type: "range", min: 0, max: 0.99, step: 0.01, value: settings.smoothing });
+  const smoothing = element("input", { id: "smoothing", type: "range", min: 0, max: 0.99, step: 0.01, value: settings.smoothing });
   const shown = element("output", { text: number(settings.smoothing) });
   smoothing.addEventListener("input", () => {
     settings.smoothing = Number(smoothing.value);
     shown.textContent = smoothing.value;
     redraw();
   });
-  const axis = element("select", {}, element("option", { value: "step", text: "step" }), element("option", { value: "time", text: "time trained" }));
+  const axis = element("select", { id: "axis" }, element("option", { value: "step", text: "step" }), element("option", { value: "time", text: "time trained" }));
   axis.value = settings.byTime ? "time" : "step";
-  axis.addEventListener("change", () => { settings.byTime = axis.value === "time"; redraw(); });
-  const log = element("input", { type: "checkbox", checked: settings.log });
+  axis.addEventListener("change", () => { settings.byTime = axis.value === "time"; Card.zooms.clear(); redraw(); });
+  const log = element("input", { id: "log", type: "checkbox", checked: settings.log });
   log.addEventListener("change", () => { settings.log = log.checked; redraw(); });
   return element("div", { className: "controls sticky" },
     element("label", {}, "Smoothing ", smoothing, shown), element("label", {}, "X axis ", axis),
@@ -137,8 +141,9 @@ const configuration = () => {
   for (const run of report.runs) {
     const rows = Object.entries(run.config);
     if (!rows.length) continue;
-    children.push(element("details", {}, element("summary", { text: `Configuration of ${run.name} (${rows.length} keys)` }),
-      searchable(rows, (found) => table(["key", "value"], found), "Filter keys and values")));
+    const chosen = settings.configuration[run.place] ??= { search: "" };
+    children.push(element("details", { id: `configuration-${run.place}` }, element("summary", { text: `Configuration of ${run.name} (${rows.length} keys)` }),
+      searchable(rows, (found) => table(["key", "value"], found), "Filter keys and values", chosen)));
   }
   return children.length ? [section("Configuration", ...children)] : [];
 };
@@ -149,9 +154,10 @@ const facts = () => {
     .map((each) => table(each.columns, each.rows, { caption: report.runs.length > 1 ? run.name : "" })))));
 };
 
-const samples = () => (report.runs.some((run) => run.samples.length) ? [section("Samples", new Samples(report.runs).root)] : []);
+const samples = () => (report.runs.some((run) => run.samples.length) ? [section("Samples", new Samples(report.runs, settings.samples).root)] : []);
 
 const build = () => {
+  const at = scrollY, focused = document.activeElement?.id;
   const open = [...document.querySelectorAll("details[id]")].filter((each) => each.open).map((each) => each.id);
   cards.forEach((card) => card.end());
   cards = [];
@@ -162,19 +168,30 @@ const build = () => {
     element("header", {}, element("h1", { text: title })),
     ...causes(), overview(), ...notes(), controls(), keyCharts(), ...timeCharts(), allMetrics(), ...samples(),
     ...configuration(), ...facts());
-  for (const id of open) { const folder = document.getElementById(id); if (folder) folder.open = true; }
+  for (const id of open) {
+    const folder = document.getElementById(id);
+    if (folder) folder.open = true;
+    folder?.dispatchEvent(new Event("toggle"));  // its charts are made now, so that the page is as long as it was
+  }
+  if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
+  if (at) scrollTo(0, at);
 };
 
+// Whether somebody types, drags a slider or has a list open: what is rebuilt then is lost.
+const OPEN_LIST = CSS.supports("selector(select:open)") ? "select:open" : "select";
+const busy = () => document.activeElement?.matches(`input[type=search], ${OPEN_LIST}`) || document.querySelector("input:active");
+
 const refresh = async (every) => {
-  const busy = document.activeElement?.matches("input, select");
-  if (!busy && !document.hidden) {
+  if (!busy() && !document.hidden) {
     try {
       const answer = await fetch("data.json", { cache: "no-store" });
       if (answer.ok) {
-        const at = scrollY;
-        report = await answer.json();
-        build();
-        scrollTo(0, at);
+        const text = await answer.text();
+        if (text !== latest && !busy()) {
+          latest = text;
+          report = JSON.parse(text);
+          build();
+        }
       }
       document.body.classList.toggle("stale", !answer.ok);
     } catch {
@@ -184,6 +201,7 @@ const refresh = async (every) => {
   setTimeout(refresh, every, every);
 };
 
+document.addEventListener("change", ({ target }) => { if (target.matches("select")) target.blur(); });
 isDark.addEventListener("change", build);
 build();
 document.body.dataset.drawn = String(Math.round(performance.now()));

@@ -10,10 +10,12 @@ const table = (columns, rows, { caption = "", className = "" } = {}) => {
       element("thead", {}, head), element("tbody", {}, ...body)));
 };
 
-const searchable = (rows, draw, label) => {
-  const box = element("input", { type: "search", placeholder: label, "aria-label": label });
+// What was searched for is kept in `chosen`.
+const searchable = (rows, draw, label, chosen) => {
+  const box = element("input", { type: "search", placeholder: label, "aria-label": label, value: chosen.search });
   const place = element("div");
   const show = () => {
+    chosen.search = box.value;
     const words = box.value.toLowerCase().split(/\s+/).filter(Boolean);
     place.replaceChildren(draw(rows.filter((row) => {
       const text = row.join("\n").toLowerCase();
@@ -27,15 +29,19 @@ const searchable = (rows, draw, label) => {
 
 const PAGE_ROWS = 25;
 
+// What was searched for, order, step and page are kept in `chosen`.
 class Samples {
-  constructor(runs) {
+  constructor(runs, chosen) {
+    this.chosen = chosen;
     this.rows = runs.flatMap((run) => run.samples.map((sample) => ({ ...sample, run: run.name })));
     this.withRun = runs.length > 1;
-    this.page = 0;
-    this.search = element("input", { type: "search", placeholder: "Search prompts and answers", "aria-label": "Search samples" });
+    this.page = chosen.page;
+    this.search = element("input", { type: "search", placeholder: "Search prompts and answers", "aria-label": "Search samples", value: chosen.search });
     this.order = this.choice("Order", [["step", "newest step first"], ["high", "best score first"], ["low", "worst score first"], ["prompt", "by prompt, over the steps"]]);
     const steps = [...new Set(this.rows.map((row) => row.step))].sort((a, b) => b - a);
     this.step = this.choice("Step", [["", "all steps"], ...steps.map((step) => [String(step), `step ${step}`])]);
+    this.order.value = chosen.order;
+    this.step.value = steps.some((step) => String(step) === chosen.step) ? chosen.step : "";
     this.count = element("p", { className: "muted", role: "status" });
     this.list = element("div", { className: "samples" });
     this.back = element("button", { type: "button", text: "Back", onclick: () => this.turn(-1) });
@@ -69,6 +75,7 @@ class Samples {
     }[this.order.value]);
     const pages = Math.max(1, Math.ceil(rows.length / PAGE_ROWS));
     this.page = Math.min(Math.max(0, this.page), pages - 1);
+    Object.assign(this.chosen, { search: this.search.value, order: this.order.value, step: this.step.value, page: this.page });
     this.count.textContent = `${rows.length} of ${this.rows.length} answers, page ${this.page + 1} of ${pages}`;
     this.back.disabled = this.page === 0;
     this.next.disabled = this.page >= pages - 1;
