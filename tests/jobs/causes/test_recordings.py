@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from recordings import FOLDER, load
 
-from cloudrl.jobs.causes import find_cause
+from cloudrl.jobs.causes import Evidence, find_cause
 from cloudrl.protocol.ray_state import KINDS
 
 CAUSES = {
@@ -56,6 +56,13 @@ def test_the_first_cause(name: str):
     found = find_cause(load(name))
     assert (found.rank, found.process.partition(" (")[0], found.signature) == (rank, process, signature)
     assert found.error.startswith(error)
+
+
+def test_a_reward_that_failed_by_the_log_of_the_driver_alone():
+    """It ends with a batch without answers, and has in it why there were none."""
+    logs = tuple(log for log in load("reward").logs if log.is_driver)
+    found = find_cause(Evidence(logs=logs))
+    assert (found.process, found.signature) == ("AgentLoopWorkerTQ (pid 29724)", "reward-fails")
 
 
 @pytest.mark.parametrize("name", CAUSES)
