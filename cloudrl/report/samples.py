@@ -6,11 +6,11 @@ and what the reward function returned. Nothing here raises: anybody may have wri
 
 import hashlib
 import json
-import math
 from collections.abc import Iterable
 from typing import Any
 
 from cloudrl.report.model import Sample
+from cloudrl.report.series import finite
 
 READ_BYTES = 4 << 20
 """Of each file, from its start: answers lie in it in random order."""
@@ -49,17 +49,23 @@ def _sample(line: bytes, step: int) -> Sample | None:
         return None
     if not isinstance(row, dict) or "output" not in row:
         return None
-    score = row.get("score")
     more = [(str(key)[:80], _text(value, _MORE_TEXT)) for key, value in row.items() if key not in _KNOWN]
     truth = row.get("gts")
     return Sample(
         step=step,
         prompt=_text(row.get("input"), _TEXT),
         answer=_text(row["output"], _TEXT),
-        score=float(score) if isinstance(score, (int, float)) and math.isfinite(score) else None,
+        score=_score(row.get("score")),
         truth="" if truth is None else _text(truth, _MORE_TEXT),
         more=dict(more[:_MORE]),
     )
+
+
+def _score(value: Any) -> float | None:
+    try:
+        return finite(float(value)) if isinstance(value, (int, float)) else None
+    except OverflowError:  # JSON has integers of any length
+        return None
 
 
 def _text(value: Any, limit: int) -> str:

@@ -20,7 +20,7 @@ def test_a_line_as_verl_writes_it():
     assert parse_samples(lines(ROW), 5) == [Sample(5, "1 + 1?", "2", 1.0, "2", {"acc": "true", "pred": "2"})]
 
 
-@pytest.mark.parametrize("score", [None, "good", float("nan"), float("inf")])
+@pytest.mark.parametrize("score", [None, "good", float("nan"), float("inf"), 10**400])
 def test_a_score_that_is_no_number(score: object):
     [sample] = parse_samples(lines({**ROW, "score": score}), 5)
     assert sample.score is None
