@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, cast
 
@@ -31,6 +32,8 @@ InThread = Callable[..., Awaitable[Any]]
 _PATH, _SHARD_HEADER = "/shard", "X-Shard"
 _BODY_BYTES = 1 << 26
 _CONNECT_S, _LOOK_EVERY_S, _RETRY_S, _SHUTDOWN_S = 5.0, 2.0, 0.2, 5.0
+_SILENT_S = 120.0
+"""A node that loads refuses a connection at once. One that gives no answer at all for so long cannot be reached."""
 _REFUSALS = (401, 409)
 _HINT = "Name an address of this node and a free port with --peers"
 
@@ -61,11 +64,13 @@ class Peer:
     Attributes:
         fault: why it could not be asked the last time; "" if it could.
         is_refused: whether it is there, but is or wants something else.
+        silent_since: when it was asked for the first time of those that it has not even refused, by `time.monotonic`.
     """
 
     def __init__(self, session: aiohttp.ClientSession, address: Address, name: str) -> None:
         self._session, self.address, self._name = session, address, name
         self.fault, self.is_refused = f"the node {address} has not been asked yet", False
+        self.silent_since: float | None = None
 
     async def look(self, timeout_s: float) -> None:
         """Find out whether it can search."""
@@ -82,6 +87,7 @@ class Peer:
         return read_hits(await self._ask("POST", timeout_s, content, k=k), queries)
 
     async def _ask(self, method: str, timeout_s: float, content: bytes | None = None, **query: int) -> bytes:
+        began, is_silent = time.monotonic(), False
         try:
             async with self._session.request(
                 method,
@@ -92,13 +98,15 @@ class Peer:
                 timeout=aiohttp.ClientTimeout(total=timeout_s, sock_connect=_CONNECT_S),
             ) as answer:
                 status, said = answer.status, await answer.read()
-        except asyncio.TimeoutError:
+        except asyncio.TimeoutError as error:
+            is_silent = isinstance(error, aiohttp.ConnectionTimeoutError)
             status, reason = 0, f"does not answer within {timeout_s:g} s"
         except aiohttp.ClientError as error:
             status, reason = 0, f"does not answer: {str(error) or repr(error)}"
         else:
             reason = f"answers {status}: {said[:300].decode(errors='replace')}"
         self.is_refused = status in _REFUSALS
+        self.silent_since = (self.silent_since or began) if is_silent else None
         self.fault = "" if status == 200 else f"the node {self.address} {reason}"
         if status == 500:  # as for its memory, which half of the batch may fit into
             raise RuntimeError(self.fault)
@@ -218,7 +226,7 @@ async def share(
         say: is told which node is waited for.
 
     Raises:
-        InputError: a node has another index, or another token.
+        InputError: a node has another index, or another token, or its port is blocked.
     """
     shards = len(sharing.addresses)
     names = [shard_name(retriever.identity, shard, shards) for shard in range(shards)]
@@ -257,6 +265,12 @@ async def _wait_for(peers: Sequence[Peer], timeout_s: float, say: Callable[[str]
             return
         if refused := [peer.fault for peer in missing if peer.is_refused]:
             raise InputError(refused[0], hint="All nodes need the same index, --peers and token, and a --shard each")
+        now = time.monotonic()
+        if blocked := [each for each in missing if each.silent_since and now - each.silent_since > _SILENT_S]:
+            raise InputError(
+                f"{blocked[0].address} cannot be reached, and does not refuse either",
+                hint=f"Open port {blocked[0].address.port} between the nodes (firewall, security group)",
+            )
         if [peer.address for peer in missing] != said:
             said = [peer.address for peer in missing]
             say(f"waiting for {', '.join(map(str, said))}: {missing[0].fault}")

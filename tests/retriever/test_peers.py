@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import json
+import socket
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -264,6 +266,27 @@ def test_a_node_with_another_index_or_token(change: dict[str, str], said: str) -
         await asyncio.gather(*others, return_exceptions=True)
 
     asyncio.run(main())
+
+
+def test_a_port_that_is_blocked() -> None:
+    """Connections are dropped, as by a firewall: those to a socket whose queue is full are."""
+    one, two = sharings(2)
+
+    async def main() -> None:
+        node = Node(one)
+        with pytest.raises(InputError, match=f"{two.address} cannot be reached") as raised:
+            await asyncio.wait_for(node.start(), 20)
+        assert f"Open port {two.address.port} between the nodes" in str(raised.value.hint)
+        assert f"waiting for {two.address}: the node {two.address} does not answer" in node.said[0]
+
+    with contextlib.ExitStack() as held:
+        full = held.enter_context(socket.create_server(tuple(two.address), backlog=0))
+        for _ in range(4):
+            waiting = held.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(full.getsockname())
+        held.enter_context(mock.patch.multiple(peers, _CONNECT_S=0.2, _SILENT_S=0.5))
+        asyncio.run(main())
 
 
 @pytest.mark.parametrize(
