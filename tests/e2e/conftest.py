@@ -31,6 +31,11 @@ class Shell:
             pytest.fail(f"cloudrl {' '.join(words)} exited with {done.returncode}\n{done.stdout}\n{done.stderr}")
         return done
 
+    def driver_log(self, cluster: str) -> list[str]:
+        """What jobs of a cluster have printed, line by line, also when it is down."""
+        said = self.run("logs", "--cluster", cluster, "--log", "job-driver-*", "--json").stdout
+        return [json.loads(line)["text"] for line in said.splitlines()]
+
     def in_terminal(self, columns: int, rows: int, *words: str) -> AbstractContextManager[Seen]:
         """The same in a terminal, where a person looks at it."""
         return in_terminal([str(CLOUDRL), *words], columns, rows, env=self.env, cwd=self.home)

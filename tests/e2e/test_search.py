@@ -2,7 +2,6 @@
 
 import json
 import urllib.request
-from pathlib import Path
 
 import psutil
 import pytest
@@ -23,18 +22,13 @@ def seen(shell) -> tuple[list[int], float, list[Step]]:
     searches = [answered(port) for port in state["service_ports"]]
     used_s = sum(sum(psutil.Process(pid).cpu_times()[:4]) for pid in processes.of_cluster(str(state["id"])))
     shell.run("down", str(state["name"]), "-y")
-    [log] = shell.home.glob("home/clusters/*/node-0/jobs/job-driver-*.log")
-    return searches, used_s, steps_of(log)
+    steps = map(parse_step, shell.driver_log(str(state["name"])))
+    return searches, used_s, [step for step in steps if step is not None]
 
 
 def answered(port: int) -> int:
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=30) as answer:
         return json.load(answer)["requests"]["answered"]
-
-
-def steps_of(log: Path) -> list[Step]:
-    lines = log.read_text(errors="replace").splitlines()
-    return [step for step in map(parse_step, lines) if step is not None]
 
 
 def test_the_reward_rises(seen):
