@@ -8,6 +8,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from cloudrl.verl.releases import release
+
 _FAKE_RAY = Path(__file__).parent / "node" / "fake_ray.py"
 _PYARROW = """\
 class ArrowException(Exception):
@@ -143,6 +145,8 @@ def with_real_ray(folder: Path, image: Image, run: str) -> Path:
     real.packages.mkdir()
     real.look_like_verls()
     (real.packages / "numpy.py").unlink()
+    for pinned in (word for command in release().install for word in command.split() if "==" in word):
+        real.have(*pinned.split("=="))  # set-up runs the pip of the real Python, which finds them there
     for name in ("verl.__init__", "verl.trainer.__init__"):
         real.module(name, "")
     (real.packages / "verl/trainer/main_ppo.py").symlink_to(_FAKE_RAY.with_name("fake_verl.py"))
