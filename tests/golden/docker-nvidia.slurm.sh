@@ -110,7 +110,6 @@ batch() {
   say "job $SLURM_JOB_ID, start ${SLURM_RESTART_COUNT:-0} on $SLURM_JOB_NODELIST; logs: $CLOUDRL_RUN_DIR"
   trap 'stopped=TERM' TERM INT
   trap 'stopped=USR1' USR1
-  trap : CONT
   prepare_image
   [ -z "$stopped" ] || finish # during a long pull
   began=$SECONDS
@@ -290,7 +289,6 @@ node() { # RANK
   folder=$TMP_DIR/cr-$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}-$rank # short: paths of Unix sockets end at 107 bytes
   export CLOUDRL_NODE_RANK=$rank
   trap stop_node TERM INT
-  trap : CONT
   remove_stale_folders
   mkdir -m 700 "$folder" || fail "$folder cannot be made"
   trap 'clean_up; rm -rf "$folder"' EXIT
