@@ -20,8 +20,11 @@ QWEN2 = {
     "1.5B": (1536, 8960, 28, 12, 2),
     "3B": (2048, 11008, 36, 16, 2),
 }
-# a Qwen3-MoE with the layers of a small model and many small experts: hidden, of an expert, layers, heads, experts
-MOE = {"tiny": (64, 32, 2, 4, 4), "0.6B": (512, 192, 24, 8, 64)}
+# a Qwen3-MoE with the layers of a small model and many small experts: hidden, of an expert, layers, heads, experts;
+# the last has as many tensors as Qwen3-30B-A3B, and little in each
+MOE = {"tiny": (64, 32, 2, 4, 4), "0.6B": (512, 192, 24, 8, 64), "30B-thin": (64, 64, 48, 4, 128)}
+EXPERTS = ("moe", "unfused")
+"""Experts as transformers 5 has them in memory, and as transformers 4 has them: each matrix by itself."""
 LORA_RANK = 32
 HEAD_DIM, KEY_VALUE_HEADS = 64, 2
 VOCABULARY = 151_936
@@ -29,9 +32,9 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 def config(model: str) -> dict[str, Any]:
-    """What `huggingface/config.json` says of `moe-0.6B`, `lora-0.5B` or `dense-0.5B`."""
+    """What `huggingface/config.json` says of `moe-0.6B`, `unfused-30B-thin`, `lora-0.5B` or `dense-0.5B`."""
     kind, _, size = model.partition("-")
-    if kind == "moe":
+    if kind in EXPERTS:
         hidden, expert, layers, heads, experts = MOE[size]
         return _config("Qwen3Moe", "qwen3_moe", hidden, layers, heads) | {
             "intermediate_size": 2 * hidden, "moe_intermediate_size": expert, "num_experts": experts,
@@ -54,8 +57,10 @@ def _config(family: str, model_type: str, hidden: int, layers: int, heads: int) 
 def shapes(model: str) -> Shapes:
     """Every tensor, in the order of the state dict."""
     kind, _, size = model.partition("-")
-    layer = _moe_layer(*MOE[size]) if kind == "moe" else _dense_layer(*QWEN2[size])
-    hidden, _, layers, *_ = MOE[size] if kind == "moe" else QWEN2[size]
+    layer = _moe_layer(*MOE[size]) if kind in EXPERTS else _dense_layer(*QWEN2[size])
+    hidden, _, layers, *_ = MOE[size] if kind in EXPERTS else QWEN2[size]
+    if kind == "unfused":
+        layer = _unfused(layer)
     found: Shapes = {"model.embed_tokens.weight": (VOCABULARY, hidden)}
     for number in range(layers):
         found |= {f"model.layers.{number}.{name}": shape for name, shape in layer.items()}
@@ -87,6 +92,20 @@ def _moe_layer(hidden: int, expert: int, _layers: int, heads: int, experts: int)
         "mlp.experts.gate_up_proj": (experts, 2 * expert, hidden), "mlp.experts.down_proj": (experts, hidden, expert),
         "input_layernorm.weight": (hidden,), "post_attention_layernorm.weight": (hidden,),
     }  # fmt: skip
+
+
+def _unfused(layer: Shapes) -> Shapes:
+    """The same with a matrix for each expert."""
+    found: Shapes = {}
+    for name, shape in layer.items():
+        if not name.startswith("mlp.experts."):
+            found[name] = shape
+            continue
+        is_pair = name.endswith("gate_up_proj")
+        kinds, rows = (("gate_proj", "up_proj"), shape[1] // 2) if is_pair else (("down_proj",), shape[1])
+        for expert in range(shape[0]):
+            found |= {f"mlp.experts.{expert}.{kind}.weight": (rows, shape[2]) for kind in kinds}
+    return found
 
 
 def _adapted(found: Shapes) -> Shapes:
@@ -128,8 +147,9 @@ def write_rank(folder: Path, model: str, ranks: int, rank: int, dtype: str) -> N
     mesh = init_device_mesh("cpu", (ranks,), mesh_dim_names=("fsdp",))
     torch.manual_seed(rank)
     state: dict[str, torch.Tensor] = {}
+    is_tied = config(model)["tie_word_embeddings"]
     for name, shape in shapes(model).items():
-        if name.endswith("lm_head.weight") and config(model)["tie_word_embeddings"]:
+        if name.endswith("lm_head.weight") and is_tied:
             state[name] = state[name.replace("lm_head", "model.embed_tokens")]
             continue
         each = -(-shape[0] // ranks)

@@ -15,7 +15,8 @@ from cloudrl.node.ranges import MAX_RANGES, MAX_RANGES_BYTES
 from cloudrl.node.shard_worker import CASTS
 from cloudrl.protocol import routes
 from cloudrl.protocol.backoff import Attempts, Backoff
-from cloudrl.protocol.client import AgentClient, AgentRefused, Response
+from cloudrl.protocol.client import AgentClient, AgentRefused
+from cloudrl.protocol.exchange import Response
 from cloudrl.protocol.failures import ErrorCode
 from cloudrl.saves.inventory import FileCopy
 from cloudrl.shards import cancellation

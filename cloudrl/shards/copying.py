@@ -1,12 +1,13 @@
 """Carries the pieces of the shards to their places in the output files: several threads, one piece of memory each.
 
 The unit of work is a storage of a shard. It is read once, from its first byte to its last, so that its CRC-32 covers
-what is written; each part of it goes to every tensor that it belongs to.
+what is written; each part of it goes to every tensor that it belongs to. There may be a million storages, so a task is
+made when a thread takes it.
 """
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import as_completed
 from dataclasses import dataclass
 from functools import cache
@@ -17,6 +18,7 @@ from cloudrl.shards.low_rank import Adder, Updates, as_floats
 from cloudrl.shards.plan import Output, Piece
 from cloudrl.shards.progress import Meter
 from cloudrl.shards.reading import PIECE_BYTES, PieceReader, aligned_memory, open_pieces
+from cloudrl.shards.shard import Shard
 from cloudrl.shards.source import LocalShard, crc32
 from cloudrl.shards.torch_zip import damaged
 
@@ -74,37 +76,86 @@ def copy(targets: Sequence[Target], meter: Meter) -> set[str]:
         CheckpointError: A shard cannot be read, or is damaged.
         OSError: The output cannot be written.
     """
-    tasks = list(_by_storage(targets))
-    is_local = all(isinstance(task[0].piece.shard.archive.source, LocalShard) for task in tasks)
+    work = _survey(targets)
+    is_local = all(isinstance(shard.archive.source, LocalShard) for shard in work.shards)
     count = _LOCAL_THREADS if is_local else _REMOTE_THREADS
     updates = None
-    if any(place.piece.update for task in tasks for place in task):
+    if work.has_updates:
         count = _UPDATE_THREADS
         updates = Updates(count)
-    lock = threading.Lock()
-    tasks.reverse()
+    tasks, lock = _tasks(targets, work.shared), threading.Lock()
 
     def take() -> _Task | None:
         with lock:
-            return tasks.pop() if tasks else None
+            return next(tasks, None)
 
     with workers(count, "cloudrl-merge") as pool:
         at_work = [pool.submit(_Worker(meter, updates).run, take) for _ in range(count)]
         return {sentence for worker in as_completed(at_work) for sentence in worker.result()}
 
 
-def _by_storage(targets: Sequence[Target]) -> Iterator[_Task]:
+_Storage = tuple[int, str]
+"""The id of a shard, and the key of a storage in it."""
+
+
+@dataclass(frozen=True)
+class _Survey:
+    """What there is to do.
+
+    Attributes:
+        shards: Those that are read.
+        has_updates: Whether an adapter is added.
+        shared: The storages that have more than one piece, with all of these.
+    """
+
+    shards: Sequence[Shard]
+    has_updates: bool
+    shared: Mapping[_Storage, list[_Place]]
+
+
+def _survey(targets: Sequence[Target]) -> _Survey:
+    shards: dict[int, Shard] = {}
+    used: dict[int, bytearray] = {}  # once, or more often
+    has_updates = is_shared = False
+    for piece in _pieces(targets):
+        shard = piece.shard
+        mine = used.get(id(shard))
+        if mine is None:
+            shards[id(shard)] = shard
+            mine = used[id(shard)] = bytearray(len(shard.archive.members))
+        row = shard.row(piece.view)
+        is_shared = is_shared or mine[row] == 1
+        mine[row] = min(2, mine[row] + 1)
+        has_updates = has_updates or piece.update is not None
+    shared: dict[_Storage, list[_Place]] = {}
+    for place in _places(targets) if is_shared else ():
+        shard, view = place.piece.shard, place.piece.view
+        if used[id(shard)][shard.row(view)] > 1:
+            shared.setdefault((id(shard), view.storage), []).append(place)
+    return _Survey(tuple(shards.values()), has_updates, shared)
+
+
+def _tasks(targets: Sequence[Target], shared: Mapping[_Storage, list[_Place]]) -> Iterator[_Task]:
     """In the order in which the outputs first need them."""
-    found: dict[tuple[int, str], list[_Place]] = {}
+    for place in _places(targets):
+        others = shared.get((id(place.piece.shard), place.piece.view.storage))
+        if others is None:
+            yield [place]
+        elif others[0] == place:
+            yield sorted(others, key=lambda place: place.start)
+
+
+def _pieces(targets: Sequence[Target]) -> Iterator[Piece]:
+    return (piece for target in targets for output in target.outputs for piece in output.pieces)
+
+
+def _places(targets: Sequence[Target]) -> Iterator[_Place]:
     for target in targets:
         at = target.at
         for output in target.outputs:
             for piece in output.pieces:
-                place = _Place(output, piece, target.file, at)
-                found.setdefault((id(piece.shard), piece.view.storage), []).append(place)
+                yield _Place(output, piece, target.file, at)
             at += output.size_bytes
-    for places in found.values():
-        yield sorted(places, key=lambda place: place.start)
 
 
 class _Worker:

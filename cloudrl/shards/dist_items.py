@@ -15,8 +15,9 @@ from cloudrl.shards.dtypes import DType
 from cloudrl.shards.safe_pickle import read_pickle
 from cloudrl.shards.shard import Shard
 from cloudrl.shards.source import ShardSource
+from cloudrl.shards.tensor_table import TensorTable
 from cloudrl.shards.tensors import Unreadable, is_allowed, read_view
-from cloudrl.shards.torch_zip import Archive, Member, open_archive
+from cloudrl.shards.torch_zip import Archive, Member, Members, open_archive
 
 _HEAD_BYTES, _TAIL_BYTES = 1024, 2048  # all but the tensor takes 1.6 KB
 _AT_ONCE = 512
@@ -93,7 +94,7 @@ def open_chunks(source: ShardSource, rank: int, chunks: Sequence[StoredChunk]) -
     members = {
         storage_member(each.chunk): _storage(archive, each) for each, archive in zip(chunks, archives, strict=True)
     }
-    return Shard(rank, None, Archive(source, source.label, members, ""), {})
+    return Shard(rank, None, Archive(source, source.label, Members.of(members), ""), TensorTable({}, {}))
 
 
 def storage_member(chunk: Chunk) -> str:

@@ -6,19 +6,28 @@ rest of it and are not read.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from cloudrl.errors import CheckpointError
 from cloudrl.saves.megatron_layout import DIST_FILE
 from cloudrl.shards.dtypes import DType
-from cloudrl.shards.safe_pickle import Name, PickledObject, read_pickle
+from cloudrl.shards.safe_pickle import Held, Key, Makers, Name, PickledObject, read_pickle
 from cloudrl.shards.source import ShardSource
 
 MAX_BYTES = 1 << 26
+"""Of what stands before the plans, some 160 for an item.
+
+What they become is limited, too, by `safe_pickle.MAX_BYTES`: to 120,000 items. An optimizer of Qwen3-235B-A22B has
+76,000, three tensors for each part of its weights.
+"""
+_READ_BYTES = 1 << 22
+_HELD_BYTES, _DIMENSION_BYTES = 200, 40  # of memory, rounded up
 _MAX_DIMENSIONS = 16
 _PLANS = "all_local_plans"
+_PLANS_CODE = b"\x8c" + bytes([len(_PLANS)]) + _PLANS.encode()
 _METADATA, _FILESYSTEM = "torch.distributed.checkpoint.metadata", "torch.distributed.checkpoint.filesystem"
 _PLANNER, _MEGATRON = "torch.distributed.checkpoint.planner", "megatron.core.dist_checkpointing.strategies.torch"
 _DTYPES = {f"torch.{dtype.value}": dtype for dtype in DType}
@@ -42,6 +51,37 @@ class Item:
     file: str
     offset: int
     length: int
+
+    @property
+    def held_bytes(self) -> int:
+        """Of memory; see `Held`."""
+        return _HELD_BYTES + sys.getsizeof(self.file)
+
+
+@dataclass(frozen=True, slots=True)
+class _Box:
+    """A chunk as it is described, without its place in a file."""
+
+    offsets: tuple[int, ...]
+    sizes: tuple[int, ...]
+
+    @property
+    def held_bytes(self) -> int:
+        """Of memory; see `Held`."""
+        return _HELD_BYTES + _DIMENSION_BYTES * (len(self.offsets) + len(self.sizes))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Index(Key):
+    """What names an item."""
+
+    name: str
+    offset: tuple[int, ...] | None
+
+    @property
+    def held_bytes(self) -> int:
+        """Of memory; see `Held`."""
+        return _HELD_BYTES + sys.getsizeof(self.name) + _DIMENSION_BYTES * len(self.offset or ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,35 +119,85 @@ class _Odd(Exception):
     """Not as torch writes it."""
 
 
+_OTHERS = (KeyError, TypeError, ValueError, IndexError, AttributeError)
+"""What a record of another form ends with."""
+
+
 def read_metadata(source: ShardSource) -> DistMetadata:
     """Read a `.metadata`.
 
     Raises:
         CheckpointError: It is damaged, names what is not allowed, or describes tensors that are not whole.
     """
-    size = source.size_bytes()
-    if not 0 < size <= MAX_BYTES:
-        raise CheckpointError(f"{source.label} has {size} bytes, and {MAX_BYTES} is the most", hint=_ANOTHER)
-    # some 2.2 KB for a chunk, of which a model with 94 layers of 128 experts has 36,000
-    data = source.read(0, size)
-    top = read_pickle(data, _ALLOWED.__contains__, source.label, protocols=(4, 5), until=_PLANS)
+    data, known = _described(source), dict[Any, Any]()
+    top = read_pickle(
+        data, _ALLOWED.__contains__, source.label, protocols=(4, 5), until=_PLANS, makers=_makers(known)
+    )  # fmt: skip
+    del data
     try:
         return _read(top.state if isinstance(top, PickledObject) else top)
-    except (_Odd, KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+    except (_Odd, *_OTHERS) as error:
         raise CheckpointError(f"{source.label} is not as torch writes it: {error}", hint=_ANOTHER) from error
+
+
+def _described(source: ShardSource) -> bytes:
+    """The file up to the plans, which are longer than all before them."""
+    size, data = source.size_bytes(), bytearray()
+    while len(data) < min(size, MAX_BYTES + 1):
+        seen = max(0, len(data) - len(_PLANS_CODE))
+        data += source.read(len(data), min(_READ_BYTES, size - len(data)))
+        if (end := data.find(_PLANS_CODE, seen)) >= 0:
+            del data[end + len(_PLANS_CODE) :]
+            break
+    if not 0 < len(data) <= MAX_BYTES:
+        raise CheckpointError(f"{source.label} has {size} bytes, and {MAX_BYTES} is the most", hint=_ANOTHER)
+    return bytes(data)
+
+
+def _makers(known: dict[Any, Any]) -> Makers:
+    """What makes something smaller of the records of which there are many, with one object for what is equal."""
+
+    def one(value: Any) -> Any:
+        return known.setdefault(value, value)
+
+    def box(state: Mapping[str, Any]) -> Held:
+        return _Box(one(_numbers(state["offsets"])), one(_numbers(state["sizes"])))
+
+    def index(state: Mapping[str, Any]) -> Held:
+        name, offset = state["fqn"], state.get("offset")
+        return _Index(one(str(name)), None if offset is None else one(_numbers(offset)))
+
+    def item(state: Mapping[str, Any]) -> Held:
+        found = _item(state)
+        return Item(one(found.file), found.offset, found.length)
+
+    def make(read: Callable[[Mapping[str, Any]], Held]) -> Callable[[PickledObject], Held | PickledObject]:
+        def made(record: PickledObject) -> Held | PickledObject:
+            try:
+                return read(_state(record))
+            except (_Odd, *_OTHERS):  # whoever needs it will say why
+                return record
+
+        return made
+
+    return {
+        f"{_METADATA}.ChunkStorageMetadata": make(box),
+        f"{_METADATA}.MetadataIndex": make(index),
+        f"{_FILESYSTEM}._StorageInfo": make(item),
+    }
 
 
 def _read(top: Any) -> DistMetadata:
     described, stored = top["state_dict_metadata"], top["storage_data"]
     if not isinstance(described, dict) or not isinstance(stored, dict):
         raise _Odd("it describes no tensors")
-    places = {}
+    places: dict[_Where, Item] = {}
     for index, info in stored.items():
-        name, offsets = _state(index)["fqn"], _state(index).get("offset")
-        where = str(name), None if offsets is None else _numbers(offsets)
+        where = _where(index)
         if where in places:
-            raise _Odd(f"{name} {where[1]} is there twice")
-        places[where] = _item(_state(info))
+            raise _Odd(f"{where[0]} {where[1]} is there twice")
+        places[where] = info if isinstance(info, Item) else _item(_state(info))
+    stored.clear()
     tensors, objects = {}, {}
     for key, value in described.items():
         if not isinstance(key, str) or not isinstance(value, PickledObject):
@@ -121,12 +211,30 @@ def _read(top: Any) -> DistMetadata:
     return DistMetadata(tensors, objects)
 
 
-def _tensor(key: str, value: PickledObject, places: dict[tuple[str, tuple[int, ...] | None], Item]) -> StoredTensor:
+_Where = tuple[str, tuple[int, ...] | None]
+
+
+def _where(index: Any) -> _Where:
+    """The key of a tensor, and the offsets of a chunk of it."""
+    if isinstance(index, _Index):
+        return index.name, index.offset
+    name, offset = _state(index)["fqn"], _state(index).get("offset")
+    return str(name), None if offset is None else _numbers(offset)
+
+
+def _box(value: Any) -> _Box:
+    return (
+        value if isinstance(value, _Box) else _Box(_numbers(_state(value)["offsets"]), _numbers(_state(value)["sizes"]))
+    )
+
+
+def _tensor(key: str, value: PickledObject, places: dict[_Where, Item]) -> StoredTensor:
     state = _state(value)
     dtype, shape = _dtype(key, state["properties"]), _numbers(state["size"])
     chunks = []
     for each in state["chunks"]:
-        offsets, sizes = _numbers(_state(each)["offsets"]), _numbers(_state(each)["sizes"])
+        box = _box(each)
+        offsets, sizes = box.offsets, box.sizes
         item = places.pop((key, offsets), None)
         if item is None:
             raise _Odd(f"no item has the part of {key} at {offsets}")

@@ -46,7 +46,7 @@ def read_layout(shards: Sequence[Shard], world_size: int | None) -> Layout:
     meshes = {
         (tensor.mesh.names, tensor.mesh.shape)
         for shard in shards
-        for tensor in shard.tensors.values()
+        for tensor in shard.tensors.kinds
         if tensor.mesh is not None
     }
     sizes |= {math.prod(shape) for _, shape in meshes}
@@ -75,15 +75,24 @@ def check_together(shards: Mapping[int, Shard], layout: Layout) -> Iterator[Find
     for rank, shard in shards.items():
         if rank >= layout.world_size:
             yield Finding(f"there is no rank {rank} among {layout.world_size}", rank, shard.label)
-        if shard.tensors.keys() != first.tensors.keys():
-            odd = sorted(shard.tensors.keys() ^ first.tensors.keys())
+        mine, theirs = shard.tensors, first.tensors
+        if mine.rows is theirs.rows:
+            pairs = set(zip(mine.which, theirs.which, strict=True))
+            if not any(_problem(mine.kinds[one], theirs.kinds[other], rank, layout) for one, other in pairs):
+                continue
+        elif mine.keys() != theirs.keys():
+            odd = sorted(mine.keys() ^ theirs.keys())
             message = f"{len(odd)} tensors are on one of the ranks {first.rank} and {rank} only: {', '.join(odd[:3])}"
             yield Finding(message, rank, shard.label)
             continue
-        for name, tensor in shard.tensors.items():
-            problem = _mismatch(tensor, first.tensors[name]) or _part_problem(tensor, rank, layout)
-            if problem:
+        for name, tensor in mine.items():
+            if problem := _problem(tensor, theirs[name], rank, layout):
                 yield Finding(f"{name}: {problem}", rank, shard.label)
+
+
+def _problem(tensor: Tensor, first: Tensor, rank: int, layout: Layout) -> str | None:
+    """Why a rank's tensor is not its part of what another has; where it lies in its file does not matter."""
+    return _mismatch(tensor, first) or _part_problem(tensor, rank, layout)
 
 
 def _missing_ranks(present: Sequence[int], layout: Layout) -> Iterator[Finding]:

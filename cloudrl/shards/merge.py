@@ -218,8 +218,7 @@ def write_model(plan: Plan, folder: Path, on_progress: OnProgress = silent) -> t
         CheckpointError: A shard cannot be read, or is damaged.
         OSError: The folder cannot be written.
     """
-    pieces = (piece for output in plan.outputs for piece in output.pieces)
-    meter = Meter(sum(piece.view.size_bytes for piece in pieces), on_progress)
+    meter = Meter(sum(output.stored_bytes for output in plan.outputs), on_progress)
     for name, text in plan.texts.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(text)

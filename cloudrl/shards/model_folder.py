@@ -24,8 +24,9 @@ from cloudrl.shards.plan import HEAD, MAX_FILE_BYTES, Output, Piece
 from cloudrl.shards.report import Finding
 from cloudrl.shards.shard import Shard
 from cloudrl.shards.source import ShardSource
+from cloudrl.shards.tensor_table import TensorTable
 from cloudrl.shards.tensors import Tensor, View
-from cloudrl.shards.torch_zip import Archive, Member
+from cloudrl.shards.torch_zip import Archive, Member, Members
 from cloudrl.shards.validate import same_bytes
 
 _LENGTH = struct.Struct("<Q")
@@ -164,7 +165,8 @@ def read_header(name: str, source: ShardSource) -> Shard:
         at, members[f"data/{key}"], tensors[key] = end, Member(start + first, end - first, 0), Tensor(view.shape, view)
     if start + at != size:
         raise _damaged(source, f"its tensors end at byte {start + at}, and it has {size}: it is cut off or too long")
-    return Shard(0, None, Archive(source, name, members, "", has_crcs=False), tensors)
+    archive = Archive(source, name, Members.of(members), "", has_crcs=False)
+    return Shard(0, None, archive, TensorTable(tensors, {}))
 
 
 def _locate(key: str, entry: Mapping[str, Any]) -> tuple[View, int, int]:

@@ -2,7 +2,7 @@
 
 import math
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -44,13 +44,43 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
+class WholePieces:
+    """The pieces of a tensor as the ranks have it, made anew each time: a large model has a million on 64 ranks.
+
+    Attributes:
+        parts: One shard for each part, in order.
+        name: Of the tensor in the shards.
+        shape: Of the whole.
+        dim: Along which it is cut; None if the first part has all of it.
+    """
+
+    parts: Sequence[Shard]
+    name: str
+    shape: tuple[int, ...]
+    dim: int | None
+    update: "Update | None" = None
+
+    def __iter__(self) -> Iterator[Piece]:
+        shape, dim = self.shape, self.dim
+        holders = self.parts[:1] if dim is None else self.parts
+        rows = 1 if dim is None else shape[dim]
+        row_elements = math.prod(shape if dim is None else shape[dim + 1 :])
+        for part, shard in enumerate(holders):
+            first, end = part_range(rows, part, len(holders))
+            view = shard.tensors.view(self.name)
+            if view.elements:
+                start, run, step = first * row_elements, (end - first) * row_elements, rows * row_elements
+                yield Piece(shard, view, start, run, step, self.update, start)
+
+
+@dataclass(frozen=True, slots=True)
 class Output:
     """A tensor of the merged model: the pieces make the whole, without gap or overlap; without any it is zero."""
 
     name: str
     shape: tuple[int, ...]
     dtype: DType
-    pieces: tuple[Piece, ...]
+    pieces: WholePieces | tuple[Piece, ...]
 
     @property
     def elements(self) -> int:
@@ -61,6 +91,12 @@ class Output:
     def size_bytes(self) -> int:
         """In the merged model."""
         return self.elements * self.dtype.size_bytes
+
+    @property
+    def stored_bytes(self) -> int:
+        """Of all pieces, which are of one type."""
+        piece = next(iter(self.pieces), None)
+        return self.elements * piece.view.dtype.size_bytes if piece is not None else 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,34 +152,16 @@ def make_outputs(
     for name, stored in (names or {name: name for name in parts[0].tensors}).items():
         tensor = parts[0].tensors[stored]
         dtype = result_type(tensor.view.dtype, None if stays_float32(name) else wanted)
-        pieces, slices = _pieces(parts, stored, updates.get(name)), on_disk(name, tensor.shape, rule)
+        dim, update, slices = shard_dim(tensor), updates.get(name), on_disk(name, tensor.shape, rule)
+        if update is not None and dim:
+            raise CheckpointError(f"{name} is cut along dimension {dim}, which FSDP does not do")
+        pieces = WholePieces(parts, stored, tensor.shape, dim, update)
         if len(slices) > 1:
-            outputs += [Output(each.name, each.shape, dtype, _cut(name, pieces, each)) for each in slices]
+            some = tuple(pieces)
+            outputs += [Output(each.name, each.shape, dtype, _cut(name, some, each)) for each in slices]
         else:
             outputs += [Output(each.name, each.shape, dtype, pieces) for each in slices]
     return outputs
-
-
-def _pieces(parts: Sequence[Shard], name: str, update: Update | None) -> tuple[Piece, ...]:
-    """Of a whole tensor.
-
-    Raises:
-        CheckpointError: One that is added to is cut otherwise than along its first dimension.
-    """
-    tensor = parts[0].tensors[name]
-    shape, dim, pieces = tensor.shape, shard_dim(tensor), []
-    holders = parts[:1] if dim is None else parts
-    rows = 1 if dim is None else shape[dim]
-    row_elements = math.prod(shape if dim is None else shape[dim + 1 :])
-    for part, shard in enumerate(holders):
-        view = shard.tensors[name].view
-        first, end = part_range(rows, part, len(holders))
-        if view.elements:
-            start, run, step = first * row_elements, (end - first) * row_elements, rows * row_elements
-            if update is not None and dim:
-                raise CheckpointError(f"{name} is cut along dimension {dim}, which FSDP does not do")
-            pieces.append(Piece(shard, view, start, run, step, update, start))
-    return tuple(pieces)
 
 
 def _cut(name: str, pieces: Sequence[Piece], part: Slice) -> tuple[Piece, ...]:

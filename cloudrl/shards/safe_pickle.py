@@ -5,6 +5,10 @@ call one, there is a `PickledObject` of the name and the arguments. A name not i
 Only the opcodes of protocol 2 exist, which `torch.save` uses (torch 2.13, torch/serialization.py,
 DEFAULT_PROTOCOL), and those of protocol 4 that are in `.metadata` of torch's distributed format. A byte of a pickle may
 make an object of 64 bytes, so the memory that it takes is added up and limited.
+
+A pickler remembers nearly every object that it writes, in case it comes again. Here only those are remembered that are
+asked for later, and a caller may make something small of each record as soon as it is whole: what a pickle takes while
+it is read is then what remains of it.
 """
 
 import io
@@ -12,17 +16,20 @@ import struct
 import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Protocol
 
 from cloudrl.errors import CheckpointError
+from cloudrl.shards.pickle_memo import OpenRecords, asked_for
 
 _INT32, _UINT32, _UINT16, _UINT8, _FLOAT64 = map(struct.Struct, ("<i", "<I", "<H", "<B", ">d"))
 _MARK = object()
 MAX_BYTES = 144 << 20
-"""Of what a pickle becomes. A sharded tensor takes up to 3.8 KB, so this is for 39,000 in one file: the most that is
-known are the 36,945 of Qwen3-235B-A22B, where transformers 4 has each expert by itself."""
+"""Of what a pickle becomes."""
 _PLACE_BYTES = 8
-"""Of an opcode: a place on the stack, in a container or in the memo."""
+"""Of an opcode: a place on the stack or in a container."""
+_KEPT_BYTES, _BEGUN_BYTES = 100, 400
+"""Of what is remembered, and of a record that may become something smaller, besides."""
 _PAIR_BYTES = 64
 """Of a key and its value in a dict, besides."""
 _MAX_NAMES, _MAX_NAME_BYTES = 1000, 1000
@@ -52,10 +59,6 @@ class PickledObject:
         return found[-1] if found else None
 
 
-_KEYS = (str, int, float, bool, type(None), PickledObject)
-"""Quick to hash; of an object it is the identity."""
-
-
 @dataclass(frozen=True, slots=True)
 class Storage:
     """The persistent id of a storage: `('storage', class, key, device, elements)`."""
@@ -63,6 +66,32 @@ class Storage:
     kind: str
     key: str
     elements: int
+
+
+class Held(Protocol):
+    """What a record became."""
+
+    @property
+    def held_bytes(self) -> int:
+        """The memory that it takes, with what nothing else shares."""
+
+
+class Key:
+    """What a record became, where that is a key of a dict: what counts is which it is."""
+
+    __slots__ = ()
+
+
+_KEYS = (str, int, float, bool, type(None), PickledObject, Key)
+"""Quick to hash; of an object it is the identity."""
+Makers = Mapping[str, Callable[[PickledObject], Held | PickledObject]]
+"""By the name of a record: what becomes of it when it is whole; or itself, if it is not as it should be."""
+
+
+class _Begun(Name):
+    """The name of a record of which something else will be made."""
+
+    __slots__ = ()
 
 
 class _Malformed(Exception):
@@ -81,6 +110,7 @@ def read_pickle(
     max_bytes: int = MAX_BYTES,
     protocols: Collection[int] = (2,),
     until: str | None = None,
+    makers: Makers = MappingProxyType({}),
 ) -> Any:
     """Read a pickle.
 
@@ -91,12 +121,13 @@ def read_pickle(
         max_bytes: One that becomes larger is refused.
         protocols: Those that it may have.
         until: The reading ends at this key of protocol 4; the result is the dict to which it would belong.
+        makers: What becomes of records. The memory that they took is free again.
 
     Raises:
         CheckpointError: It names what is not allowed, is too long, or is no pickle of these protocols.
     """
     try:
-        return _Machine(data, allowed, label, until).run(max_bytes, protocols)
+        return _Machine(data, allowed, label, until, makers).run(max_bytes, protocols)
     except (
         _Malformed, IndexError, KeyError, TypeError, AttributeError, ValueError, struct.error, RecursionError,
     ) as error:  # fmt: skip
@@ -107,40 +138,51 @@ def read_pickle(
 class _Machine:
     """What the opcodes do, whose codes are those of CPython's pickle.py."""
 
-    def __init__(self, data: bytes, allowed: Callable[[str], bool], label: str, until: str | None) -> None:
-        self._allowed, self._label, self._until = allowed, label, until
+    def __init__(
+        self, data: bytes, allowed: Callable[[str], bool], label: str, until: str | None, makers: Makers
+    ) -> None:
+        self._allowed, self._label, self._until, self._makers = allowed, label, until, makers
         self._pickle = io.BytesIO(data)
         self.read = self._pickle.read
         self._stack: list[Any] = []
-        self.memo: list[Any] = []
+        self.memo: dict[int, Any] = {}
+        self._asked_for = asked_for(data)
         self._names: dict[bytes, Name] = {}
-        self._in_dicts = 0  # bytes
+        self._besides = len(self._asked_for)  # bytes that the stack and its values do not show
+        self._held = 0  # bytes of what a record has just become
+        self._open = OpenRecords()
 
     def run(self, max_bytes: int, protocols: Collection[int]) -> Any:
         start = self.read(2)
         if start[:1] != b"\x80" or start[1:] not in {bytes([each]) for each in protocols}:
             wanted = " or ".join(map(str, protocols))
             raise _Malformed(f"it begins with {start!r}, not with protocol {wanted}")
-        values, operations = (_VALUES, _OPERATIONS) if start[1] < 4 else (_VALUES_4, _OPERATIONS_4)
+        is_old = start[1] < 4
+        values, operations = (_VALUES, _OPERATIONS) if is_old else (_VALUES_4, _OPERATIONS_4)
         try:
-            return self._run(max_bytes, values, operations)
+            return self._run(max_bytes, values, operations, _PUTS if is_old else _PUTS_4)
         except _Reached:
             pairs = self.since_mark()
             self._stack.append({})
             self.update(pairs[: len(pairs) & -2])
             return self._stack.pop()
 
-    def _run(self, max_bytes: int, values: "_Opcodes", operations: "_Opcodes") -> Any:
-        read, stack, memo = self.read, self._stack, self.memo
-        room = max_bytes
-        while (room := room - _PLACE_BYTES) >= self._in_dicts:
+    def _run(  # noqa: C901  a call more for each opcode would take a third longer
+        self, max_bytes: int, values: "_Opcodes", operations: "_Opcodes", puts: Collection[bytes]
+    ) -> Any:
+        read, stack, memo, wanted = self.read, self._stack, self.memo, self._asked_for
+        room, most = max_bytes, len(wanted)
+        count = kept = 0  # of what might be asked for, and of what is remembered
+        while (room := room - _PLACE_BYTES) >= self._besides:
             code = read(1)
-            if code in (b"q", b"r"):  # BINPUT and its long form are every third opcode; indices count up
-                index = (_UINT8.unpack(read(1)) if code == b"q" else _UINT32.unpack(read(4)))[0]
-                if index == len(memo):
-                    memo.append(stack[-1])
-                else:
+            if code in puts:  # every third opcode; indices count up
+                index = count if code == b"\x94" else self._index(code)
+                if index >= count:
+                    count = _next(index, count)
+                if index >= most or wanted[index]:
                     memo[index] = stack[-1]
+                    kept += 1
+                    room -= _KEPT_BYTES if index > 255 else 0
             elif code == b".":  # STOP
                 return stack.pop()
             elif (value := values.get(code)) is not None:
@@ -148,11 +190,29 @@ class _Machine:
                 stack.append(made)
                 if code not in _SHARED:
                     room -= sys.getsizeof(made)
+                    if self._held:
+                        self._end(room, kept)
+                elif made.__class__ is _Begun:
+                    self._open.begin(len(stack), room - self._besides, kept)
+                    self._besides += _BEGUN_BYTES
             elif (operation := operations.get(code)) is not None:
                 operation(self)
+                if self._held:
+                    self._end(room, kept)
             else:
                 raise _Malformed(f"opcode {code!r} before byte {self._pickle.tell()}" if code else "it is cut off")
         raise _Malformed(f"it would take more than {max_bytes} bytes of memory")
+
+    def _index(self, code: bytes) -> int:
+        index: int = (_UINT8.unpack(self.read(1)) if code == b"q" else _UINT32.unpack(self.read(4)))[0]
+        return index
+
+    def _end(self, room: int, kept: int) -> None:
+        """What the record on top was made of is free again."""
+        held, self._held = self._held, 0
+        free = self._open.end(len(self._stack), kept)
+        if free is not None:
+            self._besides = room - free + held
 
     def text(self) -> str:
         return self._bytes(_UINT32.unpack(self.read(4))[0]).decode("utf-8", "surrogatepass")
@@ -187,9 +247,6 @@ class _Machine:
                 return values
         raise _Malformed("a mark is missing")
 
-    def memoize(self) -> None:
-        self.memo.append(self._stack[-1])
-
     def last(self, count: int) -> list[Any]:
         values = self._stack[-count:]
         if len(values) < count:
@@ -202,10 +259,12 @@ class _Machine:
         target = self._stack[-1]
         if not isinstance(target, PickledObject):  # what a record holds besides its state is never asked for
             _expect(target, list).extend(values)
+            self._open.changed(target)
 
     def update(self, pairs: list[Any]) -> None:
         target = _expect(self._stack[-1], dict)
-        self._in_dicts += len(pairs) // 2 * _PAIR_BYTES
+        self._open.changed(target)
+        self._besides += len(pairs) // 2 * _PAIR_BYTES
         for key, value in zip(pairs[::2], pairs[1::2], strict=True):
             # What has a tuple as key is never asked for, and hashing nested tuples may take for ever.
             target[key if isinstance(key, _KEYS) else "#"] = value
@@ -229,28 +288,49 @@ class _Machine:
                     f"{self._label} was refused: its pickle names {text}, and no checkpoint needs that",
                     hint="Loading it with torch.load could run somebody's code. Take a copy that you trust.",
                 )
-            name = self._names[line] = Name(text)
+            name = self._names[line] = (_Begun if text in self._makers else Name)(text)
         return name
 
     def reduce(self) -> Any:
         args = _expect(self._stack.pop(), tuple)
         name = _expect(self._stack.pop(), Name).text
-        return {} if name in _DICTS else PickledObject(name, args)
+        made: Any = {} if name in _DICTS else PickledObject(name, args)
+        self._besides += self._open.created(made)
+        return self._make(made) if args and name in self._makers else made
+
+    def container(self, kind: type[list[Any]] | type[dict[Any, Any]]) -> Any:
+        made = kind()
+        self._besides += self._open.created(made)
+        return made
+
+    def _make(self, record: PickledObject) -> Any:
+        """What becomes of a record that is whole."""
+        made = self._makers[record.name](record)
+        if not isinstance(made, PickledObject):
+            self._held = made.held_bytes
+        return made
 
     def build(self) -> None:
-        state = self._stack.pop()
-        if isinstance(
-            self._stack[-1], PickledObject
-        ):  # else attributes of an OrderedDict, as `_metadata` of a state dict
-            self._stack[-1].state = state
-        else:
-            _expect(self._stack[-1], dict)
+        state, record = self._stack.pop(), self._stack[-1]
+        if isinstance(record, PickledObject):
+            record.state = state
+            self._open.changed(record)
+            if record.name in self._makers:
+                self._stack[-1] = self._make(record)
+        else:  # attributes of an OrderedDict, as `_metadata` of a state dict
+            _expect(record, dict)
 
     def storage(self) -> Storage:
         tag, kind, key, _, elements = _expect(self._stack.pop(), tuple)
         if tag != "storage":
             raise _Malformed(f"a persistent id of kind {tag[:40] if isinstance(tag, str) else type(tag).__name__!r}")
         return Storage(_expect(kind, Name).text, str(_expect(key, str)), _expect(elements, int))
+
+
+def _next(index: int, count: int) -> int:
+    if index > count:
+        raise _Malformed(f"it remembers {index} after {count}")
+    return count + 1
 
 
 def _expect(value: Any, kind: type[Any]) -> Any:
@@ -271,8 +351,8 @@ _VALUES: _Opcodes = {  # what is pushed
     b"G": lambda machine: _FLOAT64.unpack(machine.read(8))[0],
     b"\x8a": _Machine.long,
     b"X": _Machine.text,
-    b"}": lambda _: {},
-    b"]": lambda _: [],
+    b"}": lambda machine: machine.container(dict),
+    b"]": lambda machine: machine.container(list),
     b")": lambda _: (),
     b"t": lambda machine: tuple(machine.since_mark()),
     b"\x85": lambda machine: tuple(machine.last(1)),
@@ -285,6 +365,8 @@ _VALUES: _Opcodes = {  # what is pushed
     b"\x81": _Machine.reduce,  # NEWOBJ: the same two values
     b"Q": _Machine.storage,
 }
+_PUTS = frozenset({b"q", b"r"})
+_PUTS_4 = _PUTS | {b"\x94"}
 _SHARED = frozenset({b"(", b"N", b"\x88", b"\x89", b"K", b")", b"h", b"j", b"c", b"\x93"})
 """Of these opcodes, those that make nothing new."""
 _OPERATIONS: _Opcodes = {  # what changes values or the memo
@@ -299,6 +381,5 @@ _OPERATIONS: _Opcodes = {  # what changes values or the memo
 _VALUES_4: _Opcodes = {**_VALUES, b"\x8c": _Machine.short_text, b"\x93": _Machine.stack_name}
 _OPERATIONS_4: _Opcodes = {
     **_OPERATIONS,
-    b"\x94": _Machine.memoize,
     b"\x95": lambda machine: machine.read(8),  # FRAME
 }

@@ -1,7 +1,5 @@
 """One rank's model file, opened: which tensors it has, and where their bytes lie."""
 
-import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +7,8 @@ from cloudrl.errors import CheckpointError
 from cloudrl.saves.names import SHARD
 from cloudrl.shards.safe_pickle import MAX_BYTES, read_pickle
 from cloudrl.shards.source import ShardSource
-from cloudrl.shards.tensors import Tensor, Unreadable, View, is_allowed, read_tensor
+from cloudrl.shards.tensor_table import TensorTable
+from cloudrl.shards.tensors import Tensor, Unreadable, View, is_allowed, read_tensor, tensor_makers
 from cloudrl.shards.torch_zip import Archive, Member, open_archive
 
 _PUT_BACK = "Put the file of rank {rank} back in its place, or take another step: cloudrl checkpoints list"
@@ -34,7 +33,7 @@ class Shard:
     rank: int
     world_size: int | None
     archive: Archive
-    tensors: Mapping[str, Tensor]
+    tensors: TensorTable
 
     @property
     def label(self) -> str:
@@ -44,6 +43,10 @@ class Shard:
     def member(self, view: View) -> Member:
         """The storage of a view; `open_shard` has checked that it is there and long enough."""
         return self.archive.members[f"data/{view.storage}"]
+
+    def row(self, view: View) -> int:
+        """The row of its storage among the members."""
+        return self.archive.members.row(f"data/{view.storage}")
 
     def offset(self, view: View) -> int:
         """Where the elements of a view begin in the file, in bytes."""
@@ -61,9 +64,10 @@ def open_shard(source: ShardSource, rank: int, known: dict[Any, Any] | None = No
     Raises:
         CheckpointError: It is cut off, damaged, of another rank, or holds what is not to be merged.
     """
-    archive, label = open_archive(source), source.label
+    known = {} if known is None else known
+    archive, label = open_archive(source, known=known), source.label
     world_size = saved_as(archive, "model", rank)
-    state = read_state(archive)
+    state = read_state(archive, known)
     if not isinstance(state, dict) or not state:
         raise CheckpointError(f"{label} holds no state dict, but {type(state).__name__}")
     tensors = {}
@@ -81,26 +85,18 @@ def open_shard(source: ShardSource, rank: int, known: dict[Any, Any] | None = No
             ) from why
     for name, tensor in tensors.items():
         _check_tensor(archive, rank, name, tensor)
-    return Shard(rank, world_size, archive, _compact(tensors, {} if known is None else known))
+    return Shard(rank, world_size, archive, TensorTable(tensors, known))
 
 
-def _compact(tensors: Mapping[str, Tensor], known: dict[Any, Any]) -> dict[str, Tensor]:
-    """The same with one object for what is equal in many of them."""
+def read_state(archive: Archive, known: dict[Any, Any] | None = None) -> Any:
+    """What a file holds: tensors and views (`tensor_makers`), and records of what is none.
 
-    def one(value: Any) -> Any:
-        return known.setdefault(value, value)
-
-    return {
-        sys.intern(name): Tensor(one(tensor.shape), one(tensor.view), one(tensor.mesh), one(tensor.placements))
-        for name, tensor in tensors.items()
-    }
-
-
-def read_state(archive: Archive) -> Any:
-    """What a file holds, tensors as records (`cloudrl.shards.safe_pickle`).
-
-    A tensor takes some 400 bytes, and up to 3.8 KB while it is read. A pickle that is several times larger than the
+    A tensor takes some 700 bytes, and 3.8 KB more while it is read. A pickle that is several times larger than the
     tensors of its file need is refused before it takes memory.
+
+    Args:
+        archive: The file.
+        known: Values that files share.
 
     Raises:
         CheckpointError: Its pickle is damaged, too large, or names what is not allowed.
@@ -108,7 +104,8 @@ def read_state(archive: Archive) -> Any:
     storages = len(archive.members)
     data = archive.pickled(max_bytes=_BESIDE_TENSORS + storages * 4096)
     most = min(MAX_BYTES, 2 * _BESIDE_TENSORS + storages * 10240)
-    return read_pickle(data, is_allowed, archive.source.label, max_bytes=most, protocols=_PROTOCOLS)
+    makers = tensor_makers({} if known is None else known)
+    return read_pickle(data, is_allowed, archive.source.label, max_bytes=most, protocols=_PROTOCOLS, makers=makers)
 
 
 def saved_as(archive: Archive, kind: str, rank: int) -> int | None:

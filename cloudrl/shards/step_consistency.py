@@ -14,7 +14,7 @@ from cloudrl.shards.report import Finding
 from cloudrl.shards.safe_pickle import PickledObject
 from cloudrl.shards.shard import Shard, read_state, saved_as
 from cloudrl.shards.source import ShardSource, Sidecars
-from cloudrl.shards.tensors import Unreadable, read_view
+from cloudrl.shards.tensors import Unreadable, View, read_view
 from cloudrl.shards.torch_zip import Archive, open_archive
 
 _NUMBERS = {DType.FLOAT32: "<f", DType.FLOAT64: "<d", DType.INT64: "<q", DType.INT32: "<i"}
@@ -132,14 +132,14 @@ def _optimizer_step(source: ShardSource, rank: int) -> int | None:
     parameters = state.get("state")
     for parameter in parameters.values() if isinstance(parameters, dict) else ():
         step = parameter.get("step") if isinstance(parameter, dict) else None
-        if isinstance(step, PickledObject):
+        if isinstance(step, View | PickledObject):
             step = _scalar(archive, step)
         if isinstance(step, int) or (isinstance(step, float) and math.isfinite(step)):
             return int(step)
     return None
 
 
-def _scalar(archive: Archive, value: PickledObject) -> float | None:
+def _scalar(archive: Archive, value: View | PickledObject) -> float | None:
     """The value of a tensor of one number."""
     try:
         view = read_view(value)

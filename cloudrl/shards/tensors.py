@@ -1,13 +1,13 @@
 """From the inert records of a `.pt` file to tensors: shape, type, placement, and where their bytes lie."""
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from cloudrl.shards.dtypes import DType
-from cloudrl.shards.safe_pickle import Name, PickledObject, Storage
+from cloudrl.shards.safe_pickle import Held, Makers, Name, PickledObject, Storage
 
 _PREFIXES = (  # of torch 2.4 to 2.13; `_tensor` became `tensor` in 2.5
     "torch.distributed.tensor.",
@@ -23,6 +23,7 @@ _CLASSES = frozenset({
 })  # fmt: skip
 _STORAGES = {dtype.storage: dtype for dtype in DType}
 _DTYPES = {f"torch.{dtype.value}": dtype for dtype in DType}
+_VIEW_BYTES, _TENSOR_BYTES, _DIMENSION_BYTES = 256, 600, 48  # of memory, rounded up
 _MAX_DIMENSIONS = 64  # torch 2.13, ATen/WrapDimUtilsMulti.h: dim_bitset_size
 _TENSOR = "torch._utils._rebuild_tensor_v2"
 _TENSOR_OF_TYPE = "torch._utils._rebuild_tensor_v3"  # of types that never had a storage class of their own
@@ -72,6 +73,11 @@ class View:
         """Of them."""
         return self.elements * self.dtype.size_bytes
 
+    @property
+    def held_bytes(self) -> int:
+        """Of memory; see `Held`."""
+        return _VIEW_BYTES + sys.getsizeof(self.storage) + _DIMENSION_BYTES * len(self.shape)
+
 
 @dataclass(frozen=True, slots=True)
 class Placement:
@@ -112,42 +118,100 @@ class Tensor:
     mesh: Mesh | None = None
     placements: tuple[Placement, ...] = ()
 
+    @property
+    def held_bytes(self) -> int:
+        """Of memory; see `Held`."""
+        beside = len(self.shape) + len(self.placements) + (2 * len(self.mesh.shape) if self.mesh else 0)
+        return self.view.held_bytes + _TENSOR_BYTES + _DIMENSION_BYTES * beside
+
 
 class Unreadable(Exception):
     """A value of a state dict is no tensor that is known here; the message says what it is instead."""
 
 
-@contextmanager
-def _readable() -> Iterator[None]:
-    """A record may be of any form; one that nobody has thought of is no reason for a traceback."""
-    try:
-        yield
-    except (TypeError, ValueError, KeyError, IndexError, AttributeError, OverflowError) as error:
-        raise Unreadable(f"a tensor of a form that torch does not write ({error})") from error
+_Odd = (TypeError, ValueError, KeyError, IndexError, AttributeError, OverflowError)
+"""A record may be of any form; one that nobody has thought of is no reason for a traceback."""
 
 
-@_readable()
+def tensor_makers(known: dict[Any, Any]) -> Makers:
+    """What makes views and tensors of their records while a pickle is read.
+
+    Args:
+        known: Values that many tensors have, in this pickle and in others.
+    """
+    mesh_of = _LastMesh()
+
+    def one(value: Any) -> Any:
+        return known.setdefault(value, value)
+
+    def view(record: PickledObject) -> Held | PickledObject:
+        try:
+            found = read_view(record)
+        except Unreadable:  # whoever knows its name will say so
+            return record
+        return View(found.storage, found.dtype, found.offset, one(found.shape))
+
+    def tensor(record: PickledObject) -> Held | PickledObject:
+        try:
+            found = _sharded(record, mesh_of)
+        except (Unreadable, *_Odd):
+            return record
+        return Tensor(one(found.shape), found.view, one(found.mesh), one(found.placements))
+
+    return {_TENSOR: view, _TENSOR_OF_TYPE: view, _OF_TYPE: tensor}
+
+
+class _LastMesh:
+    """The mesh of a record; many tensors have the same one after the other."""
+
+    def __init__(self) -> None:
+        self._record: Any = None
+        self._mesh: Mesh | None = None
+
+    def __call__(self, record: Any) -> Mesh:
+        if self._mesh is None or record is not self._record:
+            self._record, self._mesh = record, _mesh(record)
+        return self._mesh
+
+
 def read_tensor(value: Any) -> Tensor:
-    """Make a tensor of a record.
+    """Make a tensor of a record, or of what `TensorMakers` made of it.
 
     Raises:
         Unreadable: It is something else.
     """
-    if isinstance(value, PickledObject) and value.name == _PARAMETER and value.args:
-        value = value.args[0]  # once: torch makes no parameter of a parameter
-    if isinstance(value, PickledObject) and value.name == _OF_TYPE:
-        return _sharded(value)
+    try:
+        if isinstance(value, PickledObject) and value.name == _PARAMETER and value.args:
+            value = value.args[0]  # once: torch makes no parameter of a parameter
+        if isinstance(value, Tensor):
+            return value
+        if isinstance(value, PickledObject) and value.name == _OF_TYPE:
+            return _sharded(value, _mesh)
+    except _Odd as error:
+        raise _unknown(error) from error
     view = read_view(value)
     return Tensor(view.shape, view)
 
 
-@_readable()
 def read_view(value: Any) -> View:
     """Make a view of the record of a plain tensor.
 
     Raises:
         Unreadable: It is something else.
     """
+    if isinstance(value, View):
+        return value
+    try:
+        return _view(value)
+    except _Odd as error:
+        raise _unknown(error) from error
+
+
+def _unknown(error: Exception) -> Unreadable:
+    return Unreadable(f"a tensor of a form that torch does not write ({error})")
+
+
+def _view(value: Any) -> View:
     if not isinstance(value, PickledObject) or value.name not in {_TENSOR, _TENSOR_OF_TYPE}:
         raise Unreadable(f"a {value.name if isinstance(value, PickledObject) else type(value).__name__}")
     if len(value.args) < 4 or not isinstance(value.args[0], Storage):
@@ -178,7 +242,7 @@ def _is_contiguous(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
     return True
 
 
-def _sharded(value: PickledObject) -> Tensor:
+def _sharded(value: PickledObject, mesh_of: Callable[[Any], Mesh]) -> Tensor:
     maker, kind, args, state = value.args[:4] if len(value.args) >= 4 else (None,) * 4
     name = kind.text if isinstance(kind, Name) else type(kind).__name__
     if (
@@ -199,7 +263,7 @@ def _sharded(value: PickledObject) -> Tensor:
     placements = spec.get("placements")
     if not isinstance(placements, tuple) or not _is_short(placements):
         raise Unreadable("a DTensor without placements")
-    return Tensor(_numbers(args[2]), view, _mesh(spec.get("mesh")), tuple(_placement(each) for each in placements))
+    return Tensor(_numbers(args[2]), view, mesh_of(spec.get("mesh")), tuple(_placement(each) for each in placements))
 
 
 def _placement(value: Any) -> Placement:

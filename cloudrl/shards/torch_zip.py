@@ -7,9 +7,11 @@ Source: torch 2.4 to 2.13, caffe2/serialize/inline_container.cc (`PyTorchStreamW
 import hashlib
 import struct
 import sys
-from collections.abc import Iterator, Mapping
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 from cloudrl.errors import CheckpointError
 from cloudrl.saves.zip_directory import NoDirectory, read_directory
@@ -21,6 +23,7 @@ _NONE32 = 0xFFFFFFFF
 _TAIL_BYTES = 1 << 16
 _MAX_PICKLE_BYTES = 1 << 26
 _MAX_MEMBERS = 200_000
+_HEADERS_AT_ONCE = 4096
 _ANOTHER_COPY = "Take another copy of this file, or another step: cloudrl checkpoints list"
 
 
@@ -31,6 +34,52 @@ class Member:
     offset: int
     size_bytes: int
     crc32: int
+
+
+class Members(Mapping[str, Member]):
+    """The members of a file, by name; in arrays, since a merge has those of all ranks in memory.
+
+    Args:
+        rows: The row of each; files that have the same names share it.
+        offsets: Of each row.
+        sizes: Of each row.
+        crcs: Of each row.
+    """
+
+    __slots__ = ("_crcs", "_offsets", "_rows", "_sizes")
+
+    def __init__(
+        self, rows: Mapping[str, int], offsets: Sequence[int], sizes: Sequence[int], crcs: Sequence[int]
+    ) -> None:
+        self._rows, self._offsets, self._sizes, self._crcs = rows, offsets, sizes, crcs
+
+    @classmethod
+    def of(cls, members: Mapping[str, Member]) -> "Members":
+        """The same as arrays."""
+        each = members.values()
+        return cls(
+            {name: row for row, name in enumerate(members)}, array("Q", (member.offset for member in each)),
+            array("Q", (member.size_bytes for member in each)), array("I", (member.crc32 for member in each)),
+        )  # fmt: skip
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all together."""
+        return sum(self._sizes)
+
+    def row(self, name: str) -> int:
+        """Its number."""
+        return self._rows[name]
+
+    def __getitem__(self, name: str) -> Member:
+        row = self._rows[name]
+        return Member(self._offsets[row], self._sizes[row], self._crcs[row])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
 
 
 @dataclass(frozen=True)
@@ -47,7 +96,7 @@ class Archive:
 
     source: ShardSource
     root: str
-    members: Mapping[str, Member]
+    members: Members
     digest: str
     has_crcs: bool = True
 
@@ -80,12 +129,13 @@ def damaged(source: ShardSource, name: str, expected: int, found: int) -> Checkp
     )
 
 
-def open_archive(source: ShardSource, *, tail_bytes: int = _TAIL_BYTES) -> Archive:
+def open_archive(source: ShardSource, *, tail_bytes: int = _TAIL_BYTES, known: dict[Any, Any] | None = None) -> Archive:
     """Read the directory of a torch file.
 
     Args:
         source: The file.
         tail_bytes: Of its end, read at first.
+        known: Values that files share, to be passed for each of them: those of other ranks have the same names.
 
     Raises:
         CheckpointError: It is cut off, no torch file, or not as torch writes them.
@@ -94,29 +144,45 @@ def open_archive(source: ShardSource, *, tail_bytes: int = _TAIL_BYTES) -> Archi
         directory = read_directory(source.size_bytes(), source.read, tail_bytes)
     except NoDirectory as error:
         raise _cut_off(source, str(error)) from error
-    entries = list(islice(_entries(source, directory), _MAX_MEMBERS + 1))
-    if len(entries) > _MAX_MEMBERS:
+    digest = hashlib.sha256(directory).hexdigest()
+    rows = _Rows()
+    for entry in islice(_entries(source, directory), _MAX_MEMBERS + 1):
+        rows.add(*entry)
+    if len(rows.names) > _MAX_MEMBERS:
         raise CheckpointError(f"{source.label} was refused: it has more than {_MAX_MEMBERS} members")
-    roots = sorted({root for root, _, _, _ in entries})
-    if len(roots) != 1:
-        raise CheckpointError(f"{source.label} is no torch file: its members lie in {roots[:5]}, not in one folder")
-    if len({name for _, name, _, _ in entries}) != len(entries):
+    if len(rows.roots) != 1:
+        some = sorted(rows.roots)[:5]
+        raise CheckpointError(f"{source.label} is no torch file: its members lie in {some}, not in one folder")
+    members = _located(source, rows, {} if known is None else known)
+    if len(members) != len(rows.names):
         raise CheckpointError(f"{source.label} is no torch file: two members have one name")
-    members = _located(source, entries)
     if (order := members.get("byteorder")) is not None:
         written = source.read(order.offset, min(order.size_bytes, 16))
         if written != b"little":
             raise CheckpointError(f"{source.label} was written with byte order {written!r}, not little")
     # torch writes zeros where it was told to calculate none (torch 2.13, torch.serialization.set_crc32_options)
-    has_crcs = any(member.crc32 for member in members.values())
-    return Archive(source, roots[0], members, hashlib.sha256(directory).hexdigest(), has_crcs)
+    return Archive(source, next(iter(rows.roots)), members, digest, has_crcs=any(rows.crcs))
 
 
-_Row = tuple[str, str, int, Member]
-"""Root, name below it, offset of the local header, and the member (whose own offset is not known yet)."""
+class _Rows:
+    """The directory as arrays: of each member its name below the root, the offset of its header, size and CRC-32."""
+
+    def __init__(self) -> None:
+        self.roots: set[str] = set()
+        self.names: list[str] = []
+        self.headers, self.sizes, self.crcs = array("Q"), array("Q"), array("I")
+
+    def add(self, root: str, name: str, header: int, size: int, crc: int) -> None:
+        """One member more."""
+        self.roots.add(root)
+        self.names.append(name)
+        self.headers.append(header)
+        self.sizes.append(size)
+        self.crcs.append(crc)
 
 
-def _entries(source: ShardSource, directory: bytes) -> Iterator[_Row]:
+def _entries(source: ShardSource, directory: bytes) -> Iterator[tuple[str, str, int, int, int]]:
+    """Of each member its root, the name below, the offset of its header, its size and CRC-32."""
     at = 0
     while at < len(directory):
         if at + _ENTRY.size > len(directory) or directory[at : at + 4] != b"PK\1\2":
@@ -134,7 +200,7 @@ def _entries(source: ShardSource, directory: bytes) -> Iterator[_Row]:
         root, slash, below = name.partition("/")
         if method or flags & 1 or size != stored or not slash:
             raise CheckpointError(f"{source.label}: torch would not write the member {name!r} like this")
-        yield root, sys.intern(below), header, Member(0, size, crc)  # files of other ranks have the same names
+        yield root, sys.intern(below), header, size, crc  # files of other ranks have the same names
 
 
 def _wide(extra: bytes, values: list[int]) -> list[int]:
@@ -150,20 +216,31 @@ def _wide(extra: bytes, values: list[int]) -> list[int]:
     return values
 
 
-def _located(source: ShardSource, rows: list[_Row]) -> dict[str, Member]:
+def _located(source: ShardSource, rows: _Rows, known: dict[Any, Any]) -> Members:
     """Members with the place of their bytes, which the local headers tell: torch pads these to align the data."""
-    size = source.size_bytes()
-    if outside := [name for _, name, header, _ in rows if header + _LOCAL.size > size]:
-        raise _cut_off(source, f"{outside[0]} lies past the end")
-    headers = source.read_many([(header, _LOCAL.size) for _, _, header, _ in rows])
-    members = {}
-    for (_, name, header, member), data in zip(rows, headers, strict=True):
-        signature, *_, name_length, extra_length = _LOCAL.unpack(data)
-        start = header + _LOCAL.size + name_length + extra_length
-        if signature != b"PK\3\4" or start + member.size_bytes > size:
-            raise _cut_off(source, f"{name} is not where its directory says")
-        members[name] = Member(start, member.size_bytes, member.crc32)
-    return members
+    end, offsets = source.size_bytes(), array("Q")
+    for name, header in zip(rows.names, rows.headers, strict=True):
+        if header + _LOCAL.size > end:
+            raise _cut_off(source, f"{name} lies past the end")
+    for first in range(0, len(rows.names), _HEADERS_AT_ONCE):
+        headers = rows.headers[first : first + _HEADERS_AT_ONCE]
+        for at, data in enumerate(source.read_many([(header, _LOCAL.size) for header in headers])):
+            signature, *_, name_length, extra_length = _LOCAL.unpack(data)
+            start = headers[at] + _LOCAL.size + name_length + extra_length
+            if signature != b"PK\3\4" or start + rows.sizes[first + at] > end:
+                raise _cut_off(source, f"{rows.names[first + at]} is not where its directory says")
+            offsets.append(start)
+    sizes = known.setdefault(("sizes", rows.sizes.tobytes()), rows.sizes)
+    return Members(shared_rows(rows.names, known), offsets, sizes, rows.crcs)
+
+
+def shared_rows(names: Iterable[str], known: dict[Any, Any]) -> Mapping[str, int]:
+    """The number of each name; one and the same for all that have the same names in the same order."""
+    key = "rows", tuple(names)
+    if key not in known:
+        known[key] = {name: row for row, name in enumerate(key[1])}
+    rows: Mapping[str, int] = known[key]
+    return rows
 
 
 def _cut_off(source: ShardSource, why: str) -> CheckpointError:

@@ -116,12 +116,14 @@ def _failed(
 
 
 def _replicas(shards: Mapping[int, Shard], layout: Layout) -> Iterator[Finding]:
-    """Whether ranks that hold the same bytes really do."""
-    first: dict[tuple[int, str], Shard] = {}
+    """Whether ranks that hold the same bytes really do; all have the same tensors."""
+    first: dict[int, Shard] = {}
+    anyone = next(iter(shards.values()))
     for rank, shard in shards.items():
-        for name, tensor in shard.tensors.items():
-            part = rank % layout.parts if shard_dim(tensor) is not None else 0
-            other = first.setdefault((part, name), shard)
+        of_part = first.setdefault(rank % layout.parts, shard)
+        is_cut = [shard_dim(kind) is not None for kind in shard.tensors.kinds]
+        for name, kind in zip(shard.tensors, shard.tensors.which, strict=True):
+            other = of_part if is_cut[kind] else anyone
             if other is not shard and not same_bytes(other, shard, name):
                 message = f"{name} differs from that of rank {other.rank}, and both should hold the same"
                 yield Finding(message, rank, shard.label)
@@ -130,7 +132,7 @@ def _replicas(shards: Mapping[int, Shard], layout: Layout) -> Iterator[Finding]:
 
 def same_bytes(one: Shard, other: Shard, name: str, other_name: str | None = None) -> bool:
     """Whether two views hold equal bytes: by the CRCs of their storages, else by those of the views."""
-    mine, theirs = one.tensors[name].view, other.tensors[other_name or name].view
+    mine, theirs = one.tensors.view(name), other.tensors.view(other_name or name)
     if (mine.dtype, mine.shape) != (theirs.dtype, theirs.shape):
         return False
     here, there = one.member(mine), other.member(theirs)
@@ -153,8 +155,7 @@ def verify(inputs: MergeInputs, *, on_progress: OnProgress = silent) -> Report:
     models = [(rank, shard.archive) for rank, shard in validated.shards.items()]
     beside, wrong = _open_sidecars(inputs)
     files = [*models, *beside]
-    members = [member for _, archive in files for member in archive.members.values()]
-    meter = Meter(sum(member.size_bytes for member in members), on_progress)
+    meter = Meter(sum(archive.members.size_bytes for _, archive in files), on_progress)
     with workers(_THREADS, "cloudrl-verify") as threads:
         rotten = list(threads.map(lambda file: list(find_rotten(file, meter)), files))
     meter.finish()

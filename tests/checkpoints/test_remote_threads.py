@@ -18,7 +18,8 @@ from cloudrl.checkpoints.handle import CheckpointHandle, Checkpoints
 from cloudrl.checkpoints.remote import RangeClient, RemoteShard
 from cloudrl.checkpoints.sources import ClusterSource
 from cloudrl.errors import CheckpointError
-from cloudrl.protocol.client import AgentClient, Request, Response
+from cloudrl.protocol.client import AgentClient
+from cloudrl.protocol.exchange import Request, Response
 from cloudrl.protocol.routes import CAST_HEADER
 from cloudrl.saves.inventory import FileCopy, Location
 from cloudrl.shards.dtypes import DType

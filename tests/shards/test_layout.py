@@ -19,8 +19,9 @@ from cloudrl.shards.plan import make_outputs, split_files
 from cloudrl.shards.progress import Meter, silent
 from cloudrl.shards.shard import Shard
 from cloudrl.shards.source import LocalShard
+from cloudrl.shards.tensor_table import TensorTable
 from cloudrl.shards.tensors import Mesh, Placement, Tensor, View
-from cloudrl.shards.torch_zip import Archive, Member
+from cloudrl.shards.torch_zip import Archive, Member, Members
 
 NAME = "model.x"
 
@@ -47,8 +48,11 @@ def shard(
     path = folder / f"{rank}.pt"
     path.write_bytes(b"junk" + data + b"padding of FSDP2")
     stored = data + b"padding of FSDP2"
-    archive = Archive(LocalShard(path), path.stem, {"data/0": Member(4, len(stored), zlib.crc32(stored))}, "")
-    return Shard(rank, None, archive, {NAME: Tensor(shape, View("0", DType.INT32, 0, local), mesh, placements)})
+    archive = Archive(
+        LocalShard(path), path.stem, Members.of({"data/0": Member(4, len(stored), zlib.crc32(stored))}), ""
+    )
+    tensor = Tensor(shape, View("0", DType.INT32, 0, local), mesh, placements)
+    return Shard(rank, None, archive, TensorTable({NAME: tensor}, {}))
 
 
 def shards(folder: Path, shape: tuple[int, ...], dim: int, parts: int) -> list[Shard]:

@@ -15,8 +15,9 @@ from cloudrl.shards.dtypes import DType, cast_bytes
 from cloudrl.shards.low_rank import Adder, Updates, as_floats
 from cloudrl.shards.plan import Output, Piece, Update
 from cloudrl.shards.shard import Shard
+from cloudrl.shards.tensor_table import TensorTable
 from cloudrl.shards.tensors import View
-from cloudrl.shards.torch_zip import Archive, Member
+from cloudrl.shards.torch_zip import Archive, Member, Members
 
 
 def half(values: np.ndarray, parts: int, dtype: DType = DType.FLOAT32, *, crc: int | None = None) -> Output:
@@ -25,7 +26,9 @@ def half(values: np.ndarray, parts: int, dtype: DType = DType.FLOAT32, *, crc: i
     for rank, rows in enumerate(np.array_split(values, parts)):
         data = cast_bytes(rows.astype("<f4").tobytes(), DType.FLOAT32, dtype)
         member = Member(1, len(data), zlib.crc32(data) if crc is None else crc)
-        shard = Shard(rank, None, Archive(InMemory(b"x" + data), "x", {"data/0": member}, ""), {})
+        shard = Shard(
+            rank, None, Archive(InMemory(b"x" + data), "x", Members.of({"data/0": member}), ""), TensorTable({}, {})
+        )
         if rows.size:
             pieces.append(Piece(shard, View("0", dtype, 0, rows.shape), start, rows.size, rows.size))
         start += rows.size

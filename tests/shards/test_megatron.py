@@ -1,11 +1,13 @@
 """Weights in Megatron's distributed format, saved by verl's own manager, against the model that they are of."""
 
+import copy
 import importlib.util
 import itertools
 import json
 import pickle
 import subprocess
 import sys
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -270,8 +272,42 @@ def test_a_bomb_is_refused_before_it_takes_memory() -> None:
 
 
 class _Large(InMemory):
+    """Zeros without end."""
+
     def size_bytes(self) -> int:
         return 1 << 40
+
+    def read(self, offset: int, length: int) -> bytes:
+        return bytes(length)
+
+
+def test_an_item_takes_few_bytes(role: Path) -> None:
+    """Not the 2.2 KB of its records. A Qwen3-235B-A22B has 78,000 in its optimizer."""
+    found, count = records(role), 2000
+    key = "decoder.layers.mlp.linear_fc2.weight"
+    tensor = copy.deepcopy(found["state_dict_metadata"][key])  # type: ignore[index]
+    tensor.state["size"] = PickledObject("torch.Size", ((count, 24),))
+    (index, info), *_ = [each for each in found["storage_data"].items() if each[0].state["fqn"] == key]  # type: ignore[attr-defined]
+    chunk, chunks, stored = tensor.state["chunks"][0], [], {}
+    for row in range(count):
+        place = PickledObject("torch.Size", ((row, 0),))
+        chunks.append(_with(chunk, offsets=place, sizes=PickledObject("torch.Size", ((1, 24),))))
+        stored[_with(index, offset=place)] = _with(info, offset=2000 * row, length=1900)
+    tensor.state["chunks"] = chunks
+    data = b"\x80\x04" + dump({"state_dict_metadata": {key: tensor}, "storage_data": stored})[2:]
+    source = InMemory(data, ".metadata")
+    tracemalloc.start()
+    try:
+        assert len(read_metadata(source).items()) == count
+        assert tracemalloc.get_traced_memory()[1] < 2 * len(data) + 900 * count
+    finally:
+        tracemalloc.stop()
+
+
+def _with(record: PickledObject, **state: object) -> PickledObject:
+    changed = PickledObject(record.name, record.args)
+    changed.state = {**record.state, **state}
+    return changed
 
 
 def test_kinds_of_saves_that_are_something_else(role: Path) -> None:

@@ -84,19 +84,20 @@ def test_slices_make_the_whole(family: str, shape: tuple[int, int, int]) -> None
 
 
 VLLM = {
-    # vllm/model_executor/models/qwen3_moe.py, qwen2_moe.py, olmoe.py, deepseek_v2.py and glm4_moe.py, `load_weights`:
-    # make_expert_params_mapping(ckpt_gate_proj_name="gate_proj", ckpt_down_proj_name="down_proj",
-    # ckpt_up_proj_name="up_proj"), each as experts.EXPERT.NAME.
+    # qwen3_moe.py, qwen2_moe.py, olmoe.py and glm4_moe.py, whose experts are loaded by layers/fused_moe/layer.py with
+    # ckpt_names=("gate_proj", "down_proj", "up_proj"), and deepseek_v2.py, which names these itself
     **dict.fromkeys(
         ("Qwen2Moe", "Qwen3Moe", "Olmoe", "DeepseekV3", "Glm4Moe"),
         r"model\.layers\.\d+\.mlp\.experts\.\d+\.(gate_proj|down_proj|up_proj)\.weight",
     ),
-    # mixtral.py: the block's own name, with ckpt_gate_proj_name="w1", ckpt_down_proj_name="w2", ckpt_up_proj_name="w3".
+    # mixtral.py: the block's own name, and w1, w2, w3 as they are
     "Mixtral": r"model\.layers\.\d+\.block_sparse_moe\.experts\.\d+\.w[123]\.weight",
-    # qwen2_vl.py and qwen2_5_vl.py, `hf_to_vllm_mapper`: the prefixes of the Hub, and those of transformers 4.52 on.
+    # qwen2_vl.py, qwen2_5_vl.py and qwen3_vl.py, `hf_to_vllm_mapper`: the prefixes of the Hub, and those of
+    # transformers 4.52 on, which are the only ones of Qwen3-VL
     **dict.fromkeys(("Qwen2VL", "Qwen2_5_VL"), r"(visual|model\.visual|model\.language_model|model|lm_head)\..*"),
+    "Qwen3VL": r"(model\.visual|model\.language_model|lm_head)\..*",
 }
-"""Of vLLM's loaders: the names of what our rules make, by family."""
+"""Of vLLM's loaders (vLLM 0.33.0, vllm/model_executor/models/): the names of what our rules make, by family."""
 
 
 @pytest.mark.parametrize("family", VLLM)

@@ -19,7 +19,7 @@ from cloudrl.errors import CheckpointError
 from cloudrl.shards.safe_pickle import Name, PickledObject, Storage, read_pickle
 from cloudrl.shards.shard import open_shard
 from cloudrl.shards.source import LocalShard
-from cloudrl.shards.tensors import is_allowed
+from cloudrl.shards.tensors import is_allowed, tensor_makers
 from cloudrl.shards.torch_zip import open_archive
 
 PLAIN = st.recursive(
@@ -151,6 +151,60 @@ def test_bombs_are_refused_before_they_take_memory(actor: Path, name: str) -> No
         ):
             open_shard(LocalShard(shard_path(actor, 1)), 1)
         assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
+
+
+VIEW_OF = b"(X\7\0\0\0storagectorch\nFloatStorage\nX\1\0\0\x000X\3\0\0\0cpuK\5tQK\0K\1\x85K\1\x85"
+VIEWED = b"ctorch._utils\n_rebuild_tensor_v2\n(%s" + VIEW_OF + b"tR"
+BIG = b"X" + struct.pack("<I", 5000) + b"a" * 5000
+
+
+def read_shard(data: bytes, max_bytes: int) -> Any:
+    return read_pickle(data, is_allowed, "x.pt", max_bytes=max_bytes, makers=tensor_makers({}))
+
+
+def test_a_record_is_free_once_it_is_a_tensor() -> None:
+    """Some 300 bytes are left of 5,000; what is asked for again takes a sixth of the pickle."""
+    waste = BIG + b"0"
+    data = b"\x80\x02](" + (VIEWED % waste) * 500 + b"e."
+    tracemalloc.start()
+    try:
+        assert len(read_shard(data, 700_000)) == 500
+        assert tracemalloc.get_traced_memory()[1] < 700_000
+    finally:
+        tracemalloc.stop()
+
+
+STAYING = {
+    "on the stack below": (b"", BIG + VIEWED % b""),
+    "remembered": (b"", VIEWED % (BIG + b"r%s0")),
+    "in an older list": (b"]q\0", VIEWED % (b"h\0" + BIG + b"a0")),
+    "in an older dict": (b"}q\0", VIEWED % (b"h\0" + b"M%s" + BIG + b"s0")),
+    "in an older record": (b"", b"ctorch\nSize\n)Rr%s" + VIEWED % (b"j%s" + BIG + b"b0")),
+    "in a list of a record around it": (
+        b"", b"ctorch._utils\n_rebuild_tensor_v2\n]r%s" + VIEWED % (b"j%s" + BIG + b"a0")
+    ),
+    "of a record that was given up": (b"", b"ctorch._utils\n_rebuild_tensor_v2\n0" + BIG + b"K\1" + VIEWED % b""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STAYING)
+def test_what_a_record_leaves_behind_counts(name: str) -> None:
+    """Where something stays in memory after its record was made a tensor."""
+    before, each = STAYING[name]
+    parts = []
+    for number in range(1000):
+        index = struct.pack("<I", number + (1 if b"q\0" in before else 0))
+        key = struct.pack("<H", number)
+        parts.append(each.replace(b"M%s", b"M" + key).replace(b"%s", index))
+    later = b"".join(b"j" + struct.pack("<I", number) for number in range(1001))  # all are asked for again
+    data = b"\x80\x02" + before + b"".join(parts) + later + b"."
+    tracemalloc.start()
+    try:
+        with pytest.raises(CheckpointError, match="more than 1000000 bytes of memory"):
+            read_shard(data, 1_000_000)
+        assert tracemalloc.get_traced_memory()[1] < 1_700_000
     finally:
         tracemalloc.stop()
 
