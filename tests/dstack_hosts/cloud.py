@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import secrets
 import threading
 import time
 from collections.abc import Callable
@@ -98,8 +97,8 @@ class Cloud:
         self._all_hosts = hosts
         self._hosts = itertools.cycle(hosts)
         self._lock = threading.RLock()
-        self._key = secrets.token_bytes(16)
-        self._listener = Listener(str(folder / "cloud"), authkey=self._key)
+        # without a key: a handshake that a client leaves half done would hold up all others, and the end
+        self._listener = Listener(str(folder / "cloud"))
         self._is_stopped = False
         self._server = threading.Thread(target=self._serve, name="cloud", daemon=True)
         self._server.start()
@@ -108,7 +107,7 @@ class Cloud:
         """Answer nobody any more, and leave the hosts alone: they end with the lab."""
         self._is_stopped = True
         # closed while the thread waits in it, that would accept from the next listener that gets its descriptor
-        Client(self._listener.address, authkey=self._key).close()
+        Client(self._listener.address).close()
         self._server.join()
         self._listener.close()
         with self._lock:
@@ -118,7 +117,7 @@ class Cloud:
     @property
     def environment(self) -> dict[str, str]:
         """What the server has to be told to find it."""
-        return {"LAB_CLOUD": str(self._listener.address), "LAB_CLOUD_KEY": self._key.hex()}
+        return {"LAB_CLOUD": str(self._listener.address)}
 
     @property
     def rented(self) -> list[Machine]:
