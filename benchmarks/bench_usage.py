@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import tempfile
 import time
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ import cloudrl
 from cloudrl.node.gpus import GpuWatch
 from cloudrl.node.ray import Dashboard
 from cloudrl.node.usage import EVERY_S, HostSampler
+from cloudrl.node.usage_history import HOUR, UsageHistory
+from cloudrl.protocol.report import GpuUsage, NodeReport, Usage
 from cloudrl.providers.local import processes
 
 ROUNDS, NODES, GPUS = 100, 64, 8
@@ -60,6 +63,33 @@ def many(node: dict[str, Any]) -> str:
     return json.dumps({"data": {"summary": nodes}})
 
 
+def remember(nodes: int) -> None:
+    """What rank 0 spends on the memory of the last hour and day, over an hour of samples."""
+    clock = iter(range(0, 1_000_000, int(EVERY_S)))
+    gpus = tuple(GpuUsage(index, "", 50.0, 61_234, 81_559, 612.0) for index in range(GPUS))
+
+    def reports() -> list[NodeReport]:
+        at = float(next(clock))
+        usage = Usage(at, 20.0, 2 << 38, 1 << 40, 2 << 40, 3 << 40, 5e6, 1e9, gpus)
+        return [NodeReport(rank, "", usage=usage) for rank in range(nodes)]
+
+    with tempfile.TemporaryDirectory() as folder:
+        now = iter(range(0, 1_000_000, int(EVERY_S)))
+        history = UsageHistory(reports, Path(folder, "usage.jsonl"), lambda: (None, None), now=lambda: float(next(now)))
+        tracemalloc.start()
+        for _ in range(720):
+            history.look()
+        held = tracemalloc.get_traced_memory()[0]
+        tracemalloc.stop()
+        size = Path(folder, "usage.jsonl").stat().st_size
+        report(
+            f"rank 0, memory of {nodes} nodes ({held / 1e6:.1f} MB, {size / 1e3:.0f} kB an hour)",
+            measured(history.look),
+        )
+        answered = measured(lambda: history.answer(HOUR))
+        print(f"an answer with the hour of {nodes} nodes: {1000 * answered:.0f} ms")
+
+
 def main() -> None:
     report("a node's own counters", measured(HostSampler(Path(tempfile.gettempdir())).sample))
     with cloudrl.Cluster(name="bench-usage", nodes=2).up(on="local") as ray:
@@ -79,7 +109,11 @@ def main() -> None:
         [node, *_] = dashboard.summary()
     report(f"Ray's dashboard ({len(servers)} process), two nodes", asked - idle)
     answer = Answer(many(node))
-    report(f"rank 0, {NODES} nodes with {GPUS} GPUs ({len(answer.answer):,} bytes)", measured(GpuWatch(answer).look))
+    report(
+        f"rank 0, {NODES} nodes with {GPUS} GPUs ({len(answer.answer):,} bytes)", measured(GpuWatch(answer, print).look)
+    )
+    remember(2)
+    remember(NODES)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from cloudrl.errors import ConnectionFailed
-from cloudrl.protocol.client import Request, Response
+from cloudrl.protocol.exchange import Request, Response
 from cloudrl.protocol.failures import ApiError, ErrorCode
 from cloudrl.protocol.phases import Phase
 from cloudrl.protocol.report import ClusterInfo, ClusterStatus, NodeReport, RayInfo
@@ -76,6 +76,7 @@ class FakeCluster:
         nodes: what Ray says of its nodes, likewise.
         tasks, workers, actors: what it says of those of all jobs, likewise; none at first.
         logs: of Ray's processes, by node id and name of the file.
+        usage: "hour" or "day" -> rank -> rows, as the agent answers how busy the nodes were; none at first.
         on_request: called with method and path of each request before it is answered.
         on_submit: called with the submission id of each new job.
         package_limit_bytes: the largest package that Ray takes.
@@ -106,6 +107,7 @@ class FakeCluster:
         self.workers: list[dict[str, Any]] = []
         self.actors: list[dict[str, Any]] = []
         self.logs: dict[tuple[str, str], bytes] = {}
+        self.usage: dict[str, dict[str, list[Any]]] = {}
         self.on_request: Callable[[str, str], object] = lambda _method, _path: None
         self.on_submit: Callable[[str], object] = lambda _submission_id: None
         self.package_limit_bytes, self.chunk_bytes = 100 << 20, 1 << 20
@@ -258,6 +260,10 @@ class FakeCluster:
         """The cluster."""
         return as_json(self.status)
 
+    def agent_usage(self, call: Call) -> Response:
+        """How busy the nodes were, as far as a test says it."""
+        return as_json({"nodes": self.usage.get(call.query.get("span", ""), {})})
+
     def agent_transfer(self, _call: Call) -> Response:
         """Something is on its way to Ray."""
         return as_json({"noted": True})
@@ -364,15 +370,13 @@ _RAY_CALLS = (
 
 
 def _status(cluster: ClusterInfo) -> dict[str, Any]:
+    reported: Any = {"phase": Phase.READY, "gpus": cluster.gpus_per_node, "debuggers": ("debugpy", "pdb")}
     status = ClusterStatus(
         cluster, Phase.READY, started_at=1.0, ready_at=2.0, ray=RayInfo(_RAY_VERSION, session_name="session_x"),
         verl_version="0.9.1", rollouts=("vllm",), checkpoint_dir="/vol/checkpoints",
         data={"addition": {"train": "/vol/data/train.parquet", "test": "/vol/data/test.parquet"}},
-        models={"tiny-adder": "/vol/models/tiny-adder"},
-        services=(),
-        nodes=tuple(
-            NodeReport(rank, _ip(rank), phase=Phase.READY, gpus=cluster.gpus_per_node) for rank in range(cluster.nodes)
-        ),
+        models={"tiny-adder": "/vol/models/tiny-adder"}, services=(),
+        nodes=tuple(NodeReport(rank, _ip(rank), **reported) for rank in range(cluster.nodes)),
     )  # fmt: skip
     found: dict[str, Any] = json.loads(json.dumps(to_json(status)))
     return found

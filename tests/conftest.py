@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -30,6 +32,10 @@ settings.register_profile("explore", max_examples=2000, deadline=None, database=
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 
+# Half of the time to collect the tests would go to looking for garbage among what has just been imported.
+gc.disable()
+
+
 def _interrupt(_number: int, _frame: object) -> None:
     """Ctrl-C and SIGTERM end the tests: it is said where, and fixtures clean up. A SIGTERM after it changes nothing."""
     signal.signal(signal.SIGTERM, lambda *_: None)
@@ -51,15 +57,41 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite the golden files")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What repeats another test at length runs with CLOUDRL_SLOW=1, as `make test-slow` sets it.
+_WITHOUT = re.compile(r"not \w+( and not \w+)*")
+_MARKS_OF_A_FILE = re.compile(r"^pytestmark = (?:.*(?:\n[ \])].*)*)", re.MULTILINE)
 
-    Tests of the labs lie where `make test` looks for them.
-    """
-    for marker, folders in FOLDERS.items():
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """A file whose every test `-m "not ... and not ..."` leaves out is not imported: some import torch, or dstack."""
+    left_out = re.findall(r"not (\w+)", config.option.markexpr) if _WITHOUT.fullmatch(config.option.markexpr) else []
+    if not left_out or not collection_path.match("test_*.py") or not collection_path.is_file():
+        return None
+    found = _MARKS_OF_A_FILE.search(collection_path.read_text())
+    marks = set(re.findall(r"\bmark\.(\w+)", found[0])) if found else set()
+    for marker in marks & FOLDERS.keys():
+        _check_place(collection_path.relative_to(config.rootpath).as_posix(), marker)
+    return True if marks & set(left_out) else None
+
+
+def pytest_collection_finish() -> None:
+    """What was imported is there to stay: to look through it again and again would take seconds."""
+    gc.enable()
+    gc.collect()
+    gc.freeze()
+
+
+def _check_place(name: str, marker: str) -> None:
+    """Tests of the labs lie where `make test` looks for them."""
+    if not name.startswith(FOLDERS[marker]):
+        raise pytest.UsageError(f"{name} is marked {marker}, and lies in none of {', '.join(FOLDERS[marker])}")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What repeats another test at length runs with CLOUDRL_SLOW=1, as `make test-slow` sets it."""
+    for marker in FOLDERS:
         for item in items:
-            if item.get_closest_marker(marker) and not item.nodeid.startswith(folders):
-                raise pytest.UsageError(f"{item.nodeid} is marked {marker}, and lies in none of {', '.join(folders)}")
+            if item.get_closest_marker(marker):
+                _check_place(item.nodeid, marker)
     if not os.environ.get("CLOUDRL_SLOW"):
         for item in items:
             if item.get_closest_marker("slow"):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 import threading
 import zlib
 from collections.abc import Callable
@@ -16,8 +17,11 @@ from fake_http import Server
 from spread_checkpoint import spread
 
 from cloudrl import testing
-from cloudrl.protocol.client import Response
+from cloudrl.protocol.exchange import Response
 from cloudrl.protocol.failures import ApiError, ErrorCode
+from cloudrl.protocol.routes import UPGRADE
+from cloudrl.protocol.stops import Stop
+from cloudrl.protocol.wire import to_json
 from cloudrl.saves.archive import FOLDER, scan_archive
 from cloudrl.saves.scan import scan
 from cloudrl.testing import Call, as_json, respond
@@ -40,6 +44,10 @@ class FakeCluster(testing.FakeCluster):
         """Path below a node's folder -> a byte of the file that the disk cannot read."""
         self.archive_problems: dict[int, str] = {}
         """Why a node cannot keep its logs."""
+        self.stops: list[Stop] = []
+        """What waits for a debugger; a relay leads to its port on this machine."""
+        self.archives_asked: list[tuple[int, bool]] = []
+        """Which rank, and whether it was asked for what is its own alone."""
         self._servers: list[Server] = []
         self._ports = [0, 0]
         self.up()
@@ -127,14 +135,24 @@ class FakeCluster(testing.FakeCluster):
 
     def agent_archive(self, call: Call, rank: str) -> Response:
         run = call.query.get("run", self.status["cluster"]["id"])
-        problem = self.archive_problems.get(int(rank), "")
-        return as_json({"run": run, "problem": problem, "pieces": scan_archive(self._disk(rank), run)})
+        problem, own = self.archive_problems.get(int(rank), ""), int(rank) if "own" in call.query else None
+        self.archives_asked.append((int(rank), own is not None))
+        return as_json({"run": run, "problem": problem, "pieces": scan_archive(self._disk(rank), run, own)})
 
     def agent_archive_piece(self, _call: Call, rank: str, path: str) -> Response:
         file = self._disk(rank) / FOLDER / path
         if not file.exists():
             raise ApiError(ErrorCode.NOT_FOUND, "there is no such file")
         return respond(200, file.read_bytes())
+
+    def agent_stops(self, _call: Call, rank: str) -> Response:
+        return as_json({"stops": [to_json(each) for each in self.stops if each.node == int(rank)]})
+
+    def agent_relay(self, _call: Call, rank: str, port: str) -> Response:
+        """To a debugger on this machine, if a stop names it."""
+        if (int(rank), int(port)) not in {(each.node, each.port) for each in self.stops}:
+            raise ApiError(ErrorCode.NO_DEBUGGER, f"no debugger waits at port {port} of rank {rank}")
+        return Response(101, UPGRADE, socket.create_connection(("127.0.0.1", int(port)), timeout=10))
 
     def _disk(self, rank: str) -> Path:
         disk = self.disks.get(int(rank))

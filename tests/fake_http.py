@@ -6,8 +6,9 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from cloudrl.debug.relay import join
 from cloudrl.errors import ConnectionFailed
-from cloudrl.protocol.client import Request, Response
+from cloudrl.protocol.exchange import Request, Response
 
 
 class Server(ThreadingHTTPServer):
@@ -57,6 +58,11 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_response(answer.status)
             for name, value in answer.headers.items():
                 self.send_header(name, value)
+            if answer.status == 101:
+                self.end_headers()
+                self.close_connection = True
+                join(self.connection, answer.stream)
+                return
             is_chunked = "Content-Length" not in answer.headers
             if is_chunked:
                 self.send_header("Transfer-Encoding", "chunked")

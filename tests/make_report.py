@@ -4,7 +4,9 @@ import math
 import random
 from typing import Any
 
+from cloudrl.protocol.report import GpuUsage, Usage
 from cloudrl.report import Report, RunReport, Sample, Table
+from cloudrl.report.usage import NodeUsage
 from cloudrl.verl.metrics import Step
 
 PARTS = ("gen", "reward", "old_log_prob", "ref", "adv", "update_actor", "update_weights")
@@ -45,9 +47,32 @@ def make_run(name: str = "grpo-1", *, steps: int = 200, keys: int = 50, seed: in
             Table("Nodes", ("rank", "address", "phase"), (("0", "10.0.0.1", "ready"), ("1", "10.0.0.2", "ready"))),
             Table("Checkpoints", ("step", "role", "state", "size"), (("20", "actor", "complete", "15 GB"),)),
         ),
+        "usage": tuple(make_usage(rank) for rank in range(2)),
         "samples": tuple(_sample(step, place) for step in (10, 20) for place in range(30)),
     }  # fmt: skip
     return RunReport(**{**shown, **fields})
+
+
+def make_usage(rank: int, minutes: int = 120) -> NodeUsage:
+    """A node with eight GPUs, by the minute."""
+    rng, samples = random.Random(rank), []
+    for minute in range(minutes):
+        gpus = tuple(GpuUsage(each, "", 60 + 35 * rng.random(), 60_000, 81_559, 600.0) for each in range(8))
+        share = 0.2 + 0.6 * minute / minutes
+        samples.append(
+            Usage(
+                1.7e9 + 60 * minute,
+                20 + 10 * rng.random(),
+                2 << 38,
+                1 << 40,
+                int(share * 3e12),
+                3 * 10**12,
+                5e6,
+                1e9,
+                gpus,
+            )
+        )
+    return NodeUsage(rank, tuple(samples))
 
 
 def _sample(step: int, place: int) -> Sample:

@@ -26,10 +26,10 @@ SECOND_LAB = (
 )
 PARTS = {
     "others": ("-m", "not dstack and not slurm"),
-    "slurm": ("-m", "slurm", "tests/providers", "tests/slurm_nodes"),
+    "slurm": ("-m", "slurm", "tests/providers"),
     "lab": ("-m", "dstack", "tests/providers", *(f"--ignore={path}" for path in SECOND_LAB)),
     "second-lab": ("-m", "dstack", *SECOND_LAB),
-    "second-slurm": ("-m", "slurm", "tests/render"),
+    "second-slurm": ("-m", "slurm", "tests/render", "tests/slurm_nodes"),
 }
 AT_ONCE = 2
 CACHE = Path(".pytest_cache")

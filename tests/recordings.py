@@ -8,7 +8,7 @@ from cloudrl.jobs.causes import Evidence, LogTail
 from cloudrl.protocol.ray_state import RayState
 from cloudrl.protocol.wire import from_json, to_json
 from cloudrl.saves.archive import FOLDER as ARCHIVE
-from cloudrl.saves.archive import Piece, state_file
+from cloudrl.saves.archive import NODE, Piece, state_file
 
 FOLDER = Path(__file__).parent / "jobs/causes/recorded"
 
@@ -19,10 +19,11 @@ def load(name: str) -> Evidence:
     return Evidence(from_json(RayState, held["state"]), held["ranks"], logs)
 
 
-def keep(folder: Path, held: Evidence, *, with_state: bool = True) -> str:
-    """Write a recording as the agents of its nodes would; returns the submission id."""
+def keep(folder: Path, held: Evidence, *, with_state: bool = True, cluster: str = "lab") -> str:
+    """Write a recording as the agents of a cluster's nodes would; returns the submission id."""
     job = str(held.state.job["submission_id"])
     texts = {(log.rank or 0, f"logs/{log.name}"): "\n".join(log.lines) for log in held.logs}
+    texts[0, NODE] = json.dumps({"rank": 0, "cluster": cluster})
     if with_state:
         texts[0, state_file(job)] = json.dumps(to_json(held.state))
     for (rank, path), text in texts.items():

@@ -217,11 +217,19 @@ def submit_options(
     ] = None,
     working_dir: Annotated[str | None, option("DIR", "Folder to upload; the job starts in it.")] = None,
     submission_id: Annotated[str | None, option("ID", "Ray's ID for the job; must be unused.")] = None,
+    debug: Annotated[bool, typer.Option("--debug", help="Let breakpoint() wait for `cloudrl debug`.")] = False,
+    post_mortem: Annotated[
+        bool, typer.Option("--post-mortem", help="Let a task that fails wait, too. Implies --debug.")
+    ] = False,
+    legacy_debugger: Annotated[
+        bool, typer.Option("--legacy-debugger", help="The same with pdb, Ray's legacy debugger. Implies --debug.")
+    ] = False,
 ) -> dict[str, Any]:
     """The same by the names of `cloudrl.jobs.SubmitOptions`."""
     return explicit(
         model=model, data=data, reward=reward, algorithm=algorithm, steps=steps, name=name, env=env,
         runtime_env=runtime_env, working_dir=working_dir, submission_id=submission_id,
+        debug="pdb" if legacy_debugger else "debugpy" if debug else None, post_mortem=post_mortem or None,
     )  # fmt: skip
 
 

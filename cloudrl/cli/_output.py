@@ -115,7 +115,9 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    view = Table(*columns, box=None, pad_edge=False, header_style="bold")
+    view = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        view.add_column(column, overflow="fold")  # the end of a long name says as much as its start
     for row in listed:
         view.add_row(*(Text(cell) for cell in row))
     show(view)

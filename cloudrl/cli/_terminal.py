@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 _TAIL_LINES = 20
 _RATE_WINDOW_S = 10.0
+_PAUSED = "waits for a debugger: cloudrl debug"
+"""What a task of a job with --debug says when it stops (`cloudrl.node.stop_hook`)."""
 
 
 class Terminal:
@@ -151,7 +153,9 @@ class Terminal:
 
         if isinstance(event, Line):
             text = plain(event.text).strip()
-            if self._line.rewrites and not self._has_progress and text:
+            if text.endswith(_PAUSED):
+                self._notice(without_ansi(event.text).strip())
+            elif self._line.rewrites and not self._has_progress and text:
                 self._line.show(f"waiting for step 1: {text}")
         elif isinstance(event, Progress):
             self._has_progress = True

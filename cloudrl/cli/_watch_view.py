@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from statistics import fmean
 from textwrap import wrap
@@ -30,8 +30,22 @@ _SILENT_S = 15.0
 _MORE = ("response_length/mean", "actor/entropy", "actor/grad_norm", "perf/throughput")
 """Curves that are shown where there is room."""
 _VALIDATION = "val-core/"
+_LOSSES = ("train/loss", "val/loss")
+"""What a fine-tuning has in place of rewards."""
 _COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "red", "bright_black")
-_NODE_HEADS = ("rank", "address", "phase", "GPU", "GPU mem", "CPU", "mem", "disk", "net in / out per s")
+_NODE_HEADS = (
+    "rank",
+    "address",
+    "phase",
+    "GPU",
+    "GPU mem",
+    "CPU",
+    "mem",
+    "disk",
+    "net in / out per s",
+    "busy, last hour",
+)
+_BARS, _BAR_CELLS, _LEAST_S = "▁▂▃▄▅▆▇█", 12, 60.0
 
 
 def draw(look: Look, width: int, height: int, curves: Sequence[str] = ()) -> list[Text]:
@@ -45,7 +59,7 @@ def draw(look: Look, width: int, height: int, curves: Sequence[str] = ()) -> lis
     """
     head, time = _head(look, width), _time(look.steps[-_MEAN_STEPS:], width)
     warnings = [line for each in look.warnings for line in _warning(each, width)]
-    nodes = _nodes(look.nodes, max(2, height // 6), is_wide=width >= _WIDE)
+    nodes = _nodes(look.nodes, look.usage if width >= _WIDE else {}, max(2, height // 6), is_wide=width >= _WIDE)
     room = height - sum(map(len, (head, time, warnings, nodes))) - _LOG_LINES - 1
     drawn = _curves(look.steps, curves, width, room)
     used = sum(map(len, (head, drawn, time, nodes, warnings)))
@@ -101,8 +115,13 @@ def _curves(steps: Sequence[Step], wanted: Sequence[str], width: int, room: int)
 
 
 def _series(steps: Sequence[Step], wanted: Sequence[str]) -> Iterable[tuple[str, list[tuple[int, float]]]]:
-    yield "reward", [(step.step, step.reward) for step in steps if step.reward is not None]
-    keys = dict.fromkeys(key for step in steps for key in step.metrics)
+    from cloudrl.verl.metrics import known_keys
+
+    keys = known_keys(steps)
+    if any(key in keys for key in _LOSSES):
+        wanted = (*_LOSSES, *wanted)
+    else:
+        yield "reward", [(step.step, step.reward) for step in steps if step.reward is not None]
     validation = [key for key in keys if key.startswith(_VALIDATION)]
     for key in dict.fromkeys([*validation[:1], *wanted, *validation[1:], *(key for key in _MORE if key in keys)]):
         title = visible(key.replace(_VALIDATION, "val "), keep="")
@@ -131,14 +150,17 @@ def _time(steps: Sequence[Step], width: int) -> list[Text]:
     return [names.append(bar)] if len(names) + len(bar) <= width else [names]
 
 
-def _nodes(nodes: Sequence[NodeReport], max_rows: int, *, is_wide: bool) -> list[Text]:
+def _nodes(
+    nodes: Sequence[NodeReport], usage: Mapping[int, Sequence[Usage]], max_rows: int, *, is_wide: bool
+) -> list[Text]:
     """A table of nodes, those in trouble first."""
     from rich.text import Text
 
     if not nodes:
         return []
     shown = sorted(nodes, key=lambda node: not _trouble(node))[:max_rows]
-    head, *lines = _aligned([_NODE_HEADS, *(_node_cells(node, is_wide=is_wide) for node in shown)])
+    rows = [[*_node_cells(node, is_wide=is_wide), _busy_bars(usage.get(node.rank, ()))] for node in shown]
+    head, *lines = _aligned([_NODE_HEADS, *rows])
     head.stylize("bold")
     for line, node in zip(lines, shown, strict=True):
         line.rstrip()
@@ -184,6 +206,23 @@ def _usage_cells(usage: Usage, *, is_wide: bool) -> list[str]:
         _share(usage.disk_used_bytes, usage.disk_total_bytes, is_wide=is_wide),
         " / ".join(gigabytes(round(rate)) for rate in rates if rate is not None),
     ]
+
+
+def _busy_bars(samples: Sequence[Usage]) -> str:
+    """A bar for each part of the time, from nothing to 100%: of the GPUs, or of the CPUs where there are none."""
+    known = [(each.sampled_at, share) for each in samples if (share := _busy(each)) is not None]
+    if not known or known[-1][0] - known[0][0] < _LEAST_S:
+        return ""
+    first, span = known[0][0], known[-1][0] - known[0][0]
+    parts: list[list[float]] = [[] for _ in range(_BAR_CELLS)]
+    for at, share in known:
+        parts[min(_BAR_CELLS - 1, int((at - first) / span * _BAR_CELLS))].append(share)
+    return "".join(_BARS[min(7, int(fmean(part) / 12.5))] if part else " " for part in parts)
+
+
+def _busy(usage: Usage) -> float | None:
+    percents = [gpu.utilization_percent for gpu in usage.gpus if gpu.utilization_percent is not None]
+    return fmean(percents) if percents else usage.cpu_percent
 
 
 def _gpu_cell(percents: Sequence[float]) -> str:

@@ -118,6 +118,7 @@ def _list(statuses: list[Status], *, as_json: bool) -> None:
 def _show(cluster: Status) -> None:
     from cloudrl.cli._nodes import HEADS, cells_of, describe_attempt, headline, node_table
     from cloudrl.sdk.costs import describe
+    from cloudrl.sdk.debugging import waiting
     from cloudrl.sdk.failures import newest_failure
     from cloudrl.sdk.idle_gpus import idle_gpus
 
@@ -129,9 +130,10 @@ def _show(cluster: Status) -> None:
         _output.table(HEADS, [cells_of(each) for each in cluster.nodes])
     for line in [*map(describe_attempt, cluster.previous_attempts), *describe(cluster)]:
         _output.note(line)
-    if (idle := idle_gpus(cluster)) is not None:
-        _output.note(f"warning: {idle.text}")
-        _output.hint(idle.hint)
+    for warning in (waiting(cluster), idle_gpus(cluster)):
+        if warning is not None:
+            _output.note(f"warning: {warning.text}")
+            _output.hint(warning.hint)
     if (failure := newest_failure(cluster)) is not None:
         _output.note(f"job {failure.submission_id} failed: {failure.cause or 'nothing says why'}")
         _output.hint(f"cloudrl why --cluster {cluster.ref}")

@@ -13,6 +13,7 @@ from cloudrl.cli import _output
 from cloudrl.cli import cluster as cluster_commands
 from cloudrl.cli.checkpoints import app as checkpoints_app
 from cloudrl.cli.data import app as data_app
+from cloudrl.cli.debug import debug
 from cloudrl.cli.demo import demo
 from cloudrl.cli.fleet import app as fleet_app
 from cloudrl.cli.jobs import app as jobs_app
@@ -46,6 +47,7 @@ COMMANDS: dict[str, typer.Typer | Callable[..., Any]] = {
     "retriever": retriever_app,
     "jobs": jobs_app,
     "why": why,
+    "debug": debug,
     "report": report,
     "logs": logs,
     "checkpoints": checkpoints_app,

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from cloudrl.errors import InputError
 from cloudrl.node.files import Refused, open_below
 from cloudrl.protocol.ray_state import RayState
 from cloudrl.protocol.wire import from_json
-from cloudrl.saves.archive import FOLDER, NODE, PIECE_BYTES, Piece, driver_log, parse_piece, scan_archive, state_file
+from cloudrl.saves import archive as names
+from cloudrl.saves.archive import FOLDER, NODE, PIECE_BYTES, Piece, first_name, parse_piece, scan_archive
 
 _CHUNK_BYTES = 1 << 20
 _LONGEST_LINE = 1 << 20
@@ -154,24 +155,34 @@ class Archive:
         for each in self.files:
             if (each.session, each.rank, each.path) == (session, rank, NODE):
                 with suppress(ValueError, KeyError, TypeError, RecursionError):
-                    return float(json.loads("\n".join(self.lines(each)))["utc_offset_s"])
+                    return float(self._facts(each)["utc_offset_s"])
         return 0.0
+
+    def runs_of(self, cluster: str) -> frozenset[str]:
+        """The runs of clusters of that name, as far as their nodes have said it."""
+        nodes = (each for each in self.files if each.path == NODE)
+        return frozenset(each.run for each in nodes if self._facts(each).get("cluster") == cluster)
 
     @property
     def jobs(self) -> tuple[str, ...]:
         """The submission ids of jobs whose driver's log is kept; that of which something was added last comes last."""
-        before, after = driver_log("|").split("|")
-        drivers = [each for each in self.files if each.path.startswith(before) and each.path.endswith(after)]
-        drivers.sort(key=lambda each: each.modified_at)
-        return tuple(dict.fromkeys(each.path.removeprefix(before).removesuffix(after) for each in drivers))
+        return self.jobs_of(self.runs)
+
+    def jobs_of(self, runs: Container[str]) -> tuple[str, ...]:
+        """Those of some runs."""
+        before, after = names.driver_log("|").split("|")
+        found = [(each.modified_at, first_name(each.path)) for each in self.files if each.run in runs]
+        drivers = [path for _, path in sorted(found) if path.startswith(before) and path.endswith(after)]
+        newest_first = dict.fromkeys(path.removeprefix(before).removesuffix(after) for path in reversed(drivers))
+        return tuple(reversed(newest_first))
 
     def driver_log(self, job: str) -> LogFile | None:
         """The log of a job's driver, by its submission id; of the newest of that name."""
-        return self._newest(driver_log(job))
+        return self._newest(names.driver_log(job))
 
     def state(self, job: str) -> RayState | None:
         """Ray's state when the job, by its submission id, had ended; None where it was not kept or cannot be read."""
-        file = self._newest(state_file(job))
+        file = self._newest(names.state_file(job))
         try:
             text = "" if file is None else "\n".join(self.lines(file))
             return from_json(RayState, json.loads(text))
@@ -179,8 +190,15 @@ class Archive:
             return None
 
     def _newest(self, path: str) -> LogFile | None:
-        found = [each for each in self.files if each.path == path]
+        found = [each for each in self.files if first_name(each.path) == path]
         return max(found, key=lambda each: each.modified_at, default=None)
+
+    def _facts(self, file: LogFile) -> Mapping[str, Any]:
+        """What a node has said of itself."""
+        with suppress(ValueError, RecursionError):
+            facts = json.loads("\n".join(self.lines(file)))
+            return facts if isinstance(facts, dict) else {}
+        return {}
 
     def _pieces(self, file: LogFile, since: float) -> Iterator[tuple[bytes, float]]:
         """The bytes of a file."""

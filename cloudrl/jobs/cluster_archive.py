@@ -47,7 +47,7 @@ def ask_cluster(name: str, agent: AgentClient, ranks: Iterable[int], run: str | 
     Args:
         name: The cluster's.
         agent: Of its rank 0.
-        ranks: Of its nodes.
+        ranks: Of its nodes, rank 0 first; those that share its volume list no more than what is their own.
         run: Whose logs; those of the present run for None.
 
     Raises:
@@ -55,9 +55,9 @@ def ask_cluster(name: str, agent: AgentClient, ranks: Iterable[int], run: str | 
         InputError: The agents keep no logs, being of an older release.
     """
 
-    def ask(rank: int) -> tuple[int, Mapping[str, Any] | ConnectionFailed]:
+    def ask(rank: int, *, own: bool = False) -> tuple[int, Mapping[str, Any] | ConnectionFailed]:
         try:
-            return rank, agent.archive(rank, run)
+            return rank, agent.archive(rank, run, own=own)
         except Unauthorized:
             raise
         except ConnectionFailed as failure:
@@ -65,8 +65,11 @@ def ask_cluster(name: str, agent: AgentClient, ranks: Iterable[int], run: str | 
 
     found: dict[str, tuple[Piece, int]] = {}
     notes = []
+    ranks = list(ranks)
+    answers = [ask(rank) for rank in ranks[:1]]
+    listed = _present_ranks(answers[0][1]) if answers and run is None else frozenset[int]()
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        answers = list(pool.map(ask, ranks))
+        answers += pool.map(lambda rank: ask(rank, own=rank in listed), ranks[1:])
     for rank, answer in answers:
         if isinstance(answer, ConnectionFailed):
             notes.append(f"rank {rank} does not say what it has: {answer.message}")
@@ -80,3 +83,12 @@ def ask_cluster(name: str, agent: AgentClient, ranks: Iterable[int], run: str | 
             if piece is not None and (rank == piece.rank or piece.where not in found):
                 found[piece.where] = piece, rank
     return ClusterArchive(name, agent, run, dict(found.values()), tuple(notes))
+
+
+def _present_ranks(answer: Mapping[str, Any] | ConnectionFailed) -> frozenset[int]:
+    """The ranks that share a volume with the one that answers: it has what they keep of the present session."""
+    if isinstance(answer, ConnectionFailed):
+        return frozenset()
+    pieces = [piece for each in answer["pieces"] if (piece := parse_piece(*each)) is not None]
+    newest = max((piece.session for piece in pieces), default="")  # it begins with the time of its start
+    return frozenset(piece.rank for piece in pieces if piece.session == newest)

@@ -34,6 +34,8 @@ class Progress:
     """Seconds a step: the mean of the last five, and validation and saving as seldom as they have come so far."""
     eta_s: float | None
     """Seconds until the last step at that pace."""
+    loss: float | None = None
+    """Of a fine-tuning, which has no rewards."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,7 @@ class EventReader:
                 continue
             yield step
             self._pace.add(step)
-            if step.step_s is not None or step.reward is not None:  # a validation has neither
+            if step.step_s is not None or step.reward is not None or step.loss is not None:  # a validation has none
                 yield self._progress(step)
 
     def _progress(self, step: Step) -> Progress:
@@ -111,4 +113,5 @@ class EventReader:
             reward=reward if reward is not None and math.isfinite(reward) else None,
             step_s=pace_s,
             eta_s=eta_s,
+            loss=step.loss if step.loss is not None and math.isfinite(step.loss) else None,
         )

@@ -1,6 +1,7 @@
 """Events, jobs and amounts as one line for a person, or as fields for a program. Pure functions."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -14,6 +15,8 @@ def describe(progress: Progress) -> str:
     parts = [f"step {progress.step}{total}"]
     if progress.reward is not None:
         parts.append(f"reward {progress.reward:.3f}")
+    if progress.loss is not None:
+        parts.append(f"loss {progress.loss:.3f}")
     if progress.step_s is not None:
         parts.append(f"{progress.step_s:.1f} s/step")
     if progress.eta_s is not None:
@@ -75,6 +78,6 @@ def job_fields(job: RayJob) -> dict[str, Any]:
 
 
 def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return {key: _finite(item) for key, item in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value

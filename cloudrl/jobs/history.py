@@ -5,7 +5,7 @@ from contextlib import suppress
 
 from cloudrl.errors import ConnectionFailed
 from cloudrl.jobs.handle import JobHandle, job_handle
-from cloudrl.verl.metrics import Step, parse_step
+from cloudrl.verl.metrics import Metrics, Step, parse_step
 
 
 def joined(attempts: Iterable[Iterable[Step]]) -> tuple[Step, ...]:
@@ -27,7 +27,7 @@ def add_step(series: list[Step], step: Step) -> None:
         series.pop()
     before = series.pop() if series and series[-1].step == step.step else step
     is_added = before.step_s is None or step.step_s is None
-    series.append(Step(step.step, {**before.metrics, **step.metrics}) if is_added else step)
+    series.append(Step(step.step, Metrics({**before.metrics, **step.metrics})) if is_added else step)
 
 
 def read_steps(lines: Iterable[str]) -> Iterator[Step]:

@@ -27,6 +27,7 @@ AROUND_S = 30.0
 _CLOCKS_AGREE_S = 60.0
 """Those of a node and of the server of its volume."""
 _AT_ONCE = 8
+_NO_LOGS = (".json", ".jsonl")
 _BEGINS_WITH_A_DAY = re.compile(r"\d{4}-")
 _LONG_ID = re.compile(r"([0-9a-f]{8})[0-9a-f]{40,}")
 
@@ -73,7 +74,7 @@ def log_lines(
     streams = [
         _lines(archive, each, offsets[each.session, each.rank], since, until)
         for each in files
-        if not each.path.endswith(".json") and _is_called(each, name)
+        if not each.path.partition("~")[0].endswith(_NO_LOGS) and _is_called(each, name)
         and each.modified_at >= since - _CLOCKS_AGREE_S
     ]  # fmt: skip
     with ThreadPoolExecutor(_AT_ONCE) as pool:

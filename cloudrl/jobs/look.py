@@ -1,8 +1,9 @@
 """One look at a job that runs, which `cloudrl watch` shows: its numbers, nodes and cost, and what goes wrong."""
 
+import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cloudrl.jobs.events import Ended, Event, Line, Progress
@@ -10,6 +11,7 @@ from cloudrl.jobs.format import as_fields
 from cloudrl.jobs.history import add_step
 from cloudrl.jobs.warnings import Evidence, RunWarning, find_warnings
 from cloudrl.protocol.report import NodeReport, Usage
+from cloudrl.protocol.stops import Stop
 from cloudrl.protocol.wire import to_json
 from cloudrl.transport.ray_job import JobStatus, RayJob
 from cloudrl.verl.metrics import Step, plain, tool_failures
@@ -49,6 +51,7 @@ class Look:
         nodes: of the cluster; none where no agent answers.
         cost: of the cluster so far, in US dollars; None where nobody knows its price.
         cost_at_end: when the last step is done, at the present pace; None after the end of the job.
+        usage: rank -> how busy the node was in the last hour, oldest first.
         lines: the end of its log, without terminal codes.
         warnings: what goes wrong.
         notice: why nothing new comes, if so.
@@ -60,6 +63,7 @@ class Look:
     steps: Sequence[Step] = ()
     progress: Progress | None = None
     nodes: tuple[NodeReport, ...] = ()
+    usage: Mapping[int, Sequence[Usage]] = field(default_factory=dict)
     cost: float | None = None
     cost_at_end: float | None = None
     lines: tuple[str, ...] = ()
@@ -76,11 +80,13 @@ class JobRecord:
     Attributes:
         notice: why nothing new comes, until something does.
         price: of the cluster; None where nobody knows it.
+        stops: its tasks that wait for a debugger.
     """
 
     def __init__(self, url: str) -> None:
         self.notice = ""
         self.price: Price | None = None
+        self.stops: Sequence[Stop] = ()
         self._url = url
         self._status = JobStatus.UNKNOWN
         self._started_at: float | None = None
@@ -127,10 +133,17 @@ class JobRecord:
             if node.usage is not None and (not samples or samples[-1].sampled_at < node.usage.sampled_at):
                 samples.append(node.usage)
 
+    def add_history(self, usage: Mapping[int, Sequence[Usage]]) -> None:
+        """What the nodes remember of the time before they were asked."""
+        for rank, samples in self._usage.items():
+            first = samples[0].sampled_at if samples else math.inf
+            earlier = [each for each in usage.get(rank, ()) if each.sampled_at < first]
+            self._usage[rank] = deque([*earlier, *samples], maxlen=_HOUR_OF_SAMPLES)
+
     def look(self, now: float) -> Look:
         """The job at a time, in seconds since the epoch."""
         left_s = self._progress.eta_s if self._progress is not None else None
-        evidence = Evidence(self._steps, self._usage, tuple(self._failures), left_s)
+        evidence = Evidence(self._steps, self._usage, tuple(self._failures), left_s, self.stops, now)
         progress = self._progress
         if self._status.is_terminal and progress is not None:
             progress, left_s = replace(progress, eta_s=None), None
@@ -143,6 +156,7 @@ class JobRecord:
             steps=tuple(self._steps),
             progress=progress,
             nodes=self._nodes,
+            usage={rank: tuple(samples) for rank, samples in self._usage.items()},
             cost=cost,
             cost_at_end=at_end,
             lines=tuple(self._lines),

@@ -44,6 +44,11 @@ class SubmitOptions:
     takes the place of the nodes'."""
     submission_id: str | None = None
     """Ray's id of the job, which makes a repeated call harmless; None makes one of name and time."""
+    debug: str | None = None
+    """Which debugger `breakpoint()` waits for, "debugpy" or "pdb", Ray's legacy one; `cloudrl debug` is its client.
+    With None, `breakpoint()` does nothing in a job."""
+    post_mortem: bool = False
+    """Whether a task that fails waits for the debugger, too; without `debug` for debugpy."""
 
     @property
     def working_dir_source(self) -> str | None:
@@ -63,6 +68,8 @@ class JobKeywords(TypedDict, total=False):
     runtime_env: Mapping[str, Any]
     working_dir: str | None
     submission_id: str | None
+    debug: str | None
+    post_mortem: bool
 
 
 def submit_options(overrides: Mapping[str, Any] | None, keywords: JobKeywords) -> SubmitOptions:

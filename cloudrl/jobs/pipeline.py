@@ -8,9 +8,10 @@ A pass takes a draft and the snapshot and returns another draft. Their order, an
 4. `plan_uploads`: from here on every path is one on the nodes.
 5. `plan_resume`: where a run of this name goes on; wins over what would be filled in.
 6. `set_environment`: variables decide about loggers.
-7. `check_compatibility`, `take_cluster_defaults`: refuse what cannot work, then complete the job.
-8. `note_surprises`: looks at the complete job.
-9. `collect_secrets`, `deliver_secrets`: what the complete job needs, and how it gets there.
+7. `set_debugger`: adds to the variables what a debugger needs.
+8. `check_compatibility`, `take_cluster_defaults`: refuse what cannot work, then complete the job.
+9. `note_surprises`: looks at the complete job.
+10. `collect_secrets`, `deliver_secrets`: what the complete job needs, and how it gets there.
 
 Validating before there is a cluster is the same pipeline over the snapshot that is expected. Since passes are cheap,
 `submit.prepare` runs them twice: what is going to be sent is read only when nothing is in the way.
@@ -23,6 +24,7 @@ from dataclasses import replace
 from cloudrl.errors import InputError
 from cloudrl.jobs.aliases import expand_aliases
 from cloudrl.jobs.compatibility import GPUS, NODES, check_compatibility
+from cloudrl.jobs.debugging import set_debugger
 from cloudrl.jobs.defaults import LOCAL_DIR, take_cluster_defaults
 from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.jobs.options import SubmitOptions, checked_env
@@ -162,6 +164,7 @@ PASSES: tuple[Callable[[JobDraft, Snapshot], JobDraft], ...] = (
     plan_uploads,
     plan_resume,
     set_environment,
+    set_debugger,
     check_compatibility,
     take_cluster_defaults,
     note_surprises,

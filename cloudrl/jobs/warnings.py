@@ -7,6 +7,7 @@ from statistics import fmean, median
 
 from cloudrl.jobs.format import duration, gigabytes
 from cloudrl.protocol.report import Usage
+from cloudrl.protocol.stops import Stop
 from cloudrl.verl.metrics import Step, not_finite
 
 _WINDOW = 5
@@ -26,6 +27,7 @@ _UNKNOWN_LEFT_S = 6 * 3600.0
 """For how long a disk should last where nobody knows when the run ends."""
 _FULL = 0.95
 """Ray takes no more objects and tasks on a node whose disk is as full (Ray 2.60, local_fs_capacity_threshold)."""
+_PAUSED_S = 120.0
 _FEW_BYTES = 50 * 10**9
 """Of a large share, 5% are room enough."""
 _TRAINING = ("actor/", "critic/")
@@ -37,7 +39,8 @@ class RunWarning:
     """One thing that is wrong.
 
     Attributes:
-        kind: `nan`, `reward`, `entropy`, `length`, `tools`, `node` or `disk`; there is one of a kind at most.
+        kind: `debugger`, `nan`, `reward`, `entropy`, `length`, `tools`, `node` or `disk`; there is one of a kind at
+            most.
         seen: what is seen, with its numbers.
         remedy: what to do.
     """
@@ -56,18 +59,23 @@ class Evidence:
         usage: rank -> how busy the node was, oldest first.
         tool_failures: failed calls of tools during each of the last steps.
         left_s: seconds until the run ends; None where nobody knows.
+        stops: tasks that wait for a debugger.
+        now: seconds since the epoch.
     """
 
     steps: Sequence[Step] = ()
     usage: Mapping[int, Sequence[Usage]] = field(default_factory=dict)
     tool_failures: Sequence[int] = ()
     left_s: float | None = None
+    stops: Sequence[Stop] = ()
+    now: float = 0.0
 
 
 def find_warnings(evidence: Evidence) -> tuple[RunWarning, ...]:
     """All that is wrong, what concerns the training first."""
     trained = [step for step in evidence.steps if step.step_s is not None]
     return (
+        *_debugger(evidence.stops, evidence.now),
         *_not_finite(evidence.steps),
         *_reward(trained),
         *_entropy(trained),
@@ -75,6 +83,22 @@ def find_warnings(evidence: Evidence) -> tuple[RunWarning, ...]:
         *_tools(evidence.tool_failures),
         *_slow_node(evidence.usage),
         *_disks(evidence.usage, evidence.left_s),
+    )
+
+
+def _debugger(stops: Sequence[Stop], now: float) -> Iterator[RunWarning]:
+    """Nobody is at work, and all of it is paid for."""
+    alone = [each for each in stops if not each.attached]
+    first = min(alone, key=lambda each: each.since, default=None)
+    if first is None or now - first.since < _PAUSED_S:
+        return
+    rank = f" rank {first.rank}" if first.rank is not None else ""
+    more = f", and {len(alone) - 1} more wait" if len(alone) > 1 else ""
+    yield RunWarning(
+        "debugger",
+        f"{first.actor or 'a task'}{rank} has waited for a debugger in {first.method} for "
+        f"{duration(now - first.since)}{more}; the cluster costs as much as at work",
+        "Debug it, and leave with q to let it go on: cloudrl debug",
     )
 
 

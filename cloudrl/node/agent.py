@@ -29,6 +29,7 @@ from cloudrl.node.replication import FILES, ReplicationHub
 from cloudrl.node.services import Services, service_variables
 from cloudrl.node.shard_worker_client import ShardWorkerClient
 from cloudrl.node.shutdown import ShutdownRequest
+from cloudrl.node.stops import Stops, ready
 from cloudrl.node.subcommands import ChildResult, explain_import
 from cloudrl.node.timeouts import PhaseTimeouts
 from cloudrl.node.tokens import Tokens, write_tokens
@@ -75,9 +76,10 @@ class Agent:
                 known_failures=self.attempts.known(),
             )
         )  # fmt: skip
+        self.stops = Stops(options.run_dir, identity.rank)
         self._services = Services(options.services, self.state, self.wait_for, log.line)
-        files, secrets = Store(options.data_dir / FILES), JobSecrets(folder_of(identity.run_id))
-        self.replication = ReplicationHub(self.state, identity.nodes, files, secrets)
+        stores = Store(options.data_dir / FILES), JobSecrets(folder_of(identity.run_id))
+        self.replication = ReplicationHub(self.state, identity.nodes, *stores)
         self.checkpoint_store = CheckpointStore(
             options.checkpoints, options.ray_temp_dir or ray_node.TEMP_DIR, run_id=identity.run_id,
             rank=identity.rank, child=ShardWorkerClient(self._shard_child), say=log.line,
@@ -166,7 +168,7 @@ class Agent:
             NodeFailed: this node or, as all nodes learn, another one has failed.
             Shutdown: a signal, or the loss of the starter.
         """
-        start_sampling(self.state, self.options.checkpoints)
+        start_sampling(self.state, self.options.checkpoints, has_gpus=self.options.device == "gpu" and self.gpus > 0)
         self._set_up()
         self._preflight()
         with self._as_preflight_failure("checkpoints", "the folder of checkpoints"):
@@ -259,8 +261,8 @@ class Agent:
     def _run_set_up(self, command: str, timeout_s: float) -> None:
         child = self._child(["/bin/sh", "-c", command], "setup.log")
         if not self.wait_for(lambda: child.poll() is not None, timeout_s):
-            limit_s = self.options.setup_timeout_s
-            reason = f"`{command}` has not finished; all set-up commands together may take {limit_s:g} s"
+            limit = f"{self.options.setup_timeout_s:g} s"
+            reason = f"`{command}` has not finished; all set-up commands together may take {limit}"
             raise self.failed(FailureKind.SETUP, reason, child.tail(), subject=command, code="timeout")
         if child.poll() != 0:
             reason = f"`{command}` exited with {child.poll()}"
@@ -276,7 +278,8 @@ class Agent:
                     temp_dir = self.options.ray_temp_dir / "tmp"
                     temp_dir.mkdir(parents=True, exist_ok=True)
             env = node_environment(self.env, host, token_path=token, temp_dir=temp_dir, device=self.options.device)
-            self.env = {**env, **service_variables(self.options)}
+            for_debuggers = ready(self.stops, self.env, tell=self.state.update, warn=self.log.line)
+            self.env = {**env, **service_variables(self.options), **for_debuggers}
 
     def _check_host(self) -> HostInfo:
         options = self.options
@@ -287,10 +290,9 @@ class Agent:
             rollouts=host.rollouts, cpus=options.cpus or host.cpus,
         )  # fmt: skip
         faults, warnings = preflight.check_host(host, device=options.device, gpus=self.gpus, cpus=options.cpus)
-        if options.device == "gpu" and self.identity.nodes > 1:
-            warnings += unused_networks(self.env)
-        for warning in warnings:
-            self.log.line(f"warning: {warning}")
+        warnings += unused_networks(self.env) if options.device == "gpu" and self.identity.nodes > 1 else []
+        for each in warnings:
+            self.log.line(f"warning: {each}")
         hidden = preflight.hidden_gpus(self.env, host.gpus.vendor, self.gpus if options.device == "gpu" else 0)
         faults += filter(None, [hidden, preflight.unwritable(options.checkpoints), preflight.missing_program(host)])
         if faults:
@@ -372,8 +374,7 @@ class Agent:
             return not taken
 
         if not self.wait_for(are_free, _PORTS_ARE_FREE_AFTER_S, 0.5):
-            reason = f"ports are in use on this node: {', '.join(taken)}"
-            raise self.failed(FailureKind.RAY, reason, subject="ports")
+            raise self.failed(FailureKind.RAY, f"ports are in use on this node: {', '.join(taken)}", subject="ports")
 
     def cost(self) -> Optional[float]:
         """US dollars that the run has cost so far, this attempt from the start of its agents; None without a price."""

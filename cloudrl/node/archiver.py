@@ -129,12 +129,18 @@ class Archiver:
         """Ray has ended: keep the last lines, too."""
         _within(LAST_S, lambda: self.update(is_last=True))
 
-    def listing(self, run: Optional[str]) -> Dict[str, Any]:
-        """The pieces of a run on this node's volume, up to now, for a client; of the present run for None."""
+    def listing(self, run: Optional[str], *, own: bool = False) -> Dict[str, Any]:
+        """The pieces of a run on this node's volume, up to now, for a client; of the present run for None.
+
+        Args:
+            run: its id.
+            own: only those of this rank: who asks has the others from another node, which shares the volume.
+        """
         run = self._run if run is None else file_name(run)
         if not self.update(wait_s=_ANSWER_S):
             return {"problem": "the volume does not answer", "run": run, "pieces": []}
-        return {"problem": self.problem, "run": run, "pieces": scan_archive(self._checkpoints, run)}
+        pieces = scan_archive(self._checkpoints, run, self._rank if own else None)
+        return {"problem": self.problem, "run": run, "pieces": pieces}
 
     def _run_for_ever(self) -> None:
         pause_s = EVERY_S

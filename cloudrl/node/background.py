@@ -1,6 +1,7 @@
-"""Work in threads that cannot end unnoticed: without its files a node must not become ready."""
+"""Threads: work that cannot end unnoticed, since without its files a node must not become ready, and repeated looks."""
 
 import threading
+import time
 from typing import Callable, Mapping
 
 from cloudrl.node.failure import NodeFailed, unforeseen
@@ -25,6 +26,17 @@ def start_thread(kind: FailureKind, work: Callable[[], object], state: NodeState
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     return thread
+
+
+def repeat(look: Callable[[], object], every_s: float) -> None:
+    """Look again and again, in a thread that ends with the process; `look` lets no error out."""
+
+    def run() -> None:
+        while True:
+            look()
+            time.sleep(every_s)
+
+    threading.Thread(target=run, daemon=True).start()
 
 
 def run_parallel(works: Mapping[FailureKind, Callable[[], object]], state: NodeState) -> None:

@@ -42,6 +42,11 @@ def node_environment(
     if temp_dir is not None:
         env["TMPDIR"] = str(temp_dir)
     env.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # `breakpoint()` in a job would listen on the cluster address, without a password, and wait for ever (Ray 2.60,
+    # util/debugpy.py); with this it does nothing (util/rpdb.py). `submit --debug` brings debuggers of another kind.
+    env.setdefault("RAY_DEBUG", "0")
+    # and in processes that Ray has not connected, Python's own would end a job that has no terminal (BdbQuit)
+    env.setdefault("PYTHONBREAKPOINT", "0")
     # Ray's metrics would be served on all interfaces, without a token. The two ports have no switch: a number that is
     # none keeps dashboard and autoscaler from serving (ray/dashboard/consts.py, ray/autoscaler/_private/constants.py).
     for name, value in _NO_METRICS.items():

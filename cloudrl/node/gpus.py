@@ -1,15 +1,17 @@
 """How busy the GPUs of all nodes are, as Ray reports it, and since when they compute nothing."""
 
 import dataclasses
-import threading
 import time
 from contextlib import suppress
 from typing import Any, Callable, Dict, Iterable, Iterator, Mapping, Optional, Tuple
 
+from cloudrl.node.background import repeat
 from cloudrl.node.ray import Dashboard
 from cloudrl.node.usage import EVERY_S
 from cloudrl.protocol.report import GpuUsage, NodeReport, Usage
 
+_SILENT_S = 30.0
+"""After which the nodes are to look by themselves."""
 _IDLE_S = 60.0
 """So long has a GPU to be idle before Ray is asked for its jobs; between two phases of a step it is for seconds."""
 
@@ -19,35 +21,42 @@ class GpuWatch:
 
     Args:
         ray: the dashboard of this cluster.
+        tell: is told the addresses of nodes whose GPUs Ray knows, whenever that changes.
         now: seconds since the epoch.
 
     Attributes:
         working_since: when the oldest job that runs was started; None without one, and while no GPU is idle.
     """
 
-    def __init__(self, ray: Dashboard, *, now: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, ray: Dashboard, tell: Callable[[Tuple[str, ...]], object], *, now: Callable[[], float] = time.time
+    ) -> None:
         self.working_since: Optional[float] = None
-        self._ray, self._now = ray, now
+        self._ray, self._tell, self._now = ray, tell, now
+        self._told: Tuple[str, ...] = ()
+        self._seen_at = 0.0
         self._usage: Mapping[str, Usage] = {}
         self._idle_since: Dict[Tuple[str, int], float] = {}
 
     def start(self) -> None:
         """Ask until the process ends."""
 
-        def run() -> None:
-            while True:
-                with suppress(KeyError, TypeError, ValueError, AttributeError):  # another Ray's answer
-                    self.look()
-                time.sleep(EVERY_S)
+        def look() -> None:
+            with suppress(KeyError, TypeError, ValueError, AttributeError):  # another Ray's answer
+                self.look()
 
-        threading.Thread(target=run, daemon=True).start()
+        repeat(look, EVERY_S)
 
     def look(self) -> None:
         """Ask once. While Ray does not answer, its last answer stays, with its time."""
-        found = dict(gpus_of(self._ray.summary()))
+        found, now = dict(gpus_of(self._ray.summary())), round(self._now(), 3)
+        if found or now - self._seen_at > _SILENT_S:
+            self._seen_at = now
+            if self._told != tuple(found):
+                self._told = tuple(found)
+                self._tell(self._told)
         if not found:
             return
-        now = round(self._now(), 3)
         self._idle_since = {
             (ip, gpu.index): self._idle_since.get((ip, gpu.index), now)
             for ip, gpus in found.items()
@@ -64,7 +73,7 @@ class GpuWatch:
     def added_to(self, report: NodeReport) -> NodeReport:
         """The report of a node with its GPUs. Nodes on one machine have one address, and the same GPUs."""
         seen = self._usage.get(report.ip)
-        if seen is None:
+        if seen is None or (report.usage is not None and report.usage.gpus):  # as the vendor's tool says there
             return report
         usage = dataclasses.replace(report.usage or seen, sampled_at=seen.sampled_at, gpus=seen.gpus)
         return dataclasses.replace(report, usage=usage)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from pathlib import Path
-from typing import Any, ContextManager, Dict, Optional, Set
+from typing import Any, ContextManager, Dict, List, Optional, Set, Tuple
 
 from cloudrl.data.request import parse_request
 from cloudrl.node import budget
@@ -18,6 +18,8 @@ from cloudrl.node.files import remove_marker, write_marker
 from cloudrl.node.gpus import GpuWatch
 from cloudrl.node.job import ClusterJob, read_job
 from cloudrl.node.process import Child
+from cloudrl.node.usage_history import UsageHistory
+from cloudrl.protocol import usage_rows
 from cloudrl.protocol.failures import Failure, FailureKind
 from cloudrl.protocol.report import BudgetStatus, ClusterStatus, NodeReport
 
@@ -35,8 +37,15 @@ class Head(Agent):
         self.dashboard = ray_node.Dashboard(self.options.ports.dashboard, self.tokens.ray)
         self.ready_at: Optional[float] = None
         self._idle_monitor = budget.IdleMonitor(self.dashboard)
-        self._gpu_watch = GpuWatch(self.dashboard)
+        self._gpu_watch = GpuWatch(self.dashboard, lambda ips: self.state.publish(gpus_of_ray=ips))
+        file = self.options.run_dir / usage_rows.FILE
+        self.history = UsageHistory(self._reports_with_gpus, file, self._money)
         self._job = ClusterJob(read_job(self.options.job), self.dashboard) if self.options.job else None
+
+    def run_phases(self) -> None:
+        """See `Agent`."""
+        self.history.start()
+        super().run_phases()
 
     def connect(self) -> None:
         """Tell the workers what they have to match."""
@@ -151,6 +160,12 @@ class Head(Agent):
     def session_name(self) -> Optional[str]:
         """See `Agent`."""
         return self.state.published.session_name
+
+    def _money(self) -> Tuple[Optional[float], Optional[float]]:
+        return self.cost(), self.options.limits.price_per_hour
+
+    def _reports_with_gpus(self) -> List[NodeReport]:
+        return list(map(self._gpu_watch.added_to, self.state.reports()))
 
     def _common_models(self) -> Dict[str, str]:
         """Models with their folder where it is the same on every node; otherwise the name, found in the cache."""

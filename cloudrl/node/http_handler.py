@@ -7,6 +7,7 @@ import functools
 import hmac
 import http.client
 import json
+import socket
 from http.server import BaseHTTPRequestHandler
 from typing import Any, BinaryIO, Callable, Dict, Mapping, Optional, Tuple, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -14,8 +15,10 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from cloudrl.node.agent import Agent
 from cloudrl.node.listener import Listener
 from cloudrl.node.ranges import Span, number, parse_range
+from cloudrl.node.relay import Relays, join
 from cloudrl.protocol import routes
-from cloudrl.protocol.client import AgentClient, AgentRefused, Request, is_network_error
+from cloudrl.protocol.client import AgentClient, AgentRefused
+from cloudrl.protocol.exchange import Request, Response, is_network_error
 from cloudrl.protocol.failures import ApiError, ErrorCode
 from cloudrl.protocol.wire import to_json
 
@@ -33,6 +36,7 @@ class HttpHandler(BaseHTTPRequestHandler):
     agent: Agent
     rank_timeout_s: float
     server: Listener
+    relays: Relays
     protocol_version = "HTTP/1.1"
     timeout = 60.0
     answered = False
@@ -67,6 +71,8 @@ class HttpHandler(BaseHTTPRequestHandler):
                 rank = int(values.pop("rank", self.agent.state.own.rank))
                 if rank == self.agent.state.own.rank:
                     getattr(self, f"_{route.name}")(**values)
+                elif route is routes.RELAY:
+                    self._pass_relay_on(rank)
                 else:
                     self._pass_on(rank)
         except ApiError as error:
@@ -102,16 +108,30 @@ class HttpHandler(BaseHTTPRequestHandler):
 
     def _pass_on(self, rank: int) -> None:
         """On rank 0, let the agent of another rank answer."""
+        headers = {"Range": self.headers["Range"]} if "Range" in self.headers else {}
+        body = self._body(_MAX_BODY_BYTES, "a list of ranges") if self.command == "POST" else None
+        answer = self._ask(rank, headers, body)
+        self.close_connection = True  # the other node may break off, and then the length is not what was said
+        headers = {name: text for name, text in answer.headers.items() if name.lower() not in _OWN_HEADERS}
+        self._head(answer.status, headers)
+        with answer:
+            for chunk in iter(lambda: answer.stream.read(1 << 20), b""):
+                self.wfile.write(chunk)
+
+    def _pass_relay_on(self, rank: int) -> None:
+        self._check_upgrade()
+        with self.relays.slot(), self._ask(rank, routes.UPGRADE, None) as answer:
+            self._upgrade(answer.stream)
+
+    def _ask(self, rank: int, headers: Mapping[str, str], body: Optional[bytes]) -> Response:
         other = next((report for report in self.agent.state.reports() if report.rank == rank), None)
         if other is None:
             raise ApiError(ErrorCode.UNKNOWN_RANK, f"rank {rank} is not known here")
-        headers = {"Range": self.headers["Range"]} if "Range" in self.headers else {}
-        body = self._body(_MAX_BODY_BYTES, "a list of ranges") if self.command == "POST" else None
         at, timeout_s = f"{other.ip}:{other.agent_port}", self.rank_timeout_s
         # the path is encoded as it came
         request = Request(self.command, f"http://{at}{self.path}", headers, body, timeout_s, timeout_s)
         try:
-            answer = AgentClient(f"http://{at}", self.agent.tokens.agent).open(request)
+            return AgentClient(f"http://{at}", self.agent.tokens.agent).open(request)
         except AgentRefused as error:
             # the token is between the two agents; anything else the client shall know
             code = None if error.code is ErrorCode.UNAUTHORIZED else error.code
@@ -120,12 +140,18 @@ class HttpHandler(BaseHTTPRequestHandler):
         except (OSError, http.client.HTTPException) as error:
             reason = f"rank {rank} ({other.ip}) does not answer: {error}"
             raise ApiError(ErrorCode.UNREACHABLE, reason) from error
-        self.close_connection = True  # the other node may break off, and then the length is not what was said
-        headers = {name: text for name, text in answer.headers.items() if name.lower() not in _OWN_HEADERS}
-        self._head(answer.status, headers)
-        with answer:
-            for chunk in iter(lambda: answer.stream.read(1 << 20), b""):
-                self.wfile.write(chunk)
+
+    def _check_upgrade(self) -> None:
+        has_body = "Transfer-Encoding" in self.headers or self.headers.get_all("Content-Length", []) not in ([], ["0"])
+        if self.headers.get("Upgrade", "").lower() != routes.UPGRADE["Upgrade"] or has_body:
+            raise ApiError(ErrorCode.BAD_REQUEST, "a relay is asked for with `Upgrade: tcp`, and without a body")
+
+    def _upgrade(self, other: socket.socket) -> None:
+        """From here on, whatever comes is the other side's, and the other way round."""
+        self.close_connection = True
+        self._head(101, dict(routes.UPGRADE))
+        self.connection.setblocking(False)
+        join(self.connection, other, self.rfile.read1(1 << 16) or b"")
 
     # -- what a request says --------------------------------------------------------------------------------
 

@@ -16,7 +16,8 @@ from typing import BinaryIO, Callable, Dict, Iterator, List, Mapping, Tuple
 
 from cloudrl.node.files import Refused, open_below
 from cloudrl.node.masking import Masker
-from cloudrl.saves.archive import LOG, LOGS, PIECE_BYTES
+from cloudrl.protocol.usage_rows import FILE as USAGE
+from cloudrl.saves.archive import AGENT, LOG, LOGS, PIECE_BYTES
 
 _CHUNK_BYTES = 1 << 20
 _START_BYTES = 64
@@ -117,7 +118,8 @@ class LogCopy:
     def _logs(self) -> Iterator[Tuple[str, str]]:
         for root, folder in self._roots.items():
             for path in _regular_files(folder):
-                if LOG.fullmatch(path) and not path.rpartition("/")[2].startswith(_LEFT_OUT):
+                is_taken = LOG.fullmatch(path) or (root == AGENT and path == USAGE)
+                if is_taken and not path.rpartition("/")[2].startswith(_LEFT_OUT):
                     yield root, path
 
     def _copy_file(self, descriptor: int, path: str, masker: Callable[[], Masker], left: int, *, is_last: bool) -> int:

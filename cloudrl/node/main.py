@@ -118,7 +118,10 @@ def _serve_and_run(agent: Agent) -> int:
 
 def _archiver(agent: Agent) -> Archiver:
     own, options, tokens = agent.state.own, agent.options, agent.tokens
-    facts = {"rank": own.rank, "ip": own.ip, "hostname": own.hostname, "utc_offset_s": time.localtime().tm_gmtoff}
+    facts = {
+        "rank": own.rank, "ip": own.ip, "hostname": own.hostname, "utc_offset_s": time.localtime().tm_gmtoff,
+        "cluster": agent.identity.name,
+    }  # fmt: skip
 
     def secrets() -> List[str]:
         return [tokens.agent, tokens.ray, *secrets_of(agent.env), *agent.replication.secrets.values()]
@@ -151,7 +154,8 @@ def _clean_up(agent: Agent, archiver: Archiver, server: Optional[AgentServer]) -
 def _serve(agent: Agent, archiver: Archiver) -> AgentServer:
     ip, port = agent.identity.ip, agent.options.ports.agent
     try:
-        server = AgentServer(["127.0.0.1", ip], port, agent, archiver)
+        history = agent.history if isinstance(agent, Head) else None
+        server = AgentServer(["127.0.0.1", ip], port, agent, archiver, history=history)
     except OSError as error:
         reason, code = _cannot_listen(error, ip, port), error_code(error)
         raise agent.failed(FailureKind.PREFLIGHT, reason, subject=f"port {port}", code=code) from error

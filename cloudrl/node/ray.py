@@ -12,7 +12,7 @@ from typing import Any, List, Mapping, Optional, Tuple
 from urllib.parse import quote
 
 from cloudrl.node.identity import Identity
-from cloudrl.protocol.client import Request, send
+from cloudrl.protocol.exchange import Request, send
 from cloudrl.protocol.options import AgentOptions, Ports
 from cloudrl.protocol.ray_state import path_of, rows_of
 

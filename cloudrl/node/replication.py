@@ -16,7 +16,8 @@ from cloudrl.node.manifest import Manifest, Part
 from cloudrl.node.node_state import NodeState
 from cloudrl.node.uploads import Store
 from cloudrl.protocol import routes
-from cloudrl.protocol.client import AgentClient, AgentRefused, is_network_error
+from cloudrl.protocol.client import AgentClient, AgentRefused
+from cloudrl.protocol.exchange import is_network_error
 from cloudrl.protocol.failures import ApiError, ErrorCode
 from cloudrl.protocol.report import Replica
 

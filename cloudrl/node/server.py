@@ -18,8 +18,10 @@ from cloudrl.node.http_handler import BYTES, HttpHandler
 from cloudrl.node.listener import UNAUTHENTICATED_S, Listener
 from cloudrl.node.manifest import Manifest
 from cloudrl.node.ranges import Span, number, parse_ranges
+from cloudrl.node.relay import Relays
 from cloudrl.node.shard_worker import CASTS
 from cloudrl.node.shard_worker_client import ShardUnreadable, ShardWorkerFailed
+from cloudrl.node.usage_history import HOUR, UsageHistory
 from cloudrl.protocol import routes
 from cloudrl.protocol.client import LISTING_TIMEOUT_S
 from cloudrl.protocol.failures import ApiError, ErrorCode, Failure, FailureKind
@@ -36,6 +38,7 @@ class AgentServer:
     Args:
         agent: what is shown.
         archiver: what is kept of its logs, likewise.
+        history: how busy all nodes were; only on rank 0.
         unauthenticated_s: seconds in which a connection has to show the token.
         rank_timeout_s: how long another rank may take to answer a call that is passed on to it.
     """
@@ -47,10 +50,14 @@ class AgentServer:
         agent: Agent,
         archiver: Archiver,
         *,
+        history: Optional[UsageHistory] = None,
         unauthenticated_s: float = UNAUTHENTICATED_S,
         rank_timeout_s: float = LISTING_TIMEOUT_S,
     ) -> None:
-        members = {"agent": agent, "archiver": archiver, "rank_timeout_s": rank_timeout_s}
+        members = {
+            "agent": agent, "archiver": archiver, "history": history, "rank_timeout_s": rank_timeout_s,
+            "relays": Relays(),
+        }  # fmt: skip
         handler = type("Handler", (_Handler,), members)
         self._servers: List[Listener] = []
         try:
@@ -77,9 +84,15 @@ class AgentServer:
 
 class _Handler(HttpHandler):
     archiver: Archiver
+    history: Optional[UsageHistory]
 
     def _status(self) -> None:
         self._json(self.agent.status())
+
+    def _usage(self) -> None:
+        if self.history is None:
+            raise ApiError(ErrorCode.UNSUPPORTED, "only rank 0 knows of all nodes")
+        self._json(self.history.answer(self._query().get("span", HOUR)))
 
     def _heartbeat(self) -> None:
         report = self._json_body(functools.partial(from_json, NodeReport), "a report")
@@ -114,10 +127,21 @@ class _Handler(HttpHandler):
         self._bytes(body, {**BYTES, routes.SIZE_HEADER: str(max(size, min(offset, size) + len(body)))})
 
     def _archive(self) -> None:
-        self._json(self.archiver.listing(self._query().get("run")))
+        query = self._query()
+        self._json(self.archiver.listing(query.get("run"), own="own" in query))
 
     def _archive_piece(self, path: str) -> None:
         self._file(self.archiver.root, path)
+
+    # -- debuggers ------------------------------------------------------------------------------------------
+
+    def _stops(self) -> None:
+        self._json({"stops": self.agent.stops.listing()})
+
+    def _relay(self, port: str) -> None:
+        self._check_upgrade()
+        with self.relays.slot(), self.agent.stops.connect(int(port)) as debugger:
+            self._upgrade(debugger)
 
     # -- data, files and secrets ----------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ SILENT_S = 120.0
 _ASKED_SO_OFTEN = 24  # in that time
 WELL_S = 600.0
 """A service that was ready for so long has all its restarts again."""
+_LONGEST_WORDS = 300
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 5.0, 60.0
 _RELOAD_S = 900.0  # 65 GB at 200 MB/s take 325 s; the first time they may have been in memory, just fetched
 _PORTS_ARE_FREE_AFTER_S = 3.0
@@ -134,6 +135,7 @@ class Services:
         if not each.was_ready or each.restarts >= service.restart:
             if each.restarts:
                 reason += f"; it was started again {each.restarts} times"
+            reason += _last_words(tail) if not each.was_ready else ""
             raise self._failed(reason, tail, subject=f"port {service.port}", code=code)
         pause_s = min(_FIRST_PAUSE_S * 2**each.restarts, _LONGEST_PAUSE_S)
         each.restarts += 1
@@ -167,6 +169,12 @@ class Services:
     def _failed(self, reason: str, tail: str = "", *, subject: str, code: str) -> NodeFailed:
         rank = self._state.own.rank
         return NodeFailed(Failure(FailureKind.SERVICE, rank, reason, tail, subject=subject, code=code))
+
+
+def _last_words(tail: str) -> str:
+    """As the end of a reason: where no more of a log is shown, the last line of it says most."""
+    lines = [line.strip() for line in tail.splitlines() if line.strip()]
+    return f"; it said last: {lines[-1][:_LONGEST_WORDS]}" if lines else ""
 
 
 class _Supervised:

@@ -18,7 +18,7 @@ from typing import BinaryIO, Callable, Dict, Iterator, Optional, Tuple
 
 from cloudrl.node.fetch import sha256
 from cloudrl.node.manifest import Manifest, Part
-from cloudrl.protocol.client import is_network_error
+from cloudrl.protocol.exchange import is_network_error
 from cloudrl.protocol.failures import ApiError, ErrorCode
 
 SPARE_BYTES = 1 << 30

@@ -1,12 +1,14 @@
 """How busy this machine is, as Linux counts (Documentation/filesystems/proc.rst, admin-guide/cgroup-v2.rst)."""
 
+import dataclasses
 import shutil
-import threading
 import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Callable, Dict
 
+from cloudrl.node.background import repeat
+from cloudrl.node.gpu_tools import ToolWatch
 from cloudrl.node.host_info import existing
 from cloudrl.node.node_state import NodeState
 from cloudrl.protocol.report import Usage
@@ -60,16 +62,13 @@ class HostSampler:
         return {**rates, "cpu_percent": round(100 * busy / ticks, 1)} if ticks else rates
 
 
-def start_sampling(state: NodeState, disk: Path) -> None:
+def start_sampling(state: NodeState, disk: Path, *, has_gpus: bool) -> None:
     """Keep this node's report up to date, in a thread: a disk of the network may hang."""
-    sampler = HostSampler(disk)
+    sampler, tool = HostSampler(disk), ToolWatch(lambda: state.own.ip not in state.published.gpus_of_ray)
+    if has_gpus:
+        tool.start()
 
-    def run() -> None:
-        while True:
-            state.update(usage=sampler.sample())
-            time.sleep(EVERY_S)
-
-    threading.Thread(target=run, daemon=True).start()
+    repeat(lambda: state.update(usage=dataclasses.replace(sampler.sample(), gpus=tool.gpus)), EVERY_S)
 
 
 def _cpu(root: Path) -> Dict[str, int]:

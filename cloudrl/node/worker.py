@@ -17,7 +17,8 @@ from cloudrl.node.files import has_marker
 from cloudrl.node.preflight import different
 from cloudrl.node.process import Child
 from cloudrl.node.replication import Replicator
-from cloudrl.protocol.client import AgentClient, AgentRefused, is_network_error
+from cloudrl.protocol.client import AgentClient, AgentRefused
+from cloudrl.protocol.exchange import is_network_error
 from cloudrl.protocol.failures import ApiError, Failure, FailureKind
 from cloudrl.protocol.phases import Phase
 from cloudrl.protocol.report import HeartbeatReply
@@ -210,7 +211,7 @@ class Worker(Agent):
             try:
                 self.reply = self.head.heartbeat(self.state.own)
                 self._heard_at = time.monotonic()
-                self.state.publish(peers=self.reply.peers)
+                self.state.publish(peers=self.reply.peers, gpus_of_ray=self.reply.gpus_of_ray)
                 if self.reply.phase != self._head_phase[0]:
                     self._head_phase = (self.reply.phase, self._heard_at)
                 if self.reply.failure is not None:

@@ -7,21 +7,20 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import errno
 import http.client
 import json
 import socket
 import threading
-from dataclasses import dataclass, field
 from functools import partial
 from operator import itemgetter
 from typing import Any, Callable, Dict, Iterable, Iterator, Mapping, Optional, Tuple, TypeVar, Union
-from urllib.parse import urlsplit
 
 from cloudrl.errors import ConnectionFailed, InputError, Unauthorized
-from cloudrl.protocol import routes
+from cloudrl.protocol import answers, routes
+from cloudrl.protocol.exchange import Body, Request, Response, Send, send
 from cloudrl.protocol.failures import ApiError, ErrorCode
-from cloudrl.protocol.report import ClusterStatus, HeartbeatReply, NodeReport, Replica
+from cloudrl.protocol.report import ClusterStatus, HeartbeatReply, NodeReport, Replica, Usage
+from cloudrl.protocol.stops import Stop
 from cloudrl.protocol.wire import from_json, to_json
 
 CHECK_TIMEOUT_S = 600.0
@@ -34,87 +33,10 @@ _REFUSALS = (
     ErrorCode.UNSUPPORTED, ErrorCode.NO_SPACE,
 )  # fmt: skip
 """What the caller asked for is wrong; anything else that is no success is a matter of the connection."""
-_NETWORK = (
-    errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN, errno.ENETRESET, errno.EHOSTDOWN, errno.ENOTCONN,
-)  # fmt: skip
-
 _REFUSAL_BYTES = 64 * 1024
 """Of the body of a refusal; it may quote paths and what a child has said."""
 
 T = TypeVar("T")
-Body = Optional[Union[bytes, Iterable[bytes]]]
-
-
-@dataclass(frozen=True)
-class Request:
-    """One request, ready to be sent; `timeout_s` is for each read, after the connection stands, None for ever."""
-
-    method: str
-    url: str
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    body: Body = field(default=None, repr=False)
-    timeout_s: Optional[float] = 10.0
-    connect_timeout_s: float = 10.0
-
-    @property
-    def is_repeatable(self) -> bool:
-        """Whether it can be sent once more; a body in pieces cannot."""
-        return self.body is None or isinstance(self.body, bytes)
-
-
-@dataclass
-class Response:
-    """The head of an answer, and its body to be read; a context manager, which closes it."""
-
-    status: int
-    headers: Mapping[str, str]
-    stream: Any
-    """Has `read`, `read1` and `close`, as `http.client.HTTPResponse` and `io.BytesIO` do."""
-
-    def header(self, name: str) -> Optional[str]:
-        """A header, however its name is written."""
-        return next((value for key, value in self.headers.items() if key.lower() == name.lower()), None)
-
-    def __enter__(self) -> Response:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stream.close()
-
-
-Send = Callable[[Request], Response]
-
-
-def send(request: Request) -> Response:
-    """Send a request over a connection of its own: calls are rare, and nodes come and go. No proxy is asked.
-
-    Raises:
-        OSError, http.client.HTTPException: nobody answers, or the connection broke.
-    """
-    place = urlsplit(request.url)
-    connection = http.client.HTTPConnection(
-        place.hostname or "127.0.0.1", place.port or 80, timeout=request.connect_timeout_s
-    )
-    try:
-        connection.connect()
-        connection.sock.settimeout(request.timeout_s)
-        target = place.path + (f"?{place.query}" if place.query else "")
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # who refuses says why, and reads no more
-            connection.request(request.method, target, request.body, dict(request.headers))
-        answer = connection.getresponse()
-    except BaseException:
-        connection.close()
-        raise
-    if connection.sock is not None:
-        connection.sock.close()  # the answer holds it still; it goes when the answer is read or closed
-    return Response(answer.status, dict(answer.headers.items()), answer)
-
-
-def is_network_error(error: OSError) -> bool:
-    """Whether a connection is to blame, rather than this machine's own disk."""
-    # socket.timeout is another class before Python 3.10
-    of_it = isinstance(error, (ConnectionError, TimeoutError, socket.timeout))
-    return of_it or error.errno in _NETWORK
 
 
 class Token:
@@ -205,7 +127,8 @@ class AgentClient:
     def _open(self, request: Request, token: str) -> Response:
         headers = {**request.headers, "Authorization": f"Bearer {token}"}
         answer = self._send(dataclasses.replace(request, headers=headers))
-        if answer.status < 300 and answer.header("Content-Length"):
+        is_upgraded = answer.status == 101 and "Upgrade" in headers
+        if is_upgraded or (200 <= answer.status < 300 and answer.header("Content-Length")):
             return answer
         with answer:
             if answer.status < 300:
@@ -219,6 +142,14 @@ class AgentClient:
         """The cluster as rank 0 sees it."""
         return self._call(self.request(routes.STATUS), partial(from_json, ClusterStatus))
 
+    def usage(self, span: str) -> Dict[int, Tuple[Usage, ...]]:
+        """How busy each rank was in the last "hour" or "day", oldest first.
+
+        Raises:
+            InputError: the agent is of a release that does not remember it.
+        """
+        return self._call(self.request(routes.USAGE, query={"span": span}, timeout_s=LISTING_TIMEOUT_S), answers.usage)
+
     def job_log(self, submission_id: str, offset: int = 0) -> Optional[Tuple[bytes, int]]:
         """A job's driver log from byte `offset`, at most 1 MiB, and its whole size; None while there is no log yet."""
         request = self.request(routes.JOB_LOG, job=submission_id, query={"offset": offset})
@@ -231,8 +162,13 @@ class AgentClient:
             raise self._no_agent()
         return content, int(size)
 
-    def archive(self, rank: int, run: Optional[str] = None) -> Mapping[str, Any]:
+    def archive(self, rank: int, run: Optional[str] = None, *, own: bool = False) -> Mapping[str, Any]:
         """What is kept of the logs of a run on one rank's volume, see `routes.ARCHIVE`; of the present run for None.
+
+        Args:
+            rank: which.
+            run: its id.
+            own: only what that rank has kept itself.
 
         Returns:
             {"run", "problem", "pieces": [(path, size_bytes, modified_at)]}.
@@ -240,9 +176,9 @@ class AgentClient:
         Raises:
             InputError: the agent is of a release that keeps none.
         """
-        query = {"run": run} if run else None
+        query = {**({"run": run} if run else {}), **({"own": 1} if own else {})}
         request = self.request(routes.ARCHIVE, rank=rank, query=query, timeout_s=LISTING_TIMEOUT_S)
-        return self._call(request, _archive)
+        return self._call(request, answers.archive)
 
     def archive_piece(self, rank: int, path: str) -> bytes:
         """A piece as it is stored; b"" where it has just been given up."""
@@ -288,12 +224,12 @@ class AgentClient:
         """
         body = json.dumps(manifest).encode()
         request = self.request(routes.ANNOUNCE_FILES, address=address, body=body, timeout_s=LISTING_TIMEOUT_S)
-        return self._call(request, _sizes)
+        return self._call(request, answers.sizes)
 
     def files_state(self, address: str) -> Tuple[Dict[str, int], Dict[int, Replica]]:
         """Bytes of each part on rank 0, and how far every rank is."""
         request = self.request(routes.FILES_STATE, address=address, timeout_s=LISTING_TIMEOUT_S)
-        return self._call(request, lambda value: (_sizes(value), _replicas(value)))
+        return self._call(request, lambda value: (answers.sizes(value), answers.replicas(value)))
 
     def put_file(
         self, address: str, path: str, content: Iterable[bytes], *, offset: int, size_bytes: int
@@ -307,7 +243,30 @@ class AgentClient:
             routes.TAKE_FILE, address=address, path=path, query={"offset": offset}, body=iter(content),
             headers={"Content-Length": str(size_bytes)}, timeout_s=CHECK_TIMEOUT_S,
         )  # fmt: skip
-        return self._call(request, _sizes)
+        return self._call(request, answers.sizes)
+
+    def stops(self, rank: int) -> Tuple[Stop, ...]:
+        """The processes of one rank that wait for a debugger.
+
+        Raises:
+            InputError: the agent is of a release that knows none.
+        """
+        request = self.request(routes.STOPS, rank=rank)
+        return self._call(request, lambda value: tuple(from_json(Stop, each) for each in value["stops"]))
+
+    def relay(self, rank: int, port: int) -> socket.socket:
+        """A connection to the debugger at `port` of a rank, through the agents; the caller closes it.
+
+        Raises:
+            InputError: nothing waits at that port, or too many are connected.
+        """
+        request = self.request(routes.RELAY, rank=rank, port=port, headers=routes.UPGRADE)
+        with self._answer(request, (*_REFUSALS, ErrorCode.NO_DEBUGGER, ErrorCode.TOO_MANY)) as answer:
+            if answer.status != 101:
+                raise self._no_agent()
+            connection: socket.socket = answer.stream.dup()  # the answer closes its own
+        connection.settimeout(None)
+        return connection
 
     def note_transfer(self) -> None:
         """Say that something is on its way to Ray, so that the cluster does not count as idle now."""
@@ -320,7 +279,7 @@ class AgentClient:
 
     def secrets_state(self, submission_id: str) -> Dict[int, Replica]:
         """How far every rank is with the secrets of a job."""
-        return self._call(self.request(routes.SECRETS_STATE, job=submission_id), _replicas)
+        return self._call(self.request(routes.SECRETS_STATE, job=submission_id), answers.replicas)
 
     # -- calls of another agent -----------------------------------------------------------------------------
 
@@ -368,19 +327,6 @@ class AgentClient:
                 f"no agent answers at {self.url}: {error or type(error).__name__}",
                 hint="Is the cluster up? See: cloudrl status",
             ) from error
-
-
-def _sizes(value: Any) -> Dict[str, int]:
-    return {**value["files"]}
-
-
-def _archive(value: Any) -> Dict[str, Any]:
-    pieces = [(str(each["path"]), int(each["size_bytes"]), float(each["modified_at"])) for each in value["pieces"]]
-    return {"run": str(value["run"]), "problem": str(value["problem"]), "pieces": pieces}
-
-
-def _replicas(value: Any) -> Dict[int, Replica]:
-    return {int(rank): from_json(Replica, each) for rank, each in value["nodes"].items()}
 
 
 def _refusal(status: int, body: bytes) -> AgentRefused:

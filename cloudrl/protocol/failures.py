@@ -102,6 +102,7 @@ class ErrorCode(str, enum.Enum):
     BAD_REQUEST = "bad_request", 400
     UNAUTHORIZED = "unauthorized", 401
     FORBIDDEN = "forbidden", 403
+    NO_DEBUGGER = "no_debugger", 403
     NOT_FOUND = "not_found", 404
     UNKNOWN_RANK = "unknown_rank", 404
     CONFLICT = "conflict", 409
@@ -113,6 +114,7 @@ class ErrorCode(str, enum.Enum):
     WORKER_FAILED = "worker_failed", 500
     UNSUPPORTED = "unsupported", 501
     BAD_GATEWAY = "bad_gateway", 502
+    TOO_MANY = "too_many", 503
     UNREACHABLE = "unreachable", 504
     NO_SPACE = "no_space", 507
 

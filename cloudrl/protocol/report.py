@@ -72,6 +72,7 @@ class NodeReport:
         seconds: how long each finished step took.
         ray_up, fetched: the two halves of "at the barrier".
         rollouts: rollout engines in this node's Python.
+        debuggers: what a job can be debugged with on this node, see `cloudrl.protocol.stops`.
         models: model as asked for -> folder on this node.
         artifacts: likewise.
         services: name, or port -> "starting", "ready", or how often it was started again.
@@ -94,6 +95,7 @@ class NodeReport:
     python_version: str = ""
     verl_version: Optional[str] = None
     rollouts: Tuple[str, ...] = ()
+    debuggers: Tuple[str, ...] = ()
     gpus: int = 0
     cpus: int = 0
     ray_up: bool = False
@@ -128,6 +130,7 @@ class HeartbeatReply:
         announced: names of what clients have sent, for all nodes to copy.
         cost_before: as in `NodeReport`, the most that any rank remembers.
         session_name: of Ray's folder on every node; None while Ray is not up.
+        gpus_of_ray: addresses of nodes whose GPUs Ray watches, so that their agents need not.
     """
 
     phase: Phase = Phase.START
@@ -143,6 +146,7 @@ class HeartbeatReply:
     announced: Tuple[str, ...] = ()
     cost_before: float = 0.0
     session_name: Optional[str] = None
+    gpus_of_ray: Tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

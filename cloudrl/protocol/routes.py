@@ -15,6 +15,7 @@ CHECKPOINTS, RAY_TMP = "checkpoints", "ray_tmp"
 _KINDS = {
     "rank": r"[0-9]{1,4}",
     "root": f"{CHECKPOINTS}|{RAY_TMP}",
+    "port": r"[0-9]{1,5}",
     "job": r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}",
     "address": r"[0-9a-f]{32}",
     "name": r"[^/]+",
@@ -58,6 +59,9 @@ _CHECKPOINT = "/v1/nodes/{rank}/{root}/{path}"
 
 STATUS = Route("status", "GET", "/v1/status")
 """`ClusterStatus`."""
+USAGE = Route("usage", "GET", "/v1/usage")
+"""{"nodes": {rank: rows}}: how busy all nodes were in the last `span`, "hour" or "day", oldest first, as
+`cloudrl.protocol.usage_rows` has it; at most about 700 kB, so fewer rows where there are many nodes. Of rank 0."""
 HEARTBEAT = Route("heartbeat", "POST", "/v1/heartbeat")
 """A worker's `NodeReport`, answered with `HeartbeatReply`."""
 TRANSFER = Route("transfer", "POST", "/v1/transfers", is_transfer=True)
@@ -66,7 +70,7 @@ JOB_LOG = Route("job_log", "GET", "/v1/jobs/{job}/log")
 """A job's driver log from byte `offset`, its size in `SIZE_HEADER`."""
 ARCHIVE = Route("archive", "GET", "/v1/nodes/{rank}/archive")
 """{"run", "pieces", "problem"}: what a node has on its volume of the logs of a run, see `cloudrl.saves.archive`. Of the
-present run the node adds what is new first; `run` names another one."""
+present run the node adds what is new first; `run` names another one. With `own` only the pieces of this rank."""
 ARCHIVE_PIECE = Route("archive_piece", "GET", "/v1/nodes/{rank}/archive/{path}")
 """A piece, as it is stored."""
 INVENTORY = Route("inventory", "GET", "/v1/nodes/{rank}/inventory")
@@ -96,8 +100,14 @@ SECRETS_STATE = Route("secrets_state", "GET", _SECRETS)
 """{"nodes": rank -> `Replica`}; never the secrets."""
 GIVE_SECRETS = Route("give_secrets", "GET", _SECRETS + "/script")
 """For the other nodes."""
+STOPS = Route("stops", "GET", "/v1/nodes/{rank}/stops")
+"""{"stops": [`Stop`, ...]}: the processes of a node that wait for a debugger."""
+RELAY = Route("relay", "POST", "/v1/nodes/{rank}/tcp/{port}")
+"""With the headers `UPGRADE`: answered 101, then bytes both ways between the client and the debugger that listens at
+this port of the node's loopback. Only ports that a stop names are reached."""
 
 ROUTES = tuple(value for value in list(globals().values()) if isinstance(value, Route))
+UPGRADE: Mapping[str, str] = {"Connection": "Upgrade", "Upgrade": "tcp"}
 SIZE_HEADER = "X-Cloudrl-Size"
 CAST_HEADER = "X-Cloudrl-Cast"
 """In the answer, when the values were cast."""

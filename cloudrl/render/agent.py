@@ -4,6 +4,7 @@ import io
 import tokenize
 import zipfile
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 AGENT_FILE = "cloudrl-node.pyz"
@@ -27,7 +28,8 @@ def build_retriever() -> bytes:
     return _zipapp("retriever", _RETRIEVER_PARTS)
 
 
-def _zipapp(program: str, parts: Iterable[str]) -> bytes:
+@cache  # a quarter of a second, and `cloudrl slurm script` asks more than once
+def _zipapp(program: str, parts: tuple[str, ...]) -> bytes:
     """A program that can be run.
 
     Its bytes depend on the sources alone: fixed order, dates and modes, and no compression, whose output differs

@@ -8,6 +8,7 @@ from typing import Any
 
 from cloudrl.jobs.causes import Cause
 from cloudrl.report.series import elapsed_seconds, finite
+from cloudrl.report.usage import NodeUsage, usage_json
 from cloudrl.verl.metrics import Step
 
 
@@ -49,6 +50,7 @@ class RunReport:
         total_steps: that it is to have.
         config: key -> value, secrets masked: all that verl has printed, else the overrides of the job.
         tables: nodes, attempts, checkpoints, cost.
+        usage: how busy the nodes were over time.
         samples: a choice of its answers.
         cause: why it failed; None where it has not, or nothing says why.
         notes: what is missing here and why, one sentence each.
@@ -61,6 +63,7 @@ class RunReport:
     total_steps: int | None = None
     config: Mapping[str, str] = field(default_factory=dict)
     tables: tuple[Table, ...] = ()
+    usage: tuple[NodeUsage, ...] = ()
     samples: tuple[Sample, ...] = ()
     cause: Cause | None = None
     notes: tuple[str, ...] = ()
@@ -111,5 +114,6 @@ def _run_json(run: RunReport) -> dict[str, Any]:
         "cause": None if run.cause is None else asdict(run.cause),
         "steps": steps,
         "tables": [asdict(table) for table in run.tables],
+        "usage": usage_json(run.usage),
         "samples": [asdict(sample) for sample in run.samples],
     }

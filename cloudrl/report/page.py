@@ -15,6 +15,7 @@ from typing import Any
 from cloudrl.jobs.causes import Cause
 from cloudrl.report.model import Report, RunReport, Table
 from cloudrl.report.series import finite, panels, run_series
+from cloudrl.report.usage import usage_series
 
 VENDOR = "vendor"
 _STYLES = (f"{VENDOR}/uPlot.min.css", "page/style.css")
@@ -94,6 +95,7 @@ def _run(run: RunReport, series: dict[str, Any]) -> dict[str, Any]:
         "notes": list(run.notes),
         "config": dict(sorted(run.config.items())),
         "tables": [_table(table) for table in run.tables],
+        "usage": usage_series(run.usage),
         "samples": [
             {
                 "step": each.step, "score": finite(each.score), "prompt": each.prompt, "answer": each.answer,

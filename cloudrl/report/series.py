@@ -28,16 +28,17 @@ class Panel(NamedTuple):
 
 PANELS = (
     Panel("Reward", ("critic/score/mean",), ("critic/score/min", "critic/score/max")),
+    Panel("Loss", ("train/loss", "val/loss")),
     Panel("Validation", ("val-core/",)),
     Panel("KL divergence", ("actor/ppo_kl", "actor/kl_loss", "actor/reward_kl_penalty")),
     Panel("Entropy", ("actor/entropy",)),
     Panel("Answer length (tokens)", ("response_length/mean",), ("response_length/min", "response_length/max")),
     Panel("Answers cut at the length limit", ("response_length/clip_ratio",)),
     Panel("Clipped policy updates", ("actor/pg_clipfrac",)),
-    Panel("Gradient norm", ("actor/grad_norm", "critic/grad_norm")),
+    Panel("Gradient norm", ("actor/grad_norm", "critic/grad_norm", "train/grad_norm")),
     Panel("Throughput (tokens/s/GPU)", ("perf/throughput",)),
 )
-"""verl 0.9.1's keys: trainer/ppo/metric_utils.py."""
+"""verl 0.9.1's keys: trainer/ppo/metric_utils.py; of a fine-tuning trainer/sft_trainer.py."""
 
 _POINTS, _TOP_POINTS, _BARS = 1_000, 10_000, 300
 

@@ -7,7 +7,7 @@ that is started again has another one)::
     .cloudrl/archive/RUN/rank-0/SESSION/logs/raylet.out.7.gz            the pieces between were given up
     .cloudrl/archive/RUN/rank-0/SESSION/logs/job-driver-JOB.log.0.gz
     .cloudrl/archive/RUN/rank-0/SESSION/agent/agent.log.0.gz            of the agent and what it has started
-    .cloudrl/archive/RUN/rank-0/SESSION/agent/node.json.0.gz            {"rank", "ip", "hostname", "utc_offset_s"}
+    .cloudrl/archive/RUN/rank-0/SESSION/agent/node.json.0.gz            {"rank", "ip", "hostname", "utc_offset_s", ...}
     .cloudrl/archive/RUN/rank-0/SESSION/state/JOB.json.0.gz             Ray's state at the end of a job; on rank 0
 
 A file is cut into pieces of `PIECE_BYTES`, at ends of lines. Each piece is a series of gzip members, whose headers have
@@ -74,6 +74,11 @@ def parse_piece(where: str, size_bytes: int = 0, modified_at: float = 0.0) -> Op
     )
 
 
+def first_name(path: str) -> str:
+    """The path of a file below its session as it was at first: that of `logs/raylet.out` for `logs/raylet.out~2`."""
+    return path.partition("~")[0]
+
+
 def driver_log(job: str) -> str:
     """The path of the log of a job's driver, by its submission id."""
     return f"{LOGS}/job-driver-{job}.log"
@@ -84,13 +89,15 @@ def state_file(job: str) -> str:
     return f"{STATE}/{file_name(job)}.json"
 
 
-def scan_archive(checkpoints: Path, run: Optional[str] = None) -> List[Dict[str, Any]]:
-    """All pieces below a folder of checkpoints, or those of one run: {"path", "size_bytes", "modified_at"}.
+def scan_archive(checkpoints: Path, run: Optional[str] = None, rank: Optional[int] = None) -> List[Dict[str, Any]]:
+    """All pieces below a folder of checkpoints, or those of one run, or of one rank of it; no link is followed.
 
-    No link is followed.
+    Returns:
+        {"path", "size_bytes", "modified_at"} of each.
     """
     root, found = checkpoints / FOLDER, []
-    for text, folders, names in os.walk(root / run if run else root, followlinks=False):
+    top = root / run if run else root
+    for text, folders, names in os.walk(top if rank is None else top / f"rank-{rank}", followlinks=False):
         folders.sort()
         for name in sorted(names):
             try:

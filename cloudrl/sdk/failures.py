@@ -11,7 +11,7 @@ from cloudrl.jobs.archive import Archive, FolderArchive
 from cloudrl.jobs.causes import Cause, find_cause
 from cloudrl.jobs.causes.kept import kept_evidence, newest_kept_job
 from cloudrl.providers.model import Status
-from cloudrl.sdk.find import find_job, find_kept
+from cloudrl.sdk.find import Kept, find_job, find_kept
 from cloudrl.transport.ray_job import JobStatus
 
 
@@ -48,7 +48,7 @@ def why(
         ConnectionFailed: nobody answers, and nothing is kept here.
     """
     if folder is not None:
-        return _kept(folder, job_id)
+        return _kept(Kept(folder, job_id))
     try:
         job = find_job(job_id, name, address)
         status, cause = job.status().status, job.cause()
@@ -56,7 +56,7 @@ def why(
         kept = find_kept(job_id, name, address)
         if kept is None:
             raise
-        return _kept(*kept)
+        return _kept(kept)
     return Failure(job.submission_id, str(status), cause, f"cloudrl jobs logs {job.url}")
 
 
@@ -70,10 +70,10 @@ def newest_failure(cluster: Status) -> Failure | None:
     return None
 
 
-def _kept(folder: Path, job_id: str | None) -> Failure:
-    archive = Archive(FolderArchive(folder))
-    job = job_id or newest_kept_job(archive)
+def _kept(kept: Kept) -> Failure:
+    archive = Archive(FolderArchive(kept.folder))
+    job = kept.job_id or newest_kept_job(archive, kept.cluster, kept.run)
     evidence = kept_evidence(archive, job)
     status = evidence.state.job.get("status")
     cause = find_cause(evidence) if status in ("FAILED", None) else None
-    return Failure(job, status, cause, f"cloudrl logs --from {folder}")
+    return Failure(job, status, cause, f"cloudrl logs --from {kept.folder}")

@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from cloudrl.errors import CloudrlError, InputError
@@ -141,9 +142,23 @@ def find_job(job_id: str | None = None, name: str | None = None, address: str | 
     return find(name, address).job(job_id)
 
 
-def find_kept(
-    job_id: str | None = None, name: str | None = None, address: str | None = None
-) -> tuple[Path, str | None] | None:
+class Kept(NamedTuple):
+    """What a cluster has kept.
+
+    Attributes:
+        folder: of checkpoints, which clusters may share.
+        job_id: the submission id of the job that is meant; None for its newest one.
+        cluster: its name; None where any in the folder is meant.
+        run: the id of its last start.
+    """
+
+    folder: Path
+    job_id: str | None = None
+    cluster: str | None = None
+    run: str | None = None
+
+
+def find_kept(job_id: str | None = None, name: str | None = None, address: str | None = None) -> Kept | None:
     """Where a cluster of this machine that does not answer has kept its logs, and which job of it is meant.
 
     The arguments are those of `find_job`. None where its folder of checkpoints is not on this machine.
@@ -152,7 +167,9 @@ def find_kept(
     if address is not None:
         return None
     status = find_here(name or (url["place"] if url else None))
-    return None if status is None else (Path(str(status.checkpoint_dir)), url["id"] if url else job_id)
+    if status is None:
+        return None
+    return Kept(Path(str(status.checkpoint_dir)), url["id"] if url else job_id, status.name, status.run_id or None)
 
 
 def find_here(name: str | None) -> Status | None:

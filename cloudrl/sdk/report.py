@@ -9,7 +9,7 @@ from pathlib import Path
 from cloudrl.errors import CloudrlError
 from cloudrl.report import Report, RunReport
 from cloudrl.sdk.callbacks import OnProgress, notify, silent
-from cloudrl.sdk.find import find_job, find_kept
+from cloudrl.sdk.find import Kept, find_job, find_kept
 from cloudrl.sdk.report_sources import JobSource, KeptSource, LogSource, RunSource
 
 _LOOK_EVERY_S = 5.0
@@ -29,7 +29,8 @@ def report(
         jobs: submission ids, `ray://` URLs, or paths of driver logs of this machine; none for the newest job.
         cluster: where the ids are. One on this machine may be down.
         address: of any Ray, likewise.
-        folder: of checkpoints, where clusters that are gone have kept their logs, likewise.
+        folder: of checkpoints, where clusters that are gone have kept their logs, likewise; with `cluster` its provider
+            says what it has cost.
         on_progress: is told what cannot be had.
 
     Raises:
@@ -85,14 +86,14 @@ def _source(job: str | None, cluster: str | None, address: str | None, folder: P
     if job is not None and ("/" in job or job.endswith(".log")) and "://" not in job:
         return LogSource(Path(job).expanduser(), once=once)
     if folder is not None:
-        return KeptSource(folder, job)
+        return KeptSource(Kept(folder, job), cluster)
     try:
         return JobSource(find_job(job, cluster, address))
     except CloudrlError:
         kept = find_kept(job, cluster, address)
         if kept is None:
             raise
-        return KeptSource(*kept)
+        return KeptSource(kept)
 
 
 def _outdated(last: Report, why: str) -> Report:

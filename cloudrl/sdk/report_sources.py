@@ -22,8 +22,11 @@ from cloudrl.providers.registry import locate, provider
 from cloudrl.report import RunReport, Table
 from cloudrl.report.log import LogReading
 from cloudrl.report.tables import attempts_table, checkpoints_table, cost_table, kept_nodes_table, nodes_table
+from cloudrl.report.usage import NodeUsage
 from cloudrl.saves.inventory import Checkpoint
+from cloudrl.sdk.find import Kept
 from cloudrl.sdk.samples import NodeFiles, Samples, read_here
+from cloudrl.sdk.usage_sources import KeptUsage, asked_usage, span_of
 from cloudrl.spec.hydra import parse_overrides
 from cloudrl.transport.ray_job import JobStatus, RayJob
 from cloudrl.verl.metrics import Step, not_finite
@@ -79,12 +82,12 @@ class KeptSource:
     """A job of a cluster that is gone, from what its nodes have kept beside its checkpoints.
 
     Args:
-        folder: of the checkpoints, on this machine.
-        job: its submission id; None for the one of which something was kept last.
+        kept: which job of which cluster.
+        cluster: its name, if the provider is to say what it has cost.
     """
 
-    def __init__(self, folder: Path, job: str | None = None) -> None:
-        self._folder, self._job = folder, job
+    def __init__(self, kept: Kept, cluster: str | None = None) -> None:
+        self._kept, self._folder, self._cluster = kept, kept.folder, cluster
 
     def look(self) -> RunReport:
         """See `RunSource`; nothing changes any more."""
@@ -93,7 +96,7 @@ class KeptSource:
     @cached_property
     def _report(self) -> RunReport:
         archive = Archive(FolderArchive(self._folder))
-        id_ = self._job or newest_kept_job(archive)
+        id_ = self._kept.job_id or newest_kept_job(archive, self._kept.cluster, self._kept.run)
         evidence, kept = kept_evidence(archive, id_), _kept_job(archive, id_)
         job, reading = kept.job, kept.reading
         attempts = list(_kept_attempts(archive, kept.run, until=id_))
@@ -105,16 +108,36 @@ class KeptSource:
             reading, Samples(self._read_sample), config, name=name, job=f"{id_} in {self._folder}",
             earlier=[each.reading.steps for each in attempts], cause=find_cause(evidence) if has_failed else None,
         )  # fmt: skip
-        tables = _Tables()
-        tables.add("attempts", lambda: attempts_table([*(each.job for each in attempts), job], None))
+        jobs = [*(each.job for each in attempts), job]
+        usage = KeptUsage(archive, _runs_of(archive, [each.submission_id for each in jobs]))
+        nodes, tables = usage.nodes(span_of(jobs)), _Tables()
+        tables.add("cost", lambda: self._cost(usage))
+        tables.add("attempts", lambda: attempts_table(jobs, None))
         tables.add("nodes", lambda: kept_nodes_table(evidence))
         tables.add("checkpoints", lambda: checkpoints_table(self._checkpoints(Path(checkpoint_dir or name).name)))
         lost = ["Ray's records went with its head: how the job ended is not known"] if not evidence.state.job else []
-        gone = "read from what the cluster has kept; its cost and the use of its nodes are not kept"
+        missing = [
+            *(
+                ["its cost, as its agents knew no price"]
+                if not any(each.title == "Cost" for each in tables.made)
+                else []
+            ),
+            *(["the use of its nodes"] if not nodes else []),
+        ]
+        gone = "read from what the cluster has kept" + f"; not kept: {', '.join(missing)}" * bool(missing)
         return replace(
             made, status="" if job.status is JobStatus.UNKNOWN else str(job.status), tables=tuple(tables.made),
-            notes=(*made.notes, gone, *lost, *tables.notes),
+            usage=nodes, notes=(*made.notes, gone, *lost, *tables.notes),
         )  # fmt: skip
+
+    def _cost(self, usage: KeptUsage) -> Table:
+        """As the provider says, if it knows the cluster; else as its agents have counted."""
+        if self._cluster is not None:
+            ref = locate(self._cluster)
+            said = cost_table(provider(ref.provider).status(ref.name))
+            if said.rows:
+                return said
+        return usage.cost_table(self._folder)
 
     def _read_sample(self, folder: str, step: int) -> bytes | None:
         """From the same place below the folder of checkpoints, wherever that lies now."""
@@ -148,8 +171,16 @@ class JobSource:
         tables = _tables(self._job, [each.job for each in self._lost])
         return replace(
             made, status=str(job.status), total_steps=made.total_steps or self._job.total_steps,
-            tables=tuple(tables.made), notes=(*made.notes, *tables.notes),
+            tables=tuple(tables.made), usage=self._usage(), notes=(*made.notes, *tables.notes),
         )  # fmt: skip
+
+    def _usage(self) -> tuple[NodeUsage, ...]:
+        """Of the time in which the run was trained, as far as this cluster's agents remember it."""
+        with suppress(ConnectionFailed):
+            agent = self._job.connection.agent()
+            if agent is not None:
+                return asked_usage(agent, span_of(each.status() for each in find_attempts(self._job)))
+        return ()
 
     def _read_log(self, *, is_over: bool) -> None:
         with suppress(ConnectionFailed):  # what was read before is still worth a look
@@ -241,6 +272,12 @@ def _checkpoints(job: JobHandle) -> list[Checkpoint]:
         for each in ClusterSource(job.connection).inventory().checkpoints
         if any(f"{place.folder.rstrip('/')}/{each.run}" == folder for place in each.locations)
     ]
+
+
+def _runs_of(archive: Archive, jobs: Sequence[str]) -> list[str]:
+    """The runs of clusters that jobs were trained in."""
+    kept = (archive.driver_log(job) for job in jobs)
+    return [log.run for log in kept if log is not None]
 
 
 class _KeptJob(NamedTuple):

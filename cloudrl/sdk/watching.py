@@ -12,11 +12,12 @@ from cloudrl.protocol.report import BudgetStatus, ClusterStatus
 from cloudrl.providers.model import Status
 from cloudrl.providers.registry import provider
 from cloudrl.sdk.callbacks import Notice, OnProgress, Update, silent
+from cloudrl.sdk.debugging import ask_nodes
 from cloudrl.sdk.submission import follow, no_longer_following
 from cloudrl.transport.ray_job import RayJob
 
 _LOOK_S, _NODES_S, _PRICE_S = 1.0, 5.0, 60.0
-"""How often somebody is shown something, nodes are asked, and a provider is."""
+"""How often somebody is shown something, nodes are asked, and a provider and who waits for a debugger are."""
 
 _COMMAND = "cloudrl watch"
 
@@ -63,7 +64,7 @@ class _Watching:
     ) -> None:
         self._job, self._on_progress, self._every_s, self._clock, self._now = job, on_progress, every_s, clock, now
         self._look_at = self._nodes_at = self._price_at = clock()
-        self._record = JobRecord(job.url)
+        self._record, self._knows_history = JobRecord(job.url), False
         with suppress(ConnectionFailed):  # `follow` meets it again, and waits until somebody answers
             self._record.add_status(job.status())
             self._look()
@@ -101,7 +102,13 @@ class _Watching:
             return
         status = agent.status()
         self._record.add_nodes(status.nodes)
+        if not self._knows_history:
+            self._knows_history = True
+            with suppress(CloudrlError):  # agents of an older release
+                self._record.add_history(agent.usage("hour"))
         if self._clock() >= self._price_at:
+            with suppress(CloudrlError):  # of a release without debuggers
+                self._record.stops = ask_nodes(agent, status.nodes)
             self._record.price = self._price(status) or self._record.price
             self._price_at = self._clock() + _PRICE_S
 

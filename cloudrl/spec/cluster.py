@@ -208,6 +208,7 @@ class ClusterShape:
         models: model as asked for -> folder on every node, or its name again where the folders differ.
         services: names, or ports, of its servers; None for a plain Ray cluster or an older agent, which does not say.
         rollouts: rollout engines in the image; none are known of a plain Ray cluster.
+        debuggers: node -> those that a job can be debugged with there; none are known of a plain Ray cluster.
         provider: "local", "dstack" or "slurm"; None for a plain Ray cluster.
         files_dir: where users' files lie on every node, below their addresses; None where no agent takes them.
         secrets_dir: where the secrets of jobs lie on every node; None where no agent takes them.
@@ -229,6 +230,7 @@ class ClusterShape:
     services: tuple[str, ...] | None = None
     verl_version: str | None = None
     rollouts: tuple[str, ...] = ()
+    debuggers: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     provider: str | None = None
     files_dir: str | None = None
     secrets_dir: str | None = None

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from cloudrl.errors import ClusterFailed, ConnectionFailed, Unauthorized
-from cloudrl.protocol.client import AgentClient, Send, send
+from cloudrl.protocol.client import AgentClient
+from cloudrl.protocol.exchange import Send, send
 from cloudrl.protocol.phases import Phase
 from cloudrl.spec.cluster import ClusterShape
 from cloudrl.transport import httpx_send
@@ -119,6 +120,7 @@ def inspect_cluster(connection: Connection) -> ClusterShape:
         services=status.services,
         verl_version=status.verl_version,
         rollouts=status.rollouts,
+        debuggers={node.rank: node.debuggers for node in status.nodes},
         provider=cluster.provider,
         files_dir=status.files_dir,
         secrets_dir=status.secrets_dir,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from cloudrl.errors import ConnectionFailed
-from cloudrl.protocol.client import Request, Response
+from cloudrl.protocol.exchange import Request, Response
 
 if TYPE_CHECKING:
     import httpx2
@@ -46,15 +46,27 @@ class _Stream:
 
     def __init__(self, request: Request, answer: httpx2.Response, stack: ExitStack) -> None:
         self._request, self._answer, self._stack = request, answer, stack
-        self._chunks = answer.iter_raw()
+        self._chunks, self._rest = answer.iter_raw(), bytearray()
 
-    def read(self, _limit: int = -1) -> bytes:
-        return b"".join(iter(self.read1, b""))
-
-    def read1(self, _limit: int = -1) -> bytes:
-        """What comes next, empty at the end."""
+    def read(self, limit: int = -1) -> bytes:
+        """As many bytes, fewer only at the end; all of them without a limit."""
         with _failures(self._request):
-            return next(self._chunks, b"")
+            while (limit < 0 or len(self._rest) < limit) and (chunk := next(self._chunks, b"")):
+                self._rest += chunk
+        return self._taken(limit)
+
+    def read1(self, limit: int = -1) -> bytes:
+        """What comes next, no more than the limit; empty at the end."""
+        if not self._rest:
+            with _failures(self._request):
+                self._rest += next(self._chunks, b"")
+        return self._taken(limit)
+
+    def _taken(self, limit: int) -> bytes:
+        size = len(self._rest) if limit < 0 else limit
+        taken = bytes(self._rest[:size])
+        del self._rest[:size]
+        return taken
 
     def close(self) -> None:
         self._stack.close()
@@ -74,7 +86,7 @@ def _failures(request: Request) -> Iterator[None]:
 
     try:
         yield
-    except (httpx2.HTTPError, httpx2.StreamError) as failure:
+    except (httpx2.HTTPError, httpx2.StreamError, httpx2.InvalidURL) as failure:
         place, reason = urlsplit(request.url), str(failure) or type(failure).__name__
         raise ConnectionFailed(
             f"no Ray answers at {place.scheme}://{place.netloc}: {reason}",

@@ -21,7 +21,8 @@ from typing import Protocol, TypeAlias
 
 from cloudrl.errors import ConnectionFailed, FailedError
 from cloudrl.protocol.backoff import Attempts, Backoff
-from cloudrl.protocol.client import AgentClient, Response
+from cloudrl.protocol.client import AgentClient
+from cloudrl.protocol.exchange import Response
 from cloudrl.transport.ray_client import RayClient
 
 _Arrived: TypeAlias = bytes | Exception

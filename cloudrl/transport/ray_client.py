@@ -17,7 +17,8 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from cloudrl.errors import CloudrlError, ConnectionFailed, InputError, Unauthorized
 from cloudrl.protocol import ray_state
-from cloudrl.protocol.client import Request, Response, Send, Token
+from cloudrl.protocol.client import Token
+from cloudrl.protocol.exchange import Request, Response, Send
 from cloudrl.transport import httpx_send
 from cloudrl.transport.ray_job import RayJob, RayNode
 
@@ -93,6 +94,10 @@ class RayClient:
             return tuple(str(name) for names in answer["data"]["result"].values() for name in names)
         except (KeyError, TypeError, AttributeError):
             self._not_ray("/api/v0/logs has another form")
+
+    def get(self, path: str) -> Response:
+        """Whatever the dashboard answers to a path with its query; the caller closes it."""
+        return self._open("GET", path, timeout_s=self._timeout_s)
 
     def submit_job(self, body: Mapping[str, Any]) -> str:
         """Submit a job; returns its submission id.

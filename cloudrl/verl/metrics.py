@@ -10,11 +10,15 @@ Nothing here raises: a log may hold anything.
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from array import array
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 REWARD_KEYS = ("critic/score/mean", "critic/rewards/mean")
 """The mean reward of a step's answers: as scored, else after the KL penalty (verl 0.9.1, metric_utils.py)."""
+
+LOSS_KEY = "train/loss"
 
 # Digits are bounded: int() refuses more than 4,300 of them, and no step or total has as many as 18.
 # "Dumped generations to DIR/1.jsonl" is printed apart from its end of line (verl 0.9.1, with rollout_data_dir), by a
@@ -35,6 +39,37 @@ _LARGEST = 1e100
 """What is greater counts as infinite: sums, means and products of the rest stay finite."""
 
 
+class Metrics(Mapping[str, float]):
+    """Numbers by their keys, in a tenth of the memory of a dict: the steps of a run share their keys.
+
+    Args:
+        metrics: the same as a dict.
+    """
+
+    __slots__ = ("_places", "_values")
+
+    def __init__(self, metrics: Mapping[str, float]) -> None:
+        self._places = _places_of(tuple(metrics))
+        self._values = array("d", metrics.values())
+
+    def __getitem__(self, key: str) -> float:
+        return self._values[self._places[key]]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
+
+
+@lru_cache(maxsize=64)
+def _places_of(keys: tuple[str, ...]) -> dict[str, int]:
+    return {key: place for place, key in enumerate(keys)}
+
+
 @dataclass(frozen=True)
 class Step:
     """What verl reported after one training step; step 0 is the validation before training."""
@@ -46,6 +81,11 @@ class Step:
     def reward(self) -> float | None:
         """Mean reward of the step's answers; None when the line has none."""
         return next((self.metrics[key] for key in REWARD_KEYS if key in self.metrics), None)
+
+    @property
+    def loss(self) -> float | None:
+        """Of a fine-tuning (verl 0.9.1, trainer/sft_trainer.py); None for any other step."""
+        return self.metrics.get(LOSS_KEY)
 
     @property
     def step_s(self) -> float | None:
@@ -72,7 +112,7 @@ def parse_step(line: str) -> Step | None:
     if match is None:
         return None
     metrics = dict(filter(None, map(_metric, match[2].split(" - "))))
-    return Step(int(match[1]), metrics) if metrics else None
+    return Step(int(match[1]), Metrics(metrics)) if metrics else None
 
 
 def parse_total_steps(line: str) -> int | None:
@@ -80,6 +120,11 @@ def parse_total_steps(line: str) -> int | None:
     text = plain(line)
     match = _TOTAL.search(text) or _BAR.search(text)
     return int(match[1]) if match is not None and int(match[1]) > 0 else None
+
+
+def known_keys(steps: Iterable[Step]) -> dict[str, None]:
+    """The keys of all steps, in the order in which they came."""
+    return dict.fromkeys(key for keys in dict.fromkeys(tuple(step.metrics) for step in steps) for key in keys)
 
 
 def not_finite(steps: Iterable[Step]) -> dict[str, int]:

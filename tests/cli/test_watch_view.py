@@ -100,11 +100,28 @@ class TestCurves:
         assert "actor/entropie (unknown; actor/entropy?)" in text
         assert "x (unknown)" in text
 
+    def test_a_fine_tuning_has_its_losses(self):
+        steps = [Step(number, {"train/loss": 3.0 / number, "val/loss": 4.0 / number}) for number in range(1, 9)]
+        text = "\n".join(drawn(replace(LOOK, steps=steps), 119, 60))
+        assert "train/loss 0.375" in text
+        assert "val/loss 0.5" in text
+        assert "reward" not in text.split("train/loss")[1]
+
     def test_there_are_none_before_the_first_step(self):
         assert "unknown" not in "\n".join(drawn(replace(LOOK, steps=()), 119, 60, "actor/entropy"))
 
 
 class TestNodes:
+    def test_how_busy_they_were(self):
+        hour = [Usage(5.0 * number, cpu_percent=100.0 * number / 719) for number in range(720)]
+        idle = [usage((0.0,) * 8, 0.1), replace(usage((0.0,) * 8, 0.1), sampled_at=200.0)]
+        look = replace(LOOK, usage={0: hour, 1: idle}, nodes=[replace(each, usage=None) for each in LOOK.nodes])
+        text = "\n".join(drawn(look, 150, 40))
+        assert "busy, last hour" in text
+        assert "▁▁▂▃▃▄▅▆▆▇██" in text
+        assert "▁          ▁" in text
+        assert "busy, last hour" not in "\n".join(drawn(look, 100, 40))
+
     def test_those_in_trouble_come_first(self):
         fine = [NodeReport(rank, f"10.0.0.{rank}", phase=Phase.READY) for rank in range(64)]
         failed = replace(fine[40], phase=Phase.FAILED, failure=Failure(FailureKind.RAY, 40, "raylet died"))

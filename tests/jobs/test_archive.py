@@ -130,6 +130,28 @@ def test_the_state_of_a_job_and_its_log_are_found_by_its_id(tmp_path: Path) -> N
     assert found.state("other") is None is found.driver_log("other")
 
 
+def test_a_job_that_was_submitted_again(tmp_path: Path) -> None:
+    """Of the same name, so that its log is another file."""
+    keep(tmp_path, "logs/job-driver-a.log", b"first\n", at=1000)
+    keep(tmp_path, "logs/job-driver-b.log", b"other\n", at=1010)
+    keep(tmp_path, "logs/job-driver-a.log~2", b"second\n", at=1020)
+    found = archive(tmp_path)
+    assert found.jobs == ("b", "a")
+    log = found.driver_log("a")
+    assert log is not None
+    assert list(found.lines(log)) == ["second"]
+
+
+def test_the_runs_of_a_cluster(tmp_path: Path) -> None:
+    for run, name in (("r1", "lab"), ("r2", "other"), ("r3", "lab")):
+        keep(tmp_path, "agent/node.json", json.dumps({"cluster": name}).encode(), run=run)
+        keep(tmp_path, f"logs/job-driver-{run}.log", b"x", run=run)
+    keep(tmp_path, "agent/node.json", b"[", run="r4")
+    found = archive(tmp_path)
+    assert found.runs_of("lab") == {"r1", "r3"}
+    assert set(found.jobs_of(found.runs_of("lab"))) == {"r1", "r3"}
+
+
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"saved_at": "x", "job": {}}', b"[" * 5000])
 def test_a_state_that_cannot_be_read_is_none(tmp_path: Path, content: bytes) -> None:
     keep(tmp_path, state_file("job"), content)

@@ -46,6 +46,23 @@ def test_nodes_share_a_volume_and_each_knows_its_own_best(cluster: FakeCluster, 
     assert texts(ask(cluster, old, new)) == {(0, RAYLET): ["one"], (1, RAYLET): ["one", "two"]}
 
 
+def test_who_shares_the_volume_of_rank_0_lists_only_its_own(cluster: FakeCluster, tmp_path: Path) -> None:
+    for rank in (0, 1, 2):
+        keep(tmp_path / "shared", RAYLET, b"x\n", rank=rank)
+    keep(tmp_path / "own", RAYLET, b"own\n", rank=1)
+    keep(tmp_path / "own", "logs/earlier.out", b"as rank 0\n", rank=0)
+    found = ask(cluster, tmp_path / "shared", tmp_path / "shared")
+    assert cluster.archives_asked == [(0, False), (1, True)]
+    assert sorted(texts(found)) == [(0, RAYLET), (1, RAYLET), (2, RAYLET)]
+
+    cluster.archives_asked.clear()
+    (tmp_path / "first").mkdir()
+    keep(tmp_path / "first", RAYLET, b"x\n", rank=0)
+    found = ask(cluster, tmp_path / "first", tmp_path / "own")
+    assert cluster.archives_asked == [(0, False), (1, False)]
+    assert sorted(texts(found)) == [(0, "logs/earlier.out"), (0, RAYLET), (1, RAYLET)]
+
+
 def test_another_run_of_the_volume(cluster: FakeCluster, tmp_path: Path) -> None:
     keep(tmp_path, RAYLET, b"earlier\n", run="run-0")
     assert texts(ask(cluster, tmp_path, tmp_path, run="run-0")) == {(0, RAYLET): ["earlier"]}

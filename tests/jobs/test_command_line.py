@@ -210,6 +210,7 @@ class TestJobs:
         assert [event["event"] for event in events] == ["line"] + ["line", "step", "progress"] * 3 + ["ended"]
         assert events[3] == {
             "event": "progress", "step": 1, "total_steps": None, "reward": 0.1, "step_s": 2.0, "eta_s": None,
+            "loss": None,
         }  # fmt: skip
         assert events[-1]["status"] == "SUCCEEDED"
 

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudrl.jobs.events import EventReader, Line, Progress
+from cloudrl.jobs.format import describe
 from cloudrl.verl.metrics import Step
 
 
@@ -58,6 +59,15 @@ def test_a_run_that_goes_beyond_its_total():
 def test_a_validation_is_no_progress():
     events = list(EventReader().read(["step:0 - val-core/x/mean@1:0.5"]))
     assert [type(event) for event in events] == [Line, Step]
+
+
+def test_a_fine_tuning_has_a_loss_in_place_of_a_reward():
+    # verl 0.9.1, trainer/sft_trainer.py
+    lines = ["Total training steps: 9", "step:1 - train/loss:2.5 - train/grad_norm:1.0 - train/lr:1e-05"]
+    events = list(EventReader().read([*lines, "step:1 - val/loss:2.0"]))
+    assert [type(event) for event in events] == [Line, Line, Step, Progress, Line, Step]
+    assert events[3] == Progress(1, 9, None, None, None, loss=2.5)
+    assert describe(events[3]) == "step 1/9  loss 2.500"
 
 
 def test_numbers_that_are_none():

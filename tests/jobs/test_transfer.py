@@ -23,8 +23,9 @@ from cloudrl.jobs import Submission, SubmitOptions, send
 from cloudrl.jobs.submission import Upload
 from cloudrl.jobs.submit import send_files, wait_replicated
 from cloudrl.node.uploads import SPARE_BYTES, Store
-from cloudrl.protocol import client
-from cloudrl.protocol.client import AgentClient, Request, Response
+from cloudrl.protocol import exchange
+from cloudrl.protocol.client import AgentClient
+from cloudrl.protocol.exchange import Request, Response
 from cloudrl.protocol.report import ClusterStatus, Replica
 from cloudrl.protocol.wire import from_json
 from cloudrl.spec import Job
@@ -73,7 +74,7 @@ class Broken:
         self.calls.append(f"{request.method} {request.url.rsplit('/', 1)[-1]}")
         if request.method == "PUT" and "/content/" in request.url:
             request = replace(request, body=self._cut(cast("Iterable[bytes]", request.body)))
-        return client.send(request)
+        return exchange.send(request)
 
     def _cut(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
         left = self.breaks.pop(0) if self.breaks else None
@@ -86,7 +87,7 @@ class Broken:
             yield piece
 
 
-def api(head: Served, send: client.Send = client.send, token: str = TOKEN) -> AgentClient:
+def api(head: Served, send: exchange.Send = exchange.send, token: str = TOKEN) -> AgentClient:
     return AgentClient(f"http://127.0.0.1:{head.port}", token, send=send)
 
 

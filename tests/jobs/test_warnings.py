@@ -2,11 +2,13 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
 from cloudrl.jobs.warnings import Evidence, find_warnings
 from cloudrl.protocol.report import GpuUsage, Usage
+from cloudrl.protocol.stops import Stop
 from cloudrl.verl.metrics import Step
 
 GB = 10**9
@@ -34,6 +36,26 @@ def score(mean: float, low: float = 0.0, high: float = 1.0) -> dict[str, float]:
 
 
 LEARNS = score(0.4)
+
+
+class TestDebugger:
+    STOP = Stop("1", 0, 7, 5678, actor="WorkerDict", rank=1, method="update_actor", since=1000.0)
+
+    def test_a_task_waits_for_minutes(self):
+        later = replace(self.STOP, id="2", since=1100.0)
+        [warning] = find_warnings(Evidence(stops=[later, self.STOP], now=1400.0))
+
+        assert warning.kind == "debugger"
+        assert warning.seen == (
+            "WorkerDict rank 1 has waited for a debugger in update_actor for 6 min 40 s, and 1 more wait; "
+            "the cluster costs as much as at work"
+        )
+
+    @pytest.mark.parametrize(
+        ("stop", "now"), [(STOP, 1119.0), (replace(STOP, attached=True), 9000.0)], ids=["just now", "somebody is there"]
+    )
+    def test_it_is_no_warning(self, stop: Stop, now: float):
+        assert kinds(stops=[stop], now=now) == []
 
 
 class TestNotFinite:

@@ -21,8 +21,10 @@ from cloudrl.node.process import Child
 from cloudrl.node.replication import ReplicationHub
 from cloudrl.node.server import AgentServer
 from cloudrl.node.shard_worker_client import ShardWorkerClient
+from cloudrl.node.stops import Stops
 from cloudrl.node.tokens import Tokens
 from cloudrl.node.uploads import Store
+from cloudrl.node.usage_history import UsageHistory
 from cloudrl.protocol.options import AgentOptions
 from cloudrl.protocol.report import ClusterInfo, ClusterStatus, NodeReport
 
@@ -78,13 +80,17 @@ class Served:
             checkpoint_store=self.checkpoint_store,
             replication=self.replication,
             transfer=self._transfer,
+            stops=Stops(folder / "run", rank),
+        )
+        self.history = (
+            UsageHistory(self.state.reports, folder / "usage.jsonl", lambda: (None, None)) if rank == 0 else None
         )
         times = {"unauthenticated_s": unauthenticated_s, "rank_timeout_s": rank_timeout_s}
         self.archiver = Archiver(
             self.checkpoints, "run", {"rank": rank}, own_logs=folder / "run", ray_logs=lambda: self.ray_logs,
             secrets=lambda: [token], dashboard=None, say=lambda _: None,
         )  # fmt: skip
-        self.server = AgentServer(["127.0.0.1"], 0, self.agent, self.archiver, **times)
+        self.server = AgentServer(["127.0.0.1"], 0, self.agent, self.archiver, history=self.history, **times)
         self.port = self.server.port
         self.state.update(agent_port=self.port)
 

@@ -50,7 +50,8 @@ def a_service_that_cannot_start_is_final_at_its_second_time(nodes: Maker) -> Non
     for code in (1, 0):
         cluster.start_one(0)
         cluster.start_one(1, f"--service={port}:{command}")
-        reason = f"rank 1, service: `{command}`, the service on port {port}, ended with status 3"
+        said = "it said last: no index at /the/path"
+        reason = f"rank 1, service: `{command}`, the service on port {port}, ended with status 3; {said}"
         assert cluster.failed(code) == reason
     for node in cluster.started.values():
         assert "the last lines of its log:\nno index at /the/path\n" in node.text()

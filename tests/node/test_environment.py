@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -43,6 +44,19 @@ def test_rays_metrics_are_served_only_where_somebody_asks_for_them() -> None:
     env = _env(RAY_enable_metrics_collection="1", DASHBOARD_METRIC_PORT="44227")
     assert env["RAY_enable_metrics_collection"] == "1"
     assert (env["DASHBOARD_METRIC_PORT"], env["AUTOSCALER_METRIC_PORT"]) == ("44227", "-1")
+
+
+def test_rays_own_debuggers_are_off_unless_somebody_asks_for_them() -> None:
+    assert _env()["RAY_DEBUG"] == "0"
+    assert _env(RAY_DEBUG="1")["RAY_DEBUG"] == "1"
+
+
+@pytest.mark.io
+def test_breakpoints_are_passed_over_before_ray_is_connected() -> None:
+    assert _env(PYTHONBREAKPOINT="mine.stop")["PYTHONBREAKPOINT"] == "mine.stop"
+    command = [sys.executable, "-c", "breakpoint(); print('went on')"]
+    said = subprocess.run(command, env=_env(), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+    assert (said.returncode, said.stdout) == (0, "went on\n"), said.stderr
 
 
 def test_python3_is_this_python() -> None:

@@ -40,9 +40,9 @@ class Watched:
     """A cluster with a GPU watch, looked at every five seconds."""
 
     def __init__(self) -> None:
-        self.ray, self.clock = FakeDashboard(), Clock()
+        self.ray, self.clock, self.told = FakeDashboard(), Clock(), list[tuple[str, ...]]()
         self.clock.now = 1000.0
-        self.watch = GpuWatch(self.ray, now=self.clock)
+        self.watch = GpuWatch(self.ray, self.told.append, now=self.clock)
 
     def see(self, *nodes: dict[str, Any], for_s: float = 5.0) -> None:
         self.ray.nodes = list(nodes)
@@ -138,3 +138,17 @@ def test_while_ray_is_silent_its_last_word_stays(watched: Watched) -> None:
     watched.see(node("10.0.0.1", 90))
     watched.see(for_s=60)
     assert (watched.usage().sampled_at, watched.usage().gpus[0].utilization_percent) == (1000.0, 90.0)
+
+
+def test_whose_gpus_ray_knows(watched: Watched) -> None:
+    watched.see(node("10.0.0.1", 90), node("10.0.0.2", 80), for_s=20)
+    watched.see(for_s=30)
+    assert watched.told == [("10.0.0.1", "10.0.0.2")], "once, and a moment of silence is nothing"
+    watched.see(for_s=30)
+    assert watched.told[1:] == [()]
+
+
+def test_what_a_nodes_own_tool_says_comes_first(watched: Watched) -> None:
+    watched.see(node("10.0.0.1", 50))
+    own = Usage(1002.0, gpus=(GpuUsage(0, "", 70.0),))
+    assert watched.watch.added_to(NodeReport(0, "10.0.0.1", usage=own)).usage == own

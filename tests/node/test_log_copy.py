@@ -139,6 +139,18 @@ def test_what_is_no_log_or_has_variables_in_clear_is_left_out(logs: Logs, tmp_pa
     assert list(logs.pieces()) == ["logs/events/event_GCS.log.0.gz"]
 
 
+def test_how_busy_nodes_were_is_kept_beside_the_agents_logs(tmp_path: Path) -> None:
+    folders = {"agent": tmp_path / "run", "logs": tmp_path / "session"}
+    for folder in folders.values():
+        folder.mkdir()
+        (folder / "usage.jsonl").write_text('{"at":1}\n')
+        (folder / "other.jsonl").write_text("{}\n")
+    LogCopy(tmp_path / "kept", folders).copy(lambda: MASKER)
+    assert [str(each.relative_to(tmp_path / "kept")) for each in (tmp_path / "kept").rglob("*.gz")] == [
+        "agent/usage.jsonl.0.gz"
+    ]
+
+
 def test_only_the_owner_reads_what_is_kept(logs: Logs) -> None:
     logs.add("raylet.out", b"one\n")
     logs.keep()

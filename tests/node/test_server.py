@@ -16,7 +16,7 @@ from server_harness import SESSION_LOGS, TOKEN, Served
 from cloudrl.node.server import AgentServer
 from cloudrl.protocol import routes, wire
 from cloudrl.protocol.failures import Failure, FailureKind
-from cloudrl.protocol.report import HeartbeatReply, NodeReport
+from cloudrl.protocol.report import HeartbeatReply, NodeReport, Usage
 
 pytestmark = pytest.mark.io
 
@@ -32,6 +32,7 @@ def refusing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 _EXAMPLES = {
     "rank": 0, "job": "job1", "address": "0" * 32, "name": "x", "file": "x", "path": "file", "root": "checkpoints",
+    "port": 4711,
 }  # fmt: skip
 ROUTES = [(each.method, each.url(**_EXAMPLES)) for each in routes.ROUTES]
 UNAUTHORIZED = {"error": "wrong or missing token", "code": "unauthorized"}
@@ -274,6 +275,19 @@ def test_nothing_but_the_archive_is_shown(head: Served, path: str) -> None:
     (head.archiver.root / "run").mkdir(parents=True)
     (head.archiver.root / "run" / "link.gz").symlink_to(head.checkpoints / "secret")
     assert head.get(f"/v1/nodes/0/archive/{path}").status == 403
+
+
+# -- how busy nodes were ----------------------------------------------------------------------------------------
+
+
+def test_rank_0_remembers_how_busy_all_nodes_were(head: Served, worker: Served) -> None:
+    head.state.update(usage=Usage(5.0, 50.0))
+    head.state.record_heartbeat(NodeReport(1, "127.0.0.1", usage=Usage(6.0, 60.0)))
+    head.history.look()
+    nodes = head.get("/v1/usage").json()["nodes"]
+    assert {rank: [row[:2] for row in rows] for rank, rows in nodes.items()} == {"0": [[5.0, 50.0]], "1": [[6.0, 60.0]]}
+    assert head.get("/v1/usage?span=day").json()["nodes"].keys() == {"0", "1"}
+    assert worker.get("/v1/usage").json()["code"] == "unsupported"
 
 
 # -- passing on -------------------------------------------------------------------------------------------------

@@ -192,7 +192,7 @@ def test_one_that_says_for_long_that_it_is_not_ready_counts_as_ended(make: Calla
 def test_one_that_was_never_ready_is_not_started_again(make: Callable[..., Bench]) -> None:
     bench = make("echo no index; exit 3")
     bench.services.start(bench.child)
-    assert bench.failure().failure.reason.endswith("ended with status 3")
+    assert bench.failure().failure.reason.endswith("ended with status 3; it said last: no index")
     assert len(bench.children) == 1
 
 

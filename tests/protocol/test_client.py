@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterator
 from server_harness import SESSION_LOGS, TOKEN, Served
 
 from cloudrl.errors import ConnectionFailed, InputError, Unauthorized
-from cloudrl.protocol.client import AgentClient, Request, Response
+from cloudrl.protocol.client import AgentClient
+from cloudrl.protocol.exchange import Request, Response
 from cloudrl.protocol.failures import ApiError, ErrorCode
 from cloudrl.protocol.phases import Phase
 from cloudrl.testing import respond

@@ -145,10 +145,31 @@ def test_a_definition_needs_no_change_between_providers(
     on: str, job: tuple[str, ...], more: tuple[str, ...], request: pytest.FixtureRequest
 ) -> None:
     types: Typist = request.getfixturevalue(f"on_{on}")
-    said = types("cloudrl", "run", *job, "-f", "same.yml", "--on", on, *more, "--down", "-y")
+    end = ("--watch",) if on == "dstack" else ("--down",)
+    said = types("cloudrl", "run", *job, "-f", "same.yml", "--on", on, *more, *end, "-y")
     assert "READY: same with 2 nodes" in said
     assert ("merging step 1" in said) is (job == TRAIN)
+    if on == "dstack":
+        look_at(types)
+        types("cloudrl", "down", "same", "-y")
     assert '"phase": "down"' in types("cloudrl", "status", "same", "--json")
+
+
+def look_at(types: Typist) -> None:
+    """`watch` and `report` of the training of one step, through the tunnel."""
+    said = types("cloudrl", "watch", "--cluster", "same", "--json").splitlines()
+    events = [json.loads(line) for line in said if line.startswith("{")]
+    assert {"step", "progress", "look", "ended"} <= {each["event"] for each in events}
+    nodes = [each for each in events if each["event"] == "look"][-1]["nodes"]
+    assert [(node["rank"], node["phase"]) for node in nodes] == [(0, "ready"), (1, "ready")]
+    assert all(0 <= node["usage"]["cpu_percent"] <= 100 for node in nodes)
+    said = types("cloudrl", "report", "--cluster", "same", "--json")
+    [run] = json.JSONDecoder().raw_decode(said[said.index("{") :])[0]["runs"]
+    assert (run["name"], run["status"], run["cause"]) == ("one", "SUCCEEDED", None)
+    assert run["steps"][-1]["step"] == 1
+    assert {table["title"] for table in run["tables"]} >= {"Attempts", "Nodes", "Checkpoints"}
+    assert [(node["rank"], len(node["samples"]) > 2) for node in run["usage"]] == [(0, True), (1, True)]
+    assert types("cloudrl", "report", "--cluster", "same").endswith("report.html\n")
 
 
 def run_ask(types: Typist, on: str, service: object, query: str, wanted: list[str], *, shared: bool) -> None:

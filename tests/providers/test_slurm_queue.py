@@ -3,11 +3,13 @@
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from cloudrl.errors import CapacityError, CloudrlError, ConnectionFailed, InputError, SpecError
 from cloudrl.protocol.phases import Phase
+from cloudrl.protocol.report import BudgetStatus, ClusterInfo, ClusterStatus
 from cloudrl.providers import registry
 from cloudrl.providers.slurm import access, login, queue
 from cloudrl.providers.slurm.access import JobAccess
@@ -353,6 +355,17 @@ def test_the_way_to_the_head_is_opened_once_there_is_one(commands: Commands, tmp
     (tmp_path / "runs/12/0/head.json").write_text('{"ip": "10.0.0.1", "agent": 1, "dashboard": 3}')
     assert watcher.status().reason == "no tunnel"
     assert asked[0] > float(access.HANDSHAKE_S)
+
+
+def test_what_it_costs_is_what_its_agents_were_told(commands: Commands, tmp_path: Path) -> None:
+    commands(squeue=f"echo '{RUNNING}'")
+    (tmp_path / "runs/12/0").mkdir(parents=True)
+    (tmp_path / "runs/12/0/head.json").write_text('{"ip": "10.0.0.1", "agent": 1, "dashboard": 3}')
+    said = ClusterStatus(ClusterInfo("lab", "id", "slurm", 2), Phase.READY, budget=BudgetStatus(4.5, 12.0))
+    opened: Any = SimpleNamespace(status=lambda: said, is_kept_open=False)
+    state = SlurmState("lab", "", 12, str(tmp_path / "runs"), "/no/log", "")
+    seen = JobWatcher(state, opener=lambda *_, **__: opened).status()
+    assert (seen.phase, seen.price_per_hour, seen.cost) == (Phase.READY, 12.0, 4.5)
 
 
 def test_the_controller_is_asked_every_five_seconds_and_not_with_each_look(commands: Commands) -> None:

@@ -36,6 +36,22 @@ folder.mkdir()
 print("STAYS", flush=True)
 time.sleep(60)
 """
+HELD = """
+import pathlib, time
+from cloudrl.verl_cpu import reward
+
+HERE = pathlib.Path("/checkpoints")
+
+def compute_score(**answer):
+    while is_held(): time.sleep(0.1)
+    return reward.compute_score(**answer)
+
+def is_held():
+    tracker = HERE / "run/latest_checkpointed_iteration.txt"
+    saved = int(tracker.read_text() or 0) if tracker.exists() else 0
+    return any(int(each.name[5:]) <= saved for each in HERE.glob("hold-*"))
+"""
+"""The recipe's reward function; where there is a file `hold-2`, the training goes no further once step 2 is saved."""
 START_S = 150.0
 TRAINING_S = 300.0
 
@@ -54,9 +70,9 @@ def up(nodes: int, **changes: Any) -> str:
 
 
 def training(nodes: int, steps: int, **changes: Any) -> str:
-    """Saves at each step. With verl's own buffer, which looks every 2 s, no machine takes less for one."""
-    buffer = {f"trainer.v1.sampler.custom_sampler.{key}": None for key in ("path", "name")}
-    overrides = {"trainer.total_training_steps": steps, "trainer.save_freq": 1, **buffer}
+    """Saves at each step, and can be held after one."""
+    reward = {"reward.custom_reward_function.path": "/checkpoints/held.py"}
+    overrides = {"trainer.total_training_steps": steps, "trainer.save_freq": 1, **reward}
     return slurm_script("grpo-tiny", overrides, cluster=fields(nodes, **changes), name="run")
 
 
@@ -88,17 +104,23 @@ def first_step(output: str, start: int) -> int:
 
 
 def test_a_training_in_docker_outlives_a_lost_node_and_its_time_limit(slurm):
-    steps = 24  # Slurm looks at time limits every 30 s, and has to find the job before it has trained them all
+    steps = 6  # two a start
+    checkpoints = slurm.shared / "checkpoints"
+    slurm.login.run("mkdir", "/shared/checkpoints", user="alice")
+    (checkpoints / "held.py").write_text(HELD)
+    (checkpoints / "hold-2").touch()
     job = slurm.jobs.sbatch(training(2, steps, container="docker", image=IMAGE), "--time=30", cwd="/shared")
     wait_for_step(slurm, job, 2)
     slurm.nodes[1].power_off()
     slurm.jobs.wait(job, "PENDING")
+    (checkpoints / "hold-2").rename(checkpoints / "hold-4")
     slurm.jobs.release_now(job)
 
     wait_for_step(slurm, job, 4)
-    slurm.jobs.limit_soon(job)  # USR1 is due two minutes before that
+    slurm.jobs.limit_soon(job)  # USR1 is due two minutes before that; Slurm looks every 30 s
     slurm.jobs.wait(job, "PENDING", timeout_s=180)
     assert "the time limit is near: queued again" in slurm.jobs.output(job)
+    (checkpoints / "hold-4").unlink()
     slurm.login.run("scontrol", "update", f"JobId={job}", "TimeLimit=30")
     slurm.jobs.release_now(job)
 
@@ -109,15 +131,16 @@ def test_a_training_in_docker_outlives_a_lost_node_and_its_time_limit(slurm):
     assert seen == ("COMPLETED", 0, 2, ("node0", "node2")), f"{seen}: {last}"
     assert 2 < first_step(output, 1) < first_step(output, 2)
     assert output.rstrip().endswith("ended with status 0")
-    assert (slurm.shared / f"checkpoints/run/global_step_{steps}").is_dir()
+    assert (checkpoints / f"run/global_step_{steps}").is_dir()
     assert (run_dir(slurm, job, 2) / "status").read_text() == "0\n"
     for rank in (0, 1):
         assert (run_dir(slurm, job, 2) / f"nodes/{rank}/agent.log").is_file()
 
     slurm.restore()
-    for node in slurm.nodes:  # its next job removes what had no time to end: without power, or 5 s after Slurm's signal
-        script = to_slurm(Cluster.load(fields(1, container="docker", image=IMAGE)), agent=SHOW_ENVIRONMENT)
-        slurm.jobs.wait(slurm.jobs.sbatch(script, f"--nodelist={node.name}", cwd="/shared"))
+    # its next job removes what had no time to end: without power, or 5 s after Slurm's signal
+    script = to_slurm(Cluster.load(fields(1, container="docker", image=IMAGE)), agent=SHOW_ENVIRONMENT)
+    for next_job in [slurm.jobs.sbatch(script, f"--nodelist={node.name}", cwd="/shared") for node in slurm.nodes]:
+        slurm.jobs.wait(next_job)
     assert not slurm.remains()
 
 

@@ -63,6 +63,11 @@ def test_it_draws_offline_and_says_nothing(chromium: Browser, tmp_path: Path) ->
     assert [chromium.evaluate(inked(card)) for card in ("Reward", "Validation", "KL", "Entropy")] == [True] * 4
     chromium.evaluate("document.querySelector('.tall').scrollIntoView()")
     chromium.wait(inked("Seconds a step, first"))
+    cards = "[...document.querySelectorAll('figure')]"
+    for card in ("GPU busy", "Disk of the checkpoints"):
+        found = f"{cards}.find((each) => each.textContent.startsWith('{card}'))"
+        chromium.evaluate(f"{found}.scrollIntoView()")
+        chromium.wait(inked(card))
     text = chromium.evaluate("document.body.innerText")
     for said in ("60 of 60", "What differs between the runs", "1e-6", "2e-6", "10.0.0.2", "What is 3 + 4?"):
         assert said in text

@@ -16,7 +16,10 @@ from small_step import write_step
 
 from cloudrl.errors import CloudrlError, InputError
 from cloudrl.jobs import find_job
+from cloudrl.node.attempts import Attempts
 from cloudrl.protocol.ray_state import RayState
+from cloudrl.protocol.report import GpuUsage, Usage
+from cloudrl.protocol.usage_rows import FILE, to_row
 from cloudrl.protocol.wire import to_json
 from cloudrl.report import RunReport
 from cloudrl.saves.archive import driver_log, state_file
@@ -43,6 +46,11 @@ def log(
     }
     lines = [f"step:{step} - critic/score/mean:{reward} - timing_s/step:2.0 - val-core/a:0.5" for step in steps]
     return "\n".join([f"Total training steps: {total}", repr(config), *lines, ""]).encode()
+
+
+def busy(at: float) -> Usage:
+    """A node with a GPU."""
+    return Usage(at, 20.0, gpus=(GpuUsage(0, "", 70.0, 40, 80),))
 
 
 def keep_job(folder: Path, job: str, content: bytes, at: int, state: RayState | None = None, *, run: str = "r") -> None:
@@ -100,6 +108,20 @@ class TestAClusterThatAnswers:
         assert [(step.step, step.reward) for step in run.steps] == [(1, 0.1), (2, 0.2), (3, 0.2)]
         expected = [("run-0", "FAILED" if with_state else "UNKNOWN"), ("run-2", "RUNNING")]
         assert [row[:2] for row in table(run, "Attempts")] == expected
+
+    def test_how_busy_the_nodes_were_while_it_was_trained(self, cluster: FakeCluster) -> None:
+        cluster.add("run-2", log(1), metadata=self.RUN)
+        started = cluster.connection().ray().get_job("run-2").start_time
+        times = [started + 60 * minute for minute in (-5, 0, 1, 2)]
+        cluster.usage = {
+            "day": {"0": [to_row(Usage(at, 10.0)) for at in times]},
+            "hour": {"0": [to_row(Usage(times[-1] + more, 20.0)) for more in (-5, 0, 5)], "1": []},
+        }
+        [node] = self.look(cluster).usage
+        assert [each.cpu_percent for each in node.samples] == [10.0, 10.0, 10.0, 20.0]
+        cluster.status["nodes"] = []
+        cluster.usage = {"day": {"0": [[]]}}
+        assert self.look(cluster).usage == ()
 
     def test_secrets_are_masked(self, cluster: FakeCluster) -> None:
         cluster.add("run-1", log(1, lr="sk-abcdefgh"), runtime_env={"env_vars": {"MY_API_KEY": "sk-abcdefgh"}})
@@ -175,7 +197,46 @@ class TestAClusterThatIsGone:
         assert table(run, "Nodes") == [("0", "10.0.0.1", "ALIVE", "")]
         assert [row[0] for row in table(run, "Checkpoints")] == ["2"]
         assert [sample.prompt for sample in run.samples] == ["prompt 3"]
-        assert "its cost and the use of its nodes are not kept" in run.notes[0]
+        missing = (
+            "read from what the cluster has kept; not kept: its cost, as its agents knew no price, the use of its nodes"
+        )
+        assert run.notes[0] == missing
+
+    def test_its_cost_and_the_use_of_its_nodes(self, tmp_path: Path) -> None:
+        times = {"start_time": 1_000_000, "end_time": 2_000_000}
+        keep_job(tmp_path, "run-1", log(1), 3000, self.state("run-1", "SUCCEEDED", **times))
+        lines = [
+            {
+                "at": at,
+                "cost": at / 1000,
+                "per_hour": 3.6,
+                "nodes": {"0": to_row(Usage(at, 10.0)), "1": to_row(busy(at))},
+            }
+            for at in (500.0, 990.0, 1500.0, 2050.0, 2500.0)
+        ]
+        text = "\n".join([*map(json.dumps, lines), "not whole", "[]", '{"nodes": {"x": [1]}}', ""])
+        keep_piece(tmp_path, f"agent/{FILE}", text.encode(), run="r")
+        [run] = report(["run-1"], folder=tmp_path).runs
+        assert table(run, "Cost") == [("r", "$3.60", "$2.50")]
+        assert [(node.rank, [each.sampled_at for each in node.samples]) for node in run.usage] == [
+            (0, [990.0, 1500.0, 2050.0]), (1, [990.0, 1500.0, 2050.0]),
+        ]  # fmt: skip
+        assert run.usage[1].samples[0].gpus[0].utilization_percent == 70.0
+        assert run.notes[-1] == "read from what the cluster has kept"
+
+    def test_its_cost_if_only_the_record_of_attempts_is_left(self, tmp_path: Path) -> None:
+        keep_job(tmp_path, "run-1", log(1), 1, self.state("run-1", "FAILED"))
+        Attempts(tmp_path, "r", rank=1).write_cost(12.5)
+        [run] = report(["run-1"], folder=tmp_path).runs
+        assert table(run, "Cost") == [("r", "-", "$12.50")]
+
+    def test_its_cost_as_its_provider_says(self, lab: FakeLocal, tmp_path: Path) -> None:
+        keep_job(tmp_path, "run-1", log(1), 1, self.state("run-1", "FAILED"))
+        lab.cluster.status["budget"] = {"cost": 4.0, "price_per_hour": 2.0}
+        [run] = report(["run-1"], "lab", folder=tmp_path).runs
+        assert table(run, "Cost") == [("lab", "local", "$2.00", "$4.00", "-")]
+        [unknown] = report(["run-1"], "no-such", folder=tmp_path).runs
+        assert any(note.startswith("cost cannot be had now: ") for note in unknown.notes)
 
     @pytest.mark.parametrize("with_state", [True, False])
     def test_its_cause(self, tmp_path: Path, *, with_state: bool) -> None:

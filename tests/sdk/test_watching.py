@@ -6,8 +6,11 @@ from fake_clock import Clock
 from cloudrl.errors import Interrupted, JobFailed
 from cloudrl.jobs import Ended, Line, Progress, Step, find_job
 from cloudrl.jobs.look import Look
-from cloudrl.protocol.client import Response
+from cloudrl.protocol.exchange import Response
 from cloudrl.protocol.failures import ApiError, ErrorCode
+from cloudrl.protocol.report import Usage
+from cloudrl.protocol.usage_rows import to_row
+from cloudrl.protocol.wire import to_json
 from cloudrl.sdk.callbacks import Notice, Update
 from cloudrl.sdk.watching import watch
 from cloudrl.testing import Call, FakeCluster
@@ -64,6 +67,20 @@ def test_events_with_looks_between_them(watched: Watched):
     assert [node.rank for node in first.nodes] == [0, 1]
     assert watched.told[-2] is final, "nothing is shown after the end"
     assert (final.status, [step.reward for step in final.steps]) == ("SUCCEEDED", [0.1, 0.2])
+
+
+def test_what_the_nodes_remember_of_the_hour_before(watched: Watched):
+    now = Usage(990.0, 30.0)
+    watched.cluster.status["nodes"][0]["usage"] = to_json(now)
+    watched.cluster.usage = {"hour": {"0": [to_row(Usage(at, 10.0)) for at in (100.0, 980.0, 990.0)], "7": []}}
+    watched.ended(STEP.format(1, 0.1))
+
+    watched.watch()
+
+    assert [each.sampled_at for each in watched.looks[0].usage[0]] == [100.0, 980.0, 990.0]
+    assert watched.looks[0].usage[0][-1] == now
+    assert watched.looks[0].usage[1] == ()
+    assert watched.cluster.requests.count(("GET", "/v1/usage")) == 1
 
 
 def test_a_long_log_is_not_shown_line_by_line(watched: Watched):

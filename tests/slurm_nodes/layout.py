@@ -30,6 +30,11 @@ MaxSessions 100
 Subsystem sftp internal-sftp
 """
 _START_SSHD = [["mkdir", "-p", "/run/sshd"], ["/usr/sbin/sshd", "-f", "/etc/lab/sshd_config"]]
+# Where another machine's address has no answer any more, a connection fails within two seconds, not ten. Slurm goes on
+# trying for those ten, and has to try twice (22.05, src/common/slurm_protocol_api.c: slurm_send_addr_recv_msgs).
+_TIMES = {"delay_first_probe_time": 1, "retrans_time_ms": 250, "base_reachable_time_ms": 1000}
+_WRITE = "; ".join(f"echo {value} >{name}" for name, value in _TIMES.items())
+_NOTICE_LOST_NODES = ["sh", "-ec", f"cd /proc/sys/net/ipv4/neigh/eth0; {_WRITE}"]
 _START_MUNGED = [
     "munged", "--num-threads=2", "--key-file=/etc/lab/munge.key", "--pid-file=/run/munged.pid",
     "--seed-file=/run/munged.seed", "--log-file=/var/log/munged.log",
@@ -102,10 +107,10 @@ class Site:
         """The node with the controller, munge and an sshd."""
         folder = ["install", "--directory", "--mode=755", str(Path(slurm_conf.JOB_LOG).parent)]
         files = {"/etc/lab/munge.key": File(secrets.token_hex(64), 0o400), **self._ssh_files()}
-        commands = [folder, _START_MUNGED, ["slurmctld"], *_START_SSHD]
+        commands = [folder, _NOTICE_LOST_NODES, _START_MUNGED, ["slurmctld"], *_START_SSHD]
         if self.accounting:
             files |= accounting.files()
-            commands.insert(2, [accounting.START])
+            commands.insert(3, [accounting.START])
         return self._member("login", slurm_conf.CONTROLLER_PORT, files, commands=commands)
 
     def compute(self, name: str) -> NodeConfig:

@@ -6,7 +6,7 @@ import pytest
 
 from cloudrl.errors import ConnectionFailed
 from cloudrl.protocol.backoff import Backoff
-from cloudrl.protocol.client import Request, Response
+from cloudrl.protocol.exchange import Request, Response
 from cloudrl.testing import FakeCluster
 from cloudrl.transport import head_access
 from cloudrl.transport.head_access import HeadAccess

@@ -17,7 +17,7 @@ def test_a_cluster_with_agents(cluster: FakeCluster) -> None:
         data={"addition": {"train": "/vol/data/train.parquet", "test": "/vol/data/test.parquet"}},
         models={"tiny-adder": "/vol/models/tiny-adder"}, services=(), verl_version="0.9.1", rollouts=("vllm",),
         provider="local", ray_version="2.60.0", ray_session="session_x",
-        variables=frozenset({"WANDB_API_KEY"}),
+        variables=frozenset({"WANDB_API_KEY"}), debuggers={0: ("debugpy", "pdb"), 1: ("debugpy", "pdb")},
     )  # fmt: skip
     assert [path for _, path in cluster.requests] == ["/v1/status"]
     assert inspect_cluster(replace(cluster.connection(), cluster_id=None)).id == "id-1", "nobody knows it yet"

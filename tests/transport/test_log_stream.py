@@ -163,7 +163,7 @@ def test_a_very_long_line_comes_whole_as_soon_as_it_is_complete():
 INTERRUPTED = """
 import random, signal
 from types import SimpleNamespace as Some
-from cloudrl.protocol.client import Response
+from cloudrl.protocol.exchange import Response
 from cloudrl.transport.log_stream import RayLog, follow_log
 
 def open_log(*_, **__):

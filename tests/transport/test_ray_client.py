@@ -8,7 +8,7 @@ from fake_cluster import FakeCluster as ServedCluster
 from fake_http import Server
 
 from cloudrl.errors import CloudrlError, ConnectionFailed, InputError, Unauthorized
-from cloudrl.protocol.client import Request, Response
+from cloudrl.protocol.exchange import Request, Response
 from cloudrl.testing import RAY_URL, FakeCluster, as_json, respond
 from cloudrl.transport import httpx_send
 from cloudrl.transport.log_stream import RayLog, follow_log
@@ -158,6 +158,17 @@ def test_answers_are_asked_for_as_they_are():
             pass
     server.close()
     assert asked == ["identity", "br"]
+
+
+def test_a_body_can_be_read_in_pieces():
+    server = Server(0, lambda _request: respond(200, bytes(range(256)) * 4096))
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    with httpx_send.send(Request("GET", f"http://127.0.0.1:{server.server_address[1]}")) as answer:
+        stream = answer.stream
+        pieces = [stream.read(3), stream.read(100_000), stream.read1(7), stream.read(), stream.read(9), stream.read1(9)]
+    server.close()
+    assert [len(piece) for piece in pieces[:3]] == [3, 100_000, 7]
+    assert b"".join(pieces) == bytes(range(256)) * 4096
 
 
 def test_what_ray_says_of_a_bad_request():

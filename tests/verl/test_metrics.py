@@ -1,5 +1,6 @@
 import math
 import time
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -33,6 +34,18 @@ def test_a_step_as_verl_prints_it():
     )
     assert step.reward == 0.115
     assert step.step_s == 2.23
+
+
+def test_the_steps_of_a_long_run_take_little_memory():
+    keys = [f"group/metric_number_{number}" for number in range(100)]
+    tracemalloc.start()
+    steps = [parse_step(f"step:{n} - " + " - ".join(f"{key}:{n}.5" for key in keys)) for n in range(300)]
+    held = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert held / len(steps) < 2500, "bytes; a dict of its own would take 13,000"
+    assert steps[7].metrics == dict.fromkeys(keys, 7.5)
+    assert list(steps[7].metrics) == keys
+    assert "group/other" not in steps[7].metrics
 
 
 def test_the_validation_before_training_has_neither_reward_nor_time():

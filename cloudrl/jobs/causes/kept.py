@@ -10,7 +10,7 @@ from cloudrl.jobs.archive import Archive, LogFile
 from cloudrl.jobs.causes.evidence import LOST, Evidence, LogTail
 from cloudrl.jobs.causes.gather import ranks_of
 from cloudrl.protocol.ray_state import KINDS, RayState
-from cloudrl.saves.archive import driver_log, state_file
+from cloudrl.saves.archive import driver_log, first_name, state_file
 
 _LAST_LINES = 1000
 _WORKER = "logs/worker-"
@@ -22,12 +22,13 @@ def kept_evidence(archive: Archive, job: str) -> Evidence:
     Raises:
         InputError: nothing is.
     """
-    state, files = _state(archive, job), [each for each in archive.files if each.path in _files_of(job)]
+    files = [each for each in archive.files if first_name(each.path) in _files_of(job)]
     if not files:
         raise InputError(f"nothing of job {job!r} is kept in {archive.source.name}")
     newest = max(files, key=lambda each: each.modified_at)
-    session = archive.of(newest.run, session=newest.session)
-    wanted = [each for each in session if each.path == driver_log(job) or _is_wanted(each, state)]
+    session, driver = archive.of(newest.run, session=newest.session), archive.driver_log(job)
+    state = _state(archive, job)
+    wanted = [each for each in session if each == driver or _is_wanted(each, state)]
     offsets = {rank: archive.utc_offset_s(newest.session, rank) for rank in {each.rank for each in wanted}}
     logs = tuple(_tail(archive, each, offsets[each.rank]) for each in wanted)
     ranks = {**ranks_of((state or LOST).nodes, {}), **dict(_ranks(state or LOST, session))}
@@ -43,15 +44,22 @@ def _state(archive: Archive, job: str) -> RayState | None:
     return replace(state, **rows)
 
 
-def newest_kept_job(archive: Archive) -> str:
+def newest_kept_job(archive: Archive, cluster: str | None = None, run: str | None = None) -> str:
     """The submission id of the job of which something was kept last.
+
+    Args:
+        archive: which clusters may share.
+        cluster: the name of the one that is meant; None for any of them.
+        run: the id of its last start, where its nodes have not said their cluster's name.
 
     Raises:
         InputError: nothing is kept of any.
     """
-    if not archive.jobs:
-        raise InputError(f"no job's log is kept in {archive.source.name}")
-    return archive.jobs[-1]
+    jobs = archive.jobs if cluster is None else archive.jobs_of({*archive.runs_of(cluster), run or ""})
+    if not jobs:
+        whose = f" of cluster {cluster!r}" if cluster is not None else ""
+        raise InputError(f"no log of a job{whose} is kept in {archive.source.name}")
+    return jobs[-1]
 
 
 def _files_of(job: str) -> tuple[str, str]:

@@ -1,9 +1,10 @@
 """What went wrong by the logs: the driver's end, and what processes said of themselves where the state is lost."""
 
 import re
+from dataclasses import replace
 
 from cloudrl.jobs.causes.evidence import Evidence, LogTail
-from cloudrl.jobs.causes.signatures import recognise
+from cloudrl.jobs.causes.signatures import Signature, recognise
 from cloudrl.jobs.causes.suspects import END_LINES, MOST_LINES, Suspect, line_of, raised
 from cloudrl.jobs.causes.times import stamped_ms
 from cloudrl.jobs.causes.tracebacks import error_of, innermost, last_failure
@@ -65,6 +66,8 @@ def _at(evidence: Evidence, log: LogTail, at: int) -> Suspect | None:
     error, signature = error_of(line), recognise(line)
     if error is None and signature is None:
         return None
+    if error is None and (end := _end_of_frame(log, at)) is not None:
+        return _with_frame(_at(evidence, log, end), log, at, end, signature)
     block = last_failure(log.lines[max(0, at - MOST_LINES) : at + 1]) if error else log.lines[max(0, at - 5) : at + 5]
     lines = tuple(map(plain, block))
     rank, process = _place(evidence, log, log.lines[at])
@@ -77,6 +80,27 @@ def _at(evidence: Evidence, log: LogTail, at: int) -> Suspect | None:
         crashed=error is None,
         signature=signature or recognise("\n".join(lines)),
     )
+
+
+def _end_of_frame(log: LogTail, at: int) -> int | None:
+    """Where the error stands of the traceback that a line is a frame of; None for a line that is none."""
+    if not plain(log.lines[at]).lstrip().startswith('File "'):
+        return None
+    by, below = _printed_by(log.lines[at]), range(at + 1, min(len(log.lines), at + MOST_LINES))
+    return next((each for each in below if error_of(log.lines[each]) and _printed_by(log.lines[each]) == by), None)
+
+
+def _with_frame(found: Suspect | None, log: LogTail, at: int, end: int, signature: Signature | None) -> Suspect | None:
+    """An error with the frame that a signature knows; the log may have lost what stood above it."""
+    if found is None or found.signature is not None:
+        return found
+    lines = tuple(plain(line) for line in log.lines[at : end + 1] if _printed_by(line) == _printed_by(log.lines[at]))
+    return replace(found, lines=lines if len(lines) > len(found.lines) else found.lines, signature=signature)
+
+
+def _printed_by(line: str) -> str:
+    found = _PRINTED_BY.match(without_ansi(line))
+    return found["pid"] if found else ""
 
 
 def _place(evidence: Evidence, log: LogTail, line: str) -> tuple[int | None, str]:

@@ -97,7 +97,10 @@ class JobWatcher:
                 self._asked_at = float("-inf")
             return {"reason": error.message}
         url = self._access.connection.ray_url if self._access.is_kept_open else None
-        own = {"nodes_wanted": said.cluster.nodes, "dashboard_url": url, "previous_attempts": self._earlier}
+        own = {
+            "nodes_wanted": said.cluster.nodes, "dashboard_url": url, "previous_attempts": self._earlier,
+            "price_per_hour": said.budget.price_per_hour, "cost": said.budget.cost,  # as far as it was declared
+        }  # fmt: skip
         return {**agent_fields(said), **own}
 
 

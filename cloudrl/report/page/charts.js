@@ -207,6 +207,36 @@ const curves = (runs, keys, band, settings) => {
   };
 };
 
+const clock = (time, all) => {
+  const span = all.at(-1) - all[0];
+  const more = span > 86400 ? { month: "short", day: "numeric" } : span < 900 ? { second: "2-digit" } : {};
+  return new Date(1000 * time).toLocaleString("en-GB", { hour: "2-digit", minute: "2-digit", ...more });
+};
+
+// Curves of nodes by the time of day; a gap of minutes, as when a cluster was down, stays one.
+const overTime = (found, isShare) => {
+  const gap = 600, split = ({ x, y }) => {
+    const at = [], values = [];
+    x.forEach((time, place) => {
+      if (place && time - x[place - 1] > gap) { at.push(time - 1); values.push(null); }
+      at.push(time);
+      values.push(y[place]);
+    });
+    return [at, values];
+  };
+  const data = uPlot.join(found.map(split));
+  return {
+    data,
+    entries: found.map(({ label }, place) => ({ label, color: color(place), values: data[place + 1] })),
+    options: {
+      cursor: { sync: { key: "clock", scales: ["x", null] }, points: { size: 6 }, drag: { x: true, y: false } },
+      series: [{}, ...found.map(({ y }, place) => ({ stroke: color(place), width: 1.5, points: { show: y.length < 40, size: 4, fill: color(place) } }))],
+      axes: [axisStyle({ size: 28, space: 72, values: (_, ticks) => ticks.map((tick) => clock(tick, data[0])) }), yAxis(false)],
+      scales: { x: { time: true }, y: { range: (_, __, high) => [0, isShare ? 100 : (high || 1) * 1.05] } },
+    },
+  };
+};
+
 // Mean seconds of each part of a step, one above the other.
 const stackedTime = (run) => {
   const { steps, parts } = run.time, names = Object.keys(parts);

@@ -96,6 +96,17 @@ const timeCharts = () => {
   return grid.children.length ? [section("Time per step", grid, element("p", { className: "muted", text: "Other is what none of the timers of verl accounts for." }))] : [];
 };
 
+const usageCharts = () => {
+  const grid = element("div", { className: "grid" });
+  for (const run of report.runs) {
+    for (const { title, curves: found } of run.usage) {
+      const head = report.runs.length > 1 ? `${title}, ${run.name}` : title;
+      grid.append(made(head, () => (settings.hidden.has(run.place) ? null : overTime(found, title.endsWith("(%)")))));
+    }
+  }
+  return grid.children.length ? [section("Use of the nodes", grid, element("p", { className: "muted", text: "By time of day. A GPU counts as busy while any kernel runs." }))] : [];
+};
+
 const allMetrics = () => {
   const keys = [...new Set(report.runs.flatMap((run) => Object.keys(run.series)))].sort();
   const groups = Map.groupBy ? Map.groupBy(keys, (key) => key.split("/")[0])
@@ -166,7 +177,7 @@ const build = () => {
   document.title = `${title} · cloudrl report`;
   document.getElementById("page").replaceChildren(
     element("header", {}, element("h1", { text: title })),
-    ...causes(), overview(), ...notes(), controls(), keyCharts(), ...timeCharts(), allMetrics(), ...samples(),
+    ...causes(), overview(), ...notes(), controls(), keyCharts(), ...timeCharts(), ...usageCharts(), allMetrics(), ...samples(),
     ...configuration(), ...facts());
   for (const id of open) {
     const folder = document.getElementById(id);

@@ -42,6 +42,27 @@ def test_the_time_zone_of_each_node_is_kept(tmp_path: Path):
     assert {log.rank: log.utc_offset_s for log in logs} == {0: 0.0, 1: 28800.0}
 
 
+def test_a_job_that_was_submitted_again_has_its_last_log(tmp_path: Path):
+    keep_piece(tmp_path, "logs/job-driver-x.log", b"one\n", at=1000)
+    keep_piece(tmp_path, "logs/job-driver-x.log~2", b"Traceback (most recent call last):\nKeyError: 2\n", at=1010)
+    [log] = kept_evidence(Archive(FolderArchive(tmp_path)), "x").logs
+    assert log.lines[-1] == "KeyError: 2"
+    assert why("x", folder=tmp_path).cause.error == "KeyError: 2"
+
+
+def test_a_cluster_that_shares_a_folder_has_its_own_newest_job(tmp_path: Path):
+    for at, (run, name) in enumerate((("r1", "mine"), ("r2", "other"), ("r3", None))):
+        keep_piece(tmp_path, f"logs/job-driver-{run}.log", b"x\n", run=run, at=1000 + at)
+        facts = b"{}" if name is None else b'{"cluster": "%s"}' % name.encode()
+        keep_piece(tmp_path, "agent/node.json", facts, run=run, at=1000 + at)
+    archive = Archive(FolderArchive(tmp_path))
+    assert newest_kept_job(archive) == "r3"
+    assert newest_kept_job(archive, "mine", "r0") == "r1"
+    assert newest_kept_job(archive, "older", "r3") == "r3", "its nodes did not say its name yet"
+    with pytest.raises(InputError, match="no log of a job of cluster 'gone' is kept"):
+        newest_kept_job(archive, "gone")
+
+
 def test_rows_that_are_none(tmp_path: Path):
     held = load("raises")
     keep(tmp_path, replace(held, state=replace(held.state, tasks=(7, None, *held.state.tasks), actors=("x",))))
@@ -50,7 +71,7 @@ def test_rows_that_are_none(tmp_path: Path):
 
 def test_nothing_of_the_job(tmp_path: Path):
     archive = Archive(FolderArchive(tmp_path))
-    with pytest.raises(InputError, match="no job's log is kept"):
+    with pytest.raises(InputError, match="no log of a job is kept"):
         newest_kept_job(archive)
     with pytest.raises(InputError, match="nothing of job 'x' is kept"):
         kept_evidence(archive, "x")

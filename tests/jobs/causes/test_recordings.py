@@ -63,6 +63,8 @@ def test_a_reward_that_failed_by_the_log_of_the_driver_alone():
     logs = tuple(log for log in load("reward").logs if log.is_driver)
     found = find_cause(Evidence(logs=logs))
     assert (found.process, found.signature) == ("AgentLoopWorkerTQ (pid 29724)", "reward-fails")
+    assert found.error == "ZeroDivisionError: float division by zero"
+    assert any("/job/reward.py" in line for line in found.lines)
 
 
 @pytest.mark.parametrize("name", CAUSES)

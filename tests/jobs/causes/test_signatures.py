@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 import typer
-from typed_command import Run
+from typed_command import Run, Typed
 
 from cloudrl.cli.main import COMMANDS
 from cloudrl.jobs.causes.signatures import Signature, recognise, signatures
@@ -32,13 +32,26 @@ def test_a_remedy_holds_a_command_or_an_override(row: Signature):
     assert re.search(r"cloudrl \w+|--\w+|\S+=\S+|dmesg|\+KEY", row.remedy)
 
 
+@pytest.fixture(scope="module")
+def helps() -> dict[tuple[str, ...], Typed]:
+    """What commands have said of themselves: each is asked once."""
+    return {}
+
+
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_the_commands_and_options_of_a_remedy_are_there(row: Signature, run: Run):
+def test_the_commands_and_options_of_a_remedy_are_there(
+    row: Signature, run: Run, helps: dict[tuple[str, ...], Typed]
+) -> None:
+    def help_of(*words: str) -> Typed:
+        if words not in helps:
+            helps[words] = run(*words, "--help", address="")
+        return helps[words]
+
     named = re.findall(r"\bcloudrl ([a-z]+)(?: ([a-z]+)\b)?", row.remedy)
     for noun, verb in named:
         words = [noun, verb] if verb and isinstance(COMMANDS[noun], typer.Typer) else [noun]
-        assert run(*words, "--help", address="").code == 0, words
-    options = run("submit", "--help", address="").out + run("up", "--help", address="").out
+        assert help_of(*words).code == 0, words
+    options = help_of("submit").out + help_of("up").out
     assert [each for each in re.findall(r"--[a-z][a-z-]+", row.remedy) if each not in options] == []
 
 

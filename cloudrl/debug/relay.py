@@ -1,0 +1,160 @@
+"""Ports of this machine that lead to a debugger on a node, for other programs on it."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from socketserver import BaseRequestHandler, ThreadingTCPServer
+
+from cloudrl.errors import CloudrlError
+
+_CHUNK_BYTES = 65536
+_HEAD = re.compile(rb"Content-Length: [0-9]{1,9}\r\n\r\n")
+"""What a client of the Debug Adapter Protocol sends first: the only header that the protocol has.
+
+debugpy takes a request of HTTP for one of its own, as that header is among the others.
+"""
+_HEAD_BYTES, _HEAD_S = 64, 10.0
+_TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
+_MAPPED = bytes(10) + b"\xff\xff"
+"""Before the four bytes of an IPv4 address that a socket of IPv6 uses (RFC 4291, 2.5.5.2)."""
+
+
+class Relay(ThreadingTCPServer):
+    """A port on loopback; each connection to it is one to the debugger. It listens until it is closed.
+
+    A debugger has no password: other users of this machine are turned away, where the kernel says whose a connection
+    is, and so is whatever does not start as a client of the Debug Adapter Protocol does, such as a web page.
+
+    Args:
+        dial: gives a connection to the debugger.
+        is_own: whether a peer's address belongs to this user.
+        head_s: how long a client may take to say what it is.
+    """
+
+    daemon_threads, block_on_close = True, False
+
+    def __init__(
+        self,
+        dial: Callable[[], socket.socket],
+        *,
+        is_own: Callable[[tuple[str, int], int], bool] | None = None,
+        head_s: float = _HEAD_S,
+    ) -> None:
+        super().__init__(("127.0.0.1", 0), _Passage)
+        self.dial, self.head_s = dial, head_s
+        self._is_own = is_own or is_own_connection
+        threading.Thread(target=self.serve_forever, args=(0.2,), daemon=True).start()
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return int(self.server_address[1])
+
+    def verify_request(self, _request: object, client_address: tuple[str, int]) -> bool:
+        """Only this user's."""
+        return self._is_own(client_address, self.port)
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A connection that breaks is no news to anybody but its two ends."""
+
+    def close(self) -> None:
+        """Take no more connections; those that are open go on until an end closes."""
+        self.shutdown()
+        self.server_close()
+
+
+class _Passage(BaseRequestHandler):
+    server: Relay
+
+    def handle(self) -> None:
+        start = _first_bytes(self.request, self.server.head_s)
+        if not _HEAD.match(start):
+            return
+        try:
+            other = self.server.dial()
+        except (CloudrlError, OSError):  # the stop is over, or the cluster is gone
+            return
+        with other:
+            other.sendall(start)
+            join(self.request, other)
+
+
+def _first_bytes(connection: socket.socket, within_s: float) -> bytes:
+    """Up to the end of the first head, or as much as has come in time; a little more where it came with it."""
+    start, end = b"", time.monotonic() + within_s
+    with suppress(OSError):
+        while b"\r\n\r\n" not in start and len(start) < _HEAD_BYTES and (left := end - time.monotonic()) > 0:
+            connection.settimeout(left)
+            if not (chunk := connection.recv(_CHUNK_BYTES)):
+                break
+            start += chunk
+    return start
+
+
+def join(one: socket.socket, other: socket.socket) -> None:
+    """Pass bytes on both ways until both ends have ended; an end that only writes no more is told to the other."""
+    for each in (one, other):
+        each.settimeout(None)
+    back = threading.Thread(target=_pass_on, args=(other, one), daemon=True)
+    back.start()
+    _pass_on(one, other)
+    back.join()
+
+
+def _pass_on(source: socket.socket, sink: socket.socket) -> None:
+    try:
+        while chunk := source.recv(_CHUNK_BYTES):
+            sink.sendall(chunk)
+        sink.shutdown(socket.SHUT_WR)
+    except OSError:  # broken: neither end has anything to wait for
+        for each in (source, sink):
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+
+def is_own_connection(peer: tuple[str, int], port: int, *, tables: Sequence[Path] = _TABLES) -> bool:
+    """Whether the other end of a connection to a loopback port is this user's; also where nobody can say.
+
+    A connection that Linux does not list is nobody's: its other end is gone.
+
+    Args:
+        peer: address and port of the other end.
+        port: ours.
+        tables: Linux's tables of connections, proc_pid_net(5); of IPv4, and of IPv6, whose sockets reach us as well.
+    """
+    read = [rows for table in tables if (rows := _rows(table)) is not None]
+    if not read:
+        return True
+    wanted = [tuple(form(*end) for end in (peer, ("127.0.0.1", port))) for form in (_address, _mapped)]
+    found = [int(row[7]) for rows in read for row in rows if len(row) > 7 and (row[1], row[2]) in wanted]
+    return bool(found) and all(uid == os.getuid() for uid in found)
+
+
+def _rows(table: Path) -> Sequence[Sequence[str]] | None:
+    try:
+        return [line.split() for line in table.read_text().splitlines()[1:]]
+    except OSError:
+        return None
+
+
+def _address(ip: str, port: int) -> str:
+    """As the table has it: four bytes each in the order of the machine."""
+    return _row_form(socket.inet_aton(ip), port)
+
+
+def _mapped(ip: str, port: int) -> str:
+    """The same address as a socket of IPv6 has it."""
+    return _row_form(_MAPPED + socket.inet_aton(ip), port)
+
+
+def _row_form(address: bytes, port: int) -> str:
+    words = (address[at : at + 4] for at in range(0, len(address), 4))
+    return "".join(f"{int.from_bytes(word, sys.byteorder):08X}" for word in words) + f":{port:04X}"
