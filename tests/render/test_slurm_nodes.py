@@ -73,7 +73,7 @@ def training(nodes: int, steps: int, **changes: Any) -> str:
     """Saves at each step, and can be held after one."""
     reward = {"reward.custom_reward_function.path": "/checkpoints/held.py"}
     overrides = {"trainer.total_training_steps": steps, "trainer.save_freq": 1, **reward}
-    return slurm_script("grpo-tiny", overrides, cluster=fields(nodes, **changes), name="run")
+    return slurm_script("grpo-tiny", overrides, cluster=fields(nodes, **changes), name="run", model="tiny-qwen2")
 
 
 def run_dir(slurm: SlurmNodes, job: int, restart: int = 0) -> Path:
