@@ -23,7 +23,7 @@ test: dstack-packages slurm-packages browser-packages
 	@$(BIN)/python tests/parts.py
 
 test-unit: $(VENV)/.dev
-	$(BIN)/python -m pytest --ignore tests/verl_cpu -m "not io and not agents and not verl and not ray and not e2e and not dstack and not slurm"
+	@$(BIN)/python tests/parts.py unit second-unit
 
 # the real dstack server with stand-in hosts
 test-dstack: dstack-packages

@@ -1,8 +1,8 @@
 """The tests in parts that run side by side, since each waits a good deal: `python tests/parts.py [PART ...]`.
 
-Without a name all of them run; two at a time. The labs have networks of their own. What the first part says is seen at
-once, that of the next after it; each test that has failed comes last. PYTEST_ADDOPTS goes to each. Ctrl-C and SIGTERM
-end what runs, and it is waited for while it cleans up.
+Without a name all tests run, as `WHOLE` says; two parts at a time. The labs have networks of their own. What the first
+part says is seen at once, that of the next after it; each test that has failed comes last. PYTEST_ADDOPTS goes to each.
+Ctrl-C and SIGTERM end what runs, and it is waited for while it cleans up.
 """
 
 import re
@@ -24,13 +24,18 @@ SECOND_LAB = (
     "tests/dstack_hosts",  # before the next: its runs name no fleet, and may get the hosts of any that there is
     "tests/providers/test_one_definition.py",
 )
+UNIT = " and ".join(f"not {marker}" for marker in ("io", "agents", "verl", "ray", "e2e", "dstack", "slurm"))
+HALF = ("tests/shards", "tests/render", "tests/recipes")  # of the unit tests, by time
 PARTS = {
     "others": ("-m", "not dstack and not slurm"),
     "slurm": ("-m", "slurm", "tests/providers"),
     "lab": ("-m", "dstack", "tests/providers", *(f"--ignore={path}" for path in SECOND_LAB)),
     "second-lab": ("-m", "dstack", *SECOND_LAB),
     "second-slurm": ("-m", "slurm", "tests/render", "tests/slurm_nodes"),
+    "unit": ("-m", UNIT, *HALF),
+    "second-unit": ("-m", UNIT, *(f"--ignore={path}" for path in ("tests/verl_cpu", *HALF))),
 }
+WHOLE = ("others", "slurm", "lab", "second-lab", "second-slurm")  # `others` has the unit tests
 AT_ONCE = 2
 CACHE = Path(".pytest_cache")
 NO_TESTS = 5  # pytest's status, as with `-k` in PYTEST_ADDOPTS
@@ -76,7 +81,7 @@ class Part:
 def main(names: list[str]) -> int:
     """The exit status: that of the first part that has failed."""
     CACHE.mkdir(exist_ok=True)
-    waiting = list(names or PARTS)
+    waiting = list(names or WHOLE)
     parts: list[Part] = []
     printed = position = 0
 
