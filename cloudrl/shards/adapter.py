@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from cloudrl.shards.dtypes import DType
@@ -24,8 +23,7 @@ def adapter_outputs(parts: Sequence[Shard], lora: Lora, wanted: DType | None) ->
 def make_updates(parts: Sequence[Shard], lora: Lora) -> dict[str, Update]:
     """What is added to each tensor, by its name in the model."""
     stored = {name: name for each in lora.adapted.values() for name in (each.a, each.b)}
-    made = make_outputs(parts, None, names=stored)
-    halves = {half.name: replace(half, pieces=tuple(half.pieces)) for half in made}  # they are read again and again
+    halves = {half.name: half for half in make_outputs(parts, None, names=stored)}
     scale = lora.settings.scale
     return {name: Update(halves[each.a], halves[each.b], each.experts, scale) for name, each in lora.adapted.items()}
 

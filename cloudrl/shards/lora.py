@@ -52,7 +52,7 @@ class LoraSettings:
         return self.alpha / self.rank
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Adapted:
     """A tensor of the model that has an adapter.
 
@@ -148,11 +148,11 @@ def read_lora(tensors: Mapping[str, Tensor], text: bytes | None, config: Mapping
             raise CheckpointError(f"{label}: {name} is of a kind of adapter that is not supported", hint=_BY_PEFT)
         else:
             base[_in_model(name)] = name
+    shapes = {name: tensors[stored].shape for name, stored in base.items()} or None
     adapted: dict[str, Adapted] = {}
     for wrapped, pair in halves.items():
         if pair.keys() != {"A", "B"}:
             raise CheckpointError(f"{label}: {wrapped} has one half of an adapter")
-        shapes = {name: tensors[stored].shape for name, stored in base.items()} or None
         one = _fit(_in_model(wrapped), pair, tensors, shapes, config)
         if one is None or one.rank not in _ranks(one, settings) or one.target in adapted:
             sizes = " and ".join(str(tensors[name].shape) for name in pair.values())

@@ -99,7 +99,7 @@ class Output:
         return self.elements * piece.view.dtype.size_bytes if piece is not None else 0
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class Update:
     """What an adapter adds to a tensor of `columns` columns: scale x (B @ A).
 
