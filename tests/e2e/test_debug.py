@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from dap_client import DapClient
+from pdb_client import until_prompt
 from verl_with_stops import REWARD, copy_verl
 
 from cloudrl.protocol.client import AgentClient
@@ -126,12 +127,3 @@ def test_the_legacy_debugger_and_its_post_mortem(shell, agent: AgentClient):
 def say(connection: socket.socket, command: str) -> str:
     connection.sendall(command.encode() + b"\n")
     return until_prompt(connection)
-
-
-def until_prompt(connection: socket.socket) -> str:
-    said = b""
-    while not said.endswith(b"(Pdb) "):
-        piece = connection.recv(4096)
-        assert piece, said
-        said += piece
-    return said.decode()

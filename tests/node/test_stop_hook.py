@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from dap_client import DapClient
+from pdb_client import until_prompt
 
 from cloudrl.node.stop_hook.stop_notes import place_of
 from cloudrl.node.stops import Stops
@@ -201,15 +202,6 @@ def text(lab: Lab) -> Callable[[], socket.socket]:
         return connection
 
     return connect
-
-
-def until_prompt(connection: socket.socket) -> str:
-    said = b""
-    while not said.endswith(b"(Pdb) "):
-        piece = connection.recv(4096)
-        assert piece, said
-        said += piece
-    return said.decode()
 
 
 @pytest.mark.parametrize("end", ["continue", "close"])
