@@ -1,7 +1,7 @@
 """One file defines a cluster on this machine, on dstack and on Slurm. A training runs on each, and is merged at home.
 
-On Slurm also in containers, which only the provider's section says. Where nodes are machines of their own, each has a
-search server.
+On Slurm also in containers, which only the section of the provider says. Where nodes are machines of their own, each
+also has a search server, which a second job asks.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -123,7 +123,8 @@ def on_slurm(slurm: SlurmNodes) -> Iterator[Typist]:
         laptop.write(name, text)
     yield lambda *words: laptop.types(*words, timeout_s=DEADLINE_S)
     slurm.laptop.run("rm", "-rf", "/root/model")
-    slurm.login.run("rm", "-rf", "/home/alice/.cloudrl", "/home/alice/.cache", "/shared/checkpoints")
+    left = ("checkpoints", "tiny-e5", "index", "passages.jsonl")
+    slurm.login.run("rm", "-rf", "/home/alice/.cloudrl", "/home/alice/.cache", *(f"/shared/{name}" for name in left))
 
 
 COUNT = ("probe.yml",)
@@ -145,13 +146,20 @@ def test_a_definition_needs_no_change_between_providers(
     on: str, job: tuple[str, ...], more: tuple[str, ...], request: pytest.FixtureRequest
 ) -> None:
     types: Typist = request.getfixturevalue(f"on_{on}")
-    end = ("--watch",) if on == "dstack" else ("--down",)
-    said = types("cloudrl", "run", *job, "-f", "same.yml", "--on", on, *more, *end, "-y")
+    question = None
+    if (job, more) == (TRAIN, ()):
+        on_machines = {"dstack": ask_dstack, "slurm": ask_slurm}[on]
+        question = on_machines(request.getfixturevalue({"dstack": "user", "slurm": "slurm"}[on]))
+        more = ("--set", f"services={json.dumps([question.service])}")
+    words = ("-f", "same.yml", "--on", on, *more, "-y")
+    end = ("--down",) if question is None else ("--watch",) if on == "dstack" else ()
+    said = types("cloudrl", "run", *job, *words, *end)
     assert "READY: same with 2 nodes" in said
     assert ("merging step 1" in said) is (job == TRAIN)
     if on == "dstack":
         look_at(types)
-        types("cloudrl", "down", "same", "-y")
+    if question is not None:
+        types("cloudrl", "run", "ask.yml", *words, *question.env, "--down")
     assert '"phase": "down"' in types("cloudrl", "status", "same", "--json")
 
 
@@ -172,18 +180,32 @@ def look_at(types: Typist) -> None:
     assert types("cloudrl", "report", "--cluster", "same").endswith("report.html\n")
 
 
-def run_ask(types: Typist, on: str, service: object, query: str, wanted: list[str], *, shared: bool) -> None:
-    services = f"services={json.dumps([service])}"
-    env = {"QUERY": query, "WANTED": json.dumps(wanted), "SHARED": "yes" if shared else "no"}
-    words = [word for name, value in env.items() for word in ("--env", f"{name}={value}")]
-    said = types("cloudrl", "run", "ask.yml", "-f", "same.yml", "--on", on, "--set", services, *words, "--down", "-y")
-    assert "READY: same with 2 nodes" in said
+@dataclass(frozen=True)
+class Question:
+    """For `ask.yml`: a search service, and what it has to find first."""
+
+    service: str | dict[str, str]
+    query: str
+    wanted: list[str]
+    shared: bool
+    """Whether each node has a share of the index."""
+
+    @property
+    def env(self) -> list[str]:
+        env = {"QUERY": self.query, "WANTED": json.dumps(self.wanted), "SHARED": "yes" if self.shared else "no"}
+        return [word for name, value in env.items() for word in ("--env", f"{name}={value}")]
 
 
-@pytest.mark.slurm
-@pytest.mark.root
-def test_each_node_of_slurm_has_a_search_server_that_shares_an_index(on_slurm: Typist, slurm: SlurmNodes) -> None:
-    """The fixture of the nodes asserts that nothing is left on them."""
+def ask_dstack(user: User) -> Question:
+    """Its passages are larger than what dstack takes at once."""
+    rows = [{"id": f"{row}", "contents": f"passage number {row} " + "and so on " * 70} for row in range(3000)]
+    rows.append({"id": "last", "contents": "Lima is the capital of Peru"})
+    (user.lab.home / "passages.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return Question("search:./passages.jsonl", "Peru", ["last"], shared=False)
+
+
+def ask_slurm(slurm: SlurmNodes) -> Question:
+    """Its index lies on the shared file system."""
     make_encoder(slurm.shared / "tiny-e5")
     (slurm.shared / "tiny-e5/model.safetensors").chmod(0o644)  # only its owner may read what safetensors writes
     write_corpus(slurm.shared / "passages.jsonl")
@@ -192,17 +214,4 @@ def test_each_node_of_slurm_has_a_search_server_that_shares_an_index(on_slurm: T
     [found] = open_retriever(Source(slurm.shared / "index")).search(["capital of peru"], 3)
     replace(record, encoder="/shared/tiny-e5").write(slurm.shared / "index")  # as nodes see it
     service = {"search": "/shared/index", "engine": "flat", "shards": "nodes"}
-    wanted = [json.loads(each.document)["id"] for each in found]
-    run_ask(on_slurm, "slurm", service, "capital of peru", wanted, shared=True)
-    slurm.login.run("rm", "-rf", "/shared/tiny-e5", "/shared/index", "/shared/passages.jsonl")
-
-
-@pytest.mark.dstack
-@pytest.mark.ray
-def test_each_node_of_dstack_has_a_search_server(on_dstack: Typist, user: User) -> None:
-    """Its passages are larger than what dstack takes at once."""
-    rows = [{"id": f"{row}", "contents": f"passage number {row} " + "and so on " * 70} for row in range(3000)]
-    rows.append({"id": "last", "contents": "Lima is the capital of Peru"})
-    (user.lab.home / "passages.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    run_ask(on_dstack, "dstack", "search:./passages.jsonl", "Peru", ["last"], shared=False)
-    assert not [each for host in user.lab.hosts[2:] for each in host.processes(containers_only=True)]
+    return Question(service, "capital of peru", [json.loads(each.document)["id"] for each in found], shared=True)

@@ -100,6 +100,8 @@ def test_a_tunnel_follows_the_cluster_to_other_nodes(laptop: Laptop, shared_slur
         [job] = [int(each) for each in shared_slurm.login.run("squeue", "-h", "-o", "%i").stdout.split()]
         shared_slurm.jobs.wait(job, "PENDING")
         shared_slurm.jobs.release_now(job)
+        output = lambda: shared_slurm.jobs.output(job)  # noqa: E731
+        until(lambda: output().count("READY: 2 nodes") == 2, UP_S, output)
         until(lambda: status_of(laptop)["phase"] == "ready", UP_S, lambda: str(status_of(laptop)))
     finally:
         shared_slurm.nodes[0].replace_disk()  # with what the lost start has left there
