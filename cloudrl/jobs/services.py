@@ -19,7 +19,7 @@ def needed_services(job: Job, env: Mapping[str, str]) -> Sequence[str | Service 
 
 
 def check_services(job: Job, env: Mapping[str, str], cluster: ClusterShape) -> None:
-    """Refuse a cluster without them: the job would run in vain. Any server at the port will do.
+    """Refuse a cluster without them: the job would run in vain. A server without a name will do, at the same port.
 
     Raises:
         InputError: The cluster is known to have none.

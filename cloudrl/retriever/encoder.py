@@ -41,13 +41,18 @@ class Encoder:
         device: of torch.
 
     Raises:
-        InputError: it cannot be loaded.
+        InputError: it cannot be loaded, or its packages are not installed.
     """
 
     def __init__(self, name: str, *, prefixes: str = "", device: str = "cpu") -> None:
-        import torch
-        from transformers import AutoModel, AutoTokenizer
-
+        try:
+            import torch
+            from transformers import AutoModel, AutoTokenizer
+        except ImportError as error:
+            raise InputError(
+                f"an encoder needs the packages torch and transformers: {error}",
+                hint="pip install torch transformers\nWithout an encoder: cloudrl retriever build --engine bm25 ...",
+            ) from error
         self.name, self.prefixes = name, prefixes or prefixes_for(name)
         if self.prefixes not in PREFIXES:
             raise InputError(f"there are no prefixes {self.prefixes!r}", hint=f"Known: {', '.join(PREFIXES)}")

@@ -90,9 +90,11 @@ def _from_jsonl(file: Path, numbers: Iterator[int]) -> Iterator[bytes]:
 
 
 def _from_parquet(file: Path, numbers: Iterator[int]) -> Iterator[bytes]:
-    import pyarrow as pa
-    from pyarrow.parquet import ParquetFile
-
+    try:
+        import pyarrow as pa
+        from pyarrow.parquet import ParquetFile
+    except ImportError as error:
+        raise InputError(f"{file} is parquet, which needs the package pyarrow", hint="pip install pyarrow") from error
     try:
         with ParquetFile(file) as table:
             for batch in table.iter_batches(_BATCH_ROWS):

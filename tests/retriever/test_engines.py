@@ -77,7 +77,9 @@ def test_faiss(corpus_path: Path, encoder_path: Path, tmp_path: Path, monkeypatc
         )
 
 
-@pytest.mark.parametrize(("engine", "package"), [("bm25", "bm25s"), ("faiss", "faiss-cpu")])
+@pytest.mark.parametrize(
+    ("engine", "package"), [("bm25", "bm25s"), ("faiss", "faiss-cpu"), ("flat", "torch transformers")]
+)
 def test_a_package_that_is_missing(
     engine: str,
     package: str,
@@ -87,9 +89,17 @@ def test_a_package_that_is_missing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     options = BuildOptions((corpus_path,), engine=engine, encoder=str(encoder_path))
-    for name in ("bm25s", "faiss"):
+    for name in {"bm25": ["bm25s"], "faiss": ["faiss"], "flat": ["transformers"]}[engine]:
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(InputError) as raised:
         build(options, tmp_path / "to")
     assert not contents(tmp_path / "to"), "it is found before anything is begun"
-    assert raised.value.hint == f"pip install {package}"
+    assert (raised.value.hint or "").splitlines()[0] == f"pip install {package}"
+
+
+def test_parquet_without_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "some.parquet").write_bytes(b"PAR1")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(InputError, match="needs the package pyarrow") as raised:
+        build(BuildOptions((tmp_path / "some.parquet",), engine="bm25"), tmp_path / "to")
+    assert raised.value.hint == "pip install pyarrow"
