@@ -17,6 +17,7 @@ from cloudrl.providers.registry import PROVIDERS, known_names
 
 if TYPE_CHECKING:
     from cloudrl.jobs import JobHandle, Progress, SubmitOptions
+    from cloudrl.transport.ray_job import JobStatus
     from cloudrl.spec import Job
 
 
@@ -255,8 +256,10 @@ def load(recipe: str, overrides: list[str] | None, options: dict[str, Any]) -> t
     return job, SubmitOptions(**own)
 
 
-def job_fields(job: JobHandle, last: Progress | None, *, followed: bool) -> dict[str, Any]:
-    """A job for a program."""
+def job_fields(
+    job: JobHandle, last: Progress | None, *, followed: bool, status: JobStatus | None = None
+) -> dict[str, Any]:
+    """A job for a program. Its status, if nobody has told it, is asked for: its cluster has to be there."""
     progress = {"step": last.step if last else None, "reward": last.reward if last else None}
     return {
         "submission_id": job.submission_id,
@@ -264,6 +267,6 @@ def job_fields(job: JobHandle, last: Progress | None, *, followed: bool) -> dict
         "name": job.name,
         "checkpoint_dir": job.checkpoint_dir,
         "total_steps": job.total_steps,
-        "status": str(job.status().status),
+        "status": str(status or job.status().status),
         **(progress if followed else {}),
     }

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from cloudrl.cli._screen import Screen
-    from cloudrl.jobs import Event
+    from cloudrl.jobs import Ended, Event, JobHandle, Progress
     from cloudrl.jobs.look import Look
     from cloudrl.providers.model import Status
     from cloudrl.sdk.callbacks import Question, Transfer, Update
@@ -40,7 +40,16 @@ class Terminal:
         yes: the user has said -y.
         prints_job: whether the URL of a job that has just been submitted is data.
         curves: metrics that are drawn of a job that is watched, beside reward and validation.
+
+    Attributes:
+        job: the last that has been submitted.
+        progress: its last step.
+        ended: how it has ended.
     """
+
+    job: JobHandle | None = None
+    progress: Progress | None = None
+    ended: Ended | None = None
 
     def __init__(self, *, yes: bool = False, prints_job: bool = True, curves: Sequence[str] = ()) -> None:
         self._yes, self._prints_job = yes, prints_job
@@ -66,14 +75,19 @@ class Terminal:
 
     def __call__(self, update: Update) -> None:
         """Show one update."""
-        from cloudrl.jobs import Ended, JobHandle, Line
+        from cloudrl.jobs import Ended, JobHandle, Line, Progress
         from cloudrl.jobs.look import Look
         from cloudrl.providers.model import Status
         from cloudrl.sdk.callbacks import Notice, Transfer
 
         if isinstance(update, Line):
             self._tail.append(update.text)
+        elif isinstance(update, Progress):
+            self.progress = update
+        elif isinstance(update, JobHandle):
+            self.job = update
         elif isinstance(update, Ended):
+            self.ended = update
             self._close_screen()
         if isinstance(update, Look):
             self._show_look(update)

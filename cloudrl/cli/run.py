@@ -58,6 +58,7 @@ def run(
     running cluster of that name is used if it fits. If no fleet fits, one is created after you confirm its price.
     Options that you leave out come from the recipe. Ctrl-C at any point says what keeps running.
     """
+    from cloudrl.errors import JobFailed
     from cloudrl.sdk.runs import plan_run
 
     job, job_options = load(recipe, overrides, options)
@@ -67,16 +68,27 @@ def run(
         if dry_run:
             _output.data(request.render(on_progress=terminal))
             return
-        done = request.execute(
-            to=to,
-            down=down if down is not None or _output.is_interactive() else False,
-            create_fleet=True,
-            watch=watch,
-            confirm=terminal.confirm,
-            on_progress=terminal,
-        )
+        try:
+            done = request.execute(
+                to=to,
+                down=down if down is not None or _output.is_interactive() else False,
+                create_fleet=True,
+                watch=watch,
+                confirm=terminal.confirm,
+                on_progress=terminal,
+            )
+        except JobFailed:
+            if as_json:
+                _output.as_json(_job_fields(terminal))
+            raise
     if as_json:
-        fields = job_fields(done.job, done.progress, followed=True)
-        _output.as_json({**fields, "model": done.model, "cluster_ended": done.ended})
+        _output.as_json({**_job_fields(terminal), "model": done.model, "cluster_ended": done.ended})
     elif done.model is not None:
         _output.data(str(done.model))
+
+
+def _job_fields(terminal: Terminal) -> dict[str, Any]:
+    """The job that was followed to its end; its cluster may be gone."""
+    assert terminal.job is not None
+    assert terminal.ended is not None
+    return job_fields(terminal.job, terminal.progress, followed=True, status=terminal.ended.status)

@@ -65,7 +65,7 @@ def submit(
                 last = (watch_job if watch else follow)(job, on_progress=terminal)
         except JobFailed:
             if as_json:
-                _output.as_json(job_fields(job, None, followed=True))
+                _output.as_json(job_fields(job, terminal.progress, followed=True))
             raise
     if no_wait:
         _output.hint(way_back(job))

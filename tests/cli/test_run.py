@@ -46,6 +46,16 @@ def test_a_cluster_that_is_up_and_fits_is_used(run: Run, lab: FakeLocal) -> None
     assert json.loads(run("jobs", "status", url, "--json").out)["submission_id"] == url.rpartition("/")[2]
 
 
+@pytest.mark.parametrize(("status", "code"), [("SUCCEEDED", 0), ("FAILED", 4)])
+def test_a_program_is_told_how_the_job_ended_also_when_the_cluster_is_gone(
+    run: Run, lab: FakeLocal, status: str, code: int
+) -> None:
+    lab.cluster.finish_jobs(LOG, status)
+    told = json.loads(run(*RUN, "--down", "-y", "--json").ended(code, "lab is down").out)
+    assert (told["status"], told["step"], told["reward"]) == (status, 2, 0.5)
+    assert told.get("cluster_ended") is (True if code == 0 else None)
+
+
 def test_down_ends_it_with_a_job_that_failed(run: Run, lab: FakeLocal) -> None:
     lab.cluster.finish_jobs(LOG, "FAILED")
     run(*RUN, "--down", "-y").ended(4, "lab is down")
