@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from cloudrl.errors import CloudrlError as CloudrlError
     from cloudrl.errors import ClusterFailed as ClusterFailed
     from cloudrl.errors import ConnectionFailed as ConnectionFailed
+    from cloudrl.errors import FailedError as FailedError
     from cloudrl.errors import InputError as InputError
     from cloudrl.errors import Interrupted as Interrupted
     from cloudrl.errors import JobFailed as JobFailed
@@ -54,6 +55,7 @@ __all__ = [
     "ClusterFailed",
     "ConnectionFailed",
     "DataSet",
+    "FailedError",
     "Fleet",
     "InputError",
     "Interrupted",

@@ -18,7 +18,7 @@ from cloudrl.checkpoints.handle import CheckpointHandle
 from cloudrl.checkpoints.merge import Merged
 from cloudrl.checkpoints.remote_merge_main import MARK, TOKEN, HeadMerge
 from cloudrl.checkpoints.sources import ClusterSource
-from cloudrl.errors import CheckpointError, InputError, JobFailed
+from cloudrl.errors import CheckpointError, ConnectionFailed, InputError, Interrupted, JobFailed
 from cloudrl.jobs import Ended, JobHandle, Line
 from cloudrl.jobs.handle import find_job, raise_for_status
 from cloudrl.protocol.backoff import Backoff
@@ -56,6 +56,7 @@ def merge_on_head(
         InputError: It lies in a folder of this machine, or the path is relative.
         CheckpointError: It cannot be merged.
         ConnectionFailed: Nobody answers any more; the merge goes on.
+        Interrupted: Ctrl-C; the merge goes on.
     """
     source = checkpoint.source
     if not isinstance(source, ClusterSource):
@@ -105,18 +106,28 @@ def merge_on_head(
 
 def _follow(job: JobHandle, backoff: Backoff | None, on_progress: OnProgress) -> Merged:
     result: dict[str, Any] = {}
-    for event in job.follow(backoff=backoff):
-        if isinstance(event, Line):
-            message = _parse(event.text)
-            if "total" in message:
-                on_progress(int(message["done"]), int(message["total"]))
-            if "error" in message:
-                raise CheckpointError(f"on the head: {message['error']}", hint=message.get("hint"))
-            result = message.get("merged", result)
-        elif isinstance(event, Ended):
-            raise_for_status(job, event)
+    way_back = f"Follow it: cloudrl jobs logs -f {job.url}\nStop it:   cloudrl jobs stop {job.url}"
+    try:
+        for event in job.follow(backoff=backoff):
+            if isinstance(event, Line):
+                message = _parse(event.text)
+                if "total" in message:
+                    on_progress(int(message["done"]), int(message["total"]))
+                if "error" in message:
+                    raise CheckpointError(f"on the head: {message['error']}", hint=message.get("hint"))
+                result = message.get("merged", result)
+            elif isinstance(event, Ended):
+                raise_for_status(job, event)
+    except KeyboardInterrupt:
+        told = f"no longer following; the merge goes on as job {job.submission_id}"
+        raise Interrupted(told, hint=way_back) from None
+    except ConnectionFailed as failure:
+        told = f"{failure.message}\nthe merge goes on as job {job.submission_id}"
+        raise type(failure)(told, hint=way_back) from failure
     if not result:
-        raise JobFailed(f"job {job.submission_id} has ended and says nothing of a model", hint="cloudrl jobs logs")
+        raise JobFailed(
+            f"job {job.submission_id} has ended and says nothing of a model", hint=f"cloudrl jobs logs {job.url}"
+        )
     return Merged(**{**result, "path": Path(result["path"]), "warnings": tuple(result["warnings"])})
 
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from cloudrl.cli import _output
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
@@ -46,7 +48,12 @@ def node_table(status: Status) -> RenderableType:
     for node in status.nodes:
         styles = {"phase": STYLES.get(node.phase.value, "yellow")}
         cells = zip(HEADS, cells_of(node), strict=True)
-        view.add_row(*(Text(cell, style=styles.get(head, ""), overflow="ellipsis") for head, cell in cells))
+        view.add_row(
+            *(
+                Text(_output.visible(cell, keep=""), style=styles.get(head, ""), overflow="ellipsis")
+                for head, cell in cells
+            )
+        )
     return Group(Text(title), view)  # a title of the table would be as narrow as the table
 
 

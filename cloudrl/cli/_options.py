@@ -17,8 +17,8 @@ from cloudrl.providers.registry import PROVIDERS, known_names
 
 if TYPE_CHECKING:
     from cloudrl.jobs import JobHandle, Progress, SubmitOptions
-    from cloudrl.transport.ray_job import JobStatus
     from cloudrl.spec import Job
+    from cloudrl.transport.ray_job import JobStatus
 
 
 OverridesArgument = Annotated[
@@ -46,7 +46,8 @@ ClusterOption = Annotated[
     str | None,
     typer.Option(
         "--cluster", "-c", metavar="NAME", autocompletion=_complete(known_names),
-        help="Cluster to use; not needed if there is only one. PROVIDER/NAME if two providers have one of that name.",
+        help="Cluster to use; not needed if there is only one. PROVIDER/NAME if two providers have one of that name. "
+        "Of a new cluster its name: ray-cluster by default.",
     ),
 ]  # fmt: skip
 ClusterArgument = Annotated[
@@ -177,7 +178,7 @@ def cluster_options(
 
 @with_options(options=cluster_options)
 def new_cluster(
-    name: Annotated[str | None, typer.Argument(metavar="CLUSTER", help="Cluster name. Default: ray-cluster.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="CLUSTER", help="Same as --cluster.")] = None,
     cluster: ClusterOption = None,
     data: Annotated[
         list[str] | None, option("NAME|HUB_ID|PATH", "Data set to prepare for jobs. Repeatable.", "--data")

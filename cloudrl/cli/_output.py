@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -150,7 +151,7 @@ def print_or_write(text: str, path: Path | None, *, dry_run: bool, confirm: Conf
         except (OSError, UnicodeDecodeError) as failure:
             raise InputError(f"-o {path}: {getattr(failure, 'strerror', None) or failure}") from failure
         note(f"{path} is up to date" if old == text else f"wrote {path}")
-        hint(f"dstack apply -f {path}")
+        hint(f"dstack apply -f {shlex.quote(str(path))}")
     return dry_run or path is not None
 
 

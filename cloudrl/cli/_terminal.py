@@ -75,21 +75,15 @@ class Terminal:
 
     def __call__(self, update: Update) -> None:
         """Show one update."""
-        from cloudrl.jobs import Ended, JobHandle, Line, Progress
+        from cloudrl.jobs import Ended, JobHandle
         from cloudrl.jobs.look import Look
         from cloudrl.providers.model import Status
         from cloudrl.sdk.callbacks import Notice, Transfer
 
-        if isinstance(update, Line):
-            self._tail.append(update.text)
-        elif isinstance(update, Progress):
-            self.progress = update
-        elif isinstance(update, JobHandle):
-            self.job = update
-        elif isinstance(update, Ended):
-            self.ended = update
+        self._remember(update)
+        if isinstance(update, Ended):
             self._close_screen()
-        if isinstance(update, Look):
+        elif isinstance(update, Look):
             self._show_look(update)
             return
         if self._screen is not None:  # the next look has it
@@ -124,6 +118,18 @@ class Terminal:
         if question.default is None:
             raise InputError(f"{question.text} There is nobody to ask", hint="Answer yes with -y")
         return question.default
+
+    def _remember(self, update: Update) -> None:
+        from cloudrl.jobs import Ended, JobHandle, Line, Progress
+
+        if isinstance(update, Line):
+            self._tail.append(update.text)
+        elif isinstance(update, Progress):
+            self.progress = update
+        elif isinstance(update, JobHandle):
+            self.job = update
+        elif isinstance(update, Ended):
+            self.ended = update
 
     def _notice(self, text: str, hint: str = "") -> None:
         self._line.close()

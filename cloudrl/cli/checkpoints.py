@@ -23,7 +23,7 @@ app = typer.Typer(
 )
 
 DirOption = Annotated[Path | None, option("DIR", "Use a local folder instead of a cluster.", "--dir")]
-RunOption = Annotated[str | None, option("RUN", "Run name, if several runs have that step.", "--name")]
+RunOption = Annotated[str | None, option("RUN", "Only this run; needed if several runs have that step.", "--name")]
 BaseOption = Annotated[
     str | None,
     option("MODEL", "Folder or Hub name of the model trained from; for Megatron's .distcp weights.", "--base"),

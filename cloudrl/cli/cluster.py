@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
@@ -124,7 +125,7 @@ def _show(cluster: Status) -> None:
 
     if not cluster.nodes:
         _output.data(headline(cluster))
-    elif _output.is_interactive():
+    elif sys.stdout.isatty():
         _output.show(node_table(cluster))
     else:
         _output.table(HEADS, [cells_of(each) for each in cluster.nodes])
@@ -138,5 +139,5 @@ def _show(cluster: Status) -> None:
         _output.note(f"job {failure.submission_id} failed: {failure.cause or 'nothing says why'}")
         _output.hint(f"cloudrl why --cluster {cluster.ref}")
     if cluster.is_ready:
-        dashboard = cluster.dashboard_url or f"behind cloudrl attach {cluster.name}"
+        dashboard = cluster.dashboard_url or f"with cloudrl attach {cluster.name}"
         _output.note(f"dashboard {dashboard}, checkpoints {cluster.checkpoint_dir}")

@@ -77,5 +77,11 @@ def prepare(
     if as_json:
         _output.as_json(paths)
         return
-    _output.data(override_argument("data.train_files", hydra_text(paths["train"])))
-    _output.data(override_argument("data.val_files", hydra_text(paths["test"])))
+    for key, part in (("data.train_files", "train"), ("data.val_files", "test")):
+        _output.data(override_argument(key, hydra_text(_sent_along(paths[part]))))
+
+
+def _sent_along(path: str) -> str:
+    """As a job's option means a file of this machine: an absolute path is one of the nodes."""
+    relative = os.path.relpath(path)
+    return relative if relative.startswith("..") else f"./{relative}"

@@ -89,8 +89,9 @@ def _list(tasks: PausedTasks, stops: Sequence[Stop]) -> None:
     if sys.stdout.isatty():
         rows = _fitted(columns, rows, shutil.get_terminal_size().columns)
     _output.table(columns, rows)
-    first = next((n for n, each in enumerate(stops, 1) if not each.attached), 1)
-    _output.hint(f"Debug one: cloudrl debug {first} -c {tasks.ref}")
+    free = next((n for n, each in enumerate(stops, 1) if not each.attached), None)
+    if free is not None:
+        _output.hint(f"Debug one: cloudrl debug {free} -c {tasks.ref}")
 
 
 def _row(number: int, stop: Stop, now: float) -> tuple[str, ...]:

@@ -80,7 +80,7 @@ def logs(
 ) -> None:
     """Print a job's log. With -f, also new lines as they come; exit code 4 if the job fails.
 
-    With --json, print one object per event: line, step, progress.
+    With --json, print one object per event: line, step, progress; with -f, at last also ended.
     """
     from cloudrl.jobs.events import EventReader
     from cloudrl.sdk.find import find_job

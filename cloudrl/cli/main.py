@@ -2,6 +2,7 @@
 
 import os
 import sys
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -99,7 +100,7 @@ def main() -> None:
     except CloudrlError as error:
         _output.error(error.message, error.hint)
         if os.environ.get("CLOUDRL_DEBUG"):
-            raise
+            traceback.print_exc()
         sys.exit(error.exit_code)
 
 

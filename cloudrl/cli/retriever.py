@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -223,7 +224,7 @@ def _show(folder: Path, record: dict[str, Any], *, as_json: bool) -> None:
     text = f"{folder}: {record['passages']:,} passages, engine {record['engine']}"
     _output.result(text, {"folder": folder, **record}, is_json=as_json)
     if not as_json:
-        _output.hint(f"cloudrl retriever serve {folder}")
+        _output.hint(f"cloudrl retriever serve {shlex.quote(str(folder))}")
 
 
 def _cells(document: dict[str, Any]) -> tuple[str, str]:

@@ -88,7 +88,8 @@ def run(
 
 
 def _job_fields(terminal: Terminal) -> dict[str, Any]:
-    """The job that was followed to its end; its cluster may be gone."""
-    assert terminal.job is not None
-    assert terminal.ended is not None
-    return job_fields(terminal.job, terminal.progress, followed=True, status=terminal.ended.status)
+    """The job that was followed to its end, if it came so far; its cluster may be gone."""
+    job, ended = terminal.job, terminal.ended
+    if job is None or ended is None:
+        return {}
+    return job_fields(job, terminal.progress, followed=True, status=ended.status)

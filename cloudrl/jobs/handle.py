@@ -178,7 +178,7 @@ class JobHandle:
         raise_for_status(self, ended)
         return ended
 
-    def exception(self, timeout_s: float | None = None) -> JobFailed | None:
+    def exception(self, timeout_s: float | None = None) -> FailedError | None:
         """Wait until the job has ended; what `result` would raise, None when it succeeded.
 
         Raises:
@@ -187,7 +187,7 @@ class JobHandle:
         """
         try:
             self.result(timeout_s)
-        except JobFailed as failure:
+        except FailedError as failure:
             return failure
         return None
 

@@ -79,6 +79,15 @@ def expected_shape(planned: Plan, job: Job) -> ClusterShape:
     )
 
 
+_COMPARED = frozenset({"name", "nodes", "gpu", "data", "models", "services"})
+"""Fields that a cluster which is up has to have (`find_running`)."""
+
+
+def not_applied(requested: Mapping[str, Any]) -> list[str]:
+    """Those of the requested fields that make no difference to a cluster that is up."""
+    return sorted(requested.keys() - _COMPARED)
+
+
 def find_running(declared: Cluster, requested: Mapping[str, Any], *, on: str) -> Connection | None:
     """The cluster of that name if it is up and fits; None where there is none.
 

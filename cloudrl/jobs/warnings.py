@@ -202,7 +202,8 @@ def _disks(usage: Mapping[int, Sequence[Usage]], left_s: float | None) -> Iterat
     yield RunWarning(
         "disk",
         f"the disk of rank {rank} {when} ({gigabytes(total - used)} of {gigabytes(total)} free){others}{until}",
-        "Keep fewer checkpoints (trainer.max_actor_ckpt_to_keep=2), or remove some: cloudrl checkpoints prune",
+        "Keep fewer checkpoints (trainer.max_actor_ckpt_to_keep=2), or remove some: "
+        "cloudrl checkpoints prune --keep-last 2",
     )
 
 

@@ -138,7 +138,7 @@ def locate(name: str) -> ClusterRef:
     if len(refs) > 1:
         raise InputError(
             f"there are {len(refs)} clusters {name}: {', '.join(map(str, refs))}",
-            hint="\n".join(f"End one of them: cloudrl down {each}" for each in refs),
+            hint="\n".join(f"Choose it: --cluster {each}" for each in refs),
         )
     return refs[0]
 

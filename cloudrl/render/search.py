@@ -88,17 +88,28 @@ def files_of(cluster: Cluster) -> dict[str, bytes]:
     return {**({RETRIEVER_FILE: build_retriever()} if rendered.has_search else {}), **rendered.files}
 
 
-def write_files(cluster: Cluster, folder: Path, *, replace: bool = True) -> None:
+def refuse_other_files(cluster: Cluster, folder: Path) -> None:
+    """For somebody whose own files may lie there.
+
+    Raises:
+        InputError: as by `files_of`; or there is a file with the name of one of the user's, and another content.
+    """
+    for name, content in with_search(cluster).files.items():
+        there = folder / name
+        if there.exists() and there.read_bytes() != content:
+            raise InputError(
+                f"{there} is there and has another content",
+                hint="Replace it: -y\nWrite into another folder: -o DIR/FILE",
+            )
+
+
+def write_files(cluster: Cluster, folder: Path) -> None:
     """Write what its rendered form needs beside it: the agent's file, and `files_of`.
 
     Raises:
-        InputError: as by `files_of`; or, without `replace`, another file of a user's file's name is there.
+        InputError: as by `files_of`.
     """
     contents = files_of(cluster)
-    for name in with_search(cluster).files:
-        there = folder / name
-        if not replace and there.exists() and there.read_bytes() != contents[name]:
-            raise InputError(f"{there} is there and has another content", hint="Write into another folder: -o DIR/FILE")
     write_agent(folder)
     for name, content in contents.items():
         write_changed(folder / name, content)

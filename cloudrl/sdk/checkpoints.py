@@ -102,7 +102,8 @@ def prune(
 
     Raises:
         InputError: `keep` is less than one, the answer was no, or nobody was there to answer.
-        CheckpointError: a node stays silent, or a step cannot be removed.
+        ConnectionFailed: a node stays silent.
+        CheckpointError: a step cannot be removed.
     """
     found.inventory.refuse_silent("what it has would be left half-removed", "Try again when it answers")
     plan = plan_prune(found.inventory, keep, run=run, commands=_commands(found))

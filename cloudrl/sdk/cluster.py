@@ -32,7 +32,7 @@ class Cluster(spec.Cluster):
         return to_slurm(self)
 
     def plan(self, on: str = DEFAULT, *, dashboard_port: int | None = None) -> Plan:
-        """What `up` would do; `.render()` is the text that `--dry-run` prints."""
+        """What `up` would do; `.preview()` is the text that `--dry-run` prints."""
         return provider(on).plan(self, dashboard_port=dashboard_port)
 
     def up(
@@ -67,20 +67,35 @@ class Cluster(spec.Cluster):
             ClusterFailed: it did not become ready; nothing of it is left running.
             Interrupted: Ctrl-C; the message says what goes on and what it costs.
         """
-        where = provider(on)
         with nothing_started():
-            plan = where.plan(self, dashboard_port=dashboard_port)
-            ensure_name_free(self.name, on)
-            plan = priced_and_confirmed(plan, confirm, on_progress)
-        connection = where.up(plan, on_status=on_progress, detach=detach)
-        try:
-            _report_ready(where, plan, connection.ray_url, on_progress)
-        except KeyboardInterrupt:
-            stopped = Interrupted("interrupted", hint=f"Look: cloudrl status {self.name}")
-            raise with_state(stopped, where, self.name) from None
+            plan = plan_to_start(self, on, dashboard_port=dashboard_port, confirm=confirm, on_progress=on_progress)
+        running = start(plan, detach=detach, down_anyway=down_anyway, on_progress=on_progress)
         if dashboard_port is None:
-            report_port(self.name, connection.ray_url, on_progress)
-        return RunningCluster(connection, provider=on, owned=True, down_anyway=down_anyway)
+            report_port(self.name, running.connection.ray_url, on_progress)
+        return running
+
+
+def plan_to_start(
+    cluster: Cluster, on: str, *, dashboard_port: int | None = None, confirm: Confirm, on_progress: OnProgress
+) -> Plan:
+    """What is started of a cluster, priced and confirmed. Raises as `Cluster.up` does before it."""
+    plan = provider(on).plan(cluster, dashboard_port=dashboard_port)
+    ensure_name_free(cluster.name, on)
+    return priced_and_confirmed(plan, confirm, on_progress)
+
+
+def start(
+    plan: Plan, *, detach: bool = True, down_anyway: bool = False, on_progress: OnProgress = silent
+) -> RunningCluster:
+    """Start what was confirmed, and return once it is READY. Raises as `Cluster.up` does afterwards."""
+    where, name = provider(plan.provider), plan.name
+    connection = where.up(plan, on_status=on_progress, detach=detach)
+    try:
+        _report_ready(where, plan, connection.ray_url, on_progress)
+    except KeyboardInterrupt:
+        stopped = Interrupted("interrupted", hint=f"Look: cloudrl status {name}")
+        raise with_state(stopped, where, name) from None
+    return RunningCluster(connection, provider=plan.provider, owned=True, down_anyway=down_anyway)
 
 
 def load_cluster(fields: Mapping[str, Any], on: str | None = None) -> tuple[Cluster, Provider]:
@@ -90,7 +105,8 @@ def load_cluster(fields: Mapping[str, Any], on: str | None = None) -> tuple[Clus
 
     Args:
         fields: of `Cluster`.
-        on: the provider; None is dstack for a cluster with GPUs, and this machine for one without.
+        on: the provider; None is the first of dstack and Slurm that is set up for a cluster with GPUs, and this machine
+            for one without.
 
     Raises:
         SpecError: a field is wrong.
@@ -154,14 +170,17 @@ def nothing_started(fleet: str | None = None) -> Iterator[None]:
     """For what comes before anything is submitted.
 
     Args:
-        fleet: one that was created before, or may be just now; none of its machines is rented yet.
+        fleet: one that was created right before; none of its machines is rented yet.
 
     Raises:
         Interrupted: Ctrl-C.
     """
+    unused = f"Fleet {fleet} costs nothing without a cluster; delete it: cloudrl fleet delete {fleet}"
     try:
         yield
     except KeyboardInterrupt:
-        unused = f"Fleet {fleet} costs nothing without a cluster; delete it: cloudrl fleet delete {fleet}"
-        hint = unused if fleet is not None else None
-        raise Interrupted("interrupted; nothing was started", hint=hint) from None
+        raise Interrupted("interrupted; nothing was started", hint=unused if fleet is not None else None) from None
+    except CloudrlError as error:
+        if fleet is None:
+            raise
+        raise type(error)(error.message, hint="\n".join(filter(None, (error.hint, unused)))) from error

@@ -82,7 +82,7 @@ def demo(nodes: int = 2, *, keep: bool = False, on_progress: OnProgress = silent
         if keep:
             raise
         message = "interrupted; the job ends with the demo" if isinstance(error, Interrupted) else error.message
-        raise type(error)(message, hint=f"Its log: ls {folder / 'node-0' / 'jobs'}") from error
+        raise type(error)(message, hint=f"Its log: cloudrl logs --cluster {NAME} --log 'job-driver-*'") from error
     finally:
         if not keep:
             cluster.down()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,4 +77,5 @@ def _kept(kept: Kept) -> Failure:
     evidence = kept_evidence(archive, job)
     status = evidence.state.job.get("status")
     cause = find_cause(evidence) if status in ("FAILED", None) else None
-    return Failure(job, status, cause, f"cloudrl logs --from {kept.folder}")
+    of_run = f" --run {shlex.quote(kept.run)}" if kept.run is not None else ""
+    return Failure(job, status, cause, f"cloudrl logs --from {shlex.quote(str(kept.folder))}{of_run}")

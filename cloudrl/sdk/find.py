@@ -207,6 +207,11 @@ def _ray_token() -> str | None:
     if token or not path:
         return token or None
     file = Path(path).expanduser()
-    if not file.is_file():
-        raise InputError(f"RAY_AUTH_TOKEN_PATH names {path}, and there is no such file")
-    return file.read_text().strip()
+    try:
+        return file.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is no text"
+        raise InputError(
+            f"RAY_AUTH_TOKEN_PATH names {path}, which cannot be read: {reason}",
+            hint="Name the file with the token, or leave it out: unset RAY_AUTH_TOKEN_PATH",
+        ) from error

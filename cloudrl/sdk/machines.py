@@ -53,7 +53,7 @@ class Fleet(spec.Fleet):
             ConnectionFailed: the server does not answer.
             Interrupted: Ctrl-C after it was sent; the message says what goes on and what it costs.
         """
-        fleets = _fleets(project)
+        fleets, at = _fleets(project), _at(project)
         planned = fleets.plan(self)
         if planned.action == "nothing":
             on_progress(Notice(f"fleet {self.name} already exists as declared"))
@@ -72,11 +72,11 @@ class Fleet(spec.Fleet):
             cost = f", with machines from {money(per_hour)}/h" if per_hour else ""
             raise Interrupted(
                 f"interrupted; fleet {self.name} is still being created{cost}",
-                hint=f"Look: cloudrl fleet list\nDelete it: cloudrl fleet delete {self.name}",
+                hint=f"Look: cloudrl fleet list{at}\nDelete it: cloudrl fleet delete {self.name}{at}",
             ) from None
         up = len(state.instances)
         ready = f"{up} machine{'' if up == 1 else 's'} ready" if up else "machines come with the first run"
-        next_commands = f"cloudrl fleet list\ncloudrl fleet delete {self.name}"
+        next_commands = f"cloudrl fleet list{at}\ncloudrl fleet delete {self.name}{at}"
         on_progress(Notice(f"fleet {self.name}: {ready}", next_commands))
         return state
 
@@ -104,7 +104,7 @@ class NetworkVolume(spec.NetworkVolume):
         try:
             state = volumes.create(self)
         except KeyboardInterrupt:
-            at = f" --project {shlex.quote(project)}" if project is not None else ""
+            at = _at(project)
             raise Interrupted(
                 f"interrupted; volume {self.name} is still being created, and its disk costs money until you delete it",
                 hint=f"Look: cloudrl volume list{at}\nDelete it: cloudrl volume delete {self.name}{at}",
@@ -205,3 +205,8 @@ def _machine_notices(on_progress: OnProgress) -> Callable[[FleetState], None]:
                 on_progress(Notice(f"{each.name} ({address}): {each.status}"))
 
     return on_look
+
+
+def _at(project: str | None) -> str:
+    """The option of commands that go to the same project."""
+    return f" --project {shlex.quote(project)}" if project is not None else ""

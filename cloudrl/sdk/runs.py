@@ -20,7 +20,7 @@ from cloudrl.providers.model import NoFleet, Plan, Status
 from cloudrl.providers.registry import ensure_name_free
 from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, Question, silent, unattended
 from cloudrl.sdk.checkpoints import merge_result
-from cloudrl.sdk.cluster import Cluster, load_cluster, nothing_started
+from cloudrl.sdk.cluster import Cluster, load_cluster, nothing_started, plan_to_start, start
 from cloudrl.sdk.costs import costs, with_state
 from cloudrl.sdk.machines import Fleet
 from cloudrl.sdk.running import RunningCluster
@@ -64,7 +64,8 @@ class RunRequest:
         options: what is asked for beyond it.
         cluster: as it would be started.
         plan: the same as its provider would start it.
-        asked: fields of the cluster that were asked for; one that is up has to have them.
+        asked: fields of the cluster that were asked for. One that is up has to have the nodes, GPUs, data, models and
+            services among them; of the others it is said that they do not count.
     """
 
     job: Job
@@ -102,15 +103,18 @@ class RunRequest:
             there = run_plan.find_running(self.cluster, self.asked, on=on)
         if there is not None:
             on_progress(Notice(f"using cluster {name}, which is up"))
+            if ignored := run_plan.not_applied(self.asked):
+                text = f"these settings only count for a new cluster: {', '.join(ignored)}"
+                on_progress(Notice(text, f"End this one first: cloudrl down {name}"))
             cluster = RunningCluster(there, provider=on)
         else:
             cluster = self._start(create_fleet=create_fleet, confirm=confirm, on_progress=on_progress)
         return _Training(self, cluster, down, confirm, on_progress, watch=watch).run(to, wait=wait)
 
     def _start(self, *, create_fleet: bool, confirm: Confirm, on_progress: OnProgress) -> RunningCluster:
-        up = partial(Cluster.up, on=self.plan.provider, confirm=confirm, on_progress=on_progress)
+        told: dict[str, Any] = {"confirm": confirm, "on_progress": on_progress}
         try:
-            return up(self.cluster)
+            return Cluster.up(self.cluster, on=self.plan.provider, **told)
         except NoFleet as error:
             if not create_fleet:
                 raise
@@ -118,9 +122,11 @@ class RunRequest:
             cluster = Cluster.load(error.cluster.explicit_fields())
         none_fits = f"no fleet has, or can get, machines for {self.cluster.name}; new fleet {fleet.name} would"
         on_progress(Notice(none_fits))
+        with nothing_started():
+            fleet.create(**told)
         with nothing_started(fleet.name):
-            fleet.create(confirm=confirm, on_progress=on_progress)
-            return up(cluster)
+            plan = plan_to_start(cluster, self.plan.provider, **told)
+        return start(plan, on_progress=on_progress)
 
 
 @dataclass
@@ -136,7 +142,7 @@ class _Training:
     job: JobHandle | None = None
     first_status: Status | None = None
     """While it can be seen what the cluster costs: at the end the server may be away."""
-    again: str = "Go on: the same again; a cluster that is up is used"
+    again: str = "Run the same command again: it uses the cluster that is up"
     in_vain: bool = False
     """Whether the cluster was started for a job that never came, so that nobody waits for it."""
     has_reported_break: bool = False
@@ -252,7 +258,8 @@ def plan_run(
         job: what to run, or a recipe by its name or path.
         options: what is asked for beyond it.
         cluster: as it shall be, or some of its fields, or its name; the others are the recipe's.
-        on: the provider; None is dstack for a cluster with GPUs, and this machine for one without.
+        on: the provider; None is the first of dstack and Slurm that is set up for a cluster with GPUs, and this machine
+            for one without.
     """
     job = recipes.load(job) if isinstance(job, str) else job
     fields, asked = cluster_fields(job, options, cluster)
@@ -296,7 +303,8 @@ def run(  # noqa: PLR0913 - the options of `cloudrl run`
         job: what to run, or a recipe by its name or path.
         overrides: in verl's own keys.
         cluster: as it shall be, or some of its fields, or only its name; the others are the recipe's.
-        on: the provider; None is dstack for a cluster with GPUs, and this machine for one without.
+        on: the provider; None is the first of dstack and Slurm that is set up for a cluster with GPUs, and this machine
+            for one without.
         to: a folder that does not exist, for the merged model.
         down: whether to end the cluster at the end; None leaves it to `confirm`, and keeps it where nobody is asked.
             With True, too, `confirm` is asked where checkpoints would be lost or the cluster was up before.

@@ -56,7 +56,10 @@ def test_prepare_prints_the_overrides_that_take_the_files(run: Run) -> None:
     done = run("data", "prepare", "addition", "--to", "it's here").ended(0)
     overrides = dict(parse_override(line) for line in done.out.splitlines())
     folder = Path("it's here").resolve()
-    assert overrides == {"data.train_files": f'"{folder}/train.parquet"', "data.val_files": f'"{folder}/test.parquet"'}
+    assert overrides == {
+        "data.train_files": '"./it\'s here/train.parquet"',
+        "data.val_files": '"./it\'s here/test.parquet"',
+    }
     assert pq.read_metadata(folder / "train.parquet").num_rows == 2400
     assert "addition: 2,400 train and 100 test rows in " in done.err
 

@@ -85,9 +85,11 @@ def test_status_shows_both(run: Run, rented: Rented, lab: FakeLocal) -> None:
 
 
 def test_down_has_to_be_told_which(run: Run, rented: Rented, lab: FakeLocal) -> None:
-    run("down", "lab", "-y").ended(2, "there are 2 clusters lab: local/lab, rented/lab", "cloudrl down rented/lab")
+    run("down", "lab", "-y").ended(
+        2, "there are 2 clusters lab: local/lab, rented/lab", "Choose it: --cluster rented/lab"
+    )
     assert rented.ended == []
-    assert run("down", "rented/lab").code == 0
+    assert run("down", "--cluster", "rented/lab").code == 0
     assert rented.ended == ["lab"]
     assert json.loads(run("status", "local/lab", "--json").out)["phase"] == "ready"
 

@@ -13,7 +13,7 @@ from cloudrl.protocol.options import AgentOptions
 from cloudrl.protocol.services import Artifact, Service
 from cloudrl.render.agent import AGENT_FILE, RETRIEVER_FILE, build_agent, build_retriever
 from cloudrl.render.dstack import to_dstack
-from cloudrl.render.search import files_of, with_search, write_files
+from cloudrl.render.search import files_of, refuse_other_files, with_search, write_files
 from cloudrl.render.slurm import to_slurm
 from cloudrl.spec import Cluster
 
@@ -156,13 +156,14 @@ def test_files_are_written_beside_the_task(tmp_path: Path, monkeypatch: pytest.M
     Path("mine.jsonl").write_text("{}\n")
     declared, folder = cluster("search:./mine.jsonl"), tmp_path / "there"
     for _ in range(2):
-        write_files(declared, folder, replace=False)
+        refuse_other_files(declared, folder)
+        write_files(declared, folder)
     assert {each.name: each.read_bytes() for each in folder.iterdir()} == {
         AGENT_FILE: build_agent(), RETRIEVER_FILE: build_retriever(), "mine.jsonl": b"{}\n",
     }  # fmt: skip
     Path("mine.jsonl").write_text("{} \n")
     with pytest.raises(InputError, match="is there and has another content"):
-        write_files(declared, folder, replace=False)
+        refuse_other_files(declared, folder)
     write_files(declared, folder)
     assert (folder / "mine.jsonl").read_text() == "{} \n"
 

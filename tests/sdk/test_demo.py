@@ -74,4 +74,4 @@ def test_an_error_for_good_keeps_its_kind_and_gets_the_place_of_the_log(
     monkeypatch.setattr(module, "_train_and_compare", refuse)
     with pytest.raises(PermanentError, match="does not cast") as raised:
         demo()
-    assert "Its log: ls" in str(raised.value.hint)
+    assert raised.value.hint == "Its log: cloudrl logs --cluster demo --log 'job-driver-*'"

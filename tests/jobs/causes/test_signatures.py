@@ -48,10 +48,11 @@ def test_the_commands_and_options_of_a_remedy_are_there(
         return helps[words]
 
     named = re.findall(r"\bcloudrl ([a-z]+)(?: ([a-z]+)\b)?", row.remedy)
+    options = help_of("submit").out + help_of("up").out
     for noun, verb in named:
         words = [noun, verb] if verb and isinstance(COMMANDS[noun], typer.Typer) else [noun]
         assert help_of(*words).code == 0, words
-    options = help_of("submit").out + help_of("up").out
+        options += help_of(*words).out
     assert [each for each in re.findall(r"--[a-z][a-z-]+", row.remedy) if each not in options] == []
 
 
