@@ -181,6 +181,6 @@ def nothing_started(fleet: str | None = None) -> Iterator[None]:
     except KeyboardInterrupt:
         raise Interrupted("interrupted; nothing was started", hint=unused if fleet is not None else None) from None
     except CloudrlError as error:
-        if fleet is None:
-            raise
-        raise type(error)(error.message, hint="\n".join(filter(None, (error.hint, unused)))) from error
+        if fleet is not None:
+            error.hint = "\n".join(filter(None, (error.hint, unused)))
+        raise

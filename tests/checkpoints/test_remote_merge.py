@@ -25,7 +25,7 @@ from cloudrl.checkpoints.handle import CheckpointHandle, Checkpoints
 from cloudrl.checkpoints.remote_merge import merge_on_head
 from cloudrl.checkpoints.remote_merge_main import TOKEN, HeadMerge, _find
 from cloudrl.checkpoints.sources import ClusterSource, LocalSource
-from cloudrl.errors import CheckpointError, ConnectionFailed, JobFailed
+from cloudrl.errors import CheckpointError, ConnectionFailed, Interrupted, JobFailed
 from cloudrl.protocol.backoff import Backoff
 from cloudrl.protocol.client import AgentClient
 
@@ -83,6 +83,16 @@ def test_the_same_model_as_here(head: Head, tmp_path: Path) -> None:
     assert done.path == tmp_path / "out"
     assert done.parameters > 100
     assert seen[-1][0] == seen[-1][1] > 0
+
+
+def test_ctrl_c_says_which_job_goes_on(head: Head, tmp_path: Path) -> None:
+    def press(*_: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted, match=r"the merge goes on as job merge-7-\w+") as caught:
+        merge_on_head(latest(head), str(tmp_path / "out"), on_progress=press)
+    [job] = head.jobs
+    assert (caught.value.hint or "").splitlines()[1].endswith(f"/{job}")
 
 
 def test_it_waits_for_the_disk_if_asked(head: Head, tmp_path: Path) -> None:

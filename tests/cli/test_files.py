@@ -38,6 +38,19 @@ def test_task_create_again_refreshes_both_files_but_asks_about_edits(run: Run) -
     assert task.read_text() == rendered
 
 
+def test_passages_that_lie_there_are_replaced_only_when_that_is_said(run: Run) -> None:
+    Path("data").mkdir()
+    Path("data/mine.jsonl").write_text('{"text": "one"}\n')
+    words = ("task", "create", "lab", "--set", 'services=["search:./data/mine.jsonl"]')
+    assert run(*words).code == 0
+    rendered = Path("lab.dstack.yml").read_text()
+    Path("data/mine.jsonl").write_text('{"text": "two"}\n')
+    run(*words).ended(2, "mine.jsonl is there and has another content", "Replace it: -y")
+    assert Path("lab.dstack.yml").read_text() == rendered
+    assert run(*words, "-y").code == 0
+    assert Path("mine.jsonl").read_text() == '{"text": "two"}\n'
+
+
 def test_task_create_elsewhere_puts_the_agent_there(run: Run) -> None:
     assert run("task", "create", "lab", "-o", "far/away.yml").code == 0
     assert Path("far/cloudrl-node.pyz").is_file()

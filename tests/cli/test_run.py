@@ -56,6 +56,12 @@ def test_a_program_is_told_how_the_job_ended_also_when_the_cluster_is_gone(
     assert told.get("cluster_ended") is (True if code == 0 else None)
 
 
+def test_settings_that_make_no_difference_to_a_cluster_that_is_up_are_named(run: Run, lab: FakeLocal) -> None:
+    lab.cluster.finish_jobs(LOG)
+    said = "these settings only count for a new cluster: down_when_idle, setup"
+    run(*RUN, "--setup", "pip install x", "--down-when-idle", "1h").ended(0, said, "cloudrl down lab")
+
+
 def test_down_ends_it_with_a_job_that_failed(run: Run, lab: FakeLocal) -> None:
     lab.cluster.finish_jobs(LOG, "FAILED")
     run(*RUN, "--down", "-y").ended(4, "lab is down")

@@ -1,7 +1,11 @@
 """`cloudrl --help` imports nothing that is not needed; `make bench-help` has its CPU time."""
 
 import ast
+import os
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -38,3 +42,10 @@ def test_the_list_of_commands_needs_no_specification(run_python: Callable[[str],
     assert ast.literal_eval(
         run_python(CODE.format(words=["--help"], heavy=("pydantic", "cloudrl.providers.model")))
     ) == [0, []]
+
+
+def test_a_traceback_on_request_changes_no_exit_code(home: Path) -> None:
+    command = (str(Path(sys.executable).with_name("cloudrl")), "status", "nowhere")
+    done = subprocess.run(command, env={**os.environ, "CLOUDRL_DEBUG": "1"}, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "Traceback" in done.stderr

@@ -160,7 +160,7 @@ OTHER_VARIABLES = {
     "HF_HOME": THE_CLUSTERS,
     "NCCL_IB_HCA": THEIR_NETWORK,
     "NCCL_IB_GID_INDEX": THEIR_NETWORK,
-    "NCCL_DEBUG": "TRACE fills the log's quota",
+    "NCCL_DEBUG": "TRACE fills the logs",
     "NCCL_CHECKS_DISABLE": "deprecated in NCCL 2.2.12",
     "CUDA_DEVICE_MAX_CONNECTIONS": "for Megatron on NVIDIA (verl 0.9.1, trainer/constants_ppo.py)",
     "HSA_NO_SCRATCH_RECLAIM": "verl sets it itself (there)",

@@ -96,6 +96,6 @@ def test_ctrl_c_while_machines_come(
     for name, answer in answers.items():
         monkeypatch.setattr(DstackFleets, name, answer)
     with pytest.raises(Interrupted) as caught:
-        FLEET.create()
+        FLEET.create("team x")
     assert caught.value.message == said
-    assert "cloudrl fleet delete gpu-fleet" in str(caught.value.hint)
+    assert "cloudrl fleet delete gpu-fleet --project 'team x'" in str(caught.value.hint)

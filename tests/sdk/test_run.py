@@ -6,8 +6,11 @@ import pytest
 from fake_local import FakeLocal
 
 import cloudrl
+from cloudrl.jobs import SubmitOptions
 from cloudrl.providers.local.provider import LocalProvider
+from cloudrl.providers.model import NoFleet
 from cloudrl.providers.registry import provider
+from cloudrl.sdk.runs import plan_run
 
 pytestmark = pytest.mark.io
 
@@ -25,7 +28,7 @@ def test_one_that_is_declared_otherwise_is_refused(lab: FakeLocal) -> None:
     assert lab.cluster.jobs == {}
 
 
-def raising(error: Exception, before: Callable[[], object] = lambda: None) -> Callable[..., None]:
+def raising(error: BaseException, before: Callable[[], object] = lambda: None) -> Callable[..., None]:
     """Raises an error, whatever it is called with."""
 
     def function(*_: object, **__: object) -> None:
@@ -83,3 +86,30 @@ class TestAJobThatIsNotSubmitted:
         with pytest.raises(cloudrl.InputError, match="cluster lab keeps running"):
             cloudrl.run("grpo-tiny", cluster="lab", steps=2, submission_id="one", down=False)
         assert provider("local").status("lab").phase == "ready"
+
+
+class TestAFleetThatIsCreatedForTheCluster:
+    """Nothing is rented before both questions are answered."""
+
+    @pytest.fixture(autouse=True)
+    def none_fits(self, lab: FakeLocal, monkeypatch: pytest.MonkeyPatch) -> None:
+        declared = cloudrl.Cluster(name="lab", nodes=2)
+        no_fleet = NoFleet("none fits", hint="", fleet=cloudrl.Fleet(name="new"), cluster=declared)
+        monkeypatch.setattr("cloudrl.jobs.run_plan.find_running", lambda *_, **__: None)
+        monkeypatch.setattr(cloudrl.Cluster, "up", raising(no_fleet))
+
+    def test_is_not_there_yet_when_its_own_question_is_interrupted(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(cloudrl.Fleet, "create", raising(KeyboardInterrupt()))
+        with pytest.raises(cloudrl.Interrupted, match="nothing was started") as caught:
+            plan_run("grpo-tiny", SubmitOptions(), "lab", "local").execute(create_fleet=True)
+        assert caught.value.hint is None
+
+    @pytest.mark.parametrize("error", [KeyboardInterrupt(), cloudrl.InputError("nothing was started")])
+    def test_is_named_when_there_is_no_cluster_after_all(
+        self, monkeypatch: pytest.MonkeyPatch, error: BaseException
+    ) -> None:
+        monkeypatch.setattr(cloudrl.Fleet, "create", lambda *_, **__: None)
+        monkeypatch.setattr("cloudrl.sdk.runs.plan_to_start", raising(error))
+        with pytest.raises(cloudrl.CloudrlError, match="nothing was started") as caught:
+            plan_run("grpo-tiny", SubmitOptions(), "lab", "local").execute(create_fleet=True)
+        assert caught.value.hint == "Fleet new costs nothing without a cluster; delete it: cloudrl fleet delete new"

@@ -20,8 +20,7 @@ _EXITED = "container_exited_with_error"
 _MEANING = {
     _NO_CONTAINER: "the image cannot be pulled or started",
     "log_quota_exceeded": (
-        "dstack ends a run whose node prints too much: 50 MB in an hour, unless its server says otherwise. "
-        "NCCL_DEBUG=INFO does that"
+        "dstack ends a run whose node prints too much: 50 MB in an hour, unless its server says otherwise"
     ),
     "max_duration_exceeded": "it has run for its max_duration",
     "terminated_due_to_utilization_policy": (
