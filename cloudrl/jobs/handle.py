@@ -7,7 +7,6 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from urllib.parse import urlsplit
 
 from cloudrl.errors import ConnectionFailed, FailedError, InputError, JobFailed, WaitTimeout
 from cloudrl.jobs.causes import Cause, find_cause
@@ -16,6 +15,7 @@ from cloudrl.jobs.events import Ended, Event, EventReader
 from cloudrl.protocol.backoff import Backoff, retry
 from cloudrl.transport import Connection
 from cloudrl.transport.log_stream import LogSource, choose_log, follow_log, split_lines
+from cloudrl.transport.ray_client import job_url_at
 from cloudrl.transport.ray_job import JobStatus, RayJob
 
 _TAIL_LINES = 20
@@ -42,11 +42,7 @@ class JobHandle:
 
         A cluster of ours is named: the port here through which it is reached is another one tomorrow.
         """
-        if self.connection.cluster_id is not None:
-            return f"ray://{self.connection.name}/{self.submission_id}"
-        at = urlsplit(self.connection.ray_url)
-        secure = "+https" if at.scheme == "https" else ""
-        return f"ray{secure}://{at.netloc}{at.path.rstrip('/')}/{self.submission_id}"
+        return job_url(self.connection, self.submission_id)
 
     def __str__(self) -> str:
         return self.url
@@ -158,7 +154,7 @@ class JobHandle:
             if time.monotonic() > ends_at:
                 raise WaitTimeout(
                     f"job {self.submission_id} is still {status} after {timeout_s:g} s",
-                    hint=f"Look again: cloudrl jobs status {self.submission_id}",
+                    hint=f"Look again: cloudrl jobs status {self.url}",
                 )
             time.sleep(0.5)
         return status
@@ -215,6 +211,13 @@ class JobHandle:
         """Raise when whoever made the connection knows that nobody is going to answer any more."""
         if self.connection.token_source is not None:
             self.connection.token_source.ensure_alive()
+
+
+def job_url(connection: Connection, submission_id: str) -> str:
+    """See `JobHandle.url`."""
+    if connection.cluster_id is not None:
+        return f"ray://{connection.name}/{submission_id}"
+    return job_url_at(connection.ray_url, submission_id)
 
 
 def raise_for_status(job: JobHandle, ended: Ended) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from cloudrl.errors import CloudrlError, ConnectionFailed, InputError, Unauthorized
 from cloudrl.jobs.draft import Snapshot
-from cloudrl.jobs.handle import JobHandle, job_handle
+from cloudrl.jobs.handle import JobHandle, job_handle, job_url
 from cloudrl.jobs.local_files import digests_of, inspect_files
 from cloudrl.jobs.options import SubmitOptions
 from cloudrl.jobs.pipeline import continues_a_run, plan_job
@@ -124,7 +124,7 @@ def send(
         raise InputError(f"job {submission.submission_id} needs {submission.absent[0]}, which was not given")
     api = connection.ray()
     _check_cluster(api, connection, submission.ray_session)
-    _check_free(api, submission)
+    _check_free(api, connection, submission)
 
     def report_upload(done_bytes: int, total_bytes: int) -> None:
         if total_bytes > _MIB:  # a small one is there before anybody could read of it
@@ -181,20 +181,21 @@ def _check_cluster(api: RayClient, connection: Connection, session: str | None) 
         )
 
 
-def _check_free(api: RayClient, submission: Submission) -> None:
+def _check_free(api: RayClient, connection: Connection, submission: Submission) -> None:
     """Refuse a taken id before anything is uploaded, and a run that goes on: two jobs would save into one folder.
 
     Ray refuses a taken id again when two come at the same time.
     """
     for job in api.list_jobs():
         if job.submission_id == submission.submission_id:
-            raise id_taken(submission.submission_id)
+            raise id_taken(submission.submission_id, job_url(connection, submission.submission_id))
         if job.metadata.get("job_name") == submission.name and not job.status.is_terminal:
+            url = job_url(connection, job.submission_id)
             raise InputError(
                 f"run {submission.name!r} is still running as job {job.submission_id}, "
                 "which saves into the same folder",
-                hint=f"Follow it: cloudrl jobs logs -f {job.submission_id}\n"
-                f"Stop it:   cloudrl jobs stop {job.submission_id}\nAnother run: another --name",
+                hint=f"Follow it: cloudrl jobs logs -f {url}\nStop it:   cloudrl jobs stop {url}\n"
+                "Another run: another --name",
             )
 
 

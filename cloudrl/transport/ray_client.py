@@ -117,7 +117,7 @@ class RayClient:
         if answer.status != 400:
             with suppress(ConnectionFailed):  # then nobody says what is taken
                 if any(job.submission_id == submission_id for job in self.list_jobs()):
-                    raise id_taken(submission_id, reason)
+                    raise id_taken(submission_id, job_url_at(self.ray_url, submission_id), reason)
         refused = answer.status == 400 or "status code 400" in answer.text
         raise (InputError if refused else CloudrlError)(f"Ray refused the job: {reason}")
 
@@ -258,12 +258,19 @@ class RayClient:
         )
 
 
-def id_taken(submission_id: str, reason: str = "") -> InputError:
-    """The error for a submission id that the cluster has seen before; `reason` is what Ray says."""
+def job_url_at(ray_url: str, submission_id: str) -> str:
+    """A job by the address of its dashboard: `ray://host:port/submission_id`."""
+    at = urlsplit(ray_url)
+    secure = "+https" if at.scheme == "https" else ""
+    return f"ray{secure}://{at.netloc}{at.path.rstrip('/')}/{submission_id}"
+
+
+def id_taken(submission_id: str, url: str, reason: str = "") -> InputError:
+    """The error for a submission id that is taken, by the job at `url`; `reason` is what Ray says."""
     said = f"; Ray says: {reason}" if reason else ""
     return InputError(
         f"submission id {submission_id!r} is taken on this cluster; Ray never uses an id twice{said}",
-        hint=f"Follow it: cloudrl jobs logs -f {submission_id}; or submit without --submission-id",
+        hint=f"Follow it: cloudrl jobs logs -f {url}\nAnother job: leave out --submission-id",
     )
 
 

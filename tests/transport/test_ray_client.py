@@ -1,6 +1,7 @@
 import json
 import socket
 import threading
+from urllib.parse import urlsplit
 
 import pytest
 from child_processes import until
@@ -51,7 +52,7 @@ def test_jobs_are_listed_oldest_first_without_bare_drivers_and_an_id_is_used_onc
         InputError, match=r"'run-1' is taken.*; Ray says: Job with submission_id run-1 already exists"
     ) as caught:
         api.submit_job({"entrypoint": "true", "submission_id": "run-1"})
-    assert "cloudrl jobs logs -f run-1" in str(caught.value.hint)
+    assert f"cloudrl jobs logs -f ray://{urlsplit(api.ray_url).netloc}/run-1" in str(caught.value.hint)
 
 
 @pytest.mark.parametrize("hostile", ["a/b", "../../etc", "a?b=c", "a b", "é", "a%2Fb", "#x"])
