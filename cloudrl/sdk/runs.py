@@ -23,7 +23,7 @@ from cloudrl.sdk.checkpoints import merge_result
 from cloudrl.sdk.cluster import Cluster, load_cluster, nothing_started, plan_to_start, start
 from cloudrl.sdk.costs import costs, with_state
 from cloudrl.sdk.machines import Fleet
-from cloudrl.sdk.running import RunningCluster
+from cloudrl.sdk.running import RunningCluster, report_port
 from cloudrl.sdk.submission import follow, prepare
 from cloudrl.sdk.teardown import TeardownImpact, assess, end, ending, report_state
 from cloudrl.sdk.watching import watch as watch_job
@@ -126,7 +126,9 @@ class RunRequest:
             fleet.create(**told)
         with nothing_started(fleet.name):
             plan = plan_to_start(cluster, self.plan.provider, **told)
-        return start(plan, on_progress=on_progress)
+        running = start(plan, on_progress=on_progress)
+        report_port(cluster.name, running.connection.ray_url, on_progress)
+        return running
 
 
 @dataclass
