@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
 CARD = "README.md"
+_PASSING = (408, 425, 429)
+"""Statuses of a Hub that is busy: the same again works later."""
 _WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json", "adapter_config.json")
 """What an earlier upload may have left: loaders take whichever they find first. What is uploaded now is spared."""
 
@@ -191,7 +193,7 @@ def _own_errors(repo: str) -> Iterator[None]:
             raise InputError(f"{cause.filename}: {cause.strerror}") from error
         answer = getattr(cause, "response", None)
         no_right = isinstance(cause, PermissionError)  # hf_xet.XetAuthenticationError
-        if no_right or (answer is not None and answer.status_code < 500):
+        if no_right or (answer is not None and answer.status_code < 500 and answer.status_code not in _PASSING):
             raise InputError(
                 f"the Hub refuses {repo}: {_first_line(cause)}",
                 hint="Log in with a token that may write there: hf auth login",

@@ -14,6 +14,10 @@ from typing import Any
 from cloudrl.protocol.secret_names import is_secret
 
 MASK = "***"
+_BY_FORM = re.compile(
+    r"(?<![A-Za-z0-9_])(?:(?:hf_|gh[a-z]_|github_pat_|sk-|[prs]k_(?:live|test)_)[A-Za-z0-9_-]{16,}|A[KS]IA[A-Z0-9]{16})"
+)
+"""Tokens of the Hub, GitHub, OpenAI, Stripe and AWS, whatever they are called; as in `cloudrl.node.masking`."""
 # verl has many keys such as data.prompt_key and max_num_batched_tokens, so in overrides the rule is narrower.
 _SECRET_KEY = re.compile(
     r"(api|access|secret|private|auth)_?key|(hf|hub|api|auth|access|bearer)_?token|(^|[._])token$|secret"
@@ -77,7 +81,7 @@ def _mask(value: Any, secrets: list[str]) -> Any:
         return value
     for secret in secrets:
         value = value.replace(secret, MASK)
-    return _URL_LOGIN.sub(rf"\g<1>{MASK}@", value)
+    return _BY_FORM.sub(MASK, _URL_LOGIN.sub(rf"\g<1>{MASK}@", value))
 
 
 def _redact(word: str, before: str) -> str:

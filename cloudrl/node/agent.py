@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import socket
 import subprocess
+import threading
 import time
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -67,6 +68,7 @@ class Agent:
         self.started_at, self.started_clock = time.time(), time.monotonic()
         self.attempts = Attempts(options.checkpoints, identity.run_id, rank=identity.rank)
         self._persisted_at = self.started_clock
+        self._writing_cost = threading.Lock()
         self._children: List[Child] = []
         self._ray: Optional[Child] = None
         self.state = NodeState(
@@ -195,8 +197,9 @@ class Agent:
         self._check_ray()
         self._services.check()
         self.supervise()
-        if time.monotonic() - self._persisted_at > _PERSIST_COST_S:
-            self.persist_cost()
+        if time.monotonic() - self._persisted_at > _PERSIST_COST_S and not self._writing_cost.locked():
+            self._persisted_at = time.monotonic()  # by a thread: a volume that hangs holds up no limit of the cost
+            threading.Thread(target=self.persist_cost, daemon=True).start()
 
     def wait_for(self, condition: Callable[[], bool], timeout_s: float, pause_s: float = _TICK_S) -> bool:
         """Poll a condition; False when it has not come true within `timeout_s` seconds."""
@@ -384,11 +387,11 @@ class Agent:
 
     def persist_cost(self) -> None:
         """Remember on the volume what the run has cost; the next attempt may have any of these machines."""
-        self._persisted_at = time.monotonic()
         cost = self.cost()
         if cost is not None:
             try:
-                self.attempts.write_cost(cost)
+                with self._writing_cost:
+                    self.attempts.write_cost(cost)
             except OSError as error:
                 self.log.line(f"warning: what the run has cost cannot be written: {error}")
 

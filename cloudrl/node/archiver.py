@@ -123,11 +123,11 @@ class Archiver:
     def before_ray_ends(self) -> None:
         """Ask it a last time; it may not answer any more."""
         self._ending.set()
-        _within(LAST_S, self._look_a_last_time)
+        within(LAST_S, self._look_a_last_time)
 
     def finish(self) -> None:
         """Ray has ended: keep the last lines, too."""
-        _within(LAST_S, lambda: self.update(is_last=True))
+        within(LAST_S, lambda: self.update(is_last=True))
 
     def listing(self, run: Optional[str], *, own: bool = False) -> Dict[str, Any]:
         """The pieces of a run on this node's volume, up to now, for a client; of the present run for None.
@@ -228,7 +228,8 @@ def _bounded(value: Any) -> Any:
     return tuple(map(_bounded, value)) if isinstance(value, (list, tuple)) else value
 
 
-def _within(limit_s: float, work: Callable[[], object]) -> None:
+def within(limit_s: float, work: Callable[[], object]) -> None:
+    """Do it in a thread, and wait no longer than that: a volume may hang."""
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     thread.join(limit_s)

@@ -62,7 +62,12 @@ class Head(Agent):
         """Prepare the data for all; fetch the models, and say so to nodes that share the folder."""
         options, run_id = self.options, self.identity.run_id
         folders = {options.data_dir, *(models_dir(m, options.data_dir, self.env) for m in options.models)}
-        markers = {str(folder): write_marker(folder, run_id) for folder in folders}
+        markers = {}
+        for folder in folders:
+            try:
+                markers[str(folder)] = write_marker(folder, run_id)
+            except OSError as error:  # a cache of the site, for example: all that is needed may be in it
+                self.log.line(f"warning: {folder} cannot be written, each node looks there by itself: {error}")
         self.state.publish(markers=markers)
         works = {
             FailureKind.DATA: lambda: self._prepare_data(fetcher),

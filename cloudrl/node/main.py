@@ -15,7 +15,7 @@ from cloudrl.data.request import parse_request
 from cloudrl.errors import CloudrlError, InputError
 from cloudrl.node import shard_worker, subcommands
 from cloudrl.node.agent import Agent
-from cloudrl.node.archiver import Archiver
+from cloudrl.node.archiver import LAST_S, Archiver, within
 from cloudrl.node.failure import NodeFailed, error_code, unforeseen
 from cloudrl.node.head import Head
 from cloudrl.node.identity import Identity, read_identity
@@ -103,7 +103,8 @@ def _serve_and_run(agent: Agent) -> int:
     except Shutdown as ended:
         agent.log.line(str(ended))
         _write_outcome(agent, Outcome(Phase.ENDED, str(ended), final=False, at=time.time()))
-        return ended.exit_code
+        is_retry = str(ended.exit_code) == agent.env.get(RETRY_STATUS)  # a training's own: it would fail again
+        return 1 if is_retry else ended.exit_code
     except Exception as error:  # noqa: BLE001  unjudged, it would be retried for ever at the user's cost
         if isinstance(error, NodeFailed):
             failure = error.failure
@@ -136,14 +137,19 @@ def _archiver(agent: Agent) -> Archiver:
 def _clean_up(agent: Agent, archiver: Archiver, server: Optional[AgentServer]) -> None:
     """Leave nothing; what one step cannot do keeps no other from its part."""
     agent.state.update(phase=Phase.ENDED)
-    steps: List[Callable[[], object]] = [archiver.before_ray_ends, agent.checkpoint_store.close]
-    steps += [agent.end_children, end_descendants]
+    steps: List[Callable[[], object]] = [archiver.before_ray_ends, agent.end_children, end_descendants]
     if server is not None:
         steps.append(server.close)
-    # the logs come last: their volume may hang, and dstack kills 10 s after its signal
-    steps += [agent.replication.secrets.forget, agent.persist_cost, archiver.finish]
+    steps.append(agent.replication.secrets.forget)
+    # what is on the volume comes last, and has its time: it may hang, and dstack kills 10 s after its signal
+    on_volume = (agent.checkpoint_store.close, agent.persist_cost)
+    steps += [functools.partial(within, LAST_S, functools.partial(_try, agent, *on_volume)), archiver.finish]
     if agent.options.ray_temp_dir is not None:
         steps.append(functools.partial(shutil.rmtree, agent.options.ray_temp_dir, ignore_errors=True))
+    _try(agent, *steps)
+
+
+def _try(agent: Agent, *steps: Callable[[], object]) -> None:
     for step in steps:
         try:
             step()

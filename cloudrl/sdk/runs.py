@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloudrl import jobs, recipes
-from cloudrl.errors import CheckpointError, CloudrlError, ConnectionFailed, InputError, Interrupted, JobFailed
+from cloudrl.errors import CheckpointError, CloudrlError, ConnectionFailed, FailedError, InputError, Interrupted
 from cloudrl.jobs import JobHandle, Progress, SubmitOptions, run_plan
 from cloudrl.jobs.options import JobKeywords, submit_options
 from cloudrl.protocol.backoff import Backoff, retry
@@ -158,7 +158,9 @@ class _Training:
         except KeyboardInterrupt:
             stopped = Interrupted("interrupted", hint=self.again)
             raise with_state(stopped, self.cluster.get_provider(), self.cluster.name) from None
-        except JobFailed:
+        except FailedError as error:  # the job's, or its cluster was started again without it
+            if self.job is None:
+                raise self._with_state(error) from error
             self._end_after_error()
             raise
         except CloudrlError as error:

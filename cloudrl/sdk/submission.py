@@ -87,7 +87,9 @@ def follow(
     except KeyboardInterrupt:
         raise no_longer_following(job, command) from None
     except ConnectionFailed as failure:
-        message = f"{failure.message}\njob {job.submission_id} keeps running"
+        message = (
+            f"{failure.message}\njob {job.submission_id} keeps running, unless its cluster is gone or started again"
+        )
         raise type(failure)(message, hint=way_back(job, command)) from failure
     return last
 

@@ -162,7 +162,11 @@ is_late() { # SINCE
 requeue_failed() {
   local record="$RUN_DIR/$SLURM_JOB_ID/failures"
   date >>"$record"
-  if (($(wc -l <"$record") < MAX_FAILURES)); then requeue "a node, or Ray on it, was lost"; fi
+  if (($(wc -l <"$record") < MAX_FAILURES)); then
+    requeue "a node, or Ray on it, was lost"
+    give_up "a node, or Ray on it, was lost, and Slurm does not queue this job again"
+    return
+  fi
   give_up "a node, or Ray on it, was lost $MAX_FAILURES times; the job is not queued again"
 }
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudrl.jobs.redaction import is_secret_override, redact, redact_command, redact_text, redact_words
+from cloudrl.jobs.redaction import MASK, is_secret_override, redact, redact_command, redact_text, redact_words
 from cloudrl.protocol.secret_names import is_secret
 
 ENV_VARS = "++ray_kwargs.ray_init.runtime_env.env_vars"
@@ -99,6 +99,14 @@ def test_which_overrides_are_secret():
         f"{variables}.VERL_FILE_LOGGER_PATH",
     )  # fmt: skip
     assert [key for key in (*secret, *plain) if is_secret_override(key)] == [*secret]
+
+
+@pytest.mark.parametrize("secret", ["hf_" + "a" * 34, "sk-proj-" + "b" * 40, "AKIA" + "C" * 16, "ghp_" + "d" * 36])
+def test_a_token_of_a_known_form_is_masked_whatever_it_is_called(secret: str) -> None:
+    assert redact({"entrypoint": f"python x.py +reward.judge={secret}"}, []) == {
+        "entrypoint": f"python x.py +reward.judge={MASK}"
+    }
+    assert redact("task-model hf_x risk-adjusted-by-many-words", []) == "task-model hf_x risk-adjusted-by-many-words"
 
 
 def test_secrets_are_redacted():

@@ -1,6 +1,8 @@
 """The agent's entry: wrong input is one message and final, before anything is started."""
 
 import errno
+import threading
+import time
 from pathlib import Path
 from unittest.mock import MagicMock
 
@@ -38,6 +40,21 @@ def test_a_volume_that_hangs_at_the_end_loses_no_cost_and_leaves_no_secrets(monk
     _clean_up(node, node.archiver, None)
     steps = [each[0] for each in node.method_calls]
     assert steps.index("replication.secrets.forget") < steps.index("persist_cost") < steps.index("archiver.finish")
+
+
+def test_a_volume_that_hangs_for_ever_keeps_no_agent_from_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor Ray, whose GPUs are paid for."""
+    monkeypatch.setattr("cloudrl.node.main.end_descendants", lambda: None)
+    monkeypatch.setattr("cloudrl.node.main.LAST_S", 0.05)
+    node, over = MagicMock(), threading.Event()
+    node.options.ray_temp_dir = None
+    node.checkpoint_store.close.side_effect = lambda: over.wait(60)
+    before = time.monotonic()
+    _clean_up(node, node.archiver, None)
+    assert time.monotonic() - before < 30
+    steps = [each[0] for each in node.method_calls]
+    assert steps.index("end_children") < steps.index("checkpoint_store.close") < steps.index("archiver.finish")
+    over.set()
 
 
 def test_why_else_the_agent_cannot_listen() -> None:

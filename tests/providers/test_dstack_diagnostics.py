@@ -11,7 +11,7 @@ from dstack._internal.core.models.configurations import TaskConfiguration
 from fake_clock import Clock
 from fake_dstack import FakeDstack, attempt, fleet, run, submission_id
 
-from cloudrl.errors import CapacityError, InputError
+from cloudrl.errors import CapacityError, InputError, WaitTimeout
 from cloudrl.protocol import outcome
 from cloudrl.protocol.outcome import STARTED, Outcome
 from cloudrl.protocol.phases import Phase
@@ -284,7 +284,7 @@ def test_a_stop_that_the_server_has_forgotten_is_asked_again(dstack: FakeDstack,
 
 def test_a_run_that_does_not_end_is_told(dstack: FakeDstack, clock: Clock) -> None:
     Statuses(dstack, "running")
-    with pytest.raises(InputError, match="still there after 5 s"):
+    with pytest.raises(WaitTimeout, match="still there after 5 s"):
         runs.end(dstack.server, "one", timeout_s=5.0, clock=clock, sleep=clock.sleep)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from cloudrl.errors import CloudrlError, ClusterFailed
+from cloudrl.errors import CloudrlError, ClusterFailed, InputError
 from cloudrl.protocol.outcome import FAILED, STARTED, from_output
 from cloudrl.protocol.phases import Phase
 from cloudrl.providers.dstack.runs import Attempt, RunState
@@ -184,6 +184,9 @@ def _output(server: Server, run: RunState, rank: int, attempt: int | None = None
     job = next(each for each in run.answer.jobs if each.job_spec.job_num == rank)
     wanted = [each for each in job.job_submissions if attempt in (None, each.submission_num)]
     request = PollLogsRequest(run_name=run.name, job_submission_id=wanted[-1].id, descending=not first, limit=_PAGE)
-    events = server.call(server.api.logs.poll, server.project, request).logs
+    try:
+        events = server.call(server.api.logs.poll, server.project, request).logs
+    except InputError:  # where the server keeps its logs fails, and what is known of the run is worth more
+        return ""
     pieces = [base64.b64decode(event.message) for event in (events if first else reversed(events))]
     return b"".join(pieces).decode("utf-8", "replace").replace("\r\n", "\n")

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
-from cloudrl.errors import CapacityError, InputError, did_you_mean
+from cloudrl.errors import CapacityError, InputError, WaitTimeout, did_you_mean
 from cloudrl.providers.dstack.server import Server, parse, wait_for
 from cloudrl.providers.machines import (
     FleetPlan,
@@ -134,7 +134,7 @@ class DstackFleets(_Named[FleetState], Fleets):
     def wait_deleted(self, name: str) -> None:
         """See `Fleets`."""
         if not wait_for(lambda: all(each.name != name for each in self.list()) or None, timeout_s=_DELETE_S):
-            raise InputError(f"fleet {name!r} is still there after {_DELETE_S:.0f} s", hint="cloudrl fleet list")
+            raise WaitTimeout(f"fleet {name!r} is still there after {_DELETE_S:.0f} s", hint="cloudrl fleet list")
 
     @staticmethod
     def _state(fleet: Any) -> FleetState:
@@ -252,9 +252,15 @@ def _action(answer: Any) -> str:
     return "update" if answer.action == "update" else "recreate"
 
 
+_NOT_TO_BE_HAD = ("not_available", "no_quota", "no_balance")
+"""dstack 0.22.5, core/models/instances.py: InstanceAvailability."""
+
+
 def offers_of(answers: Iterable[Any]) -> tuple[Offer, ...]:
-    """Offers of dstack as ours, cheapest first."""
-    return tuple(sorted((_offer(each) for each in answers), key=lambda offer: offer.price))
+    """Offers of dstack as ours, cheapest first; those that nobody can have now only if there are no others."""
+    known = list(answers)
+    usable = [each for each in known if each.availability.value not in _NOT_TO_BE_HAD]
+    return tuple(sorted(map(_offer, usable or known), key=lambda offer: offer.price))
 
 
 def _offer(offer: Any) -> Offer:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from cloudrl.errors import InputError
+from cloudrl.errors import InputError, WaitTimeout
 from cloudrl.protocol.options import AgentOptions
 from cloudrl.protocol.phases import Phase
 from cloudrl.providers.dstack.server import NotThere, Server, wait_for
@@ -167,7 +167,7 @@ def end(
     whose _apply_active_result writes later).
 
     Raises:
-        InputError: it is still there after `timeout_s`.
+        WaitTimeout: it is still there after `timeout_s`, and may cost money.
     """
 
     def poll() -> RunState | None:
@@ -177,7 +177,7 @@ def end(
         return run if run.is_over else None
 
     if wait_for(poll, timeout_s=timeout_s, clock=clock, sleep=sleep) is None:
-        raise InputError(f"run {name!r} is still there after {timeout_s:.0f} s", hint=f"dstack stop --abort {name}")
+        raise WaitTimeout(f"run {name!r} is still there after {timeout_s:.0f} s", hint=f"dstack stop --abort {name}")
 
 
 def state_of(run: Any) -> RunState:

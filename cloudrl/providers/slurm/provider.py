@@ -13,7 +13,7 @@ from cloudrl.providers.model import UP_TIMEOUT_S, WATCH_S, PartlyListed, Plan, P
 from cloudrl.providers.slurm import access, queue, state
 from cloudrl.providers.slurm.login import CommandFailed, Login, is_here
 from cloudrl.providers.slurm.plan import SlurmPlan, make_plan
-from cloudrl.providers.slurm.queue import SlurmJob
+from cloudrl.providers.slurm.queue import JobState, SlurmJob
 from cloudrl.providers.slurm.run_folder import shell_word
 from cloudrl.providers.slurm.state import SlurmState
 from cloudrl.providers.slurm.watcher import JobWatcher, describe
@@ -149,6 +149,8 @@ class SlurmProvider(Provider):
             deadline = time.monotonic() + _GONE_S
             while (job := queue.job(login, known.job_id)) is not None and not job.is_over:
                 if time.monotonic() > deadline:
+                    if job.state is JobState.COMPLETING:  # it has ended; the site's epilog runs
+                        break
                     raise ConnectionFailed(
                         f"job {known.job_id} is cancelled and still {job.state.value} after {_GONE_S:.0f} s",
                         hint=f"squeue --jobs={known.job_id}",
