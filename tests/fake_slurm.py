@@ -22,7 +22,7 @@ _COMMANDS = {
           show-hostnames) for n in $(seq 0 $((SLURM_JOB_NUM_NODES - 1))); do echo "node$n"; done ;;
           show-node) echo "   NodeAddr=0.0.0.0 NodeHostName=$3 Version=22.05.8" ;;
           show-job) echo "   PreemptEligibleTime=2026-11-22T10:00:00 PreemptTime=${PREEMPTED:-None}" ;;
-          requeue-*) echo "$2" >>"$FAKE_SLURM/requeued" ;;
+          requeue-*) [ -z "${NO_REQUEUE:-}" ] || exit 1; echo "$2" >>"$FAKE_SLURM/requeued" ;;
         esac
         """,
     "scancel": """

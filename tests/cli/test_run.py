@@ -62,6 +62,11 @@ def test_settings_that_make_no_difference_to_a_cluster_that_is_up_are_named(run:
     run(*RUN, "--setup", "pip install x", "--down-when-idle", "1h").ended(0, said, "cloudrl down lab")
 
 
+def test_down_ends_a_cluster_that_was_started_again_without_the_job(run: Run, lab: FakeLocal) -> None:
+    lab.cluster.on_submit = lab.cluster.jobs.pop
+    run(*RUN, "--down", "-y").ended(4, "the cluster was restarted, and its jobs are gone", "lab is down")
+
+
 def test_down_ends_it_with_a_job_that_failed(run: Run, lab: FakeLocal) -> None:
     lab.cluster.finish_jobs(LOG, "FAILED")
     run(*RUN, "--down", "-y").ended(4, "lab is down")

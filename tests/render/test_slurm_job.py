@@ -146,6 +146,15 @@ def test_a_lost_cluster_is_queued_again_and_not_for_ever(slurm, tmp_path):
     assert (slurm.run_dir(4) / "nodes/0.failed").read_text() == f"{reason}\n"  # `cloudrl status` shows it
 
 
+def test_a_loss_after_which_slurm_does_not_queue_it_again_is_told_as_one(slurm, tmp_path):
+    code, output = slurm.run(script(tmp_path, 2), {"STATUS_0": "75", "NO_REQUEUE": "1"})
+    assert (code, slurm.requeued) == (4, False)
+    reason = "a node, or Ray on it, was lost, and Slurm does not queue this job again"
+    assert f"FAILED: {reason}\n" in output
+    assert "times" not in output
+    assert (slurm.run_dir() / "nodes/0.failed").read_text() == f"{reason}\n"
+
+
 @pytest.mark.parametrize(("preempted", "code"), [("2026-11-22T12:00:00", 0), ("None", 143)])
 def test_a_job_that_another_one_preempts_is_queued_again(slurm, tmp_path, preempted, code):
     """Slurm has sent SIGTERM to the steps."""
