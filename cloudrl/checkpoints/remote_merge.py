@@ -20,7 +20,7 @@ from cloudrl.checkpoints.remote_merge_main import MARK, TOKEN, HeadMerge
 from cloudrl.checkpoints.sources import ClusterSource
 from cloudrl.errors import CheckpointError, ConnectionFailed, InputError, Interrupted, JobFailed
 from cloudrl.jobs import Ended, JobHandle, Line
-from cloudrl.jobs.handle import find_job, raise_for_status
+from cloudrl.jobs.handle import find_job, raise_for_status, way_back
 from cloudrl.protocol.backoff import Backoff
 from cloudrl.render.agent import python_sources
 from cloudrl.shards.progress import OnProgress, silent
@@ -106,7 +106,6 @@ def merge_on_head(
 
 def _follow(job: JobHandle, backoff: Backoff | None, on_progress: OnProgress) -> Merged:
     result: dict[str, Any] = {}
-    way_back = f"Follow it: cloudrl jobs logs -f {job.url}\nStop it:   cloudrl jobs stop {job.url}"
     try:
         for event in job.follow(backoff=backoff):
             if isinstance(event, Line):
@@ -120,10 +119,10 @@ def _follow(job: JobHandle, backoff: Backoff | None, on_progress: OnProgress) ->
                 raise_for_status(job, event)
     except KeyboardInterrupt:
         told = f"no longer following; the merge goes on as job {job.submission_id}"
-        raise Interrupted(told, hint=way_back) from None
+        raise Interrupted(told, hint=way_back(job.url)) from None
     except ConnectionFailed as failure:
         told = f"{failure.message}\nthe merge goes on as job {job.submission_id}"
-        raise type(failure)(told, hint=way_back) from failure
+        raise type(failure)(told, hint=way_back(job.url)) from failure
     if not result:
         raise JobFailed(
             f"job {job.submission_id} has ended and says nothing of a model", hint=f"cloudrl jobs logs {job.url}"

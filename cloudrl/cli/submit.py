@@ -47,8 +47,9 @@ def submit(
     """
     from cloudrl.errors import JobFailed
     from cloudrl.jobs import send
+    from cloudrl.jobs.handle import way_back
     from cloudrl.sdk.find import find
-    from cloudrl.sdk.submission import follow, prepare, way_back
+    from cloudrl.sdk.submission import follow, prepare
     from cloudrl.sdk.watching import watch as watch_job
 
     job_spec, job_options = load(recipe, overrides, options)
@@ -68,7 +69,7 @@ def submit(
                 _output.as_json(job_fields(job, terminal.progress, followed=True))
             raise
     if no_wait:
-        _output.hint(way_back(job))
+        _output.hint(way_back(job.url))
     else:
         _output.note(f"{job.submission_id} succeeded; checkpoints are in {job.checkpoint_dir}")
     if as_json:

@@ -18,6 +18,7 @@ from cloudrl.transport.log_stream import LogSource, choose_log, follow_log, spli
 from cloudrl.transport.ray_client import job_url_at
 from cloudrl.transport.ray_job import JobStatus, RayJob
 
+FOLLOW = "cloudrl jobs logs -f"
 _TAIL_LINES = 20
 _CAUSE_LINES = 1000
 
@@ -211,6 +212,11 @@ class JobHandle:
         """Raise when whoever made the connection knows that nobody is going to answer any more."""
         if self.connection.token_source is not None:
             self.connection.token_source.ensure_alive()
+
+
+def way_back(url: str, command: str = FOLLOW) -> str:
+    """How to follow the job at `url` again, and how to stop it."""
+    return f"Follow it: {command} {url}\nStop it:   cloudrl jobs stop {url}"
 
 
 def job_url(connection: Connection, submission_id: str) -> str:

@@ -11,13 +11,11 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from cloudrl.node.masking import BY_FORM
 from cloudrl.protocol.secret_names import is_secret
 
 MASK = "***"
-_BY_FORM = re.compile(
-    r"(?<![A-Za-z0-9_])(?:(?:hf_|gh[a-z]_|github_pat_|sk-|[prs]k_(?:live|test)_)[A-Za-z0-9_-]{16,}|A[KS]IA[A-Z0-9]{16})"
-)
-"""Tokens of the Hub, GitHub, OpenAI, Stripe and AWS, whatever they are called; as in `cloudrl.node.masking`."""
+_BY_FORM = re.compile(BY_FORM.pattern.decode())
 # verl has many keys such as data.prompt_key and max_num_batched_tokens, so in overrides the rule is narrower.
 _SECRET_KEY = re.compile(
     r"(api|access|secret|private|auth)_?key|(hf|hub|api|auth|access|bearer)_?token|(^|[._])token$|secret"

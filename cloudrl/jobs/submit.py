@@ -12,7 +12,7 @@ from pathlib import Path
 
 from cloudrl.errors import CloudrlError, ConnectionFailed, InputError, Unauthorized
 from cloudrl.jobs.draft import Snapshot
-from cloudrl.jobs.handle import JobHandle, job_handle, job_url
+from cloudrl.jobs.handle import JobHandle, job_handle, job_url, way_back
 from cloudrl.jobs.local_files import digests_of, inspect_files
 from cloudrl.jobs.options import SubmitOptions
 from cloudrl.jobs.pipeline import continues_a_run, plan_job
@@ -194,8 +194,7 @@ def _check_free(api: RayClient, connection: Connection, submission: Submission) 
             raise InputError(
                 f"run {submission.name!r} is still running as job {job.submission_id}, "
                 "which saves into the same folder",
-                hint=f"Follow it: cloudrl jobs logs -f {url}\nStop it:   cloudrl jobs stop {url}\n"
-                "Another run: another --name",
+                hint=f"{way_back(url)}\nAnother run: another --name",
             )
 
 

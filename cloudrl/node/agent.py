@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import socket
 import subprocess
-import threading
 import time
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -16,6 +15,7 @@ from cloudrl.node import ray as ray_node
 from cloudrl.node.attempts import Attempts
 from cloudrl.node.background import start_thread
 from cloudrl.node.checkpoint_store import CheckpointStore
+from cloudrl.node.cost_record import CostRecord
 from cloudrl.node.environment import node_environment, with_own_python
 from cloudrl.node.failure import NodeFailed, error_code
 from cloudrl.node.fast_network import unused_networks
@@ -46,7 +46,6 @@ _RAY_START_TRIES = 3
 _RAY_GRACE_S = 1.0  # on SIGTERM Ray 2.60 drains its node for up to 30 s (measured), and here all nodes end
 _GRACE_S = 5.0
 _PORTS_ARE_FREE_AFTER_S = 3.0
-_PERSIST_COST_S = 60.0
 
 
 class Agent:
@@ -67,8 +66,7 @@ class Agent:
         self.serving = self.was_ready = False
         self.started_at, self.started_clock = time.time(), time.monotonic()
         self.attempts = Attempts(options.checkpoints, identity.run_id, rank=identity.rank)
-        self._persisted_at = self.started_clock
-        self._writing_cost = threading.Lock()
+        self.cost_record = CostRecord(self.attempts, self.cost, log.line)
         self._children: List[Child] = []
         self._ray: Optional[Child] = None
         self.state = NodeState(
@@ -197,9 +195,7 @@ class Agent:
         self._check_ray()
         self._services.check()
         self.supervise()
-        if time.monotonic() - self._persisted_at > _PERSIST_COST_S and not self._writing_cost.locked():
-            self._persisted_at = time.monotonic()  # by a thread: a volume that hangs holds up no limit of the cost
-            threading.Thread(target=self.persist_cost, daemon=True).start()
+        self.cost_record.renew()
 
     def wait_for(self, condition: Callable[[], bool], timeout_s: float, pause_s: float = _TICK_S) -> bool:
         """Poll a condition; False when it has not come true within `timeout_s` seconds."""
@@ -384,16 +380,6 @@ class Agent:
         price = self.options.limits.price_per_hour
         hours = (time.monotonic() - self.started_clock) / 3600
         return None if price is None else self.cost_before() + price * hours
-
-    def persist_cost(self) -> None:
-        """Remember on the volume what the run has cost; the next attempt may have any of these machines."""
-        cost = self.cost()
-        if cost is not None:
-            try:
-                with self._writing_cost:
-                    self.attempts.write_cost(cost)
-            except OSError as error:
-                self.log.line(f"warning: what the run has cost cannot be written: {error}")
 
     def _check_ray(self) -> None:
         """Raise when this node's Ray has ended."""

@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, Iterator, Mapping, Optional, Set, Tuple
 
+from cloudrl.node.background import within
 from cloudrl.node.log_copy import LogCopy, append_private, compressed
 from cloudrl.node.masking import Masker
 from cloudrl.node.ray import Dashboard
@@ -226,10 +227,3 @@ def _bounded(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _bounded(each) for key, each in value.items()}
     return tuple(map(_bounded, value)) if isinstance(value, (list, tuple)) else value
-
-
-def within(limit_s: float, work: Callable[[], object]) -> None:
-    """Do it in a thread, and wait no longer than that: a volume may hang."""
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    thread.join(limit_s)

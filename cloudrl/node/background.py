@@ -39,6 +39,13 @@ def repeat(look: Callable[[], object], every_s: float) -> None:
     threading.Thread(target=run, daemon=True).start()
 
 
+def within(limit_s: float, work: Callable[[], object]) -> None:
+    """Do it in a thread, and wait no longer than that: a volume may hang."""
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(limit_s)
+
+
 def run_parallel(works: Mapping[FailureKind, Callable[[], object]], state: NodeState) -> None:
     """Do these in threads, each with the kind of failure that it can meet; return once all are done.
 

@@ -15,7 +15,8 @@ from cloudrl.data.request import parse_request
 from cloudrl.errors import CloudrlError, InputError
 from cloudrl.node import shard_worker, subcommands
 from cloudrl.node.agent import Agent
-from cloudrl.node.archiver import LAST_S, Archiver, within
+from cloudrl.node.archiver import LAST_S, Archiver
+from cloudrl.node.background import within
 from cloudrl.node.failure import NodeFailed, error_code, unforeseen
 from cloudrl.node.head import Head
 from cloudrl.node.identity import Identity, read_identity
@@ -142,7 +143,7 @@ def _clean_up(agent: Agent, archiver: Archiver, server: Optional[AgentServer]) -
         steps.append(server.close)
     steps.append(agent.replication.secrets.forget)
     # what is on the volume comes last, and has its time: it may hang, and dstack kills 10 s after its signal
-    on_volume = (agent.checkpoint_store.close, agent.persist_cost)
+    on_volume = (agent.checkpoint_store.close, agent.cost_record.write)
     steps += [functools.partial(within, LAST_S, functools.partial(_try, agent, *on_volume)), archiver.finish]
     if agent.options.ray_temp_dir is not None:
         steps.append(functools.partial(shutil.rmtree, agent.options.ray_temp_dir, ignore_errors=True))

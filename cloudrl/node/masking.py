@@ -21,11 +21,12 @@ _NAMED = re.compile(
     rb"""([^\s"'\\,;}&\x1b]{6,})"""
 )  # fmt: skip
 """`HF_TOKEN=abcdef`, `'HF_TOKEN': 'abcdef'`: names of variables, so that verl's `pad_token: ...` stays."""
-_BY_FORM = re.compile(
+BY_FORM = re.compile(
     rb"[hgsprA]" + _FIRST +
     rb"(?:(?:(?<=h)f_|(?<=g)h[a-z]_|(?<=g)ithub_pat_|(?<=s)k-|(?<=[prs])k_(?:live|test)_)[A-Za-z0-9_-]{16,}"
     rb"|(?<=A)[KS]IA[A-Z0-9]{16})"
 )  # fmt: skip
+"""Tokens of the Hub, GitHub, OpenAI, Stripe and AWS, whatever they are called."""
 _HEADER = re.compile(
     rb"""(?i)(authorization["'\\]{0,4}\s{0,3}[=:]\s{0,3}["'\\]{0,4}(?:bearer|basic|token)\s{1,3})[^\s"'\\,;}]{6,}"""
 )
@@ -50,7 +51,7 @@ class Masker:
         if self._known is not None:
             text = self._known.sub(MASK, text)
         text = _HEADER.sub(rb"\1***", b"".join(_without_named(text)))
-        return _URL_LOGIN.sub(rb"\1***@", _BY_FORM.sub(MASK, text))
+        return _URL_LOGIN.sub(rb"\1***@", BY_FORM.sub(MASK, text))
 
     def mask_all(self, value: Any) -> Any:
         """The same with all texts in it masked: before they are JSON, where the end of a line is one with a token."""

@@ -220,7 +220,7 @@ class Fleets(Named[FleetState], Protocol):
         """Wait until a fleet that is being deleted is gone; its machines are given back by then.
 
         Raises:
-            InputError: it is still there after minutes.
+            WaitTimeout: it is still there after minutes.
         """
 
 

@@ -7,13 +7,11 @@ from typing import Any
 from cloudrl import jobs, recipes
 from cloudrl.errors import ConnectionFailed, InputError, Interrupted
 from cloudrl.jobs import JobHandle, Progress, Submission, SubmitOptions
-from cloudrl.jobs.handle import raise_for_status
+from cloudrl.jobs.handle import FOLLOW, raise_for_status, way_back
 from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, Question, notify, silent, unattended
 from cloudrl.spec import Job
 from cloudrl.transport import Connection
 from cloudrl.transport.ray_job import JobStatus, RayJob
-
-_FOLLOW = "cloudrl jobs logs -f"
 
 
 def recipe(
@@ -57,7 +55,7 @@ def follow(
     *,
     on_progress: OnProgress = silent,
     on_silence: Callable[[RayJob], None] = lambda _: None,
-    command: str = _FOLLOW,
+    command: str = FOLLOW,
 ) -> Progress | None:
     """Follow a job to its end; returns where it stood last.
 
@@ -90,19 +88,14 @@ def follow(
         message = (
             f"{failure.message}\njob {job.submission_id} keeps running, unless its cluster is gone or started again"
         )
-        raise type(failure)(message, hint=way_back(job, command)) from failure
+        raise type(failure)(message, hint=way_back(job.url, command)) from failure
     return last
 
 
-def no_longer_following(job: JobHandle, command: str = _FOLLOW) -> Interrupted:
+def no_longer_following(job: JobHandle, command: str = FOLLOW) -> Interrupted:
     """What Ctrl-C ends with; `command` leads back to the job."""
     message = f"no longer following; job {job.submission_id} keeps running"
-    return Interrupted(message, hint=way_back(job, command))
-
-
-def way_back(job: JobHandle, command: str = _FOLLOW) -> str:
-    """How to follow the job again, and how to stop it."""
-    return f"Follow it: {command} {job.url}\nStop it:   cloudrl jobs stop {job.url}"
+    return Interrupted(message, hint=way_back(job.url, command))
 
 
 def stop_job(job: JobHandle, *, confirm: Confirm = unattended, on_progress: OnProgress = silent) -> JobStatus:

@@ -1,6 +1,5 @@
 """Rank 0, without a cluster."""
 
-import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,7 +8,6 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from cloudrl.node.agent import Agent
 from cloudrl.node.head import Head
 
 
@@ -32,21 +30,3 @@ def test_a_model_cache_that_nobody_may_write_is_looked_into(tmp_path: Path, monk
     assert ran.called
     assert [*head.state.publish.call_args.kwargs["markers"]] == [str(tmp_path / "data")]
     assert "cannot be written" in head.log.line.call_args.args[0]
-
-
-def test_a_volume_that_hangs_while_the_cost_is_written_holds_up_no_limit() -> None:
-    over = threading.Event()
-    writes, looks = [], []
-    agent: Any = MagicMock(_persisted_at=-1e9, _writing_cost=threading.Lock())
-    agent.supervise.side_effect = lambda: looks.append(1)
-    agent.attempts.write_cost.side_effect = lambda _: (writes.append(1), over.wait(60))
-    agent.persist_cost = lambda: Agent.persist_cost(agent)
-    before = time.monotonic()
-    for _ in range(2):
-        Agent.tick(agent, 0.0)
-        agent._persisted_at = -1e9
-        while not writes:
-            time.sleep(0.01)
-    assert time.monotonic() - before < 30
-    assert (writes, looks) == ([1], [1, 1])  # no second one beside the first
-    over.set()

@@ -39,7 +39,7 @@ def test_a_volume_that_hangs_at_the_end_loses_no_cost_and_leaves_no_secrets(monk
     node.options.ray_temp_dir = None
     _clean_up(node, node.archiver, None)
     steps = [each[0] for each in node.method_calls]
-    assert steps.index("replication.secrets.forget") < steps.index("persist_cost") < steps.index("archiver.finish")
+    assert steps.index("replication.secrets.forget") < steps.index("cost_record.write") < steps.index("archiver.finish")
 
 
 def test_a_volume_that_hangs_for_ever_keeps_no_agent_from_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
