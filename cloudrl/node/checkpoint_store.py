@@ -9,7 +9,6 @@ import os
 import secrets
 import shutil
 import threading
-import time
 from pathlib import Path
 from typing import Any, BinaryIO, Callable, Dict, Iterator, List
 
@@ -54,7 +53,7 @@ class CheckpointStore:
         self._run_id, self._rank, self._say, self._renew_every_s = run_id, rank, say, renew_every_s
         self._marker_id = f"{run_id}-{rank}"
         self._marker = ""
-        self._lock = threading.Lock()
+        self._lock, self._closed = threading.Lock(), threading.Event()
 
     def start(self) -> None:
         """From now on nodes that share the folder can tell, and finished saves are written down.
@@ -66,7 +65,8 @@ class CheckpointStore:
             threading.Thread(target=work, daemon=True).start()
 
     def close(self) -> None:
-        """Leave nothing in the folder but what is meant to stay."""
+        """Leave nothing in the folder but what is meant to stay, and no thread that looks at it."""
+        self._closed.set()
         self.child.close()
         with self._lock:
             if self._marker:
@@ -118,10 +118,9 @@ class CheckpointStore:
         return self.ray_root
 
     def _record_saves(self) -> None:
-        """For as long as the agent lives; of several nodes with the same folder one does."""
+        """Until the end; of several nodes with the same folder one does."""
         recorder = SaveRecorder(self.folder, say=self._say)
-        while True:
-            time.sleep(recorder.pause_s)
+        while not self._closed.wait(recorder.pause_s):
             with contextlib.suppress(OSError):  # a volume that hangs or is full; no training ends for its sake
                 if self._is_leader():
                     recorder.scan_once()
@@ -142,8 +141,7 @@ class CheckpointStore:
 
     def _heartbeat(self) -> None:
         """Renew the marker until the end, by itself: a look for saves takes long on a slow volume."""
-        while self._marker:
-            time.sleep(self._renew_every_s)
+        while not self._closed.wait(self._renew_every_s):
             with self._lock, contextlib.suppress(OSError):  # a volume that hangs or is full
                 if self._marker:
                     if not self._own_marker.exists():

@@ -35,6 +35,7 @@ class PausedTasks:
 
     Args:
         name: the cluster's, as commands take it; None for one's only one.
+        sleep: waits so many seconds between two looks for the next task.
 
     Attributes:
         ref: its name that is no other cluster's, such as `dstack/lab`.
@@ -44,7 +45,8 @@ class PausedTasks:
         ConnectionFailed: nobody answers.
     """
 
-    def __init__(self, name: str | None = None) -> None:
+    def __init__(self, name: str | None = None, *, sleep: Callable[[float], None] = time.sleep) -> None:
+        self._sleep = sleep
         found = find(name, plain=False)
         self._connection: Connection = found.connection
         self.ref = f"{found.provider}/{found.name}" if found.provider else found.name
@@ -144,7 +146,7 @@ class PausedTasks:
             if found is None:
                 console.note("nothing else is paused; waiting for the next stop, Ctrl-C ends it")
             while found is None:
-                time.sleep(_POLL_S)
+                self._sleep(_POLL_S)
                 found = self.after(stop, also_own=True)
         except KeyboardInterrupt:
             raise Interrupted("no longer waiting; the job goes on", hint=self._list_again()) from None

@@ -1,6 +1,7 @@
 """A node's checkpoint store: its sign of life, and what removals leave."""
 
 import os
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -60,6 +61,14 @@ def test_it_lives_without_any_look_for_saves(checkpoint_store: CheckpointStore) 
     checkpoint_store.close()
     time.sleep(0.1)
     assert not word.exists()
+
+
+def test_it_leaves_no_thread(checkpoint_store: CheckpointStore) -> None:
+    before = set(threading.enumerate())
+    checkpoint_store.start()
+    assert set(threading.enumerate()) > before
+    checkpoint_store.close()
+    until(lambda: set(threading.enumerate()) <= before, "its threads have ended")
 
 
 @pytest.mark.parametrize("run", ["run", "team/run", "."])

@@ -112,14 +112,13 @@ def test_one_after_the_other(lab: FakeLocal, pdb: int) -> None:
     assert typist.prompts == ["(Pdb) "] * 2
 
 
-def test_ctrl_c_ends_the_wait_for_the_next_one(lab: FakeLocal, pdb: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_ends_the_wait_for_the_next_one(lab: FakeLocal, pdb: int) -> None:
     lab.cluster.stops = [replace(STOP, debugger=PDB, port=pdb)]
 
     def interrupted(_seconds: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("time.sleep", interrupted)
-    tasks, typist = PausedTasks("lab"), Typist(["np"])
+    tasks, typist = PausedTasks("lab", sleep=interrupted), Typist(["np"])
     with pytest.raises(Interrupted, match="the job goes on"):
         tasks.debug(tasks.choose(1), console(typist))
     assert typist.shown[-1].startswith("nothing else is paused")
