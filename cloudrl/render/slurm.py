@@ -20,7 +20,8 @@ all nodes share, 0700, and every file in it 0600:
     status              the exit status, or "requeued"; there when all is over
     ../failures         a line for each time that the job was queued again because a node was lost
 
-`~/.cloudrl/slurm/secrets/NAME` may hold the value of a secret that the submitting shell does not have.
+`~/.cloudrl/slurm/secrets/NAME` may hold the value of a secret that the submitting shell does not have; that of one
+cluster alone, which counts before it, is in `secrets/CLUSTER/NAME`.
 """
 
 import base64

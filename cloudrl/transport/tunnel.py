@@ -20,7 +20,6 @@ from cloudrl.transport.ssh import Route
 
 _PORT_TAKEN = "Could not request local forwarding"
 """ssh's last words where somebody else has bound a port since it was chosen."""
-_PAUSE_S = 1.0
 _LOOK_S = 0.2
 
 
@@ -38,7 +37,7 @@ class Tunnel:
         self.ports = dict(ports)
         self._find_route, self._folder = find_route, folder
         self._ready, self._was_open = folder / "ssh.ready", False
-        self._closed = threading.Event()
+        self._closed, self._worked_at = threading.Event(), time.monotonic()
         self._problem = CloudrlError("not tried yet")
         self._thread = threading.Thread(target=self._keep_open, name="cloudrl-tunnel", daemon=True)
 
@@ -82,7 +81,7 @@ class Tunnel:
                     return
             except Exception as error:  # noqa: BLE001  the thread is all there is; its end would have no reason
                 self._problem = CloudrlError(f"{type(error).__name__}: {error}")
-            self._closed.wait(_PAUSE_S)
+            self._closed.wait(pause_s(time.monotonic() - self._worked_at))
 
     def _run_ssh(self, route: Route) -> None:
         """One ssh, to its end."""
@@ -96,6 +95,8 @@ class Tunnel:
         try:
             while not self._closed.is_set() and child.poll() is None:
                 self._closed.wait(_LOOK_S)
+                if self._ready.exists():
+                    self._worked_at = time.monotonic()
             if not self._closed.is_set():
                 self._problem = CloudrlError(ssh.last_words(child.tail()) or f"ssh ended with status {child.poll()}")
                 if _PORT_TAKEN in self._problem.message and not self._was_open:
@@ -103,6 +104,11 @@ class Tunnel:
         finally:
             child.end()
             self._ready.unlink(missing_ok=True)
+
+
+def pause_s(broken_s: float) -> float:
+    """Seconds before ssh is tried again: some for a short break, and no host that has gone is asked each second."""
+    return min(60.0, max(1.0, broken_s / 10))
 
 
 def free_ports(wanted: Sequence[int]) -> dict[int, int]:

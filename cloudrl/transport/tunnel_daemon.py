@@ -112,6 +112,7 @@ def is_locked(folder: Path) -> bool:
 def start(
     folder: Path,
     name: str,
+    target: str,
     finder: str,
     arguments: Sequence[str],
     ports: Sequence[int],
@@ -119,11 +120,12 @@ def start(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> TunnelState:
-    """Start a daemon, or find the one that is there or opening.
+    """Start a daemon, or find the one that is there or opening. One that leads elsewhere is ended.
 
     Args:
         folder: for its files.
         name: of the cluster, for messages.
+        target: where it has to lead, see `RouteFinder`.
         finder: what makes its `RouteFinder`, as `package.module:name`; the daemon imports it.
         arguments: for that.
         ports: ports there; the same numbers are taken here where they are free.
@@ -134,8 +136,9 @@ def start(
         ConnectionFailed: it could not open the tunnel.
     """
     state = read_state(folder)
-    if state is not None:
+    if state is not None and state.target == target:
         return state
+    stop(folder)  # to an earlier cluster of the name
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "log").open("ab") as log:  # another daemon may be writing there
         before = log.tell()
@@ -155,6 +158,10 @@ def start(
                 hint=f"cloudrl status {name}",
             )
         sleep(0.1)
+    if state.target != target:  # of one that was opening all the while
+        raise ConnectionFailed(
+            f"the tunnel to {name!r} leads to an earlier cluster of that name", hint=f"cloudrl detach {name}"
+        )
     return state
 
 

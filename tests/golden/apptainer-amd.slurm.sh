@@ -222,8 +222,15 @@ describe_cluster() {
     export MLP_CURRENT_CAPACITY_BLOCK_EXPIRATION_TIMESTAMP=$((end - TIME_LIMIT_NOTICE_S))
   fi
   for name in "${SECRETS[@]}"; do
-    [ -n "${!name:-}" ] || export "$name=$(cat "$RUN_DIR/secrets/$name" 2>/dev/null || true)"
+    [ -n "${!name:-}" ] || export "$name=$(secret "$name")"
     [ -n "${!name}" ] || fail "secret $name is not set: export it before sbatch, or write it to $RUN_DIR/secrets/$name"
+  done
+}
+
+secret() { # NAME: of this cluster, or else of all
+  local file
+  for file in "$RUN_DIR/secrets/$CLUSTER/$1" "$RUN_DIR/secrets/$1"; do
+    if [ -s "$file" ]; then cat "$file" && return; fi
   done
 }
 

@@ -1,17 +1,20 @@
 """Slurm's own answers, as 22.05 gives them, by stand-ins of its commands on PATH."""
 
+import functools
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fake_clock import Clock
 
-from cloudrl.errors import CapacityError, CloudrlError, ConnectionFailed, InputError, SpecError
+from cloudrl.errors import CapacityError, CloudrlError, ConnectionFailed, InputError, Interrupted, SpecError
 from cloudrl.protocol.phases import Phase
 from cloudrl.protocol.report import BudgetStatus, ClusterInfo, ClusterStatus
 from cloudrl.providers import registry
-from cloudrl.providers.slurm import access, login, queue
+from cloudrl.providers.slurm import access, login, provider, queue
 from cloudrl.providers.slurm.access import JobAccess
 from cloudrl.providers.slurm.login import Login
 from cloudrl.providers.slurm.plan import make_plan
@@ -21,6 +24,7 @@ from cloudrl.providers.slurm.state import SlurmState, read
 from cloudrl.providers.slurm.watcher import JobWatcher, describe
 from cloudrl.render.slurm import to_slurm
 from cloudrl.spec import Cluster
+from cloudrl.transport.ssh import Route
 
 pytestmark = pytest.mark.io
 
@@ -100,9 +104,110 @@ def test_a_controller_that_is_down_is_no_end_of_a_job(commands: Commands) -> Non
         queue.job(Login(), 12)
 
 
-def test_clusters_are_found_by_their_comment(commands: Commands) -> None:
-    commands(squeue=f"echo '{RUNNING}'; echo '13|RUNNING|None|N/A|alice|1|node2|mine|'")
-    assert [job.id for job in queue.jobs(Login())] == [12]
+def test_clusters_are_found_by_their_comment_or_because_they_were_started_from_here(commands: Commands) -> None:
+    """A site may want a comment of its own, and every other job of the user is none of ours."""
+    jobs = ["13|RUNNING|None|N/A|alice|1|node2|mine|", "14|RUNNING|None|N/A|alice|2|node[3-4]|own|account 7"]
+    commands(sbatch="exit 0", scontrol="exit 0", squeue="; ".join(f"echo '{each}'" for each in [RUNNING, *jobs]))
+    SlurmState("own", "", 14, "/runs", "/no/log", "").write()
+    SlurmState("mine", "me@elsewhere", 13, "/runs", "/no/log", "", is_over=True).write()
+    assert [each.name for each in SlurmProvider().list()] == ["lab", "own"]
+    with pytest.raises(InputError, match="cluster 'own' is up already: job 14 of this machine is RUNNING"):
+        SlurmProvider().up(make_plan(LAB.replace(name="own", slurm={**LAB.slurm, "comment": "account 7"})))
+
+
+@pytest.mark.parametrize(
+    ("state", "said", "error"),
+    [
+        ("RUNNING", "cluster 'lab' is up already: job 12 of me@login is RUNNING", InputError),
+        (
+            "",
+            "cannot tell whether cluster 'lab' is up as job 12 of me@login: squeue on me@login: down",
+            ConnectionFailed,
+        ),
+    ],
+)
+def test_a_cluster_that_was_started_on_another_login_node_is_not_lost_sight_of(
+    commands: Commands, state: str, said: str, error: type[CloudrlError]
+) -> None:
+    squeue = f"echo '{RUNNING.replace('RUNNING', state)}'" if state else "echo down >&2; exit 1"
+    there = 'case "$*" in *"-O check"*) exit ;; esac; for command; do :; done; AT=login exec sh -c "$command"'
+    commands(
+        sbatch="cat >/dev/null; touch $HOME/queued; echo 13",
+        squeue=f'[ -n "${{AT:-}}" ] || exit 0; {squeue}',
+        scontrol="exit 0",
+        ssh=there,
+    )
+    SlurmState("lab", "me@login", 12, "/runs", "/no/log", "").write()
+    plan = make_plan(LAB).priced()
+    (Path.home() / "queued").unlink()
+    with pytest.raises(error, match=said):
+        SlurmProvider().up(plan)
+    assert not (Path.home() / "queued").exists()
+    known = read("lab")
+    assert known is not None
+    assert known.job_id == 12
+
+
+def test_a_script_that_was_cut_off_on_its_way_is_not_queued(
+    commands: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When its sender is killed, the shell over there reads to the end of what has come."""
+    commands(sbatch='[ "$1" = --test-only ] && exit; touch $HOME/queued', squeue="exit 0")
+    plan = make_plan(LAB.replace(slurm={**LAB.slurm, "run_dir": str(tmp_path / "runs")})).priced()
+    whole = Login.shell
+
+    def cut(self: Login, command: str, data: bytes = b"", **options: Any) -> str:
+        return whole(self, command, data[: len(data) // 2], **options)
+
+    monkeypatch.setattr(Login, "shell", cut)
+    with pytest.raises(CloudrlError):
+        SlurmProvider().up(plan)
+    assert not (tmp_path / "queued").exists()
+    assert list((tmp_path / "runs").glob("job*")) == []
+    monkeypatch.undo()
+
+
+def test_an_interrupted_sbatch_may_queue_the_job_yet(commands: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands(sbatch="exit 0", squeue="exit 0")
+    plan = make_plan(LAB).priced()
+    asked = Login.shell
+
+    def interrupted(self: Login, command: str, data: bytes = b"", **options: Any) -> str:
+        if "--parsable" in command:
+            raise KeyboardInterrupt
+        return asked(self, command, data, **options)
+
+    monkeypatch.setattr(Login, "shell", interrupted)
+    with pytest.raises(Interrupted, match="interrupted; no job lab is queued so far") as error:
+        SlurmProvider().up(plan)
+    assert "squeue --me --name=lab" in str(error.value)
+    assert "scancel --me --name=lab" in str(error.value)
+
+
+def test_before_sbatch_is_asked_nothing_is_started(commands: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands(sbatch="exit 0", squeue="exit 0")
+    plan = make_plan(LAB).priced()
+
+    def interrupted(*_: Any, **__: Any) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Login, "shell", interrupted)
+    with pytest.raises(Interrupted, match="interrupted; nothing was started"):
+        SlurmProvider().up(plan)
+
+
+def test_each_cluster_has_secrets_of_its_own(
+    commands: Commands, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Two clusters at once may have two accounts, and each of them is queued again with its own."""
+    commands(sbatch='[ "$1" = --test-only ] && exit; echo full >&2; exit 1', squeue="exit 0")
+    for name in ("first", "second"):
+        monkeypatch.setenv("HF_TOKEN", f"hf_of_{name}")
+        with pytest.raises(InputError):
+            SlurmProvider().up(make_plan(LAB.replace(name=name, secrets=("HF_TOKEN",))))
+    kept = {file.parent.name: file.read_text() for file in tmp_path.glob(".cloudrl/slurm/secrets/*/HF_TOKEN")}
+    assert kept == {"first": "hf_of_first", "second": "hf_of_second"}
+    assert {each.stat().st_mode & 0o077 for each in (tmp_path / ".cloudrl/slurm").rglob("*")} == {0}
 
 
 def test_where_slurm_is_installed_and_not_set_up_there_is_no_cluster(
@@ -266,10 +371,11 @@ def test_a_secret_comes_from_this_shell_or_lies_there_already(
     monkeypatch.delenv("HF_TOKEN", raising=False)
     with pytest.raises(InputError, match="secret HF_TOKEN is neither set in this shell nor in"):
         make_plan(cluster).priced()
-    kept = tmp_path / ".cloudrl/slurm/secrets/HF_TOKEN"
-    kept.parent.mkdir(parents=True)
-    kept.write_text("hf_there")
-    make_plan(cluster).priced()
+    for kept in (tmp_path / ".cloudrl/slurm/secrets/HF_TOKEN", tmp_path / ".cloudrl/slurm/secrets/lab/HF_TOKEN"):
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        kept.write_text("hf_there")
+        make_plan(cluster).priced()
+        kept.unlink()
     monkeypatch.setenv("HF_TOKEN", "hf_here")
     plan = make_plan(cluster)
     assert plan.secrets == {"HF_TOKEN": "hf_here"}
@@ -355,6 +461,50 @@ def test_the_way_to_the_head_is_opened_once_there_is_one(commands: Commands, tmp
     (tmp_path / "runs/12/0/head.json").write_text('{"ip": "10.0.0.1", "agent": 1, "dashboard": 3}')
     assert watcher.status().reason == "no tunnel"
     assert asked[0] > float(access.HANDSHAKE_S)
+
+
+def test_up_does_not_wait_for_a_head_that_no_way_leads_to(
+    commands: Commands, tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A site may allow neither steps beside others nor ssh to its nodes; the job would have its nodes for a day."""
+    commands(
+        sbatch=f'[ "$1" = --test-only ] && exit; mkdir -p {tmp_path}/runs/12/0; echo 12',
+        squeue=f"case $* in *--me*) exit ;; esac; echo '{RUNNING}'",
+        scontrol="exit 0",
+    )
+
+    def no_way(_state: SlurmState, *, timeout_s: float) -> JobAccess:
+        clock.sleep(timeout_s)
+        raise ConnectionFailed("no tunnel after 45 s: Permission denied")
+
+    def write_head() -> None:
+        if clock.now > 60:
+            (tmp_path / "runs/12/0/head.json").write_text('{"ip": "10.0.0.1", "agent": 1, "dashboard": 3}')
+
+    clock.on_sleep = write_head
+    monkeypatch.setattr(provider, "JobWatcher", functools.partial(JobWatcher, opener=no_way, clock=clock))
+    monkeypatch.setattr(provider, "time", SimpleNamespace(monotonic=clock, sleep=clock.sleep))
+    plan = make_plan(LAB.replace(slurm={**LAB.slurm, "run_dir": str(tmp_path / "runs")}))
+    with pytest.raises(
+        ConnectionFailed, match=r"found in 1\d minutes: no tunnel .*; cluster lab goes on as job 12, RUN"
+    ):
+        SlurmProvider().up(plan)
+    assert 660 < clock.now < 780
+
+
+def test_keys_of_nodes_are_not_written_into_the_users_own_file(
+    commands: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands(**{"ssh-keygen": 'for file; do :; done; echo "key of $file" >"$file.pub"; touch "$file"'})
+    (tmp_path / "runs/12/0").mkdir(parents=True)
+    (tmp_path / "runs/12/0/head.json").write_text('{"ip": "10.0.0.1", "agent": 1, "dashboard": 3}')
+    way = JobAccess(SlurmState("lab", "", 12, str(tmp_path / "runs"), "/no/log", ""))
+    for options in (each.hosts["lab"] for each in (way.route(), way.route())):
+        asked = ["ssh", "-G", "-F", "/dev/stdin", "lab"]
+        text = Route("lab", {"lab": options}).config()
+        said = subprocess.run(asked, input=text, capture_output=True, text=True, check=True, timeout=20).stdout
+        [file] = [line.split()[1] for line in said.splitlines() if line.startswith("userknownhostsfile ")]
+        assert Path(file).parent == tmp_path / "cloudrl/slurm-clusters/lab"
 
 
 def test_what_it_costs_is_what_its_agents_were_told(commands: Commands, tmp_path: Path) -> None:

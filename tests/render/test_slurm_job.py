@@ -128,6 +128,10 @@ def test_no_secret_stands_in_script_log_or_command_line(slurm, tmp_path):
     _, output = slurm.run(text, {"HF_TOKEN": "from the shell", "STATUS_0": "0"})
     env = seen(slurm, 0)["env"]
     assert (env["HF_TOKEN"], env["WANDB_API_KEY"]) == ("from the shell", "from the file")
+    (slurm.home / ".cloudrl/slurm/secrets/one").mkdir()
+    (slurm.home / ".cloudrl/slurm/secrets/one/WANDB_API_KEY").write_text("from the file of the cluster\n")
+    slurm.run(text, {"HF_TOKEN": "from the shell", "STATUS_0": "0", "SLURM_RESTART_COUNT": "2"})
+    assert seen(slurm, 0)["env"]["WANDB_API_KEY"] == "from the file of the cluster"
     assert "from the" not in output + text + (slurm.folder / "srun").read_text()
     code, output = slurm.run(text, {"STATUS_0": "0", "SLURM_RESTART_COUNT": "1"})
     assert (code, "secret HF_TOKEN is not set" in output) == (4, True)

@@ -20,7 +20,7 @@ from fake_clock import Clock
 from cloudrl.errors import CloudrlError, ClusterFailed, ConnectionFailed, Unauthorized
 from cloudrl.transport import ssh, tunnel_daemon
 from cloudrl.transport.ssh import Route
-from cloudrl.transport.tunnel import Tunnel, free_ports, listens
+from cloudrl.transport.tunnel import Tunnel, free_ports, listens, pause_s
 from cloudrl.transport.tunnel_daemon import TunnelState, acquire_lock
 
 SSH = f"""#!{sys.executable}
@@ -42,11 +42,10 @@ time.sleep(120)
 class Finder:
     """Leads nowhere in particular, until a file says that it is over."""
 
-    target = "run-1"
     ask_every_s = 0.2
 
-    def __init__(self, over: str) -> None:
-        self._over = over
+    def __init__(self, over: str, target: str = "run-1") -> None:
+        self._over, self.target = over, target
 
     def find(self) -> Route:
         self.ensure_alive()
@@ -147,6 +146,11 @@ def test_a_tunnel_whose_ssh_ends_goes_on_along_the_present_route(tmp_path: Path,
     assert not tunnel.is_open
 
 
+def test_a_host_that_has_been_away_for_long_is_asked_less_often() -> None:
+    """A dead login node would be tried every second for days; a break of seconds is mended within one."""
+    assert [pause_s(broken_s) for broken_s in (0, 10, 60, 600, 86_400)] == [1, 1, 6, 60, 60]
+
+
 @pytest.mark.io
 def test_two_tunnels_that_were_given_the_same_port_end_up_with_two(tmp_path: Path, fake_ssh: None) -> None:
     """What was free is not kept until ssh binds it; who listens there then need not be our ssh."""
@@ -176,9 +180,9 @@ def test_a_daemon_keeps_a_tunnel_open_until_it_is_stopped(
         started.append(popen(*words, **options))
         return started[-1]
 
-    def start() -> TunnelState:
-        finder, arguments = "test_tunnel:Finder", [str(tmp_path / "over")]
-        return tunnel_daemon.start(place, "lab", finder, arguments, (8265, 8266))
+    def start(target: str = "run-1") -> TunnelState:
+        finder, arguments = "test_tunnel:Finder", [str(tmp_path / "over"), target]
+        return tunnel_daemon.start(place, "lab", target, finder, arguments, (8265, 8266))
 
     monkeypatch.setattr(subprocess, "Popen", launch)
 
@@ -186,6 +190,8 @@ def test_a_daemon_keeps_a_tunnel_open_until_it_is_stopped(
     assert (state.target, set(state.ports)) == ("run-1", {8265, 8266})
     assert all(listens(port) for port in state.ports.values())
     assert start() == state
+    other = start("run-2")  # of the same name, started since
+    assert (other.target, other.ports) == ("run-2", state.ports)
     assert tunnel_daemon.stop(place)
     until(lambda: not any(listens(port) for port in state.ports.values()), "its ssh ends with it")
     assert not tunnel_daemon.stop(place)
@@ -200,6 +206,7 @@ def test_a_daemon_keeps_a_tunnel_open_until_it_is_stopped(
     with pytest.raises(ConnectionFailed, match="did not open: no tunnel: run 'lab' is over: done"):
         start()
     assert [process.wait(10) for process in started] == [
+        0,
         0,
         -signal.SIGKILL,
         ClusterFailed.exit_code,
@@ -251,7 +258,7 @@ class TestTheSecondDaemon:
         """Start a daemon that finds another one at work, and ends."""
         gave_way = SimpleNamespace(poll=lambda: 0, terminate=lambda: None)
         monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: gave_way)
-        return lambda: tunnel_daemon.start(tmp_path, "lab", "a:b", [], [1], clock=clock, sleep=clock.sleep)
+        return lambda: tunnel_daemon.start(tmp_path, "lab", "run-1", "a:b", [], [1], clock=clock, sleep=clock.sleep)
 
     def test_waits_for_the_tunnel_of_the_first(self, tmp_path: Path, first: Any, clock: Clock, start: Any) -> None:
         """The second gives way to the first within 2 s, and the first needs longer for its tunnel."""
@@ -261,6 +268,14 @@ class TestTheSecondDaemon:
         clock.on_sleep = lambda: clock.now > 30 and write(opened, tmp_path)
         assert start() == opened
         assert (tmp_path / "log").read_text() == "words of the first\n"
+
+    def test_does_not_take_a_tunnel_to_another_cluster(
+        self, tmp_path: Path, first: Any, clock: Clock, start: Any
+    ) -> None:
+        assert first
+        clock.on_sleep = lambda: write(TunnelState(1, "run-0", {8265: 1, 8266: 2}), tmp_path)
+        with pytest.raises(ConnectionFailed, match="leads to an earlier cluster of that name"):
+            start()
 
     def test_fails_with_the_words_of_the_first(self, tmp_path: Path, first: Any, clock: Clock, start: Any) -> None:
         (tmp_path / "log").write_text("words of last week\n")

@@ -71,14 +71,14 @@ def open_access(server: Server, run: RunState, *, timeout_s: float = 60.0) -> Ru
     return access
 
 
-def keep_tunnel(server: Server, name: str) -> None:
+def keep_tunnel(server: Server, run: RunState) -> None:
     """Keep the tunnel to a run's head open in the background until the run is over; one that is there is taken.
 
     Raises:
         ConnectionFailed: it could not be opened.
     """
-    finder = f"{__name__}:RunAccess.of"
-    tunnel_daemon.start(tunnel_folder(server, name), name, finder, (server.project, name), _PORTS)
+    folder, finder = tunnel_folder(server, run.name), f"{__name__}:RunAccess.of"
+    tunnel_daemon.start(folder, run.name, run.id, finder, (server.project, run.name), _PORTS)
 
 
 def close_tunnel(server: Server, name: str) -> bool:

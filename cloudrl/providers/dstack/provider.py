@@ -103,7 +103,7 @@ class DstackProvider(Provider):
                 f"run {name!r} is over: {run.status} {run.reason}".rstrip(), hint=f"cloudrl up {name} --on {self.name}"
             )
         if keep_open:
-            access.keep_tunnel(server, name)
+            access.keep_tunnel(server, run)
         return open_access(server, run).connection
 
     def detach(self, name: str) -> bool:

@@ -44,7 +44,7 @@ class JobAccess(HeadAccess):
     ask_every_s = 60.0  # a tunnel lasts for days, and all users of a site share the controller
 
     def __init__(self, state: SlurmState) -> None:
-        super().__init__(state.name, str(state.job_id), state.folder, PORTS)
+        super().__init__(state.name, state.target, state.folder, PORTS)
         self._state = state
         self._login = Login(state.login)
         self._ways = itertools.cycle((self._through_a_step, self._to_the_node))
@@ -109,7 +109,13 @@ class JobAccess(HeadAccess):
         }
 
     def _to_the_node(self, head: Head) -> dict[str, str]:
-        options = {"HostName": head.ip, "User": self._user, "ConnectTimeout": HANDSHAKE_S}
+        options = {
+            "HostName": head.ip,
+            "HostKeyAlias": f"{head.ip}-of-job-{self._state.job_id}",  # another day the node may be installed anew
+            "User": self._user,
+            "UserKnownHostsFile": str(self._folder / "known_nodes"),
+            "ConnectTimeout": HANDSHAKE_S,
+        }
         if self._login.host:
             options["ProxyCommand"] = _escaped(shlex.join(self._login.forward(head.ip, 22)))
         return options
@@ -135,7 +141,8 @@ def keep_tunnel(state: SlurmState) -> None:
     Raises:
         ConnectionFailed: it could not be opened.
     """
-    tunnel_daemon.start(daemon_folder(state.folder), state.name, f"{__name__}:JobAccess.of", (state.name,), PORTS)
+    finder = f"{__name__}:JobAccess.of"
+    tunnel_daemon.start(daemon_folder(state.folder), state.name, state.target, finder, (state.name,), PORTS)
 
 
 def close_tunnel(state: SlurmState) -> bool:

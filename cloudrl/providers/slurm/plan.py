@@ -6,12 +6,13 @@ import os
 import re
 from dataclasses import dataclass, field, replace
 
-from cloudrl.errors import CapacityError, CloudrlError, InputError
+from cloudrl.errors import CapacityError, CloudrlError, ConnectionFailed, InputError
 from cloudrl.providers.machines import Notice, Price
 from cloudrl.providers.model import Plan
 from cloudrl.providers.slurm.login import CommandFailed, Login
+from cloudrl.providers.slurm.queue import SlurmJob
 from cloudrl.providers.slurm.run_folder import shell_word
-from cloudrl.render.slurm import checkpoint_folder, cpus_per_node, data_folder, release_on_nodes, to_slurm
+from cloudrl.render.slurm import COMMENT, checkpoint_folder, cpus_per_node, data_folder, release_on_nodes, to_slurm
 from cloudrl.spec import Cluster
 from cloudrl.spec.slurm import read_slurm
 
@@ -37,6 +38,18 @@ class SlurmPlan(Plan):
     script: str = field(repr=False)
     secrets: dict[str, str] = field(default_factory=dict, repr=False, compare=False)
 
+    @property
+    def secrets_folder(self) -> str:
+        """Where `up` leaves secrets for the cluster, as the shell reads it."""
+        return f"{self.run_dir}/secrets/{self.name}"
+
+    def asked_for(self, job: SlurmJob) -> bool:
+        """Whether a job in the queue may be this cluster, by its name and comment."""
+        comment = read_slurm(self.cluster.slurm)[1].get("comment")
+        return job.name == self.name and (
+            job.comment.startswith(COMMENT) if comment is None else job.comment == comment
+        )
+
     def render(self) -> str:
         """The script as it is sent, the agent's file in it."""
         return self.script
@@ -60,8 +73,13 @@ class SlurmPlan(Plan):
         return replace(self, price=Price(self.cluster.price_per_hour, notices=(notice,)))
 
     def refused(self, error: CommandFailed) -> CloudrlError:
-        """What sbatch has said, as an error of the user, or that there are no such nodes however long one waits."""
+        """What sbatch has said, as an error of the user, or that there are no such nodes however long one waits.
+
+        Where it had no answer, that is what it says: the job may be queued all the same.
+        """
         text = error.message.partition(": ")[2] or error.message
+        if "timed out" in text:
+            return ConnectionFailed(f"Slurm on {self.login} has not answered sbatch: {text}")
         kind = CapacityError if _NO_NODES in text or _TOO_MANY in text else InputError
         hint = error.hint or "Options of sbatch stand in section slurm: --set slurm.partition=gpu"
         return kind(f"Slurm refuses cluster {self.name!r}: {text}", hint=hint)
@@ -81,7 +99,7 @@ class SlurmPlan(Plan):
             if name in self.secrets:
                 continue
             try:
-                self.login.shell(f"test -s {self.run_dir}/secrets/{name}")
+                self.login.shell(f"test -s {self.secrets_folder}/{name} || test -s {self.run_dir}/secrets/{name}")
             except CommandFailed:
                 raise InputError(
                     f"secret {name} is neither set in this shell nor in {self.run_dir}/secrets on {self.login}",

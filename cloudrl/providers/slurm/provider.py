@@ -27,6 +27,15 @@ _GONE_S = 60.0
 """From scancel until nothing runs any more: sites give a job up to KillWait (30 s) to end."""
 
 
+_SHUT_S = 600.0
+"""Both ways to a job's first node have had their turn six times."""
+_SBATCH = (
+    'cd {folder} && script=$(mktemp ./job.XXXXXX) && {{ cat >"$script" && [ "$(wc -c <"$script")" -eq {size_bytes} ] '
+    '&& sbatch --parsable "$script"; status=$?; rm "$script"; exit $status; }}'
+)
+"""sbatch would take what it has by then of a script whose sender is gone."""
+
+
 @final
 class SlurmProvider(Provider):
     """The verbs, where `sbatch` is: on this machine, or on the login node that the section names."""
@@ -76,6 +85,7 @@ class SlurmProvider(Provider):
         try:
             priced = plan.priced() if plan.price is None else plan
             self._ensure_free(priced)
+            _write_secrets(priced)
         except KeyboardInterrupt as error:
             raise Interrupted("interrupted; nothing was started") from error
         known: SlurmState | None = None
@@ -89,11 +99,27 @@ class SlurmProvider(Provider):
             raise _with_job(known, priced, error) from error
 
     def _ensure_free(self, plan: SlurmPlan) -> None:
-        """Raises: InputError: a job of the name is queued or runs."""
-        same = [job for job in queue.jobs(plan.login) if job.name == plan.name]
-        if same:
+        """Look where it shall be, and where a cluster of the name was started from here.
+
+        Raises:
+            InputError: a job of the name is queued or runs.
+            ConnectionFailed: that cannot be told.
+        """
+        login, known = plan.login, state.read(plan.name)
+        job = next((each for each in _jobs(login) if each.name == plan.name), None)
+        if job is None and known is not None and not known.is_over and known.login != login.host:
+            login = Login(known.login)
+            try:
+                job = queue.job(login, known.job_id)
+            except ConnectionFailed as error:
+                job_there = f"job {known.job_id} of {login}"
+                raise ConnectionFailed(
+                    f"cannot tell whether cluster {plan.name!r} is up as {job_there}: {error.message}",
+                    hint=f"Take another name, or forget it: rm -r {shlex.quote(str(known.folder))}",
+                ) from error
+        if job is not None and not job.is_over:
             raise InputError(
-                f"cluster {plan.name!r} is up already: job {same[0].id} is {same[0].state.value}",
+                f"cluster {plan.name!r} is up already: job {job.id} of {login} is {job.state.value}",
                 hint=f"Use it: cloudrl submit grpo --cluster {plan.name}   End it: cloudrl down {plan.name}",
             )
 
@@ -176,7 +202,7 @@ class SlurmProvider(Provider):
         silent: dict[str, ConnectionFailed] = {}
         for login in _logins():
             try:
-                clusters += [describe(_state_of(login, job), job) for job in queue.jobs(login) if not job.is_over]
+                clusters += [describe(_state_of(login, job), job) for job in _jobs(login) if not job.is_over]
             except ConnectionFailed as error:
                 silent[f"{self.name} ({login})"] = error
         if silent:
@@ -192,6 +218,13 @@ def _logins() -> list[Login]:
     return [Login(host, asks=len(hosts) == 1) for host in hosts]
 
 
+def _jobs(login: Login) -> tuple[SlurmJob, ...]:
+    """The clusters in a queue: what has our comment, and what this machine has started with another one."""
+    known = filter(None, map(state.read, state.names()))
+    ids = {each.job_id for each in known if each.login == login.host and not each.is_over}
+    return tuple(job for job in queue.jobs(login) if job.comment.startswith(COMMENT) or job.id in ids)
+
+
 def _known(name: str) -> SlurmState:
     """What is known of a cluster, from this machine's own file, or from the queue for one that sbatch has started.
 
@@ -201,7 +234,7 @@ def _known(name: str) -> SlurmState:
     known = state.read(name)
     here = Login()
     if (known is None or known.is_over) and is_here():
-        found = next((_state_of(here, job) for job in queue.jobs(here) if job.name == name), None)
+        found = next((_state_of(here, job) for job in _jobs(here) if job.name == name), None)
         if found is not None:
             found.write()
         known = found or known
@@ -212,7 +245,7 @@ def _known(name: str) -> SlurmState:
 
 def _state_of(login: Login, job: SlurmJob) -> SlurmState:
     known = state.read(job.name)
-    if known is not None and known.job_id == job.id:
+    if known is not None and (known.login, known.job_id) == (login.host, job.id):
         return known
     run_dir = shell_word(job.comment[len(COMMENT) :])
     return SlurmState(job.name, login.host, job.id, run_dir, log=_log_of(login, job.id), checkpoint_dir="")
@@ -225,14 +258,19 @@ def _log_of(login: Login, job_id: int) -> str:
     return next((line[len("StdOut=") :] for line in lines if line.startswith("StdOut=")), "")
 
 
-def _submit(plan: SlurmPlan) -> SlurmState:
-    """Queue the job. The value of a secret goes through a pipe into a file that its owner alone can read."""
-    folder = plan.run_dir
-    plan.login.shell(f"umask 077 && mkdir -p {folder}/secrets && chmod 700 {folder} {folder}/secrets")
+def _write_secrets(plan: SlurmPlan) -> None:
+    """Their values go through pipes into files that their owner alone can read."""
+    folder = plan.secrets_folder
+    plan.login.shell(f"umask 077 && mkdir -p {folder} && chmod 700 {plan.run_dir} {plan.run_dir}/secrets {folder}")
     for name, value in plan.secrets.items():
-        plan.login.shell(f"umask 077 && cat >{folder}/secrets/{name}", value.encode())
+        plan.login.shell(f"umask 077 && cat >{folder}/{name}", value.encode())
+
+
+def _submit(plan: SlurmPlan) -> SlurmState:
+    """Queue the job."""
+    folder, script = plan.run_dir, plan.script.encode()
     try:
-        said = plan.login.shell(f"cd {folder} && sbatch --parsable", plan.script.encode())
+        said = plan.login.shell(_SBATCH.format(folder=folder, size_bytes=len(script)), script)
     except CommandFailed as error:
         raise plan.refused(error) from error
     job_id = int(said.strip().splitlines()[-1].partition(";")[0])
@@ -249,6 +287,12 @@ def _await_ready(known: SlurmState, on_status: Callable[[Status], None] | None, 
     with closing(JobWatcher(known)) as watcher:
         while True:
             status = retry(watcher.status, Backoff(_POLL_S, _POLL_S, _BACK_S))
+            if watcher.shut_s > _SHUT_S:
+                minutes = f"{watcher.shut_s / 60:.0f} minutes"
+                raise ConnectionFailed(
+                    f"no way to the head of {known.name!r} was found in {minutes}: {status.reason}",
+                    hint="A job that brings its training along needs none: cloudrl slurm script --help",
+                )
             if status.is_over:
                 raise ClusterFailed(
                     f"cluster {known.name!r} ended before it was ready: {status.reason or status.phase}",
@@ -267,20 +311,22 @@ def _with_job(known: SlurmState | None, plan: SlurmPlan, error: CloudrlError) ->
     """An error after sbatch was asked, with whether the job goes on without whoever asked for it."""
     hints = [*(error.hint or "").splitlines()]
     try:
-        jobs = queue.jobs(plan.login) if known is None else [queue.job(plan.login, known.job_id)]
-        job = next((each for each in jobs if each is not None and each.name == plan.name), None)
-        if known is None and job is not None:  # sbatch has queued it, and nobody heard of it
-            replace(_state_of(plan.login, job), checkpoint_dir=plan.checkpoint_dir).write()
+        if known is not None:
+            job = queue.job(plan.login, known.job_id)
+        elif (job := next(filter(plan.asked_for, queue.jobs(plan.login)), None)) is not None:
+            # sbatch has queued it, and nobody heard of it
+            made = _state_of(plan.login, job)
+            replace(made, run_dir=plan.run_dir, checkpoint_dir=plan.checkpoint_dir).write()
     except CloudrlError as unseen:
         squeue = shlex.join(["squeue", "--me", f"--name={plan.name}"])
         message = f"{error.message}; cannot tell whether cluster {plan.name} goes on: {unseen.message}"
         return type(error)(message, hint="\n".join([*hints, f"On {plan.login}: {squeue}"]))
+    if job is None and known is None and isinstance(error, (Interrupted, ConnectionFailed)):
+        squeue, scancel = (f"{each} --me --name={plan.name}" for each in ("squeue", "scancel"))
+        hint = f"sbatch may be at it still; on {plan.login}, look: {squeue}   End it: {scancel}"
+        return type(error)(f"{error.message}; no job {plan.name} is queued so far", hint="\n".join([*hints, hint]))
     if job is None or job.is_over:
-        return (
-            Interrupted("interrupted; nothing was started")
-            if known is None and isinstance(error, Interrupted)
-            else error
-        )
+        return error
     hints += [f"Look: cloudrl status {plan.name} --watch", f"End it: cloudrl down {plan.name}"]
     state_now = f"cluster {plan.name} goes on as job {job.id}, {job.state.value}"
     return type(error)(f"{error.message}; {state_now}", hint="\n".join(hints))

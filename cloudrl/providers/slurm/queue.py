@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from cloudrl.errors import ConnectionFailed
 from cloudrl.protocol.phases import Phase
 from cloudrl.providers.slurm.login import CommandFailed, Login
-from cloudrl.render.slurm import COMMENT
 
 _FIELDS = "%A|%T|%r|%S|%u|%D|%N|%j|%k"
 _UNSET = ("", "N/A", "(null)", "None", "Unknown")
@@ -83,7 +82,7 @@ class SlurmJob:
         start: when it has started or is expected to, as Slurm writes it; "" where nobody knows.
         nodes: their number.
         node_list: as Slurm writes them, `node[1-2]`; "" while it waits.
-        comment: begins with `COMMENT` for a cluster, unless the site or the user has one of their own.
+        comment: of a cluster it begins with `cloudrl.render.slurm.COMMENT`, unless the user has one of their own.
     """
 
     id: int
@@ -103,13 +102,13 @@ class SlurmJob:
 
 
 def jobs(login: Login) -> tuple[SlurmJob, ...]:
-    """The present user's clusters in the queue.
+    """The present user's jobs in the queue, clusters or not.
 
     Raises:
         ConnectionFailed: Slurm's controller does not answer.
     """
     lines = login.run("squeue", "--me", "--noheader", f"--format={_FIELDS}").splitlines()
-    return tuple(job for job in map(_from_squeue, lines) if job.comment.startswith(COMMENT))
+    return tuple(map(_from_squeue, lines))
 
 
 def job(login: Login, job_id: int) -> SlurmJob | None:

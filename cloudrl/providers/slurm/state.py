@@ -34,6 +34,11 @@ class SlurmState:
     is_over: bool = False
 
     @property
+    def target(self) -> str:
+        """What a tunnel to it leads to."""
+        return str(self.job_id)
+
+    @property
     def folder(self) -> Path:
         """Files of ssh and of the tunnel."""
         return root() / self.name

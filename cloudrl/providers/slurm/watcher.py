@@ -60,6 +60,12 @@ class JobWatcher:
         self._earlier: tuple[Mapping[str, Any], ...] = ()
         self._job: SlurmJob | None = None
         self._asked_at = float("-inf")
+        self._shut_since: float | None = None
+
+    @property
+    def shut_s(self) -> float:
+        """For how many seconds no way has led to the head, though the job runs and says where that is."""
+        return 0.0 if self._shut_since is None else self._clock() - self._shut_since
 
     def status(self) -> Status:
         """One look.
@@ -80,6 +86,7 @@ class JobWatcher:
 
     def close(self) -> None:
         """Close the way that was opened."""
+        self._shut_since = None
         if self._access is not None:
             self._access.close()
             self._access = None
@@ -88,8 +95,7 @@ class JobWatcher:
         """What its head agent says, and while that cannot be reached why."""
         try:
             if self._access is None:
-                self._state.run_folder.head()  # until that is there, nothing is to be waited for
-                self._access = self._opener(self._state, timeout_s=_OPEN_S)
+                self._access = self._open()
                 self._earlier = tuple(self._state.run_folder.starts())
             said = self._access.status()
         except (ConnectionFailed, ClusterFailed) as error:
@@ -102,6 +108,14 @@ class JobWatcher:
             "price_per_hour": said.budget.price_per_hour, "cost": said.budget.cost,  # as far as it was declared
         }  # fmt: skip
         return {**agent_fields(said), **own}
+
+    def _open(self) -> JobAccess:
+        since, self._shut_since = self._shut_since, None
+        self._state.run_folder.head()  # until that is there, nothing is to be waited for
+        self._shut_since = self._clock() if since is None else since
+        access = self._opener(self._state, timeout_s=_OPEN_S)
+        self._shut_since = None
+        return access
 
 
 def describe(state: SlurmState, job: SlurmJob | None) -> Status:
