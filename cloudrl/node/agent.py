@@ -65,8 +65,8 @@ class Agent:
         self.shutdown = ShutdownRequest()
         self.serving = self.was_ready = False
         self.started_at, self.started_clock = time.time(), time.monotonic()
-        self.attempts = Attempts(options.checkpoints, identity.run_id, rank=identity.rank)
-        self.cost_record = CostRecord(self.attempts, self.cost, log.line)
+        self.attempts = Attempts(options.checkpoints, identity.run_id, rank=identity.rank, attempt=tokens.attempt_id)
+        self.cost_record = CostRecord(self.attempts, self.cost, self.cost_before, log.line)
         self._children: List[Child] = []
         self._ray: Optional[Child] = None
         self.state = NodeState(

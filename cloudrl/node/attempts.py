@@ -30,13 +30,16 @@ class Attempts:
         folder: the checkpoint folder, with `.cloudrl/attempts/<run_id>.jsonl` and `.cloudrl/cost/<run_id>.json`.
         run_id: the same for all retries of one run.
         rank: of this node; all of them may share the folder.
+        attempt: the id of this attempt.
         clock: seconds since the epoch.
     """
 
-    def __init__(self, folder: Path, run_id: str, *, rank: int, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, folder: Path, run_id: str, *, rank: int, attempt: str, clock: Callable[[], float] = time.time
+    ) -> None:
         self._path = folder / OURS / "attempts" / f"{file_name(run_id)}.jsonl"
         self._cost_path = folder / OURS / "cost" / f"{file_name(run_id)}.json"
-        self._rank, self._clock = rank, clock
+        self._rank, self._attempt, self._clock = rank, attempt, clock
 
     def known(self) -> Dict[str, PastFailure]:
         """The failures by their signatures. None where the record cannot be read."""
@@ -104,21 +107,25 @@ class Attempts:
             self._path.write_text(json.dumps({"at": self._clock(), "signature": _READY}) + "\n")
 
     def read_cost(self) -> float:
-        """US dollars that earlier attempts have cost."""
+        """US dollars that earlier attempts have cost; another rank of this one may have written to a shared folder."""
         try:
-            return float(json.loads(self._cost_path.read_text())["cost_before"])
-        except (OSError, ValueError, KeyError, TypeError):
+            record = json.loads(self._cost_path.read_text())
+            return float(record["before_it" if record.get("attempt") == self._attempt else "cost_before"])
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return 0.0
 
-    def write_cost(self, amount: float) -> None:
-        """Remember what the run has cost so far, for its next attempt.
+    def write_cost(self, amount: float, before_it: float) -> None:
+        """Remember what the run has cost so far, for its next attempt, and what it had cost before this one.
 
         Raises:
             OSError: the volume cannot be written.
         """
         self._cost_path.parent.mkdir(parents=True, exist_ok=True)
         part = self._cost_path.with_suffix(f".{self._rank}.part")
-        part.write_text(json.dumps({"cost_before": round(amount, 4), "at": self._clock()}))
+        record = {
+            "cost_before": round(amount, 4), "at": self._clock(), "attempt": self._attempt, "before_it": before_it,
+        }  # fmt: skip
+        part.write_text(json.dumps(record))
         part.replace(self._cost_path)
 
     def _read(self) -> Dict[str, PastFailure]:

@@ -15,11 +15,18 @@ class CostRecord:
     Args:
         attempts: where it is kept.
         cost: US dollars so far; None without a price, and nothing is written.
+        before: those of earlier attempts.
         say: takes a line for the log.
     """
 
-    def __init__(self, attempts: Attempts, cost: Callable[[], Optional[float]], say: Callable[[str], None]) -> None:
-        self._attempts, self._cost, self._say = attempts, cost, say
+    def __init__(
+        self,
+        attempts: Attempts,
+        cost: Callable[[], Optional[float]],
+        before: Callable[[], float],
+        say: Callable[[str], None],
+    ) -> None:
+        self._attempts, self._cost, self._before, self._say = attempts, cost, before, say
         self._began = time.monotonic()
         self._writing = threading.Lock()
 
@@ -36,6 +43,6 @@ class CostRecord:
             cost = self._cost()
             if cost is not None:
                 try:
-                    self._attempts.write_cost(cost)
+                    self._attempts.write_cost(cost, self._before())
                 except OSError as error:
                     self._say(f"warning: what the run has cost cannot be written: {error}")

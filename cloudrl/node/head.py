@@ -106,7 +106,8 @@ class Head(Agent):
         self._introduce_services()
         self._check_budget()
         if self._job is not None and self.ready_at is not None:
-            self._job.follow(self.ray_logs())
+            silence_s = max(self.state.heartbeat_age_s(report.rank) for report in self.state.reports())
+            self._job.follow(self.ray_logs(), silence_s)
 
     def agree_on_outcome(self, failure: Failure) -> Failure:
         """Judge it by the attempts on all volumes, and stay until the workers have heard of it."""

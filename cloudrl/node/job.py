@@ -13,6 +13,10 @@ from cloudrl.node.ray import Dashboard
 from cloudrl.node.shutdown import Shutdown
 
 _POLL_S = 1.0
+_SUBMIT_S = 120.0
+"""Without an answer to the submission; meanwhile it is sent again, as Ray takes an id only once."""
+_LOSS_SHOWS_S = 2.0
+"""From the end of a job that failed with its node until the agents have seen that something is lost."""
 _CHUNK_BYTES = 1 << 20
 
 
@@ -36,35 +40,64 @@ class ClusterJob:
         request: as `read_job` gives it.
         dashboard: of rank 0.
         write: where its log goes, byte for byte.
+        clock: seconds that never run backwards.
     """
 
     def __init__(
-        self, request: Dict[str, Any], dashboard: Dashboard, write: Optional[Callable[[bytes], object]] = None
+        self,
+        request: Dict[str, Any],
+        dashboard: Dashboard,
+        write: Optional[Callable[[bytes], object]] = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._request, self._dashboard = request, dashboard
-        self._write = write or _to_stdout
+        self._write, self._clock = write or _to_stdout, clock
         self._id = request["submission_id"]
-        self._is_submitted, self._asked_at, self._offset = False, 0.0, 0
+        self._is_submitted, self._offset = False, 0
+        self._sent_at: Optional[float] = None
+        self._asked_at = float("-inf")
+        self._end: Optional[Shutdown] = None
+        self._ended_at = 0.0
 
-    def follow(self, logs: Optional[Path]) -> None:
-        """Submit it at the first call; print what is new in its log, which lies in `logs`.
+    def follow(self, logs: Optional[Path], silence_s: float = 0.0) -> None:
+        """Submit it, from the first call on until Ray has it; print what is new in its log, which lies in `logs`.
+
+        Where a job has failed because a node is lost, the loss is to be seen first, and ends the cluster otherwise. So
+        after a failure everybody has to be heard of once more, or be found lost, before it counts.
+
+        Args:
+            logs: Ray's; None while it has none.
+            silence_s: for how long some node has not been heard of.
 
         Raises:
             Shutdown: it has ended; the exit code is that of its command.
         """
         if not self._is_submitted:
-            refused = self._dashboard.submit(self._request)
-            self._is_submitted = True
-            if refused:
-                raise Shutdown(f"Ray refused the job: {refused}", 1)
-        job = None
-        if time.monotonic() - self._asked_at > _POLL_S:
-            self._asked_at = time.monotonic()
+            self._is_submitted = self._submit()
+        if self._end is None and self._is_submitted and self._clock() - self._asked_at >= _POLL_S:
+            self._asked_at = self._clock()
             job = self._dashboard.job(self._id)
+            if job is not None and job.get("status") in ("SUCCEEDED", "FAILED", "STOPPED"):
+                self._end, self._ended_at = Shutdown(f"job {self._id}: {job['status']}", _exit_code(job)), self._clock()
         if logs is not None:
             self._print_log(logs / f"job-driver-{self._id}.log")
-        if job is not None and job.get("status") in ("SUCCEEDED", "FAILED", "STOPPED"):
-            raise Shutdown(f"job {self._id}: {job['status']}", _exit_code(job))
+        if self._end is None:
+            return
+        if self._end.exit_code == 0 or self._clock() - silence_s >= self._ended_at + _LOSS_SHOWS_S:
+            raise self._end
+
+    def _submit(self) -> bool:
+        """Whether Ray has it. An answer may be lost, and then it is asked whether it knows the job."""
+        refused = self._dashboard.submit(self._request)
+        if refused == "" or self._dashboard.job(self._id) is not None:
+            return True
+        self._sent_at = self._clock() if self._sent_at is None else self._sent_at
+        if refused is not None:
+            raise Shutdown(f"Ray refused the job: {refused}", 1)
+        if self._clock() - self._sent_at > _SUBMIT_S:
+            raise Shutdown(f"Ray has not taken the job for {_SUBMIT_S:.0f} s: its dashboard does not answer", 1)
+        return False
 
     def _print_log(self, log: Path) -> None:
         with contextlib.suppress(OSError), log.open("rb") as file:

@@ -123,16 +123,16 @@ class Dashboard:
         """What Ray knows of one job, None while the dashboard does not answer."""
         return self._get(f"/api/jobs/{quote(submission_id, safe='')}")
 
-    def submit(self, body: Mapping[str, Any]) -> str:
-        """Submit a job; returns why Ray refuses it, "" if it does not."""
+    def submit(self, body: Mapping[str, Any]) -> Optional[str]:
+        """Submit a job; returns why Ray refuses it, "" if it does not, and None where no answer has come."""
         headers = {**self._headers, "Content-Type": "application/json"}
         request = Request("POST", f"{self._url}/api/jobs/", headers, json.dumps(body).encode(), 60.0, 5.0)
         try:
             with send(request) as answer:
                 text = answer.stream.read().decode("utf-8", "replace")
                 return "" if answer.status < 300 else f"{answer.status}: {text.strip()}"
-        except (OSError, http.client.HTTPException) as error:
-            return str(error)
+        except (OSError, http.client.HTTPException):
+            return None
 
     def rows(self, kind: str, job_id: Optional[str]) -> Optional[Tuple[Any, ...]]:
         """What Ray's state API says, see `cloudrl.protocol.ray_state`; None while the dashboard does not answer."""

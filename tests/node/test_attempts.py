@@ -17,7 +17,7 @@ CLOCK = itertools.count()
 
 
 def attempts(folder: Path, run_id: str = "run") -> Attempts:
-    return Attempts(folder, run_id, rank=0, clock=lambda: float(next(CLOCK)))
+    return Attempts(folder, run_id, rank=0, attempt="2", clock=lambda: float(next(CLOCK)))
 
 
 def is_final(folder: Path, failure: Failure = FAILURE, run_id: str = "run", *elsewhere: dict[str, PastFailure]) -> bool:
@@ -198,14 +198,21 @@ def test_the_same_failure_seen_by_another_node_is_no_earlier_one(tmp_path: Path)
 
 def test_what_was_paid_comes_back(tmp_path: Path) -> None:
     for rank, amount in enumerate((12.34567, 13.0)):
-        Attempts(tmp_path, "run/1", rank=rank).write_cost(amount)
+        Attempts(tmp_path, "run/1", rank=rank, attempt="1").write_cost(amount, 2.5)
     assert attempts(tmp_path, "run/1").read_cost() == 13.0
     assert attempts(tmp_path, "another").read_cost() == 0.0
     assert not list(tmp_path.rglob("*.part"))
 
 
+def test_what_this_attempt_costs_is_not_counted_as_an_earlier_one(tmp_path: Path) -> None:
+    """A worker that starts late, on a folder that all share, finds what the head has written of this attempt."""
+    Attempts(tmp_path, "run/1", rank=0, attempt="1").write_cost(13.0, 2.5)
+    assert Attempts(tmp_path, "run/1", rank=1, attempt="1").read_cost() == 2.5
+    assert Attempts(tmp_path, "run/1", rank=1, attempt="2").read_cost() == 13.0
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"cost_before": "much"}', '{"at": 3}'])
 def test_a_broken_record_of_the_cost_is_none(tmp_path: Path, text: str) -> None:
-    attempts(tmp_path).write_cost(1.0)
+    attempts(tmp_path).write_cost(1.0, 0.0)
     next(tmp_path.rglob("run.json")).write_text(text)
     assert attempts(tmp_path).read_cost() == 0.0

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cloudrl.errors import InputError
-from cloudrl.node import job as node_job
 from cloudrl.node.job import ClusterJob, read_job
 from cloudrl.node.shutdown import Shutdown
 
@@ -17,23 +18,41 @@ REQUEST = {"submission_id": "run", "entrypoint": "true", "runtime_env": {}, "met
 
 
 class Dashboard:
-    """Ray's, with a job that ends as told."""
+    """Ray's, with a job that ends as told.
 
-    def __init__(self, refused: str = "") -> None:
-        self.refused, self.details, self.submitted = refused, {"status": "RUNNING"}, list[Any]()
+    Args:
+        answers: to one submission after the other; the last stands for all that follow. None is lost on its way.
+        has_it: whether it has the job though the answer was lost.
+    """
 
-    def submit(self, body: dict[str, Any]) -> str:
+    def __init__(self, *answers: str | None, has_it: bool = False) -> None:
+        self.answers, self.has_it = list(answers or [""]), has_it
+        self.details, self.submitted = {"status": "RUNNING"}, list[Any]()
+
+    def submit(self, body: dict[str, Any]) -> str | None:
         self.submitted.append(body)
-        return self.refused
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        self.has_it |= answer == ""
+        return answer
 
     def job(self, submission_id: str) -> dict[str, Any] | None:
         assert submission_id == "run"
-        return self.details
+        return self.details if self.has_it else None
 
 
-@pytest.fixture(autouse=True)
-def at_each_tick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_job, "_POLL_S", -1.0)
+def cluster_job(dashboard: Dashboard, write: Callable[[bytes], object] = lambda _: None) -> ClusterJob:
+    """A job that is asked for at each tick."""
+    seconds = itertools.count()
+    return ClusterJob(REQUEST, dashboard, write, clock=lambda: float(next(seconds)))  # type: ignore[arg-type]
+
+
+def follow_to_its_end(job: ClusterJob, silence_s: float = 0.0) -> Shutdown:
+    for _ in range(1000):
+        try:
+            job.follow(None, silence_s)
+        except Shutdown as ended:
+            return ended
+    raise AssertionError("it goes on")
 
 
 def test_the_file_becomes_the_request(tmp_path: Path) -> None:
@@ -54,7 +73,7 @@ def test_a_file_that_is_no_job_is_refused(tmp_path: Path, text: str) -> None:
 def test_its_log_is_printed_as_it_grows_to_its_last_byte(tmp_path: Path) -> None:
     printed: list[bytes] = []
     dashboard = Dashboard()
-    job = ClusterJob(REQUEST, dashboard, printed.append)  # type: ignore[arg-type]
+    job = cluster_job(dashboard, printed.append)
     job.follow(tmp_path)  # before there is a log
     log = tmp_path / "job-driver-run.log"
     log.write_bytes(b"step 1\n\xff")
@@ -80,15 +99,46 @@ def test_its_log_is_printed_as_it_grows_to_its_last_byte(tmp_path: Path) -> None
         ("STOPPED", None, 1),
     ],
 )
-def test_the_agent_ends_with_its_exit_code(tmp_path: Path, status: str, code: int | None, expected: int) -> None:
+def test_the_agent_ends_with_its_exit_code(status: str, code: int | None, expected: int) -> None:
     dashboard = Dashboard()
     dashboard.details = {"status": status, "driver_exit_code": code}
-    with pytest.raises(Shutdown) as ended:
-        ClusterJob(REQUEST, dashboard, lambda _: None).follow(tmp_path)  # type: ignore[arg-type]
-    assert ended.value.exit_code == expected
+    assert follow_to_its_end(cluster_job(dashboard)).exit_code == expected
+
+
+def test_a_failure_counts_once_all_nodes_have_been_heard_of_after_it() -> None:
+    """Its node may be lost, which has another end: Slurm queues the job again, and it resumes."""
+    dashboard = Dashboard()
+    dashboard.details = {"status": "FAILED", "driver_exit_code": 1}
+    job = cluster_job(dashboard)
+    with pytest.raises(AssertionError, match="it goes on"):
+        follow_to_its_end(job, silence_s=10_000)
+    assert follow_to_its_end(job).exit_code == 1
+    dashboard.details = {"status": "SUCCEEDED", "driver_exit_code": 0}
+    assert follow_to_its_end(cluster_job(dashboard), silence_s=10_000).exit_code == 0
 
 
 def test_what_ray_refuses_ends_the_cluster_with_rays_words() -> None:
-    with pytest.raises(Shutdown, match="Ray refused the job: 400: no such field") as ended:
-        ClusterJob(REQUEST, Dashboard("400: no such field"), lambda _: None).follow(None)  # type: ignore[arg-type]
-    assert ended.value.exit_code == 1
+    ended = follow_to_its_end(cluster_job(Dashboard("400: no such field")))
+    assert (str(ended), ended.exit_code) == ("Ray refused the job: 400: no such field", 1)
+
+
+@pytest.mark.parametrize(
+    ("dashboard", "sent"),
+    [
+        (Dashboard(None, has_it=True), 1),
+        (Dashboard(None, None, ""), 3),
+        (Dashboard("500: id taken", has_it=True), 1),
+    ],
+    ids=["Ray has it", "it never got there", "it was sent again"],
+)
+def test_a_lost_answer_is_no_refusal(dashboard: Dashboard, sent: int) -> None:
+    """An end of the cluster would leave a job that is running, and a Slurm job with status 1."""
+    dashboard.details = {"status": "SUCCEEDED", "driver_exit_code": 0}
+    assert follow_to_its_end(cluster_job(dashboard)).exit_code == 0
+    assert len(dashboard.submitted) == sent
+
+
+def test_a_dashboard_that_never_answers_ends_the_cluster() -> None:
+    ended = follow_to_its_end(cluster_job(Dashboard(None)))
+    assert "does not answer" in str(ended)
+    assert ended.exit_code == 1

@@ -35,6 +35,11 @@ def test_it_is_rfc_5869(key: bytes) -> None:
     assert derive(key).peers == _hkdf(key, b"cloudrl peers")
 
 
+def test_a_start_with_another_key_is_another_attempt() -> None:
+    assert derive(b"key").attempt_id == derive(b"key").attempt_id != derive(b"other").attempt_id
+    assert derive(b"key").attempt_id not in derive(b"key").agent
+
+
 def test_tokens_never_show() -> None:
     assert repr(derive(b"key")) == "Tokens()"
     assert str(Tokens("a" * 64, "b" * 64, "c" * 64)) == "Tokens()"
