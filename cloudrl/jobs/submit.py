@@ -34,6 +34,7 @@ _SLOW_TO_READ_BYTES = 256 * _MIB
 OnProgress = Callable[[Notice | Transfer | JobHandle], None]
 """Is told sentences, bytes that are on their way, and the job once it is submitted."""
 _BACKOFF = Backoff(first_s=1.0, longest_s=1.0, give_up_s=10.0)
+_LOST = Backoff(first_s=1.0, longest_s=5.0, give_up_s=60.0)
 _STANDS_STILL_S = 180.0
 """A node reports each 32 MiB; this long without any of it, at the slowest link that is worth using."""
 
@@ -118,7 +119,7 @@ def send(
 
     Raises:
         InputError: The submission id is taken, a node has no room, or a secret is absent.
-        ConnectionFailed: Nobody answers, or another cluster does.
+        ConnectionFailed: Nobody answers, or another cluster does; where the job may be there all the same, it says so.
     """
     if submission.absent:
         raise InputError(f"job {submission.submission_id} needs {submission.absent[0]}, which was not given")
@@ -133,7 +134,10 @@ def send(
     _deliver(connection, submission, report_upload, lambda sentence: on_progress(Notice(sentence)))
     if submission.package is not None:
         _upload(connection, submission.package, report_upload)
-    api.submit_job(submission.request())
+    submit_once(
+        api, submission, job_url(connection, submission.submission_id),
+        on_break=lambda failure: on_progress(Notice(f"asking again whether the job is there: {failure.message}")),
+    )  # fmt: skip
     job = job_handle(connection, submission.submission_id, submission.metadata, submission.notes)
     on_progress(job)
     return job
@@ -196,6 +200,59 @@ def _check_free(api: RayClient, connection: Connection, submission: Submission) 
                 "which saves into the same folder",
                 hint=f"{way_back(url)}\nAnother run: another --name",
             )
+
+
+def submit_once(
+    api: RayClient,
+    submission: Submission,
+    url: str,
+    *,
+    on_break: Callable[[ConnectionFailed], None] = lambda _failure: None,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Submit a job, and where the answer is lost ask for it and submit it again: Ray takes an id only once.
+
+    Args:
+        api: The cluster's.
+        submission: The job, whose id is free.
+        url: The job's, for messages.
+        on_break: Is told why it is asked again.
+        clock: Seconds that never run backwards.
+        sleep: Waits that many seconds.
+
+    Raises:
+        InputError: Ray refuses it.
+        ConnectionFailed: Nobody has answered for a minute; the job may be there.
+    """
+    attempts, was_sent = Attempts(_LOST, clock=clock, sleep=sleep), False
+    while True:
+        try:
+            if not (was_sent and _is_there(api, submission)):
+                api.submit_job(submission.request())
+        except InputError:
+            if not (was_sent and _is_there(api, submission)):  # what was sent before has just got there
+                raise
+            return
+        except Unauthorized:
+            raise
+        except ConnectionFailed as failure:
+            was_sent = True
+            if attempts.are_exhausted:
+                unknown = f"{failure.message}; nobody says whether job {submission.submission_id} is there"
+                raise ConnectionFailed(
+                    unknown, hint=f"Look before you submit it again: cloudrl jobs status {url}"
+                ) from failure
+            on_break(failure)
+            attempts.pause()
+        else:
+            return
+
+
+def _is_there(api: RayClient, submission: Submission) -> bool:
+    """Whether Ray has this very job, and no other one of its id."""
+    jobs = (job for job in api.list_jobs() if job.submission_id == submission.submission_id)
+    return any(job.entrypoint == submission.request()["entrypoint"] for job in jobs)
 
 
 def _upload(connection: Connection, package: PackagePlan, on_upload: Callable[[int, int], None]) -> None:

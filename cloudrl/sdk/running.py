@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from cloudrl.saves.inventory import SaveVersion
 from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, silent, unattended
 from cloudrl.sdk.costs import costs
 from cloudrl.sdk.submission import prepare
-from cloudrl.sdk.teardown import assess, end, ending, teardown
+from cloudrl.sdk.teardown import assess, end, ending, patient, teardown
 from cloudrl.spec import Job
 from cloudrl.spec.cluster import ClusterShape
 from cloudrl.spec.ports import RAY_PORT
@@ -37,7 +38,8 @@ class RunningCluster:
     As a context manager it ends when the block is left if it is `owned`; any other goes on. One whose newest
     checkpoints lie on disks that would be destroyed with it, and were neither merged nor pulled through this object,
     is not ended: leaving the block raises `CheckpointError`, or warns if an error leaves it already, with the price
-    and the commands that merge and that end it. `Cluster.up(..., down_anyway=True)` ends it all the same.
+    and the commands that merge and that end it. `Cluster.up(..., down_anyway=True)` ends it all the same. A provider
+    that does not answer then is asked again for five minutes.
 
     Attributes:
         connection: addresses and tokens.
@@ -62,10 +64,11 @@ class RunningCluster:
         if not self.owned:
             return
         name, where = self.name, self.get_provider()
+        again = patient(lambda text: warnings.warn(f"cluster {name} cannot be ended yet: {text}", stacklevel=4))
         with ending(where, name):
-            impact = assess(where, name)
+            impact = again(partial(assess, where, name))
             if self.down_anyway or not impact.loses(self.copied):
-                end(where, impact)
+                end(where, impact, again=again)
                 return
         kept = CheckpointError(
             f"cluster {name} was not stopped because its checkpoints would be lost; it keeps running"

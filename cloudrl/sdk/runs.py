@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloudrl import jobs, recipes
-from cloudrl.errors import CheckpointError, CloudrlError, ConnectionFailed, FailedError, InputError, Interrupted
+from cloudrl.errors import CheckpointError, CloudrlError, FailedError, InputError, Interrupted
 from cloudrl.jobs import JobHandle, Progress, SubmitOptions, run_plan
 from cloudrl.jobs.options import JobKeywords, submit_options
-from cloudrl.protocol.backoff import Backoff, retry
 from cloudrl.providers.model import NoFleet, Plan, Status
 from cloudrl.providers.registry import ensure_name_free
 from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, Question, silent, unattended
@@ -25,15 +24,12 @@ from cloudrl.sdk.costs import costs, with_state
 from cloudrl.sdk.machines import Fleet
 from cloudrl.sdk.running import RunningCluster, report_port
 from cloudrl.sdk.submission import follow, prepare
-from cloudrl.sdk.teardown import TeardownImpact, assess, end, ending, report_state
+from cloudrl.sdk.teardown import TeardownImpact, assess, end, ending, patient, report_state
 from cloudrl.sdk.watching import watch as watch_job
 from cloudrl.spec import Job
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-_BACKOFF = Backoff(first_s=5.0, longest_s=5.0, give_up_s=300.0)
-"""A server that is restarted, or a laptop that has just woken, is back within minutes."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +143,6 @@ class _Training:
     again: str = "Run the same command again: it uses the cluster that is up"
     in_vain: bool = False
     """Whether the cluster was started for a job that never came, so that nobody waits for it."""
-    has_reported_break: bool = False
 
     def run(self, to: str | os.PathLike[str] | None, *, wait: bool) -> Run:
         """Submit, follow to the end, merge the model, or say how, and end the cluster."""
@@ -188,12 +183,9 @@ class _Training:
         return Run(cluster, job, progress, merged.path.absolute())
 
     def _end(self) -> bool:
-        """End the cluster, or keep it, and say which; whether it was ended.
-
-        Nobody may be there to try again, and an hour of it is dear: a server that does not answer is asked for minutes.
-        """
+        """End the cluster, or keep it, and say which; whether it was ended."""
         where, name, on_progress = self.cluster.get_provider(), self.cluster.name, self.on_progress
-        again = partial(retry, backoff=_BACKOFF, on_break=self._report_break)
+        again = patient(lambda text: on_progress(Notice(text)))
         with ending(where, name, self.first_status.price_per_hour if self.first_status is not None else None):
             if self.down is False:
                 report_state(where, name, on_progress)
@@ -209,19 +201,12 @@ class _Training:
                 explicit = self.down is None or bool(others)
                 wanted = self.confirm(Question(text, default=self.in_vain and not why, explicit=explicit))
             if wanted:
-                end(where, impact, on_progress=on_progress, retry=again)
+                end(where, impact, on_progress=on_progress, again=again)
                 return True
             if why:
                 on_progress(Notice(f"cluster {name} is not ended: {why}"))
             report_state(where, name, on_progress)
             return False
-
-    def _report_break(self, failure: ConnectionFailed) -> None:
-        """Only the first one of many."""
-        if not self.has_reported_break:
-            minutes = f"{_BACKOFF.give_up_s / 60:.0f} minutes"
-            self.on_progress(Notice(f"{failure.message}; trying again for {minutes}"))
-        self.has_reported_break = True
 
     def _end_after_error(self) -> bool:
         """The error that comes first is the one that counts."""

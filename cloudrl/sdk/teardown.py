@@ -4,9 +4,11 @@ from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeVar
 
 from cloudrl.errors import CloudrlError, ConnectionFailed, InputError, Interrupted
 from cloudrl.jobs.format import gigabytes, money
+from cloudrl.protocol.backoff import Backoff, retry
 from cloudrl.protocol.phases import Phase
 from cloudrl.providers.model import ClusterRef, Provider, Status
 from cloudrl.providers.registry import find, locate
@@ -16,6 +18,9 @@ from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, Question, silent,
 from cloudrl.sdk.costs import current_state, with_state
 
 _SHOWN = 20
+_AWAY = Backoff(first_s=5.0, longest_s=5.0, give_up_s=300.0)
+"""A server that is restarted, or a laptop that has just woken, is back within minutes."""
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -151,12 +156,12 @@ def end(
     impact: TeardownImpact,
     *,
     on_progress: OnProgress = silent,
-    retry: Callable[[Callable[[], bool]], bool] = lambda request: request(),
+    again: Callable[[Callable[[], bool]], bool] = lambda request: request(),
 ) -> bool:
     """End a cluster without a question; whether it was running."""
     name, status = impact.status.name, impact.status
     # of a request that got through, and its answer did not, the next one finds the cluster over
-    was_running = retry(partial(provider.down, name)) or not status.is_over
+    was_running = again(partial(provider.down, name)) or not status.is_over
     what = "is down" if was_running else "was not running"
     for notice in (Notice(f"{name} {what}; {status.teardown_summary}"), *status.teardown_notices):
         on_progress(notice)
@@ -167,6 +172,22 @@ def report_state(provider: Provider, name: str, on_progress: OnProgress) -> None
     """Say that a cluster goes on, and what it costs, or that it has ended by itself."""
     goes_on, state = current_state(provider, name)
     on_progress(Notice(f"cluster {name} {state}", f"cloudrl down {name}" if goes_on else ""))
+
+
+def patient(say: Callable[[str], object]) -> Callable[[Callable[[], _T]], _T]:
+    """A `retry` for the end of a cluster: nobody may be there to try again, and an hour of it is dear.
+
+    Args:
+        say: told of the first failure, and that it is tried again.
+    """
+    told: list[ConnectionFailed] = []
+
+    def on_break(failure: ConnectionFailed) -> None:
+        told.append(failure)
+        if len(told) == 1:
+            say(f"{failure.message}; trying again for {_AWAY.give_up_s / 60:.0f} minutes")
+
+    return lambda request: retry(request, _AWAY, on_break=on_break)
 
 
 @contextmanager

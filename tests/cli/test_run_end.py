@@ -141,7 +141,7 @@ class Away:
             monkeypatch.setattr(LocalProvider, verb, self._asking(getattr(LocalProvider, verb)))
         self.clock.on_sleep = self.waits
         again = partial(backoff.retry, clock=self.clock, sleep=self.clock.sleep)
-        monkeypatch.setattr("cloudrl.sdk.runs.retry", again)
+        monkeypatch.setattr("cloudrl.sdk.teardown.retry", again)
         lab.cluster.finish_jobs(LOG, on_end=self.goes)
 
     def goes(self) -> None:

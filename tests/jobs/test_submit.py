@@ -4,12 +4,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_clock import Clock
 from fake_cluster import FakeCluster
 from planning import prepare, submit
 
-from cloudrl import jobs, recipes
+from cloudrl import jobs, recipes, testing
 from cloudrl.errors import ConnectionFailed, InputError
 from cloudrl.jobs import Submission, SubmitOptions, send
+from cloudrl.jobs.submit import submit_once
+from cloudrl.protocol.exchange import Request, Response
 from cloudrl.transport import Connection
 
 JOB = recipes.load("grpo-tiny")
@@ -89,6 +92,63 @@ def test_two_at_the_same_time_with_one_id(cluster: FakeCluster):
     cluster.on_request = taken_meanwhile
     with pytest.raises(InputError, match="submission id 'mine' is taken"):
         send(cluster.connection(), submission)
+
+
+class TestALostAnswer:
+    """The connection breaks right after Ray has taken the job, or right before."""
+
+    @pytest.fixture
+    def submission(self, cluster: FakeCluster) -> Submission:
+        return prepare(cluster.connection(), JOB, SubmitOptions(submission_id="mine"))
+
+    def breaks(self, cluster: FakeCluster, *, before: int = 0, after: int = 0) -> Connection:
+        """So many of the next submissions do not get there, and of so many after them the answer is lost."""
+        lab, left = testing.FakeCluster.connection(cluster), [*["before"] * before, *["after"] * after]
+
+        def sent(request: Request) -> Response:
+            breaks = left.pop(0) if (request.method, request.url[-10:]) == ("POST", "/api/jobs/") and left else ""
+            if breaks != "before":
+                answer = cluster.send(request)
+            if breaks:
+                raise ConnectionFailed("cut off")
+            return answer
+
+        return replace(lab, send=sent)
+
+    @pytest.mark.parametrize(("before", "after"), [(0, 1), (2, 0), (1, 1)])
+    def test_the_job_is_there_once(
+        self, cluster: FakeCluster, submission: Submission, clock: Clock, before: int, after: int
+    ):
+        lab, told = self.breaks(cluster, before=before, after=after), list[ConnectionFailed]()
+        submit_once(lab.ray(), submission, "url", on_break=told.append, clock=clock, sleep=clock.sleep)
+        assert cluster.jobs["mine"].body == submission.request()
+        assert [each.message for each in told] == ["cut off"] * (before + after)
+
+    def test_it_may_get_there_while_it_is_sent_again(self, cluster: FakeCluster, submission: Submission, clock: Clock):
+        lab, request = self.breaks(cluster, before=1), dict(submission.request())
+        del request["submission_id"]
+
+        def late(method: str, path: str) -> None:
+            if (method, path) == ("POST", "/api/jobs/"):
+                cluster.add("mine", **request)
+
+        cluster.on_request = late
+        submit_once(lab.ray(), submission, "url", clock=clock, sleep=clock.sleep)
+        assert cluster.jobs["mine"].body["metadata"] == request["metadata"]
+
+    def test_it_is_said_where_nobody_answers_any_more(self, cluster: FakeCluster, submission: Submission, clock: Clock):
+        with pytest.raises(ConnectionFailed, match="cut off; nobody says whether job mine is there") as caught:
+            submit_once(self.breaks(cluster, before=99).ray(), submission, "u", clock=clock, sleep=clock.sleep)
+        assert "cloudrl jobs status u" in str(caught.value)
+        assert 60 <= clock.now < 70
+
+    def test_an_id_that_another_has_taken_meanwhile_is_no_answer(
+        self, cluster: FakeCluster, submission: Submission, clock: Clock
+    ):
+        lab = self.breaks(cluster, before=1)
+        clock.on_sleep = lambda: cluster.add("mine")
+        with pytest.raises(InputError, match="submission id 'mine' is taken"):
+            submit_once(lab.ray(), submission, "url", clock=clock, sleep=clock.sleep)
 
 
 def test_a_package_that_the_cluster_loses(cluster: FakeCluster, folder: Path):

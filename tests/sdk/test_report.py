@@ -226,7 +226,7 @@ class TestAClusterThatIsGone:
 
     def test_its_cost_if_only_the_record_of_attempts_is_left(self, tmp_path: Path) -> None:
         keep_job(tmp_path, "run-1", log(1), 1, self.state("run-1", "FAILED"))
-        Attempts(tmp_path, "r", rank=1).write_cost(12.5)
+        Attempts(tmp_path, "r", rank=1, attempt="1").write_cost(12.5, 0.0)
         [run] = report(["run-1"], folder=tmp_path).runs
         assert table(run, "Cost") == [("r", "-", "$12.50")]
 

@@ -8,7 +8,10 @@ from fake_local import FakeLocal, rent_disks
 from small_step import write_step
 
 import cloudrl
+from cloudrl.errors import ConnectionFailed
+from cloudrl.protocol.backoff import Backoff
 from cloudrl.providers.local.provider import LocalProvider
+from cloudrl.sdk import teardown
 
 pytestmark = pytest.mark.io
 
@@ -37,6 +40,26 @@ def rented(lab: FakeLocal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
 def test_it_ends_what_it_has_started(owned: cloudrl.RunningCluster) -> None:
     with owned:
         assert is_up()
+    assert not is_up()
+
+
+def test_a_provider_that_is_away_for_a_while_is_asked_again(
+    owned: cloudrl.RunningCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody may be there to do it by hand, and the bill goes on."""
+    monkeypatch.setattr(teardown, "_AWAY", Backoff(0.01, 0.01, 60.0))
+    really, failures = LocalProvider.down, iter([True, True, False])
+
+    def away(self: LocalProvider, name: str) -> bool:
+        if next(failures):
+            raise ConnectionFailed("the server does not answer")
+        return really(self, name)
+
+    monkeypatch.setattr(LocalProvider, "down", away)
+    said = "lab cannot be ended yet: the server does not answer; trying again"
+    with pytest.warns(UserWarning, match=said) as told, owned:
+        pass
+    assert len(told) == 1
     assert not is_up()
 
 
