@@ -24,13 +24,18 @@ def status(
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Refresh until Ctrl-C.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show all clusters, or the nodes of one. Exit code 4 if that one has failed."""
-    from cloudrl.sdk.find import look
+    """Show all clusters, or the nodes of one. Exit code 4 if that one has failed.
+
+    With --json, the cluster of a NAME is an object; without a name, the output is a list.
+    """
+    from cloudrl.sdk.find import ensure_one, look
     from cloudrl.sdk.running import raise_for_status
 
     with Terminal() as terminal:
         found = look(name, watch=watch, on_progress=terminal)
-    if len(found) != 1:
+    if as_json and name is not None:
+        ensure_one(name, found)
+    elif as_json or len(found) != 1:
         _list(found, as_json=as_json)
         if name is not None:
             _output.hint(f"Choose one: cloudrl status {found[0].provider}/{name}")

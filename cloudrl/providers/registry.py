@@ -136,11 +136,16 @@ def locate(name: str) -> ClusterRef:
         hint = f"\nNot asked, since it is not configured: {', '.join(unasked)}" if unasked else ""
         raise InputError(f"there is no cluster {name!r}{others}", hint=f"See what there is: cloudrl status{hint}")
     if len(refs) > 1:
-        raise InputError(
-            f"there are {len(refs)} clusters {name}: {', '.join(map(str, refs))}",
-            hint="\n".join(f"Choose it: --cluster {each}" for each in refs),
-        )
+        raise ambiguous(name, refs)
     return refs[0]
+
+
+def ambiguous(name: str, refs: Sequence[ClusterRef]) -> InputError:
+    """The error for a name that several providers have."""
+    return InputError(
+        f"there are {len(refs)} clusters {name}: {', '.join(map(str, refs))}",
+        hint="\n".join(f"Choose it: --cluster {each}" for each in refs),
+    )
 
 
 def ensure_name_free(name: str, on: str) -> None:

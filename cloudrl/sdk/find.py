@@ -125,6 +125,12 @@ def look(name: str | None = None, *, watch: bool = False, on_progress: OnProgres
     return [status]
 
 
+def ensure_one(name: str, found: Sequence[Status]) -> None:
+    """Raises: InputError: a name means several clusters, of several providers."""
+    if len(found) > 1:
+        raise registry.ambiguous(name, [each.ref for each in found])
+
+
 def find_job(job_id: str | None = None, name: str | None = None, address: str | None = None) -> JobHandle:
     """A job by its submission id or `ray://` URL; the newest one of the cluster for None.
 

@@ -71,16 +71,17 @@ def rented(home: Path, monkeypatch: pytest.MonkeyPatch) -> Rented:
 
 def test_one_that_is_down_here_does_not_hide_the_paid_one(run: Run, rented: Rented, lab: FakeLocal) -> None:
     lab.__exit__()
-    assert [each["provider"] for each in [json.loads(run("status", "--json").out)]] == ["rented"]
+    assert [each["provider"] for each in json.loads(run("status", "--json").out)] == ["rented"]
     assert json.loads(run("status", "lab", "--json").out)["provider"] == "rented"
     assert run("down", "lab").code == 0
     assert rented.ended == ["lab"]
 
 
 def test_status_shows_both(run: Run, rented: Rented, lab: FakeLocal) -> None:
-    for words in (["status"], ["status", "lab"]):
-        looks = json.loads(run(*words, "--json").out)
-        assert [(each["provider"], each["phase"]) for each in looks] == [("local", "ready"), ("rented", "fetch")]
+    looks = json.loads(run("status", "--json").out)
+    assert [(each["provider"], each["phase"]) for each in looks] == [("local", "ready"), ("rented", "fetch")]
+    assert {"local", "rented"} <= set(run("status", "lab").out.split())
+    run("status", "lab", "--json").ended(2, "there are 2 clusters lab: local/lab, rented/lab")
     assert json.loads(run("status", "rented/lab", "--json").out)["provider"] == "rented"
 
 

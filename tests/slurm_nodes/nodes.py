@@ -93,7 +93,9 @@ class Node(Host):
         processes = [f"{self.name}: process {' '.join(words)}" for words in self.processes()]
         groups = self.path("/sys/fs/cgroup").glob("*/slurm_*/uid_*/job_*")
         files = [each for folder in _SCRATCH for each in self.path(folder).iterdir() if not _PODMANS.match(each.name)]
-        mounted = {self.path(str(each)) for path in containers.program_folders() for each in (path, *Path(path).parents)}
+        mounted = {
+            self.path(str(each)) for path in containers.program_folders() for each in (path, *Path(path).parents)
+        }
         paths = (*groups, *containers.left_on(self.path("/")), *(each for each in files if each not in mounted))
         return [*processes, *(f"{self.name}: {path}" for path in paths)]
 
