@@ -7,6 +7,7 @@ import json
 import sys
 
 import pytest
+from child_processes import until
 
 from slurm_nodes import Gpus, SlurmNodes
 from slurm_nodes.fixtures import start_or_skip
@@ -129,4 +130,5 @@ def test_another_site_has_a_database_other_gpus_open_nodes_and_cannot_track_daem
         job = site.jobs.sbatch("exit 3")
         site.jobs.wait(job, "FAILED")
         words = ("sacct", "-n", "-P", "-X", "-o", "state,exitcode", "-j", str(job))
-        assert site.login.run(*words, user="alice").stdout == "FAILED|3:0\n"
+        # the controller tells the database a moment later
+        until(lambda: site.login.run(*words, user="alice").stdout == "FAILED|3:0\n", "its end is in the database")
