@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from cloudrl.sdk import Transfer as Transfer
     from cloudrl.sdk import Volume as Volume
     from cloudrl.sdk import attach as attach
+    from cloudrl.sdk import check as check
     from cloudrl.sdk import connect as connect
     from cloudrl.sdk import recipe as recipe
     from cloudrl.sdk import run as run
@@ -75,6 +76,7 @@ __all__ = [
     "WaitTimeout",
     "__version__",
     "attach",
+    "check",
     "connect",
     "recipe",
     "run",

@@ -226,12 +226,16 @@ def submit_options(
     legacy_debugger: Annotated[
         bool, typer.Option("--legacy-debugger", help="The same with pdb, Ray's legacy debugger. Implies --debug.")
     ] = False,
+    unchecked: Annotated[
+        bool, typer.Option("--unchecked", help="Send the job even if its verl configuration cannot work.")
+    ] = False,
 ) -> dict[str, Any]:
     """The same by the names of `cloudrl.jobs.SubmitOptions`."""
     return explicit(
         model=model, data=data, reward=reward, algorithm=algorithm, steps=steps, name=name, env=env,
         runtime_env=runtime_env, working_dir=working_dir, submission_id=submission_id,
         debug="pdb" if legacy_debugger else "debugpy" if debug else None, post_mortem=post_mortem or None,
+        unchecked=unchecked or None,
     )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 from cloudrl import __version__
 from cloudrl.cli import _output
 from cloudrl.cli import cluster as cluster_commands
+from cloudrl.cli.check import check
 from cloudrl.cli.checkpoints import app as checkpoints_app
 from cloudrl.cli.data import app as data_app
 from cloudrl.cli.debug import debug
@@ -41,6 +42,7 @@ COMMANDS: dict[str, typer.Typer | Callable[..., Any]] = {
     "status": cluster_commands.status,
     "recipes": recipes_app,
     "data": data_app,
+    "check": check,
     "submit": submit,
     "run": run,
     "watch": watch,

@@ -205,6 +205,6 @@ def _shape_notes(job: Job, cluster: ClusterShape) -> list[str]:
     nodes, gpus = job.nodes or cluster.nodes, Gpu.exact_count(job.gpu) or cluster.gpus_per_node
     if job.device == "cpu" or (nodes, gpus) == (cluster.nodes, cluster.gpus_per_node):
         return []
-    made = f"recipe {job.name!r} is made for {nodes} nodes with {gpus} GPUs"
+    made = f"recipe {job.name!r} is made for {nodes} node{'s' * (nodes > 1)} with {gpus} GPUs"
     actual = f"cluster {cluster.name!r} has {cluster.nodes} with {cluster.gpus_per_node}"
     return [f"{made}, and {actual}: look at its batch sizes and tensor_model_parallel_size"]

@@ -49,6 +49,8 @@ class SubmitOptions:
     With None, `breakpoint()` does nothing in a job."""
     post_mortem: bool = False
     """Whether a task that fails waits for the debugger, too; without `debug` for debugpy."""
+    unchecked: bool = False
+    """Send the job also where its configuration cannot work by what is known of verl; the reasons become notes."""
 
     @property
     def working_dir_source(self) -> str | None:
@@ -70,6 +72,7 @@ class JobKeywords(TypedDict, total=False):
     submission_id: str | None
     debug: str | None
     post_mortem: bool
+    unchecked: bool
 
 
 def submit_options(overrides: Mapping[str, Any] | None, keywords: JobKeywords) -> SubmitOptions:

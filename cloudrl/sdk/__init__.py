@@ -10,6 +10,7 @@ from cloudrl.sdk.running import RunningCluster as RunningCluster
 from cloudrl.sdk.running import attach as attach
 from cloudrl.sdk.running import connect as connect
 from cloudrl.sdk.runs import Run as Run
+from cloudrl.sdk.runs import check as check
 from cloudrl.sdk.runs import run as run
 from cloudrl.sdk.submission import recipe as recipe
 from cloudrl.spec import Artifact as Artifact

@@ -70,6 +70,22 @@ class RunRequest:
     plan: Plan
     asked: Mapping[str, Any]
 
+    @property
+    def shape(self) -> str:
+        """Nodes, GPUs and provider in words: `2 nodes with H100:8 on dstack`."""
+        nodes = f"{self.cluster.nodes} node{'s' * (self.cluster.nodes > 1)}"
+        gpus = f" with {self.cluster.gpu}" if self.cluster.device == "gpu" else ""
+        return f"{nodes}{gpus} on {self.plan.provider}"
+
+    def check(self) -> tuple[str, ...]:
+        """Plan the job on the cluster that is expected; what the user should know of both, a sentence each.
+
+        Raises:
+            InputError: they do not go together, or verl would refuse the configuration; all that is wrong with it.
+        """
+        snapshot = run_plan.expected_snapshot(self.plan, self.job, self.options, shell=os.environ)
+        return (*self.plan.notes, *jobs.plan_job(self.job, self.options, snapshot).notes)
+
     def render(self, *, on_progress: OnProgress = silent) -> str:
         """Cluster and job, as `--dry-run` prints them; refuses what `execute` would."""
         snapshot = run_plan.expected_snapshot(self.plan, self.job, self.options, shell=os.environ)
@@ -268,6 +284,36 @@ def cluster_fields(
     if asked.get("image") is not None:  # it decides by itself
         recipes_own.pop("verl", None)
     return {**recipes_own, **asked}, asked
+
+
+def check(
+    job: Job | str,
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    cluster: Cluster | Mapping[str, Any] | str = "ray-cluster",
+    on: str | None = None,
+    **options: Unpack[JobKeywords],
+) -> tuple[str, ...]:
+    """Check a job and the cluster that `run` would start for it, before anything costs money.
+
+    Nothing is started, and nobody is asked. Of verl 0.9.1 the whole configuration is checked; of another release, or
+    with a verl of one's own, a note says that it is not.
+
+    Args:
+        job: as for `run`.
+        overrides: as for `run`.
+        cluster: as for `run`.
+        on: as for `run`.
+        options: see `cloudrl.jobs.SubmitOptions`.
+
+    Returns:
+        What the user should know, a sentence each.
+
+    Raises:
+        InputError: job and cluster do not go together, or verl would refuse the configuration; all that is wrong with
+            it.
+    """
+    return plan_run(job, submit_options(overrides, options), cluster, on).check()
 
 
 def run(  # noqa: PLR0913 - the options of `cloudrl run`

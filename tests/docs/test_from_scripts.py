@@ -53,7 +53,12 @@ DIFFERENT = {
     ("search-r1", "gpu"): "nvidia:80GB..:8",  # likewise
 }
 """On purpose."""
-NOTES = {"search-r1": ("verl 0.1 cannot resume a run: one that is interrupted starts over from its model",)}
+NOTES = {
+    "search-r1": (
+        "verl 0.1 cannot resume a run: one that is interrupted starts over from its model",
+        "the configuration is not checked before the job starts: cloudrl does not know verl 0.1",
+    )
+}
 """What is said of a job on its own cluster."""
 
 

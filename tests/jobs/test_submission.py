@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from planning import cluster, job, overrides, plan, planned, typed
+from planning import DYNAMIC, cluster, job, overrides, plan, planned, typed
 
 from cloudrl.errors import InputError
 from cloudrl.jobs import Submission, SubmitOptions
@@ -83,7 +83,8 @@ class TestRendering:
         assert [secret for secret in self.SECRETS if secret not in sent] == []
 
     def test_what_is_shown_is_what_is_sent(self):
-        submission = planned(overrides=typed("+a.b='x y'", "+c='it\\'s'", "~d", "+e=a\nb", "+f=$(id) `id` ; \\"))
+        hostile = typed("+a.b='x y'", "+c='it\\'s'", "~d", "+e=a\nb", "+f=$(id) `id` ; \\")
+        submission = planned(overrides=hostile, unchecked=True)
         shown, sent = yaml.safe_load(submission.render()), submission.request()
         assert words(shown.pop("entrypoint")) == words(sent.pop("entrypoint")) == list(submission.argv[3:])
         assert shown == sent == {key: value for key, value in submission.redacted_request().items() if key in sent}
@@ -141,7 +142,7 @@ HOSTILE = [
 @pytest.mark.parametrize("hostile", HOSTILE)
 def test_a_shell_sees_what_was_meant(hostile: str):
     """Hostile text in a path, a value and a variable arrives in the program as it was, and runs nothing."""
-    recipe = job(overrides={"+note": hostile, "algorithm.adv_estimator": "grpo"})
+    recipe = job(overrides={**DYNAMIC, "+note": hostile, "algorithm.adv_estimator": "grpo"})
     submission = planned(recipe, cluster(checkpoint_dir=f"/ckpt/{hostile}"))
     assert words(submission.entrypoint) == list(submission.argv[3:])
     assert submission.metadata["cloudrl_checkpoints"] == f"/ckpt/{hostile}/{submission.name}"

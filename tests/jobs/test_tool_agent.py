@@ -92,6 +92,7 @@ def test_an_older_verl_has_the_format() -> None:
 @pytest.mark.parametrize(("nodes", "workers", "said"), [(4, 2, True), (4, 4, False), (9, None, True), (8, None, False)])
 def test_fewer_workers_than_nodes_leave_servers_idle(nodes: int, workers: int | None, said: bool) -> None:
     given = [f"{WORKERS}={workers}"] if workers else [f"~{WORKERS}"]
+    given.append(f"actor_rollout_ref.actor.ppo_mini_batch_size={nodes * 8}")
     found = [each for each in notes("search-grpo", *given, nodes=nodes) if WORKERS in each]
     asked = workers or 8
     expected = f"{WORKERS}={asked} asks the retrieval servers of {asked} of {nodes} nodes alone; all are asked with "

@@ -22,8 +22,8 @@ def test_a_cluster_that_is_up_takes_the_job(lab: FakeLocal) -> None:
 
 
 def test_one_that_is_declared_otherwise_is_refused(lab: FakeLocal) -> None:
-    declared = cloudrl.Cluster(name="lab", nodes=3, data=["addition"], models=["tiny-adder"])
-    with pytest.raises(cloudrl.InputError, match="is up with 2 nodes, but 3 are requested"):
+    declared = cloudrl.Cluster(name="lab", nodes=4, data=["addition"], models=["tiny-adder"])
+    with pytest.raises(cloudrl.InputError, match="is up with 2 nodes, but 4 are requested"):
         cloudrl.run("grpo-tiny", cluster=declared, on="local")
     assert lab.cluster.jobs == {}
 

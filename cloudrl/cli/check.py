@@ -1,0 +1,46 @@
+"""`cloudrl check`: a recipe and the cluster for it, before anything is started."""
+
+from typing import Any
+
+from cloudrl.cli import _output
+from cloudrl.cli._options import (
+    ClusterOption,
+    JsonOption,
+    OnOption,
+    OverridesArgument,
+    RecipeArgument,
+    cluster_options,
+    declared_fields,
+    explicit,
+    load,
+    submit_options,
+    with_options,
+)
+
+
+@with_options(options=submit_options, declared=cluster_options)
+def check(
+    recipe: RecipeArgument,
+    overrides: OverridesArgument = None,
+    cluster: ClusterOption = None,
+    on: OnOption = None,
+    *,
+    options: dict[str, Any],
+    declared: dict[str, Any],
+    as_json: JsonOption = False,
+) -> None:
+    """Check a recipe and the cluster that `run` would start for it, before you pay. Nothing is started or asked.
+
+    Checks your files, the nodes, GPUs, data and model, and verl's whole configuration: unknown keys, batch sizes and
+    parallelism that do not fit the GPUs, and what else verl would find only once it runs. Exit code 2 if something
+    cannot work.
+    """
+    from cloudrl.sdk.runs import plan_run
+
+    job, job_options = load(recipe, overrides, options)
+    request = plan_run(job, job_options, declared_fields({**declared, **explicit(name=cluster)}), on)
+    notes = request.check()
+    for note in notes:
+        _output.note(f"note: {note}")
+    text = f"{job.name} can run on {request.shape}; nothing was started"
+    _output.result(text, {"ok": True, "cluster": request.shape, "notes": notes}, is_json=as_json)

@@ -1,0 +1,214 @@
+"""verl's configuration as Hydra composes it from verl's own files, on a machine that has no verl.
+
+The files are in `trainer_config/RELEASE`: those of the release's wheel (verl on PyPI, Apache-2.0, verl/trainer/config)
+that `verl.trainer.main_ppo` reads. A test compares them with the installed verl.
+
+Hydra (1.3) has no public way to compose that leaves its one global state alone, and a program that uses cloudrl may be
+one of Hydra's own; so its loader is used, and this is the only module that does.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import pickle
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hydra.core.override_parser.types import Override
+    from omegaconf import DictConfig
+
+CONFIG_NAME = "ppo_trainer"
+"""What `verl.trainer.main_ppo` composes where nobody names another (verl 0.9.1, trainer/main_ppo.py)."""
+_GRAMMAR = "What Hydra reads: https://hydra.cc/docs/advanced/override_grammar/basic"
+_ENGINES = "model_engine"
+"""The group that decides which keys actor and critic have."""
+_FOLDER = Path(__file__).parent / "trainer_config"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Why Hydra refuses an override.
+
+    Attributes:
+        text: both sides of it, in a sentence.
+        hint: what to write in its place; "" where nobody knows.
+    """
+
+    text: str
+    hint: str = ""
+
+
+@dataclass(frozen=True)
+class Composed:
+    """What Hydra makes of overrides.
+
+    Attributes:
+        values: the whole configuration, nested; None where there is a problem, or this machine cannot resolve it, for
+            example a variable of the nodes' environment.
+        problems: all that Hydra refuses, in the order of the overrides.
+        lookalikes: keys that were added and look like one that verl has, with that one.
+    """
+
+    values: Mapping[str, Any] | None
+    problems: tuple[Problem, ...] = ()
+    lookalikes: Mapping[str, str] = field(default_factory=dict)
+
+
+def is_known(release: str | None) -> bool:
+    """Whether the files of a release are here."""
+    return release is not None and (_FOLDER / release / f"{CONFIG_NAME}.yaml").exists()
+
+
+@functools.lru_cache(maxsize=16)
+def compose(release: str, overrides: tuple[str, ...], config_name: str = CONFIG_NAME) -> Composed:
+    """Compose a configuration as the driver of a job is going to.
+
+    Args:
+        release: of verl, one that `is_known`.
+        overrides: words of the command, such as `data.train_batch_size=512`.
+        config_name: as `--config-name` gives it.
+    """
+    folder = _FOLDER / release
+    if not (folder / f"{config_name.removesuffix('.yaml')}.yaml").exists():
+        there = ", ".join(sorted(path.stem for path in folder.glob("ppo*.yaml")))
+        return Composed(None, (Problem(f"verl {release} has no configuration {config_name!r}", f"It has: {there}"),))
+    parsed, problems = _parsed(overrides)
+    groups = tuple(str(each.input_line) for each in parsed if _is_group(folder, each))
+    base, problem = _base(folder, config_name, groups)
+    if problem is not None:
+        return Composed(None, (*problems, problem))
+    config: DictConfig = pickle.loads(base)  # noqa: S301  our own, a moment old; composing from files takes a second
+    paths = tuple(_paths(config))
+    lookalikes: dict[str, str] = {}
+    for each in parsed:
+        if _is_group(folder, each):
+            continue
+        if (each.is_add() or each.is_force_add()) and (similar := _beside(each.key_or_group, paths, 0.85)):
+            lookalikes[each.key_or_group] = similar
+        if (found := _apply(config, each, release)) is not None:
+            problems.append(found if found.hint else replace(found, hint=_meant(folder, each, paths)))
+    if problems:
+        return Composed(None, tuple(problems))
+    return _resolved(config, lookalikes)
+
+
+def _parsed(overrides: Sequence[str]) -> tuple[list[Override], list[Problem]]:
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    parser, parsed, problems = OverridesParser.create(), list[Any](), list[Problem]()
+    for text in overrides:
+        try:
+            parsed.append(parser.parse_override(text))
+        except HydraException as error:
+            problems.append(Problem(f"{text.partition('=')[0]}: {_first_line(error)}", _GRAMMAR))
+    return parsed, problems
+
+
+def _is_group(folder: Path, override: Override) -> bool:
+    """Whether it chooses one of several files, such as `model_engine=megatron`."""
+    return (folder / str(override.key_or_group)).is_dir()
+
+
+@functools.lru_cache(maxsize=8)
+def _base(folder: Path, config_name: str, groups: tuple[str, ...]) -> tuple[bytes, Problem | None]:
+    """The configuration without any other override, pickled."""
+    from hydra._internal.config_loader_impl import ConfigLoaderImpl
+    from hydra._internal.utils import create_config_search_path
+    from hydra.errors import HydraException
+    from hydra.types import RunMode
+
+    loader = ConfigLoaderImpl(create_config_search_path(str(folder)))
+    try:
+        config = loader.load_configuration(config_name, [*groups], run_mode=RunMode.RUN, from_shell=False)
+    except HydraException as error:
+        return b"", Problem(f"{' '.join(groups)}: {_first_line(error)}")
+    return pickle.dumps(config), None
+
+
+def _apply(config: DictConfig, override: Override, release: str) -> Problem | None:
+    """Change the configuration by one override, or say why Hydra would not."""
+    from hydra._internal.config_loader_impl import ConfigLoaderImpl
+    from hydra.errors import HydraException
+    from hydra.types import RunMode
+    from omegaconf.errors import ConfigAttributeError, ConfigKeyError
+
+    try:
+        ConfigLoaderImpl.validate_sweep_overrides_legal([override], RunMode.RUN, from_shell=False)
+        ConfigLoaderImpl._apply_overrides_to_config([override], config)  # noqa: SLF001  see the module
+    except HydraException as error:
+        key, text = override.key_or_group, str(override.input_line)
+        if override.is_sweep_override():
+            return Problem(f"{key}: Hydra takes the value for several runs", f"{key}=[{text.partition('=')[2]}]")
+        if not isinstance(error.__cause__, (ConfigAttributeError, ConfigKeyError)):
+            return Problem(f"{key}: {_first_line(error)}", _GRAMMAR)
+        return Problem(f"{key}: verl {release} has no such key")
+    return None
+
+
+def _meant(folder: Path, override: Override, paths: Sequence[str]) -> str:
+    """What to write in place of an override whose key there is not: the nearest key that there is."""
+    key, text = override.key_or_group, str(override.input_line)
+    parent, _, name = key.rpartition(".")
+    same_name = [path for path in paths if path.rpartition(".")[2] == name and not key.startswith(f"{path}.")]
+    near = [path for path in same_name if path.startswith(f"{parent.rpartition('.')[0]}.")]
+    alike = [path for path in paths if not key.startswith(f"{path}.")]
+    found = _beside(key, paths, 0.6) or next(iter(near), None)
+    if found is None and (engine := _engine_with(folder, key)) is not None:
+        return f"The {engine} engine has it: {_ENGINES}={engine}"
+    for part in (key.partition(".")[0], "actor_rollout_ref"):
+        found = found or next((path for path in same_name if path.startswith(f"{part}.")), None)
+    found = found or next(iter(difflib.get_close_matches(key, alike, 1, 0.75)), None)
+    return f"{found}={text.partition('=')[2]}" if found else f"If your own code reads it: +{text}"
+
+
+def _beside(key: str, paths: Sequence[str], cutoff: float) -> str | None:
+    """The key beside it that is written most alike, at least so much."""
+    parent, _, name = key.rpartition(".")
+    names = [path.rpartition(".")[2] for path in paths if path.rpartition(".")[0] == parent]
+    alike = difflib.get_close_matches(name, names, 1, cutoff)
+    return None if not alike or name in names else f"{parent}.{alike[0]}" if parent else alike[0]
+
+
+def _engine_with(folder: Path, key: str) -> str | None:
+    """The engine of verl whose configuration has a key."""
+    for engine in sorted(path.stem for path in (folder / _ENGINES).glob("*.yaml")):
+        base, problem = _base(folder, CONFIG_NAME, (f"{_ENGINES}={engine}",))
+        if problem is None and key in set(_paths(pickle.loads(base))):  # noqa: S301  as above
+            return engine
+    return None
+
+
+def _resolved(config: DictConfig, lookalikes: Mapping[str, str]) -> Composed:
+    from omegaconf import OmegaConf
+    from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
+
+    OmegaConf.set_struct(config, value=False)
+    del config["hydra"]
+    try:
+        values = OmegaConf.to_container(config, resolve=True)
+    except InterpolationKeyError as error:
+        return Composed(None, (Problem(f"{error.full_key}: {_first_line(error)}"),), lookalikes)
+    except OmegaConfBaseException:
+        values = None
+    return Composed(values if isinstance(values, dict) else None, (), lookalikes)
+
+
+def _paths(config: DictConfig, prefix: str = "") -> Iterator[str]:
+    """The dotted names of all keys but Hydra's own, branches and leaves."""
+    from omegaconf import DictConfig as Branch
+
+    for key in config:
+        if prefix or key != "hydra":
+            yield f"{prefix}{key}"
+            value = config._get_node(key)  # noqa: SLF001  what an interpolation leads to is no key of its own
+            if isinstance(value, Branch) and not value._is_none() and not value._is_interpolation():  # noqa: SLF001
+                yield from _paths(value, f"{prefix}{key}.")
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0].strip().rstrip(".")

@@ -1,0 +1,56 @@
+"""What verl itself says of configurations: its driver's validation, and conversions that its workers make at once.
+
+Reads [[override, ...], ...] as JSON from standard input; answers, for each, verl's words, or null if it has none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import pickle
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import verl
+from hydra import compose, initialize_config_dir
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import OmegaConf
+from verl.trainer.ppo.utils import need_critic, need_reference_policy
+from verl.utils.config import omega_conf_to_dataclass, validate_config
+
+
+def prepared() -> bytes:
+    """verl's configuration without overrides, and without the profilers' references, most of all that there are."""
+    base = compose(config_name="ppo_trainer")
+    for role in ("actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.ref", "critic"):
+        OmegaConf.resolve(OmegaConf.select(base, f"{role}.profiler"))
+    return pickle.dumps(base)
+
+
+def said(base: bytes, overrides: list[str]) -> str | None:
+    config: Any = pickle.loads(base)
+    OmegaConf.set_struct(config, True)
+    ConfigLoaderImpl._apply_overrides_to_config(OverridesParser.create().parse_overrides(overrides), config)
+    try:
+        OmegaConf.resolve(config)
+        validate_config(config, need_reference_policy(config), need_critic(config))
+        omega_conf_to_dataclass(config.actor_rollout_ref.rollout)
+    except Exception as error:  # noqa: BLE001 - whatever it is
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def main() -> None:
+    warnings.simplefilter("ignore")
+    folder = Path(verl.__file__).parent / "trainer" / "config"
+    with initialize_config_dir(config_dir=str(folder), version_base=None), contextlib.redirect_stdout(io.StringIO()):
+        base = prepared()
+        answers = [said(base, overrides) for overrides in json.load(sys.stdin)]
+    print(json.dumps(answers))
+
+
+main()

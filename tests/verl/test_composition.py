@@ -1,0 +1,139 @@
+"""verl's configuration, composed from its files without verl."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from hydra import compose as hydra_compose
+from hydra import initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from omegaconf import OmegaConf
+from planning import cluster, plan
+
+from cloudrl import recipes
+from cloudrl.jobs import SubmitOptions
+from cloudrl.spec import Gpu
+from cloudrl.verl import composition
+from cloudrl.verl.composition import Problem, compose, is_known
+from cloudrl.verl.releases import RELEASE
+
+FOLDER = Path(composition.__file__).parent / "trainer_config" / RELEASE.verl
+
+
+def words(name: str) -> tuple[str, ...]:
+    """The overrides of a recipe on the cluster that it is made for."""
+    job = recipes.load(name)
+    data = {each: {part: f"/data/{each}/{part}.parquet" for part in ("train", "test")} for each in job.data}
+    gpus = Gpu.exact_count(job.gpu) or 1
+    shape = cluster(
+        nodes=job.nodes or 2, gpus_per_node=gpus, device=job.device, data=data, models={job.model or "": "/m"}
+    )
+    return plan(job, shape, SubmitOptions(name="run")).argv[3:]
+
+
+def problems(*overrides: str) -> tuple[Problem, ...]:
+    return compose(RELEASE.verl, overrides).problems
+
+
+def test_the_files_are_those_of_the_installed_verl() -> None:
+    spec = find_spec("verl")
+    if spec is None or spec.origin is None:
+        pytest.skip("verl is not installed")
+    theirs = Path(spec.origin).parent / "trainer" / "config"
+    ours = {path.relative_to(FOLDER): path.read_bytes() for path in FOLDER.rglob("*.yaml")}
+    assert {path: (theirs / path).read_bytes() for path in ours} == ours
+    groups = {path.parts[0] for path in ours if len(path.parts) > 1}
+    assert {path.relative_to(theirs) for group in groups for path in (theirs / group).rglob("*.yaml")} <= ours.keys()
+
+
+def test_which_releases_are_known() -> None:
+    assert is_known(RELEASE.verl)
+    assert not is_known("0.1")
+    assert not is_known(None)
+
+
+@pytest.mark.parametrize("name", ["grpo", "ppo-tiny", "search-grpo"])
+def test_it_is_what_hydra_composes(name: str) -> None:
+    ours = compose(RELEASE.verl, words(name))
+    with initialize_config_dir(config_dir=str(FOLDER), version_base=None):
+        theirs = hydra_compose(config_name="ppo_trainer", overrides=list(words(name)))
+    assert ours.problems == ()
+    assert ours.values == OmegaConf.to_container(theirs, resolve=True)
+
+
+@pytest.mark.parametrize("overrides", [["model_engine=megatron"], ["actor@actor_rollout_ref.actor=megatron_actor"], []])
+def test_files_that_are_chosen_by_an_override_count(overrides: list[str]) -> None:
+    ours = compose(RELEASE.verl, ("trainer.nnodes=2", *overrides))
+    with initialize_config_dir(config_dir=str(FOLDER), version_base=None):
+        theirs = hydra_compose(config_name="ppo_trainer", overrides=["trainer.nnodes=2", *overrides])
+    assert ours.values == OmegaConf.to_container(theirs, resolve=True)
+
+
+def test_a_program_of_hydras_own_keeps_its_state() -> None:
+    with initialize_config_dir(config_dir=str(FOLDER), version_base=None):
+        state = GlobalHydra.instance().hydra
+        assert compose(RELEASE.verl, ("trainer.nnodes=3",)).problems == ()
+        assert GlobalHydra.instance().hydra is state
+
+
+def test_another_of_verls_configurations() -> None:
+    composed = compose(RELEASE.verl, ("actor_rollout_ref.actor.megatron.param_offload=true",), "ppo_megatron_trainer")
+    assert composed.problems == ()
+    [problem] = compose(RELEASE.verl, (), "mine").problems
+    assert problem.text == "verl 0.9.1 has no configuration 'mine'"
+    assert "ppo_megatron_trainer, ppo_trainer" in problem.hint
+
+
+@pytest.mark.parametrize(
+    ("override", "text", "hint"),
+    [
+        ("data.train_batchsize=8", "data.train_batchsize: verl 0.9.1 has no such key", "data.train_batch_size=8"),
+        ("trainer.nnode=2", "trainer.nnode: verl 0.9.1 has no such key", "trainer.nnodes=2"),
+        ("algorithm.kl_coef=0.1", "algorithm.kl_coef: verl", "algorithm.kl_ctrl.kl_coef=0.1"),  # moved
+        (
+            "actor_rollout_ref.actor.megatron.tensor_model_parallel_size=2",
+            "",
+            "The megatron engine has it: model_engine=megatron",
+        ),
+        ("gpu_memory_utilization=0.5", "", "actor_rollout_ref.rollout.gpu_memory_utilization=0.5"),
+        ("of.nothing.alike=1", "of.nothing.alike: verl", "If your own code reads it: +of.nothing.alike=1"),
+        ("+trainer.nnodes=2", "trainer.nnodes: Could not append to config. An item is already at", "hydra.cc"),
+        ("~trainer.nnode", "trainer.nnode: Could not delete from config. 'trainer.nnode' does not exist", ""),
+        ("data.train_files=a,b", "data.train_files: Hydra takes the value for several runs", "data.train_files=[a,b]"),
+        ("trainer.logger=[console", "trainer.logger: no viable alternative", "hydra.cc"),
+        ("nothing", "nothing: missing EQUAL", "hydra.cc"),
+        ("trainer.project_name=${no.such}", "Interpolation key 'no.such' not found", ""),
+        ("model_engine=megatrn", "model_engine=megatrn: In 'ppo_trainer': Could not find 'model_engine/megatrn'", ""),
+    ],
+)
+def test_what_hydra_refuses_and_what_was_meant(override: str, text: str, hint: str) -> None:
+    [problem] = problems("trainer.total_epochs=1", override)
+    assert text in problem.text
+    assert hint in problem.hint
+    assert "\n" not in problem.text
+
+
+def test_keys_of_another_engine_have_their_place_in_this_one() -> None:
+    [problem] = problems("model_engine=megatron", "actor_rollout_ref.actor.fsdp_config.param_offload=True")
+    assert problem.hint == "actor_rollout_ref.actor.megatron.param_offload=True"
+
+
+def test_all_that_is_wrong_is_told() -> None:
+    found = problems("trainer.nnode=1", "data.train_batchsize=8", "trainer.total_epochs=1", "data.train_files=a,b")
+    assert [each.text.partition(":")[0] for each in found] == [
+        "trainer.nnode", "data.train_batchsize", "data.train_files"
+    ]  # fmt: skip
+
+
+def test_a_key_of_ones_own_may_be_one_that_was_meant() -> None:
+    composed = compose(RELEASE.verl, ("++trainer.nnode=2", "+trainer.mine=3", "++trainer.nnodes=3"))
+    assert composed.lookalikes == {"trainer.nnode": "trainer.nnodes"}
+    assert composed.problems == ()
+
+
+def test_what_only_the_nodes_know_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NODES_OF_MINE", raising=False)
+    composed = compose(RELEASE.verl, ("trainer.nnodes=${oc.env:NODES_OF_MINE}",))
+    assert (composed.values, composed.problems) == (None, ())
