@@ -4,14 +4,12 @@ from typing import Any
 
 from cloudrl.cli import _output
 from cloudrl.cli._options import (
-    ClusterOption,
     JsonOption,
     OnOption,
     OverridesArgument,
     RecipeArgument,
     cluster_options,
     declared_fields,
-    explicit,
     load,
     submit_options,
     with_options,
@@ -22,7 +20,6 @@ from cloudrl.cli._options import (
 def check(
     recipe: RecipeArgument,
     overrides: OverridesArgument = None,
-    cluster: ClusterOption = None,
     on: OnOption = None,
     *,
     options: dict[str, Any],
@@ -33,12 +30,12 @@ def check(
 
     Checks your files, the nodes, GPUs, data and model, and verl's whole configuration: unknown keys, batch sizes and
     parallelism that do not fit the GPUs, and what else verl would find only once it runs. Exit code 2 if something
-    cannot work.
+    cannot work. For a cluster that is up: submit --dry-run.
     """
     from cloudrl.sdk.runs import plan_run
 
     job, job_options = load(recipe, overrides, options)
-    request = plan_run(job, job_options, declared_fields({**declared, **explicit(name=cluster)}), on)
+    request = plan_run(job, job_options, declared_fields(declared), on)
     notes = request.check()
     for note in notes:
         _output.note(f"note: {note}")
