@@ -25,7 +25,14 @@ SECOND_LAB = (
     "tests/providers/test_one_definition.py",
 )
 UNIT = " and ".join(f"not {marker}" for marker in ("io", "agents", "verl", "ray", "e2e", "dstack", "slurm"))
-HALF = ("tests/shards", "tests/render", "tests/recipes", "tests/verl", "tests/spec", "tests/saves")  # of the unit tests, by time
+HALF = (
+    "tests/shards",
+    "tests/render",
+    "tests/recipes",
+    "tests/verl",
+    "tests/spec",
+    "tests/saves",
+)  # of the unit tests, by time
 PARTS = {
     "others": ("-m", "not dstack and not slurm"),
     "slurm": ("-m", "slurm", "tests/providers"),

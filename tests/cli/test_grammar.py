@@ -16,7 +16,7 @@ from cloudrl.cli.main import app
 
 pytestmark = pytest.mark.io
 
-WITHOUT_CLUSTER = ("demo", "fleet", "volume", "recipes", "data", "retriever")
+WITHOUT_CLUSTER = ("demo", "fleet", "volume", "recipes", "data", "check", "retriever")
 DESCRIBED_BY_THEIR_COMMANDS = {
     "--data", "--model",  # several are prepared on a cluster, one is trained by a job
     "--engine",  # what an index is built for, or what serves it
