@@ -36,14 +36,14 @@ def cluster(**changes: Any) -> ClusterShape:
 PLAIN = {"id": None, "checkpoint_dir": None, "data": {}, "models": {}, "verl_version": None}
 
 
-DYNAMIC = {"actor_rollout_ref.actor.use_dynamic_bsz": True}
-"""Without it, or sizes of micro batches, verl refuses every job."""
+LEAST = {"actor_rollout_ref.actor.use_dynamic_bsz": True, "actor_rollout_ref.rollout.name": "vllm"}
+"""Without an engine, and this or sizes of micro batches, verl refuses every job."""
 
 
 def job(**changes: Any) -> Job:
     base: dict[str, Any] = {
         "name": "grpo",
-        "overrides": {"algorithm.adv_estimator": "grpo", **DYNAMIC},
+        "overrides": {"algorithm.adv_estimator": "grpo", **LEAST},
         "data": ["gsm8k"],
         "model": "Qwen/Qwen2.5-7B-Instruct",
         "verl": "0.9.1",

@@ -32,12 +32,19 @@ def check(
     parallelism that do not fit the GPUs, and what else verl would find only once it runs. Exit code 2 if something
     cannot work. For a cluster that is up: submit --dry-run.
     """
+    from cloudrl.errors import CloudrlError
     from cloudrl.sdk.runs import plan_run
 
     job, job_options = load(recipe, overrides, options)
     request = plan_run(job, job_options, declared_fields(declared), on)
-    notes = request.check()
+    try:
+        notes = request.check()
+    except CloudrlError as error:
+        if as_json:
+            _output.as_json({"ok": False, "cluster": request.shape, "error": error.message, "hint": error.hint})
+        raise
     for note in notes:
         _output.note(f"note: {note}")
-    text = f"{job.name} can run on {request.shape}; nothing was started"
+    verdict = "would be sent, unchecked, to" if job_options.unchecked else "can run on"
+    text = f"{job.name} {verdict} {request.shape}; nothing was started"
     _output.result(text, {"ok": True, "cluster": request.shape, "notes": notes}, is_json=as_json)

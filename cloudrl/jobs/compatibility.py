@@ -207,4 +207,4 @@ def _shape_notes(job: Job, cluster: ClusterShape) -> list[str]:
         return []
     made = f"recipe {job.name!r} is made for {nodes} node{'s' * (nodes > 1)} with {gpus} GPUs"
     actual = f"cluster {cluster.name!r} has {cluster.nodes} with {cluster.gpus_per_node}"
-    return [f"{made}, and {actual}: look at its batch sizes and tensor_model_parallel_size"]
+    return [f"{made}, and {actual}: its batch sizes and what it keeps in memory may want a change"]

@@ -1,61 +1,94 @@
 """verl's whole configuration, composed and checked before the job is sent: what verl would find out on rented GPUs."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from cloudrl.errors import InputError
 from cloudrl.jobs.draft import JobDraft, Snapshot
+from cloudrl.jobs.options import is_remote
 from cloudrl.spec import override_argument
-from cloudrl.verl.composition import CONFIG_NAME, Problem, compose, is_known
+from cloudrl.verl.composition import CONFIG_NAME, Composed, Problem, compose, is_known
 from cloudrl.verl.rules import notes, problems
+from cloudrl.verl.setting import Setting
 
 _MAIN = "verl.trainer.main_ppo"
 _NAMES = ("--config-name", "-cn")
-_ELSEWHERE = ("--config-path", "-cp", "--config-dir", "-cd")
-"""Options of Hydra's command line, by which the configuration is the user's own (Hydra 1.3, _internal/utils.py)."""
+_INSTALLS = ("pip", "uv", "conda", "container", "image_uri", "py_modules")
+"""Fields of a runtime environment that may bring another verl."""
+
+
+class _Unknown(Exception):
+    """Nobody here can tell what verl would say; the text is why."""
+
+
+class _Command(NamedTuple):
+    """The configuration that the driver composes, and overrides that are part of the entry point."""
+
+    config_name: str
+    words: tuple[str, ...]
 
 
 def check_config(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
     """Pass: refuse what Hydra or verl would refuse, all of it at once; where nobody here knows, say that.
 
+    Where it is not certain that verl is of that release, nothing is refused, and what is found becomes notes.
+
     Raises:
         InputError: The job cannot work, and the user has not asked to send it all the same.
     """
-    release, fork = draft.cluster.verl_version, snapshot.files.verl_fork
-    config_name = _config_name(draft.job.entrypoint)
-    if config_name is None:
-        return draft
-    if fork is not None or release is None or not is_known(release):
-        which = "a verl of your own" if fork is not None else f"verl {release or 'of unknown version'}"
-        return draft.noting(f"the configuration is not checked before the job starts: cloudrl does not know {which}")
-    words = tuple(override_argument(key, value) for key, value in draft.arguments.items())
-    composed = compose(release, words, config_name)
-    found = composed.problems
+    try:
+        release, composed = _composed(draft, snapshot)
+    except _Unknown as why:
+        return draft.noting(f"the configuration is not checked before the job starts: {why}")
+    found = list(composed.problems)
     if composed.values is not None:
-        found = problems(composed.values, draft.cluster.nodes * draft.cluster.gpus_per_node)
-        draft = draft.noting(*notes(composed.values))
-    draft = draft.noting(
-        *(f"{added} is a key of your own, and verl has {known}: is that meant?"
-          for added, known in composed.lookalikes.items())
-    )  # fmt: skip
-    if draft.options.unchecked:
-        return draft.noting(*(each.text for each in found))
-    if found:
+        gpus = draft.cluster.nodes * draft.cluster.gpus_per_node
+        setting = Setting(composed.values, gpus, draft.variables.keys() | draft.cluster.variables)
+        found += problems(setting)
+        draft = draft.noting(*notes(setting))
+    elif composed.untold:
+        draft = draft.noting(
+            f"the values of the configuration are not checked before the job starts: {composed.untold}"
+        )
+    for added, known in composed.lookalikes.items():
+        draft = draft.noting(f"{added} is a key of your own, and verl has {known}: is that meant?")
+    if found and not draft.options.unchecked and _is_certain(draft, snapshot):
         raise _refusal(release, found)
-    return draft
+    return draft.noting(*(f"with verl {release}: {each.text}" for each in found))
 
 
-def _config_name(entrypoint: Sequence[str]) -> str | None:
-    """Which of verl's configurations the driver composes; None for another program, or with files of the user's own."""
+def _composed(draft: JobDraft, snapshot: Snapshot) -> tuple[str, Composed]:
+    release, command = draft.cluster.verl_version, _command(draft.job.entrypoint)
+    if snapshot.files.verl_fork is not None:
+        raise _Unknown("cloudrl does not know a verl of your own")
+    if release is None or not is_known(release):
+        raise _Unknown(f"cloudrl does not know verl {release or 'of unknown version'}")
+    words = (override_argument(key, value) for key, value in draft.arguments.items())
+    return release, compose(release, (*command.words, *words), command.config_name)
+
+
+def _is_certain(draft: JobDraft, snapshot: Snapshot) -> bool:
+    """Whether the nodes have said, or their image says, which verl runs, and the job brings no other."""
+    brings = any(name in draft.runtime_env for name in _INSTALLS) or is_remote(draft.options.working_dir_source or "")
+    return snapshot.cluster.verl_version is not None and not brings
+
+
+def _command(entrypoint: Sequence[str]) -> _Command:
+    """Raises: _Unknown: It runs another program, or has an option by which Hydra does something else."""
     if _MAIN not in entrypoint:
-        return None
-    words = entrypoint[entrypoint.index(_MAIN) + 1 :]
-    if any(word.partition("=")[0] in _ELSEWHERE for word in words):
-        return None
-    for number, word in enumerate(words):
-        name, equals, value = word.partition("=")
-        if name in _NAMES:
-            return value if equals else next(iter(words[number + 1 :]), None)
-    return CONFIG_NAME
+        raise _Unknown(f"the job runs another program than {_MAIN}")
+    words, name = list(entrypoint[entrypoint.index(_MAIN) + 1 :]), CONFIG_NAME
+    overrides = []
+    while words:
+        word = words.pop(0)
+        option, equals, value = word.partition("=")
+        if option in _NAMES and (equals or words):
+            name = value if equals else words.pop(0)
+        elif word.startswith("-"):
+            raise _Unknown(f"the entry point has option {option}")
+        else:
+            overrides.append(word)
+    return _Command(name, tuple(overrides))
 
 
 def _refusal(release: str, found: Sequence[Problem]) -> InputError:

@@ -1,5 +1,6 @@
 """The cluster that a job needs, and whether the two go together, before anything is paid for."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,9 @@ from cloudrl.spec.cluster import ROLLOUTS, ClusterShape
 from cloudrl.spec.services import agent_service
 from cloudrl.transport import Connection, inspect_cluster
 from cloudrl.verl.releases import RELEASES
+
+_OTHER_VERL = re.compile(r"\bverl\b")
+"""In a set-up command it may mean that another release is installed."""
 
 
 def cluster_for_job(job: Job, options: SubmitOptions) -> dict[str, Any]:
@@ -68,7 +72,7 @@ def expected_shape(planned: Plan, job: Job) -> ClusterShape:
         },
         models={model: f"{data_dir}/models/{model}" if model in MADE_ON_NODES else model for model in cluster.models},
         services=tuple(agent_service(each).label for each in cluster.services),
-        verl_version=planned.verl_version,
+        verl_version=None if any(map(_OTHER_VERL.search, cluster.setup)) else planned.verl_version,
         rollouts=planned.rollouts,
         provider=planned.provider,
         files_dir=f"{data_dir}/{FILES}",

@@ -217,7 +217,7 @@ def submit_once(
         api: The cluster's.
         submission: The job, whose id is free.
         url: The job's, for messages.
-        on_break: Is told why it is asked again.
+        on_break: Is told why it is asked again, once.
         clock: Seconds that never run backwards.
         sleep: Waits that many seconds.
 
@@ -229,24 +229,32 @@ def submit_once(
     while True:
         try:
             if not (was_sent and _is_there(api, submission)):
-                api.submit_job(submission.request())
-        except InputError:
-            if not (was_sent and _is_there(api, submission)):  # what was sent before has just got there
-                raise
-            return
+                _submit_or_find(api, submission, was_sent=was_sent)
         except Unauthorized:
             raise
         except ConnectionFailed as failure:
-            was_sent = True
             if attempts.are_exhausted:
                 unknown = f"{failure.message}; nobody says whether job {submission.submission_id} is there"
                 raise ConnectionFailed(
                     unknown, hint=f"Look before you submit it again: cloudrl jobs status {url}"
                 ) from failure
-            on_break(failure)
+            if not was_sent:
+                on_break(failure)
+            was_sent = True
             attempts.pause()
         else:
             return
+
+
+def _submit_or_find(api: RayClient, submission: Submission, *, was_sent: bool) -> None:
+    """Submit it; what was sent before may just have got there, and its id be taken by that."""
+    try:
+        api.submit_job(submission.request())
+    except ConnectionFailed:
+        raise
+    except CloudrlError:
+        if not (was_sent and _is_there(api, submission)):
+            raise
 
 
 def _is_there(api: RayClient, submission: Submission) -> bool:

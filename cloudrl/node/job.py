@@ -88,15 +88,19 @@ class ClusterJob:
             raise self._end
 
     def _submit(self) -> bool:
-        """Whether Ray has it. An answer may be lost, and then it is asked whether it knows the job."""
+        """Whether Ray has it. An answer may be lost, and then Ray is asked whether it knows the job.
+
+        After that a refusal may mean that it does: it counts only where nothing was lost.
+        """
         refused = self._dashboard.submit(self._request)
         if refused == "" or self._dashboard.job(self._id) is not None:
             return True
-        self._sent_at = self._clock() if self._sent_at is None else self._sent_at
-        if refused is not None:
+        if refused is not None and self._sent_at is None:
             raise Shutdown(f"Ray refused the job: {refused}", 1)
+        self._sent_at = self._clock() if self._sent_at is None else self._sent_at
         if self._clock() - self._sent_at > _SUBMIT_S:
-            raise Shutdown(f"Ray has not taken the job for {_SUBMIT_S:.0f} s: its dashboard does not answer", 1)
+            said = refused or "its dashboard does not answer"
+            raise Shutdown(f"Ray has not taken the job for {_SUBMIT_S:.0f} s: {said}", 1)
         return False
 
     def _print_log(self, log: Path) -> None:

@@ -126,7 +126,7 @@ class Dashboard:
     def submit(self, body: Mapping[str, Any]) -> Optional[str]:
         """Submit a job; returns why Ray refuses it, "" if it does not, and None where no answer has come."""
         headers = {**self._headers, "Content-Type": "application/json"}
-        request = Request("POST", f"{self._url}/api/jobs/", headers, json.dumps(body).encode(), 60.0, 5.0)
+        request = Request("POST", f"{self._url}/api/jobs/", headers, json.dumps(body).encode(), 20.0, 5.0)
         try:
             with send(request) as answer:
                 text = answer.stream.read().decode("utf-8", "replace")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
@@ -64,7 +65,7 @@ class RunningCluster:
         if not self.owned:
             return
         name, where = self.name, self.get_provider()
-        again = patient(lambda text: warnings.warn(f"cluster {name} cannot be ended yet: {text}", stacklevel=4))
+        again = patient(lambda text: _warn(f"cluster {name} cannot be ended yet: {text}"))
         with ending(where, name):
             impact = again(partial(assess, where, name))
             if self.down_anyway or not impact.loses(self.copied):
@@ -200,6 +201,12 @@ def detach(name: str) -> bool:
     """Close what `attach` or `up` keeps open; False when there was nothing. The cluster goes on."""
     ref = locate(name)
     return provider(ref.provider).detach(ref.name)
+
+
+def _warn(text: str) -> None:
+    """Also where warnings are errors: a cluster that costs money is not left for one."""
+    with suppress(UserWarning):
+        warnings.warn(text, stacklevel=5)
 
 
 def report_port(name: str, url: str, on_progress: OnProgress) -> None:

@@ -13,9 +13,9 @@ from cloudrl.protocol.report import ClusterStatus
 from cloudrl.transport import tunnel_daemon
 from cloudrl.transport.connection import Connection
 from cloudrl.transport.ssh import Route
-from cloudrl.transport.tunnel import Tunnel, free_ports, listens
+from cloudrl.transport.tunnel import REOPEN_S, Tunnel, free_ports, listens
 
-_REOPEN_S, _POLL_S = 15.0, 0.2
+_POLL_S = 0.2
 _BROKEN = Backoff(longest_s=1.0, give_up_s=8.0)
 """For a tunnel that still listens and leads nowhere: ssh notices it within 6 s."""
 
@@ -82,7 +82,7 @@ class HeadAccess:
         kept = tunnel_daemon.read_state(daemon_folder(self._folder))
         if kept is not None and kept.target == self.target:
             self._ports = kept.ports
-            deadline = time.monotonic() + min(timeout_s, _REOPEN_S)
+            deadline = time.monotonic() + min(timeout_s, REOPEN_S)
             # one that has just broken is being opened again; who comes after that need not know
             while not all(map(listens, kept.ports.values())) and time.monotonic() < deadline:
                 time.sleep(_POLL_S)

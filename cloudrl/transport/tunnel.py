@@ -21,6 +21,8 @@ from cloudrl.transport.ssh import Route
 _PORT_TAKEN = "Could not request local forwarding"
 """ssh's last words where somebody else has bound a port since it was chosen."""
 _LOOK_S = 0.2
+REOPEN_S = 15.0
+"""So long a command waits for a tunnel that has broken and is being opened again."""
 
 
 class Tunnel:
@@ -107,8 +109,11 @@ class Tunnel:
 
 
 def pause_s(broken_s: float) -> float:
-    """Seconds before ssh is tried again: some for a short break, and no host that has gone is asked each second."""
-    return min(60.0, max(1.0, broken_s / 10))
+    """Seconds before ssh is tried again: one after a short break, and no host that has gone is asked each second.
+
+    A command waits as long for a tunnel that is kept open (`HeadAccess.open`).
+    """
+    return min(REOPEN_S - 2.0, max(1.0, broken_s / 10))
 
 
 def free_ports(wanted: Sequence[int]) -> dict[int, int]:

@@ -166,14 +166,14 @@ def start(
 
 
 def stop(folder: Path) -> bool:
-    """End the daemon; False when there is none."""
+    """End the daemon, and return once its lock is free for another; False when there is none."""
     state = read_state(folder)
     if state is None:
         return False
     with suppress(ProcessLookupError, PermissionError):  # it has ended since, and the pid may be another's
         os.kill(state.pid, signal.SIGTERM)  # it holds the lock, so the pid is its own
     deadline = time.monotonic() + 20
-    while read_state(folder) is not None and time.monotonic() < deadline:
+    while is_locked(folder) and time.monotonic() < deadline:
         time.sleep(0.05)
     return True
 

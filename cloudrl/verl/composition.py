@@ -47,15 +47,16 @@ class Composed:
     """What Hydra makes of overrides.
 
     Attributes:
-        values: the whole configuration, nested; None where there is a problem, or this machine cannot resolve it, for
-            example a variable of the nodes' environment.
+        values: the whole configuration, nested; None where there is a problem, or this machine cannot tell.
         problems: all that Hydra refuses, in the order of the overrides.
         lookalikes: keys that were added and look like one that verl has, with that one.
+        untold: why this machine cannot tell the values, in half a sentence; "" where it can.
     """
 
     values: Mapping[str, Any] | None
     problems: tuple[Problem, ...] = ()
     lookalikes: Mapping[str, str] = field(default_factory=dict)
+    untold: str = ""
 
 
 def is_known(release: str | None) -> bool:
@@ -73,6 +74,8 @@ def compose(release: str, overrides: tuple[str, ...], config_name: str = CONFIG_
         config_name: as `--config-name` gives it.
     """
     folder = _FOLDER / release
+    if untold := _outside(config_name, overrides):
+        return Composed(None, untold=untold)
     if not (folder / f"{config_name.removesuffix('.yaml')}.yaml").exists():
         there = ", ".join(sorted(path.stem for path in folder.glob("ppo*.yaml")))
         return Composed(None, (Problem(f"verl {release} has no configuration {config_name!r}", f"It has: {there}"),))
@@ -82,18 +85,24 @@ def compose(release: str, overrides: tuple[str, ...], config_name: str = CONFIG_
     if problem is not None:
         return Composed(None, (*problems, problem))
     config: DictConfig = pickle.loads(base)  # noqa: S301  our own, a moment old; composing from files takes a second
-    paths = tuple(_paths(config))
-    lookalikes: dict[str, str] = {}
+    keys, lookalikes = tuple(_leaves(config)), dict[str, str]()
     for each in parsed:
         if _is_group(folder, each):
             continue
-        if (each.is_add() or each.is_force_add()) and (similar := _beside(each.key_or_group, paths, 0.85)):
+        if (each.is_add() or each.is_force_add()) and (similar := _beside(each.key_or_group, keys, 0.85)):
             lookalikes[each.key_or_group] = similar
         if (found := _apply(config, each, release)) is not None:
-            problems.append(found if found.hint else replace(found, hint=_meant(folder, each, paths)))
-    if problems:
-        return Composed(None, tuple(problems))
-    return _resolved(config, lookalikes)
+            problems.append(found if found.hint else replace(found, hint=_meant(folder, each, keys)))
+    return Composed(None, tuple(problems)) if problems else _resolved(config, overrides, lookalikes)
+
+
+def _outside(config_name: str, overrides: Sequence[str]) -> str:
+    """Why files that are not here decide; "" where they do not."""
+    if config_name.startswith("_generated_"):
+        return f"{config_name} is one of verl's generated files"
+    if any(each.startswith("hydra.searchpath") for each in overrides):
+        return "hydra.searchpath leads to files of your own"
+    return ""
 
 
 def _parsed(overrides: Sequence[str]) -> tuple[list[Override], list[Problem]]:
@@ -110,8 +119,8 @@ def _parsed(overrides: Sequence[str]) -> tuple[list[Override], list[Problem]]:
 
 
 def _is_group(folder: Path, override: Override) -> bool:
-    """Whether it chooses one of several files, such as `model_engine=megatron`."""
-    return (folder / str(override.key_or_group)).is_dir()
+    """Whether it chooses one of several files, such as `model_engine=megatron`; Hydra has some of its own."""
+    return (folder / str(override.key_or_group)).is_dir() or str(override.key_or_group).startswith("hydra/")
 
 
 @functools.lru_cache(maxsize=8)
@@ -125,8 +134,8 @@ def _base(folder: Path, config_name: str, groups: tuple[str, ...]) -> tuple[byte
     loader = ConfigLoaderImpl(create_config_search_path(str(folder)))
     try:
         config = loader.load_configuration(config_name, [*groups], run_mode=RunMode.RUN, from_shell=False)
-    except HydraException as error:
-        return b"", Problem(f"{' '.join(groups)}: {_first_line(error)}")
+    except (HydraException, ValueError) as error:
+        return b"", Problem(f"{' '.join(groups)}: {_first_line(error)}", _GRAMMAR)
     return pickle.dumps(config), None
 
 
@@ -178,36 +187,42 @@ def _engine_with(folder: Path, key: str) -> str | None:
     """The engine of verl whose configuration has a key."""
     for engine in sorted(path.stem for path in (folder / _ENGINES).glob("*.yaml")):
         base, problem = _base(folder, CONFIG_NAME, (f"{_ENGINES}={engine}",))
-        if problem is None and key in set(_paths(pickle.loads(base))):  # noqa: S301  as above
+        if problem is None and key in set(_leaves(pickle.loads(base))):  # noqa: S301  as above
             return engine
     return None
 
 
-def _resolved(config: DictConfig, lookalikes: Mapping[str, str]) -> Composed:
+def _resolved(config: DictConfig, overrides: Sequence[str], lookalikes: Mapping[str, str]) -> Composed:
+    from hydra.core.utils import setup_globals
     from omegaconf import OmegaConf
     from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
 
+    if any("oc.env" in each for each in overrides):
+        return Composed(None, (), lookalikes, "it takes values from the environment of the nodes")
+    setup_globals()  # `${now:...}`
     OmegaConf.set_struct(config, value=False)
     del config["hydra"]
     try:
         values = OmegaConf.to_container(config, resolve=True)
     except InterpolationKeyError as error:
         return Composed(None, (Problem(f"{error.full_key}: {_first_line(error)}"),), lookalikes)
-    except OmegaConfBaseException:
-        values = None
-    return Composed(values if isinstance(values, dict) else None, (), lookalikes)
+    except OmegaConfBaseException as error:
+        return Composed(None, (), lookalikes, f"{error.full_key} is known to the nodes alone")
+    return Composed(values, (), lookalikes) if isinstance(values, dict) else Composed(None)
 
 
-def _paths(config: DictConfig, prefix: str = "") -> Iterator[str]:
-    """The dotted names of all keys but Hydra's own, branches and leaves."""
+def _leaves(config: DictConfig, prefix: str = "") -> Iterator[str]:
+    """The dotted names of all values but Hydra's own; a section that is empty or elsewhere counts as one."""
     from omegaconf import DictConfig as Branch
 
     for key in config:
         if prefix or key != "hydra":
-            yield f"{prefix}{key}"
             value = config._get_node(key)  # noqa: SLF001  what an interpolation leads to is no key of its own
-            if isinstance(value, Branch) and not value._is_none() and not value._is_interpolation():  # noqa: SLF001
-                yield from _paths(value, f"{prefix}{key}.")
+            is_section = isinstance(value, Branch) and not value._is_none() and not value._is_interpolation()  # noqa: SLF001
+            if is_section and len(value):
+                yield from _leaves(value, f"{prefix}{key}.")
+            else:
+                yield f"{prefix}{key}"
 
 
 def _first_line(error: Exception) -> str:

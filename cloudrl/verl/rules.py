@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator
 
 from cloudrl.verl.composition import Problem
-from cloudrl.verl.setting import ACTOR, CRITIC, MODEL, REF, ROLLOUT, Setting
+from cloudrl.verl.setting import ACTOR, BATCH, CRITIC, MODE, MODEL, REF, ROLLOUT, SAMPLER, Setting
 
-_BATCH, _MODE = "data.train_batch_size", "trainer.v1.trainer_mode"
 LOSS_AGG_MODES = ("token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
 """workers/config/actor.py: ActorConfig."""
 ADVANTAGES = (
@@ -31,150 +29,161 @@ TRAINER_MODES = ("sync", "colocate_async", "separate_async")
 """trainer/ppo/v1: register_trainer."""
 _MAX_LORA_RANK = 512
 """workers/rollout/vllm_rollout/utils.py: get_vllm_max_lora_rank."""
+_REWARD, _TEACHER = "reward.reward_model", "distillation"
 
 
-def problems(values: Mapping[str, Any], cluster_gpus: int) -> tuple[Problem, ...]:
-    """All that cannot work in a configuration of verl 0.9.1, on a cluster with so many GPUs."""
-    setting = Setting(values, cluster_gpus)
+def problems(setting: Setting) -> tuple[Problem, ...]:
+    """All that cannot work."""
     return tuple(problem for rule in RULES for problem in rule(setting))
 
 
-def notes(values: Mapping[str, Any]) -> tuple[str, ...]:
-    """What may end a job that begins well."""
-    setting = Setting(values, 0)
+def notes(setting: Setting) -> tuple[str, ...]:
+    """What may end a job that begins well, and names that only code of the user's can know; a sentence each."""
+    found = [f"{key}={value}: verl has none of that name; does your code bring it?"
+             for key, value, _ in _unknown_names(setting) if setting.brings_code]  # fmt: skip
+    room = setting.whole(f"{ACTOR}.ppo_max_token_len_per_gpu")
     lengths = [setting.whole(f"data.max_{each}_length") for each in ("prompt", "response")]
-    found = []
-    for role, key in ((ACTOR, "ppo_max_token_len_per_gpu"), (CRITIC, "ppo_max_token_len_per_gpu")):
-        room, longest = setting.whole(f"{role}.{key}"), sum(each or 0 for each in lengths)
-        if role not in setting.trained or not setting.get(f"{role}.use_dynamic_bsz") or room is None:
-            continue
-        if room * setting.sequence_parallel(role) < longest and None not in lengths:
-            # utils/seqlen_balancing.py: rearrange_micro_batches
-            found.append(f"{role}.{key}={room} is less than a prompt and an answer may have ({longest} tokens): the "
-                         "first that is longer ends the job")  # fmt: skip
+    if setting.get(f"{ACTOR}.use_dynamic_bsz") and room is not None and None not in lengths:
+        longest, together = sum(filter(None, lengths)), room * setting.sequence_parallel(ACTOR)[1]
+        if together < longest:  # utils/seqlen_balancing.py: rearrange_micro_batches
+            found.append(
+                f"{ACTOR}.ppo_max_token_len_per_gpu={room} is less than a prompt and an answer may have ({longest} "
+                "tokens): the first that is longer ends the job"
+            )
     return tuple(found)
 
 
 def names_are_known(setting: Setting) -> Iterator[Problem]:
-    """An unknown one is found after the first rollout, but for the first and the last."""
-    has_more = bool(setting.get(f"{MODEL}.external_lib"))  # which may register its own
-    for key, known, may_have_more in (
-        (f"{ACTOR}.loss_agg_mode", LOSS_AGG_MODES, False),
-        ("algorithm.adv_estimator", ADVANTAGES, has_more),
-        (f"{ACTOR}.policy_loss.loss_mode", POLICY_LOSSES, has_more),
-        (_MODE, TRAINER_MODES, has_more or not setting.is_v1),
-    ):
+    """Most are looked up after the first rollout; code of the user's may register others, but for the first."""
+    mode, key = setting.get(f"{ACTOR}.loss_agg_mode"), f"{ACTOR}.loss_agg_mode"
+    wrong = [(key, mode, LOSS_AGG_MODES)] if isinstance(mode, str) and mode not in LOSS_AGG_MODES else []
+    for key, value, names in [*wrong, *(() if setting.brings_code else _unknown_names(setting))]:
+        similar = difflib.get_close_matches(value, names, 1)
+        yield Problem(f"{key}={value}: verl has {', '.join(names)}", f"{key}={similar[0]}" if similar else "")
+
+
+def _unknown_names(setting: Setting) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """Keys whose names may be registered by code: key, name, and those of verl's own."""
+    known = {"algorithm.adv_estimator": ADVANTAGES, f"{ACTOR}.policy_loss.loss_mode": POLICY_LOSSES}
+    for key, names in {**known, **({MODE: TRAINER_MODES} if setting.is_v1 else {})}.items():
         value = setting.get(key)
-        if isinstance(value, str) and value not in known and not may_have_more:
-            similar = difflib.get_close_matches(value, known, 1)
-            yield Problem(f"{key}={value}: verl knows {', '.join(known)}", f"{key}={similar[0]}" if similar else "")
+        if isinstance(value, str) and value not in names:
+            yield key, value, names
 
 
 def batch_is_divided(setting: Setting) -> Iterator[Problem]:
     """utils/config.py: validate_config."""
-    batch, gpus = setting.whole(_BATCH), setting.world_size
+    batch, gpus = setting.whole(BATCH), setting.world_size
     if setting.get(f"{ACTOR}.use_dynamic_bsz") or batch is None:
         return
     least = gpus
     if setting.get(f"{ACTOR}.strategy") == "megatron":
-        parallel = setting.megatron_parallel(ACTOR)
-        if gpus % parallel:
+        shared = setting.megatron_parallel(ACTOR)
+        if gpus % shared:
             yield Problem(
-                f"{gpus} GPUs cannot be divided by tensor, pipeline and context parallelism together ({parallel})"
+                f"{gpus} GPUs cannot be divided by tensor, pipeline and context parallelism together ({shared})"
             )
             return
-        least = gpus // parallel * (setting.whole(f"{ACTOR}.ppo_micro_batch_size_per_gpu") or 1)
-    if least and batch * setting.answers % least:
-        step = least // math.gcd(least, setting.answers)
-        yield Problem(
-            f"{_BATCH}={batch} with {setting.answers} answers a prompt cannot be divided by {least}",
-            f"{_BATCH}={_nearest(batch, step)}",
-        )
+        least = gpus // shared * (setting.whole(f"{ACTOR}.ppo_micro_batch_size_per_gpu") or 1)
+    if least and batch * setting.rollout_n % least:
+        yield Problem(f"{_times_n(setting, BATCH, batch)} cannot be divided by {least}",
+                      f"{BATCH}={_nearest(setting, batch, least)}")  # fmt: skip
 
 
 def micro_batches_are_given(setting: Setting) -> Iterator[Problem]:
-    """utils/config.py: validate_config; workers/config/actor.py and critic.py: __post_init__.
+    """utils/config.py: validate_config; workers/config/actor.py and critic.py; workers/engine_workers.py: init_model.
 
-    That for all GPUs together is refused beside that for each, and without it by workers/engine_workers.py: init_model.
+    The driver wants one of two keys. The workers read only that with `_per_gpu`, and none of the critic's; those of a
+    reference only where it is a worker of its own and does not count tokens.
     """
     wanted = []
     if not setting.get(f"{ACTOR}.use_dynamic_bsz"):
-        wanted = [(ACTOR, "ppo_micro_batch_size"), (ROLLOUT, "log_prob_micro_batch_size")]
-        wanted += [(REF, "log_prob_micro_batch_size")] if setting.uses_reference else []
-    if setting.uses_critic and not setting.get("critic.use_dynamic_bsz"):
-        wanted.append((CRITIC, "ppo_micro_batch_size"))
-    for role, name in wanted:
+        wanted = [(ACTOR, "ppo_micro_batch_size", True), (ROLLOUT, "log_prob_micro_batch_size", True)]
+        is_read = not setting.reference_is_actor and not setting.get(f"{REF}.log_prob_use_dynamic_bsz")
+        wanted += [(REF, "log_prob_micro_batch_size", is_read)] if setting.uses_reference else []
+    if setting.uses_critic and not setting.get(f"{CRITIC}.use_dynamic_bsz"):
+        wanted.append((CRITIC, "ppo_micro_batch_size", False))
+    for role, name, is_read in wanted:
         of_all, of_each = (setting.get(f"{role}.{each}") for each in (name, f"{name}_per_gpu"))
-        if of_each is None:
+        if of_each is None and (of_all is None or is_read):
             yield Problem(f"{role}.{name}_per_gpu is not set", f"{role}.{name}_per_gpu=8")
-        elif of_all is not None:
+        elif of_each is not None and of_all is not None:
             yield Problem(
                 f"{role}.{name}={of_all} and {role}.{name}_per_gpu={of_each} are both set", f"{role}.{name}=null"
             )
 
 
-def updates_fit_the_batch(setting: Setting) -> Iterator[Problem]:
+def mini_batches_fit(setting: Setting) -> Iterator[Problem]:
     """workers/config/actor.py and critic.py: validate."""
-    batch = setting.whole(_BATCH)
+    batch = setting.whole(BATCH)
     for role in setting.trained:
-        update = setting.whole(f"{role}.ppo_mini_batch_size")
-        if not setting.get(f"{role}.use_dynamic_bsz") and batch is not None and update is not None and batch < update:
-            yield Problem(
-                f"{role}.ppo_mini_batch_size={update} is more than {_BATCH}={batch}",
-                f"{role}.ppo_mini_batch_size={batch}",
-            )
-
-
-def updates_are_divided(setting: Setting) -> Iterator[Problem]:
-    """workers/engine_workers.py: train_mini_batch, and workers/engine/utils.py: prepare_micro_batches."""
-    for role in setting.trained:
-        update, parts = setting.whole(f"{role}.ppo_mini_batch_size"), setting.data_parallel(role)
-        if not update or not parts:
+        mini = setting.whole(f"{role}.ppo_mini_batch_size")
+        if setting.get(f"{role}.use_dynamic_bsz") or mini is None:
             continue
-        answers, step = update * setting.answers, parts // math.gcd(parts, setting.answers)
-        fits = f"{role}.ppo_mini_batch_size={_nearest(update, step)}"
-        if answers % parts:
+        if batch is not None and batch < mini:
+            key = f"{role}.ppo_mini_batch_size"
+            yield Problem(f"{key}={mini} is more than {BATCH}={batch}", f"{key}={batch}")
+        of_all = setting.whole(f"{role}.ppo_micro_batch_size")
+        if role != CRITIC or not of_all:  # the actor's is refused anyway
+            continue
+        if mini % of_all:
+            yield Problem(f"{role}.ppo_mini_batch_size={mini} cannot be divided by ppo_micro_batch_size={of_all}")
+        spread = of_all * (setting.whole(f"{role}.ulysses_sequence_parallel_size") or 1)
+        if setting.is_fsdp(role) and spread < setting.world_size:
+            yield Problem(f"{role}.ppo_micro_batch_size={of_all} is less than the {setting.world_size} GPUs")
+
+
+def mini_batches_are_divided(setting: Setting) -> Iterator[Problem]:
+    """workers/engine_workers.py: train_mini_batch; of the actor workers/engine/utils.py: prepare_micro_batches."""
+    for role in setting.trained if setting.trains else ():
+        mini, ranks, key = setting.whole(f"{role}.ppo_mini_batch_size"), setting.data_parallel(role), ""
+        if not mini or not ranks:
+            continue
+        key, samples = f"{role}.ppo_mini_batch_size", mini * setting.rollout_n
+        if samples % ranks:
             yield Problem(
-                f"{role}.ppo_mini_batch_size={update} with {setting.answers} answers a prompt cannot be divided "
-                f"over {parts} data-parallel ranks",
-                fits,
+                f"{_times_n(setting, key, mini)} cannot be divided over {ranks} data-parallel ranks",
+                f"{key}={_nearest(setting, mini, ranks)}",
             )
             continue
         micro = setting.whole(f"{role}.ppo_micro_batch_size_per_gpu")
-        if micro and not setting.get(f"{role}.use_dynamic_bsz") and answers // parts % micro:
-            size = next(each for each in range(micro, 0, -1) if answers // parts % each == 0)
-            yield Problem(
-                f"{answers // parts} answers an update and rank cannot be divided by "
-                f"{role}.ppo_micro_batch_size_per_gpu={micro}",
-                f"{role}.ppo_micro_batch_size_per_gpu={size}",
-            )
+        if role == ACTOR and micro and not setting.get(f"{role}.use_dynamic_bsz"):
+            yield from _micro(f"{role}.ppo_micro_batch_size_per_gpu", micro, samples // ranks, "mini batch")
 
 
 def log_probs_are_divided(setting: Setting) -> Iterator[Problem]:
     """workers/engine/utils.py: prepare_micro_batches; trainer/ppo/v1/trainer_base.py: _balance_batch fills batches up.
 
-    The number of answers of a step is known in mode `sync` alone, without groups that are filtered out.
+    The samples of a step are counted in mode `sync` alone, where nothing is filtered out and verl's own sampler runs.
     """
-    parts, batch, mode = setting.data_parallel(ACTOR), setting.whole(_BATCH), setting.get(_MODE)
-    is_fixed = setting.is_v1 and mode == "sync" and not setting.get("algorithm.filter_groups.enable")
-    if not (parts and batch and is_fixed and setting.get("trainer.balance_batch")):
+    batch, ranks = setting.whole(BATCH), setting.data_parallel(ACTOR)
+    is_counted = setting.is_v1 and setting.get(MODE) == "sync" and not setting.get("algorithm.filter_groups.enable")
+    is_plain = not (setting.get(SAMPLER) or setting.get(f"{ACTOR}.use_prefix_grouper"))
+    is_plain = is_plain and not setting.get(f"{ROLLOUT}.agent.agent_loop_manager_class")
+    minis = [(setting.whole(f"{role}.ppo_mini_batch_size") or 1) * setting.rollout_n for role in setting.trained]
+    if not (setting.trains and is_counted and is_plain and batch and ranks and setting.get("trainer.balance_batch")):
         return
-    if setting.get(f"{ACTOR}.use_dynamic_bsz") or setting.get(f"{ACTOR}.use_prefix_grouper"):
+    if any(mini % ranks for mini in minis):  # which is told already
         return
-    updates = [(setting.whole(f"{role}.ppo_mini_batch_size") or 1) * setting.answers for role in setting.trained]
-    if any(update % parts for update in updates):  # which is told already
-        return
-    multiple = math.lcm(parts, *updates)
-    per_rank = -(-batch * setting.answers // multiple) * multiple // parts
-    for role in (ROLLOUT, REF) if setting.uses_reference else (ROLLOUT,):
-        micro = setting.whole(f"{role}.log_prob_micro_batch_size_per_gpu")
-        if micro and not setting.get(f"{role}.log_prob_use_dynamic_bsz") and per_rank % micro:
-            size = next(each for each in range(micro, 0, -1) if per_rank % each == 0)
-            yield Problem(
-                f"{per_rank} answers a step and rank cannot be divided by "
-                f"{role}.log_prob_micro_batch_size_per_gpu={micro}",
-                f"{role}.log_prob_micro_batch_size_per_gpu={size}",
-            )
+    multiple = math.lcm(ranks, *minis)
+    samples = -(-batch * setting.rollout_n // multiple) * multiple
+    in_actor = setting.uses_reference and setting.reference_is_actor
+    roles = [] if setting.get("algorithm.rollout_correction.bypass_mode") and not in_actor else [(ROLLOUT, ranks)]
+    if setting.uses_reference and not setting.reference_is_actor:
+        roles.append((REF, setting.data_parallel(REF) or 0))
+    for role, parts in roles:
+        micro, is_dynamic = (
+            setting.whole(f"{role}.log_prob_micro_batch_size_per_gpu"),
+            setting.get(f"{role}.log_prob_use_dynamic_bsz"),
+        )
+        if micro and parts and samples % parts == 0 and not is_dynamic:
+            yield from _micro(f"{role}.log_prob_micro_batch_size_per_gpu", micro, samples // parts, "step")
+
+
+def _micro(key: str, micro: int, samples: int, of: str) -> Iterator[Problem]:
+    if samples % micro:
+        size = next(each for each in range(micro, 0, -1) if samples % each == 0)
+        yield Problem(f"a {of} has {samples} samples on each rank, which {key}={micro} cannot divide", f"{key}={size}")
 
 
 def dynamic_batches_agree(setting: Setting) -> Iterator[Problem]:
@@ -188,11 +197,10 @@ def dynamic_batches_agree(setting: Setting) -> Iterator[Problem]:
 
 
 def sequences_are_split(setting: Setting) -> Iterator[Problem]:
-    """workers/config/actor.py: FSDPActorConfig.validate; workers/engine/fsdp/transformer_impl.py."""
+    """workers/config/actor.py: FSDPActorConfig.validate; workers/engine/fsdp/transformer_impl.py: __init__."""
     for role in setting.trained:
-        size = setting.sequence_parallel(role)
-        key = f"{role}.ulysses_sequence_parallel_size"
-        if setting.get(f"{role}.strategy") not in ("fsdp", "fsdp2") or size <= 1:
+        key, size = setting.sequence_parallel(role)
+        if not setting.is_fsdp(role) or size <= 1:
             continue
         if setting.world_size % size:
             yield Problem(f"{setting.world_size} GPUs cannot be divided by {key}={size}")
@@ -203,70 +211,74 @@ def sequences_are_split(setting: Setting) -> Iterator[Problem]:
 
 def shards_are_whole(setting: Setting) -> Iterator[Problem]:
     """workers/engine/fsdp/utils.py: create_device_mesh."""
-    for role, engine in ((ACTOR, "fsdp_config"), (CRITIC, "fsdp")):
-        size = setting.whole(f"{role}.{engine}.fsdp_size")
-        is_fsdp = setting.get(f"{role}.strategy") in ("fsdp", "fsdp2")
-        if role in setting.trained and is_fsdp and size and 0 < size < setting.world_size and setting.world_size % size:
-            yield Problem(f"{setting.world_size} GPUs cannot be divided by {role}.{engine}.fsdp_size={size}")
+    for role in setting.trained:
+        key = f"{role}.{'fsdp' if role == CRITIC else 'fsdp_config'}.fsdp_size"
+        size = setting.whole(key)
+        if setting.is_fsdp(role) and size and 0 < size < setting.world_size and setting.world_size % size:
+            yield Problem(f"{setting.world_size} GPUs cannot be divided by {key}={size}")
 
 
 def rollout_is_possible(setting: Setting) -> Iterator[Problem]:
-    """workers/config/rollout.py: __post_init__; workers/rollout/replica.py."""
-    name = setting.get(f"{ROLLOUT}.name")
-    tensor, data, pipeline = (
-        setting.whole(f"{ROLLOUT}.{each}_parallel_size") or 1 for each in ("tensor_model", "data", "pipeline_model")
+    """workers/config/rollout.py: __post_init__; utils/config.py: validate_config."""
+    name, temperature = setting.get(f"{ROLLOUT}.name"), setting.get(f"{ROLLOUT}.temperature")
+    tensor, data, pipeline, experts = (
+        setting.whole(f"{ROLLOUT}.{each}_parallel_size") or 1
+        for each in ("tensor_model", "data", "pipeline_model", "expert")
     )
-    experts = setting.whole(f"{ROLLOUT}.expert_parallel_size") or 1
+    if name == "???":
+        yield Problem(f"{ROLLOUT}.name is not set", f"{ROLLOUT}.name=vllm")
     if setting.get(f"{ROLLOUT}.mode") == "sync":
         yield Problem(f"{ROLLOUT}.mode=sync is gone", f"{ROLLOUT}.mode=async")
     if name != "trtllm" and experts > 1 and experts != tensor * data:
+        key = f"{ROLLOUT}.expert_parallel_size"
         yield Problem(
-            f"{ROLLOUT}.expert_parallel_size={experts} is not tensor times data parallelism ({tensor * data})",
-            f"{ROLLOUT}.expert_parallel_size={tensor * data}",
+            f"{key}={experts} is not tensor times data parallelism ({tensor * data})", f"{key}={tensor * data}"
         )
     if pipeline > 1 and name in ("vllm", "sglang", "trtllm"):
-        yield Problem(
-            f"{ROLLOUT}.pipeline_model_parallel_size={pipeline}: verl has none with {name}",
-            f"{ROLLOUT}.pipeline_model_parallel_size=1",
-        )
-    replica = tensor * data * pipeline
-    if replica > setting.gpus_per_node and replica % setting.gpus_per_node:
-        yield Problem(
-            f"a replica of the rollout takes {replica} GPUs, which is no number of whole nodes with "
-            f"{setting.gpus_per_node}"
-        )
-    if setting.get(f"{ROLLOUT}.val_kwargs.do_sample") and not (setting.get(f"{ROLLOUT}.temperature") or 0) > 0:
-        yield Problem(
-            f"{ROLLOUT}.val_kwargs.do_sample needs a temperature above 0", f"{ROLLOUT}.val_kwargs.do_sample=False"
-        )
-    rank = 0 if setting.get(f"{MODEL}.lora.merge") else _lora_rank(setting)
+        key = f"{ROLLOUT}.pipeline_model_parallel_size"
+        yield Problem(f"{key}={pipeline}: verl has none with {name}", f"{key}=1")
+    is_greedy = isinstance(temperature, (int, float)) and temperature <= 0
+    if setting.get(f"{ROLLOUT}.val_kwargs.do_sample") and is_greedy:
+        key = f"{ROLLOUT}.val_kwargs.do_sample"
+        yield Problem(f"{key} needs {ROLLOUT}.temperature above 0", f"{key}=False")
+    rank = 0 if setting.get(f"{MODEL}.lora.merge") else setting.lora_rank
     if name == "vllm" and rank > _MAX_LORA_RANK:
         yield Problem(f"LoRA of rank {rank}: vLLM takes {_MAX_LORA_RANK} at most")
 
 
-def _lora_rank(setting: Setting) -> int:
-    """utils/config.py: validate_config."""
-    rank = setting.whole(f"{MODEL}.lora.rank") or 0
-    return rank if rank > 0 else setting.whole(f"{MODEL}.lora_rank") or 0
+def replicas_fit(setting: Setting) -> Iterator[Problem]:
+    """workers/rollout/replica.py: __init__; workers/engine_workers.py: init_model, where training has the GPUs too."""
+    replica, per_node = setting.replica, setting.whole(f"{ROLLOUT}.n_gpus_per_node") or setting.gpus_per_node
+    if replica > per_node and replica % per_node:
+        yield Problem(
+            f"a replica of the rollout takes {replica} GPUs, which is no number of whole nodes with {per_node}"
+        )
+        return
+    has_own_gpus = setting.whole(f"{ROLLOUT}.nnodes") or setting.get(f"{ROLLOUT}.disaggregation.enabled")
+    if not has_own_gpus and setting.world_size % replica:
+        key = f"{ROLLOUT}.tensor_model_parallel_size"
+        fits = next(size for size in range(replica, 0, -1) if setting.world_size % size == 0)
+        yield Problem(f"a replica of the rollout takes {replica} GPUs, which do not divide {setting.world_size}",
+                      f"{key}={fits}")  # fmt: skip
 
 
 def pools_fit_the_cluster(setting: Setting) -> Iterator[Problem]:
     """trainer/ppo/v1/trainer_base.py: _init_resource_pool_mgr; verl waits for GPUs that there are not."""
-    pools = {"training": setting.world_size}
-    wanted = [("reward.reward_model", "the reward model", setting.get("reward.reward_model.enable_resource_pool"))]
-    wanted.append(("distillation", "the teacher", setting.get("distillation.enabled")))
-    if setting.is_v1 and setting.get(_MODE) == "separate_async":
-        wanted.append((ROLLOUT, "the rollout", True))
-    for section, what, is_wanted in wanted:
-        if not is_wanted:
-            continue
+    pools, wanted = {"training": setting.world_size}, []
+    if setting.get(f"{_REWARD}.enable_resource_pool"):
+        wanted.append((_REWARD, "the reward model"))
+    if setting.get(f"{_TEACHER}.enabled"):
+        wanted.append((_TEACHER, "the teacher"))
+    if setting.is_v1 and setting.get(MODE) == "separate_async":
+        wanted.append((ROLLOUT, "the rollout"))
+    for section, what in wanted:
         nodes, gpus = (setting.whole(f"{section}.{each}") or 0 for each in ("nnodes", "n_gpus_per_node"))
         if nodes < 1 or gpus < 1:
             yield Problem(
                 f"{what} has GPUs of its own, and {section}.nnodes={nodes}, n_gpus_per_node={gpus}",
-                f"{section}.nnodes=1 {section}.n_gpus_per_node=1",
+                f"{section}.nnodes=1 {section}.n_gpus_per_node={gpus or setting.gpus_per_node}",
             )
-        pools[what] = nodes * gpus
+        pools[what] = max(0, nodes) * max(0, gpus)
     if len(pools) > 1 and sum(pools.values()) > setting.cluster_gpus:
         parts = ", ".join(f"{gpus} for {what}" for what, gpus in pools.items())
         yield Problem(
@@ -275,25 +287,34 @@ def pools_fit_the_cluster(setting: Setting) -> Iterator[Problem]:
         )
 
 
-def steps_apart_fit(setting: Setting) -> Iterator[Problem]:
-    """trainer/ppo/v1/trainer_separate_async.py: __init__; trainer_base.py: step and _resolve_filter_groups_metric."""
-    if not setting.is_v1:
+def async_steps_fit(setting: Setting) -> Iterator[Problem]:
+    """trainer/ppo/v1/trainer_separate_async.py: __init__."""
+    if not setting.is_v1 or setting.get(MODE) != "separate_async":
         return
-    mode = str(setting.get(_MODE))
-    every = setting.whole(f"trainer.v1.{mode}.parameter_sync_step") or 1
-    batch, update = setting.whole(_BATCH) or 0, setting.whole(f"{ACTOR}.ppo_mini_batch_size") or 0
-    if mode == "separate_async" and batch != every * update:
+    every = setting.whole("trainer.v1.separate_async.parameter_sync_step")
+    batch, mini = setting.whole(BATCH), setting.whole(f"{ACTOR}.ppo_mini_batch_size")
+    if None not in (every, batch, mini) and batch != every * mini:  # type: ignore[operator]
         yield Problem(
-            f"{_BATCH}={batch} is not parameter_sync_step times ppo_mini_batch_size ({every} x {update})",
-            f"{_BATCH}={every * update}",
+            f"{BATCH}={batch} is not parameter_sync_step={every} times {ACTOR}.ppo_mini_batch_size={mini}",
+            f"{BATCH}={every * mini}",  # type: ignore[operator]
         )
-    if mode == "separate_async" and setting.get(f"{ROLLOUT}.checkpoint_engine.backend") == "naive":
+    if setting.get(f"{ROLLOUT}.checkpoint_engine.backend") == "naive":
         key = f"{ROLLOUT}.checkpoint_engine.backend"
         yield Problem(f"{key}=naive cannot reach GPUs of another pool", f"{key}=nccl")
-    if mode != "separate_async" and batch % every:
-        yield Problem(f"{_BATCH}={batch} cannot be divided by trainer.v1.{mode}.parameter_sync_step={every}")
-    if setting.get("algorithm.filter_groups.enable") and not setting.get("algorithm.filter_groups.metric"):
-        yield Problem("algorithm.filter_groups.enable needs a metric", "algorithm.filter_groups.metric=acc")
+    if setting.get(f"{_REWARD}.enable") and not setting.get(f"{_REWARD}.enable_resource_pool"):
+        key = f"{_REWARD}.enable_resource_pool"
+        yield Problem(f"{MODE}=separate_async needs a reward model with GPUs of its own", f"{key}=True")
+
+
+def filtering_is_possible(setting: Setting) -> Iterator[Problem]:
+    """trainer/ppo/v1/trainer_base.py: _resolve_filter_groups_metric; a custom sampler has its own ways."""
+    section = "algorithm.filter_groups"
+    if not setting.is_v1 or setting.get(SAMPLER) or not setting.get(f"{section}.enable"):
+        return
+    if not setting.get(f"{section}.metric"):
+        yield Problem(f"{section}.enable needs a metric", f"{section}.metric=acc")
+    if setting.get(f"{_REWARD}.enable") and not setting.get(f"{_REWARD}.enable_resource_pool"):
+        yield Problem(f"{section}.enable needs rewards before it samples", f"{_REWARD}.enable_resource_pool=True")
 
 
 def resume_is_named(setting: Setting) -> Iterator[Problem]:
@@ -307,19 +328,27 @@ RULES: tuple[Callable[[Setting], Iterator[Problem]], ...] = (
     names_are_known,
     batch_is_divided,
     micro_batches_are_given,
-    updates_fit_the_batch,
-    updates_are_divided,
+    mini_batches_fit,
+    mini_batches_are_divided,
     log_probs_are_divided,
     dynamic_batches_agree,
     sequences_are_split,
     shards_are_whole,
     rollout_is_possible,
+    replicas_fit,
     pools_fit_the_cluster,
-    steps_apart_fit,
+    async_steps_fit,
+    filtering_is_possible,
     resume_is_named,
 )
 
 
-def _nearest(size: int, step: int) -> int:
-    """The multiple of a step that is nearest below, or the step."""
+def _times_n(setting: Setting, key: str, size: int) -> str:
+    """A number of prompts with that of their answers."""
+    return f"{key}={size}" + (f" times {ROLLOUT}.n={setting.rollout_n}" if setting.rollout_n > 1 else "")
+
+
+def _nearest(setting: Setting, size: int, parts: int) -> int:
+    """The number of prompts, nearest below or the least one, whose answers can be divided."""
+    step = parts // math.gcd(parts, setting.rollout_n)
     return max(step, size // step * step)

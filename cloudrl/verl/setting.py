@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 ACTOR, ROLLOUT, REF = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.ref"
 MODEL, CRITIC = "actor_rollout_ref.model", "critic"
+BATCH, MODE = "data.train_batch_size", "trainer.v1.trainer_mode"
+SAMPLER = "trainer.v1.sampler.custom_sampler.path"
+_FSDP = ("fsdp", "fsdp2")
+_CODE = (
+    f"{MODEL}.external_lib", "critic.model.external_lib", "data.custom_cls.path", SAMPLER,
+    f"{ROLLOUT}.agent.agent_loop_manager_class",
+)  # fmt: skip
+_EXTERNAL_MODULES = "VERL_USE_EXTERNAL_MODULES"
+"""verl/__init__.py imports them in every process."""
 
 
 @dataclass(frozen=True)
@@ -19,10 +28,12 @@ class Setting:
     Attributes:
         values: as `composition.compose` gives them.
         cluster_gpus: of all nodes together.
+        variables: names of the job's environment.
     """
 
     values: Mapping[str, Any]
     cluster_gpus: int
+    variables: Collection[str] = ()
 
     def get(self, key: str) -> Any:
         """The value of a dotted key; None where there is none."""
@@ -38,7 +49,7 @@ class Setting:
 
     @cached_property
     def gpus_per_node(self) -> int:
-        """That the job takes of a node; at least 1."""
+        """That training takes of a node; at least 1."""
         return max(1, self.whole("trainer.n_gpus_per_node") or 1)
 
     @cached_property
@@ -47,14 +58,35 @@ class Setting:
         return self.gpus_per_node * max(1, self.whole("trainer.nnodes") or 1)
 
     @cached_property
-    def answers(self) -> int:
-        """To each prompt."""
+    def rollout_n(self) -> int:
+        """Answers to each prompt."""
         return self.whole(f"{ROLLOUT}.n") or 1
+
+    @cached_property
+    def is_v1(self) -> bool:
+        """Whether the default trainer runs, and not the older one."""
+        return bool(self.get("trainer.use_v1"))
+
+    @cached_property
+    def trains(self) -> bool:
+        """Whether there is more than one validation (trainer/ppo/v1/trainer_base.py: fit)."""
+        return not (self.get("trainer.val_only") and self.get("trainer.val_before_train"))
 
     @cached_property
     def uses_reference(self) -> bool:
         """trainer/ppo/utils.py: need_reference_policy."""
         return bool(self.get("algorithm.use_kl_in_reward")) or bool(self.get(f"{ACTOR}.use_kl_loss"))
+
+    @cached_property
+    def lora_rank(self) -> int:
+        """utils/config.py: validate_config."""
+        rank = self.whole(f"{MODEL}.lora.rank") or 0
+        return rank if rank > 0 else self.whole(f"{MODEL}.lora_rank") or 0
+
+    @cached_property
+    def reference_is_actor(self) -> bool:
+        """Whether the actor without its adapter is the reference (trainer/ppo/v1/trainer_base.py: ref_in_actor)."""
+        return self.lora_rank > 0 or self.get(f"{MODEL}.lora_adapter_path") is not None
 
     @cached_property
     def uses_critic(self) -> bool:
@@ -63,15 +95,32 @@ class Setting:
         return self.get("algorithm.adv_estimator") == "gae" if enabled is None else bool(enabled)
 
     @cached_property
-    def is_v1(self) -> bool:
-        """Whether the default trainer runs, and not the older one."""
-        return bool(self.get("trainer.use_v1"))
+    def brings_code(self) -> bool:
+        """Whether code of the user's is loaded, which may register names that verl does not have."""
+        paths = (str(self.get(key) or "") for key in _CODE)
+        return _EXTERNAL_MODULES in self.variables or any(path and "cloudrl.verl_cpu" not in path for path in paths)
 
-    def sequence_parallel(self, role: str) -> int:
-        """workers/config/actor.py and critic.py: the old key counts where it is above 1."""
-        engine = "fsdp_config" if role == ACTOR else "fsdp"
-        old, new = (self.whole(f"{role}.{each}ulysses_sequence_parallel_size") or 1 for each in ("", f"{engine}."))
-        return old if old > 1 else new
+    @property
+    def trained(self) -> tuple[str, ...]:
+        """The roles that are."""
+        return (ACTOR, CRITIC) if self.uses_critic else (ACTOR,)
+
+    @cached_property
+    def replica(self) -> int:
+        """GPUs of one replica of the rollout (workers/rollout/replica.py)."""
+        sizes = ("tensor_model", "data", "pipeline_model")
+        return math.prod(max(1, self.whole(f"{ROLLOUT}.{each}_parallel_size") or 1) for each in sizes)
+
+    def is_fsdp(self, role: str) -> bool:
+        """Whether FSDP trains, or runs, a role."""
+        return self.get(f"{role}.strategy") in _FSDP
+
+    def sequence_parallel(self, role: str) -> tuple[str, int]:
+        """The key that counts, and its value: the actor's old one where it is above 1 (workers/config/actor.py)."""
+        new = f"{role}.{'fsdp' if role == CRITIC else 'fsdp_config'}.ulysses_sequence_parallel_size"
+        old = f"{role}.ulysses_sequence_parallel_size"
+        key = old if role != CRITIC and (self.whole(old) or 1) > 1 else new
+        return key, self.whole(key) or 1
 
     def megatron_parallel(self, role: str) -> int:
         """GPUs that share one copy of the model and one sequence, with Megatron."""
@@ -79,17 +128,11 @@ class Setting:
         return math.prod(self.whole(f"{role}.megatron.{each}_parallel_size") or 1 for each in sizes)
 
     def data_parallel(self, role: str) -> int | None:
-        """Over how many parts a batch of a role is divided; None where this is not known."""
-        strategy = self.get(f"{role}.strategy")
-        if strategy == "megatron":
-            one = self.megatron_parallel(role)
-        elif strategy in ("fsdp", "fsdp2"):
-            one = self.sequence_parallel(role)
+        """Over how many ranks a batch of a role is divided; None where this is not known."""
+        if self.is_fsdp(role):
+            shared = self.sequence_parallel(role)[1]
+        elif self.get(f"{role}.strategy") == "megatron" and not self.get(f"{role}.megatron.dynamic_context_parallel"):
+            shared = self.megatron_parallel(role)
         else:
             return None
-        return self.world_size // one if self.world_size % one == 0 else None
-
-    @property
-    def trained(self) -> tuple[str, ...]:
-        """The roles that are."""
-        return (ACTOR, CRITIC) if self.uses_critic else (ACTOR,)
+        return self.world_size // shared if self.world_size % shared == 0 else None

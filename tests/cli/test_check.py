@@ -14,6 +14,9 @@ def test_a_recipe_that_can_run(run: Run) -> None:
     done = run("check", "grpo", "--nodes", "2", *H100).ended(0)
     assert done.out == "grpo can run on 2 nodes with H100:8 on dstack; nothing was started\n"
     assert "note: recipe 'grpo' is made for 1 node with 8 GPUs" in done.err
+    assert run("check", "grpo", "--gpu", "80GB..", "--on", "dstack").out.startswith(
+        "grpo can run on 1 node with 80GB.., taken as 8 GPUs, on dstack;"
+    )
     seen = json.loads(run("check", "grpo-tiny", "--json").out)
     assert seen == {"ok": True, "cluster": "1 node on local", "notes": []}
 
@@ -32,6 +35,14 @@ def test_a_recipe_that_can_run(run: Run) -> None:
 )
 def test_what_cannot_work_ends_with_2(run: Run, words: list[str], said: list[str]) -> None:
     run("check", "grpo", *H100, *words).ended(2, *said)
+
+
+def test_a_program_reads_why_not(run: Run) -> None:
+    done = run("check", "grpo", "--nodes", "9", *H100, "--json").ended(2)
+    seen = json.loads(done.out)
+    assert (seen["ok"], seen["cluster"]) == (False, "9 nodes with H100:8 on dstack")
+    assert "cannot be divided over 72 data-parallel ranks" in seen["error"]
+    assert "ppo_mini_batch_size=216" in seen["hint"]
 
 
 def test_the_same_in_python() -> None:

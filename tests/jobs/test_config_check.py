@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from planning import DYNAMIC, cluster, job, plan, planned, typed
+from planning import LEAST, cluster, job, plan, planned, typed
 
+import cloudrl
 from cloudrl.errors import InputError
 from cloudrl.jobs import SubmitOptions
 
@@ -23,18 +24,19 @@ def test_a_key_that_verl_does_not_have() -> None:
 
 def test_all_of_it_at_once() -> None:
     with pytest.raises(InputError) as caught:
-        planned(overrides=typed("data.train_batch_size=250", "algorithm.adv_estimator=grop", "trainer.nnodes=2"),
-                job_=job(overrides={}))  # fmt: skip
+        planned(overrides=typed("data.train_batch_size=250", "algorithm.adv_estimator=grop"), job_=job(overrides={}))
     lines = caught.value.message.splitlines()
-    assert lines[0] == "verl 0.9.1 cannot run this job, for 5 reasons:"
-    assert "  algorithm.adv_estimator=grop: verl knows gae, " in lines[1]
+    assert lines[0] == "verl 0.9.1 cannot run this job, for 6 reasons:"
+    assert "  algorithm.adv_estimator=grop: verl has gae, " in lines[1]
+    assert lines[2] == "    algorithm.adv_estimator=grpo"
     assert "    data.train_batch_size=240" in lines
+    assert "    actor_rollout_ref.rollout.name=vllm" in lines
 
 
 def test_it_may_be_sent_all_the_same() -> None:
     submission = planned(overrides=typed(UNKNOWN), unchecked=True)
     assert UNKNOWN in submission.argv
-    assert submission.notes == ("data.train_batchsize: verl 0.9.1 has no such key",)
+    assert submission.notes == ("with verl 0.9.1: data.train_batchsize: verl 0.9.1 has no such key",)
 
 
 def test_the_number_of_gpus_is_that_of_the_cluster() -> None:
@@ -48,14 +50,37 @@ def test_the_number_of_gpus_is_that_of_the_cluster() -> None:
 @pytest.mark.parametrize(
     ("view", "release", "said"),
     [
-        (cluster(verl_version="0.9.0"), "0.9.0", ["cloudrl does not know verl 0.9.0"]),
-        (cluster(verl_version=None), None, ["cloudrl does not know verl of unknown version"]),
-        (cluster(), "0.9.1", []),
+        (cluster(verl_version="0.9.0"), "0.9.0", "cloudrl does not know verl 0.9.0"),
+        (cluster(verl_version=None), None, "cloudrl does not know verl of unknown version"),
     ],
 )
-def test_a_release_whose_configuration_is_not_known_is_noted(view: Any, release: str | None, said: list[str]) -> None:
-    submission = planned(job(verl=release), view, overrides=typed() if said == [] else typed(UNKNOWN))
-    assert [note.partition(": ")[2] for note in submission.notes if "is not checked" in note] == said
+def test_a_release_whose_configuration_is_not_known_is_noted(view: Any, release: str | None, said: str) -> None:
+    notes = planned(job(verl=release), view, overrides=typed(UNKNOWN)).notes
+    assert f"the configuration is not checked before the job starts: {said}" in notes
+
+
+@pytest.mark.parametrize(
+    ("view", "options"),
+    [
+        (cluster(verl_version=None), {}),  # an image of one's own, or a plain Ray: the recipe says what it is for
+        (cluster(), {"runtime_env": {"pip": ["verl==0.10"]}}),
+        (cluster(), {"working_dir": "https://example.org/fork.zip"}),
+        (cluster(), {"runtime_env": {"working_dir": "s3://mine/fork.zip"}}),
+    ],
+)
+def test_where_another_verl_may_run_nothing_is_refused(view: Any, options: dict[str, Any]) -> None:
+    notes = planned(view=view, overrides=typed(UNKNOWN), **options).notes
+    assert "with verl 0.9.1: data.train_batchsize: verl 0.9.1 has no such key" in notes
+
+
+def test_a_set_up_command_may_bring_another_verl() -> None:
+    fields = {"setup": ["pip install git+https://github.com/verl-project/verl"], "gpu": "H100:8"}
+    [note] = cloudrl.check("grpo", {"trainer.new_key": 1}, cluster=fields, on="dstack")
+    assert note.startswith("with verl 0.9.1: trainer.new_key: verl 0.9.1 has no such key")
+    with pytest.raises(InputError, match=r"trainer\.new_key"):
+        cloudrl.check(
+            "grpo", {"trainer.new_key": 1}, cluster={"setup": ["pip install x"], "gpu": "H100:8"}, on="dstack"
+        )
 
 
 def test_a_verl_of_ones_own_is_noted(tmp_path: Path) -> None:
@@ -67,25 +92,55 @@ def test_a_verl_of_ones_own_is_noted(tmp_path: Path) -> None:
     assert "the configuration is not checked before the job starts: cloudrl does not know a verl of your own" in notes
 
 
+FSDP_KEY = {"actor_rollout_ref.actor.fsdp_config.reshard_after_forward": "false"}
+
+
 @pytest.mark.parametrize(
-    ("entrypoint", "refused"),
+    "entrypoint",
     [
-        ((*MAIN, "--config-name=ppo_megatron_trainer"), "The dp engine has it: model_engine=dp"),
-        ((*MAIN, "-cn", "ppo_megatron_trainer"), "The dp engine has it: model_engine=dp"),
-        ((*MAIN, "--config-path", "/my/configs"), None),
-        ((*MAIN, "--config-dir=/my/configs"), None),
-        (("python3", "-m", "my.trainer"), None),
+        (*MAIN, "--config-name=ppo_megatron_trainer"),
+        (*MAIN, "-cn", "ppo_megatron_trainer"),
+        (*MAIN, "model_engine=megatron"),
     ],
 )
-def test_the_configuration_is_that_of_the_entry_point(entrypoint: tuple[str, ...], refused: str | None) -> None:
-    given = {**DYNAMIC, "actor_rollout_ref.actor.fsdp_config.reshard_after_forward": "false"}
-    made = job(entrypoint=entrypoint, overrides={"algorithm.adv_estimator": "grpo", **given})
-    if refused is None:
-        assert planned(made).notes == ()
-        return
+def test_the_configuration_is_that_of_the_entry_point(entrypoint: tuple[str, ...]) -> None:
+    assert planned(job(overrides={"algorithm.adv_estimator": "grpo", **LEAST, **FSDP_KEY})).notes == ()
     with pytest.raises(InputError) as caught:
-        planned(made)
-    assert refused in str(caught.value)
+        planned(job(entrypoint=entrypoint, overrides={"algorithm.adv_estimator": "grpo", **LEAST, **FSDP_KEY}))
+    assert "fsdp_config.reshard_after_forward: verl 0.9.1 has no such key" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("entrypoint", "why"),
+    [
+        ((*MAIN, "--config-path", "/my/configs"), "the entry point has option --config-path"),
+        ((*MAIN, "--config-dir=/my/configs"), "the entry point has option --config-dir"),
+        ((*MAIN, "--multirun"), "the entry point has option --multirun"),
+        (("python3", "-m", "my.trainer"), "the job runs another program than verl.trainer.main_ppo"),
+    ],
+)
+def test_what_another_program_reads_is_not_checked_and_that_is_said(entrypoint: tuple[str, ...], why: str) -> None:
+    notes = planned(job(entrypoint=entrypoint), overrides=typed(UNKNOWN)).notes
+    assert notes == (f"the configuration is not checked before the job starts: {why}",)
+
+
+@pytest.mark.parametrize(
+    ("override", "why"),
+    [
+        ("trainer.nnodes=${oc.env:NODES,1}", "it takes values from the environment of the nodes"),
+        ("trainer.project_name=${hydra:runtime.cwd}", "is known to the nodes alone"),
+        ("hydra.searchpath=[file:///mine]", "hydra.searchpath leads to files of your own"),
+    ],
+)
+def test_values_that_nobody_here_knows_are_not_checked_and_that_is_said(override: str, why: str) -> None:
+    [note] = planned(overrides=typed(override, "algorithm.adv_estimator=grop")).notes
+    assert note.startswith("the values of the configuration are not checked before the job starts: ")
+    assert why in note
+
+
+def test_a_date_is_known_here() -> None:
+    with pytest.raises(InputError, match="adv_estimator=grop"):
+        planned(overrides=typed("trainer.project_name=${now:%Y}", "algorithm.adv_estimator=grop"))
 
 
 def test_what_may_end_the_job_is_noted() -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from planning import DYNAMIC, PLAIN, cluster, job, overrides, planned, typed
+from planning import LEAST, PLAIN, cluster, job, overrides, planned, typed
 
 from cloudrl import recipes
 from cloudrl.errors import InputError
@@ -51,7 +51,7 @@ def test_validations_are_kept_beside_the_checkpoints():
 
 
 def test_what_the_recipe_says_wins_over_the_cluster():
-    recipe = job(overrides={**DYNAMIC, "trainer.save_freq": 7, "trainer.logger": ["console", "tensorboard"]})
+    recipe = job(overrides={**LEAST, "trainer.save_freq": 7, "trainer.logger": ["console", "tensorboard"]})
     filled = overrides(planned(recipe))
     assert filled["trainer.save_freq"] == "7"
     assert filled["trainer.logger"] == "[console,tensorboard]"
@@ -59,7 +59,7 @@ def test_what_the_recipe_says_wins_over_the_cluster():
 
 class TestModelsAndData:
     def test_a_critic_gets_the_model_too(self):
-        ppo = job(overrides={**DYNAMIC, "algorithm.adv_estimator": "gae"})
+        ppo = job(overrides={**LEAST, "algorithm.adv_estimator": "gae"})
         assert overrides(planned(ppo))["critic.model.path"] == "/models/qwen"
         mine = planned(ppo, overrides=typed("actor_rollout_ref.model.path=/mine"))
         assert overrides(mine)["critic.model.path"] == "/mine"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from planning import DYNAMIC, NOW, cluster, job, overrides, plan, planned, typed
+from planning import LEAST, NOW, cluster, job, overrides, plan, planned, typed
 
 from cloudrl.errors import InputError
 from cloudrl.jobs import SubmitOptions, pipeline
@@ -52,7 +52,7 @@ class TestNames:
 
 class TestSteps:
     def test_epochs_do_not_end_the_run_before_its_steps(self):
-        filled = overrides(planned(job(overrides={**DYNAMIC, "trainer.total_epochs": 1}), steps=100))
+        filled = overrides(planned(job(overrides={**LEAST, "trainer.total_epochs": 1}), steps=100))
         assert filled["trainer.total_training_steps"] == "100"
         assert filled["trainer.total_epochs"] == "100"
 

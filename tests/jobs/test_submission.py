@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from planning import DYNAMIC, cluster, job, overrides, plan, planned, typed
+from planning import LEAST, cluster, job, overrides, plan, planned, typed
 
 from cloudrl.errors import InputError
 from cloudrl.jobs import Submission, SubmitOptions
@@ -142,7 +142,7 @@ HOSTILE = [
 @pytest.mark.parametrize("hostile", HOSTILE)
 def test_a_shell_sees_what_was_meant(hostile: str):
     """Hostile text in a path, a value and a variable arrives in the program as it was, and runs nothing."""
-    recipe = job(overrides={**DYNAMIC, "+note": hostile, "algorithm.adv_estimator": "grpo"})
+    recipe = job(overrides={**LEAST, "+note": hostile, "algorithm.adv_estimator": "grpo"})
     submission = planned(recipe, cluster(checkpoint_dir=f"/ckpt/{hostile}"))
     assert words(submission.entrypoint) == list(submission.argv[3:])
     assert submission.metadata["cloudrl_checkpoints"] == f"/ckpt/{hostile}/{submission.name}"

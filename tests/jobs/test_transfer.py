@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from planning import DYNAMIC, planned_uploads, prepare
+from planning import LEAST, planned_uploads, prepare
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "node"))
 from collections.abc import Iterable, Iterator
@@ -35,7 +35,7 @@ from cloudrl.transport import Connection
 pytestmark = pytest.mark.io
 
 MODEL = "actor_rollout_ref.model.path"
-JOB = Job(name="x", device="cpu", verl="0.9.1", overrides=DYNAMIC)
+JOB = Job(name="x", device="cpu", verl="0.9.1", overrides=LEAST)
 WEIGHTS = os.urandom(12_000_000)
 
 

@@ -23,10 +23,11 @@ class Dashboard:
     Args:
         answers: to one submission after the other; the last stands for all that follow. None is lost on its way.
         has_it: whether it has the job though the answer was lost.
+        silent: so many questions after the job are not answered.
     """
 
-    def __init__(self, *answers: str | None, has_it: bool = False) -> None:
-        self.answers, self.has_it = list(answers or [""]), has_it
+    def __init__(self, *answers: str | None, has_it: bool = False, silent: int = 0) -> None:
+        self.answers, self.has_it, self.silent = list(answers or [""]), has_it, silent
         self.details, self.submitted = {"status": "RUNNING"}, list[Any]()
 
     def submit(self, body: dict[str, Any]) -> str | None:
@@ -37,6 +38,9 @@ class Dashboard:
 
     def job(self, submission_id: str) -> dict[str, Any] | None:
         assert submission_id == "run"
+        if self.silent > 0:
+            self.silent -= 1
+            return None
         return self.details if self.has_it else None
 
 
@@ -128,8 +132,9 @@ def test_what_ray_refuses_ends_the_cluster_with_rays_words() -> None:
         (Dashboard(None, has_it=True), 1),
         (Dashboard(None, None, ""), 3),
         (Dashboard("500: id taken", has_it=True), 1),
+        (Dashboard(None, "500: id taken", has_it=True, silent=2), 3),
     ],
-    ids=["Ray has it", "it never got there", "it was sent again"],
+    ids=["Ray has it", "it never got there", "it was sent again", "Ray is silent for a while"],
 )
 def test_a_lost_answer_is_no_refusal(dashboard: Dashboard, sent: int) -> None:
     """An end of the cluster would leave a job that is running, and a Slurm job with status 1."""

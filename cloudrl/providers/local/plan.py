@@ -13,7 +13,7 @@ import sys
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 from pathlib import Path
 
@@ -134,11 +134,20 @@ def make_plan(cluster: Cluster, *, dashboard_port: int | None = None) -> LocalPl
         data_dir=str(known.data),
         secrets_dir=str(folder_of("RUN-ID")),
         ray_version=version("ray"),
+        verl_version=_installed("verl"),
         nodes_are_here=True,
         notes=notes,
         state=known,
         commands=commands,
     )
+
+
+def _installed(package: str) -> str | None:
+    """The release of a package; None where there is none."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 def _command(

@@ -111,9 +111,9 @@ class JobAccess(HeadAccess):
     def _to_the_node(self, head: Head) -> dict[str, str]:
         options = {
             "HostName": head.ip,
-            "HostKeyAlias": f"{head.ip}-of-job-{self._state.job_id}",  # another day the node may be installed anew
             "User": self._user,
-            "UserKnownHostsFile": str(self._folder / "known_nodes"),
+            # of one job: another day the node may be installed anew
+            "UserKnownHostsFile": str(self._folder / f"known_hosts-{self._state.job_id}"),
             "ConnectTimeout": HANDSHAKE_S,
         }
         if self._login.host:

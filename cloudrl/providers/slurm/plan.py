@@ -43,7 +43,7 @@ class SlurmPlan(Plan):
         """Where `up` leaves secrets for the cluster, as the shell reads it."""
         return f"{self.run_dir}/secrets/{self.name}"
 
-    def asked_for(self, job: SlurmJob) -> bool:
+    def may_be(self, job: SlurmJob) -> bool:
         """Whether a job in the queue may be this cluster, by its name and comment."""
         comment = read_slurm(self.cluster.slurm)[1].get("comment")
         return job.name == self.name and (

@@ -25,9 +25,7 @@ _POLL_S = 1.0
 _BACK_S = 120.0
 _GONE_S = 60.0
 """From scancel until nothing runs any more: sites give a job up to KillWait (30 s) to end."""
-
-
-_SHUT_S = 600.0
+_UNREACHABLE_S = 600.0
 """Both ways to a job's first node have had their turn six times."""
 _SBATCH = (
     'cd {folder} && script=$(mktemp ./job.XXXXXX) && {{ cat >"$script" && [ "$(wc -c <"$script")" -eq {size_bytes} ] '
@@ -106,7 +104,8 @@ class SlurmProvider(Provider):
             ConnectionFailed: that cannot be told.
         """
         login, known = plan.login, state.read(plan.name)
-        job = next((each for each in _jobs(login) if each.name == plan.name), None)
+        queued = [each for each in queue.jobs(login) if each.name == plan.name]
+        job = next((each for each in queued if plan.may_be(each) or _is_cluster(login, each)), None)
         if job is None and known is not None and not known.is_over and known.login != login.host:
             login = Login(known.login)
             try:
@@ -219,10 +218,16 @@ def _logins() -> list[Login]:
 
 
 def _jobs(login: Login) -> tuple[SlurmJob, ...]:
-    """The clusters in a queue: what has our comment, and what this machine has started with another one."""
-    known = filter(None, map(state.read, state.names()))
-    ids = {each.job_id for each in known if each.login == login.host and not each.is_over}
-    return tuple(job for job in queue.jobs(login) if job.comment.startswith(COMMENT) or job.id in ids)
+    """The clusters in a queue."""
+    return tuple(job for job in queue.jobs(login) if _is_cluster(login, job))
+
+
+def _is_cluster(login: Login, job: SlurmJob) -> bool:
+    """Whether it has our comment, or this machine has started it with another one."""
+    if job.comment.startswith(COMMENT):
+        return True
+    known = state.read(job.name)
+    return known is not None and not known.is_over and (known.login, known.job_id) == (login.host, job.id)
 
 
 def _known(name: str) -> SlurmState:
@@ -287,8 +292,8 @@ def _await_ready(known: SlurmState, on_status: Callable[[Status], None] | None, 
     with closing(JobWatcher(known)) as watcher:
         while True:
             status = retry(watcher.status, Backoff(_POLL_S, _POLL_S, _BACK_S))
-            if watcher.shut_s > _SHUT_S:
-                minutes = f"{watcher.shut_s / 60:.0f} minutes"
+            if watcher.unreachable_s > _UNREACHABLE_S:
+                minutes = f"{watcher.unreachable_s / 60:.0f} minutes"
                 raise ConnectionFailed(
                     f"no way to the head of {known.name!r} was found in {minutes}: {status.reason}",
                     hint="A job that brings its training along needs none: cloudrl slurm script --help",
@@ -313,7 +318,7 @@ def _with_job(known: SlurmState | None, plan: SlurmPlan, error: CloudrlError) ->
     try:
         if known is not None:
             job = queue.job(plan.login, known.job_id)
-        elif (job := next(filter(plan.asked_for, queue.jobs(plan.login)), None)) is not None:
+        elif (job := next(filter(plan.may_be, queue.jobs(plan.login)), None)) is not None:
             # sbatch has queued it, and nobody heard of it
             made = _state_of(plan.login, job)
             replace(made, run_dir=plan.run_dir, checkpoint_dir=plan.checkpoint_dir).write()
@@ -322,8 +327,7 @@ def _with_job(known: SlurmState | None, plan: SlurmPlan, error: CloudrlError) ->
         message = f"{error.message}; cannot tell whether cluster {plan.name} goes on: {unseen.message}"
         return type(error)(message, hint="\n".join([*hints, f"On {plan.login}: {squeue}"]))
     if job is None and known is None and isinstance(error, (Interrupted, ConnectionFailed)):
-        squeue, scancel = (f"{each} --me --name={plan.name}" for each in ("squeue", "scancel"))
-        hint = f"sbatch may be at it still; on {plan.login}, look: {squeue}   End it: {scancel}"
+        hint = f"sbatch may be at it still; on {plan.login}, look: squeue --me --name={plan.name}"
         return type(error)(f"{error.message}; no job {plan.name} is queued so far", hint="\n".join([*hints, hint]))
     if job is None or job.is_over:
         return error

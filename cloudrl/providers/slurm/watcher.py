@@ -60,12 +60,12 @@ class JobWatcher:
         self._earlier: tuple[Mapping[str, Any], ...] = ()
         self._job: SlurmJob | None = None
         self._asked_at = float("-inf")
-        self._shut_since: float | None = None
+        self._unreachable_since: float | None = None
 
     @property
-    def shut_s(self) -> float:
+    def unreachable_s(self) -> float:
         """For how many seconds no way has led to the head, though the job runs and says where that is."""
-        return 0.0 if self._shut_since is None else self._clock() - self._shut_since
+        return 0.0 if self._unreachable_since is None else self._clock() - self._unreachable_since
 
     def status(self) -> Status:
         """One look.
@@ -86,7 +86,7 @@ class JobWatcher:
 
     def close(self) -> None:
         """Close the way that was opened."""
-        self._shut_since = None
+        self._unreachable_since = None
         if self._access is not None:
             self._access.close()
             self._access = None
@@ -110,11 +110,11 @@ class JobWatcher:
         return {**agent_fields(said), **own}
 
     def _open(self) -> JobAccess:
-        since, self._shut_since = self._shut_since, None
+        since, self._unreachable_since = self._unreachable_since, None
         self._state.run_folder.head()  # until that is there, nothing is to be waited for
-        self._shut_since = self._clock() if since is None else since
+        self._unreachable_since = self._clock() if since is None else since
         access = self._opener(self._state, timeout_s=_OPEN_S)
-        self._shut_since = None
+        self._unreachable_since = None
         return access
 
 

@@ -1,6 +1,7 @@
 """What verl itself says of configurations: its driver's validation, and conversions that its workers make at once.
 
-Reads [[override, ...], ...] as JSON from standard input; answers, for each, verl's words, or null if it has none.
+Reads [[override, ...], ...] as JSON from standard input; answers {answers: [...], ...}: for each, verl's words as
+`error`, null if it has none, and then how the engines of actor and critic are set; and the names that verl knows.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from hydra import compose, initialize_config_dir
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
+from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, POLICY_LOSS_REGISTRY
 from verl.trainer.ppo.utils import need_critic, need_reference_policy
+from verl.trainer.ppo.v1.trainer_base import TRAINER_REGISTRY
 from verl.utils.config import omega_conf_to_dataclass, validate_config
 
 
@@ -31,7 +34,12 @@ def prepared() -> bytes:
     return pickle.dumps(base)
 
 
-def said(base: bytes, overrides: list[str]) -> str | None:
+def engine(role: Any) -> dict[str, Any]:
+    made = omega_conf_to_dataclass(role).engine
+    return {name: getattr(made, name) for name in ("ulysses_sequence_parallel_size", "use_dynamic_bsz")}
+
+
+def said(base: bytes, overrides: list[str]) -> dict[str, Any]:
     config: Any = pickle.loads(base)
     OmegaConf.set_struct(config, True)
     ConfigLoaderImpl._apply_overrides_to_config(OverridesParser.create().parse_overrides(overrides), config)
@@ -40,8 +48,9 @@ def said(base: bytes, overrides: list[str]) -> str | None:
         validate_config(config, need_reference_policy(config), need_critic(config))
         omega_conf_to_dataclass(config.actor_rollout_ref.rollout)
     except Exception as error:  # noqa: BLE001 - whatever it is
-        return f"{type(error).__name__}: {error}"
-    return None
+        return {"error": f"{type(error).__name__}: {error}"}
+    critic = engine(config.critic) if need_critic(config) else None
+    return {"error": None, "actor": engine(config.actor_rollout_ref.actor), "critic": critic}
 
 
 def main() -> None:
@@ -50,7 +59,12 @@ def main() -> None:
     with initialize_config_dir(config_dir=str(folder), version_base=None), contextlib.redirect_stdout(io.StringIO()):
         base = prepared()
         answers = [said(base, overrides) for overrides in json.load(sys.stdin)]
-    print(json.dumps(answers))
+    names = {
+        "advantages": sorted(ADV_ESTIMATOR_REGISTRY),
+        "policy losses": sorted(POLICY_LOSS_REGISTRY),
+        "trainers": sorted(TRAINER_REGISTRY),
+    }
+    print(json.dumps({"answers": answers, **names}))
 
 
 main()
