@@ -13,8 +13,10 @@ from cloudrl.verl.setting import Setting
 
 _MAIN = "verl.trainer.main_ppo"
 _NAMES = ("--config-name", "-cn")
-_INSTALLS = ("pip", "uv", "conda", "container", "image_uri", "py_modules")
+_INSTALLS = ("pip", "uv", "conda", "container", "image_uri", "py_modules", "py_executable")
 """Fields of a runtime environment that may bring another verl."""
+_PY_EXECUTABLE = "ray_kwargs.ray_init.runtime_env.py_executable"
+_USUAL = (("python", "-m"), ("python3", "-m"))
 
 
 class _Unknown(Exception):
@@ -26,6 +28,8 @@ class _Command(NamedTuple):
 
     config_name: str
     words: tuple[str, ...]
+    is_usual: bool
+    """Whether it is the nodes' own Python that runs it, with nothing set for it."""
 
 
 def check_config(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
@@ -37,14 +41,16 @@ def check_config(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
         InputError: The job cannot work, and the user has not asked to send it all the same.
     """
     try:
-        release, composed = _composed(draft, snapshot)
+        command = _command(draft.job.entrypoint)
+        release, composed = _composed(draft, snapshot, command)
     except _Unknown as why:
         return draft.noting(f"the configuration is not checked before the job starts: {why}")
-    found = list(composed.problems)
+    found, is_certain = list(composed.problems), _is_certain(draft, snapshot, command)
     if composed.values is not None:
         gpus = draft.cluster.nodes * draft.cluster.gpus_per_node
-        setting = Setting(composed.values, gpus, draft.variables.keys() | draft.cluster.variables)
+        setting = Setting(composed.values, gpus, has_own_code=not command.is_usual or _brings_code(draft))
         found += problems(setting)
+        is_certain = is_certain and not setting.get(_PY_EXECUTABLE)
         draft = draft.noting(*notes(setting))
     elif composed.untold:
         draft = draft.noting(
@@ -52,13 +58,13 @@ def check_config(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
         )
     for added, known in composed.lookalikes.items():
         draft = draft.noting(f"{added} is a key of your own, and verl has {known}: is that meant?")
-    if found and not draft.options.unchecked and _is_certain(draft, snapshot):
+    if found and is_certain and not draft.options.unchecked:
         raise _refusal(release, found)
     return draft.noting(*(f"with verl {release}: {each.text}" for each in found))
 
 
-def _composed(draft: JobDraft, snapshot: Snapshot) -> tuple[str, Composed]:
-    release, command = draft.cluster.verl_version, _command(draft.job.entrypoint)
+def _composed(draft: JobDraft, snapshot: Snapshot, command: _Command) -> tuple[str, Composed]:
+    release = draft.cluster.verl_version
     if snapshot.files.verl_fork is not None:
         raise _Unknown("cloudrl does not know a verl of your own")
     if release is None or not is_known(release):
@@ -67,17 +73,30 @@ def _composed(draft: JobDraft, snapshot: Snapshot) -> tuple[str, Composed]:
     return release, compose(release, (*command.words, *words), command.config_name)
 
 
-def _is_certain(draft: JobDraft, snapshot: Snapshot) -> bool:
+def _is_certain(draft: JobDraft, snapshot: Snapshot, command: _Command) -> bool:
     """Whether the nodes have said, or their image says, which verl runs, and the job brings no other."""
     brings = any(name in draft.runtime_env for name in _INSTALLS) or is_remote(draft.options.working_dir_source or "")
+    brings = brings or not command.is_usual or "PYTHONPATH" in _own_variables(draft)
     return snapshot.cluster.verl_version is not None and not brings
+
+
+def _brings_code(draft: JobDraft) -> bool:
+    """Whether verl, or Ray, imports code of the user's in its processes (verl/__init__.py)."""
+    names = {*_own_variables(draft), *draft.cluster.variables}
+    return "VERL_USE_EXTERNAL_MODULES" in names or "worker_process_setup_hook" in draft.runtime_env
+
+
+def _own_variables(draft: JobDraft) -> set[str]:
+    """Names of what the user sets; those that debuggers need are not among them."""
+    return {*draft.job.env, *draft.options.env, *(draft.options.runtime_env.get("env_vars") or {})}
 
 
 def _command(entrypoint: Sequence[str]) -> _Command:
     """Raises: _Unknown: It runs another program, or has an option by which Hydra does something else."""
     if _MAIN not in entrypoint:
         raise _Unknown(f"the job runs another program than {_MAIN}")
-    words, name = list(entrypoint[entrypoint.index(_MAIN) + 1 :]), CONFIG_NAME
+    at, name = entrypoint.index(_MAIN), CONFIG_NAME
+    words = list(entrypoint[at + 1 :])
     overrides = []
     while words:
         word = words.pop(0)
@@ -88,7 +107,7 @@ def _command(entrypoint: Sequence[str]) -> _Command:
             raise _Unknown(f"the entry point has option {option}")
         else:
             overrides.append(word)
-    return _Command(name, tuple(overrides))
+    return _Command(name, tuple(overrides), tuple(entrypoint[:at]) in _USUAL)
 
 
 def _refusal(release: str, found: Sequence[Problem]) -> InputError:

@@ -76,9 +76,10 @@ def compose(release: str, overrides: tuple[str, ...], config_name: str = CONFIG_
     folder = _FOLDER / release
     if untold := _outside(config_name, overrides):
         return Composed(None, untold=untold)
-    if not (folder / f"{config_name.removesuffix('.yaml')}.yaml").exists():
-        there = ", ".join(sorted(path.stem for path in folder.glob("ppo*.yaml")))
-        return Composed(None, (Problem(f"verl {release} has no configuration {config_name!r}", f"It has: {there}"),))
+    there = sorted(path.stem for path in folder.glob("*.yaml"))
+    if config_name.removesuffix(".yaml") not in there:
+        hint = f"It has: {', '.join(name for name in there if name.startswith('ppo'))}"
+        return Composed(None, (Problem(f"verl {release} has no configuration {config_name!r}", hint),))
     parsed, problems = _parsed(overrides)
     groups = tuple(str(each.input_line) for each in parsed if _is_group(folder, each))
     base, problem = _base(folder, config_name, groups)
@@ -92,7 +93,9 @@ def compose(release: str, overrides: tuple[str, ...], config_name: str = CONFIG_
         if (each.is_add() or each.is_force_add()) and (similar := _beside(each.key_or_group, keys, 0.85)):
             lookalikes[each.key_or_group] = similar
         if (found := _apply(config, each, release)) is not None:
-            problems.append(found if found.hint else replace(found, hint=_meant(folder, each, keys)))
+            # what was refused may have changed a part of the configuration
+            hint = found.hint or _meant(folder, pickle.loads(base), each, keys)  # noqa: S301
+            problems.append(replace(found, hint=hint))
     return Composed(None, tuple(problems)) if problems else _resolved(config, overrides, lookalikes)
 
 
@@ -120,7 +123,13 @@ def _parsed(overrides: Sequence[str]) -> tuple[list[Override], list[Problem]]:
 
 def _is_group(folder: Path, override: Override) -> bool:
     """Whether it chooses one of several files, such as `model_engine=megatron`; Hydra has some of its own."""
-    return (folder / str(override.key_or_group)).is_dir() or str(override.key_or_group).startswith("hydra/")
+    group = str(override.key_or_group)
+    return (group in _groups(folder) and not isinstance(override.value(), dict)) or group.startswith("hydra/")
+
+
+@functools.lru_cache(maxsize=8)
+def _groups(folder: Path) -> frozenset[str]:
+    return frozenset(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_dir())
 
 
 @functools.lru_cache(maxsize=8)
@@ -149,7 +158,7 @@ def _apply(config: DictConfig, override: Override, release: str) -> Problem | No
     try:
         ConfigLoaderImpl.validate_sweep_overrides_legal([override], RunMode.RUN, from_shell=False)
         ConfigLoaderImpl._apply_overrides_to_config([override], config)  # noqa: SLF001  see the module
-    except HydraException as error:
+    except (HydraException, TypeError) as error:
         key, text = override.key_or_group, str(override.input_line)
         if override.is_sweep_override():
             return Problem(f"{key}: Hydra takes the value for several runs", f"{key}=[{text.partition('=')[2]}]")
@@ -159,27 +168,44 @@ def _apply(config: DictConfig, override: Override, release: str) -> Problem | No
     return None
 
 
-def _meant(folder: Path, override: Override, paths: Sequence[str]) -> str:
+def _meant(folder: Path, config: DictConfig, override: Override, keys: Sequence[str]) -> str:
     """What to write in place of an override whose key there is not: the nearest key that there is."""
-    key, text = override.key_or_group, str(override.input_line)
+    key, text = str(override.key_or_group), str(override.input_line)
+    if _is_free(config, key):  # such as the arguments of an engine
+        return f"+{text}"
     parent, _, name = key.rpartition(".")
-    same_name = [path for path in paths if path.rpartition(".")[2] == name and not key.startswith(f"{path}.")]
-    near = [path for path in same_name if path.startswith(f"{parent.rpartition('.')[0]}.")]
-    alike = [path for path in paths if not key.startswith(f"{path}.")]
-    found = _beside(key, paths, 0.6) or next(iter(near), None)
+    same_name = [each for each in keys if each.rpartition(".")[2] == name]
+    above = f"{parent.rpartition('.')[0]}."
+    found = _beside(key, keys, 0.75) or next((each for each in same_name if each.startswith(above)), None)
     if found is None and (engine := _engine_with(folder, key)) is not None:
         return f"The {engine} engine has it: {_ENGINES}={engine}"
-    for part in (key.partition(".")[0], "actor_rollout_ref"):
-        found = found or next((path for path in same_name if path.startswith(f"{part}.")), None)
-    found = found or next(iter(difflib.get_close_matches(key, alike, 1, 0.75)), None)
+    section = f"{key.partition('.')[0]}." if parent else "actor_rollout_ref."
+    found = found or next((each for each in same_name if each.startswith(section)), None)
+    if found is None and len(alike := difflib.get_close_matches(key, same_name, 2, 0.8)) == 1:
+        [found] = alike
     return f"{found}={text.partition('=')[2]}" if found else f"If your own code reads it: +{text}"
 
 
-def _beside(key: str, paths: Sequence[str], cutoff: float) -> str | None:
+def _is_free(config: DictConfig, key: str) -> bool:
+    """Whether the nearest section above a key that there is has no keys of its own."""
+    from omegaconf import OmegaConf
+
+    while "." in key:
+        key = key.rpartition(".")[0]
+        try:
+            above = OmegaConf.select(config, key, default="")
+        except Exception:  # noqa: BLE001  of whatever an interpolation there leads to
+            return False
+        if above != "":
+            return above is None or above == {}
+    return False
+
+
+def _beside(key: str, keys: Sequence[str], cutoff: float) -> str | None:
     """The key beside it that is written most alike, at least so much."""
     parent, _, name = key.rpartition(".")
-    names = [path.rpartition(".")[2] for path in paths if path.rpartition(".")[0] == parent]
-    alike = difflib.get_close_matches(name, names, 1, cutoff)
+    names = [each.rpartition(".")[2] for each in keys if each.rpartition(".")[0] == parent]
+    alike = difflib.get_close_matches(name, [each for each in names if each != "_target_"], 1, cutoff)
     return None if not alike or name in names else f"{parent}.{alike[0]}" if parent else alike[0]
 
 

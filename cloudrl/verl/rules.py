@@ -27,6 +27,10 @@ POLICY_LOSSES = (
 """trainer/ppo/core_algos.py: register_policy_loss."""
 TRAINER_MODES = ("sync", "colocate_async", "separate_async")
 """trainer/ppo/v1: register_trainer."""
+_OLDER_TRAINER = ("remax", "optimal_token_baseline", "tir_optimal_token_baseline")
+"""They ask for what only trainer/ppo/ray_trainer.py hands over: a greedy answer, or sums of squares."""
+RESUME_MODES = ("disable", "auto", "resume_path")
+"""trainer/ppo/v1/trainer_base.py: _load_checkpoint."""
 _MAX_LORA_RANK = 512
 """workers/rollout/vllm_rollout/utils.py: get_vllm_max_lora_rank."""
 _REWARD, _TEACHER = "reward.reward_model", "distillation"
@@ -40,7 +44,7 @@ def problems(setting: Setting) -> tuple[Problem, ...]:
 def notes(setting: Setting) -> tuple[str, ...]:
     """What may end a job that begins well, and names that only code of the user's can know; a sentence each."""
     found = [f"{key}={value}: verl has none of that name; does your code bring it?"
-             for key, value, _ in _unknown_names(setting) if setting.brings_code]  # fmt: skip
+             for key, value, similar in _unknown_names(setting) if setting.brings_code or not similar]  # fmt: skip
     room = setting.whole(f"{ACTOR}.ppo_max_token_len_per_gpu")
     lengths = [setting.whole(f"data.max_{each}_length") for each in ("prompt", "response")]
     if setting.get(f"{ACTOR}.use_dynamic_bsz") and room is not None and None not in lengths:
@@ -54,21 +58,41 @@ def notes(setting: Setting) -> tuple[str, ...]:
 
 
 def names_are_known(setting: Setting) -> Iterator[Problem]:
-    """Most are looked up after the first rollout; code of the user's may register others, but for the first."""
-    mode, key = setting.get(f"{ACTOR}.loss_agg_mode"), f"{ACTOR}.loss_agg_mode"
-    wrong = [(key, mode, LOSS_AGG_MODES)] if isinstance(mode, str) and mode not in LOSS_AGG_MODES else []
-    for key, value, names in [*wrong, *(() if setting.brings_code else _unknown_names(setting))]:
-        similar = difflib.get_close_matches(value, names, 1)
-        yield Problem(f"{key}={value}: verl has {', '.join(names)}", f"{key}={similar[0]}" if similar else "")
+    """Most are looked up after the first rollout.
 
-
-def _unknown_names(setting: Setting) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-    """Keys whose names may be registered by code: key, name, and those of verl's own."""
-    known = {"algorithm.adv_estimator": ADVANTAGES, f"{ACTOR}.policy_loss.loss_mode": POLICY_LOSSES}
-    for key, names in {**known, **({MODE: TRAINER_MODES} if setting.is_v1 else {})}.items():
+    Code or a package of the user's may register others: of those, only what is nearly one of verl's counts, and only
+    where no such code is seen.
+    """
+    for key, names in ((f"{ACTOR}.loss_agg_mode", LOSS_AGG_MODES), ("trainer.resume_mode", RESUME_MODES)):
         value = setting.get(key)
         if isinstance(value, str) and value not in names:
-            yield key, value, names
+            similar = difflib.get_close_matches(value, names, 1)
+            yield Problem(f"{key}={value}: verl has {', '.join(names)}", f"{key}={similar[0]}" if similar else "")
+    for key, value, similar_name in _unknown_names(setting):
+        if similar_name and not setting.brings_code:
+            yield Problem(f"{key}={value}: verl has none of that name", f"{key}={similar_name}")
+
+
+def _unknown_names(setting: Setting) -> Iterator[tuple[str, str, str]]:
+    """Keys whose names may be registered: key, name, and the one of verl's that it nearly is."""
+    known: dict[str, tuple[str, ...]] = {MODE: TRAINER_MODES} if setting.is_v1 else {}
+    if setting.trains:
+        known["algorithm.adv_estimator"] = ADVANTAGES
+    if setting.trains and ACTOR in setting.trained and not setting.get(f"{_TEACHER}.enabled"):
+        known[f"{ACTOR}.policy_loss.loss_mode"] = POLICY_LOSSES
+    for key, names in known.items():
+        value = setting.get(key)
+        if isinstance(value, str) and value not in names:
+            yield key, value, next(iter(difflib.get_close_matches(value, names, 1, 0.75)), "")
+
+
+def estimators_have_what_they_ask(setting: Setting) -> Iterator[Problem]:
+    """trainer/ppo/core_algos.py: compute_gae_advantage_return, compute_remax_outcome_advantage, ..."""
+    key, name = "algorithm.adv_estimator", setting.get("algorithm.adv_estimator")
+    if name == "gae" and setting.trains and not setting.uses_critic:
+        yield Problem(f"{key}=gae needs a critic, and critic.enable=False", "critic.enable=True")
+    if name in _OLDER_TRAINER and setting.trains and setting.is_v1 and setting.get(MODE) in TRAINER_MODES:
+        yield Problem(f"{key}={name} works with verl's older trainer alone", "trainer.use_v1=False")
 
 
 def batch_is_divided(setting: Setting) -> Iterator[Problem]:
@@ -99,14 +123,16 @@ def micro_batches_are_given(setting: Setting) -> Iterator[Problem]:
     wanted = []
     if not setting.get(f"{ACTOR}.use_dynamic_bsz"):
         wanted = [(ACTOR, "ppo_micro_batch_size", True), (ROLLOUT, "log_prob_micro_batch_size", True)]
-        is_read = not setting.reference_is_actor and not setting.get(f"{REF}.log_prob_use_dynamic_bsz")
-        wanted += [(REF, "log_prob_micro_batch_size", is_read)] if setting.uses_reference else []
+    is_own = REF in setting.built and not setting.get(f"{REF}.log_prob_use_dynamic_bsz")
+    if setting.uses_reference and (wanted or is_own):
+        wanted.append((REF, "log_prob_micro_batch_size", is_own and setting.trains))
     if setting.uses_critic and not setting.get(f"{CRITIC}.use_dynamic_bsz"):
         wanted.append((CRITIC, "ppo_micro_batch_size", False))
     for role, name, is_read in wanted:
         of_all, of_each = (setting.get(f"{role}.{each}") for each in (name, f"{name}_per_gpu"))
         if of_each is None and (of_all is None or is_read):
-            yield Problem(f"{role}.{name}_per_gpu is not set", f"{role}.{name}_per_gpu=8")
+            instead = f" {role}.{name}=null" if of_all is not None else ""
+            yield Problem(f"{role}.{name}_per_gpu is not set", f"{role}.{name}_per_gpu=8{instead}")
         elif of_each is not None and of_all is not None:
             yield Problem(
                 f"{role}.{name}={of_all} and {role}.{name}_per_gpu={of_each} are both set", f"{role}.{name}=null"
@@ -116,7 +142,7 @@ def micro_batches_are_given(setting: Setting) -> Iterator[Problem]:
 def mini_batches_fit(setting: Setting) -> Iterator[Problem]:
     """workers/config/actor.py and critic.py: validate."""
     batch = setting.whole(BATCH)
-    for role in setting.trained:
+    for role in (ACTOR, CRITIC) if setting.uses_critic else (ACTOR,):
         mini = setting.whole(f"{role}.ppo_mini_batch_size")
         if setting.get(f"{role}.use_dynamic_bsz") or mini is None:
             continue
@@ -158,8 +184,9 @@ def log_probs_are_divided(setting: Setting) -> Iterator[Problem]:
     """
     batch, ranks = setting.whole(BATCH), setting.data_parallel(ACTOR)
     is_counted = setting.is_v1 and setting.get(MODE) == "sync" and not setting.get("algorithm.filter_groups.enable")
-    is_plain = not (setting.get(SAMPLER) or setting.get(f"{ACTOR}.use_prefix_grouper"))
-    is_plain = is_plain and not setting.get(f"{ROLLOUT}.agent.agent_loop_manager_class")
+    unknown = [SAMPLER, f"{ACTOR}.use_prefix_grouper", "data.custom_cls.path", "trainer.critic_warmup"]
+    unknown += [f"{ROLLOUT}.agent.{each}" for each in ("agent_loop_manager_class", "agent_loop_config_path")]
+    is_plain = not any(setting.get(key) for key in unknown)
     minis = [(setting.whole(f"{role}.ppo_mini_batch_size") or 1) * setting.rollout_n for role in setting.trained]
     if not (setting.trains and is_counted and is_plain and batch and ranks and setting.get("trainer.balance_batch")):
         return
@@ -181,8 +208,8 @@ def log_probs_are_divided(setting: Setting) -> Iterator[Problem]:
 
 
 def _micro(key: str, micro: int, samples: int, of: str) -> Iterator[Problem]:
-    if samples % micro:
-        size = next(each for each in range(micro, 0, -1) if samples % each == 0)
+    if micro > 0 and samples % micro:
+        size = next(each for each in range(min(micro, samples), 0, -1) if samples % each == 0)
         yield Problem(f"a {of} has {samples} samples on each rank, which {key}={micro} cannot divide", f"{key}={size}")
 
 
@@ -198,20 +225,20 @@ def dynamic_batches_agree(setting: Setting) -> Iterator[Problem]:
 
 def sequences_are_split(setting: Setting) -> Iterator[Problem]:
     """workers/config/actor.py: FSDPActorConfig.validate; workers/engine/fsdp/transformer_impl.py: __init__."""
-    for role in setting.trained:
+    for role in setting.built:
         key, size = setting.sequence_parallel(role)
         if not setting.is_fsdp(role) or size <= 1:
             continue
         if setting.world_size % size:
             yield Problem(f"{setting.world_size} GPUs cannot be divided by {key}={size}")
-        model = MODEL if role == ACTOR else "critic.model"
+        model = "critic.model" if role == CRITIC else MODEL
         if not setting.get(f"{model}.use_remove_padding"):
             yield Problem(f"{key}={size} needs {model}.use_remove_padding", f"{model}.use_remove_padding=True")
 
 
 def shards_are_whole(setting: Setting) -> Iterator[Problem]:
     """workers/engine/fsdp/utils.py: create_device_mesh."""
-    for role in setting.trained:
+    for role in setting.built:
         key = f"{role}.{'fsdp' if role == CRITIC else 'fsdp_config'}.fsdp_size"
         size = setting.whole(key)
         if setting.is_fsdp(role) and size and 0 < size < setting.world_size and setting.world_size % size:
@@ -257,9 +284,10 @@ def replicas_fit(setting: Setting) -> Iterator[Problem]:
     has_own_gpus = setting.whole(f"{ROLLOUT}.nnodes") or setting.get(f"{ROLLOUT}.disaggregation.enabled")
     if not has_own_gpus and setting.world_size % replica:
         key = f"{ROLLOUT}.tensor_model_parallel_size"
-        fits = next(size for size in range(replica, 0, -1) if setting.world_size % size == 0)
+        room, rest = divmod(setting.world_size, replica // max(1, setting.whole(key) or 1))
+        fits = 0 if rest else next(size for size in range(min(replica, room), 0, -1) if room % size == 0)
         yield Problem(f"a replica of the rollout takes {replica} GPUs, which do not divide {setting.world_size}",
-                      f"{key}={fits}")  # fmt: skip
+                      f"{key}={fits}" if fits else "")  # fmt: skip
 
 
 def pools_fit_the_cluster(setting: Setting) -> Iterator[Problem]:
@@ -279,6 +307,8 @@ def pools_fit_the_cluster(setting: Setting) -> Iterator[Problem]:
                 f"{section}.nnodes=1 {section}.n_gpus_per_node={gpus or setting.gpus_per_node}",
             )
         pools[what] = max(0, nodes) * max(0, gpus)
+        if section == ROLLOUT:  # of whole replicas
+            pools[what] -= pools[what] % setting.replica
     if len(pools) > 1 and sum(pools.values()) > setting.cluster_gpus:
         parts = ", ".join(f"{gpus} for {what}" for what, gpus in pools.items())
         yield Problem(
@@ -312,7 +342,7 @@ def filtering_is_possible(setting: Setting) -> Iterator[Problem]:
     if not setting.is_v1 or setting.get(SAMPLER) or not setting.get(f"{section}.enable"):
         return
     if not setting.get(f"{section}.metric"):
-        yield Problem(f"{section}.enable needs a metric", f"{section}.metric=acc")
+        yield Problem(f"{section}.enable needs a metric", f"{section}.metric=reward")
     if setting.get(f"{_REWARD}.enable") and not setting.get(f"{_REWARD}.enable_resource_pool"):
         yield Problem(f"{section}.enable needs rewards before it samples", f"{_REWARD}.enable_resource_pool=True")
 
@@ -326,6 +356,7 @@ def resume_is_named(setting: Setting) -> Iterator[Problem]:
 
 RULES: tuple[Callable[[Setting], Iterator[Problem]], ...] = (
     names_are_known,
+    estimators_have_what_they_ask,
     batch_is_divided,
     micro_batches_are_given,
     mini_batches_fit,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,11 +14,16 @@ BATCH, MODE = "data.train_batch_size", "trainer.v1.trainer_mode"
 SAMPLER = "trainer.v1.sampler.custom_sampler.path"
 _FSDP = ("fsdp", "fsdp2")
 _CODE = (
-    f"{MODEL}.external_lib", "critic.model.external_lib", "data.custom_cls.path", SAMPLER,
-    f"{ROLLOUT}.agent.agent_loop_manager_class",
+    f"{MODEL}.external_lib", f"{MODEL}.trust_remote_code", "critic.model.external_lib", "data.custom_cls.path",
+    "data.trust_remote_code", SAMPLER, "trainer.checkpoint_callback_class", "reward.reward_manager.module.path",
+    f"{ROLLOUT}.agent.agent_loop_manager_class", f"{ROLLOUT}.agent.agent_loop_config_path",
+    f"{ROLLOUT}.checkpoint_engine.custom_backend_module", f"{ROLLOUT}.checkpoint_manager_class",
+    f"{ROLLOUT}.multi_turn.tool_config_path", f"{ROLLOUT}.multi_turn.function_tool_path",
+    f"{ROLLOUT}.router_config_path",
 )  # fmt: skip
-_EXTERNAL_MODULES = "VERL_USE_EXTERNAL_MODULES"
-"""verl/__init__.py imports them in every process."""
+"""Keys by which verl imports code of the user's, in the driver or in workers."""
+_USUAL = {f"{ACTOR}.optim.optimizer_impl": "torch.optim", "critic.optim.optimizer_impl": "torch.optim"}
+_OUR_OWN = "pkg://cloudrl.verl_cpu."
 
 
 @dataclass(frozen=True)
@@ -28,12 +33,12 @@ class Setting:
     Attributes:
         values: as `composition.compose` gives them.
         cluster_gpus: of all nodes together.
-        variables: names of the job's environment.
+        has_own_code: whether code of the user's is loaded that no key of the configuration names.
     """
 
     values: Mapping[str, Any]
     cluster_gpus: int
-    variables: Collection[str] = ()
+    has_own_code: bool = False
 
     def get(self, key: str) -> Any:
         """The value of a dotted key; None where there is none."""
@@ -70,7 +75,8 @@ class Setting:
     @cached_property
     def trains(self) -> bool:
         """Whether there is more than one validation (trainer/ppo/v1/trainer_base.py: fit)."""
-        return not (self.get("trainer.val_only") and self.get("trainer.val_before_train"))
+        never = 0 in (self.whole("trainer.total_epochs"), self.whole("trainer.total_training_steps"))
+        return not (never or (self.get("trainer.val_only") and self.get("trainer.val_before_train") is not False))
 
     @cached_property
     def uses_reference(self) -> bool:
@@ -97,13 +103,24 @@ class Setting:
     @cached_property
     def brings_code(self) -> bool:
         """Whether code of the user's is loaded, which may register names that verl does not have."""
-        paths = (str(self.get(key) or "") for key in _CODE)
-        return _EXTERNAL_MODULES in self.variables or any(path and "cloudrl.verl_cpu" not in path for path in paths)
+        named = [self.get(key) for key in _CODE]
+        runtime_env = self.get("ray_kwargs.ray_init.runtime_env")
+        named += runtime_env.values() if isinstance(runtime_env, Mapping) else ()
+        named += [None if self.get(key) in (usual, None) else key for key, usual in _USUAL.items()]
+        named += [None if str(self.get(f"{role}._target_")).startswith("verl.") else role for role in (ACTOR, ROLLOUT)]
+        return self.has_own_code or any(each and not str(each).startswith(_OUR_OWN) for each in named)
 
     @property
     def trained(self) -> tuple[str, ...]:
-        """The roles that are."""
-        return (ACTOR, CRITIC) if self.uses_critic else (ACTOR,)
+        """The roles that are; the actor may have to wait for its critic (trainer/ppo/v1/trainer_base.py: step)."""
+        roles = (CRITIC,) if self.uses_critic else ()
+        return roles if self.uses_critic and self.whole("trainer.critic_warmup") else (ACTOR, *roles)
+
+    @property
+    def built(self) -> tuple[str, ...]:
+        """The roles that have an engine."""
+        has_reference = self.uses_reference and not self.reference_is_actor
+        return (ACTOR, *((REF,) if has_reference else ()), *((CRITIC,) if self.uses_critic else ()))
 
     @cached_property
     def replica(self) -> int:
@@ -131,8 +148,12 @@ class Setting:
         """Over how many ranks a batch of a role is divided; None where this is not known."""
         if self.is_fsdp(role):
             shared = self.sequence_parallel(role)[1]
-        elif self.get(f"{role}.strategy") == "megatron" and not self.get(f"{role}.megatron.dynamic_context_parallel"):
+        elif self.get(f"{role}.strategy") == "megatron":
             shared = self.megatron_parallel(role)
+            # engines of one process share what was set up first (workers/engine/megatron/transformer_impl.py)
+            is_alike = all(self.megatron_parallel(each) == shared for each in self.built)
+            if not is_alike or self.get(f"{role}.megatron.dynamic_context_parallel"):
+                return None
         else:
             return None
         return self.world_size // shared if self.world_size % shared == 0 else None

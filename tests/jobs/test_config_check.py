@@ -27,7 +27,7 @@ def test_all_of_it_at_once() -> None:
         planned(overrides=typed("data.train_batch_size=250", "algorithm.adv_estimator=grop"), job_=job(overrides={}))
     lines = caught.value.message.splitlines()
     assert lines[0] == "verl 0.9.1 cannot run this job, for 6 reasons:"
-    assert "  algorithm.adv_estimator=grop: verl has gae, " in lines[1]
+    assert lines[1] == "  algorithm.adv_estimator=grop: verl has none of that name"
     assert lines[2] == "    algorithm.adv_estimator=grpo"
     assert "    data.train_batch_size=240" in lines
     assert "    actor_rollout_ref.rollout.name=vllm" in lines
@@ -66,11 +66,28 @@ def test_a_release_whose_configuration_is_not_known_is_noted(view: Any, release:
         (cluster(), {"runtime_env": {"pip": ["verl==0.10"]}}),
         (cluster(), {"working_dir": "https://example.org/fork.zip"}),
         (cluster(), {"runtime_env": {"working_dir": "s3://mine/fork.zip"}}),
+        (cluster(), {"env": {"PYTHONPATH": "/shared/verl"}}),
+        (cluster(), {"runtime_env": {"env_vars": {"PYTHONPATH": "/shared/verl"}}}),
     ],
 )
 def test_where_another_verl_may_run_nothing_is_refused(view: Any, options: dict[str, Any]) -> None:
     notes = planned(view=view, overrides=typed(UNKNOWN), **options).notes
     assert "with verl 0.9.1: data.train_batchsize: verl 0.9.1 has no such key" in notes
+
+
+@pytest.mark.parametrize(
+    "before", [("uv", "run", "--with", "verl==0.10", "python3"), ("env", "A=b", "python3"), ("/opt/mine/bin/python",)]
+)
+def test_another_python_may_have_another_verl(before: tuple[str, ...]) -> None:
+    made = job(entrypoint=(*before, *MAIN[1:]))
+    assert "with verl 0.9.1: data.train_batchsize" in str(planned(made, overrides=typed(UNKNOWN)).notes)
+    own = typed("algorithm.adv_estimator=grop", "+ray_kwargs.ray_init.runtime_env.py_executable=/opt/mine/bin/python")
+    assert planned(overrides=own).notes
+
+
+def test_a_debugger_is_not_another_verl() -> None:
+    with pytest.raises(InputError, match="has no such key"):
+        planned(overrides=typed(UNKNOWN), debug="debugpy")
 
 
 def test_a_set_up_command_may_bring_another_verl() -> None:

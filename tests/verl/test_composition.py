@@ -44,8 +44,7 @@ def test_the_files_are_those_of_the_installed_verl() -> None:
     theirs = Path(spec.origin).parent / "trainer" / "config"
     ours = {path.relative_to(FOLDER): path.read_bytes() for path in FOLDER.rglob("*.yaml")}
     assert {path: (theirs / path).read_bytes() for path in ours} == ours
-    groups = {path.parts[0] for path in ours if len(path.parts) > 1}
-    assert {path.relative_to(theirs) for group in groups for path in (theirs / group).rglob("*.yaml")} <= ours.keys()
+    assert {path.relative_to(theirs) for path in theirs.glob("*/**/*.yaml")} <= ours.keys()
 
 
 def test_which_releases_are_known() -> None:
@@ -63,7 +62,16 @@ def test_it_is_what_hydra_composes(name: str) -> None:
     assert ours.values == OmegaConf.to_container(theirs, resolve=True)
 
 
-@pytest.mark.parametrize("overrides", [["model_engine=megatron"], ["actor@actor_rollout_ref.actor=megatron_actor"], []])
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["model_engine=megatron"],
+        ["actor@actor_rollout_ref.actor=megatron_actor"],
+        [],
+        ["+npu_profile@global_profiler.npu=npu_profile"],
+        ["critic.enable=true", "critic={enable:false}"],
+    ],
+)
 def test_files_that_are_chosen_by_an_override_count(overrides: list[str]) -> None:
     ours = compose(RELEASE.verl, ("trainer.nnodes=2", *overrides))
     with initialize_config_dir(config_dir=str(FOLDER), version_base=None):
@@ -72,6 +80,8 @@ def test_files_that_are_chosen_by_an_override_count(overrides: list[str]) -> Non
 
 
 def test_a_program_of_hydras_own_keeps_its_state() -> None:
+    compose.cache_clear()
+    composition._base.cache_clear()
     with initialize_config_dir(config_dir=str(FOLDER), version_base=None):
         state = GlobalHydra.instance().hydra
         assert compose(RELEASE.verl, ("trainer.nnodes=3",)).problems == ()
@@ -98,6 +108,15 @@ def test_another_of_verls_configurations() -> None:
             "The megatron engine has it: model_engine=megatron",
         ),
         ("gpu_memory_utilization=0.5", "", "actor_rollout_ref.rollout.gpu_memory_utilization=0.5"),
+        (
+            "actor_rollout_ref.rollout.engine_kwargs.sglang.attention_backend=fa3",
+            "",
+            "+actor_rollout_ref.rollout.engine",
+        ),
+        ("reward.custom_reward_function.reward_kwargs.x=1", "", "+reward.custom_reward_function.reward_kwargs.x=1"),
+        ("trainer.nnodes.x=3", "trainer.nnodes.x: verl", "+trainer.nnodes.x=3"),
+        ("~trainer.logger.0", "trainer.logger.0: ", ""),
+        ("trainer." + "x" * 300 + "=1", "verl 0.9.1 has no such key", "If your own code reads it"),
         ("of.nothing.alike=1", "of.nothing.alike: verl", "If your own code reads it: +of.nothing.alike=1"),
         ("+trainer.nnodes=2", "trainer.nnodes: Could not append to config. An item is already at", "hydra.cc"),
         ("~trainer.nnode", "trainer.nnode: Could not delete from config. 'trainer.nnode' does not exist", ""),

@@ -31,10 +31,10 @@ def words(changes: dict[str, Any]) -> tuple[str, ...]:
     return tuple(f"{key}={value}" for key, value in {**WORKS, **changes}.items())
 
 
-def setting(changes: dict[str, Any], gpus: int = 16, variables: tuple[str, ...] = ()) -> Setting:
+def setting(changes: dict[str, Any], gpus: int = 16, has_own_code: bool = False) -> Setting:
     composed = compose(RELEASE.verl, words(changes))
     assert composed.values is not None, composed.problems
-    return Setting(composed.values, gpus, variables)
+    return Setting(composed.values, gpus, has_own_code)
 
 
 def problems(changes: dict[str, Any], gpus: int = 16) -> tuple[Problem, ...]:
@@ -50,7 +50,8 @@ SEPARATE = {
     "trainer.v1.trainer_mode": "separate_async", f"{ROLLOUT}.nnodes": 1, "trainer.nnodes": 1,
     f"{ROLLOUT}.checkpoint_engine.backend": "nccl",
 }  # fmt: skip
-NOT_DIVIDED = {f"{ACTOR}.ppo_mini_batch_size": 63, f"{ROLLOUT}.n": 1, "critic.enable": False}
+GRPO = {"algorithm.adv_estimator": "grpo"}
+NOT_DIVIDED = {**GRPO, f"{ACTOR}.ppo_mini_batch_size": 63, f"{ROLLOUT}.n": 1}
 
 
 @pytest.mark.parametrize(
@@ -68,8 +69,18 @@ NOT_DIVIDED = {f"{ACTOR}.ppo_mini_batch_size": 63, f"{ROLLOUT}.n": 1, "critic.en
         {"critic.ppo_micro_batch_size_per_gpu": "null", "critic.ppo_micro_batch_size": 64},
         {"critic.ulysses_sequence_parallel_size": 3, "critic.model.use_remove_padding": False},  # read by nobody
         {**NOT_DIVIDED, "trainer.val_only": True},
-        {**MEGATRON, f"{ACTOR}.megatron.dynamic_context_parallel": True, **NOT_DIVIDED,
-         f"{ACTOR}.use_dynamic_bsz": True},
+        {**MEGATRON, **NOT_DIVIDED, f"{ACTOR}.megatron.dynamic_context_parallel": True,
+         f"{ACTOR}.megatron.max_seqlen_per_dp_cp_rank": 4096, f"{ACTOR}.use_dynamic_bsz": True},
+        {**MEGATRON, "critic.megatron.tensor_model_parallel_size": 4, f"{ACTOR}.ppo_mini_batch_size": 66,
+         f"{ACTOR}.use_dynamic_bsz": True},  # over which ranks is not known
+        {"trainer.critic_warmup": 100, f"{ACTOR}.ppo_mini_batch_size": 63, f"{ROLLOUT}.n": 1,
+         "critic.ppo_mini_batch_size": 64},
+        {**GRPO, "trainer.val_only": True, f"{ACTOR}.policy_loss.loss_mode": "gsp"},
+        {**LORA, "trainer.val_only": True, f"{REF}.log_prob_micro_batch_size_per_gpu": "null",
+         f"{REF}.log_prob_micro_batch_size": 64},
+        {"trainer.total_epochs": 0, "algorithm.adv_estimator": "grop"},
+        {f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu": 7, f"{ROLLOUT}.agent.agent_loop_config_path": "/my/a.yaml"},
+        {**GRPO, "trainer.use_v1": False, "algorithm.adv_estimator": "remax"},
         {f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu": 7, "algorithm.rollout_correction.bypass_mode": True},
         {f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu": 7, "trainer.v1.trainer_mode": "colocate_async"},
         {f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu": 7, "trainer.v1.sampler.custom_sampler.path": "pkg://mine"},
@@ -78,12 +89,19 @@ NOT_DIVIDED = {f"{ACTOR}.ppo_mini_batch_size": 63, f"{ROLLOUT}.n": 1, "critic.en
         {f"{ACTOR}.use_kl_loss": True, f"{REF}.ulysses_sequence_parallel_size": 2,
          f"{REF}.log_prob_micro_batch_size_per_gpu": 128},
         {f"{REF}.log_prob_micro_batch_size_per_gpu": "null"},  # there is no reference
-        {"algorithm.adv_estimator": "mine", "actor_rollout_ref.model.external_lib": "my.lib", "critic.enable": False},
-        {"algorithm.adv_estimator": "mine", "data.custom_cls.path": "/my/data.py", "critic.enable": False},
+        {"algorithm.adv_estimator": "mine"},  # a package may bring it
+        *({"algorithm.adv_estimator": "grop", key: value} for key, value in {
+            "actor_rollout_ref.model.external_lib": "[cloudrl.verl_cpu.x,my.lib]", "data.custom_cls.path": "/my/d.py",
+            "reward.reward_manager.module.path": "/my/rm.py", "trainer.checkpoint_callback_class": "my.C",
+            f"{ROLLOUT}.multi_turn.function_tool_path": "/my/tools.py", "data.trust_remote_code": True,
+            f"{ACTOR}.optim.optimizer_impl": "my.optim", f"{ACTOR}._target_": "my.Config",
+            "+ray_kwargs.ray_init.runtime_env.env_vars.VERL_USE_EXTERNAL_MODULES": "my",
+        }.items()),
         {"model_engine": "veomni", f"{ACTOR}.ppo_mini_batch_size": 7, "critic.ppo_mini_batch_size": 7},
         {**SEPARATE, "trainer.n_gpus_per_node": 4, f"{ROLLOUT}.n_gpus_per_node": 8,
          f"{ROLLOUT}.tensor_model_parallel_size": 8},
-        {f"{ROLLOUT}.temperature": "'1.0'", f"{ROLLOUT}.val_kwargs.do_sample": True},
+        {**SEPARATE, "trainer.n_gpus_per_node": 4, f"{ROLLOUT}.n_gpus_per_node": 13,
+         f"{ROLLOUT}.tensor_model_parallel_size": 4},  # three replicas
     ],
 )  # fmt: skip
 def test_what_works_has_no_problem(changes: dict[str, Any]) -> None:
@@ -93,18 +111,25 @@ def test_what_works_has_no_problem(changes: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("changes", "text", "hint"),
     [
-        ({"algorithm.adv_estimator": "grop"}, "algorithm.adv_estimator=grop: verl has gae, grpo, ",
+        ({"algorithm.adv_estimator": "grop"}, "algorithm.adv_estimator=grop: verl has none of that name",
          "algorithm.adv_estimator=grpo"),
-        ({f"{ACTOR}.policy_loss.loss_mode": "gsp"}, "loss_mode=gsp: verl has vanilla", "loss_mode=gspo"),
+        ({f"{ACTOR}.policy_loss.loss_mode": "gsp"}, "loss_mode=gsp: verl has none", "loss_mode=gspo"),
+        ({"critic.enable": False}, "adv_estimator=gae needs a critic", "critic.enable=True"),
+        ({"algorithm.adv_estimator": "remax"}, "=remax works with verl's older trainer alone", "trainer.use_v1=False"),
         ({f"{ACTOR}.loss_agg_mode": "token", "actor_rollout_ref.model.external_lib": "my.lib"},
          "loss_agg_mode=token: verl has token-mean", ""),
-        ({"trainer.v1.trainer_mode": "async"}, "trainer_mode=async: verl has sync", ""),
+        ({"trainer.v1.trainer_mode": "synch"}, "trainer_mode=synch: verl has none", "trainer_mode=sync"),
+        ({"trainer.resume_mode": "latest"}, "resume_mode=latest: verl has disable, auto, resume_path", ""),
         ({"data.train_batch_size": 250, f"{ROLLOUT}.n": 1},
          "data.train_batch_size=250 cannot be divided by 16", "data.train_batch_size=240"),
         ({**MEGATRON, "data.train_batch_size": 100, f"{ROLLOUT}.n": 1, f"{ACTOR}.ppo_mini_batch_size": 64},
          "data.train_batch_size=100 cannot be divided by 32", "data.train_batch_size=96"),
         ({f"{ACTOR}.ppo_micro_batch_size_per_gpu": "null"}, f"{ACTOR}.ppo_micro_batch_size_per_gpu is not set", "=8"),
         ({f"{ACTOR}.ppo_micro_batch_size": 64}, "ppo_micro_batch_size=64 and", "ppo_micro_batch_size=null"),
+        ({f"{ACTOR}.ppo_micro_batch_size": 64, f"{ACTOR}.ppo_micro_batch_size_per_gpu": "null"},
+         "ppo_micro_batch_size_per_gpu is not set", "per_gpu=8 actor_rollout_ref.actor.ppo_micro_batch_size=null"),
+        ({f"{ACTOR}.use_dynamic_bsz": True, f"{ACTOR}.use_kl_loss": True, f"{REF}.log_prob_use_dynamic_bsz": False,
+          f"{REF}.log_prob_micro_batch_size_per_gpu": "null"}, f"{REF}.log_prob_micro_batch_size_per_gpu is", "=8"),
         ({f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu": "null"}, f"{ROLLOUT}.log_prob_micro_batch_size", "=8"),
         ({f"{REF}.log_prob_micro_batch_size_per_gpu": "null", f"{ACTOR}.use_kl_loss": True}, f"{REF}.log_prob", "=8"),
         ({"critic.ppo_micro_batch_size_per_gpu": "null"}, "critic.ppo_micro_batch_size_per_gpu is not set", "=8"),
@@ -133,12 +158,14 @@ def test_what_works_has_no_problem(changes: dict[str, Any]) -> None:
         ({f"{ACTOR}.ulysses_sequence_parallel_size": 2, "actor_rollout_ref.model.use_remove_padding": False},
          "=2 needs actor_rollout_ref.model.use_remove_padding", "use_remove_padding=True"),
         ({f"{ACTOR}.fsdp_config.fsdp_size": 6}, "16 GPUs cannot be divided by", ""),
+        ({f"{ACTOR}.use_kl_loss": True, f"{REF}.fsdp_config.fsdp_size": 6}, f"divided by {REF}.fsdp_config", ""),
         ({f"{ROLLOUT}.name": "???"}, f"{ROLLOUT}.name is not set", f"{ROLLOUT}.name=vllm"),
         ({f"{ROLLOUT}.mode": "sync"}, f"{ROLLOUT}.mode=sync is gone", f"{ROLLOUT}.mode=async"),
         ({f"{ROLLOUT}.expert_parallel_size": 4}, "expert_parallel_size=4 is not tensor times", "parallel_size=2"),
         ({f"{ROLLOUT}.pipeline_model_parallel_size": 2}, "verl has none with vllm", "parallel_size=1"),
         ({f"{ROLLOUT}.tensor_model_parallel_size": 12}, "takes 12 GPUs, which is no number of whole nodes with 8", ""),
         ({f"{ROLLOUT}.tensor_model_parallel_size": 3}, "takes 3 GPUs, which do not divide 16", "parallel_size=2"),
+        ({f"{ROLLOUT}.tensor_model_parallel_size": 1, f"{ROLLOUT}.data_parallel_size": 3}, "3 GPUs, which do not", ""),
         ({f"{ROLLOUT}.val_kwargs.do_sample": True, f"{ROLLOUT}.temperature": 0}, "temperature above 0", "=False"),
         ({"actor_rollout_ref.model.lora_rank": 600}, "LoRA of rank 600: vLLM takes 512 at most", ""),
         ({"reward.reward_model.enable_resource_pool": True}, "the reward model has GPUs of its own", "nnodes=1"),
@@ -149,7 +176,7 @@ def test_what_works_has_no_problem(changes: dict[str, Any]) -> None:
         ({**SEPARATE, f"{ROLLOUT}.checkpoint_engine.backend": "naive"}, "naive cannot reach GPUs", "=nccl"),
         ({**SEPARATE, "reward.reward_model.enable": True}, "needs a reward model with GPUs of its own", "=True"),
         ({"algorithm.filter_groups.enable": True, "algorithm.filter_groups.metric": "null"},
-         "algorithm.filter_groups.enable needs a metric", "metric=acc"),
+         "algorithm.filter_groups.enable needs a metric", "metric=reward"),
         ({"algorithm.filter_groups.enable": True, "reward.reward_model.enable": True}, "needs rewards before", "=True"),
         ({"trainer.resume_mode": "resume_path", "trainer.resume_from_path": "/c/run"}, "names no step", "global_step_"),
     ],
@@ -173,11 +200,12 @@ def test_with_the_hint_it_works() -> None:
 
 
 def test_a_name_that_code_of_the_users_may_register_is_noted() -> None:
-    mine = {"algorithm.adv_estimator": "grop", "critic.enable": False}
-    assert rules.problems(setting(mine, variables=("VERL_USE_EXTERNAL_MODULES",))) == ()
-    [note] = rules.notes(setting(mine, variables=("VERL_USE_EXTERNAL_MODULES",)))
-    assert note == "algorithm.adv_estimator=grop: verl has none of that name; does your code bring it?"
-    assert rules.notes(setting(mine)) == ()
+    said = "verl has none of that name; does your code bring it?"
+    near, own = {"algorithm.adv_estimator": "grop"}, {"algorithm.adv_estimator": "mine"}
+    assert rules.problems(setting(near, has_own_code=True)) == ()
+    assert rules.notes(setting(near, has_own_code=True)) == (f"algorithm.adv_estimator=grop: {said}",)
+    assert rules.notes(setting(own)) == (f"algorithm.adv_estimator=mine: {said}",)
+    assert rules.notes(setting(near)) == ()
 
 
 def test_an_answer_that_is_too_long_ends_the_job() -> None:
@@ -191,6 +219,15 @@ def test_an_answer_that_is_too_long_ends_the_job() -> None:
 def test_a_configuration_of_another_form_is_no_error_of_ours() -> None:
     assert isinstance(rules.problems(Setting({"trainer": 3, "data": None}, 8)), tuple)
     assert Setting({"a": {"b": True}}, 8).whole("a.b") is None
+    for size in (-3, 0, 10**12, "'1.0'", 2.5, "null"):
+        for key in (
+            f"{ACTOR}.ppo_micro_batch_size_per_gpu",
+            f"{ROLLOUT}.tensor_model_parallel_size",
+            f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu",
+            f"{ROLLOUT}.temperature",
+            "trainer.nnodes",
+        ):
+            problems({key: size, f"{ROLLOUT}.val_kwargs.do_sample": True})
 
 
 CHOICES: dict[str, tuple[Any, ...]] = {
@@ -211,7 +248,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     f"{ACTOR}.fsdp_config.ulysses_sequence_parallel_size": (1, 2),
 }  # fmt: skip
 """Values of what verl's driver validates; most are left alone, so that often one thing is wrong, or none."""
-OF_THE_DRIVER = (
+OF_THE_DRIVER: tuple[Any, ...] = (
     rules.batch_is_divided, rules.micro_batches_are_given, rules.mini_batches_fit, rules.rollout_is_possible,
     rules.names_are_known, rules.sequences_are_split,
 )  # fmt: skip
