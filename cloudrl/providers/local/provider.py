@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import final
 
 from cloudrl.errors import ClusterFailed, ConnectionFailed, InputError, Interrupted
@@ -29,6 +30,7 @@ from cloudrl.transport import AgentClient, Connection
 
 _POLL_S = 0.2
 _OTHERS_S = 15.0
+_REMOVED_S = 2.0
 
 
 @final
@@ -195,8 +197,12 @@ def _is_up(known: LocalState) -> bool:
 
 def _end(known: LocalState) -> bool:
     was_running = processes.end(known.id)
-    shutil.rmtree(known.ray_temp_dir, ignore_errors=True)
-    shutil.rmtree(folder_of(known.id), ignore_errors=True)  # the agents do so, unless they were killed
+    for folder in (Path(known.ray_temp_dir), folder_of(known.id)):  # the agents do so, unless they were killed
+        deadline = time.monotonic() + _REMOVED_S
+        shutil.rmtree(folder, ignore_errors=True)
+        while folder.exists() and time.monotonic() < deadline:  # a process that ends may have written there meanwhile
+            time.sleep(0.05)
+            shutil.rmtree(folder, ignore_errors=True)
     return was_running
 
 
