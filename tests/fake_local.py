@@ -18,7 +18,7 @@ from fake_cluster import FakeCluster
 
 from cloudrl.node.tokens import derive
 from cloudrl.providers.local.provider import LocalProvider
-from cloudrl.providers.local.state import LocalState
+from cloudrl.providers.local.state import LocalState, boot_id
 from cloudrl.providers.model import CheckpointRetention
 
 KEY = b"0" * 64
@@ -54,7 +54,7 @@ class FakeLocal:
         return LocalState(
             name=name, id=self.cluster.status["cluster"]["id"], nodes=2,
             ip="127.0.0.1", gcs_port=1, dashboard_port=port, client_port=2, agent_ports=(agent_port, 3),
-            ray_temp_dir=f"{os.environ['CLOUDRL_HOME']}/ray-{name}",
+            ray_temp_dir=f"{os.environ['CLOUDRL_HOME']}/ray-{name}", boot_id=boot_id(),
         )  # fmt: skip
 
     def _start_agent(self) -> subprocess.Popen[bytes]:
@@ -65,7 +65,7 @@ class FakeLocal:
 
     def ends_with(self, outcome: str) -> None:
         """It ends, and rank 0 leaves this outcome."""
-        self.__exit__()
+        self._stop()
         self.state.node_dir(0).mkdir()
         (self.state.node_dir(0) / "outcome.json").write_text(outcome)
 
@@ -73,6 +73,11 @@ class FakeLocal:
         return self
 
     def __exit__(self, *_: object) -> None:
+        """As `down` ends it."""
+        self._stop()
+        replace(self.state, is_down=True).write()
+
+    def _stop(self) -> None:
         self._agent.kill()
         self._agent.communicate()
         self.cluster.down()

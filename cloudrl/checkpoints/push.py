@@ -14,6 +14,7 @@ from cloudrl.checkpoints.card import Provenance, model_card
 from cloudrl.checkpoints.handle import CheckpointHandle
 from cloudrl.data.hub import http_errors
 from cloudrl.errors import ConnectionFailed, InputError
+from cloudrl.private_files import make_folder
 from cloudrl.shards.merge import ADAPTER_ALONE, MERGE, dtype_name, wanted_type
 from cloudrl.shards.progress import OnProgress, silent
 
@@ -149,7 +150,7 @@ def _merge(plan: PushPlan, on_progress: OnProgress) -> None:
     """Have model and card in the staging folder; a model that an earlier call has left there is taken as it is."""
     try:
         if not plan.staging.exists():
-            plan.staging.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(plan.staging.parent)
             plan.checkpoint.merge(
                 plan.staging, dtype=plan.dtype, lora=plan.lora, base=plan.base, on_progress=on_progress
             )

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from cloudrl.errors import CheckpointError, InputError
+from cloudrl.private_files import refuse_foreign
 
 _LOCK = ".cloudrl.lock"
 """Says that a folder is ours: what is in it may be deleted."""
@@ -109,6 +110,7 @@ def _make(folder: Path) -> bool:
     try:
         folder.mkdir()
     except FileExistsError:
+        refuse_foreign(folder)
         is_folder = folder.is_dir() and not folder.is_symlink()
         names = {entry.name for entry in folder.iterdir()} if is_folder else {""}
         if names and _LOCK not in names:  # none: a process was killed before it had its lock

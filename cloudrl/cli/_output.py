@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unicodedata import category
 
+from cloudrl import private_files
 from cloudrl.errors import InputError
 
 if TYPE_CHECKING:
@@ -145,9 +146,7 @@ def print_or_write(text: str, path: Path | None, *, dry_run: bool, confirm: Conf
                 raise InputError(f"{path} was not changed")
             if old != text:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                part = path.with_name(f".{path.name}.part")
-                part.write_text(text, encoding="utf-8")
-                part.replace(path)
+                private_files.write_file(path, text, mode=0o666)
         except (OSError, UnicodeDecodeError) as failure:
             raise InputError(f"-o {path}: {getattr(failure, 'strerror', None) or failure}") from failure
         note(f"{path} is up to date" if old == text else f"wrote {path}")
@@ -161,10 +160,8 @@ def write_file(path: Path, text: str) -> None:
     Raises:
         InputError: it cannot be written.
     """
-    part = path.with_name(f".{path.name}.part")
     try:
-        part.write_text(text, encoding="utf-8")
-        part.replace(path)
+        private_files.write_file(path, text, mode=0o666)
     except OSError as failure:
         raise InputError(f"{path} cannot be written: {failure.strerror or failure}", hint="-o FILE") from failure
     data(str(path))

@@ -10,7 +10,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Callable, ContextManager, Iterator, List, Mapping, Optional
 
-from cloudrl.node import preflight
+from cloudrl.node import guard, preflight
 from cloudrl.node import ray as ray_node
 from cloudrl.node.attempts import Attempts
 from cloudrl.node.background import start_thread
@@ -36,6 +36,7 @@ from cloudrl.node.timeouts import PhaseTimeouts
 from cloudrl.node.tokens import Tokens, write_tokens
 from cloudrl.node.uploads import Store
 from cloudrl.node.usage import start_sampling
+from cloudrl.private_files import make_folder
 from cloudrl.protocol.failures import Failure, FailureKind
 from cloudrl.protocol.options import AgentOptions
 from cloudrl.protocol.phases import Phase
@@ -60,7 +61,7 @@ class Agent:
     ) -> None:
         self.options, self.identity, self.tokens, self.log = options, identity, tokens, log
         self.gpus = options.gpus if options.gpus is not None else identity.gpus_per_node or 0
-        self.env: Mapping[str, str] = with_own_python(env)
+        self.env: Mapping[str, str] = {**with_own_python(env), guard.VARIABLE: guard.new_agent_id()}
         self.timeouts = PhaseTimeouts(options)
         self.shutdown = ShutdownRequest()
         self.serving = self.was_ready = False
@@ -275,7 +276,8 @@ class Agent:
                 if self.options.ray_temp_dir is not None:
                     # jobs leave files there (verl: a lock a checkpoint), so that these go when Ray's do
                     temp_dir = self.options.ray_temp_dir / "tmp"
-                    temp_dir.mkdir(parents=True, exist_ok=True)
+                    make_folder(self.options.ray_temp_dir)
+                    make_folder(temp_dir)
             env = node_environment(self.env, host, token_path=token, temp_dir=temp_dir, device=self.options.device)
             for_debuggers = ready(self.stops, self.env, tell=self.state.update, warn=self.log.line)
             self.env = {**env, **service_variables(self.options), **for_debuggers}

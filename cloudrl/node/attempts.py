@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from typing import Callable, Dict, Iterable, Mapping, Sequence
 
+from cloudrl.private_files import write_file
 from cloudrl.protocol.failures import Failure, FailureKind, PastFailure
 from cloudrl.saves.names import OURS, file_name
 
@@ -121,12 +122,10 @@ class Attempts:
             OSError: the volume cannot be written.
         """
         self._cost_path.parent.mkdir(parents=True, exist_ok=True)
-        part = self._cost_path.with_suffix(f".{self._rank}.part")
         record = {
             "cost_before": round(amount, 4), "at": self._clock(), "attempt": self._attempt, "before_it": before_it,
         }  # fmt: skip
-        part.write_text(json.dumps(record))
-        part.replace(self._cost_path)
+        write_file(self._cost_path, json.dumps(record), mode=0o666)
 
     def _read(self) -> Dict[str, PastFailure]:
         if not self._path.exists():

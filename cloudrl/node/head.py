@@ -21,6 +21,7 @@ from cloudrl.node.process import Child
 from cloudrl.node.usage_history import UsageHistory
 from cloudrl.protocol import usage_rows
 from cloudrl.protocol.failures import Failure, FailureKind
+from cloudrl.protocol.phases import Phase
 from cloudrl.protocol.report import BudgetStatus, ClusterStatus, NodeReport
 
 _BEAT_IS_LATE_S = 2.5
@@ -255,9 +256,9 @@ class Head(Agent):
             return
         gone = ray_node.probe(report.ip, report.agent_port, 0.5) == "refused"
         if gone or age_s > self.options.lost_after_s:
-            reason = (
-                f"rank {report.rank} ({report.hostname}, {report.ip}) was lost in phase {report.phase}: "
-                f"no heartbeat for {age_s:.0f} s" + (", and its agent is gone" if gone else "")
+            how = "was ended there" if report.phase is Phase.ENDED else f"was lost in phase {report.phase}"
+            reason = f"rank {report.rank} ({report.hostname}, {report.ip}) {how}: no heartbeat for {age_s:.0f} s" + (
+                ", and its agent is gone" if gone else ""
             )
             raise NodeFailed(Failure(FailureKind.LOST, report.rank, reason))
 

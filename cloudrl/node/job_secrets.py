@@ -11,7 +11,6 @@ whose workers read the file whenever they start, and Ray lists that driver as a 
 (Ray 2.60, dashboard/modules/job/utils.py: get_driver_jobs).
 """
 
-import contextlib
 import os
 import re
 import shlex
@@ -19,7 +18,7 @@ import shutil
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional
 
-from cloudrl.node.tokens import write_secret
+from cloudrl.private_files import make_folder, write_file
 from cloudrl.protocol.failures import ApiError, ErrorCode
 from cloudrl.saves.names import file_name
 
@@ -50,14 +49,10 @@ class JobSecrets:
         Raises:
             ApiError: NO_SPACE, the memory is full.
         """
-        draft = self.folder / f".{job}.{os.getpid()}"
         try:
-            self.folder.mkdir(mode=0o700, exist_ok=True)
-            write_secret(draft, script)
-            draft.replace(self.folder / job)
+            make_folder(self.folder)
+            write_file(self.folder / job, script)
         except OSError as failure:
-            with contextlib.suppress(OSError):
-                draft.unlink()
             reason = failure.strerror or str(failure)
             raise ApiError(ErrorCode.NO_SPACE, f"the secrets cannot be kept in {self.folder}: {reason}") from failure
 

@@ -1,10 +1,13 @@
 """The agent's own lines: to standard output, which dstack and Slurm keep, and to a file in its run folder."""
 
 import contextlib
+import os
 import sys
 import threading
 import time
 from pathlib import Path
+
+from cloudrl.private_files import make_folder, open_file
 
 
 class Log:
@@ -17,8 +20,8 @@ class Log:
         self.path = path
         self._rank = rank
         self._lock = threading.Lock()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
+        make_folder(path.parent)
+        os.close(open_file(path, os.O_WRONLY | os.O_CREAT))
 
     def line(self, text: str) -> None:
         """Write one event; several lines of text stay together."""

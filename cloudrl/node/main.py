@@ -6,18 +6,18 @@ import dataclasses
 import errno
 import functools
 import os
-import shutil
 import sys
 import time
 from typing import Callable, List, Mapping, Optional, Sequence
 
 from cloudrl.data.request import parse_request
 from cloudrl.errors import CloudrlError, InputError
-from cloudrl.node import shard_worker, subcommands
+from cloudrl.node import guard, shard_worker, subcommands
 from cloudrl.node.agent import Agent
 from cloudrl.node.archiver import LAST_S, Archiver
 from cloudrl.node.background import within
 from cloudrl.node.failure import NodeFailed, error_code, unforeseen
+from cloudrl.node.guard import Guard
 from cloudrl.node.head import Head
 from cloudrl.node.identity import Identity, read_identity
 from cloudrl.node.log import Log
@@ -27,6 +27,7 @@ from cloudrl.node.server import AgentServer
 from cloudrl.node.shutdown import Shutdown
 from cloudrl.node.tokens import Tokens, derive, node_key
 from cloudrl.node.worker import Worker
+from cloudrl.private_files import write_file
 from cloudrl.protocol.failures import Failure, FailureKind
 from cloudrl.protocol.options import AgentOptions
 from cloudrl.protocol.outcome import FAILED, FAILED_STATUS, RETRY_STATUS, STARTED, Outcome
@@ -35,16 +36,18 @@ from cloudrl.protocol.phases import Phase
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
-    """`run ...` is the agent; `data`, `model`, `imports` and `shards` are its children. Returns the exit code."""
+    """`run ...` is the agent, the other words its children (see the usage). Returns the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     command = words[0] if words else ""
     if command == "run":
         return run(words[1:], os.environ)
     if command == "shards":
         return shard_worker.main(words[1:])
+    if command == "guard":
+        return guard.main(words[1:])
     if command in subcommands.WORK:
         return subcommands.main(words)
-    print(f"usage: cloudrl-node.pyz run|shards|{'|'.join(subcommands.WORK)} ...", file=sys.stderr)
+    print(f"usage: cloudrl-node.pyz run|shards|guard|{'|'.join(subcommands.WORK)} ...", file=sys.stderr)
     return 2
 
 
@@ -96,8 +99,10 @@ def _tokens(options: AgentOptions, identity: Identity) -> Tokens:
 
 def _serve_and_run(agent: Agent) -> int:
     server: Optional[AgentServer] = None
+    watch: Optional[Guard] = None
     archiver = _archiver(agent)
     try:
+        watch = _guard(agent)
         server = _serve(agent, archiver)
         archiver.start()
         agent.run_phases()
@@ -114,8 +119,20 @@ def _serve_and_run(agent: Agent) -> int:
             failure = dataclasses.replace(failure, reason=f"the agent itself failed: {failure.reason}")
         return _conclude(agent, agent.agree_on_outcome(agent.state.fail(failure)))
     finally:
-        _clean_up(agent, archiver, server)
+        _clean_up(agent, archiver, server, watch)
     return 0
+
+
+def _guard(agent: Agent) -> Guard:
+    options = agent.options
+    try:
+        return Guard(
+            agent.env[guard.VARIABLE], ray_temp_dir=options.ray_temp_dir, secrets=agent.replication.secrets.folder,
+            env=agent.env, log=options.run_dir / "guard.log",
+        )  # fmt: skip
+    except OSError as error:
+        reason = f"a process to clean up behind the agent cannot be started: {error}"
+        raise agent.failed(FailureKind.PREFLIGHT, reason, subject="guard", code=error_code(error)) from error
 
 
 def _archiver(agent: Agent) -> Archiver:
@@ -135,10 +152,13 @@ def _archiver(agent: Agent) -> Archiver:
     )  # fmt: skip
 
 
-def _clean_up(agent: Agent, archiver: Archiver, server: Optional[AgentServer]) -> None:
+def _clean_up(agent: Agent, archiver: Archiver, server: Optional[AgentServer], watch: Optional[Guard]) -> None:
     """Leave nothing; what one step cannot do keeps no other from its part."""
     agent.state.update(phase=Phase.ENDED)
-    steps: List[Callable[[], object]] = [archiver.before_ray_ends, agent.end_children, end_descendants]
+    steps: List[Callable[[], object]] = [archiver.before_ray_ends, agent.end_children]
+    if watch is not None:
+        steps.append(watch.release)
+    steps.append(end_descendants)
     if server is not None:
         steps.append(server.close)
     steps.append(agent.replication.secrets.forget)
@@ -146,7 +166,7 @@ def _clean_up(agent: Agent, archiver: Archiver, server: Optional[AgentServer]) -
     on_volume = (agent.checkpoint_store.close, agent.cost_record.write)
     steps += [functools.partial(within, LAST_S, functools.partial(_try, agent, *on_volume)), archiver.finish]
     if agent.options.ray_temp_dir is not None:
-        steps.append(functools.partial(shutil.rmtree, agent.options.ray_temp_dir, ignore_errors=True))
+        steps.append(functools.partial(guard.remove_folder, agent.options.ray_temp_dir))
     _try(agent, *steps)
 
 
@@ -202,9 +222,7 @@ def _conclude(agent: Agent, failure: Failure) -> int:
 
 def _write_outcome(agent: Agent, outcome: Outcome) -> None:
     path = agent.options.run_dir / OUTCOME_FILE
-    part = path.with_name(f".{path.name}.part")
     try:
-        part.write_text(outcome.to_text())
-        part.replace(path)
+        write_file(path, outcome.to_text())
     except OSError as error:  # a full disk; the exit code counts for more
         agent.log.line(f"warning: {path} cannot be written: {error}")

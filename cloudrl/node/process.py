@@ -10,6 +10,8 @@ import time
 from pathlib import Path
 from typing import Callable, Dict, Mapping, Optional, Sequence, Set, Tuple
 
+from cloudrl.private_files import open_file
+
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _GRACE_S = 2.0
@@ -58,7 +60,7 @@ class Child:
     ) -> None:
         self.log = log
         log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("ab") as out, _LOCK:
+        with open(log, "ab", opener=open_file) as out, _LOCK:
             self._start = out.tell()
             self._process = subprocess.Popen(
                 list(command),

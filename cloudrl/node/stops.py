@@ -18,6 +18,7 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Set, 
 
 from cloudrl.node.process import descendants
 from cloudrl.node.stop_hook.stop_notes import started_at
+from cloudrl.private_files import make_folder
 from cloudrl.protocol.failures import ApiError, ErrorCode
 from cloudrl.protocol.stops import DEBUGPY, PDB, Stop
 from cloudrl.protocol.wire import from_json
@@ -118,8 +119,7 @@ class Stops:
             OSError: they cannot be written.
         """
         for folder in (self._notes, self._hook):
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            folder.chmod(0o700)
+            make_folder(folder)
         for left in self._notes.iterdir():
             if left.is_dir() and not left.is_symlink():
                 shutil.rmtree(left)

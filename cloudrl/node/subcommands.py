@@ -18,6 +18,7 @@ from typing import Callable, Mapping, Sequence, Tuple, Type
 from cloudrl.errors import CloudrlError
 from cloudrl.node.failure import describe, error_code, is_transient
 from cloudrl.node.process import Child
+from cloudrl.private_files import write_file
 from cloudrl.protocol.options import MADE_ON_NODES
 from cloudrl.protocol.wire import from_json, to_json
 
@@ -80,11 +81,11 @@ def main(argv: Sequence[str]) -> int:
     args = parser.parse_args(argv)
     try:
         path = WORK[args.command](args.subjects, args.to)
-        args.result.write_text(json.dumps(to_json(ChildResult(str(path)))))
+        write_file(args.result, json.dumps(to_json(ChildResult(str(path)))))
     except Exception as error:
         result = ChildResult("", describe(error), error_code(error), is_transient(error))
         with contextlib.suppress(OSError):  # a full disk may be what is to be said
-            args.result.write_text(json.dumps(to_json(result)))
+            write_file(args.result, json.dumps(to_json(result)))
         if not isinstance(error, _expected_errors()):
             raise
         print(result.reason, file=sys.stderr)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Optional
 
 from cloudrl.errors import InputError
+from cloudrl.private_files import make_folder, open_file, write_file
 
 PEER_TOKEN = "peer-token"  # noqa: S105 - a name
 """The file, in the run folder of an agent, that services of several nodes know each other by."""
@@ -48,8 +49,8 @@ def _hkdf(key: bytes, info: bytes) -> bytes:
 
 def read_or_make_key(path: Path) -> bytes:
     """The key at `path`; made there, for its owner only, when there is none or an empty one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b") as file:
+    make_folder(path.parent)
+    with os.fdopen(open_file(path, os.O_RDWR | os.O_CREAT), "r+b") as file:
         fcntl.flock(file, fcntl.LOCK_EX)  # until it is closed: a second maker waits for the whole key
         key = file.read()
         if not key:
@@ -58,20 +59,11 @@ def read_or_make_key(path: Path) -> bytes:
         return key
 
 
-def write_secret(path: Path, text: str) -> None:
-    """Write `text` where only this user can read it, replacing what was there."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        os.fchmod(file.fileno(), 0o600)
-        file.write(text)
-
-
 def write_tokens(tokens: Tokens, run_dir: Path) -> Path:
     """Write those that processes of this node read from files; returns the file of Ray's."""
     ray = run_dir / "ray-token"
-    write_secret(ray, tokens.ray)
-    write_secret(run_dir / PEER_TOKEN, tokens.peers)
+    write_file(ray, tokens.ray)
+    write_file(run_dir / PEER_TOKEN, tokens.peers)
     return ray
 
 

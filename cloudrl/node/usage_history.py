@@ -15,6 +15,7 @@ from typing import Any, Callable, Deque, Dict, Iterable, List, NamedTuple, Optio
 
 from cloudrl.node.background import repeat
 from cloudrl.node.usage import EVERY_S
+from cloudrl.private_files import open_file
 from cloudrl.protocol.report import NodeReport
 from cloudrl.protocol.usage_rows import Row, mean_row, to_row
 
@@ -104,7 +105,7 @@ class UsageHistory:
         line = {"at": round(now, 3), "cost": cost, "per_hour": per_hour, "nodes": rows}
         with suppress(OSError):  # a full disk is told by whoever needs it
             is_long = self._file.exists() and self._file.stat().st_size > _FILE_BYTES
-            with self._file.open("w" if is_long else "a", encoding="utf-8") as file:
+            with open(self._file, "w" if is_long else "a", encoding="utf-8", opener=open_file) as file:
                 file.write(json.dumps(line, separators=(",", ":")) + "\n")
 
 

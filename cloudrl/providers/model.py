@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from cloudrl.errors import CapacityError, ConnectionFailed, InputError
+from cloudrl.private_files import make_folder
 from cloudrl.protocol.phases import Phase
 from cloudrl.protocol.report import BudgetStatus, ClusterStatus, NodeReport
 from cloudrl.providers.machines import Fleets, Notice, Price, Volumes
@@ -25,6 +26,21 @@ def home() -> Path:
     return Path(os.environ.get("CLOUDRL_HOME") or "~/.cloudrl").expanduser().absolute()
 
 
+def make_state_folder(folder: Path) -> None:
+    """Make a folder of this machine's state, below `home()`, which only this user can enter.
+
+    Raises:
+        InputError: It cannot be made or written to, or it belongs to another user.
+    """
+    try:
+        make_folder(folder)
+    except OSError as error:
+        raise InputError(f"the folder {folder} cannot be made: {error.strerror}", hint=_OTHER_HOME_HINT) from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise InputError(f"the folder {folder} cannot be written to by this user", hint=_OTHER_HOME_HINT)
+
+
+_OTHER_HOME_HINT = "Its place is $CLOUDRL_HOME, by default ~/.cloudrl: export CLOUDRL_HOME=/another/folder"
 WATCH_S = 0.5
 UP_TIMEOUT_S = 86_400.0
 """For a cluster to come up: each of its phases has a deadline of its own, which its agents watch."""

@@ -7,12 +7,14 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
+from cloudrl.private_files import write_file
+
 AGENT_FILE = "cloudrl-node.pyz"
 RETRIEVER_FILE = "cloudrl-retriever.pyz"
 
 # verl_cpu: the agent itself makes the tiny model; jobs of a CPU cluster find the rest through PYTHONPATH
-_PARTS = ("__init__.py", "errors.py", "protocol", "saves", "node", "data", "verl_cpu")
-_RETRIEVER_PARTS = ("__init__.py", "errors.py", "retriever")
+_PARTS = ("__init__.py", "errors.py", "private_files.py", "protocol", "saves", "node", "data", "verl_cpu")
+_RETRIEVER_PARTS = ("__init__.py", "errors.py", "private_files.py", "retriever")
 _MAIN = "import sys\n\nfrom cloudrl.{}.main import main\n\nsys.exit(main())\n"
 _LINE_STARTS = (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest date that a zip can hold
@@ -67,9 +69,7 @@ def write_changed(path: Path, wanted: bytes) -> Path:
     """Write a file, whole or not at all, if it differs."""
     if not path.exists() or path.read_bytes() != wanted:
         path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f".{path.name}.part")
-        part.write_bytes(wanted)
-        part.replace(path)
+        write_file(path, wanted, mode=0o666)
     return path
 
 

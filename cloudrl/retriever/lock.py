@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from cloudrl.errors import InputError
+from cloudrl.private_files import open_file, refuse_foreign
 
 _LOCK = ".lock"
 """A file: over NFS, an exclusive lock needs what is open for writing (flock(2)), and a folder never is."""
@@ -28,7 +29,8 @@ def locked(folder: Path, say: Callable[[str], object] = lambda _: None) -> Itera
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+        refuse_foreign(folder)
+        lock = open_file(folder / _LOCK, os.O_RDWR | os.O_CREAT)
     except OSError as error:
         raise InputError(f"{folder} cannot be written: {error.strerror}") from error
     try:

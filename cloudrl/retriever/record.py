@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cloudrl.errors import InputError
+from cloudrl.private_files import write_file
 
 NAME = "retriever.json"
 
@@ -47,9 +48,7 @@ class Record:
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
     """Write a file, whole or not at all."""
-    part = path.with_name(f".{path.name}.part")
-    part.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
-    part.replace(path)
+    write_file(path, json.dumps(value, indent=2) + "\n", mode=0o666)
 
 
 def read_record(folder: Path) -> Record | None:

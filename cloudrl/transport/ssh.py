@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cloudrl.errors import CloudrlError, ConnectionFailed
+from cloudrl.private_files import make_folder, write_file
 
 _OPTIONS = {
     "BatchMode": "yes",  # never ask for a password
@@ -53,12 +54,9 @@ class Route:
 
     def command(self, folder: Path, *words: str) -> list[str]:
         """`ssh` with `words`, by the ssh_config that this writes into a folder, for this user alone to read."""
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         config = folder / "ssh_config"
-        part = folder / f".ssh_config.{os.getpid()}"
-        part.write_text(self.config(), encoding="utf-8")
-        part.chmod(0o600)
-        part.replace(config)
+        write_file(config, self.config())
         return ["ssh", "-F", str(config), *words]
 
 

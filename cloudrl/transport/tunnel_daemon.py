@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from cloudrl.errors import CloudrlError, ConnectionFailed
+from cloudrl.private_files import make_folder, open_file
 from cloudrl.transport.ssh import Route
 from cloudrl.transport.tunnel import Tunnel, free_ports
 
@@ -85,8 +86,8 @@ def acquire_lock(folder: Path, timeout_s: float = 0.0) -> IO[str] | None:
 
     What a daemon that is gone has left in the file is no longer in it.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    file = (folder / _FILE).open("a", encoding="utf-8")
+    make_folder(folder)
+    file = open(folder / _FILE, "a", encoding="utf-8", opener=open_file)  # noqa: SIM115  it is returned open
     deadline = time.monotonic() + timeout_s
     while True:
         try:
@@ -139,8 +140,8 @@ def start(
     if state is not None and state.target == target:
         return state
     stop(folder)  # to an earlier cluster of the name
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "log").open("ab") as log:  # another daemon may be writing there
+    make_folder(folder)
+    with open(folder / "log", "ab", opener=open_file) as log:  # another daemon may be writing there
         before = log.tell()
         words = [sys.executable, "-m", __name__, str(folder), ",".join(map(str, ports)), finder, *arguments]
         process = subprocess.Popen(

@@ -94,7 +94,7 @@ def test_status_of_one_that_has_failed(run: Run, lab: FakeLocal) -> None:
 
 def test_an_outcome_that_was_cut_short_is_no_traceback(run: Run, lab: FakeLocal) -> None:
     lab.ends_with('{"text": "ra')
-    assert run("status", "lab").out.split()[-1] == "down"
+    run("status", "lab").ended(4, "cluster 'lab' failed: all of its processes were killed")
 
 
 def test_env_has_what_a_raw_ray_job_submit_needs(run: Run, lab: FakeLocal) -> None:

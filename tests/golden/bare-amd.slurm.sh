@@ -181,7 +181,7 @@ requeue() {
 
 make_run_dir() {
   mkdir -p "$RUN_DIR" || fail "$RUN_DIR cannot be made"
-  [ -O "$RUN_DIR" ] || fail "$RUN_DIR belongs to somebody else"
+  { [ -O "$RUN_DIR" ] && [ "$(stat -c %u "$RUN_DIR")" = "$EUID" ]; } || fail "$RUN_DIR belongs to another user"
   chmod 700 "$RUN_DIR"
   export CLOUDRL_RUN_DIR="$RUN_DIR/$SLURM_JOB_ID/${SLURM_RESTART_COUNT:-0}"
   mkdir -p "$CLOUDRL_RUN_DIR"/{nodes,files} || fail "$CLOUDRL_RUN_DIR cannot be written"

@@ -37,7 +37,7 @@ def test_a_volume_that_hangs_at_the_end_loses_no_cost_and_leaves_no_secrets(monk
     monkeypatch.setattr("cloudrl.node.main.end_descendants", lambda: None)
     node = MagicMock()
     node.options.ray_temp_dir = None
-    _clean_up(node, node.archiver, None)
+    _clean_up(node, node.archiver, None, None)
     steps = [each[0] for each in node.method_calls]
     assert steps.index("replication.secrets.forget") < steps.index("cost_record.write") < steps.index("archiver.finish")
 
@@ -50,7 +50,7 @@ def test_a_volume_that_hangs_for_ever_keeps_no_agent_from_its_end(monkeypatch: p
     node.options.ray_temp_dir = None
     node.checkpoint_store.close.side_effect = lambda: over.wait(60)
     before = time.monotonic()
-    _clean_up(node, node.archiver, None)
+    _clean_up(node, node.archiver, None, None)
     assert time.monotonic() - before < 30
     steps = [each[0] for each in node.method_calls]
     assert steps.index("end_children") < steps.index("checkpoint_store.close") < steps.index("archiver.finish")

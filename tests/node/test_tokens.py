@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudrl.errors import InputError
-from cloudrl.node.tokens import Tokens, derive, node_key, read_or_make_key, write_secret
+from cloudrl.node.tokens import Tokens, derive, node_key, read_or_make_key
 
 
 def _hkdf(key: bytes, info: bytes) -> str:
@@ -75,15 +75,6 @@ def test_two_makers_get_one_key(tmp_path: Path) -> None:
 def test_a_file_that_a_crash_left_empty_is_no_key(tmp_path: Path) -> None:
     (tmp_path / "key").touch(0o600)
     assert len(read_or_make_key(tmp_path / "key")) == 64
-
-
-def test_a_secret_is_for_its_owner_only_also_where_others_could_read(tmp_path: Path) -> None:
-    path = tmp_path / "token"
-    path.write_text("an old and longer one")
-    path.chmod(0o644)
-    write_secret(path, "new")
-    assert path.read_text() == "new"
-    assert _mode(path) == 0o600
 
 
 def test_where_the_key_comes_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import other_user
 import pytest
 from fake_clock import Clock
 from node_harness import kill_all, until
@@ -221,15 +225,90 @@ def test_one_command_at_a_time(home: Home) -> None:
 
 def test_a_state_whose_processes_are_long_dead(home: Home) -> None:
     """The machine was switched off. Its process ids and ports are others' now."""
-    old = home.plan().state
+    old = replace(home.plan().state, boot_id="of another day")
     old.write()
     Path(old.ray_temp_dir, "0").mkdir(parents=True)
-    assert provider.status("one").phase == "down"
+    look = provider.status("one")
+    assert (look.phase, look.reason) == ("failed", "this machine was restarted while the cluster was up")
     assert home.up(nodes=1)
     assert not Path(old.ray_temp_dir).exists()
     provider.down("one")
     old.write()
     assert provider.down("one") is False
+
+
+def test_a_cluster_whose_processes_were_all_killed(home: Home) -> None:
+    plan = home.plan()
+    provider.up(plan, timeout_s=60)
+    while alive := processes.of_cluster(plan.state.id):
+        for pid in alive:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    look = provider.status("one")
+    assert (look.phase, look.reason) == ("failed", "all of its processes were killed")
+    assert provider.down("one") is False
+    assert provider.status("one").phase == "down"
+    assert _is_gone(plan)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_an_agent_that_is_killed_leaves_nothing(home: Home, rank: int) -> None:
+    """Ray starts the driver of a job in a session of its own, which no signal of an agent's group reaches."""
+    plan = home.plan(setup=["setsid sh -c 'trap : TERM; while :; do sleep 1; done' >/dev/null 2>&1 &"])
+    provider.up(plan, timeout_s=60)
+    [agent] = [pid for pid in processes.agents(plan.state.id) if f"/node-{rank} " in _command_of(pid)]
+    os.kill(agent, signal.SIGKILL)
+    until(lambda: _is_gone(plan), "all processes and Ray's folder are gone", timeout_s=60)
+    assert provider.status("one").has_failed
+
+
+def _command_of(pid: int) -> str:
+    return Path("/proc", str(pid), "cmdline").read_text().replace("\0", " ")
+
+
+def test_a_start_has_the_logs_of_no_earlier_one(home: Home) -> None:
+    home.up()
+    provider.down("one")
+    folder = state.read("one").folder
+    for node in ("node-0", "node-1"):
+        (folder / node / "ray.log").write_text("of an earlier start")
+    home.up(nodes=1)
+    assert "earlier" not in (folder / "node-0" / "ray.log").read_text()
+    assert not (folder / "node-1").exists()
+    provider.down("one")
+
+
+# -- other users of this machine ----------------------------------------------------------------------------------
+
+
+@pytest.mark.root
+def test_another_user_has_made_the_folder_of_ray(home: Home) -> None:
+    plan = home.plan()
+    folder = Path(plan.state.ray_temp_dir)
+    assert other_user.run('mkdir "$1" && echo theirs >"$1/file"', folder).returncode == 0
+    try:
+        with pytest.raises(InputError, match=f"{folder} was made by another program a moment ago"):
+            provider.up(plan, timeout_s=60)
+        assert [each.name for each in folder.iterdir()] == ["file"]
+        assert not processes.of_cluster(plan.state.id)
+        assert provider.status("one").phase == "down"
+    finally:
+        shutil.rmtree(folder)
+
+
+def test_the_state_is_private_whatever_the_umask(home: Home) -> None:
+    before = os.umask(0)
+    try:
+        plan = home.plan()
+        provider.up(plan, timeout_s=60)
+    finally:
+        os.umask(before)
+    root, own = home.folder / "home", plan.state.folder
+    folders = (root, root / "clusters", own, own / "node-0", own / "checkpoints", Path(plan.state.ray_temp_dir))
+    assert {path: oct(path.stat().st_mode & 0o777) for path in folders} == dict.fromkeys(folders, "0o700")
+    files = [*own.glob("*"), *own.glob("node-*/*")]
+    assert not [path for path in files if path.is_file() and path.stat().st_mode & 0o077]
+    provider.down("one")
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "{}", '{"name": "one"}', '{"agent_ports": 5}', "\0"])

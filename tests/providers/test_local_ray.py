@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import socket
+import stat
 import struct
 import sys
 import urllib.error
@@ -13,6 +14,7 @@ import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import other_user
 import pytest
 from node_harness import until
 
@@ -62,6 +64,7 @@ def test_two_clusters_from_up_to_down(home: Home) -> None:
         with pytest.raises(Unauthorized):
             RayClient(other.ray_url, connection.ray_token).nodes()
         _nothing_is_served_without_a_token(one.state)
+        _another_user_gets_nothing(one.state)
         assert _listening(one.state.agent_ports[1]) == {"127.0.0.1", one.state.ip} - {"0.0.0.0", "::"}
     finally:
         assert provider.down("two") is True
@@ -96,6 +99,18 @@ def _nothing_is_served_without_a_token(state: LocalState) -> None:
     for port in ports:
         for path in ("/", "/metrics"):
             assert not _is_served(f"http://{state.ip}:{port}{path}"), f"{port}{path}"
+
+
+def _another_user_gets_nothing(state: LocalState) -> None:
+    """Ray makes folders that everybody may write to, and jobs' code would be among what is in there."""
+    if os.geteuid() != 0:
+        return
+    session = Path(state.ray_temp_dir, "0", "session_latest")
+    code = session / "runtime_resources" / "working_dir_files"
+    assert (code.parent.stat().st_mode | session.stat().st_mode) & stat.S_IWOTH, "as Ray 2.60 makes them"
+    for script in ('ls "$1"', 'cat "$1/logs/raylet.out"', 'mkdir "$1/runtime_resources/mine"', 'echo >"$1/logs/mine"'):
+        assert other_user.run(script, session).returncode != 0, script
+    assert other_user.run('mv "$1" "$1-gone"', state.ray_temp_dir).returncode != 0
 
 
 def _ports_of(process: int) -> set[int]:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import other_user
 import pytest
 from fake_slurm import FakeSlurm
 
@@ -278,6 +279,31 @@ def test_it_says_what_it_is_when_it_is_no_job(slurm, tmp_path):
     slurm.env["SLURM_JOB_ID"] = ""
     code, output = slurm.run(script(tmp_path))
     assert (code, "sbatch" in output) == (2, True)
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("kind", ["folder", "link"])
+def test_a_run_folder_of_another_user_is_refused(slurm, tmp_path, kind):
+    place = tmp_path / "runs"
+    if kind == "folder":
+        place.mkdir()
+    else:
+        place.symlink_to(slurm.home)
+    before = slurm.home.stat().st_mode
+    os.chown(place, other_user.UID, other_user.UID, follow_symlinks=False)
+    code, output = slurm.run(script(tmp_path, run_dir=str(place)), {"STATUS_0": "0"})
+    assert (code, f"{place} belongs to another user" in output) == (4, True), output
+    assert slurm.home.stat().st_mode == before
+
+
+@pytest.mark.root
+def test_a_node_folder_of_another_user_is_refused(slurm, tmp_path):
+    folder = Path(f"/tmp/cr-{slurm.job}-0-0")
+    assert other_user.run('mkdir -m 777 "$1"', folder).returncode == 0
+    code, output = slurm.run(script(tmp_path), {"STATUS_0": "0"})
+    assert not list(folder.iterdir())
+    folder.rmdir()
+    assert (code, f"{folder} cannot be made" in output) == (4, True), output
 
 
 def test_a_node_has_its_folder_where_the_section_says(slurm, tmp_path):

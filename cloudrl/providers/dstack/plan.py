@@ -12,7 +12,7 @@ from cloudrl.providers.dstack.machines import DstackFleets, offers_of
 from cloudrl.providers.dstack.runs import RunState
 from cloudrl.providers.dstack.server import Server, connect, parse
 from cloudrl.providers.machines import FleetState, Notice, Offer, Price
-from cloudrl.providers.model import NoFleet, Plan
+from cloudrl.providers.model import NoFleet, Plan, make_state_folder
 from cloudrl.render.agent_options import release_of
 from cloudrl.render.dstack import to_dstack
 from cloudrl.render.search import write_files
@@ -73,6 +73,7 @@ class DstackPlan(Plan):
             ConnectionFailed: it does not answer.
         """
         server = connect()
+        make_state_folder(server.folder(self.name))
         write_files(self.cluster, server.folder(self.name))
         plan = replace(self, server=server, answer=_ask(server, self.name, self.text))
         _check_name(server, plan)

@@ -116,6 +116,7 @@ def make_plan(cluster: Cluster, *, dashboard_port: int | None = None) -> LocalPl
         agent_ports=tuple(agent_ports),
         ray_temp_dir=f"/tmp/cloudrl-{cluster_id[:8]}",  # noqa: S108  short: Unix socket paths end at 107 bytes
         checkpoint_dir=str(checkpoint_folder(cluster) or ""),
+        boot_id=state.boot_id(),
         service_ports=tuple(
             port
             for each in itertools.chain(*services)

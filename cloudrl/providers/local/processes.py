@@ -57,7 +57,7 @@ def start_agent(command: Sequence[str], env: Mapping[str, str], log: Path) -> Ag
             {**os.environ, **env},
             file_actions=[
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                (os.POSIX_SPAWN_OPEN, 1, str(log), log_flags, 0o644),
+                (os.POSIX_SPAWN_OPEN, 1, str(log), log_flags, 0o600),
                 (os.POSIX_SPAWN_DUP2, 1, 2),
             ],
             setsid=True,

@@ -15,6 +15,7 @@ from typing import final
 from cloudrl.errors import ClusterFailed, ConnectionFailed, InputError, Interrupted
 from cloudrl.node.job_secrets import folder_of
 from cloudrl.node.tokens import derive, read_or_make_key
+from cloudrl.private_files import make_new_folder, refuse_foreign, write_file
 from cloudrl.protocol import outcome
 from cloudrl.protocol.outcome import FILE as OUTCOME_FILE
 from cloudrl.protocol.phases import Phase
@@ -22,8 +23,16 @@ from cloudrl.providers.local import processes, state
 from cloudrl.providers.local.plan import LocalPlan, is_taken, make_plan
 from cloudrl.providers.local.processes import AgentProcess
 from cloudrl.providers.local.state import LocalState
-from cloudrl.providers.model import UP_TIMEOUT_S, CheckpointRetention, Plan, Provider, Status, agent_fields
-from cloudrl.render.agent import RETRIEVER_FILE, build_retriever, write_agent, write_changed
+from cloudrl.providers.model import (
+    UP_TIMEOUT_S,
+    CheckpointRetention,
+    Plan,
+    Provider,
+    Status,
+    agent_fields,
+    make_state_folder,
+)
+from cloudrl.render.agent import AGENT_FILE, RETRIEVER_FILE, build_agent, build_retriever
 from cloudrl.spec import Cluster
 from cloudrl.spec.services import parse_search
 from cloudrl.transport import AgentClient, Connection
@@ -81,6 +90,8 @@ class LocalProvider(Provider):
                 _await_ready(plan.state, started, on_status, timeout_s)
             except BaseException as error:
                 _end(plan.state)
+                if state.read(plan.name) == plan.state:
+                    replace(plan.state, is_down=True).write()
                 for agent in started:
                     agent.abandon()
                     agent.poll()
@@ -123,6 +134,7 @@ class LocalProvider(Provider):
                     os.waitpid(pid, os.WNOHANG)
             for rank in range(known.nodes):
                 (known.node_dir(rank) / OUTCOME_FILE).unlink(missing_ok=True)
+            replace(known, is_down=True).write()
             return was_running
 
     def list(self, name: str | None = None) -> tuple[Status, ...]:
@@ -152,10 +164,10 @@ def _remove_stale(name: str) -> None:
 
 
 def _prepare(plan: LocalPlan) -> None:
-    """Write what the agents need: a new key, the agent's file, the volume, and what `down` must know.
+    """Write what the agents need: a new key, the agent's file, folders, the volume, and what `down` must know.
 
     Raises:
-        InputError: a port has been taken since the plan was made.
+        InputError: a port, or the name of Ray's folder, has been taken since the plan was made.
     """
     known = plan.state
     for port in known.ports:
@@ -164,17 +176,40 @@ def _prepare(plan: LocalPlan) -> None:
                 f"port {port} was taken by another program a moment ago", hint="Try again: other ports are chosen"
             )
     known.write()
+    try:
+        make_new_folder(Path(known.ray_temp_dir))
+    except FileExistsError:
+        raise InputError(
+            f"{known.ray_temp_dir} was made by another program a moment ago", hint="Try again: another name is chosen"
+        ) from None
     known.key_file.unlink(missing_ok=True)
     read_or_make_key(known.key_file)
-    write_agent(known.folder)
+    write_file(known.folder / AGENT_FILE, build_agent())
     if any(parse_search(each) is not None for each in plan.cluster.services):
-        write_changed(known.folder / RETRIEVER_FILE, build_retriever())
-    state.make_folder(known.checkpoints, "Name another one: --checkpoints DIR")
+        write_file(known.folder / RETRIEVER_FILE, build_retriever())
+    _make_volume(known)
+    for old in known.folder.glob("node-*"):  # the archive keeps the logs of earlier starts
+        shutil.rmtree(old)
     for rank in range(known.nodes):
-        folder = known.node_dir(rank)
-        folder.mkdir(exist_ok=True)
-        for old in (OUTCOME_FILE, "agent.log"):
-            (folder / old).unlink(missing_ok=True)
+        make_new_folder(known.node_dir(rank))
+
+
+def _make_volume(known: LocalState) -> None:
+    """Make the folder of checkpoints. The user's own has the mode that the user's umask gives.
+
+    Raises:
+        InputError: It cannot be made or written to.
+    """
+    if not known.checkpoint_dir:
+        make_state_folder(known.checkpoints)
+        return
+    hint = "Name another one: --checkpoints DIR"
+    try:
+        known.checkpoints.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"the folder {known.checkpoints} cannot be made: {error.strerror}", hint=hint) from error
+    if not os.access(known.checkpoints, os.W_OK | os.X_OK):
+        raise InputError(f"the folder {known.checkpoints} cannot be written to by this user", hint=hint)
 
 
 def _is_up(known: LocalState) -> bool:
@@ -197,13 +232,21 @@ def _is_up(known: LocalState) -> bool:
 
 def _end(known: LocalState) -> bool:
     was_running = processes.end(known.id)
-    for folder in (Path(known.ray_temp_dir), folder_of(known.id)):  # the agents do so, unless they were killed
+    for folder in filter(_is_ours, (Path(known.ray_temp_dir), folder_of(known.id))):  # left by agents that were killed
         deadline = time.monotonic() + _REMOVED_S
         shutil.rmtree(folder, ignore_errors=True)
         while folder.exists() and time.monotonic() < deadline:  # a process that ends may have written there meanwhile
             time.sleep(0.05)
             shutil.rmtree(folder, ignore_errors=True)
     return was_running
+
+
+def _is_ours(folder: Path) -> bool:
+    try:
+        refuse_foreign(folder)
+    except OSError:  # it does not exist, or belongs to another user
+        return False
+    return True
 
 
 def _await_ready(
@@ -264,7 +307,17 @@ def read_status(known: LocalState) -> Status:
             status = replace(status, price_per_hour=budget.price_per_hour, cost=budget.cost, **agent_fields(said))
             return replace(status, dashboard_url=way.ray_url)
     phase, reason = exit_reason(known)
-    return replace(status, phase=phase, reason=reason) if reason else status
+    if reason:
+        return replace(status, phase=phase, reason=reason)
+    was_killed = not coming_or_going and not known.is_down
+    return replace(status, phase=Phase.FAILED, reason=_killed(known)) if was_killed else status
+
+
+def _killed(known: LocalState) -> str:
+    """Why nothing runs of a cluster that has left no reason."""
+    if known.boot_id != state.boot_id():
+        return "this machine was restarted while the cluster was up"
+    return "all of its processes were killed"
 
 
 def exit_reason(known: LocalState) -> tuple[Phase, str]:

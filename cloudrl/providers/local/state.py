@@ -18,7 +18,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from cloudrl.errors import CloudrlError, InputError
-from cloudrl.providers.model import home
+from cloudrl.private_files import open_file, write_file
+from cloudrl.providers.model import home, make_state_folder
 
 
 def root() -> Path:
@@ -33,10 +34,12 @@ class LocalState:
     Attributes:
         id: new at each `up`; every process of the cluster carries it as CLOUDRL_RUN_ID.
         ip: the address that all nodes share; Ray does not take 127.0.0.1 for more than one.
-        ray_temp_dir: Ray's folder, short since Unix sockets lie in it; gone after `down`.
+        ray_temp_dir: Ray's folder, with a short path since it has Unix sockets; gone after `down`.
         agent_ports: one a rank.
         service_ports: those that were chosen for services.
         checkpoint_dir: the volume; "" for the usual one.
+        boot_id: of this machine when the cluster was started.
+        is_down: whether it was ended by `down`, or its start was given up.
     """
 
     name: str
@@ -50,6 +53,8 @@ class LocalState:
     ray_temp_dir: str
     checkpoint_dir: str = ""
     service_ports: tuple[int, ...] = ()
+    boot_id: str = ""
+    is_down: bool = False
 
     @property
     def folder(self) -> Path:
@@ -82,10 +87,8 @@ class LocalState:
 
     def write(self) -> None:
         """Write `cluster.json`, whole or not at all."""
-        make_folder(self.folder)
-        part = self.folder / ".cluster.json.part"
-        part.write_text(json.dumps(asdict(self), indent=1) + "\n")
-        part.replace(self.folder / "cluster.json")
+        make_state_folder(self.folder)
+        write_file(self.folder / "cluster.json", json.dumps(asdict(self), indent=1) + "\n")
 
 
 def read(name: str) -> LocalState | None:
@@ -110,21 +113,9 @@ def names() -> list[str]:
     return sorted(path.parent.name for path in root().glob("*/cluster.json")) if root().is_dir() else []
 
 
-_ANOTHER_HOME = "Its place is $CLOUDRL_HOME, by default ~/.cloudrl: export CLOUDRL_HOME=/another/folder"
-
-
-def make_folder(folder: Path, hint: str = _ANOTHER_HOME) -> None:
-    """Make a folder of our state.
-
-    Raises:
-        InputError: it cannot be made or written to; `hint` says what to do.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"the folder {folder} cannot be made: {error.strerror}", hint=hint) from error
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise InputError(f"the folder {folder} cannot be written to by this user", hint=hint)
+def boot_id() -> str:
+    """Changes whenever this machine is started (random(4))."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 @contextmanager
@@ -135,8 +126,8 @@ def lock(name: str) -> Iterator[None]:
         InputError: another command holds it, or the folder cannot be made.
     """
     folder = root() / name
-    make_folder(folder)
-    with (folder / "lock").open("a+") as file:
+    make_state_folder(folder)
+    with open(folder / "lock", "a+", opener=open_file) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

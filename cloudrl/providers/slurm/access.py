@@ -13,6 +13,8 @@ import subprocess
 from pathlib import Path
 
 from cloudrl.errors import CloudrlError, ClusterFailed, ConnectionFailed
+from cloudrl.private_files import write_file
+from cloudrl.providers.model import make_state_folder
 from cloudrl.providers.slurm import queue
 from cloudrl.providers.slurm.login import Login
 from cloudrl.providers.slurm.queue import JobState, SlurmJob
@@ -79,8 +81,8 @@ class JobAccess(HeadAccess):
         key = _public_key()
         folder = f"{self._state.run_dir}/{_RELAY}"
         *_, host_key, user = self._login.shell(_PREPARE.format(folder=folder, key=shlex.quote(key))).splitlines()
-        self._folder.mkdir(parents=True, exist_ok=True)
-        (self._folder / "known_hosts").write_text(f"{self.name} {' '.join(host_key.split()[:2])}\n")
+        make_state_folder(self._folder)
+        write_file(self._folder / "known_hosts", f"{self.name} {' '.join(host_key.split()[:2])}\n")
         return user
 
     def _through_a_step(self, head: Head) -> dict[str, str]:  # noqa: ARG002  it runs where the job's first node is
@@ -162,7 +164,7 @@ def _public_key() -> str:
     """
     file = _key_file()
     if not file.exists():
-        file.parent.mkdir(parents=True, exist_ok=True)
+        make_state_folder(file.parent)
         words = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "cloudrl", "-f", str(file)]
         try:
             subprocess.run(words, check=True, capture_output=True, timeout=30, stdin=subprocess.DEVNULL)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cloudrl.errors import ConnectionFailed
-from cloudrl.providers.model import home
+from cloudrl.providers.model import home, make_state_folder
 from cloudrl.transport import ssh
 
 _MARK = "cloudrl-output"
@@ -136,8 +136,7 @@ class Login:
         if self.is_open:
             return
         folder = _control_folder()
-        folder.mkdir(parents=True, exist_ok=True)
-        folder.chmod(0o700)
+        make_state_folder(folder)
         is_asked = self.asks and sys.stdin is not None and sys.stdin.isatty()  # ssh asks at the terminal itself
         options = ("ControlMaster=yes", f"ControlPersist={_KEEP_OPEN}", f"BatchMode={'no' if is_asked else 'yes'}")
         # the connection that stays would hold a pipe open for ever

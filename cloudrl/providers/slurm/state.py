@@ -4,7 +4,8 @@ import json
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from cloudrl.providers.model import home
+from cloudrl.private_files import write_file
+from cloudrl.providers.model import home, make_state_folder
 from cloudrl.providers.slurm.login import Login
 from cloudrl.providers.slurm.run_folder import RunFolder
 
@@ -50,10 +51,8 @@ class SlurmState:
 
     def write(self) -> None:
         """Write it, whole or not at all."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        part = self.folder / ".cluster.json.part"
-        part.write_text(json.dumps(asdict(self), indent=1) + "\n")
-        part.replace(self.folder / "cluster.json")
+        make_state_folder(self.folder)
+        write_file(self.folder / "cluster.json", json.dumps(asdict(self), indent=1) + "\n")
 
     def end(self) -> None:
         """Note that it is over, unless a newer cluster has the name."""
