@@ -70,6 +70,9 @@ RecipeArgument = Annotated[
     str, typer.Argument(metavar="RECIPE", autocompletion=_complete(_recipe_names), help="Recipe name, or a YAML file.")
 ]
 AlgorithmOption = Annotated[str | None, option("NAME", "Use another algorithm: dapo, rloo, gspo, ...")]
+AfterOption = Annotated[
+    str | None, option("JOB", "Wait here until this job of the cluster has ended, then submit.", "--after")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 WatchOption = Annotated[
     bool, typer.Option("--watch", "-w", help="Follow the job on one screen, as `cloudrl watch` does.")

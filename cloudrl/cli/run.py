@@ -7,6 +7,7 @@ import typer
 
 from cloudrl.cli import _output
 from cloudrl.cli._options import (
+    AfterOption,
     ClusterOption,
     DryRunOption,
     JsonOption,
@@ -47,6 +48,7 @@ def run(
     declared: dict[str, Any],
     to: Annotated[Path | None, option("DIR", "Merge the trained model into this new folder.", "--to")] = None,
     down: _DOWN = None,
+    after: AfterOption = None,
     watch: WatchOption = False,
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
@@ -73,6 +75,7 @@ def run(
                 to=to,
                 down=down if down is not None or _output.is_interactive() else False,
                 create_fleet=True,
+                after=after,
                 watch=watch,
                 confirm=terminal.confirm,
                 on_progress=terminal,

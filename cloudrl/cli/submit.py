@@ -7,6 +7,7 @@ import typer
 from cloudrl.cli import _output
 from cloudrl.cli._options import (
     AddressOption,
+    AfterOption,
     ClusterOption,
     DryRunOption,
     JsonOption,
@@ -27,6 +28,7 @@ def submit(
     overrides: OverridesArgument = None,
     *,
     options: dict[str, Any],
+    after: AfterOption = None,
     no_wait: Annotated[bool, typer.Option("--no-wait", help="Return once submitted.")] = False,
     watch: WatchOption = False,
     dry_run: DryRunOption = False,
@@ -46,21 +48,21 @@ def submit(
     environment. Then only what --env names is sent, through Ray, which writes it to its logs; a note says so.
     """
     from cloudrl.errors import JobFailed
-    from cloudrl.jobs import send
     from cloudrl.jobs.handle import way_back
     from cloudrl.sdk.find import find
     from cloudrl.sdk.submission import follow, prepare
+    from cloudrl.sdk.submission import submit as send
     from cloudrl.sdk.watching import watch as watch_job
 
     job_spec, job_options = load(recipe, overrides, options)
     with Terminal(prints_job=not as_json) as terminal:
         connection = find(cluster, address).connection
-        submission = prepare(connection, job_spec, job_options, on_progress=terminal)
         if dry_run:
+            submission = prepare(connection, job_spec, job_options, on_progress=terminal)
             fields = {**submission.redacted_request(), **submission.sent_before()}
             _output.result(submission.render(), fields, is_json=as_json)
             return
-        job, last = send(connection, submission, on_progress=terminal), None
+        job, last = send(connection, job_spec, job_options, after=after, on_progress=terminal), None
         try:
             if not no_wait:
                 last = (watch_job if watch else follow)(job, on_progress=terminal)

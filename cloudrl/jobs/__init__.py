@@ -6,6 +6,7 @@ from cloudrl.jobs.events import Line as Line
 from cloudrl.jobs.events import Progress as Progress
 from cloudrl.jobs.handle import JobHandle as JobHandle
 from cloudrl.jobs.handle import find_job as find_job
+from cloudrl.jobs.neighbours import wait_for_end as wait_for_end
 from cloudrl.jobs.options import SubmitOptions as SubmitOptions
 from cloudrl.jobs.pipeline import plan_job as plan_job
 from cloudrl.jobs.submission import Submission as Submission

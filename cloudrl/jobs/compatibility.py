@@ -13,10 +13,10 @@ from cloudrl.protocol.data_sets import BUILT_IN
 from cloudrl.spec import Gpu, Job
 from cloudrl.spec.cluster import ROLLOUTS, ClusterShape
 from cloudrl.spec.hydra import integer
-from cloudrl.verl.keys import REWARD_PATH, has_key, release_number
+from cloudrl.verl.keys import MAIN, REWARD_PATH, has_key, release_number
+from cloudrl.verl.transfer_queue import uses_transfer_queue
 
 NODES, GPUS = "trainer.nnodes", "trainer.n_gpus_per_node"
-_MAIN = "verl.trainer.main_ppo"
 _ROLLOUT = "actor_rollout_ref.rollout"
 _OF_ONE_REPLICA = tuple(
     f"{_ROLLOUT}.{each}"
@@ -119,9 +119,9 @@ def queue_room(job: Job, values: Mapping[str, str], cluster: ClusterShape) -> in
     """
     nodes = integer(values.get(NODES, str(cluster.nodes)))
     gpus = integer(values.get(GPUS, str(cluster.gpus_per_node)))
-    is_default = _MAIN in job.entrypoint and values.get("trainer.use_v1", "true").lower() == "true"
-    has_units = is_default and values.get(_QUEUE_BACKEND, "SimpleStorage") == "SimpleStorage"
-    if not has_units or not has_key(cluster.verl_version, "trainer.use_v1"):
+    command = " ".join([*job.entrypoint, f"trainer.use_v1={values.get('trainer.use_v1', 'true')}"])
+    has_units = values.get(_QUEUE_BACKEND, "SimpleStorage") == "SimpleStorage"
+    if not has_units or not uses_transfer_queue(command, cluster.verl_version):
         return None
     if cluster.cpus_per_node is None or gpus is None or nodes != cluster.nodes:  # fewer nodes: some have no workers
         return None
@@ -181,7 +181,7 @@ def _check_rollout(job: Job, cluster: ClusterShape) -> None:
 def _check_scored(job: Job, cluster: ClusterShape, values: Mapping[str, str]) -> None:
     """For rows of an unknown source, verl raises NotImplementedError in step 1 (data/rewards.py)."""
     brings_its_own = any(key.removeprefix("reward.").startswith(_SCORING) for key in values)
-    if brings_its_own or _MAIN not in job.entrypoint or release_number(cluster.verl_version) < (0, 2):
+    if brings_its_own or MAIN not in job.entrypoint or release_number(cluster.verl_version) < (0, 2):
         return
     for name in job.data:
         source = BUILT_IN[name].load().DATA_SOURCE if name in BUILT_IN else None

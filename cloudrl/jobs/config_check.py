@@ -8,10 +8,10 @@ from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.jobs.options import is_remote
 from cloudrl.spec import override_argument
 from cloudrl.verl.composition import CONFIG_NAME, Composed, Problem, compose, is_known
+from cloudrl.verl.keys import MAIN
 from cloudrl.verl.rules import notes, problems
 from cloudrl.verl.setting import Setting
 
-_MAIN = "verl.trainer.main_ppo"
 _NAMES = ("--config-name", "-cn")
 _INSTALLS = ("pip", "uv", "conda", "container", "image_uri", "py_modules", "py_executable")
 """Fields of a runtime environment that may bring another verl."""
@@ -93,9 +93,9 @@ def _own_variables(draft: JobDraft) -> set[str]:
 
 def _command(entrypoint: Sequence[str]) -> _Command:
     """Raises: _Unknown: It runs another program, or has an option by which Hydra does something else."""
-    if _MAIN not in entrypoint:
-        raise _Unknown(f"the job runs another program than {_MAIN}")
-    at, name = entrypoint.index(_MAIN), CONFIG_NAME
+    if MAIN not in entrypoint:
+        raise _Unknown(f"the job runs another program than {MAIN}")
+    at, name = entrypoint.index(MAIN), CONFIG_NAME
     words = list(entrypoint[at + 1 :])
     overrides = []
     while words:

@@ -1,6 +1,7 @@
 """A submitted job, from any machine that reaches the cluster."""
 
 import math
+import re
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
@@ -19,6 +20,8 @@ from cloudrl.transport.ray_client import job_url_at
 from cloudrl.transport.ray_job import JobStatus, RayJob
 
 FOLLOW = "cloudrl jobs logs -f"
+JOB_URL = re.compile(r"ray(?P<secure>\+https)?://(?P<place>.+)/(?P<id>[^/]+)")
+"""See `JobHandle.url`."""
 _TAIL_LINES = 20
 _CAUSE_LINES = 1000
 

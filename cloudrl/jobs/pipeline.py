@@ -191,6 +191,7 @@ def plan_job(job: Job, options: SubmitOptions, snapshot: Snapshot) -> Submission
         "job_name": draft.name,  # Ray's own key: the name in the dashboard
         "cloudrl_recipe": draft.job.name,
         "cloudrl_checkpoints": values[LOCAL_DIR],
+        **({"cloudrl_verl": draft.cluster.verl_version} if draft.cluster.verl_version else {}),
         **({"cloudrl_total_steps": str(steps)} if steps is not None else {}),
     }
     overrides = (override_argument(key, value) for key, value in draft.arguments.items())

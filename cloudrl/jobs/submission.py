@@ -14,6 +14,7 @@ from cloudrl.jobs.redaction import redact, redact_words, secret_values
 from cloudrl.jobs.working_dir import Entry, PackagePlan
 from cloudrl.node.manifest import Manifest
 from cloudrl.node.uploads import size_text
+from cloudrl.verl.transfer_queue import uses_transfer_queue
 
 _VERSION = 1
 
@@ -95,6 +96,11 @@ class Submission:
     def name(self) -> str:
         """The run: its checkpoints and its experiment. Submitting the same name again continues it."""
         return self.metadata["job_name"]
+
+    @property
+    def uses_transfer_queue(self) -> bool:
+        """Whether it cannot share a cluster with another such job; see `cloudrl.verl.transfer_queue`."""
+        return uses_transfer_queue(self.entrypoint, self.metadata.get("cloudrl_verl"))
 
     @property
     def entrypoint(self) -> str:

@@ -12,8 +12,9 @@ from pathlib import Path
 
 from cloudrl.errors import CloudrlError, ConnectionFailed, InputError, Unauthorized
 from cloudrl.jobs.draft import Snapshot
-from cloudrl.jobs.handle import JobHandle, job_handle, job_url, way_back
+from cloudrl.jobs.handle import JobHandle, job_handle, job_url
 from cloudrl.jobs.local_files import digests_of, inspect_files
+from cloudrl.jobs.neighbours import ClusterJobs
 from cloudrl.jobs.options import SubmitOptions
 from cloudrl.jobs.pipeline import continues_a_run, plan_job
 from cloudrl.jobs.submission import Submission, Upload
@@ -26,7 +27,6 @@ from cloudrl.providers.model import Transfer
 from cloudrl.saves.aggregate import cluster_inventory
 from cloudrl.spec import Job
 from cloudrl.transport import AgentClient, Connection, RayClient, inspect_cluster
-from cloudrl.transport.ray_client import id_taken
 
 _CHUNK_BYTES = _MIB = 2**20
 _SLOW_TO_READ_BYTES = 256 * _MIB
@@ -118,14 +118,15 @@ def send(
         on_progress: Is told uploads, which nodes are waited for, and the handle.
 
     Raises:
-        InputError: The submission id is taken, a node has no room, or a secret is absent.
+        InputError: The submission id is taken, another job is in the way, a node has no room, or a secret is absent.
         ConnectionFailed: Nobody answers, or another cluster does; where the job may be there all the same, it says so.
     """
     if submission.absent:
         raise InputError(f"job {submission.submission_id} needs {submission.absent[0]}, which was not given")
     api = connection.ray()
     _check_cluster(api, connection, submission.ray_session)
-    _check_free(api, connection, submission)
+    on_cluster = ClusterJobs(api, connection)
+    on_cluster.ensure_free_for(submission, on_progress=on_progress)
 
     def report_upload(done_bytes: int, total_bytes: int) -> None:
         if total_bytes > _MIB:  # a small one is there before anybody could read of it
@@ -138,6 +139,7 @@ def send(
         api, submission, job_url(connection, submission.submission_id),
         on_break=lambda failure: on_progress(Notice(f"asking again whether the job is there: {failure.message}")),
     )  # fmt: skip
+    on_cluster.withdraw_if_late(submission)
     job = job_handle(connection, submission.submission_id, submission.metadata, submission.notes)
     on_progress(job)
     return job
@@ -183,23 +185,6 @@ def _check_cluster(api: RayClient, connection: Connection, session: str | None) 
             f"{api.ray_url} is the dashboard of another cluster: {connection.name} runs Ray {session}, this is {here}",
             hint=again,
         )
-
-
-def _check_free(api: RayClient, connection: Connection, submission: Submission) -> None:
-    """Refuse a taken id before anything is uploaded, and a run that goes on: two jobs would save into one folder.
-
-    Ray refuses a taken id again when two come at the same time.
-    """
-    for job in api.list_jobs():
-        if job.submission_id == submission.submission_id:
-            raise id_taken(submission.submission_id, job_url(connection, submission.submission_id))
-        if job.metadata.get("job_name") == submission.name and not job.status.is_terminal:
-            url = job_url(connection, job.submission_id)
-            raise InputError(
-                f"run {submission.name!r} is still running as job {job.submission_id}, "
-                "which saves into the same folder",
-                hint=f"{way_back(url)}\nAnother run: another --name",
-            )
 
 
 def submit_once(

@@ -4,7 +4,6 @@ RAY_ADDRESS is not asked: inside a Ray job it is Ray's own address, and a stray 
 """
 
 import os
-import re
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from pathlib import Path
@@ -13,7 +12,7 @@ from urllib.parse import urlsplit
 
 from cloudrl.errors import CloudrlError, InputError
 from cloudrl.jobs import JobHandle
-from cloudrl.jobs.handle import newest_job
+from cloudrl.jobs.handle import JOB_URL, newest_job
 from cloudrl.providers import registry
 from cloudrl.providers.model import Status
 from cloudrl.providers.registry import names_in_use, provider
@@ -22,8 +21,6 @@ from cloudrl.sdk.running import RunningCluster, attach, connect
 
 PLAIN_URL = "http://localhost:8265"
 _LOOPBACK = ("127.0.0.1", "localhost")
-JOB_URL = re.compile(r"ray(?P<secure>\+https)?://(?P<place>.+)/(?P<id>[^/]+)")
-"""What `JobHandle.url` gives."""
 
 
 def find(

@@ -10,7 +10,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from cloudrl import jobs, recipes
+from cloudrl import recipes
 from cloudrl.checkpoints.handle import Checkpoints
 from cloudrl.errors import CheckpointError, ClusterFailed, InputError
 from cloudrl.jobs import JobHandle, find_job
@@ -20,7 +20,7 @@ from cloudrl.providers.registry import locate, provider
 from cloudrl.saves.inventory import SaveVersion
 from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, silent, unattended
 from cloudrl.sdk.costs import costs
-from cloudrl.sdk.submission import prepare
+from cloudrl.sdk.submission import submit
 from cloudrl.sdk.teardown import assess, end, ending, patient, teardown
 from cloudrl.spec import Job
 from cloudrl.spec.cluster import ClusterShape
@@ -102,6 +102,7 @@ class RunningCluster:
         job: Job | str,
         overrides: Mapping[str, Any] | None = None,
         *,
+        after: str | None = None,
         on_progress: OnProgress = silent,
         **options: Unpack[JobKeywords],
     ) -> JobHandle:
@@ -115,18 +116,18 @@ class RunningCluster:
         Args:
             job: what to run.
             overrides: in verl's own keys; they win over recipe and cluster.
+            after: a job of this cluster, by its id or URL; its end is waited for first.
             on_progress: is told notes, uploads, and the handle.
             options: see `cloudrl.jobs.SubmitOptions`.
 
         Raises:
-            InputError: job and cluster do not go together, or the id is taken.
+            InputError: job and cluster do not go together, the id is taken, or another job is in the way.
             CheckpointError: the run of this name has steps, and its ranks could load none of them.
             ConnectionFailed: nobody answers.
         """
         loaded = recipes.load(job) if isinstance(job, str) else job
         wanted = submit_options(overrides, options)
-        submission = prepare(self.connection, loaded, wanted, on_progress=on_progress)
-        return jobs.send(self.connection, submission, on_progress=on_progress)
+        return submit(self.connection, loaded, wanted, after=after, on_progress=on_progress)
 
     def job(self, submission_id: str) -> JobHandle:
         """The handle of a job that was submitted before.

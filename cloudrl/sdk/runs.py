@@ -23,7 +23,7 @@ from cloudrl.sdk.cluster import Cluster, load_cluster, nothing_started, plan_to_
 from cloudrl.sdk.costs import costs, with_state
 from cloudrl.sdk.machines import Fleet
 from cloudrl.sdk.running import RunningCluster, report_port
-from cloudrl.sdk.submission import follow, prepare
+from cloudrl.sdk.submission import follow, submit
 from cloudrl.sdk.teardown import TeardownImpact, assess, end, ending, patient, report_state
 from cloudrl.sdk.watching import watch as watch_job
 from cloudrl.spec import Job
@@ -101,6 +101,7 @@ class RunRequest:
         down: bool | None = None,
         wait: bool = True,
         create_fleet: bool = False,
+        after: str | None = None,
         watch: bool = False,
         confirm: Confirm = unattended,
         on_progress: OnProgress = silent,
@@ -115,6 +116,8 @@ class RunRequest:
             jobs.plan_job(self.job, self.options, run_plan.expected_snapshot(self.plan, self.job, self.options))
             ensure_name_free(name, on)
             there = run_plan.find_running(self.cluster, self.asked, on=on)
+            if after is not None and there is None:
+                raise InputError(f"--after {after}: cluster {name} is not up", hint="See what is: cloudrl status")
         if there is not None:
             on_progress(Notice(f"using cluster {name}, which is up"))
             if ignored := run_plan.not_applied(self.asked):
@@ -123,7 +126,7 @@ class RunRequest:
             cluster = RunningCluster(there, provider=on)
         else:
             cluster = self._start(create_fleet=create_fleet, confirm=confirm, on_progress=on_progress)
-        return _Training(self, cluster, down, confirm, on_progress, watch=watch).run(to, wait=wait)
+        return _Training(self, cluster, down, confirm, on_progress, after, watch).run(to, wait=wait)
 
     def _start(self, *, create_fleet: bool, confirm: Confirm, on_progress: OnProgress) -> RunningCluster:
         told: dict[str, Any] = {"confirm": confirm, "on_progress": on_progress}
@@ -154,6 +157,7 @@ class _Training:
     down: bool | None
     confirm: Confirm
     on_progress: OnProgress
+    after: str | None = None
     watch: bool = False
     job: JobHandle | None = None
     first_status: Status | None = None
@@ -182,8 +186,9 @@ class _Training:
 
     def _submit_and_follow(self, to: str | os.PathLike[str] | None, *, wait: bool) -> Run:
         request, cluster, on_progress = self.request, self.cluster, self.on_progress
-        submission = prepare(cluster.connection, request.job, request.options, on_progress=on_progress)
-        job = self.job = jobs.send(cluster.connection, submission, on_progress=on_progress)
+        job = self.job = submit(
+            cluster.connection, request.job, request.options, after=self.after, on_progress=on_progress
+        )
         if not wait:
             return Run(cluster, job)
         self.again = f"Go on: cloudrl jobs logs -f {job.url}"
@@ -328,6 +333,7 @@ def run(  # noqa: PLR0913 - the options of `cloudrl run`
     down: bool | None = None,
     wait: bool = True,
     create_fleet: bool = False,
+    after: str | None = None,
     confirm: Confirm = unattended,
     on_progress: OnProgress = silent,
     **options: Unpack[JobKeywords],
@@ -347,6 +353,7 @@ def run(  # noqa: PLR0913 - the options of `cloudrl run`
             With True, too, `confirm` is asked where checkpoints would be lost or the cluster was up before.
         wait: follow the job; otherwise return once it is submitted, and leave the cluster up.
         create_fleet: on dstack, create a fleet if none fits.
+        after: a job of the cluster that is up, by its id or URL; its end is waited for first.
         confirm: answers questions about money and what would be lost.
         on_progress: is told everything on the way.
         options: see `cloudrl.jobs.SubmitOptions`.
@@ -362,5 +369,5 @@ def run(  # noqa: PLR0913 - the options of `cloudrl run`
             goes on. The message says which.
     """
     return plan_run(job, submit_options(overrides, options), cluster, on).execute(
-        to=to, down=down, wait=wait, create_fleet=create_fleet, confirm=confirm, on_progress=on_progress
+        to=to, down=down, wait=wait, create_fleet=create_fleet, after=after, confirm=confirm, on_progress=on_progress
     )

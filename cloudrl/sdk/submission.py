@@ -2,10 +2,11 @@
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from cloudrl import jobs, recipes
-from cloudrl.errors import ConnectionFailed, InputError, Interrupted
+from cloudrl.errors import CheckpointError, ConnectionFailed, InputError, Interrupted
 from cloudrl.jobs import JobHandle, Progress, Submission, SubmitOptions
 from cloudrl.jobs.handle import FOLLOW, raise_for_status, way_back
 from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, Question, notify, silent, unattended
@@ -48,6 +49,37 @@ def prepare(
     """
     snapshot = jobs.take_snapshot(connection, job, options, os.environ)
     return jobs.prepare(job, options, snapshot, on_progress=on_progress)
+
+
+def submit(
+    connection: Connection,
+    job: Job,
+    options: SubmitOptions,
+    *,
+    after: str | None = None,
+    on_progress: OnProgress = silent,
+) -> JobHandle:
+    """Complete a job for a cluster that is up, and send it.
+
+    Args:
+        connection: the cluster.
+        job: the recipe.
+        options: what is asked for beyond it.
+        after: a job of the cluster by its id or URL, whose end is waited for first.
+        on_progress: is told notes, uploads, what is waited for, and the handle.
+
+    Raises:
+        InputError: job and cluster do not go together, another job is in the way, or the one to wait for is unknown.
+        CheckpointError: the run of this name has steps, and its ranks could load none of them.
+        ConnectionFailed: nobody answers.
+        Interrupted: Ctrl-C while the other job was waited for.
+    """
+    if after is not None:
+        with suppress(CheckpointError):  # the other job may be about to save
+            prepare(connection, job, options)  # what is wrong with this one is not for tomorrow
+        jobs.wait_for_end(connection, after, on_progress=on_progress)
+    submission = prepare(connection, job, options, on_progress=on_progress)
+    return jobs.send(connection, submission, on_progress=on_progress)
 
 
 def follow(

@@ -22,6 +22,10 @@ _SINCE = {
 """Key -> the first release that has it. Those that v0.1 has already, such as trainer.nnodes, are not listed."""
 
 
+MAIN = "verl.trainer.main_ppo"
+"""The module that starts verl's trainer."""
+
+
 def has_key(verl: str | None, key: str) -> bool:
     """Whether a release of verl has a key that cloudrl fills in; one of unknown number counts as new."""
     return release_number(verl) >= _SINCE.get(key, (0, 0))

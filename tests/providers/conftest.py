@@ -2,8 +2,10 @@
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
+import time
 import uuid
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,7 +15,7 @@ import pytest
 from child_processes import ended
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "node"))
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from dstack_hosts.fixtures import first, user  # noqa: F401 - fixtures
 from fake_dstack import FakeDstack
@@ -83,13 +85,18 @@ class Home:
     def up(self, name: str = "one", *options: str, **fields: Any) -> Connection:
         return LocalProvider().up(self.plan(name, *options, **fields), timeout_s=60)
 
-    def kill_starter(self, phase: str, *options: str, python: str | None = None) -> LocalState:
+    def kill_starter(
+        self, phase: str, *options: str, python: str | None = None, signals: Sequence[int] = (signal.SIGKILL,)
+    ) -> LocalState:
         """Start a cluster, kill the starter at a phase while processes of it run, and return what it had decided."""
         words = [sys.executable, "-c", STARTER, python or str(self.image.python), str(self.folder / "model")]
         starter = subprocess.Popen([*words, phase, *options], stdout=subprocess.PIPE)
         with starter, ended(starter):
             value = json.loads(starter.stdout.readline())
             assert processes.of_cluster(value["id"])
+            for number in signals:
+                starter.send_signal(number)
+                time.sleep(0.2)
         return LocalState(**{**value, "agent_ports": tuple(value["agent_ports"])})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,6 +52,16 @@ def test_down_works(home: Home, phase: str, monkeypatch: pytest.MonkeyPatch) -> 
     assert not processes.of_cluster(killed.id)
     assert not Path(killed.ray_temp_dir).exists()
     assert provider.status("one").phase == "down"
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_ctrl_c_leaves_nothing(home: Home, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second one comes while the first is still ending the agents."""
+    monkeypatch.setenv("GATE", str(home.folder / "gate"))
+    (home.control / "hold-0").touch()
+    interrupted = home.kill_starter("ray", signals=[signal.SIGINT] * count)
+    until(lambda: not processes.of_cluster(interrupted.id), "all processes end by themselves", timeout_s=30)
+    until(lambda: not Path(interrupted.ray_temp_dir).exists(), "Ray's folder goes with them", timeout_s=10)
 
 
 def test_nobody_does_anything(home: Home) -> None:

@@ -1,0 +1,148 @@
+"""The other jobs of a cluster: which of them a new job would disturb, and how to wait for one."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from cloudrl.errors import CloudrlError, InputError, Interrupted
+from cloudrl.jobs.handle import JOB_URL, JobHandle, find_job, job_url, way_back
+from cloudrl.jobs.submission import Submission
+from cloudrl.providers.machines import Notice
+from cloudrl.transport import Connection, RayClient
+from cloudrl.transport.ray_client import id_taken
+from cloudrl.transport.ray_job import RayJob
+from cloudrl.verl.transfer_queue import CONTROLLER, uses_transfer_queue
+
+_WHY = (
+    "verl's trainer keeps its samples in TransferQueue, of which a cluster has one for all jobs: "
+    "the job that ends first closes it, and the other one waits for ever"
+)
+
+
+class ClusterJobs:
+    """What runs on a cluster already, before and after a job is submitted to it."""
+
+    def __init__(self, api: RayClient, connection: Connection) -> None:
+        self._api, self._connection = api, connection
+
+    def ensure_free_for(self, submission: Submission, *, on_progress: Callable[[Notice], object]) -> None:
+        """Refuse a job that has the id or the run of another one, or that would stop another one.
+
+        Args:
+            submission: The job.
+            on_progress: Is told of a running job that this one might stop, where its command does not tell.
+
+        Raises:
+            InputError: The id is taken, or a job runs that saves into the same folder or uses the same TransferQueue.
+        """
+        jobs = self._api.list_jobs()
+        for job in jobs:
+            if job.submission_id == submission.submission_id:
+                raise id_taken(submission.submission_id, job_url(self._connection, submission.submission_id))
+        running = [job for job in jobs if not job.status.is_terminal]
+        for job in running:
+            if job.metadata.get("job_name") == submission.name:
+                raise InputError(
+                    f"run {submission.name!r} is still running as job {job.submission_id}, "
+                    "which saves into the same folder",
+                    hint=self._ways_out(job),
+                )
+        trainers = [job for job in running if _uses_queue(job)]
+        if submission.uses_transfer_queue:
+            if trainers:
+                raise self._in_the_way(trainers[0])
+            self._refuse_hidden_queue(jobs)
+        elif trainers:
+            text = f"job {trainers[0].submission_id} is training; if this one starts verl, it stops that one"
+            on_progress(Notice(f"{text}. {_WHY}"))
+
+    def withdraw_if_late(self, submission: Submission) -> None:
+        """Stop the job that was just submitted where another one came first, unseen by `ensure_free_for`.
+
+        Raises:
+            InputError: It was stopped, before verl had started.
+        """
+        if not submission.uses_transfer_queue:
+            return
+        rivals = [job for job in self._api.list_jobs() if not job.status.is_terminal and _uses_queue(job)]
+        first = min(rivals, key=lambda job: (job.start_time or 0.0, job.submission_id), default=None)
+        if first is None or first.submission_id == submission.submission_id:
+            return
+        if all(job.submission_id != submission.submission_id for job in rivals):
+            return  # it has ended already
+        self._api.stop_job(submission.submission_id)
+        raise InputError(
+            f"job {first.submission_id} was submitted to this cluster a moment before; {submission.submission_id} is "
+            f"stopped again\n{_WHY}",
+            hint=self._ways_out(first),
+        )
+
+    def _refuse_hidden_queue(self, jobs: Sequence[RayJob]) -> None:
+        """Refuse where a queue belongs to a program whose command says nothing of it, such as `bash train.sh`."""
+        actors: tuple[Mapping[str, Any], ...] = ()
+        with suppress(CloudrlError):  # a Ray that does not tell its actors
+            actors = self._api.state("actors", None)
+        for actor in actors:
+            if actor.get("name") != CONTROLLER or actor.get("state") == "DEAD":
+                continue
+            owner = next((job for job in jobs if job.job_id == actor.get("job_id")), None)
+            if owner is None:
+                raise InputError(
+                    "a program that was not submitted as a job is training on this cluster, and this job would stop it"
+                    f"\n{_WHY}",
+                    hint="Another cluster: --cluster NAME",
+                )
+            if not owner.status.is_terminal:
+                raise self._in_the_way(owner)
+
+    def _in_the_way(self, job: RayJob) -> InputError:
+        return InputError(
+            f"job {job.submission_id} is training on this cluster, and a second one would stop it\n{_WHY}",
+            hint=self._ways_out(job),
+        )
+
+    def _ways_out(self, job: RayJob) -> str:
+        after = f"When it has ended: --after {job.submission_id}\nNow, on another cluster: --cluster NAME"
+        return f"{after}\n{way_back(job_url(self._connection, job.submission_id))}"
+
+
+def wait_for_end(
+    connection: Connection,
+    job_id: str,
+    *,
+    on_progress: Callable[[Notice], object],
+    wait: Callable[[JobHandle], object] = JobHandle.wait,
+) -> None:
+    """Wait until a job of the cluster has ended, however it ends.
+
+    Args:
+        connection: The cluster.
+        job_id: The job's submission id or URL.
+        on_progress: Is told what is waited for, and how it has ended.
+        wait: Returns when a job has ended.
+
+    Raises:
+        InputError: The cluster does not know the job, or the URL is of another cluster.
+        Interrupted: Ctrl-C; nothing was submitted.
+        ConnectionFailed: The cluster does not answer any more.
+    """
+    url = JOB_URL.fullmatch(job_id)
+    job = find_job(connection, url["id"] if url else job_id)
+    if url and job.url != job_id:
+        raise InputError(
+            f"{job_id} is not a job of cluster {connection.name}, which has {job.url}",
+            hint=f"--after {job.submission_id}",
+        )
+    if not job.done():
+        on_progress(Notice(f"waiting for the end of job {job.submission_id}; keep this command running"))
+    try:
+        on_progress(Notice(f"job {job.submission_id} has ended: {wait(job)}"))
+    except KeyboardInterrupt:
+        raise Interrupted(
+            f"stopped waiting for job {job.submission_id}, which keeps running; nothing was submitted",
+            hint=way_back(job.url),
+        ) from None
+
+
+def _uses_queue(job: RayJob) -> bool:
+    return uses_transfer_queue(job.entrypoint, job.metadata.get("cloudrl_verl"))
