@@ -12,6 +12,7 @@ from cloudrl.cli.jobs import JobArgument
 
 if TYPE_CHECKING:
     from cloudrl.jobs.causes import Cause
+    from cloudrl.sdk.failures import Failure
 
 
 def why(
@@ -31,13 +32,21 @@ def why(
     if as_json:
         fields = {key: value for key, value in asdict(failure).items() if key != "log_command"}
         _output.as_json(fields)
-    elif failure.cause is not None:
+    else:
+        _tell(failure)
+
+
+def _tell(failure: Failure) -> None:
+    if failure.cause is not None:
         _show(failure.cause)
     elif failure.status in ("FAILED", None):
         _output.note(f"nothing says why {failure.submission_id} ended")
         _output.hint(failure.log_command)
     else:
         _output.note(f"{failure.submission_id} has not failed: {failure.status}")
+    if not failure.is_complete:
+        _output.note("\nThe search took too long and stopped before all logs were read: the cause may be another one")
+        _output.hint(failure.log_command)
 
 
 def _show(cause: Cause) -> None:

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from cloudrl.jobs.causes import Cause
+from cloudrl.jobs.causes.evidence import LAST_LINES
+from cloudrl.jobs.causes.printed import shortened
 from cloudrl.transport.ray_job import JobStatus
 from cloudrl.verl.metrics import Step, parse_step, parse_total_steps
 
 _PACE_STEPS = 5
-_KEPT_LINES, _KEPT_CHARACTERS = 1000, 2000
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ class EventReader:
     """Reads a log line by line; keeps what later events need: total steps, pace, the last lines."""
 
     def __init__(self, total_steps: int | None = None) -> None:
-        self.last_lines: deque[str] = deque(maxlen=_KEPT_LINES)
+        self.last_lines: deque[str] = deque(maxlen=LAST_LINES)
         self._total_steps = total_steps
         self._pace = Pace()
 
@@ -93,7 +94,7 @@ class EventReader:
         for line in lines:
             yield Line(line)
             self._total_steps = parse_total_steps(line) or self._total_steps
-            self.last_lines.append(line[:_KEPT_CHARACTERS])
+            self.last_lines.append(shortened(line))
             step = parse_step(line)
             if step is None:
                 continue

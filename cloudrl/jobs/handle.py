@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from cloudrl.errors import ConnectionFailed, FailedError, InputError, JobFailed, WaitTimeout
-from cloudrl.jobs.causes import Cause, find_cause
+from cloudrl.jobs.causes import Cause, Finding, search
+from cloudrl.jobs.causes.evidence import last_lines
 from cloudrl.jobs.causes.gather import gather
 from cloudrl.jobs.events import Ended, Event, EventReader
 from cloudrl.protocol.backoff import Backoff, retry
@@ -23,7 +24,6 @@ FOLLOW = "cloudrl jobs logs -f"
 JOB_URL = re.compile(r"ray(?P<secure>\+https)?://(?P<place>.+)/(?P<id>[^/]+)")
 """See `JobHandle.url`."""
 _TAIL_LINES = 20
-_CAUSE_LINES = 1000
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class JobHandle:
         chunks = follow_log(find_log, is_over, backoff=backoff, clock=clock, sleep=sleep, on_break=broke)
         with self._raise_if_gone():
             yield from reader.read(split_lines(chunks))
-        yield Ended(latest[0].status, latest[0].message, self._find_cause(latest[0], reader.last_lines))
+        yield Ended(latest[0].status, latest[0].message, self._search(latest[0], reader.last_lines).cause)
 
     def cause(self) -> Cause | None:
         """The first root cause of its failure, over all nodes; None where it has not failed, or nothing says why.
@@ -130,17 +130,22 @@ class JobHandle:
             InputError: The cluster does not know the job.
             ConnectionFailed: Nobody answers.
         """
+        return self.find_cause().cause
+
+    def find_cause(self) -> Finding:
+        """The same, and whether all that there is of the job could be looked at in time."""
         job = self.status()
         lines: Iterable[str] = ()
         with suppress(
             ConnectionFailed
         ):  # the node that the driver was on may be gone, and Ray's state is with the head
-            lines = deque(self.logs(), maxlen=_CAUSE_LINES) if job.status is JobStatus.FAILED else ()
-        return self._find_cause(job, lines)
+            lines = last_lines(self.logs()) if job.status is JobStatus.FAILED else ()
+        return self._search(job, lines)
 
-    def _find_cause(self, job: RayJob, last_lines: Iterable[str]) -> Cause | None:
-        """With the end of its log."""
-        return find_cause(gather(self.connection, job, last_lines)) if job.status is JobStatus.FAILED else None
+    def _search(self, job: RayJob, log_end: Iterable[str]) -> Finding:
+        if job.status is not JobStatus.FAILED:
+            return Finding(None)
+        return search(gather(self.connection, job, log_end))
 
     def wait(self, timeout_s: float | None = None) -> JobStatus:
         """Wait until the job has ended, however, without reading its log; a broken connection is taken up again.

@@ -8,6 +8,8 @@ import threading
 from types import FrameType
 from typing import Optional
 
+from cloudrl.protocol.outcome import ENDED_BY
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """dstack sends SIGINT to the shell only and kills after 10 s: the task's last command is `exec python3 ...`."""
 
@@ -63,7 +65,7 @@ class ShutdownRequest:
             raise self._why
 
     def _on_signal(self, number: int, _frame: Optional[FrameType]) -> None:
-        self.set(Shutdown(f"ended by {signal.Signals(number).name}", 128 + number))
+        self.set(Shutdown(f"{ENDED_BY}{signal.Signals(number).name}", 128 + number))
 
     def _watch_lease(self, fd: int) -> None:
         """The starter holds the other end until the cluster is ready; if it dies before, so do we."""

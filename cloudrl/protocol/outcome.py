@@ -16,6 +16,8 @@ STARTED = "cloudrl node: "
 """Stands in the first line that an agent prints: a log without it is of a node that had none yet."""
 FAILED = "CLOUDRL FAILED: "
 """Begins the last line of a node whose failure is final, for people; where no agent could start, it is all there is."""
+ENDED_BY = "ended by "
+"""Begins what a node logs when a signal has asked it to end, as `down` does; the signal's name follows."""
 RETRY_STATUS = "CLOUDRL_RETRY_STATUS"
 """A variable: the exit status after the loss of a cluster that was READY, so that trying again is worth it."""
 FAILED_STATUS = 4

@@ -3,12 +3,11 @@
 from collections import deque
 from collections.abc import Iterable, Mapping
 
+from cloudrl.jobs.causes.evidence import LAST_LINES
+from cloudrl.jobs.causes.printed import shortened
 from cloudrl.transport.log_stream import split_lines
 from cloudrl.verl.metrics import Step, parse_step, parse_total_steps
 from cloudrl.verl.printed_config import ConfigReader
-
-_LAST_LINES, _LINE = 1000, 2_000
-"""What the cause of a failure is looked for in, and how many characters of each line."""
 
 
 class LogReading:
@@ -17,7 +16,7 @@ class LogReading:
     def __init__(self) -> None:
         self.offset = 0
         self.total_steps: int | None = None
-        self.last_lines: deque[str] = deque(maxlen=_LAST_LINES)
+        self.last_lines: deque[str] = deque(maxlen=LAST_LINES)
         self.steps: list[Step] = []
         self._config, self._tail = ConfigReader(), list[bytes]()  # joined once its line is whole
 
@@ -48,7 +47,7 @@ class LogReading:
     def read(self, lines: Iterable[str]) -> None:
         """Take the next lines."""
         for line in lines:
-            self.last_lines.append(line[:_LINE])
+            self.last_lines.append(shortened(line))
             step = parse_step(line)
             if step is not None:
                 self.steps.append(step)

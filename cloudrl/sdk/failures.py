@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cloudrl.errors import CloudrlError
 from cloudrl.jobs.archive import Archive, FolderArchive
-from cloudrl.jobs.causes import Cause, find_cause
+from cloudrl.jobs.causes import Cause, Finding, cluster_end, search
 from cloudrl.jobs.causes.kept import kept_evidence, newest_kept_job
 from cloudrl.providers.model import Status
 from cloudrl.sdk.find import Kept, find_job, find_kept
@@ -25,12 +25,14 @@ class Failure:
         status: Ray's word for it; None where only its logs are left.
         cause: None where it has not failed, or nothing says why.
         log_command: what prints its log.
+        is_complete: whether all that is left of the job was looked at; else the search took too long.
     """
 
     submission_id: str
     status: str | None
     cause: Cause | None
     log_command: str
+    is_complete: bool = True
 
 
 def why(
@@ -52,13 +54,13 @@ def why(
         return _kept(Kept(folder, job_id))
     try:
         job = find_job(job_id, name, address)
-        status, cause = job.status().status, job.cause()
+        status, found = job.status().status, job.find_cause()
     except CloudrlError:
         kept = find_kept(job_id, name, address)
         if kept is None:
             raise
         return _kept(kept)
-    return Failure(job.submission_id, str(status), cause, f"cloudrl jobs logs {job.url}")
+    return Failure(job.submission_id, str(status), found.cause, f"cloudrl jobs logs {job.url}", found.is_complete)
 
 
 def newest_failure(cluster: Status) -> Failure | None:
@@ -74,8 +76,10 @@ def newest_failure(cluster: Status) -> Failure | None:
 def _kept(kept: Kept) -> Failure:
     archive = Archive(FolderArchive(kept.folder))
     job = kept.job_id or newest_kept_job(archive, kept.cluster, kept.run)
-    evidence = kept_evidence(archive, job)
+    evidence = kept_evidence(archive, job, cluster_is_over=kept.is_over)
     status = evidence.state.job.get("status")
-    cause = find_cause(evidence) if status in ("FAILED", None) else None
+    has_failed = status in ("FAILED", None) or (evidence.was_running and cluster_end.has_failed(evidence))
+    found = search(evidence) if has_failed else Finding(None)
     of_run = f" --run {shlex.quote(kept.run)}" if kept.run is not None else ""
-    return Failure(job, status, cause, f"cloudrl logs --from {shlex.quote(str(kept.folder))}{of_run}")
+    logs = f"cloudrl logs --from {shlex.quote(str(kept.folder))}{of_run}"
+    return Failure(job, status, found.cause, logs, found.is_complete)

@@ -153,12 +153,14 @@ class Kept(NamedTuple):
         job_id: the submission id of the job that is meant; None for its newest one.
         cluster: its name; None where any in the folder is meant.
         run: the id of its last start.
+        is_over: whether it is known that nothing of it runs any more.
     """
 
     folder: Path
     job_id: str | None = None
     cluster: str | None = None
     run: str | None = None
+    is_over: bool = False
 
 
 def find_kept(job_id: str | None = None, name: str | None = None, address: str | None = None) -> Kept | None:
@@ -172,7 +174,13 @@ def find_kept(job_id: str | None = None, name: str | None = None, address: str |
     status = find_here(name or (url["place"] if url else None))
     if status is None:
         return None
-    return Kept(Path(str(status.checkpoint_dir)), url["id"] if url else job_id, status.name, status.run_id or None)
+    return Kept(
+        Path(str(status.checkpoint_dir)),
+        url["id"] if url else job_id,
+        status.name,
+        status.run_id or None,
+        status.is_over,
+    )
 
 
 def find_here(name: str | None) -> Status | None:

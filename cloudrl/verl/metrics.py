@@ -5,7 +5,7 @@ the actor in colour::
 
     \x1b[36m(TaskRunnerV1 pid=20460)\x1b[0m step:5 - critic/score/mean:0.115 - num_turns/min:np.int32(2) - ...
 
-Nothing here raises: a log may hold anything.
+Nothing here raises, and every line takes a time in proportion to its length: a log may hold anything.
 """
 
 import math
@@ -25,14 +25,17 @@ LOSS_KEY = "train/loss"
 # thread of its own, so that a step may follow on the same line; so it may behind tqdm's bar. Anywhere else it is text,
 # such as the answer of a model.
 _STEP = re.compile(r"(?:Dumped generations to .*\.jsonl|Training Progress:.*\]\s?)?step:(\d{1,18}) - (\S.*)$")
-_NUMBER = re.compile(r"(?:np\.\w+\()?([+-]?(?:\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+|inf|nan)|True|False)\)?")
-_TOTAL = re.compile(r"Total training steps:\s*(\d{1,18})\b")
-_BAR = re.compile(r"Training Progress:.*?\|\s*\d{1,18}/(\d{1,18})\b")
+_NUMBER = re.compile(r"(?:np\.\w+\()?([+-]?(?:\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+|inf|nan)|True|False)\)?")
+_LONGEST_NUMBER = 400
+_TOTAL = re.compile(r"Total training steps:\s{0,20}(\d{1,18})\b")
+_BAR = re.compile(r"Training Progress:.{0,300}?\|\s{0,20}\d{1,18}/(\d{1,18})\b")
 # Of a function that the model has called; Ray leaves out lines that repeat, and says how many they were
 _TOOL_FAILURE = re.compile(
-    r"Error executing tool '|Invalid JSON in arguments for '|Unknown function '.*Available tools:"
+    r"Error executing tool '|Invalid JSON in arguments for '|Unknown function '.{0,1000}Available tools:"
 )
 _REPEATED = re.compile(r"\[repeated (\d{1,9})x across cluster\]")
+_SEARCHED, _SEARCHED_END, _LONGEST_STEP = 4_000, 1_000, 16 << 20
+"""Characters of a line in which a phrase is searched, from its start and before its end; of the line of a step."""
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 _ACTOR = re.compile(r"^\s*\((?:[\w.:<>-]+ )?pid=\d+(?:, ip=[\w.:]+)?\)\s?")
 _LARGEST = 1e100
@@ -108,7 +111,7 @@ class Step:
 
 def parse_step(line: str) -> Step | None:
     """The step that a line reports, or None for any other line."""
-    match = _STEP.match(plain(line))
+    match = _STEP.match(plain(line)) if len(line) <= _LONGEST_STEP else None
     if match is None:
         return None
     metrics = dict(filter(None, map(_metric, match[2].split(" - "))))
@@ -117,7 +120,7 @@ def parse_step(line: str) -> Step | None:
 
 def parse_total_steps(line: str) -> int | None:
     """How many steps the run has, when a line says it (verl 0.9.1, trainer/ppo/v1/trainer_base.py)."""
-    text = plain(line)
+    text = plain(line[:_SEARCHED])
     match = _TOTAL.search(text) or _BAR.search(text)
     return int(match[1]) if match is not None and int(match[1]) > 0 else None
 
@@ -139,9 +142,9 @@ def not_finite(steps: Iterable[Step]) -> dict[str, int]:
 
 def tool_failures(line: str) -> int:
     """How many failed calls of a tool a line reports (verl 0.9.1, agent_loop/tool_agent_loop.py: _call_tool)."""
-    if _TOOL_FAILURE.search(line) is None:
+    if _TOOL_FAILURE.search(line[:_SEARCHED]) is None:
         return 0
-    repeated = _REPEATED.search(without_ansi(line))
+    repeated = _REPEATED.search(without_ansi(line[-_SEARCHED_END:]))
     return int(repeated[1]) if repeated else 1
 
 
@@ -157,7 +160,7 @@ def without_ansi(line: str) -> str:
 
 def _metric(part: str) -> tuple[str, float] | None:
     key, colon, text = part.strip().rpartition(":")
-    match = _NUMBER.fullmatch(text.strip())
+    match = _NUMBER.fullmatch(text.strip()) if len(text) <= _LONGEST_NUMBER else None
     if not colon or not key or match is None:
         return None
     word = match[1]

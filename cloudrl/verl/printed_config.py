@@ -10,7 +10,7 @@ from typing import Any
 from cloudrl.verl.metrics import plain
 
 _FIRST = "{'actor_rollout_ref': "
-_MOST_LINES = 20_000
+_MOST_LINES, _MOST_CHARACTERS = 20_000, 1 << 20
 
 
 class ConfigReader:
@@ -21,26 +21,29 @@ class ConfigReader:
 
     def __init__(self) -> None:
         self.config: dict[str, str] | None = None
-        self._lines: list[str] = []
+        self._forget()
 
     def read(self, line: str) -> None:
         """Take the next line of the log."""
         if self.config is not None or (not self._lines and _FIRST not in line):
             return
-        text = plain(line)
+        text = plain(line[: _MOST_CHARACTERS + 1])
         if not self._lines and not text.startswith(_FIRST):
             return
         self._lines.append(text)
-        if text.rstrip().endswith("}"):
-            self._parse()
-        if len(self._lines) > _MOST_LINES:
-            self._lines = []
+        self._characters += len(text)
+        self._open_braces += text.count("{") - text.count("}")
+        if len(self._lines) > _MOST_LINES or self._characters > _MOST_CHARACTERS:
+            self._forget()
+        elif self._open_braces <= 0 and text.rstrip().endswith("}"):
+            self._parse()  # a brace within a text costs the configuration, and nothing else
+
+    def _forget(self) -> None:
+        self._lines, self._characters, self._open_braces = list[str](), 0, 0
 
     def _parse(self) -> None:
         text = "\n".join(self._lines)
-        if text.count("{") > text.count("}"):  # a brace within a text costs the configuration, and nothing else
-            return
-        self._lines = []
+        self._forget()
         try:
             value = ast.literal_eval(text)
         except (ValueError, SyntaxError, MemoryError, RecursionError):

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -82,3 +83,25 @@ def test_a_working_directory_that_is_gone(shell, connection: Connection):
     connection.ray().submit_job({"entrypoint": "true", "submission_id": "gone", "runtime_env": package})
     assert find_job(connection, "gone").wait(timeout_s=180) == "FAILED"
     assert why(shell, "gone")["signature"] == "upload"
+
+
+CHAIN = "KeyError: 1\n\nThe above exception was the direct cause of the following exception:\n\nOSError: no header"
+DRIVERS = {
+    "killed-driver": (
+        "import os; os.kill(os.getpid(), 9)",
+        "process-killed",
+        "the job's driver was killed by signal 9",
+    ),
+    "chain": (f"import sys; sys.exit({CHAIN!r})", None, "OSError: no header"),
+}
+
+
+@pytest.mark.parametrize("way", DRIVERS)
+def test_how_a_driver_ended(way: str, shell, connection: Connection):
+    code, signature, error = DRIVERS[way]
+    entrypoint = shlex.join([sys.executable, "-c", code])
+    connection.ray().submit_job({"entrypoint": entrypoint, "submission_id": way})
+    assert find_job(connection, way).wait(timeout_s=180) == "FAILED"
+    cause = why(shell, way)
+    assert (cause["signature"], cause["process"], cause["rank"]) == (signature, "driver", 0)
+    assert cause["error"].startswith(error)

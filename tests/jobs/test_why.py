@@ -6,6 +6,9 @@ import pytest
 from fake_cluster import FakeCluster
 from typed_command import Run
 
+from cloudrl.jobs import JobHandle
+from cloudrl.jobs.causes import Cause, Finding
+
 pytestmark = pytest.mark.io
 
 HEAD, OTHER = "f4a49f9ed5b5d6f210.0.0.1", "f4a49f9ed5b5d6f210.0.0.2"
@@ -53,3 +56,26 @@ def test_where_there_is_no_cause(cluster: FakeCluster, run: Run, status: str, sa
     assert (code, out) == (0, "")
     assert said in err
     assert json.loads(run("why", "one", "--json")[1])["cause"] is None
+
+
+def test_a_chain_of_tracebacks_that_has_lost_its_header(cluster: FakeCluster, run: Run):
+    """What a job without internet prints when it asks the Hub."""
+    log = (
+        b"requests.exceptions.ConnectionError: no route\n\nThe above exception was the direct cause of the "
+        b'following exception:\n\nTraceback (most recent call last):\n  File "/job/a.py", line 1, in f\n'
+        b"OSError: We couldn't connect to 'https://huggingface.co' to load this file\n"
+    )
+    cluster.add("one", log, "FAILED")
+    code, out, _ = run("why", "one")
+    assert code == 0
+    assert out.startswith("OSError: We couldn't connect to 'https://huggingface.co' to load this file\n")
+    assert "[wrong-model]" in out
+
+
+def test_a_search_that_took_too_long(cluster: FakeCluster, run: Run, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(JobHandle, "find_cause", lambda _: Finding(Cause("KeyError: 2"), is_complete=False))
+    cluster.add("one", b"", "FAILED")
+    code, out, err = run("why", "one")
+    assert (code, out.splitlines()[0]) == (0, "KeyError: 2")
+    assert "stopped before all logs were read" in err
+    assert json.loads(run("why", "one", "--json")[1])["is_complete"] is False

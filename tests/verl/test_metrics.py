@@ -199,3 +199,33 @@ def test_what_verl_writes_is_read_back(number: int, metrics: dict[str, float]):
 )
 def test_failed_calls_of_tools(line: str, failures: int):
     assert tool_failures(line) == failures
+
+
+ENDLESS = [
+    "Training Progress:" * 60_000,
+    "Training Progress:|" * 60_000,
+    "Total training steps:" + " " * 1_000_000,
+    "Unknown function '" * 60_000,
+    "step:1 - a:" + "1" * 1_000_000 + "x",
+    "step:1 - a:np.float64(" * 50_000,
+    "Dumped generations to " + ".jsonl" * 150_000,
+    "\x1b]" * 500_000,
+    "(" + "pid=1" * 200_000,
+]
+"""A million characters each: repetitions over which a pattern could go again and again."""
+
+
+@pytest.mark.parametrize("line", ENDLESS, ids=lambda line: line[:24])
+def test_a_line_of_a_million_characters_is_read_at_once(line: str):
+    before_s = time.process_time()
+    parse_step(line)
+    parse_total_steps(line)
+    tool_failures(line)
+    plain(line)
+    assert time.process_time() - before_s < 2
+
+
+def test_numbers_that_no_metric_has():
+    assert parse_step("step:1 - a:1" + "0" * 500) is None
+    assert parse_step("step:1 - a:1.5.5") is None
+    assert parse_step("step:1 - a:1. - b:.5 - c:+1e3").metrics == {"a": 1.0, "b": 0.5, "c": 1000.0}

@@ -1,5 +1,6 @@
 """The configuration in a log, as verl prints it."""
 
+import time
 from pprint import pformat
 
 import pytest
@@ -57,3 +58,11 @@ def test_what_cannot_be_read_is_none(lines: list[str]):
 @given(st.lists(st.text(alphabet="{}'actor_rollout_ref: \n0[]\\", max_size=40)))
 def test_no_line_makes_it_fail(lines: list[str]):
     read("{'actor_rollout_ref': ", *lines)
+
+
+def test_a_configuration_without_an_end_is_read_once():
+    """Each of its lines may be the last one, and none closes all that is open."""
+    before_s = time.process_time()
+    assert read("{'actor_rollout_ref': {", *[" 'a': {'b': 'cccccccccccccccccccc'}"] * 19_000).config is None
+    assert read("{'actor_rollout_ref': {" + "'a': 1, " * 500_000, "}}").config is None, "no configuration is so long"
+    assert time.process_time() - before_s < 2

@@ -1,6 +1,9 @@
 """What is found: the error that came first, where, what it means and what to do."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,18 @@ class Cause:
     def where(self) -> str:
         """For example `rank 1, WorkerDict_0:1 (pid 4242)`; "" where nothing is known."""
         return _place(self.rank, self.process)
+
+
+class Finding(NamedTuple):
+    """What a search for the cause has found.
+
+    Attributes:
+        cause: None where nothing is left that says why, or only what follows from something else.
+        is_complete: whether all was looked at; else the search took too long, and something may be missing.
+    """
+
+    cause: Cause | None
+    is_complete: bool = True
 
 
 def _place(rank: int | None, process: str) -> str:

@@ -1,10 +1,17 @@
 """What is known of a failed job: Ray's state, and the ends of logs."""
 
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeAlias
 
+from cloudrl.jobs.causes.printed import Stream, read_streams, shortened
+from cloudrl.jobs.causes.times import times_ms
 from cloudrl.protocol.ray_state import RayState
+
+LAST_LINES = 1000
+"""Of each log, in which the cause is looked for."""
 
 Row: TypeAlias = Mapping[str, Any]
 """One entry of Ray's state: a task, a worker, an actor or a node."""
@@ -39,6 +46,29 @@ class LogTail:
         pid = self.name.rpartition(".")[0].rpartition("-")[2]
         return int(pid) if self.name.startswith("worker-") and pid.isdecimal() else None
 
+    @cached_property
+    def streams(self) -> tuple[Stream, ...]:
+        """What each process has printed into it."""
+        return read_streams(self.lines)
+
+    @cached_property
+    def times_ms(self) -> tuple[float | None, ...]:
+        """When each line was written, as far as the log says it."""
+        return times_ms(self.lines, self.utc_offset_s)
+
+
+def last_lines(lines: Iterable[str]) -> tuple[str, ...]:
+    """The end of a log, as much of it as is looked at: a log may be of any length, and so may each line."""
+    return tuple(deque(map(shortened, lines), maxlen=LAST_LINES))
+
+
+@dataclass(frozen=True)
+class AgentLog:
+    """The end of what the agent of a node has logged."""
+
+    rank: int
+    lines: tuple[str, ...]
+
 
 LOST = RayState(saved_at=0.0, job={})
 
@@ -51,11 +81,20 @@ class Evidence:
         state: Ray's at the job's end; `LOST` where nobody has it.
         ranks: ids of nodes -> their ranks.
         logs: of the job's processes and of the raylets.
+        agents: what the agents of a cluster that is gone have logged; of its last start.
+        cluster_is_over: whether it is known that its agents do not run any more.
     """
 
     state: RayState = LOST
     ranks: Mapping[str, int] = field(default_factory=dict)
     logs: Sequence[LogTail] = ()
+    agents: Sequence[AgentLog] = ()
+    cluster_is_over: bool = False
+
+    @property
+    def was_running(self) -> bool:
+        """Whether the job had not ended when Ray was asked a last time."""
+        return self.state.job.get("status") in ("RUNNING", "PENDING")
 
     @property
     def ended_ms(self) -> float | None:

@@ -3,17 +3,19 @@
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from typing import Any
 
 from cloudrl.errors import CloudrlError
-from cloudrl.jobs.causes.evidence import Evidence, LogTail, Row
+from cloudrl.jobs.causes.evidence import LAST_LINES, Evidence, LogTail, Row, last_lines
 from cloudrl.protocol.ray_state import RayState, kinds_of
 from cloudrl.transport import Connection, RayClient
 from cloudrl.transport.log_stream import split_lines
 from cloudrl.transport.ray_job import RayJob
 
-_LAST_LINES = 1000
 _MOST_LOGS = 60
 """Files that are read; those of processes that died or failed come first."""
+_MOST_BYTES = 32 << 20
+"""Of the last lines of one log, which may be of any length."""
 
 
 def gather(connection: Connection, job: RayJob, driver_log: Iterable[str]) -> Evidence:
@@ -27,7 +29,7 @@ def gather(connection: Connection, job: RayJob, driver_log: Iterable[str]) -> Ev
     ray = connection.ray()
     state = _state(ray, job)
     ranks = ranks_of(state.nodes, _ranks_by_ip(connection))
-    driver = LogTail(job.log_name, ranks.get(job.driver_node_id or ""), tuple(driver_log)[-_LAST_LINES:])
+    driver = LogTail(job.log_name, ranks.get(job.driver_node_id or ""), last_lines(driver_log))
     return Evidence(state, ranks, (driver, *_logs(ray, state, ranks)))
 
 
@@ -84,10 +86,20 @@ def _logs(ray: RayClient, state: RayState, ranks: Mapping[str, int]) -> Iterator
     ]
     for node, name in files[:_MOST_LOGS]:
         try:
-            with ray.open_log(node, name, follow=False, last_lines=_LAST_LINES) as response:
-                yield LogTail(name, ranks.get(node), tuple(split_lines([response.stream.read()])))
+            with ray.open_log(node, name, follow=False, last_lines=LAST_LINES) as response:
+                yield LogTail(name, ranks.get(node), last_lines(split_lines(_start_of(response.stream))))
         except CloudrlError:
             continue
+
+
+def _start_of(stream: Any) -> Iterator[bytes]:
+    """As much of a stream as is worth the time."""
+    size = 0
+    for chunk in iter(stream.read1, b""):
+        yield chunk
+        size += len(chunk)
+        if size > _MOST_BYTES:
+            return
 
 
 def _names(ray: RayClient, node_id: str) -> tuple[str, ...]:

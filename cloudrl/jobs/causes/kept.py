@@ -1,23 +1,26 @@
 """Evidence of a job from the archive of a run's logs, for a cluster that is gone."""
 
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 from cloudrl.errors import InputError
 from cloudrl.jobs.archive import Archive, LogFile
-from cloudrl.jobs.causes.evidence import LOST, Evidence, LogTail
+from cloudrl.jobs.causes.evidence import LOST, AgentLog, Evidence, LogTail, last_lines
 from cloudrl.jobs.causes.gather import ranks_of
 from cloudrl.protocol.ray_state import KINDS, RayState
 from cloudrl.saves.archive import driver_log, first_name, state_file
 
-_LAST_LINES = 1000
-_WORKER = "logs/worker-"
+_WORKER, _AGENT = "logs/worker-", "agent/agent.log"
 
 
-def kept_evidence(archive: Archive, job: str) -> Evidence:
-    """What is kept of a job, by its submission id.
+def kept_evidence(archive: Archive, job: str, *, cluster_is_over: bool = False) -> Evidence:
+    """What is kept of a job.
+
+    Args:
+        archive: of its cluster.
+        job: its submission id.
+        cluster_is_over: whether it is known that the cluster does not run any more.
 
     Raises:
         InputError: nothing is.
@@ -32,7 +35,8 @@ def kept_evidence(archive: Archive, job: str) -> Evidence:
     offsets = {rank: archive.utc_offset_s(newest.session, rank) for rank in {each.rank for each in wanted}}
     logs = tuple(_tail(archive, each, offsets[each.rank]) for each in wanted)
     ranks = {**ranks_of((state or LOST).nodes, {}), **dict(_ranks(state or LOST, session))}
-    return Evidence(state or LOST, ranks, logs)
+    agents = tuple(AgentLog(each.rank, last_lines(archive.lines(each))) for each in session if each.path == _AGENT)
+    return Evidence(state or LOST, ranks, logs, agents, cluster_is_over)
 
 
 def _state(archive: Archive, job: str) -> RayState | None:
@@ -79,7 +83,7 @@ def _pid(file: LogFile) -> int | None:
 
 
 def _tail(archive: Archive, file: LogFile, utc_offset_s: float) -> LogTail:
-    lines = tuple(deque(archive.lines(file), maxlen=_LAST_LINES))
+    lines = last_lines(archive.lines(file))
     return LogTail(file.path.rpartition("/")[2], file.rank, lines, file.modified_at * 1000, utc_offset_s)
 
 

@@ -2,9 +2,10 @@
 
 import re
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
+from cloudrl.jobs.causes.guesses import facts_of
 from cloudrl.spec.yaml_core import load_value
 
 _TABLE = Path(__file__).with_suffix(".yml")
@@ -23,8 +24,10 @@ class Signature:
         remedy: what to do, with a command or an override.
         example: a line that the pattern finds.
         source: where the line was seen.
-        follows: None for a cause; "peer" where it only says that another process has gone, "silence" where its process
-            has waited for another one in vain, "report" where it is a cause of the process that died and of no other.
+        follows: None for a cause; "peer" where it only says that another process has gone or points to another error,
+            "silence" where its process has waited for another one in vain, "report" where it is a cause of the process
+            that died and of no other.
+        is_vague: whether it is a cause only where nothing else is known.
     """
 
     name: str
@@ -34,6 +37,7 @@ class Signature:
     example: str
     source: str
     follows: str | None = None
+    is_vague: bool = False
 
 
 @cache
@@ -43,7 +47,9 @@ def signatures() -> tuple[Signature, ...]:
     return tuple(Signature(**{**row, "pattern": re.compile(row["pattern"], re.MULTILINE)}) for row in rows)
 
 
+@lru_cache(maxsize=4096)  # workers print the same lines, and the driver repeats them
 def recognise(text: str) -> Signature | None:
-    """The first row that knows the text; None where none does."""
+    """The first row that knows what the text says has happened, and not what it supposes; None where none does."""
     shown = text if len(text) <= _LONGEST else text[: _LONGEST // 2] + "\n" + text[-_LONGEST // 2 :]
-    return next((each for each in signatures() if each.pattern.search(shown)), None)
+    facts = facts_of(shown)
+    return next((each for each in signatures() if each.pattern.search(facts)), None)

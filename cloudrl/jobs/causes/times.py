@@ -21,15 +21,16 @@ def stamp(line: str) -> float | None:
         return None
 
 
-def stamped_ms(lines: Sequence[str], at: int, utc_offset_s: float = 0.0) -> float | None:
-    """Unix milliseconds of the line with that index; None where no line above it has a date.
+def times_ms(lines: Sequence[str], utc_offset_s: float = 0.0) -> tuple[float | None, ...]:
+    """Unix milliseconds of each line; None where none of the 200 lines above it has a date.
 
     Args:
         lines: of one log.
-        at: the index.
         utc_offset_s: how far the clock is ahead of UTC by which they were written.
     """
-    for line in reversed(lines[max(0, at - _LINES_ABOVE) : at + 1]):
-        if (moment := stamp(line)) is not None:
-            return (moment - utc_offset_s) * 1000
-    return None
+    times, moment, dated_at = list[float | None](), None, 0
+    for at, line in enumerate(lines):
+        if (said := stamp(line)) is not None:
+            moment, dated_at = (said - utc_offset_s) * 1000, at
+        times.append(moment if at - dated_at <= _LINES_ABOVE else None)
+    return tuple(times)

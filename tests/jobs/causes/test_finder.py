@@ -1,38 +1,10 @@
 """The first root cause, of evidence as small as it can be. What a real Ray gives is in `test_recordings.py`."""
 
-from collections.abc import Sequence
-from typing import Any
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from failed_job import BOOM, actor, find, task, worker
 
-from cloudrl.jobs.causes import Cause, Evidence, LogTail, find_cause
+from cloudrl.jobs.causes import Evidence, LogTail, find_cause
 from cloudrl.jobs.causes.signatures import Signature, signatures
-from cloudrl.protocol.ray_state import RayState
-
-NODES = {"n0": 0, "n1": 1}
-BOOM = 'User exception:\nTraceback (most recent call last):\n  File "/job/a.py", line 1, in f\nValueError: boom'
-
-
-def task(name: str, at: float, message: str = BOOM, **fields: Any) -> dict[str, Any]:
-    row = {"task_id": name, "name": name, "state": "FAILED", "error_type": "TASK_EXECUTION_EXCEPTION"}
-    return {**row, "error_message": message, "node_id": "n1", "worker_pid": 7, "end_time_ms": at, **fields}
-
-
-def worker(pid: int, at: float, exit_type: str = "SYSTEM_ERROR", **fields: Any) -> dict[str, Any]:
-    detail = "Worker unexpectedly exits with a connection error code 2. End of file. Some common causes include: many"
-    row = {"worker_id": f"w{pid}", "is_alive": False, "worker_type": "WORKER", "exit_type": exit_type, "pid": pid}
-    return {**row, "node_id": "n0", "exit_detail": detail, "end_time_ms": at, **fields}
-
-
-def actor(name: str, pid: int, node: str = "n0", class_name: str = "Rank") -> dict[str, Any]:
-    return {"actor_id": f"{pid:032x}", "class_name": class_name, "name": name, "pid": pid, "node_id": node}
-
-
-def find(logs: Sequence[LogTail] = (), *, job: dict[str, Any] | None = None, **rows: Sequence[Any]) -> Cause | None:
-    state = RayState(saved_at=0.0, job=job or {}, **{kind: tuple(given) for kind, given in rows.items()})
-    return find_cause(Evidence(state, NODES, logs))
 
 
 def test_nothing_is_known():
@@ -196,6 +168,12 @@ def test_times_in_the_logs_where_the_state_is_lost():
     assert [each.error for each in found.elsewhere] == ["RuntimeError: Connection closed by peer"]
 
 
+def test_an_error_that_a_process_survived_is_no_cause():
+    tried = ("2026-11-23 09:30:00,000 INFO x", "ValueError: a sample without an answer")
+    ended = ("2026-11-23 09:41:00,000 INFO x", "KeyError: 'rows'", "OSError: on the way down")
+    assert find([LogTail("worker-a-01-1.err", 0, (*tried, *ended))]).error == "KeyError: 'rows'"
+
+
 def test_times_of_a_node_in_another_time_zone():
     ahead = LogTail("worker-a-01-1.err", 0, ("2026-11-23 17:30:03,000 INFO x", *BOOM.splitlines()), None, 8 * 3600.0)
     late = LogTail("worker-b-01-2.err", 1, ("2026-11-23 09:30:04,000 INFO x", "KeyError: 'later'"))
@@ -224,24 +202,3 @@ def test_rays_own_frames_are_cut():
     found = find(tasks=[task("outer", 1, text)], nodes=[{"node_id": "n1", "node_ip": "10.0.0.2"}])
     assert found.lines == ('  File "/job/a.py", line 3, in train', "    f()", "ValueError: boom")
     assert found.process == "Rank.train (pid 7)"
-
-
-WORDS = st.text(max_size=60) | st.sampled_from(
-    [
-        "Traceback (most recent call last):",
-        "ValueError: x",
-        BOOM,
-        CLOSED,
-        "ray::f() (pid=1, ip=10.0.0.2)",
-        "(A pid=1) x",
-        "",
-    ]
-)
-
-
-@given(st.lists(WORDS, max_size=8), WORDS, WORDS)
-def test_any_text_at_all(lines: list[str], message: str, detail: str):
-    logs = [LogTail(name, 0, tuple(lines)) for name in ("job-driver-x.log", "worker-w3-01-3.err", "raylet.out", "-")]
-    rows = {"tasks": [task("a", 1, message)], "workers": [worker(3, 2, exit_detail=detail)], "actors": [actor("", 3)]}
-    for found in (find(logs), find(logs, **rows), find(logs, job={"message": message, "end_time": 1}, **rows)):
-        assert found is None or found.error

@@ -1,5 +1,6 @@
 """A job of a cluster that is gone, from the archive of its logs."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,10 @@ from cloudrl.errors import InputError
 from cloudrl.jobs.archive import Archive, FolderArchive
 from cloudrl.jobs.causes import Cause, find_cause
 from cloudrl.jobs.causes.kept import kept_evidence, newest_kept_job
+from cloudrl.protocol.outcome import Outcome
+from cloudrl.protocol.phases import Phase
+from cloudrl.protocol.ray_state import RayState
+from cloudrl.protocol.wire import to_json
 from cloudrl.sdk.failures import why
 
 
@@ -40,6 +45,26 @@ def test_the_time_zone_of_each_node_is_kept(tmp_path: Path):
     keep_piece(tmp_path, "agent/node.json", b'{"utc_offset_s": 28800}', rank=1)
     logs = kept_evidence(Archive(FolderArchive(tmp_path)), "x").logs
     assert {log.rank: log.utc_offset_s for log in logs} == {0: 0.0, 1: 28800.0}
+
+
+LOST = "rank 1 (host-b, 10.0.0.2) was lost in phase ready: no heartbeat for 3 s"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "error"),
+    [
+        (Outcome(Phase.FAILED, LOST, final=False, at=1000.0), LOST),
+        (Outcome(Phase.ENDED, "ended by SIGTERM", final=False, at=1000.0), None),
+        (None, None),
+    ],
+)
+def test_a_job_that_was_running_when_its_cluster_ended(tmp_path: Path, outcome: Outcome | None, error: str | None):
+    state = RayState(saved_at=0.0, job={"status": "RUNNING", "submission_id": "x"})
+    keep_piece(tmp_path, "logs/job-driver-x.log", b"step:1\n")
+    keep_piece(tmp_path, "state/x.json", json.dumps(to_json(state)).encode())
+    keep_piece(tmp_path, "agent/agent.log", f"[10:00 rank 0] ready\n{outcome.to_line() if outcome else ''}\n".encode())
+    found = why("x", folder=tmp_path)
+    assert (found.status, found.cause and found.cause.error) == ("RUNNING", error)
 
 
 def test_a_job_that_was_submitted_again_has_its_last_log(tmp_path: Path):

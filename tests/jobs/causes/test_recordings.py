@@ -30,7 +30,7 @@ CAUSES = {
     "rank_missing": (None, "", "rank-missing", "torch.distributed.DistStoreError: wait timeout after 5000ms"),
     "reward": (1, "reward_loop_worker_0", "reward-fails", "ZeroDivisionError: float division by zero"),
     "runtime_env": (0, "driver", "upload", "OSError: Failed to download runtime_env file package"),
-    "segmentation_fault": (0, "Rank", "process-killed", "Worker unexpectedly exits with a connection error"),
+    "segmentation_fault": (0, "Rank", "segmentation-fault", "*** SIGSEGV received at time"),
     "shards_missing": (0, "Rank", "shards-missing", "FileNotFoundError: [Errno 2] No such file or directory"),
     "too_many_files": (0, "Rank", "too-many-files", "OSError: [Errno 24] Too many open files"),
     "tool_import": (1, "agent_loop_worker_0_b1c314aa", "tool-fails", "ModuleNotFoundError: No module named"),

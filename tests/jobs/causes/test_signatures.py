@@ -3,6 +3,7 @@
 import re
 import time
 from collections import Counter
+from pathlib import Path
 
 import pytest
 import typer
@@ -10,8 +11,9 @@ from typed_command import Run, Typed
 
 from cloudrl.cli.main import COMMANDS
 from cloudrl.jobs.causes.signatures import Signature, recognise, signatures
+from cloudrl.spec.yaml_core import load_value
 
-ROWS = signatures()
+ROWS, HERE = signatures(), Path(__file__).parent
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
@@ -66,3 +68,33 @@ def test_a_line_of_any_length_is_read_at_once(text: str):
 @pytest.mark.parametrize("text", ["", "step:1 - critic/score/mean:0.5", "INFO: all is well", "\x1b]0;x\x07"])
 def test_what_is_no_failure(text: str):
     assert recognise(text) is None
+
+
+STANDING = [
+    text
+    for texts in load_value((HERE / "standing_texts.yml").read_text(), "standing_texts.yml").values()
+    for text in texts
+]
+
+
+@pytest.mark.parametrize("text", STANDING)
+def test_no_signature_finds_anything_in_a_standing_text(text: str):
+    """Neither a pattern by itself, whatever is left out before it is asked, nor the finder."""
+    assert [row.name for row in ROWS if row.pattern.search(text)] == []
+    assert recognise(text) is None
+
+
+@pytest.mark.parametrize("text", STANDING)
+def test_a_standing_text_hides_no_failure(text: str):
+    assert [row.name for row in ROWS if recognise(f"{row.example}\n{text}") is not row] == []
+
+
+LOOK_ALIKES = [
+    (row["text"], row["signature"]) for row in load_value((HERE / "look_alikes.yml").read_text(), "look_alikes.yml")
+]
+
+
+@pytest.mark.parametrize(("text", "name"), LOOK_ALIKES)
+def test_messages_that_others_have_been_taken_for(text: str, name: str | None):
+    found = recognise(text)
+    assert (found and found.name) == name

@@ -1,0 +1,152 @@
+"""Lines as a process has printed them: without the prefixes of Ray, vLLM, torchrun, Slurm and loggers.
+
+Prefixes nest: `(vLLMHttpServer pid=42) (EngineCore_DP0 pid=77) ERROR 10-12 11:00:00 [core.py:396] ValueError: no`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from cloudrl.verl.metrics import without_ansi
+
+_LONGEST, _END = 2000, 500
+_CUT = " ... "
+_MOST_PREFIXES = 8
+
+_DATE = r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?"
+_LEVEL = "DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL"
+_SOURCE = r"[\w./-]{1,160}:\d{1,6}"
+_ACTOR = r"[^()\s]{1,80}(?:\([^()\n]{0,80}\))?(?: \w{1,20}=\w{1,20})?|<[^<>\n]{1,120}>"
+_PREFIXES = {
+    "Ray 2.60, _private/worker.py: print_worker_logs; vLLM marks the processes of an engine alike": (
+        rf" {{0,8}}\((?:(?P<name>{_ACTOR}) )?pid=(?P<pid>\d{{1,10}})(?:, ip=(?P<ip>[\w.:]{{1,45}}))?\s?\) ?"
+    ),
+    "Ray's own processes": (
+        r" {0,8}\((?P<daemon>raylet|gcs_server|autoscaler|scheduler|log_monitor)(?:[ ,][^()\n]{0,60})?\) ?"
+    ),
+    "torch's hook for exceptions, torchrun --tee": r"\[(?:rank ?|default)(?P<rank>\d{1,6})\]:? ?",
+    "mpirun --tag-output": r"\[\d{1,6},(?P<mpi>\d{1,6})\]<std(?:out|err)>: ?",
+    "srun --label": r"(?P<task>\d{1,5}): ",
+    "groups of exceptions (Python 3.11), boxes of rich": r" {0,16}[|│] ",
+    "Ray's logs in C++, SGLang with its ranks, hydra": (
+        rf"\[{_DATE}(?: (?P<ray>[A-Z]) \d{{1,10}} \d{{1,10}}|(?: [A-Z]{{2}}\d{{1,4}}){{0,6}})\]"
+        rf"(?:\[[\w.]{{1,80}}\])?(?:\[(?P<hydra>{_LEVEL})\])?(?: -)? ?"
+    ),
+    "TensorFlow": rf"{_DATE}: (?P<tensorflow>[IWEF]) {_SOURCE}\] ?",
+    "a date": rf"{_DATE}(?: ?[-|])?\s{{1,4}}",
+    "vLLM": rf"(?P<vllm>{_LEVEL}) \d\d-\d\d \d\d:\d\d:\d\d (?:\[[^\]\n]{{1,120}}\]|{_SOURCE}\]) ?",
+    "Python's logging, loguru, uvicorn, pip": (
+        rf"(?P<python>{_LEVEL})"
+        rf"(?::(?:(?:{_DATE}|[\w.]{{1,80}}):(?=\S))?| {{1,8}}[|-]|(?= {{1,4}}\[?{_SOURCE})) {{0,8}}"
+    ),
+    "a logger before its level": rf"[\w.]{{1,80}} - (?P<dashed>{_LEVEL}) - ",
+    "wandb": r"wandb: (?:(?P<wandb>ERROR|WARNING) )?",
+    "where Python's logging was called": r"\[(?:[\w./-]{1,120}\.py|[\w.]{1,80}):\d{1,6}(?:, rank=\d{1,6})?\] ?",
+    "where Ray's was": r"(?P<file>[\w./-]{1,120}\.(?:py|cc|h)):\d{1,6}(?::| --) ?",
+    "glog, as torch writes it": (
+        rf"\[?(?P<glog>[IWEF])\d{{0,4}} (?:\d\d:\d\d:\d\d\.\d{{1,9}} )?(?:\d{{1,10}} )?{_SOURCE}\] ?"
+    ),
+}
+_PREFIX = re.compile("|".join(_PREFIXES.values()))
+_LEVELS = ("ray", "hydra", "tensorflow", "vllm", "python", "dashed", "wandb", "glog")
+_REPEATED = re.compile(r"\s*\[repeated \d{1,9}x across cluster\](?: \(Ray dedup.{0,400})?$")
+"""Ray leaves out lines that several processes print, and says so behind the first (Ray 2.60, _private/ray_logging)."""
+_SETTING = re.compile(
+    r"\s*\{?'\w+': |Running entrypoint for job |Error executing job with overrides: |server_args=ServerArgs\("
+)
+"""Names of settings are no failures. Ray prints the command, Hydra the overrides, verl and SGLang all settings."""
+_OF_OTHERS = ("worker.py", "W")
+"""Where and how the driver logs what Ray tells it of others, such as that a worker has died."""
+
+
+class Printed(NamedTuple):
+    """One line.
+
+    Attributes:
+        text: without its prefixes, with its indentation.
+        by: the processes and ranks that its prefixes name, outermost first; "" where none does.
+        level: "" where its prefixes name none; else D, I, W, E, C or F.
+        name, pid, ip: of the outermost process.
+    """
+
+    text: str
+    by: str = ""
+    level: str = ""
+    name: str = ""
+    pid: int | None = None
+    ip: str | None = None
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether it says by its level or its form that it reports no failure."""
+        return self.level in ("D", "I", "W") or _SETTING.match(self.text) is not None
+
+    @property
+    def is_error(self) -> bool:
+        """Whether it says by its level that something has failed."""
+        return self.level in ("E", "C", "F")
+
+
+def shortened(line: str) -> str:
+    """The start and the end of a line that is longer than any message."""
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - _END - len(_CUT)]}{_CUT}{line[-_END:]}"
+
+
+def read_line(line: str) -> Printed:
+    """Take off the prefixes of a line, each of which is at least a character long, and Ray's note at its end."""
+    text, by, level, file = without_ansi(shortened(line)), list[str](), "", ""
+    name, pid, ip = "", None, None
+    for _ in range(_MOST_PREFIXES):
+        if (found := _PREFIX.match(text)) is None:
+            break
+        text = text[found.end() :]
+        level = next((found[key][0] for key in _LEVELS if found[key]), level)
+        file = found["file"] or file
+        if found["pid"] and pid is None:
+            name, pid, ip = found["name"] or "", int(found["pid"]), found["ip"]
+        names_process = found["pid"] or found["rank"] or found["mpi"] or found["task"] or (found["daemon"] and not name)
+        by += [found[0].strip(" :")] if names_process else []
+        name = name or found["daemon"] or ""
+    text = _REPEATED.sub("", text) if "[repeated" in text else text
+    return Printed(text.rstrip(), " ".join(by), "" if (file, level) == _OF_OTHERS else level, name, pid, ip)
+
+
+@dataclass(frozen=True)
+class Stream:
+    """What one process has printed into a log, in its order.
+
+    Attributes:
+        lines: never empty.
+        places: of each line, its index in the log.
+    """
+
+    lines: tuple[Printed, ...]
+    places: tuple[int, ...]
+
+    @property
+    def first(self) -> Printed:
+        """By which the process is known."""
+        return self.lines[0]
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the process is that of the log itself, or one of its ranks, and none that Ray has marked."""
+        return self.first.pid is None and not self.first.name
+
+    @cached_property
+    def texts(self) -> tuple[str, ...]:
+        """Of all lines, without those that report no failure."""
+        return tuple("" if each.is_quiet else each.text for each in self.lines)
+
+
+def read_streams(lines: Sequence[str]) -> tuple[Stream, ...]:
+    """The lines of a log by the processes that have printed them; the process that came first is the first one."""
+    found: dict[str, list[tuple[int, Printed]]] = {}
+    for place, line in enumerate(lines):
+        printed = read_line(line)
+        found.setdefault(printed.by, []).append((place, printed))
+    return tuple(Stream(tuple(line for _, line in each), tuple(place for place, _ in each)) for each in found.values())
