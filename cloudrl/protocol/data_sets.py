@@ -19,6 +19,7 @@ class BuiltIn:
             verl, or the fork that it is for, has one.
         owns_hub_id: Whether it is all that its place on the Hub holds, so that the id alone means it, too.
         origin: What the rows are made from, where that is on no hub.
+        for_cpu: Whether it is for the tiny models of clusters that train on CPUs, whose agents alone have its module.
     """
 
     name: str
@@ -28,6 +29,7 @@ class BuiltIn:
     reward: Optional[str] = None
     owns_hub_id: bool = True
     origin: str = "generated"
+    for_cpu: bool = False
 
     def load(self) -> ModuleType:
         """Import its module."""
@@ -35,7 +37,14 @@ class BuiltIn:
 
 
 _BUILT_IN = (
-    BuiltIn("addition", "cloudrl.data.addition", None, {"train": 2400, "test": 100}, "pkg://cloudrl.verl_cpu.reward"),
+    BuiltIn(
+        "addition",
+        "cloudrl.data.addition",
+        None,
+        {"train": 2400, "test": 100},
+        "pkg://cloudrl.verl_cpu.reward",
+        for_cpu=True,
+    ),
     BuiltIn(
         "capitals",
         "cloudrl.data.capitals",
@@ -43,6 +52,7 @@ _BUILT_IN = (
         {"train": 48, "test": 16},
         "pkg://cloudrl.verl_cpu.search_reward",
         origin="CIA World Factbook",
+        for_cpu=True,
     ),
     BuiltIn("gsm8k", "cloudrl.data.gsm8k", "openai/gsm8k", {"train": 7473, "test": 1319}),
     BuiltIn("math", "cloudrl.data.math", "DigitalLearningGmbH/MATH-lighteval", {"train": 7500, "test": 5000}),

@@ -1,6 +1,7 @@
 """What nodes run of cloudrl, each program as one file: a zipapp, the same bytes on every machine."""
 
 import io
+import sys
 import tokenize
 import zipfile
 from collections.abc import Iterable, Iterator
@@ -10,19 +11,27 @@ from pathlib import Path
 from cloudrl.private_files import write_file
 
 AGENT_FILE = "cloudrl-node.pyz"
+"""On the nodes of every cluster, and beside the rendered file of one with GPUs."""
+CPU_AGENT_FILE = "cloudrl-node-cpu.pyz"
+"""The same beside the rendered file of a cluster that trains on CPUs: it has the parts for that, too."""
 RETRIEVER_FILE = "cloudrl-retriever.pyz"
 
-# verl_cpu: the agent itself makes the tiny model; jobs of a CPU cluster find the rest through PYTHONPATH
-_PARTS = ("__init__.py", "errors.py", "private_files.py", "protocol", "saves", "node", "data", "verl_cpu")
+_PARTS = ("__init__.py", "errors.py", "private_files.py", "protocol", "saves", "node", "data")
+# the agent makes the tiny models and their data sets; jobs find the plug-in for verl through PYTHONPATH
+_CPU_PARTS = ("verl_cpu", "data/addition.py", "data/capitals.py")
 _RETRIEVER_PARTS = ("__init__.py", "errors.py", "private_files.py", "retriever")
 _MAIN = "import sys\n\nfrom cloudrl.{}.main import main\n\nsys.exit(main())\n"
 _LINE_STARTS = (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest date that a zip can hold
 
 
-def build_agent() -> bytes:
-    """The bytes of `cloudrl-node.pyz`."""
-    return _zipapp("node", _PARTS)
+def build_agent(*, for_cpu: bool = False) -> bytes:
+    """The bytes of the agent's file.
+
+    Args:
+        for_cpu: With what only training on CPUs needs: the plug-in for verl, tiny models, their data sets.
+    """
+    return _zipapp("node", (*_PARTS, *_CPU_PARTS) if for_cpu else _PARTS, () if for_cpu else _CPU_PARTS)
 
 
 def build_retriever() -> bytes:
@@ -31,8 +40,8 @@ def build_retriever() -> bytes:
 
 
 @cache  # a quarter of a second, and `cloudrl slurm script` asks more than once
-def _zipapp(program: str, parts: tuple[str, ...]) -> bytes:
-    """A program that can be run.
+def _zipapp(program: str, parts: tuple[str, ...], without: tuple[str, ...] = ()) -> bytes:
+    """A program that can be run, of these parts of the package without those.
 
     Its bytes depend on the sources alone: fixed order, dates and modes, and no compression, whose output differs
     between builds of zlib.
@@ -40,7 +49,11 @@ def _zipapp(program: str, parts: tuple[str, ...]) -> bytes:
     buffer = io.BytesIO()
     buffer.write(b"#!/usr/bin/env python3\n")
     with zipfile.ZipFile(buffer, "a", zipfile.ZIP_STORED) as archive:
-        for name, text in sorted([("__main__.py", _MAIN.format(program).encode()), *python_sources(parts)]):
+        sources = {**dict(python_sources(parts)), "__main__.py": _MAIN.format(program).encode()}
+        left_out = tuple(f"cloudrl/{each}" for each in without)
+        for name, text in sorted(sources.items()):
+            if name.startswith(left_out):
+                continue
             info = zipfile.ZipInfo(name, _EPOCH)
             info.external_attr = 0o644 << 16
             info.create_system = 3  # Unix, whatever this machine is
@@ -60,9 +73,9 @@ def _without_comments(source: str) -> str:
     return "".join(lines)
 
 
-def write_agent(folder: Path) -> Path:
-    """Write the agent into `folder` if what lies there differs, and return its path."""
-    return write_changed(folder / AGENT_FILE, build_agent())
+def write_agent(folder: Path, *, for_cpu: bool = False) -> Path:
+    """Write the agent's file into a folder, if it differs from the one there, and return its path."""
+    return write_changed(folder / (CPU_AGENT_FILE if for_cpu else AGENT_FILE), build_agent(for_cpu=for_cpu))
 
 
 def write_changed(path: Path, wanted: bytes) -> Path:
@@ -80,3 +93,8 @@ def python_sources(parts: Iterable[str]) -> Iterator[tuple[str, bytes]]:
         path = root / "cloudrl" / part
         for file in [path] if path.is_file() else path.rglob("*.py"):
             yield file.relative_to(root).as_posix(), file.read_bytes()
+
+
+if __name__ == "__main__":  # `make agent`, which needs nothing but the standard library
+    for is_for_cpu in (False, True):
+        write_agent(Path(sys.argv[1]), for_cpu=is_for_cpu)

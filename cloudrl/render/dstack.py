@@ -6,7 +6,7 @@ from typing import Any
 
 from cloudrl.errors import SpecError
 from cloudrl.protocol.outcome import FAILED
-from cloudrl.render.agent import AGENT_FILE
+from cloudrl.render.agent import AGENT_FILE, CPU_AGENT_FILE
 from cloudrl.render.agent_options import agent_options, refuse_secrets, release_of
 from cloudrl.render.dstack_models import check_with_dstack, refuse_rendered
 from cloudrl.render.search import file_names
@@ -79,7 +79,7 @@ def to_dstack(cluster: Cluster) -> str:
     refuse_rendered(cluster.dstack, _RENDERED)
     local = cluster.forwarded[0].local
     ray = f"localhost:{local}" if local else f"the local port that dstack prints for {RAY_PORT}"
-    files = (AGENT_FILE, *file_names(cluster))
+    files = (CPU_AGENT_FILE if cluster.needs_cpu_parts else AGENT_FILE, *file_names(cluster))
     header = _HEADER.format(agent=" and ".join(files), name=cluster.name, ray=ray)
     known = release_of(cluster)
     sections = [*_container(cluster, known, files), *_resources(cluster, known), *_lifecycle(cluster.dstack)]
@@ -117,7 +117,7 @@ def _container(cluster: Cluster, known: Release | None, files: tuple[str, ...]) 
         Section({"env": {**env, **secrets} or None}, comment=set_once if secrets else ""),
         Section(
             # a relative path is taken from the folder of the YAML file
-            {"files": [f"{each}:{AGENT_FOLDER}/{each}" for each in files]},
+            {"files": [f"{each}:{AGENT_FOLDER}/{AGENT_FILE if each == CPU_AGENT_FILE else each}" for each in files]},
             comment="The node agent: it sets up each node, joins them, fetches data and models, and watches."
             + ("\nBeside it, what its search server runs and reads." if len(files) > 1 else ""),
         ),

@@ -110,7 +110,7 @@ def write_files(cluster: Cluster, folder: Path) -> None:
         InputError: as by `files_of`.
     """
     contents = files_of(cluster)
-    write_agent(folder)
+    write_agent(folder, for_cpu=cluster.needs_cpu_parts)
     for name, content in contents.items():
         write_changed(folder / name, content)
 

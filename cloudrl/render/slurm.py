@@ -120,7 +120,7 @@ def to_slurm(cluster: Cluster, job: Mapping[str, Any] | None = None, *, agent: b
         (_TEXTS / "job.sh").read_text().rstrip(),
         (_TEXTS / f"{'docker' if back_end == 'podman' else back_end}.sh").read_text().rstrip(),
         _job(job),
-        _agent(build_agent() if agent is None else agent),
+        _agent(build_agent(for_cpu=cluster.needs_cpu_parts) if agent is None else agent),
         _files(_limited(files_of(cluster))),
         '\nif [ "${1:-}" = node ]; then node "$2"; else batch; fi',
     ]

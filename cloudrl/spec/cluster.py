@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from pydantic import PlainValidator, model_validator
 
 from cloudrl.errors import SpecError, did_you_mean
+from cloudrl.protocol.data_sets import BUILT_IN
+from cloudrl.protocol.options import MADE_ON_NODES
 from cloudrl.retriever.published import PUBLISHED, Published
 from cloudrl.spec.base import FrozenDict, Spec
 from cloudrl.spec.data import DataSets
@@ -182,6 +184,13 @@ class Cluster(Spec):
     def device(self) -> Literal["gpu", "cpu"]:
         """What jobs compute on."""
         return "cpu" if self.gpus_per_node == 0 else "gpu"
+
+    @property
+    def needs_cpu_parts(self) -> bool:
+        """Whether its agents need what only training on CPUs does: it has no GPUs, or a tiny model or its data."""
+        names = [each if isinstance(each, str) else each.name for each in self.data]
+        is_tiny = any(name in BUILT_IN and BUILT_IN[name].for_cpu for name in names)
+        return self.device == "cpu" or is_tiny or any(model in MADE_ON_NODES for model in self.models)
 
     @property
     def vendor(self) -> str:

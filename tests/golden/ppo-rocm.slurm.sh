@@ -130,7 +130,8 @@ write_job() {
   "metadata": {
     "job_name": "ppo-rocm__TASK__",
     "cloudrl_recipe": "ppo-rocm-0.5b",
-    "cloudrl_checkpoints": "/checkpoints/ppo-rocm__TASK__"
+    "cloudrl_checkpoints": "/checkpoints/ppo-rocm__TASK__",
+    "cloudrl_verl": "0.9.1"
   }
 }
 JOB

@@ -30,7 +30,7 @@ from cloudrl.node.tokens import derive
 from cloudrl.protocol.client import AgentClient
 from cloudrl.protocol.failures import Failure
 from cloudrl.protocol.wire import from_json, to_json
-from cloudrl.render.agent import write_agent
+from cloudrl.render.agent import AGENT_FILE, build_agent
 
 MARK = "CLOUDRL_TEST_MARK"
 """A variable that every process of a test carries, whatever started it."""
@@ -164,7 +164,7 @@ class Nodes:
         self.control.mkdir(parents=True, exist_ok=True)
         self.checkpoints.mkdir(exist_ok=True)
         (self.folder / "key").write_bytes(KEY)
-        write_agent(self.folder)
+        (self.folder / AGENT_FILE).write_bytes(build_agent(for_cpu=True))
 
     @property
     def control(self) -> Path:

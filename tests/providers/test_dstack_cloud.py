@@ -143,7 +143,7 @@ def no_python(script: Script) -> None:
     text = script.user.types(*script.words("--dry-run", image="no-python")[:-1]).stdout
     path = script.lab.home / f"{script.name}.dstack.yml"
     path.write_text(text[text.index("type: task") :])
-    write_agent(script.lab.home)
+    write_agent(script.lab.home, for_cpu="cloudrl-node-cpu.pyz" in text)
     script.lab.runs.apply(path)
 
 

@@ -10,8 +10,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
 
-from cloudrl.render.agent import AGENT_FILE, build_agent, write_agent
+from cloudrl.render.agent import AGENT_FILE, CPU_AGENT_FILE, build_agent, write_agent
 
 pytestmark = pytest.mark.io
 
@@ -46,21 +47,27 @@ def _run(*words: str | Path, umask: int = -1, **more: object) -> subprocess.Comp
     return subprocess.run(list(map(str, words)), capture_output=True, timeout=120, check=True, umask=umask, **more)  # type: ignore[call-overload, no-any-return]
 
 
-def test_the_committed_copy_is_not_stale(request: pytest.FixtureRequest, repository: Path) -> None:
-    """It is what `dstack apply -f tasks/...` sends to the nodes."""
-    if request.config.getoption("--update-golden"):
-        write_agent(repository / "tasks")
-    committed = (repository / "tasks" / AGENT_FILE).read_bytes()
-    assert committed == build_agent(), "stale; run: pytest --update-golden tests/render/test_agent.py"
+def test_make_agent_writes_what_the_ready_tasks_need(repository: Path, tmp_path: Path) -> None:
+    """`dstack apply -f tasks/...` sends them to the nodes. They are not in git, where each change would be a copy."""
+    lines = (repository / "Makefile").read_text().partition("\nagent:")[2].splitlines()
+    command = lines[1].strip().replace("$(PYTHON)", sys.executable)
+    for part in ("cloudrl", "tasks"):
+        shutil.copytree(repository / part, tmp_path / part, ignore=shutil.ignore_patterns("*.pyz", "__pycache__"))
+    _run("sh", "-c", command, cwd=tmp_path)
+    for task in (tmp_path / "tasks").glob("*.dstack.yml"):
+        for entry in yaml.safe_load(task.read_text())["files"]:
+            name = entry.partition(":")[0]
+            assert (task.parent / name).read_bytes() == build_agent(for_cpu=name == CPU_AGENT_FILE), name
 
 
-def test_it_is_small() -> None:
-    """dstack sends up to 2 MiB for an entry of `files:`, and each change of it is a new file in the repository."""
-    assert len(build_agent()) < 600_000
+@pytest.mark.parametrize("for_cpu", [False, True])
+def test_it_is_small(for_cpu: bool) -> None:
+    """dstack sends up to 2 MiB for an entry of `files:`."""
+    assert len(build_agent(for_cpu=for_cpu)) < 600_000
 
 
 def test_it_is_the_program_line_by_line_without_comments(repository: Path) -> None:
-    with zipfile.ZipFile(io.BytesIO(build_agent())) as archive:
+    with zipfile.ZipFile(io.BytesIO(build_agent(for_cpu=True))) as archive:
         for name in archive.namelist():
             if name != "__main__.py":
                 source, sent = (repository / name).read_text(), archive.read(name).decode()
@@ -76,21 +83,20 @@ def _without_strings(source: str) -> str:
     return ast.dump(tree)
 
 
-def test_it_holds_what_it_needs_and_nothing_else() -> None:
-    with zipfile.ZipFile(io.BytesIO(build_agent())) as archive:
+CPU_ALONE = {"cloudrl/data/addition.py", "cloudrl/data/capitals.py", "cloudrl/verl_cpu/plugin.py"}
+
+
+@pytest.mark.parametrize("for_cpu", [False, True])
+def test_it_holds_what_it_needs_and_nothing_else(for_cpu: bool) -> None:
+    with zipfile.ZipFile(io.BytesIO(build_agent(for_cpu=for_cpu))) as archive:
         names = archive.namelist()
         infos = archive.infolist()
     assert names == sorted(names)
     folders = {name.rpartition("/")[0] for name in names}
-    own = {f"cloudrl/{part}" for part in ("protocol", "saves", "node", "data", "verl_cpu")}
-    assert folders == {"", "cloudrl", *own, "cloudrl/node/stop_hook"}
-    assert {
-        "__main__.py",
-        "cloudrl/errors.py",
-        "cloudrl/node/main.py",
-        "cloudrl/data/addition.py",
-        "cloudrl/verl_cpu/plugin.py",
-    } <= set(names)
+    parts = ("protocol", "saves", "node", "data", *(["verl_cpu"] if for_cpu else []))
+    assert folders == {"", "cloudrl", *(f"cloudrl/{part}" for part in parts), "cloudrl/node/stop_hook"}
+    assert {"__main__.py", "cloudrl/errors.py", "cloudrl/node/main.py", "cloudrl/data/gsm8k.py"} <= set(names)
+    assert CPU_ALONE & set(names) == (CPU_ALONE if for_cpu else set())
     assert all(name.endswith(".py") for name in names)
     assert {(info.date_time, info.external_attr, info.create_system, info.compress_type) for info in infos} == {
         ((1980, 1, 1, 0, 0, 0), 0o644 << 16, 3, zipfile.ZIP_STORED)
@@ -124,7 +130,7 @@ def test_it_is_written_whole_and_only_when_it_differs(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def agent(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_agent(tmp_path_factory.mktemp("agent"))
+    return write_agent(tmp_path_factory.mktemp("agent"), for_cpu=True)
 
 
 IMPORT_ALL = """
@@ -160,4 +166,4 @@ def test_a_wheel_in_an_environment_that_git_ignores_gives_the_same_bytes(reposit
     _run(*pip, "install", "--no-index", "--no-deps", "--quiet", wheel)
     where = _run(python, "-c", "import cloudrl; print(cloudrl.__file__)", cwd=tmp_path).stdout.decode()
     assert where.startswith(str(tmp_path / "venv"))
-    assert _run(python, "-c", BUILD, cwd=tmp_path).stdout == (repository / "tasks" / AGENT_FILE).read_bytes()
+    assert _run(python, "-c", BUILD, cwd=tmp_path).stdout == build_agent()

@@ -49,11 +49,12 @@ def test_no_file_is_without_a_declaration(repository):
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_a_task_is_named_as_its_file_and_needs_nothing_but_the_agent_beside_it(name, repository):
+def test_a_task_is_named_as_its_file_and_needs_nothing_but_the_agent_beside_it(name):
     task = parsed(TASKS[name])
     assert task.name == name
-    assert [file.local_path for file in task.files] == ["cloudrl-node.pyz"]
-    assert (repository / "tasks" / "cloudrl-node.pyz").is_file()
+    [agent] = task.files
+    assert agent.local_path == ("cloudrl-node-cpu.pyz" if TASKS[name].device == "cpu" else "cloudrl-node.pyz")
+    assert agent.path == "/opt/cloudrl/cloudrl-node.pyz"
     assert task.env.as_dict() == TASKS[name].env  # as_dict raises for a variable without a value
     assert (task.repos, task.fleets) == ([], None)
 

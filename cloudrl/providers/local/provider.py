@@ -184,7 +184,7 @@ def _prepare(plan: LocalPlan) -> None:
         ) from None
     known.key_file.unlink(missing_ok=True)
     read_or_make_key(known.key_file)
-    write_file(known.folder / AGENT_FILE, build_agent())
+    write_file(known.folder / AGENT_FILE, build_agent(for_cpu=True))
     if any(parse_search(each) is not None for each in plan.cluster.services):
         write_file(known.folder / RETRIEVER_FILE, build_retriever())
     _make_volume(known)
