@@ -6,6 +6,7 @@ import select
 import signal
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
