@@ -15,10 +15,10 @@ from cloudrl.jobs.redaction import redact_command
 from cloudrl.spec.hydra import items, parse_overrides
 from cloudrl.transport import Connection
 from cloudrl.transport.ray_job import RayJob
-from cloudrl.verl.metrics import REWARD_KEYS, Step
+from cloudrl.verl.charts import ALL_VALIDATION, CHARTS, REWARD_KEYS
+from cloudrl.verl.metrics import Step
 
-_SHOWN = (*REWARD_KEYS, "response_length/mean", "actor/entropy", "actor/ppo_kl", "actor/kl_loss")
-_VALIDATION = "val-"
+_SHOWN = {*REWARD_KEYS, *(key for chart in CHARTS if chart.on_card for key in chart.keys)}
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,9 @@ def provenance(connection: Connection, run: str, step: int) -> Provenance:
     last = None
     for event in EventReader().read(job.logs()):
         if isinstance(event, Step) and event.step <= step:
-            shown = {key: event.metrics[key] for key in event.metrics if key in _SHOWN or key.startswith(_VALIDATION)}
+            shown = {
+                key: event.metrics[key] for key in event.metrics if key in _SHOWN or key.startswith(ALL_VALIDATION)
+            }
             metrics |= {key: value for key, value in shown.items() if math.isfinite(value)}
             last = event.step
     model = overrides.get(MODEL)

@@ -8,6 +8,7 @@ from statistics import fmean, median
 from cloudrl.jobs.format import duration, gigabytes
 from cloudrl.protocol.report import Usage
 from cloudrl.protocol.stops import Stop
+from cloudrl.verl.charts import CUT, ENTROPY, LENGTH, REWARD
 from cloudrl.verl.metrics import Step, not_finite
 
 _WINDOW = 5
@@ -119,7 +120,7 @@ def _not_finite(steps: Sequence[Step]) -> Iterator[RunWarning]:
 def _reward(trained: Sequence[Step]) -> Iterator[RunWarning]:
     """All answers alike, and none of them right; where all are right there is nothing left to learn."""
     last = trained[-_WINDOW:]
-    lows, highs = (_values(last, f"critic/score/{what}") for what in ("min", "max"))
+    lows, highs = (_values(last, key) for key in REWARD.band)
     if len(lows) == len(highs) == _WINDOW and min(lows) == max(highs) <= 0:
         yield RunWarning(
             "reward",
@@ -130,7 +131,7 @@ def _reward(trained: Sequence[Step]) -> Iterator[RunWarning]:
 
 
 def _entropy(trained: Sequence[Step]) -> Iterator[RunWarning]:
-    values = _values(trained, "actor/entropy")
+    values = _values(trained, *ENTROPY.keys)
     if len(values) < 3 * _WINDOW:
         return
     first, last = fmean(values[:_WINDOW]), fmean(values[-_WINDOW:])
@@ -147,7 +148,7 @@ def _entropy(trained: Sequence[Step]) -> Iterator[RunWarning]:
 def _length(trained: Sequence[Step]) -> Iterator[RunWarning]:
     """Answers that are cut off cannot score, but verl also counts those that end by themselves at the limit."""
     last = trained[-_WINDOW:]
-    clipped, longest = _values(last, "response_length/clip_ratio"), _values(last, "response_length/max")
+    clipped, longest = _values(last, *CUT.keys), _values(last, LENGTH.band[1])
     if len(clipped) < _WINDOW or min(clipped) < _CLIPPED or fmean(clipped) + _share_of_best(trained) > 1:
         return
     if longest and max(longest) > _SHORT_TOKENS:
@@ -233,7 +234,7 @@ def _gpu_percent(samples: Sequence[Usage]) -> float | None:
 def _share_of_best(trained: Sequence[Step]) -> float:
     """The mean reward of the last steps, between the lowest (0) and the highest (1) that any of their answers had."""
     last = trained[-_WINDOW:]
-    means, lows, highs = (_values(last, f"critic/score/{what}") for what in ("mean", "min", "max"))
+    means, lows, highs = (_values(last, key) for key in (*REWARD.keys, *REWARD.band))
     if not means or not lows or not highs or max(highs) <= min(lows):
         return 0.0
     return (fmean(means) - min(lows)) / (max(highs) - min(lows))
