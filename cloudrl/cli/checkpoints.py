@@ -221,8 +221,9 @@ def _row(info: Checkpoint) -> tuple[str, ...]:
     places = [
         f"{spans(held)}{' on ' * bool(held and place.ranks)}{place.short}" for place, held in info.locations.items()
     ]
-    missing = f"missing: {', '.join(info.missing)}" if info.missing else "complete"
-    state = f"{missing}; resume point" if info.resumes else missing
+    missing = [f"missing: {', '.join(info.missing)}"] if info.missing else []
+    flaws = (*missing, *info.damage_phrases) or ("complete",)
+    state = "; ".join((*flaws, *(["resume point"] if info.resumes else [])))
     age = duration(max(0.0, time.time() - info.modified_at))
     return (
         info.run, str(info.step), info.role, ranks, "; ".join(places), gigabytes(info.size_bytes), age, state,
@@ -246,6 +247,7 @@ def _fields(info: Checkpoint) -> dict[str, Any]:
         "modified_at": info.modified_at,
         "complete": info.complete,
         "missing": list(info.missing),
+        "damaged": dict(info.damaged),
         "resumes": info.resumes,
         "recorded_ranks": sorted(info.records),
     }

@@ -126,7 +126,7 @@ def test_a_file_beside_the_model_that_is_too_large_for_one_is_told(tmp_path: Pat
     for name in ("vocabulary.bin.txt", "model.safetensors", "pytorch_model.bin"):
         with (huggingface / name).open("wb") as file:
             file.truncate(100_000_000)
-    done = latest(tmp_path / "run").merge(tmp_path / "model")
+    done = Checkpoints(LocalSource(tmp_path / "run")).select(10).merge(tmp_path / "model")
     assert {path.name for path in done.path.iterdir()} == {*config_files(), "model.safetensors"}
     (warning,) = [each for each in done.warnings if "left out" in each]
     assert warning.startswith("huggingface/vocabulary.bin.txt was left out, since 100 MB are too much")

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from small_step import tree, write_step
+from small_step import smallest_zip, tree, write_step
 
 from cloudrl.checkpoints.handle import Checkpoints
 from cloudrl.checkpoints.sources import LocalSource
@@ -108,7 +108,7 @@ def test_half_a_file_is_kept(origin: Shaky, tmp_path: Path, monkeypatch: pytest.
 def test_a_step_that_was_saved_again_is_taken_anew(origin: Shaky, tmp_path: Path) -> None:
     Checkpoints(origin).latest().pull(tmp_path / "here")
     shard = tmp_path / "volume" / "run" / "global_step_7" / SHARD
-    shard.write_bytes(shard.read_bytes()[::-1])
+    shard.write_bytes(smallest_zip(b"saved again" * 1000))
     Checkpoints(origin).latest().pull(tmp_path / "here")
     assert tree(tmp_path / "here") == tree(tmp_path / "volume" / "run")
 
