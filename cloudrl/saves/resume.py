@@ -46,7 +46,9 @@ class ResumePlan:
 def plan_resume(
     inventory: Inventory, run: str, *, world_size: int, addresses: Mapping[int, str], checkpoint_dir: str, cluster: str
 ) -> ResumePlan | None:
-    """The newest step that all ranks can load; None for a run without any, and for Megatron's, which are verl's matter.
+    """The newest step that all ranks can load; None for a run without any.
+
+    None also for Megatron's saves, which are verl's matter, unless the step that verl would take is damaged.
 
     Args:
         inventory: of the cluster.
@@ -65,7 +67,7 @@ def plan_resume(
         if each.run == run and all(location.root == CHECKPOINTS for location in each.locations):
             steps[each.step].append(each)
     if any(each.is_megatron for found in steps.values() for each in found):
-        return None
+        return _instead_of_damaged(steps, run, checkpoint_dir, cluster)
     inventory.refuse_silent("it may have the newest step of the run", "Try again when it answers")
     if not steps:
         return None
@@ -80,12 +82,30 @@ def plan_resume(
             notes = (*_skipped(problems, step), *_notes(roles[0], order))
             return ResumePlan(step, f"{checkpoint_dir}/{step_folder(run, step)}", notes)
         problems[step] = f"step {step}: {blockers[0]}"
-    shown = "; ".join([*problems.values()][:3])
-    raise CheckpointError(
-        f"run {run!r} cannot go on: {shown}",
+    raise _no_step(run, "; ".join([*problems.values()][:3]), cluster)
+
+
+def _no_step(run: str, why: str, cluster: str) -> CheckpointError:
+    return CheckpointError(
+        f"run {run!r} cannot go on: {why}",
         hint=f"See it: cloudrl checkpoints list --cluster {cluster}\nBegin anew: another --name\n"
         f"Or in its folder, from the start: {RESUME_MODE}=disable",
     )
+
+
+def _instead_of_damaged(
+    steps: Mapping[int, Sequence[Checkpoint]], run: str, checkpoint_dir: str, cluster: str
+) -> ResumePlan | None:
+    """Another step of Megatron's, where verl's tracker names a damaged one; which rank loads what is verl's matter."""
+    resumed = next((step for step, roles in steps.items() if any(each.resumes for each in roles)), None)
+    flaws = [phrase for each in (steps[resumed] if resumed is not None else ()) for phrase in each.damage_phrases]
+    if resumed is None or not flaws:
+        return None
+    why = f"step {resumed}: {flaws[0]}"
+    for step in _candidates(steps):
+        if all(each.complete for each in steps[step]):
+            return ResumePlan(step, f"{checkpoint_dir}/{step_folder(run, step)}", (f"{why}, so it was not taken",))
+    raise _no_step(run, why, cluster)
 
 
 def _candidates(steps: Mapping[int, Sequence[Checkpoint]]) -> list[int]:
