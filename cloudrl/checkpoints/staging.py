@@ -11,6 +11,7 @@ from pathlib import Path
 
 from cloudrl.errors import CheckpointError, InputError
 from cloudrl.private_files import refuse_foreign
+from cloudrl.saves.wholeness import of_size
 
 _LOCK = ".cloudrl.lock"
 """Says that a folder is ours: what is in it may be deleted."""
@@ -64,11 +65,12 @@ def refuse_existing(target: Path) -> None:
 
 
 def check_room(folder: Path, size_bytes: int) -> None:
-    """Raises: CheckpointError: the disk of an existing folder has less than that free."""
+    """Raises: CheckpointError: the disk of an existing folder has less than that and some spare room free."""
     free = shutil.disk_usage(folder).free
     if free < size_bytes + _SPARE_BYTES:
         raise CheckpointError(
-            f"{folder} has {free / 1e9:.2f} GB free, and {size_bytes / 1e9:.2f} GB are to be written",
+            f"{folder} has {of_size(free)} free; {of_size(size_bytes)} are to be written, "
+            f"and {of_size(_SPARE_BYTES)} must stay free",
             hint="Name a folder on another disk, or free some room.",
         )
 

@@ -261,15 +261,8 @@ class Checkpoint:
             )
 
     def _missing_ranks(self) -> Iterator[str]:
-        count = self.world_size or 0
-        gaps, following = [], 0
-        for rank in (*(rank for rank in self.ranks if rank < count), count):
-            if rank > following:
-                gaps.append((following, rank - 1))
-            following = rank + 1
-        if gaps:
-            several = len(gaps) > 1 or gaps[0][0] < gaps[0][1]
-            yield f"rank{'s' * several} {', '.join(_span(*gap) for gap in gaps)}"
+        if gone := missing_ranks(self.ranks, self.world_size or 0):
+            yield gone
 
     def _partial_kinds(self) -> Iterator[str]:
         """A kind that some ranks have saved and others have not; verl can be told to leave one out."""
@@ -335,6 +328,17 @@ class Inventory:
         """Raises: ConnectionFailed: a node has not answered."""
         if self.silent:
             raise ConnectionFailed(f"{self.silent[0]}; {why}", hint=hint)
+
+
+def missing_ranks(ranks: Sequence[int], count: int) -> str:
+    """What ascending ranks lack of so many, for a message: `ranks 0-3, 7`; "" if they lack none."""
+    gaps, following = [], 0
+    for rank in (*(rank for rank in ranks if rank < count), count):
+        if rank > following:
+            gaps.append((following, rank - 1))
+        following = rank + 1
+    several = len(gaps) > 1 or any(first < last for first, last in gaps)
+    return f"rank{'s' * several} {', '.join(_span(*gap) for gap in gaps)}" if gaps else ""
 
 
 def spans(numbers: Sequence[int]) -> str:
