@@ -48,7 +48,7 @@ class CheckpointHandle:
 
     @property
     def complete(self) -> bool:
-        """Whether all ranks are there."""
+        """Whether all ranks are there, and their files whole as far as some KB of each tell."""
         return self.info.complete
 
     def __str__(self) -> str:
@@ -114,13 +114,13 @@ class CheckpointHandle:
     def _refuse_incomplete(self, roles: Sequence[Checkpoint]) -> None:
         """A job would go on from what is pulled. Remains of another world size do no harm beside a complete role."""
         complete = {each.role for each in roles if each.complete and (each.role != self.role or each == self.info)}
-        gaps = [
-            f"{each.role}: {', '.join(each.missing)}" for each in roles if each.missing and each.role not in complete
-        ]
-        if gaps:
+        partial = [each for each in roles if not each.complete and each.role not in complete]
+        lacking = [f"{each.role}: {', '.join(each.missing)}" for each in partial if each.missing]
+        damaged = [f"{each.role}: {', '.join(each.damage_phrases)}" for each in partial if each.damaged]
+        if partial:
+            gaps = [f"{kind}: {'; '.join(them)}" for kind, them in (("missing", lacking), ("damaged", damaged)) if them]
             raise CheckpointError(
-                f"step {self.step} of {self.run} is incomplete, and no job could go on from it; "
-                f"missing: {'; '.join(gaps)}",
+                f"step {self.step} of {self.run} is incomplete, and no job could go on from it; {'; '.join(gaps)}",
                 hint="Is a job saving it? Wait for it, or take another step: cloudrl checkpoints list",
             )
 

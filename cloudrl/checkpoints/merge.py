@@ -7,7 +7,7 @@ from typing import Any
 from cloudrl.checkpoints.megatron_inputs import OpenFile, megatron_inputs, odd_files, read_small
 from cloudrl.checkpoints.staging import refuse_existing, staged
 from cloudrl.errors import CheckpointError, InputError
-from cloudrl.saves.inventory import Checkpoint
+from cloudrl.saves.inventory import Checkpoint, missing_ranks
 from cloudrl.saves.names import LORA_META
 from cloudrl.shards.megatron import DistInputs, plan_dist
 from cloudrl.shards.merge import MERGE, Plan, dtype_name, plan_merge, write_model
@@ -18,7 +18,7 @@ from cloudrl.shards.source import MergeInputs, Sidecars
 Inputs = MergeInputs | ModelInputs | DistInputs
 """The files of one role of one step, by the form that they have."""
 
-_HUGGINGFACE = "huggingface/"
+_HUGGINGFACE, _CONFIG = "huggingface/", "config.json"
 _OTHERS = "cloudrl checkpoints list"
 _MAX_META_BYTES = 1 << 16
 
@@ -122,10 +122,21 @@ def _plan(inputs: Inputs, dtype: str | None, lora: str) -> Plan:
     if isinstance(inputs, ModelInputs):
         return plan_model(inputs, dtype=dtype, lora=lora)
     if isinstance(inputs, MergeInputs):
+        _refuse_part_of_a_save(inputs)
         return plan_merge(inputs, dtype=dtype, lora=lora)
     if lora != MERGE:
         raise InputError("of Megatron's distributed format no adapter is made", hint="Leave out --lora")
     return plan_dist(inputs, dtype=dtype_name(dtype, lora))
+
+
+def _refuse_part_of_a_save(inputs: MergeInputs) -> None:
+    """Of a save of several nodes, what one has: without rank 0's there is no config, and the ranks tell why."""
+    gone = missing_ranks(sorted(inputs.shards), inputs.world_size or 0)
+    if gone and _CONFIG not in inputs.config_files:
+        raise CheckpointError(
+            f"{gone} of {inputs.world_size} and {_HUGGINGFACE}{_CONFIG} are not here: other nodes may have them",
+            hint=f"Copy them into the same folder, or take another step: {_OTHERS}",
+        )
 
 
 def _read_lora(checkpoint: Checkpoint, open_file: OpenFile) -> bytes | None:

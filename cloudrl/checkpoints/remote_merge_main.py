@@ -22,6 +22,7 @@ from cloudrl.protocol.client import AgentClient
 from cloudrl.saves.aggregate import cluster_inventory
 from cloudrl.saves.inventory import Checkpoint, FileCopy, Inventory
 from cloudrl.shards.merge import MERGE
+from cloudrl.shards.signals import undone_by_signals
 from cloudrl.shards.source import LocalShard, ShardSource
 
 MARK = "cloudrl-merge "
@@ -110,4 +111,5 @@ def _report(**what: Any) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(HeadMerge(**json.loads(sys.argv[1]))))
+    with undone_by_signals():  # the end of a Ray job is SIGTERM
+        sys.exit(main(HeadMerge(**json.loads(sys.argv[1]))))

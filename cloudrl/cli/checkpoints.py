@@ -184,8 +184,10 @@ def pull(
     with Terminal() as terminal:
         checkpoint = choose(terminal)
         pulled = checkpoint.pull(to, on_progress=transfer(f"copying step {checkpoint.step}", terminal))
+    for note in pulled.notes:
+        _output.note(f"note: {note}")
     path = pulled.folder / f"global_step_{checkpoint.step}"
-    fields = {"path": path, "files": pulled.files, "size_bytes": pulled.size_bytes}
+    fields = {"path": path, "files": pulled.files, "size_bytes": pulled.size_bytes, "notes": list(pulled.notes)}
     text = f"{path}: {pulled.files} files, {gigabytes(pulled.size_bytes)}"
     _output.result(text, fields, is_json=as_json)
 
@@ -221,8 +223,9 @@ def _row(info: Checkpoint) -> tuple[str, ...]:
     places = [
         f"{spans(held)}{' on ' * bool(held and place.ranks)}{place.short}" for place, held in info.locations.items()
     ]
-    missing = f"missing: {', '.join(info.missing)}" if info.missing else "complete"
-    state = f"{missing}; resume point" if info.resumes else missing
+    missing = [f"missing: {', '.join(info.missing)}"] if info.missing else []
+    flaws = (*missing, *info.damage_phrases) or ("complete",)
+    state = "; ".join((*flaws, *(["resume point"] if info.resumes else [])))
     age = duration(max(0.0, time.time() - info.modified_at))
     return (
         info.run, str(info.step), info.role, ranks, "; ".join(places), gigabytes(info.size_bytes), age, state,
@@ -246,6 +249,7 @@ def _fields(info: Checkpoint) -> dict[str, Any]:
         "modified_at": info.modified_at,
         "complete": info.complete,
         "missing": list(info.missing),
+        "damaged": dict(info.damaged),
         "resumes": info.resumes,
         "recorded_ranks": sorted(info.records),
     }

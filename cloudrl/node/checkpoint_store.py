@@ -18,6 +18,7 @@ from cloudrl.node.shard_worker_client import ShardWorkerClient
 from cloudrl.protocol.routes import CHECKPOINTS, RAY_TMP
 from cloudrl.saves.names import OURS, STEP
 from cloudrl.saves.scan import IN_WORKING_DIR, folder_identity, scan, scan_working_dirs
+from cloudrl.saves.wholeness import Inspector
 
 _ASIDE = ".cloudrl-pruned-"
 _LIVES_S = 60.0
@@ -53,6 +54,7 @@ class CheckpointStore:
         self._run_id, self._rank, self._say, self._renew_every_s = run_id, rank, say, renew_every_s
         self._marker_id = f"{run_id}-{rank}"
         self._marker = ""
+        self._inspector = Inspector()
         self._lock, self._closed = threading.Lock(), threading.Event()
 
     def start(self) -> None:
@@ -79,8 +81,13 @@ class CheckpointStore:
         for path in sorted(self._all_markers()):
             with contextlib.suppress(OSError):
                 markers.append(path.read_text())
-        ours: Dict[str, Any] = {"marker": self._marker, "markers": markers, "runs": scan(self.folder)}
-        ray_tmp: Dict[str, Any] = {"marker": "", "markers": [], "runs": scan_working_dirs(self.ray_root)}
+        ours: Dict[str, Any] = {
+            "marker": self._marker,
+            "markers": markers,
+            "runs": scan(self.folder, inspector=self._inspector),
+        }
+        left = scan_working_dirs(self.ray_root, inspector=self._inspector)
+        ray_tmp: Dict[str, Any] = {"marker": "", "markers": [], "runs": left}
         roots = ((CHECKPOINTS, self.folder, ours), (RAY_TMP, self.ray_root, ray_tmp))
         return {
             "locations": [

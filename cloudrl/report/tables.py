@@ -53,7 +53,7 @@ def checkpoints_table(checkpoints: Iterable[Checkpoint]) -> Table:
     """Those of one run."""
     rows = tuple(
         (
-            str(each.step), each.role, "complete" if each.complete else f"lacks {', '.join(each.missing)}",
+            str(each.step), each.role, each.shortfall or "complete",
             gigabytes(each.size_bytes), ", ".join(place.short for place in each.locations if place.ranks),
         )
         for each in checkpoints

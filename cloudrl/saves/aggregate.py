@@ -13,11 +13,13 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 from cloudrl.errors import CheckpointError, ConnectionFailed, InputError, Unauthorized
 from cloudrl.protocol.report import NodeReport
 from cloudrl.protocol.routes import CHECKPOINTS
-from cloudrl.saves.inventory import Checkpoint, FileCopy, Inventory, Location
+from cloudrl.saves.damage import damage_notes
+from cloudrl.saves.inventory import CLOCKS_S, Checkpoint, FileCopy, Inventory, Location
 from cloudrl.saves.megatron_layout import find_weights
 from cloudrl.saves.names import SHARD, STEP, TRACKER, find_data, on_one_line, shard_file, step_folder
 from cloudrl.saves.records import SaveRecord
 from cloudrl.saves.scan import folder_identity, scan, scan_only_role
+from cloudrl.saves.wholeness import Inspector
 
 _Answer = Tuple[Optional[NodeReport], Mapping[str, Any]]
 
@@ -40,7 +42,7 @@ def local_inventory(folder: Path) -> Inventory:
     root = next(named, root)
     if STEP.fullmatch(root.name):
         return _of_step(_local(root.parent), root.name)
-    role = scan_only_role(root, follow_links=True)
+    role = scan_only_role(root, follow_links=True, inspector=Inspector(follow_links=True))
     if not find_weights([file["path"] for file in role["files"]]) and not _has_shards(role):
         return _local(root)
     if STEP.fullmatch(root.parent.name):
@@ -54,7 +56,7 @@ def local_inventory(folder: Path) -> Inventory:
 
 
 def _local(root: Path, runs: list[dict[str, Any]] | None = None) -> Inventory:
-    found = scan(root, follow_links=True) if runs is None else runs
+    found = scan(root, follow_links=True, inspector=Inspector(follow_links=True)) if runs is None else runs
     location = {"root": CHECKPOINTS, "folder": str(root), "identity": folder_identity(root), "runs": found}
     return aggregate([(None, {"locations": [location]})])
 
@@ -109,8 +111,9 @@ def aggregate(answers: Iterable[_Answer]) -> Inventory:
     checkpoints: list[Checkpoint] = []
     notes: list[str] = []
     for key in sorted(by_run):
-        checkpoints += by_run[key].checkpoints()
-        notes += by_run[key].notes()
+        found = by_run[key].checkpoints()
+        checkpoints += found
+        notes += (*by_run[key].notes(), *damage_notes(found))
     return Inventory(tuple(checkpoints), tuple(notes))
 
 
@@ -178,6 +181,17 @@ class _Tracker(NamedTuple):
         return int(self.text) if self.text.isdecimal() and len(self.text) <= 18 else None
 
 
+def _by_age(copies: Iterable[FileCopy]) -> tuple[FileCopy, ...]:
+    """The newest first; before a damaged one a whole one of the same save."""
+    newest, *others = sorted(copies, key=lambda copy: -copy.modified_at)
+    if newest.damage:
+        whole = (each for each in others if not each.damage and newest.modified_at - each.modified_at <= CLOCKS_S)
+        if (chosen := next(whole, None)) is not None:
+            return (chosen, newest, *(each for each in others if each is not chosen))
+    return (newest, *others)
+
+
+_Parts = Tuple[float, Tuple[str, ...]]
 _Copies = Dict[str, List[FileCopy]]
 _Key = Tuple[int, Optional[str], Optional[int]]
 """Step, role and world size; None where a file belongs to no role, or to no rank."""
@@ -192,6 +206,7 @@ class _Run:
         self._records: dict[tuple[int, str], list[tuple[Location, SaveRecord]]] = defaultdict(list)
         self._trackers: list[_Tracker] = []
         self._links: set[int] = set()
+        self._parts: dict[tuple[int, str | None], dict[str, list[_Parts]]] = defaultdict(lambda: defaultdict(list))
 
     def add(self, location: Location, run: Mapping[str, Any]) -> None:
         tracker = run["tracker"]
@@ -217,8 +232,12 @@ class _Run:
     def _add_file(self, key: _Key, location: Location, base: str, file: Mapping[str, Any]) -> None:
         path = _checked(location, file["path"])
         whole = "/".join(part for part in (*base.split("/"), path) if part)
-        copy = FileCopy(location, whole, int(file["size_bytes"]), float(file["modified_at"]))
-        self._files[key][path].append(copy)
+        damage = str(file.get("damage") or "")  # agents of earlier releases do not look into files
+        self._files[key][path].append(
+            FileCopy(location, whole, int(file["size_bytes"]), float(file["modified_at"]), damage)
+        )
+        if file.get("parts"):
+            self._parts[key[:2]][path].append((float(file["modified_at"]), tuple(str(file["parts"]).split())))
 
     def checkpoints(self) -> list[Checkpoint]:
         """One for each step, role and world size; what is of no world size belongs to all of them."""
@@ -251,11 +270,12 @@ class _Run:
             step_files=step_files,
             tracker_at=newest.written_at if newest else None,
             is_link=step in self._links,
+            parts={path: max(said)[1] for path, said in self._parts.get((step, role), {}).items()},
         )  # fmt: skip
 
     def _newest_first(self, *keys: _Key) -> dict[str, tuple[FileCopy, ...]]:
         found = {name: copies for key in keys for name, copies in self._files.get(key, {}).items()}
-        return {name: tuple(sorted(found[name], key=lambda copy: -copy.modified_at)) for name in sorted(found)}
+        return {name: _by_age(found[name]) for name in sorted(found)}
 
     def _newest_tracker(self) -> _Tracker | None:
         """The one that counts."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cloudrl.errors import InputError
@@ -64,6 +64,7 @@ def plan_prune(inventory: Inventory, keep: int, *, run: str | None = None, comma
             by_run[each.run][each.step].append(each)
     for name, steps in by_run.items():
         complete = sorted((step for step, roles in steps.items() if all(role.complete for role in roles)), reverse=True)
+        notes += _uncounted(name, steps)
         if not complete:
             notes.append(f"{name}: no step is complete, so all stay")
             continue
@@ -75,6 +76,15 @@ def plan_prune(inventory: Inventory, keep: int, *, run: str | None = None, comma
             else:
                 removals.append(_removal(steps[step]))
     return PrunePlan(tuple(removals), tuple(notes))
+
+
+def _uncounted(run: str, steps: Mapping[int, Sequence[Checkpoint]]) -> list[str]:
+    """Steps that are no reason to remove others, though all of their files are there."""
+    damaged = ((step, role) for step, roles in sorted(steps.items()) for role in roles if role.damaged)
+    return [
+        f"{run}: step {step} does not count as kept: of its {role.role} {'; '.join(role.damage_phrases)}"
+        for step, role in damaged
+    ]
 
 
 def _pinned_by(roles: Sequence[Checkpoint], named: Sequence[str]) -> str | None:

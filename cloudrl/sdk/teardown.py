@@ -214,7 +214,7 @@ def _lines(found: Inventory) -> tuple[str, ...]:
     lines = []
     for each in found.checkpoints:
         where = "; ".join(f"{spans(held)} on {place.short}" for place, held in each.locations.items())
-        state = "" if each.complete else f", incomplete: no {', '.join(each.missing)}"
+        state = "" if each.complete else f", incomplete: {each.shortfall}"
         lines.append(f"{each.name}, {gigabytes(each.size_bytes)}, ranks {where}{state}")
     return (*lines, *found.notes)
 

@@ -130,12 +130,13 @@ def test_what_tells_the_scale(tmp_path: Path) -> None:
         meta.unlink()
         if text is not None:
             meta.write_text(text)
-        report = latest(tmp_path).verify()
+        found = Checkpoints(LocalSource(tmp_path)).select(7)
+        report = found.verify()
         assert report.ok
         assert any("there is no lora_train_meta.json" in each.message for each in report.findings)
         for lora in ("merge", "adapter"):
             with pytest.raises(CheckpointError, match="nothing tells the alpha"):
-                latest(tmp_path).merge(tmp_path / "model", lora=lora)
+                found.merge(tmp_path / "model", lora=lora)
         meta.touch()
     assert not (tmp_path / "model").exists()
 
