@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 from cloudrl.errors import ConnectionFailed, Unauthorized
 from cloudrl.protocol.client import AgentClient
+from cloudrl.protocol.side_by_side import side_by_side
 from cloudrl.saves.archive import Piece, parse_piece
-
-_AT_ONCE = 8
 
 
 @dataclass(frozen=True)
@@ -68,8 +66,7 @@ def ask_cluster(name: str, agent: AgentClient, ranks: Iterable[int], run: str | 
     ranks = list(ranks)
     answers = [ask(rank) for rank in ranks[:1]]
     listed = _present_ranks(answers[0][1]) if answers and run is None else frozenset[int]()
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        answers += pool.map(lambda rank: ask(rank, own=rank in listed), ranks[1:])
+    answers += side_by_side(lambda rank: ask(rank, own=rank in listed), ranks[1:])
     for rank, answer in answers:
         if isinstance(answer, ConnectionFailed):
             notes.append(f"rank {rank} does not say what it has: {answer.message}")

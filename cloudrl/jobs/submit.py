@@ -24,7 +24,7 @@ from cloudrl.protocol.backoff import Attempts, Backoff, retry
 from cloudrl.protocol.report import Replica
 from cloudrl.providers.machines import Notice
 from cloudrl.providers.model import Transfer
-from cloudrl.saves.aggregate import cluster_inventory
+from cloudrl.saves.survey import cluster_inventory
 from cloudrl.spec import Job
 from cloudrl.transport import AgentClient, Connection, RayClient, inspect_cluster
 

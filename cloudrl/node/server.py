@@ -8,7 +8,8 @@ import functools
 import os
 import threading
 from pathlib import Path
-from typing import BinaryIO, Iterator, List, Optional, cast
+from typing import BinaryIO, Iterator, List, Optional, Set, cast
+from urllib.parse import parse_qsl, urlsplit
 
 from cloudrl.node import job_secrets
 from cloudrl.node.agent import Agent
@@ -188,7 +189,18 @@ class _Handler(HttpHandler):
     # -- checkpoints: a file that cannot be read is UNREADABLE, as far as that is known before the bytes begin ----
 
     def _inventory(self) -> None:
-        self._json({"rank": self.agent.state.own.rank, **self.agent.checkpoint_store.inventory()})
+        found = self.agent.checkpoint_store.inventory(without=self._without())
+        self._json({"rank": self.agent.state.own.rank, **found})
+
+    def _without(self) -> Optional[Set[int]]:
+        """Of `once` the ranks; None where each folder is to be listed."""
+        query = dict(parse_qsl(urlsplit(self.path).query, keep_blank_values=True))
+        if "once" not in query:
+            return None
+        ranks = [number(text) for text in query["once"].split(",") if text]
+        if None in ranks:
+            raise ApiError(ErrorCode.BAD_REQUEST, f"once is a list of ranks, not {query['once'][:40]!r}")
+        return {rank for rank in ranks if rank is not None}
 
     def _remove_checkpoint(self, root: str, path: str) -> None:
         with _disk_errors(ErrorCode.CONFLICT):  # EACCES, EROFS, EBUSY: the volume does not let this node
