@@ -4,6 +4,7 @@ The calls are `cloudrl.protocol.routes`; one of the handler's methods is named l
 """
 
 import contextlib
+import dataclasses
 import functools
 import os
 import threading
@@ -97,9 +98,10 @@ class _Handler(HttpHandler):
 
     def _heartbeat(self) -> None:
         report = self._json_body(functools.partial(from_json, NodeReport), "a report")
-        identity, state = self.agent.identity, self.agent.state
+        identity, state, replication = self.agent.identity, self.agent.state, self.agent.replication
         if 0 < report.rank < identity.nodes:
-            state.record_heartbeat(report)
+            replication.hear(report.rank, report.replicas)
+            state.record_heartbeat(dataclasses.replace(report, replicas={}))
         else:
             reason = f"rank {report.rank} does not belong to this cluster of {identity.nodes} nodes"
             if not identity.is_head or report.rank < 1 or state.published.ready:
@@ -107,7 +109,8 @@ class _Handler(HttpHandler):
             # every attempt would have it: the start ends now, and not when those that are missing are too late
             reason += "; start all nodes with the same number of nodes"
             state.refuse(report, Failure(FailureKind.PREFLIGHT, report.rank, reason, subject="rank"))
-        self._json(state.heartbeat_reply(report.rank))
+        missing = replication.missing_on(report.rank)
+        self._json(dataclasses.replace(state.heartbeat_reply(report.rank), announced=missing))
 
     def _transfer(self) -> None:
         """A client says that it is sending something to Ray, which this agent does not see."""
