@@ -214,18 +214,15 @@ def prune(
 
 def _row(info: Checkpoint) -> tuple[str, ...]:
     from cloudrl.jobs.format import duration, gigabytes
-    from cloudrl.saves.inventory import spans
+    from cloudrl.saves.inventory import places_text
 
     size = info.world_size
     ranks = f"{len(info.ranks)} of {size}" if size is not None else "Megatron" if info.is_megatron else "none"
-    places = [
-        f"{spans(held)}{' on ' * bool(held and place.ranks)}{place.short}" for place, held in info.locations.items()
-    ]
     missing = f"missing: {', '.join(info.missing)}" if info.missing else "complete"
     state = f"{missing}; resume point" if info.resumes else missing
     age = duration(max(0.0, time.time() - info.modified_at))
     return (
-        info.run, str(info.step), info.role, ranks, "; ".join(places), gigabytes(info.size_bytes), age, state,
+        info.run, str(info.step), info.role, ranks, places_text(info.locations), gigabytes(info.size_bytes), age, state,
     )  # fmt: skip
 
 
@@ -253,7 +250,7 @@ def _fields(info: Checkpoint) -> dict[str, Any]:
 
 def _show(checkpoint: CheckpointHandle, report: Report) -> None:
     from cloudrl.jobs.format import gigabytes
-    from cloudrl.saves.inventory import spans
+    from cloudrl.protocol.ranks import spans
 
     of = f" of {report.world_size}" if report.world_size is not None else ""
     parts = f", {report.shards} parts" if report.shards is not None else ""

@@ -15,7 +15,10 @@ def side_by_side(call: Callable[[Item], Result], items: Iterable[Item], *, at_on
 
     The first error ends it: calls that have not begun are dropped, those under way are not waited for.
     """
-    pool = ThreadPoolExecutor(at_once)
+    items = list(items)
+    if len(items) < 2:
+        return [call(item) for item in items]
+    pool = ThreadPoolExecutor(min(at_once, len(items)))
     try:
         results = list(pool.map(call, items))
     except BaseException:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from cloudrl.errors import CheckpointError, InputError
+from cloudrl.protocol.ranks import names_text
 from cloudrl.protocol.report import NodeReport
 from cloudrl.protocol.routes import CHECKPOINTS
-from cloudrl.saves.inventory import Checkpoint, FileCopy, Inventory, Location
+from cloudrl.saves.inventory import Checkpoint, FileCopy, Inventory, Location, nodes_text
 from cloudrl.saves.megatron_layout import find_weights
 from cloudrl.saves.names import SHARD, STEP, TRACKER, find_data, on_one_line, shard_file, step_folder
 from cloudrl.saves.records import SaveRecord
@@ -257,9 +258,15 @@ class _Run:
             yield f"{name}: {where} holds {newest.text!r}, no step: a resume would fail"
         elif newest.step not in steps:
             yield f"{name}: a resume would look for step {newest.text}, which is not there"
-        others = sorted(
-            {f"{each.text} on {each.location.label}" for each in self._trackers if each.text != newest.text}
-        )
+        others: dict[str, list[Location]] = {}
+        for each in self._trackers:
+            if each.text != newest.text:
+                others.setdefault(each.text, []).append(each.location)
         if others:
-            listed = ", ".join((f"{newest.text} on {newest.location.label}", *others))
+            elsewhere = [f"{text} on {_label(places)}" for text, places in sorted(others.items())]
+            listed = names_text([f"{newest.text} on {newest.location.label}", *elsewhere])
             yield f"{name}: trackers differ: {listed}; a resume takes that of the node where its driver runs"
+
+
+def _label(locations: Sequence[Location]) -> str:
+    return locations[0].label if len(locations) == 1 else nodes_text(locations)

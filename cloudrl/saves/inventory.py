@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Tuple
 
 from cloudrl.errors import CheckpointError, ConnectionFailed, InputError
+from cloudrl.protocol.ranks import ranks_text, spans, spans_text
 from cloudrl.saves.megatron_layout import DIST_FILE, Weights, find_weights, is_megatron, missing_files
 from cloudrl.saves.names import RECORD, SHARD, find_data, on_one_line
 from cloudrl.saves.records import SaveRecord
 
 LATEST = "latest"
 _BESIDE_MODEL = "huggingface/config.json"
+_PLACES = 4
+"""More than these are not told one by one."""
 _CLOCKS_S = 60.0
 """How far the clocks of two nodes may be apart."""
 
@@ -46,7 +49,7 @@ class Location:
         """For a table; nothing for this machine."""
         if not self.ranks:
             return ""
-        return f"node{'s' * (len(self.ranks) > 1)} {', '.join(map(str, self.ranks))}"
+        return ranks_text(self.ranks, "node")
 
 
 @dataclass(frozen=True)
@@ -199,7 +202,7 @@ class Checkpoint:
             following = rank + 1
         if gaps:
             several = len(gaps) > 1 or gaps[0][0] < gaps[0][1]
-            yield f"rank{'s' * several} {', '.join(_span(*gap) for gap in gaps)}"
+            yield f"rank{'s' * several} {spans_text(gaps)}"
 
     def _partial_kinds(self) -> Iterator[str]:
         """A kind that some ranks have saved and others have not; verl can be told to leave one out."""
@@ -207,7 +210,7 @@ class Checkpoint:
             saved = self.shards(kind)
             gone = sorted(set(self.ranks) - set(saved))
             if saved and gone:
-                yield f"{label} of rank{'s' * (len(gone) > 1)} {spans(gone)}"
+                yield f"{label} of {ranks_text(gone)}"
 
 
 @dataclass(frozen=True)
@@ -267,19 +270,22 @@ class Inventory:
             raise ConnectionFailed(f"{self.silent[0]}; {why}", hint=hint)
 
 
-def spans(numbers: Sequence[int]) -> str:
-    """Ascending numbers for a person: `0-3, 7`."""
-    parts: list[list[int]] = []
-    for number in numbers:
-        if parts and parts[-1][1] == number - 1:
-            parts[-1][1] = number
-        else:
-            parts.append([number, number])
-    return ", ".join(_span(first, last) for first, last in parts)
+def nodes_text(locations: Iterable[Location]) -> str:
+    """The nodes that have any of some locations: `nodes 0-3`; nothing for this machine."""
+    ranks = {rank for location in locations for rank in location.ranks}
+    return ranks_text(ranks, "node") if ranks else ""
 
 
-def _span(first: int, last: int) -> str:
-    return str(first) if first == last else f"{first}-{last}"
+def places_text(locations: Mapping[Location, Sequence[int]]) -> str:
+    """Which training ranks are where: `0-1 on node 0; 2-3 on node 1`, of many places all in one: `0-63 on nodes 0-7`.
+
+    Args:
+        locations: See `Checkpoint.locations`.
+    """
+    if len(locations) > _PLACES:
+        held = {rank for ranks in locations.values() for rank in ranks}
+        return " on ".join(filter(None, (spans(held), nodes_text(locations))))
+    return "; ".join(" on ".join(filter(None, (spans(held), place.short))) for place, held in locations.items())
 
 
 def _latest(fitting: Sequence[Checkpoint]) -> Checkpoint:

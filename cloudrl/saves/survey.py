@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Any, Protocol
 
 from cloudrl.errors import ConnectionFailed, InputError, Unauthorized
-from cloudrl.protocol.ranks import ranks_text
+from cloudrl.protocol.ranks import first_few, ranks_text
 from cloudrl.protocol.report import NodeReport
 from cloudrl.protocol.side_by_side import side_by_side
 from cloudrl.saves.aggregate import aggregate, is_same
@@ -21,8 +21,6 @@ _ROUNDS = 3
 """In which a folder that nobody has listed yet is listed by another node."""
 _LIMIT_S = 180.0
 """After which no further node is asked."""
-_TOLD = 3
-"""So many nodes that do not answer are told one by one."""
 
 
 class AskInventory(Protocol):
@@ -77,12 +75,9 @@ class _Survey:
 
     def silent(self) -> Iterator[str]:
         """A sentence for each node that says nothing, and one for the rest where there are many."""
-        failed = sorted(self._failed)
-        several = failed[_TOLD:] if len(failed) > _TOLD + 1 else []
-        for rank in failed:
-            if rank not in several:
-                who = f"node {rank} ({self._nodes[rank].ip})"
-                yield f"{who} says nothing of its checkpoints: {self._failed[rank]}"
+        few, several = first_few(self._failed)
+        for rank in few:
+            yield f"node {rank} ({self._nodes[rank].ip}) says nothing of its checkpoints: {self._failed[rank]}"
         if several:
             yield f"{ranks_text(several, 'node')} say nothing of their checkpoints either"
         if unlisted := self._unlisted():

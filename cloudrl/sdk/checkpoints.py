@@ -17,7 +17,7 @@ from cloudrl.protocol.ranks import ranks_text
 from cloudrl.protocol.side_by_side import side_by_side
 from cloudrl.providers import registry
 from cloudrl.providers.model import home
-from cloudrl.saves.inventory import Location
+from cloudrl.saves.inventory import Location, nodes_text
 from cloudrl.saves.prune import PrunePlan, Removal, plan_prune
 from cloudrl.sdk.callbacks import Confirm, OnProgress, Question, notify, silent, transfer, unattended
 from cloudrl.sdk.find import only_of, running_clusters
@@ -140,7 +140,8 @@ def _remove(source: CheckpointSource, removal: Removal) -> None:
 
 
 def _describe(removal: Removal) -> str:
-    where = "".join(f" on {each.short}" for each in removal.locations if each.ranks)
+    nodes = nodes_text(removal.locations)
+    where = f" on {nodes}" if nodes else ""
     incomplete = "" if removal.complete else ", incomplete"
     return f"{removal.run}: step {removal.step}{where}, {gigabytes(removal.size_bytes)}{incomplete}"
 

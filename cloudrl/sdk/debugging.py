@@ -15,6 +15,7 @@ from cloudrl.debug.session import End, Session
 from cloudrl.errors import CloudrlError, ConnectionFailed, InputError, Interrupted, Unauthorized
 from cloudrl.jobs.format import duration, money
 from cloudrl.protocol.client import AgentClient
+from cloudrl.protocol.ranks import first_few, ranks_text
 from cloudrl.protocol.report import NodeReport
 from cloudrl.protocol.side_by_side import side_by_side
 from cloudrl.protocol.stops import PDB, Stop
@@ -218,8 +219,12 @@ def ask_nodes(agent: AgentClient, nodes: Iterable[NodeReport], on_progress: OnPr
     failures = [(rank, each) for rank, each in answers if isinstance(each, ConnectionFailed)]
     if failures and len(failures) == len(ranks):
         raise failures[0][1]
-    for rank, failure in failures:
-        on_progress(Notice(f"rank {rank} does not say what waits there: {failure.message}"))
+    silent = dict(failures)
+    few, several = first_few(silent)
+    for rank in few:
+        on_progress(Notice(f"rank {rank} does not say what waits there: {silent[rank].message}"))
+    if several:
+        on_progress(Notice(f"{ranks_text(several)} do not say what waits there either"))
     return tuple(sorted((stop for _, each in answers if isinstance(each, tuple) for stop in each), key=_order))
 
 
