@@ -19,8 +19,8 @@ from cloudrl.checkpoints.remote import READ_TIMEOUT_S, RangeClient, RemoteShard
 from cloudrl.errors import CheckpointError, CloudrlError
 from cloudrl.protocol.backoff import Backoff, retry
 from cloudrl.protocol.client import AgentClient
-from cloudrl.saves.aggregate import cluster_inventory
 from cloudrl.saves.inventory import Checkpoint, FileCopy, Inventory
+from cloudrl.saves.survey import cluster_inventory
 from cloudrl.shards.merge import MERGE
 from cloudrl.shards.signals import undone_by_signals
 from cloudrl.shards.source import LocalShard, ShardSource

@@ -13,8 +13,9 @@ from cloudrl.errors import CheckpointError, InputError
 from cloudrl.node.checkpoint_store import remove_step
 from cloudrl.node.files import Refused
 from cloudrl.protocol.backoff import Backoff
-from cloudrl.saves.aggregate import cluster_inventory, local_inventory
+from cloudrl.saves.aggregate import local_inventory
 from cloudrl.saves.inventory import FileCopy, Inventory, Location
+from cloudrl.saves.survey import cluster_inventory
 from cloudrl.shards.source import LocalShard, ShardSource
 
 if TYPE_CHECKING:  # a merge of files here needs neither pydantic nor a connection

@@ -21,10 +21,11 @@ from cloudrl.jobs.submission import Submission, Upload
 from cloudrl.jobs.working_dir import Entry, PackagePlan, zip_package
 from cloudrl.node.uploads import size_text
 from cloudrl.protocol.backoff import Attempts, Backoff, retry
+from cloudrl.protocol.ranks import ranks_text
 from cloudrl.protocol.report import Replica
 from cloudrl.providers.machines import Notice
 from cloudrl.providers.model import Transfer
-from cloudrl.saves.aggregate import cluster_inventory
+from cloudrl.saves.survey import cluster_inventory
 from cloudrl.spec import Job
 from cloudrl.transport import AgentClient, Connection, RayClient, inspect_cluster
 
@@ -335,21 +336,21 @@ def wait_replicated(
     moved_at = clock()
     while True:
         nodes = state()
-        for rank, replica in nodes.items():
-            if replica.error:
-                raise InputError(f"{what}: rank {rank} cannot take it: {replica.error}")
+        refusing = [rank for rank, replica in nodes.items() if replica.error]
+        if refusing:
+            raise InputError(f"{what}: {ranks_text(refusing)} cannot take it: {nodes[refusing[0]].error}")
         waiting = [rank for rank, replica in nodes.items() if not replica.complete]
         if not waiting:
             return
-        ranks = ", ".join(map(str, waiting))
+        ranks = ranks_text(waiting)
         if waiting != told:
             told = waiting
-            on_wait(f"{what}: waiting for rank {ranks}")
+            on_wait(f"{what}: waiting for {ranks}")
         if nodes != last:
             last, moved_at = dict(nodes), clock()
         elif clock() - moved_at > _STANDS_STILL_S:
             raise ConnectionFailed(
-                f"{what}: rank {ranks} has received nothing for {_STANDS_STILL_S:.0f} s",
+                f"{what}: nothing has come to {ranks} for {_STANDS_STILL_S:.0f} s",
                 hint="See: cloudrl status",
             )
         sleep(0.2)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from statistics import fmean, median
 
 from cloudrl.jobs.format import duration, gigabytes
+from cloudrl.protocol.ranks import ranks_text
 from cloudrl.protocol.report import Usage
 from cloudrl.protocol.stops import Stop
 from cloudrl.verl.charts import CUT, ENTROPY, LENGTH, REWARD
@@ -23,7 +24,6 @@ _TAKES_PART_PERCENT = 5.0
 """A node whose GPUs compute less than that has no part in the training: nobody waits for it, and it for nobody."""
 _WATCHED_S = 180.0
 _GROWTH_S = 600.0
-_NAMED_RANKS = 4
 _UNKNOWN_LEFT_S = 6 * 3600.0
 """For how long a disk should last where nobody knows when the run ends."""
 _FULL = 0.95
@@ -195,7 +195,7 @@ def _disks(usage: Mapping[int, Sequence[Usage]], left_s: float | None) -> Iterat
     if not short:
         return
     rank, *more = short
-    others = f"; likewise rank {', '.join(map(str, more[:_NAMED_RANKS]))}" if more else ""
+    others = f"; likewise {ranks_text(more)}" if more else ""
     last = usage[rank][-1]
     used, total = last.disk_used_bytes or 0, last.disk_total_bytes or 0
     when = f"will be full in {duration(lasting[rank])}" if lasting[rank] else f"is {used / total:.0%} full"

@@ -24,6 +24,7 @@ from cloudrl.protocol.wire import to_json
 
 T = TypeVar("T")
 _MAX_BODY_BYTES = 1 << 20
+_CONNECT_TIMEOUT_S = 5.0
 _METHODS = {route.method for route in routes.ROUTES}
 BYTES: Mapping[str, str] = {"Content-Type": "application/octet-stream"}
 _OWN_HEADERS = ("server", "date", "connection")
@@ -128,8 +129,9 @@ class HttpHandler(BaseHTTPRequestHandler):
         if other is None:
             raise ApiError(ErrorCode.UNKNOWN_RANK, f"rank {rank} is not known here")
         at, timeout_s = f"{other.ip}:{other.agent_port}", self.rank_timeout_s
-        # the path is encoded as it came
-        request = Request(self.command, f"http://{at}{self.path}", headers, body, timeout_s, timeout_s)
+        # the path is encoded as it came; a host that is off takes no connection, and many may be asked for
+        connect_timeout_s = min(timeout_s, _CONNECT_TIMEOUT_S)
+        request = Request(self.command, f"http://{at}{self.path}", headers, body, timeout_s, connect_timeout_s)
         try:
             return AgentClient(f"http://{at}", self.agent.tokens.agent).open(request)
         except AgentRefused as error:

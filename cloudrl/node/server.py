@@ -4,11 +4,13 @@ The calls are `cloudrl.protocol.routes`; one of the handler's methods is named l
 """
 
 import contextlib
+import dataclasses
 import functools
 import os
 import threading
 from pathlib import Path
-from typing import BinaryIO, Iterator, List, Optional, cast
+from typing import BinaryIO, Iterator, List, Optional, Set, cast
+from urllib.parse import parse_qsl, urlsplit
 
 from cloudrl.node import job_secrets
 from cloudrl.node.agent import Agent
@@ -96,9 +98,10 @@ class _Handler(HttpHandler):
 
     def _heartbeat(self) -> None:
         report = self._json_body(functools.partial(from_json, NodeReport), "a report")
-        identity, state = self.agent.identity, self.agent.state
+        identity, state, replication = self.agent.identity, self.agent.state, self.agent.replication
         if 0 < report.rank < identity.nodes:
-            state.record_heartbeat(report)
+            replication.hear(report.rank, report.replicas)
+            state.record_heartbeat(dataclasses.replace(report, replicas={}))
         else:
             reason = f"rank {report.rank} does not belong to this cluster of {identity.nodes} nodes"
             if not identity.is_head or report.rank < 1 or state.published.ready:
@@ -106,7 +109,8 @@ class _Handler(HttpHandler):
             # every attempt would have it: the start ends now, and not when those that are missing are too late
             reason += "; start all nodes with the same number of nodes"
             state.refuse(report, Failure(FailureKind.PREFLIGHT, report.rank, reason, subject="rank"))
-        self._json(state.heartbeat_reply(report.rank))
+        missing = replication.missing_on(report.rank)
+        self._json(dataclasses.replace(state.heartbeat_reply(report.rank), announced=missing))
 
     def _transfer(self) -> None:
         """A client says that it is sending something to Ray, which this agent does not see."""
@@ -188,7 +192,18 @@ class _Handler(HttpHandler):
     # -- checkpoints: a file that cannot be read is UNREADABLE, as far as that is known before the bytes begin ----
 
     def _inventory(self) -> None:
-        self._json({"rank": self.agent.state.own.rank, **self.agent.checkpoint_store.inventory()})
+        found = self.agent.checkpoint_store.inventory(without=self._without())
+        self._json({"rank": self.agent.state.own.rank, **found})
+
+    def _without(self) -> Optional[Set[int]]:
+        """Of `once` the ranks; None where each folder is to be listed."""
+        query = dict(parse_qsl(urlsplit(self.path).query, keep_blank_values=True))
+        if "once" not in query:
+            return None
+        ranks = [number(text) for text in query["once"].split(",") if text]
+        if None in ranks:
+            raise ApiError(ErrorCode.BAD_REQUEST, f"once is a list of ranks, not {query['once'][:40]!r}")
+        return {rank for rank in ranks if rank is not None}
 
     def _remove_checkpoint(self, root: str, path: str) -> None:
         with _disk_errors(ErrorCode.CONFLICT):  # EACCES, EROFS, EBUSY: the volume does not let this node

@@ -5,16 +5,17 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
-from cloudrl.errors import CheckpointError, ConnectionFailed, InputError, Unauthorized
+from cloudrl.errors import CheckpointError, InputError
+from cloudrl.protocol.ranks import names_text
 from cloudrl.protocol.report import NodeReport
 from cloudrl.protocol.routes import CHECKPOINTS
 from cloudrl.saves.damage import damage_notes
-from cloudrl.saves.inventory import CLOCKS_S, Checkpoint, FileCopy, Inventory, Location
+from cloudrl.saves.inventory import CLOCKS_S, Checkpoint, FileCopy, Inventory, Location, nodes_text
 from cloudrl.saves.megatron_layout import find_weights
 from cloudrl.saves.names import SHARD, STEP, TRACKER, find_data, on_one_line, shard_file, step_folder
 from cloudrl.saves.records import SaveRecord
@@ -70,30 +71,6 @@ def _has_shards(role: Mapping[str, Any]) -> bool:
     return any(SHARD.fullmatch(file["path"]) for file in role["files"])
 
 
-def cluster_inventory(nodes: Iterable[NodeReport], ask: Callable[[int], Mapping[str, Any]]) -> Inventory:
-    """What the nodes of a cluster have; one that does not answer is told in a note.
-
-    Args:
-        nodes: Those of the cluster's status.
-        ask: Gives the inventory of the node of this rank.
-
-    Raises:
-        Unauthorized: The token is refused.
-        CheckpointError: A node gives a name that is no path below a folder.
-    """
-    answers, silent = [], []
-    for node in nodes:
-        try:
-            answers.append((node, ask(node.rank)))
-        except Unauthorized:
-            raise
-        except (ConnectionFailed, InputError) as failure:
-            who = f"node {node.rank} ({node.ip})"
-            silent.append(f"{who} says nothing of its checkpoints: {failure.message}")
-    found = aggregate(answers)
-    return Inventory(found.checkpoints, (*silent, *found.notes), tuple(silent))
-
-
 def aggregate(answers: Iterable[_Answer]) -> Inventory:
     """Put together what nodes say.
 
@@ -119,17 +96,20 @@ def aggregate(answers: Iterable[_Answer]) -> Inventory:
 
 def _locations(answers: Iterable[_Answer]) -> list[tuple[Location, list[Mapping[str, Any]]]]:
     """Every folder once, with all nodes that have it."""
+    said = [(node, folder) for node, answer in answers for folder in answer["locations"]]
     groups: list[tuple[Mapping[str, Any], list[NodeReport]]] = []
-    for node, answer in answers:
-        for folder in answer["locations"]:
-            nodes = next((nodes for first, nodes in groups if _is_same(first, folder)), None)
-            if nodes is None:
-                nodes = []
-                groups.append((folder, nodes))
-            if node is not None:
-                nodes.append(node)
+    for node, folder in sorted(said, key=lambda each: "runs" not in each[1]):  # who has listed it comes first
+        nodes = next((nodes for first, nodes in groups if is_same(first, folder)), None)
+        if nodes is None:
+            if "runs" not in folder:
+                continue
+            nodes = []
+            groups.append((folder, nodes))
+        if node is not None:
+            nodes.append(node)
     found = []
     for first, nodes in groups:
+        nodes.sort(key=lambda node: node.rank)
         ranks, addresses = tuple(node.rank for node in nodes), tuple(node.ip for node in nodes)
         found.append((Location(ranks, addresses, str(first["root"]), str(first["folder"])), list(first["runs"])))
     return found
@@ -158,14 +138,18 @@ def _can_be_a_path(name: str) -> bool:
         return False
 
 
-def _is_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two nodes speak of one folder: one kernel says so, or each sees the marker of the other."""
-    if one["root"] != other["root"]:
+def is_same(listed: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two nodes have one folder, listed by one of them: one kernel says so, or each sees the other's marker.
+
+    The other node has listed it as well, or has named in `same_as` the marker that it found there.
+    """
+    if listed["root"] != other["root"]:
         return False
-    if one["identity"] and one["identity"] == other["identity"]:
+    if listed["identity"] and listed["identity"] == other["identity"]:
         return True
-    markers = (one.get("marker"), other.get("marker"))
-    return all(markers) and markers[1] in one["markers"] and markers[0] in other["markers"]
+    mine, theirs = listed.get("marker"), other.get("marker")
+    seen = other["markers"] if "runs" in other else [other["same_as"]["marker"]]
+    return bool(mine and theirs) and mine in seen and theirs in listed["markers"]
 
 
 class _Tracker(NamedTuple):
@@ -294,9 +278,15 @@ class _Run:
             yield f"{name}: {where} holds {newest.text!r}, no step: a resume would fail"
         elif newest.step not in steps:
             yield f"{name}: a resume would look for step {newest.text}, which is not there"
-        others = sorted(
-            {f"{each.text} on {each.location.label}" for each in self._trackers if each.text != newest.text}
-        )
+        others: dict[str, list[Location]] = {}
+        for each in self._trackers:
+            if each.text != newest.text:
+                others.setdefault(each.text, []).append(each.location)
         if others:
-            listed = ", ".join((f"{newest.text} on {newest.location.label}", *others))
+            elsewhere = [f"{text} on {_label(places)}" for text, places in sorted(others.items())]
+            listed = names_text([f"{newest.text} on {newest.location.label}", *elsewhere])
             yield f"{name}: trackers differ: {listed}; a resume takes that of the node where its driver runs"
+
+
+def _label(locations: Sequence[Location]) -> str:
+    return locations[0].label if len(locations) == 1 else nodes_text(locations)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Tuple
 
 from cloudrl.errors import CheckpointError, ConnectionFailed, InputError
+from cloudrl.protocol.ranks import ranks_text, spans, spans_text
 from cloudrl.saves.megatron_layout import DIST_FILE, Weights, find_weights, is_megatron, missing_files
 from cloudrl.saves.names import SHARD, WITHDRAWN, find_data, is_ours, on_one_line
 from cloudrl.saves.records import SaveRecord
@@ -16,6 +17,8 @@ from cloudrl.saves.wholeness import describe
 
 LATEST = "latest"
 _BESIDE_MODEL = "huggingface/config.json"
+_PLACES = 4
+"""More than these are not told one by one."""
 _MOST_SHOWN = 3
 CLOCKS_S = 60.0
 """How far the clocks of two nodes may be apart."""
@@ -49,7 +52,7 @@ class Location:
         """For a table; nothing for this machine."""
         if not self.ranks:
             return ""
-        return f"node{'s' * (len(self.ranks) > 1)} {', '.join(map(str, self.ranks))}"
+        return ranks_text(self.ranks, "node")
 
 
 @dataclass(frozen=True)
@@ -270,7 +273,7 @@ class Checkpoint:
             saved = self.shards(kind)
             gone = sorted(set(self.ranks) - set(saved))
             if saved and gone:
-                yield f"{label} of rank{'s' * (len(gone) > 1)} {spans(gone)}"
+                yield f"{label} of {ranks_text(gone)}"
 
 
 @dataclass(frozen=True)
@@ -338,22 +341,25 @@ def missing_ranks(ranks: Sequence[int], count: int) -> str:
             gaps.append((following, rank - 1))
         following = rank + 1
     several = len(gaps) > 1 or any(first < last for first, last in gaps)
-    return f"rank{'s' * several} {', '.join(_span(*gap) for gap in gaps)}" if gaps else ""
+    return f"rank{'s' * several} {spans_text(gaps)}" if gaps else ""
 
 
-def spans(numbers: Sequence[int]) -> str:
-    """Ascending numbers for a person: `0-3, 7`."""
-    parts: list[list[int]] = []
-    for number in numbers:
-        if parts and parts[-1][1] == number - 1:
-            parts[-1][1] = number
-        else:
-            parts.append([number, number])
-    return ", ".join(_span(first, last) for first, last in parts)
+def nodes_text(locations: Iterable[Location]) -> str:
+    """The nodes that have any of some locations: `nodes 0-3`; nothing for this machine."""
+    ranks = {rank for location in locations for rank in location.ranks}
+    return ranks_text(ranks, "node") if ranks else ""
 
 
-def _span(first: int, last: int) -> str:
-    return str(first) if first == last else f"{first}-{last}"
+def places_text(locations: Mapping[Location, Sequence[int]]) -> str:
+    """Which training ranks are where: `0-1 on node 0; 2-3 on node 1`, of many places all in one: `0-63 on nodes 0-7`.
+
+    Args:
+        locations: See `Checkpoint.locations`.
+    """
+    if len(locations) > _PLACES:
+        held = {rank for ranks in locations.values() for rank in ranks}
+        return " on ".join(filter(None, (spans(held), nodes_text(locations))))
+    return "; ".join(" on ".join(filter(None, (spans(held), place.short))) for place, held in locations.items())
 
 
 def _latest(fitting: Sequence[Checkpoint]) -> Checkpoint:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from cloudrl.errors import CheckpointError
+from cloudrl.protocol.ranks import ranks_text
 from cloudrl.protocol.routes import CHECKPOINTS
 from cloudrl.saves.inventory import Checkpoint, Inventory
 from cloudrl.saves.names import DATA, find_data, on_one_line, step_folder
@@ -179,5 +180,5 @@ def _notes(saved: Checkpoint, nodes: Sequence[int]) -> tuple[str, ...]:
     having = {node for copy in saved.step_files.get(name, ()) for node in copy.location.ranks}
     if set(nodes) <= having:
         return ()
-    where = f"lies on node {', '.join(map(str, sorted(having)))} alone" if having else "was not found"
+    where = f"lies on {ranks_text(having, 'node')} alone" if having else "was not found"
     return (f"its {name} {where}: where verl's controller runs elsewhere, the data begins anew",)

@@ -180,7 +180,7 @@ def wait(answers: list[dict[int, Replica]]) -> tuple[list[str], float]:
 
 def test_waiting_for_every_node():
     answers = [{0: coming(), 1: coming()}, *({0: HERE, 1: each} for each in (coming(5), coming(9), HERE))]
-    assert wait(answers)[0] == ["./model: waiting for rank 0, 1", "./model: waiting for rank 1"]
+    assert wait(answers)[0] == ["./model: waiting for ranks 0-1", "./model: waiting for rank 1"]
 
 
 def test_a_node_that_cannot_take_it():
@@ -190,7 +190,7 @@ def test_a_node_that_cannot_take_it():
 
 def test_nothing_moves():
     said, took_s = wait([{0: HERE, 1: coming(size)} for size in range(2000)])
-    assert said[-1] == "./model: rank 1 has received nothing for 180 s"
+    assert said[-1] == "./model: nothing has come to rank 1 for 180 s"
     assert took_s > 2000 * 0.2 + 179, "as long as something moves it is waited for"
 
 

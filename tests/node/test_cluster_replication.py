@@ -29,6 +29,9 @@ def test_they_reach_every_node_and_the_secrets_go_with_the_cluster(nodes: Maker)
     everywhere = dict.fromkeys((0, 1), Replica(complete=True))
     until(lambda: agent.files_state(model.address)[1] == everywhere, "the files are on both nodes")
     until(lambda: agent.secrets_state("job1") == everywhere, "the secrets are on both nodes")
+    agent.put_secrets("job1", {"A_TOKEN": "marker-of-this-test"})
+    until(lambda: agent.secrets_state("job1") == everywhere, "and again, once they are sent again")
+    assert [node.replicas for node in agent.status().nodes] == [{}, {}], "nobody has to be told of it any more"
     for rank in (0, 1):
         root = Path(cluster[rank].status()["files_dir"])
         assert (root / model.address / "model" / "weights").read_bytes() == body
