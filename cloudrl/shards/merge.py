@@ -30,6 +30,7 @@ from cloudrl.shards.plan import (
 from cloudrl.shards.progress import Meter, OnProgress, silent
 from cloudrl.shards.source import MergeInputs
 from cloudrl.shards.validate import validate
+from cloudrl.shards.wrappers import unwrapped
 
 _QUANTIZATION, _TIED, _TEXT = "quantization_config", "tie_word_embeddings", "text_config"
 
@@ -107,7 +108,7 @@ def plan_merge(
     wanted = wanted_type(dtype, lora)
     config = read_config(inputs.config_files)
     validated = validate(inputs)
-    parts = validated.chosen()
+    parts, wrappers = unwrapped(validated.chosen())
     tensors, label = parts[0].tensors, parts[0].label
     warnings = [finding.message for finding in validated.report.findings]
     names = {name: name for name in tensors}
@@ -122,7 +123,8 @@ def plan_merge(
         names, updates = dict(found.base), make_updates(parts, found)
     elif lora == ADAPTER_ALONE:
         raise CheckpointError(f"{label} has no LoRA adapter", hint="Leave out --lora adapter, for the whole model")
-    architecture = check_architecture(config, names.keys(), label)
+    is_plain = not wrappers and not has_lora(tensors)
+    architecture = check_architecture(config, names.keys(), parts[0], is_plain=is_plain)
     changes: dict[str, object] = {"architectures": [architecture]}
     if is_tied(architecture, config):
 
@@ -136,7 +138,15 @@ def plan_merge(
         if not tied.has_head:
             names.pop(HEAD, None)
     outputs = make_outputs(parts, wanted, names=names, rule=rule_of(architecture), updates=updates)
-    return make_plan(outputs, inputs.config_files, changes, wanted, warnings=warnings, max_file_bytes=max_file_bytes)
+    try:
+        return make_plan(
+            outputs, inputs.config_files, changes, wanted, warnings=warnings, max_file_bytes=max_file_bytes
+        )
+    except CheckpointError as error:
+        if not wrappers:
+            raise
+        without = f"{error.message} (names are without the wrappers that the shards have: {', '.join(wrappers)})"
+        raise CheckpointError(without, hint=error.hint) from error
 
 
 @dataclass(frozen=True)

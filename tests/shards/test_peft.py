@@ -133,3 +133,17 @@ def test_an_adapter_of_experts_alone(tmp_path: Path) -> None:
     assert ours.keys() == theirs.keys()
     assert all(np.allclose(floats(ours[name]), floats(theirs[name]), rtol=1e-5, atol=1e-5) for name in ours)
     assert merged_by_peft(loaded, tmp_path / "loaded") == theirs
+
+
+@pytest.mark.parametrize("lora", ["merge", "adapter"])
+def test_wrappers_around_a_model_with_an_adapter(lora: str, tmp_path: Path) -> None:
+    model = adapted("Qwen2", "float32")
+    merge_role(saved(model, tmp_path), tmp_path / "ours", lora=lora)
+    state = {
+        f"_orig_mod.{name.replace('.self_attn.', '._checkpoint_wrapped_module.self_attn.')}": value
+        for name, value in model.state_dict().items()
+    }
+    for rank in range(3):
+        save(role_folder(tmp_path), state, rank, 3)
+    merge_role(role_folder(tmp_path), tmp_path / "theirs", lora=lora)
+    assert read_safetensors(tmp_path / "ours") == read_safetensors(tmp_path / "theirs")
