@@ -14,6 +14,7 @@ from cloudrl.shards.architectures import check_architecture
 from cloudrl.shards.copying import Target, copy
 from cloudrl.shards.dtypes import WANTED, DType
 from cloudrl.shards.lora import has_lora, read_lora
+from cloudrl.shards.lora_settings import read_settings, unsure_of_scale
 from cloudrl.shards.model_files import file_names, header, in_file_order, index, output_files, read_config
 from cloudrl.shards.on_disk import rule_of
 from cloudrl.shards.parameters import check_parameters, is_tied
@@ -114,7 +115,9 @@ def plan_merge(
     names = {name: name for name in tensors}
     updates: dict[str, Update] = {}
     if has_lora(tensors):
-        found = read_lora(tensors, inputs.lora, config, label)
+        settings = read_settings(inputs.lora, inputs.adapter_config)
+        warnings += unsure_of_scale(settings, inputs.first_adapter, label)
+        found = read_lora(tensors, settings, config, label)
         if lora == ADAPTER_ALONE:
             outputs = in_file_order(adapter_outputs(parts, found, wanted))
             return Plan({ADAPTER: outputs}, adapter_files(found, inputs.config_files, config), tuple(warnings))

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cloudrl.errors import CheckpointError
-from cloudrl.shards.adapter import ADAPTER_CONFIG
 from cloudrl.shards.dtypes import DType
+from cloudrl.shards.lora_settings import ADAPTER_CONFIG
 from cloudrl.shards.plan import Output
 
 WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".safetensors.index.json", ".bin.index.json")
