@@ -165,6 +165,7 @@ FAMILIES: Mapping[str, Family] = {
     "Qwen3VL": replace(_QWEN3, prefix="model.language_model."),
 }  # fmt: skip
 """By the architecture's name without `For...`. Of vision-language models the language part alone."""
+_OF_EXPERTS = ("moe_intermediate_size", "num_experts", "num_local_experts", "n_routed_experts", "n_shared_experts")
 _SEES = ("visual.", "model.visual.")
 _PARAMETER = (".weight", ".bias")
 
@@ -198,6 +199,10 @@ def check_parameters(architecture: str, config: Mapping[str, Any], shapes: Mappi
     for name in shapes:
         if name.startswith(_SEES) and (module := next((each for each in name.split(".") if each[:1] == "_"), None)):
             raise CheckpointError(f"{name} is inside `{module}`, which no {architecture} has", hint=SAVE_THE_MODEL)
+    if family.experts and (null := next((key for key in _OF_EXPERTS if text.get(key, 0) is None), None)):
+        raise CheckpointError(
+            f"config.json has null for {null}, and {architecture} has experts", hint=CONFIG_OF_THE_RUN
+        )
     shapes = {name: shape for name, shape in shapes.items() if not _predicts_further(name, family, text)}
     layers = _layers(family, text, shapes)
     seen = set()

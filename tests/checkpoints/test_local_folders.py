@@ -130,3 +130,22 @@ def test_a_file_beside_the_model_that_is_too_large_for_one_is_told(tmp_path: Pat
     assert {path.name for path in done.path.iterdir()} == {*config_files(), "model.safetensors"}
     (warning,) = [each for each in done.warnings if "left out" in each]
     assert warning.startswith("huggingface/vocabulary.bin.txt was left out, since 100 MB are too much")
+
+
+def test_what_is_left_out_beside_a_model_is_said(tmp_path: Path) -> None:
+    """Weights are what a merge replaces; a tokenizer may have a name that ends like theirs."""
+    beside = write_step(tmp_path / "run", 10) / "actor" / "huggingface"
+    weights = ("model.safetensors", "pytorch_model-00001-of-00002.bin", "pytorch_model.bin.index.json", "model.pt")
+    others = ("tokenizer.bin", "speech/vocab.pt", "spk.pth", "extra.safetensors")
+    for name in (*weights, *others):
+        (beside / name).parent.mkdir(exist_ok=True)
+        (beside / name).write_bytes(b"{}")
+    done = merged(tmp_path / "run", tmp_path / "model")
+    said = {
+        f"huggingface/{name} was left out, since its name ends like that of weights: copy it if needed"
+        for name in others
+    }
+    assert {each for each in done.warnings if "left out" in each} == said
+    assert sorted(path.name for path in (tmp_path / "model").iterdir()) == [
+        "config.json", "model.safetensors", "tokenizer.json",
+    ]  # fmt: skip
