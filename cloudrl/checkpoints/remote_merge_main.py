@@ -45,6 +45,7 @@ class HeadMerge:
     give_up_s: float
     base: str | None = None
     lora: str = MERGE
+    first_adapter: str | None = None
 
 
 def main(wanted: HeadMerge) -> int:
@@ -67,7 +68,8 @@ def main(wanted: HeadMerge) -> int:
     backoff = Backoff(give_up_s=wanted.give_up_s)
     client = RangeClient(agent, backoff=backoff, on_break=lambda sentence: _report(note=sentence))
     try:
-        inputs = merge_inputs(_find(agent, wanted, backoff), open_file, wanted.base)
+        found = _find(agent, wanted, backoff)
+        inputs = merge_inputs(found, open_file, wanted.base, first_adapter=wanted.first_adapter)
         merged = merge(
             inputs, Path(wanted.path), dtype=wanted.dtype, lora=wanted.lora, sync=wanted.sync, on_progress=progress
         )

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cloudrl.checkpoints.remote import RangeClient, RemoteShard
-from cloudrl.errors import CheckpointError, InputError
+from cloudrl.errors import CheckpointError, ConnectionFailed, InputError
 from cloudrl.node.checkpoint_store import remove_step
 from cloudrl.node.files import Refused
 from cloudrl.protocol.backoff import Backoff
@@ -40,6 +40,10 @@ class LocalSource:
             InputError: There is no such folder.
         """
         return local_inventory(self.folder)
+
+    def commands(self, run: str) -> list[str]:  # noqa: ARG002  a folder does not know them
+        """Of the jobs that trained a run, as far as anybody knows them, in the order of time."""
+        return []
 
     def open(self, file: FileCopy) -> ShardSource:
         """The bytes of a file that the inventory names; nothing is read yet."""
@@ -85,6 +89,15 @@ class ClusterSource:
             CheckpointError: A node gives a name that is no path below a folder.
         """
         return cluster_inventory(self._agent.status().nodes, self._agent.inventory)
+
+    def commands(self, run: str) -> list[str]:
+        """See `LocalSource`; without secrets, and nothing if Ray does not answer."""
+        from cloudrl.jobs.redaction import redact_command  # not for a folder
+
+        try:
+            return [redact_command(job.entrypoint) for job in self.connection.ray().list_jobs() if job.trained(run)]
+        except ConnectionFailed:
+            return []
 
     def open(self, file: FileCopy) -> ShardSource:
         """See `LocalSource`."""

@@ -14,6 +14,7 @@ from cloudrl.shards.architectures import check_architecture
 from cloudrl.shards.copying import Target, copy
 from cloudrl.shards.dtypes import WANTED, DType
 from cloudrl.shards.lora import has_lora, read_lora
+from cloudrl.shards.lora_settings import read_settings, unsure_of_scale
 from cloudrl.shards.model_files import file_names, header, in_file_order, index, output_files, read_config
 from cloudrl.shards.on_disk import rule_of
 from cloudrl.shards.parameters import check_parameters, is_tied
@@ -30,6 +31,7 @@ from cloudrl.shards.plan import (
 from cloudrl.shards.progress import Meter, OnProgress, silent
 from cloudrl.shards.source import MergeInputs
 from cloudrl.shards.validate import validate
+from cloudrl.shards.wrappers import unwrapped
 
 _QUANTIZATION, _TIED, _TEXT = "quantization_config", "tie_word_embeddings", "text_config"
 
@@ -107,13 +109,15 @@ def plan_merge(
     wanted = wanted_type(dtype, lora)
     config = read_config(inputs.config_files)
     validated = validate(inputs)
-    parts = validated.chosen()
+    parts, wrappers = unwrapped(validated.chosen())
     tensors, label = parts[0].tensors, parts[0].label
     warnings = [finding.message for finding in validated.report.findings]
     names = {name: name for name in tensors}
     updates: dict[str, Update] = {}
     if has_lora(tensors):
-        found = read_lora(tensors, inputs.lora, config, label)
+        settings = read_settings(inputs.lora, inputs.adapter_config)
+        warnings += unsure_of_scale(settings, inputs.first_adapter, label)
+        found = read_lora(tensors, settings, config, label)
         if lora == ADAPTER_ALONE:
             outputs = in_file_order(adapter_outputs(parts, found, wanted))
             return Plan({ADAPTER: outputs}, adapter_files(found, inputs.config_files, config), tuple(warnings))
@@ -122,7 +126,8 @@ def plan_merge(
         names, updates = dict(found.base), make_updates(parts, found)
     elif lora == ADAPTER_ALONE:
         raise CheckpointError(f"{label} has no LoRA adapter", hint="Leave out --lora adapter, for the whole model")
-    architecture = check_architecture(config, names.keys(), label)
+    is_plain = not wrappers and not has_lora(tensors)
+    architecture = check_architecture(config, names.keys(), parts[0], is_plain=is_plain)
     changes: dict[str, object] = {"architectures": [architecture]}
     if is_tied(architecture, config):
 
@@ -136,7 +141,15 @@ def plan_merge(
         if not tied.has_head:
             names.pop(HEAD, None)
     outputs = make_outputs(parts, wanted, names=names, rule=rule_of(architecture), updates=updates)
-    return make_plan(outputs, inputs.config_files, changes, wanted, warnings=warnings, max_file_bytes=max_file_bytes)
+    try:
+        return make_plan(
+            outputs, inputs.config_files, changes, wanted, warnings=warnings, max_file_bytes=max_file_bytes
+        )
+    except CheckpointError as error:
+        if not wrappers:
+            raise
+        without = f"{error.message} (names are without the wrappers that the shards have: {', '.join(wrappers)})"
+        raise CheckpointError(without, hint=error.hint) from error
 
 
 @dataclass(frozen=True)

@@ -9,24 +9,42 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cloudrl.errors import CheckpointError
-from cloudrl.shards.adapter import ADAPTER_CONFIG
 from cloudrl.shards.dtypes import DType
+from cloudrl.shards.lora_settings import ADAPTER_CONFIG
 from cloudrl.shards.plan import Output
 
 WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".safetensors.index.json", ".bin.index.json")
 _CONFIG = "config.json"
 _DTYPE_KEYS = ("dtype", "torch_dtype")
 _NESTED = ("text_config", "vision_config")
+_HEADS, _GROUPS = "num_attention_heads", "num_key_value_heads"
+_WITH_DEFAULT = {
+    "attention_bias", "attention_dropout", "decoder_sparse_step", "first_k_dense_replace", "head_dim",
+    "initializer_range", "layer_norm_eps", "max_position_embeddings", "max_window_layers", "mlp_bias", "n_group",
+    "norm_topk_prob", "num_experts_per_tok", "output_router_logits", "qk_head_dim",
+    "quantization_config", "rms_norm_eps", "routed_scaling_factor", "router_aux_loss_coef", "tie_word_embeddings",
+    "topk_group", "use_cache", "use_sliding_window",
+}  # fmt: skip
+_NEEDED = {
+    "hidden_act", "hidden_activation", "hidden_size", "intermediate_size", "kv_lora_rank", "model_type",
+    "num_attention_heads", "num_hidden_layers", "qk_nope_head_dim", "qk_rope_head_dim", "query_pre_attn_scalar",
+    "v_head_dim", "vocab_size",
+}  # fmt: skip
+"""Keys of which transformers 5 loads no null; tests/shards/test_nulls.py tries each key of several models."""
 _ALIGN_BYTES = 8
 _ORDER = list(DType)
 
 
 def read_config(files: Mapping[str, bytes]) -> dict[str, Any]:
-    """The model's configuration.
+    """The model's configuration, as it is going to be written (`without_nulls`).
 
     Raises:
-        CheckpointError: There is none, or it is no JSON object.
+        CheckpointError: There is none, it is no JSON object, or has null where a model needs a value.
     """
+    return without_nulls(_as_saved(files))
+
+
+def _as_saved(files: Mapping[str, bytes]) -> dict[str, Any]:
     text = files.get(_CONFIG)
     if text is None:
         raise CheckpointError(
@@ -40,6 +58,31 @@ def read_config(files: Mapping[str, bytes]) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise CheckpointError(f"huggingface/config.json is no JSON object, but {type(config).__name__}")
     return config
+
+
+def without_nulls(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The same without a `null` that transformers 5 does not load, where it is clear what it stands for.
+
+    transformers 4 took them, and a config that somebody has edited may have them. Without the key the class has its
+    default; `num_key_value_heads` stands for as many as there are heads (transformers 4.57, models/*/configuration_*).
+
+    Raises:
+        CheckpointError: Nothing tells what it stands for.
+    """
+    kept = _filled(config)
+    return kept | {name: _filled(kept[name]) for name in _NESTED if isinstance(kept.get(name), dict)}
+
+
+def _filled(part: Mapping[str, Any]) -> dict[str, Any]:
+    if lost := sorted(key for key in _NEEDED if part.get(key, 0) is None):
+        raise CheckpointError(
+            f"config.json has no value for {', '.join(lost)}, but null, and transformers loads no such model",
+            hint="Put the config.json of the base model in its place in huggingface/",
+        )
+    kept = {key: value for key, value in part.items() if value is not None or key not in _WITH_DEFAULT}
+    if kept.get(_GROUPS, 0) is None and type(kept.get(_HEADS)) is int:
+        kept[_GROUPS] = kept[_HEADS]
+    return kept
 
 
 def first_architecture(config: Mapping[str, Any]) -> str:
@@ -72,7 +115,7 @@ def output_files(
         keys = [key for key in _DTYPE_KEYS if key in config] or ["torch_dtype"]
         changed |= dict.fromkeys(keys, dtype.value)
         changed |= {name: _retyped(changed[name], dtype) for name in _NESTED if isinstance(changed.get(name), dict)}
-    if changed != config:
+    if changed != _as_saved(files):
         kept[_CONFIG] = (json.dumps(changed, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
     return kept
 

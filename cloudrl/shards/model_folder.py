@@ -13,9 +13,10 @@ from typing import Any
 
 from cloudrl.errors import CheckpointError
 from cloudrl.saves.names import INDEX
-from cloudrl.shards.adapter import ADAPTER, ADAPTER_CONFIG, TAKE_ADAPTER
+from cloudrl.shards.adapter import ADAPTER, TAKE_ADAPTER
 from cloudrl.shards.critic import critic_config, critic_outputs, is_value_head
 from cloudrl.shards.dtypes import DType, result_type
+from cloudrl.shards.lora_settings import ADAPTER_CONFIG
 from cloudrl.shards.merge import ADAPTER_ALONE, MERGE, Plan, make_plan, tie, wanted_type
 from cloudrl.shards.model_files import first_architecture, in_file_order, read_config
 from cloudrl.shards.on_disk import stays_float32

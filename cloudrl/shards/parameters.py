@@ -13,14 +13,12 @@ from typing import Any
 from cloudrl.errors import CheckpointError
 from cloudrl.shards.architectures import VISION
 from cloudrl.shards.on_disk import Rule, renamed, rule_of
+from cloudrl.shards.way_out import CONFIG_OF_THE_RUN
+from cloudrl.shards.wrappers import SAVE_THE_MODEL, name_around
 
 Shape = tuple[int | None, ...]
 """None for a dimension that the config does not tell."""
 
-_HINT = (
-    "Is it the config of this model? Take huggingface/config.json from the run's rank 0, or another step: "
-    "cloudrl checkpoints list"
-)
 _ATTENTION = {
     "self_attn.q_proj.weight": "Q H", "self_attn.k_proj.weight": "K H", "self_attn.v_proj.weight": "K H",
     "self_attn.o_proj.weight": "H Q",
@@ -167,6 +165,7 @@ FAMILIES: Mapping[str, Family] = {
     "Qwen3VL": replace(_QWEN3, prefix="model.language_model."),
 }  # fmt: skip
 """By the architecture's name without `For...`. Of vision-language models the language part alone."""
+_OF_EXPERTS = ("moe_intermediate_size", "num_experts", "num_local_experts", "n_routed_experts", "n_shared_experts")
 _SEES = ("visual.", "model.visual.")
 _PARAMETER = (".weight", ".bias")
 
@@ -197,16 +196,23 @@ def check_parameters(architecture: str, config: Mapping[str, Any], shapes: Mappi
         return
     text = config.get("text_config")
     text = text if isinstance(text, dict) else config
+    for name in shapes:
+        if name.startswith(_SEES) and (module := next((each for each in name.split(".") if each[:1] == "_"), None)):
+            raise CheckpointError(f"{name} is inside `{module}`, which no {architecture} has", hint=SAVE_THE_MODEL)
+    if family.experts and (null := next((key for key in _OF_EXPERTS if text.get(key, 0) is None), None)):
+        raise CheckpointError(
+            f"config.json has null for {null}, and {architecture} has experts", hint=CONFIG_OF_THE_RUN
+        )
     shapes = {name: shape for name, shape in shapes.items() if not _predicts_further(name, family, text)}
     layers = _layers(family, text, shapes)
     seen = set()
     for name, expected in _parameters(family, text, layers, _head(architecture, config, shapes), rule_of(architecture)):
         found = shapes.get(name)
         if found is None:
-            raise CheckpointError(f"no rank has {name}, and by config.json this {architecture} has one", hint=_HINT)
+            raise _missing(name, shapes, f"no rank has {name}, and by config.json this {architecture} has one")
         if len(found) != len(expected) or any(each not in (None, at) for each, at in zip(expected, found, strict=True)):
             said = ", ".join("?" if each is None else str(each) for each in expected)
-            raise CheckpointError(f"{name} is {list(found)}, and by config.json it is [{said}]", hint=_HINT)
+            raise CheckpointError(f"{name} is {list(found)}, and by config.json it is [{said}]", hint=CONFIG_OF_THE_RUN)
         seen.add(name)
     others = sorted(
         name for name in shapes.keys() - seen if name.endswith(_PARAMETER) and not name.startswith(_SEES)
@@ -214,7 +220,7 @@ def check_parameters(architecture: str, config: Mapping[str, Any], shapes: Mappi
     if others:
         raise CheckpointError(
             f"there are {len(others)} tensors that by config.json no {architecture} has: {', '.join(others[:3])}",
-            hint=_HINT,
+            hint=CONFIG_OF_THE_RUN,
         )
 
 
@@ -231,8 +237,17 @@ def _layers(family: Family, config: Mapping[str, Any], shapes: Mapping[str, Any]
     numbers = {name[len(start) :].partition(".")[0] for name in shapes if name.startswith(start)}
     expected = _number(config, "num_hidden_layers")
     if expected is not None and len(numbers) != expected:
-        raise CheckpointError(f"there are {len(numbers)} layers, and config.json says {expected}", hint=_HINT)
+        first = f"{start}0.{next(iter(family.layer))}"
+        raise _missing(first, shapes, f"there are {len(numbers)} layers, and config.json says {expected}")
     return len(numbers)
+
+
+def _missing(name: str, shapes: Mapping[str, Any], otherwise: str) -> CheckpointError:
+    """Why there is no such tensor: it is inside a module that is not the model's; else it is simply not there."""
+    if around := name_around(name, shapes):
+        stored, module = around
+        return CheckpointError(f"no rank has {name}: it is inside `{module}`, as {stored}", hint=SAVE_THE_MODEL)
+    return CheckpointError(otherwise, hint=CONFIG_OF_THE_RUN)
 
 
 def _parameters(
@@ -311,5 +326,7 @@ def _number(config: Mapping[str, Any], key: str) -> int | None:
     if value is None:
         return None
     if type(value) is not int or value < 0:  # 0: there is none of it
-        raise CheckpointError(f"config.json says {key}: {str(value)[:40]!r}, and that is no size", hint=_HINT)
+        raise CheckpointError(
+            f"config.json says {key}: {str(value)[:40]!r}, and that is no size", hint=CONFIG_OF_THE_RUN
+        )
     return value

@@ -13,7 +13,8 @@ from cloudrl.protocol.ranks import ranks_text
 from cloudrl.saves.names import LORA_META
 from cloudrl.shards.cancellation import check, workers
 from cloudrl.shards.layout import Layout, check_together, read_layout, shard_dim
-from cloudrl.shards.lora import has_lora, read_settings
+from cloudrl.shards.lora import has_lora
+from cloudrl.shards.lora_settings import read_settings
 from cloudrl.shards.progress import Meter, OnProgress, silent
 from cloudrl.shards.report import Finding, Report
 from cloudrl.shards.shard import Shard, open_shard
@@ -188,7 +189,7 @@ def _adapter(inputs: MergeInputs, shards: Mapping[int, Shard]) -> Iterator[Findi
     """A LoRA adapter whose scale nobody tells: no resume needs it, but a merge does."""
     if any(has_lora(shard.tensors) for shard in shards.values()):
         try:
-            read_settings(inputs.lora)
+            read_settings(inputs.lora, inputs.adapter_config)
         except CheckpointError as error:
             yield Finding(error.message, fatal=False)
 

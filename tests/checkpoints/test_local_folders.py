@@ -146,3 +146,22 @@ def test_what_a_node_without_rank_0_has(tmp_path: Path, kept: tuple[int, ...], g
     with pytest.raises(CheckpointError, match=f"^{gone} of {size} and huggingface/config.json are not here") as caught:
         named.merge(tmp_path / "model")
     assert "cloudrl checkpoints list" in str(caught.value.hint)
+
+
+def test_what_is_left_out_beside_a_model_is_said(tmp_path: Path) -> None:
+    """Weights are what a merge replaces; a tokenizer may have a name that ends like theirs."""
+    beside = write_step(tmp_path / "run", 10) / "actor" / "huggingface"
+    weights = ("model.safetensors", "pytorch_model-00001-of-00002.bin", "pytorch_model.bin.index.json", "model.pt")
+    others = ("tokenizer.bin", "speech/vocab.pt", "spk.pth", "extra.safetensors")
+    for name in (*weights, *others):
+        (beside / name).parent.mkdir(exist_ok=True)
+        (beside / name).write_bytes(b"{}")
+    done = merged(tmp_path / "run", tmp_path / "model")
+    said = {
+        f"huggingface/{name} was left out, since its name ends like that of weights: copy it if needed"
+        for name in others
+    }
+    assert {each for each in done.warnings if "left out" in each} == said
+    assert sorted(path.name for path in (tmp_path / "model").iterdir()) == [
+        "config.json", "model.safetensors", "tokenizer.json",
+    ]  # fmt: skip

@@ -14,7 +14,9 @@ from shard_files import edit, merge_role, opened, read_safetensors, role_folder,
 from verl_saves import CASES, LORA, STEPS
 
 from cloudrl.checkpoints.merge import merge
+from cloudrl.shards.architectures import COVERED
 from cloudrl.shards.validate import verify
+from cloudrl.shards.way_out import VERL_MERGES
 
 pytestmark = pytest.mark.verl
 
@@ -117,3 +119,17 @@ def test_transformers_loads_the_critic(saves: Path, tmp_path: Path) -> None:
     model = AutoModelForTokenClassification.from_pretrained(tmp_path / "ours")
     kept = read_safetensors(tmp_path / "ours")["score.weight"][2]
     assert model.score.weight.view(torch.uint8).numpy().tobytes() == kept
+
+
+def test_others_that_are_sent_to_it_load(tmp_path: Path) -> None:
+    """A hint never leads to random numbers."""
+    assert not VERL_MERGES & COVERED
+    script = Path(__file__).with_name("verl_others.py")
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", script, tmp_path, *sorted(VERL_MERGES)],
+        capture_output=True,
+        text=True,
+        timeout=500,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr[-4000:]
