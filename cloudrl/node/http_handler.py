@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import functools
 import hmac
 import http.client
 import json
-import os
 import re
 import socket
 from typing import Any, BinaryIO, Callable, Dict, Mapping, Optional, Tuple, TypeVar
@@ -18,6 +16,7 @@ from cloudrl.listening.heads import Refused, check_target
 from cloudrl.listening.http_server import ConnectionHandler
 from cloudrl.listening.web_pages import Headers, refuse_other_sites
 from cloudrl.node.agent import Agent
+from cloudrl.node.files import disk_refusal
 from cloudrl.node.ranges import Span, number, parse_range
 from cloudrl.node.relay import Relays, join
 from cloudrl.protocol import routes
@@ -99,7 +98,7 @@ class HttpHandler(ConnectionHandler):
         except OSError as error:
             self.close_connection = True
             if not self.answered and not is_network_error(error):  # this node's own disk or memory
-                refused = _disk_error(error)
+                refused = disk_refusal(error, str(error.filename or ""))
                 self._json(refused.to_json(), status=refused.status)
 
     def _route(self, method: str) -> Tuple[routes.Route, Dict[str, str]]:
@@ -225,15 +224,6 @@ class HttpHandler(ConnectionHandler):
             self.wfile.flush()
             if self.connection.sendfile(file, first, count) < count:  # a job has cut the file meanwhile
                 self.close_connection = True
-
-
-def _disk_error(error: OSError) -> ApiError:
-    """What to answer when this node's own disk or memory refuses something."""
-    reason = error.strerror or str(error)
-    if error.errno == errno.ENAMETOOLONG:
-        return ApiError(ErrorCode.BAD_REQUEST, f"the path is too long for a file: {reason}")
-    name = os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else ""
-    return ApiError(ErrorCode.NO_SPACE, f"{name}: {reason}" if name else reason)
 
 
 def _check_texts(value: Any) -> None:
