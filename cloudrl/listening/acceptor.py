@@ -80,7 +80,7 @@ class Acceptor:
         refusal_of: For a head that is complete or too long: the answer to refuse with (`b""`: just close), or None
             to admit the connection.
         hand_over: Takes an admitted connection, which does not block, its address and all that was read of it.
-        is_welcome: Whether an address may send anything at all.
+        is_welcome: Whether an address gets any answer; asked once its head is there, since it may take long to say.
         limits: See there.
     """
 
@@ -175,9 +175,6 @@ class Acceptor:
                 self._welcome(connection, address)
 
     def _welcome(self, connection: socket.socket, address: Any) -> None:
-        if not self._is_welcome(address):
-            connection.close()
-            return
         connection.setblocking(False)
         pending = _Pending(connection, address, time.monotonic())
         pending.group = self._others if _host(address) in self._known_addresses else self._strangers
@@ -240,7 +237,7 @@ class Acceptor:
 
     def _decide(self, pending: _Pending) -> None:
         try:
-            refusal = self._refusal_of(bytes(pending.received))
+            refusal = self._refusal_of(bytes(pending.received)) if self._is_welcome(pending.address) else b""
         except Exception:  # noqa: BLE001  a fault in judging one client must not end the server for all others
             self._report_fault()
             refusal = b""

@@ -50,7 +50,7 @@ class HttpServer(ThreadingHTTPServer):
         self.server_name, self.server_port = self.server_address[:2]  # type: ignore[assignment]
 
     def is_welcome(self, address: Any) -> bool:  # noqa: ARG002  for subclasses
-        """Whether an address may send anything at all."""
+        """Whether an address gets any answer."""
         return True
 
     def serve_forever(self, _poll_s: float = 0.0) -> None:
