@@ -6,18 +6,21 @@ The calls are `cloudrl.protocol.routes`; one of the handler's methods is named l
 import contextlib
 import dataclasses
 import functools
+import json
 import os
 import threading
 from pathlib import Path
 from typing import BinaryIO, Iterator, List, Optional, Set, cast
 from urllib.parse import parse_qsl, urlsplit
 
+from cloudrl.listening import heads
+from cloudrl.listening.acceptor import Limits
+from cloudrl.listening.http_server import HttpServer
 from cloudrl.node import job_secrets
 from cloudrl.node.agent import Agent
 from cloudrl.node.archiver import Archiver
 from cloudrl.node.files import Refused, open_below
-from cloudrl.node.http_handler import BYTES, HttpHandler
-from cloudrl.node.listener import UNAUTHENTICATED_S, Listener
+from cloudrl.node.http_handler import BYTES, HttpHandler, check_request, refusal
 from cloudrl.node.manifest import Manifest
 from cloudrl.node.ranges import Span, number, parse_ranges
 from cloudrl.node.relay import Relays
@@ -28,10 +31,12 @@ from cloudrl.protocol import routes
 from cloudrl.protocol.client import LISTING_TIMEOUT_S
 from cloudrl.protocol.failures import ApiError, ErrorCode, Failure, FailureKind
 from cloudrl.protocol.report import NodeReport
-from cloudrl.protocol.wire import from_json
+from cloudrl.protocol.wire import from_json, to_json
 
 _MAX_MANIFEST_BYTES = 8 << 20
 _LOG_CHUNK_BYTES = 1 << 20
+UNAUTHENTICATED_S = 5.0
+"""Seconds until a connection must have shown the token, however busily it sends."""
 
 
 class AgentServer:
@@ -61,16 +66,21 @@ class AgentServer:
             "relays": Relays(),
         }  # fmt: skip
         handler = type("Handler", (_Handler,), members)
-        self._servers: List[Listener] = []
+        refusals = heads.refusals(
+            lambda head: check_request(head.get, head.target, agent.tokens.agent),
+            lambda status, reason: json.dumps(to_json(refusal(status, reason))),
+        )
+        limits = Limits.for_nodes(agent.identity.nodes, head_s=unauthenticated_s)
+        self._servers: List[HttpServer] = []
         try:
             for address in dict.fromkeys(addresses):
-                self._servers.append(Listener((address, port), handler, unauthenticated_s))
+                self._servers.append(HttpServer((address, port), handler, refusals, limits))
         except OSError:
             for server in self._servers:
                 server.server_close()
             raise
         for server in self._servers:
-            threading.Thread(target=server.serve_forever, args=(0.1,), daemon=True).start()
+            threading.Thread(target=server.serve_forever, daemon=True).start()
 
     @property
     def port(self) -> int:

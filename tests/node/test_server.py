@@ -63,7 +63,7 @@ def test_every_call_needs_the_token(refusing: Served, verb: str, path: str, wron
 @pytest.mark.parametrize(
     ("verb", "path", "status"),
     [
-        *(("GET", path, 404) for path in ("/", "/v1", "/v1/nothing", "/v1/heartbeat", "/../etc/passwd", "*")),
+        *(("GET", path, 404) for path in ("/", "/v1", "/v1/nothing", "/v1/heartbeat", "/../etc/passwd")),
         *((verb, "/v1/status", 404) for verb in ("POST", "PUT", "DELETE")),
         *((verb, "/v1/status", 501) for verb in ("HEAD", "PATCH", "OPTIONS", "TRACE", "CONNECT", "X-Y")),
     ],
