@@ -5,13 +5,13 @@ heartbeats how far it is. A client waits until all have it, and then submits its
 """
 
 import http.client
-import json
 import secrets
 import threading
 import time
 from typing import Any, BinaryIO, Dict, List, Sequence
 
-from cloudrl.node.job_secrets import JobSecrets
+from cloudrl.foreign import parse_json
+from cloudrl.node.job_secrets import MAX_BYTES, JobSecrets
 from cloudrl.node.manifest import Manifest, Part
 from cloudrl.node.node_state import NodeState
 from cloudrl.node.uploads import Store
@@ -26,6 +26,8 @@ FILES = "user-files"
 COMPLETE = Replica(complete=True)
 _RETRY_S = 2.0
 _REPORT_EVERY_BYTES = 32 << 20
+_SCRIPT_BYTES = 8 * MAX_BYTES
+"""Of the secrets of a job, quoted for a shell."""
 
 
 class ReplicationHub:
@@ -136,7 +138,7 @@ class Replicator:
         try:
             if kind == "secrets":
                 with self._head.open(self._head.request(routes.GIVE_SECRETS, job=address_or_job)) as answer:
-                    self._hub.secrets.write(address_or_job, answer.stream.read().decode())
+                    self._hub.secrets.write(address_or_job, answer.content(_SCRIPT_BYTES).decode())
             else:
                 self._pull_files(name, address_or_job)
         except (AgentRefused, http.client.HTTPException, ValueError):
@@ -166,7 +168,7 @@ class Replicator:
         if store.manifest(address) is not None:  # also where the folder is rank 0's own
             return
         with self._head.open(self._head.request(routes.MANIFEST, address=address)) as answer:
-            manifest = Manifest.from_json(json.loads(answer.stream.read()))
+            manifest = Manifest.from_json(parse_json(answer.content()))
         here = store.begin(manifest)
         for part in manifest.parts:
             if here[part.path] < part.size_bytes:
