@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from cloudrl.foreign import as_object, checked_time, number_of, text_of
+from cloudrl.foreign import Malformed, as_object, checked_time, number_of, text_of
 
 
 class JobStatus(str, Enum):
@@ -60,10 +60,12 @@ class RayJob:
             Malformed: It is none.
         """
         row = as_object(details, "a job")
+        if not isinstance(row.get("status"), str):
+            raise Malformed("a job has no status")
         exit_code = number_of(row, "driver_exit_code")
         return cls(
             submission_id=text_of(row, "submission_id"),
-            status=JobStatus(row.get("status")),
+            status=JobStatus(row["status"]),
             message=text_of(row, "message"),
             entrypoint=text_of(row, "entrypoint"),
             start_time=_seconds(number_of(row, "start_time")),
