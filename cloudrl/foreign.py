@@ -83,7 +83,7 @@ def parse_json(data: Union[bytes, str]) -> Any:
     """
     text = data.decode("utf-8", "replace") if isinstance(data, bytes) else data
     if sum(map(text.count, ",[{")) > _MAX_VALUES:
-        raise Malformed(f"it holds more than {_MAX_VALUES:,} values")
+        raise Malformed(_TOO_MANY)
     try:
         value = json.loads(text, parse_int=_integer, parse_float=_float, parse_constant=_constant)
     except RecursionError:
@@ -108,19 +108,23 @@ def parse_object(data: Union[bytes, str]) -> Dict[str, Any]:
 
 
 def check_depth(value: Any) -> None:
-    """Refuse a value that is nested more than `MAX_DEPTH` deep, before a recursive function meets it.
+    """Refuse a value that is nested more than `MAX_DEPTH` deep or has too many parts, before a function walks it.
 
     Raises:
         Malformed: It is.
     """
-    level = [value]
+    level, count = [value] if isinstance(value, (dict, list)) else [], 0
     for _ in range(MAX_DEPTH + 1):
+        count += sum(map(len, level))
+        if count > _MAX_VALUES:  # a few lines of YAML can stand for billions
+            raise Malformed(_TOO_MANY)
         level = [inner for each in level for inner in _contained(each) if isinstance(inner, (dict, list))]
         if not level:
             return
     raise Malformed(_TOO_DEEP)
 
 
+_TOO_MANY = f"it holds more than {_MAX_VALUES:,} values"
 _TOO_DEEP = f"it is nested more than {MAX_DEPTH} deep"
 
 

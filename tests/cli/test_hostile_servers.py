@@ -23,7 +23,8 @@ OF_A_CLUSTER = [
     ("checkpoints", "pull", "--to", "p"), ("checkpoints", "prune", "--keep-last", "1", "-y"),
 ]  # fmt: skip
 OF_DSTACK = [
-    ("fleet", "list"), ("volume", "list"), ("status", "dstack/bad"), ("attach", "dstack/bad"), ("down", "dstack/bad", "-y"),
+    ("fleet", "list"), ("volume", "list"), ("status", "dstack/bad"), ("attach", "dstack/bad"),
+    ("down", "dstack/bad", "-y"),
     ("fleet", "create", "mine", "--gpu", "H100:8", "-y"), ("up", "bad", "--on", "dstack", "--gpu", "none", "-y"),
     ("fleet", "delete", "mine", "-y"),
 ]  # fmt: skip
