@@ -27,7 +27,10 @@ from cloudrl.shards.progress import OnProgress, silent
 from cloudrl.transport import inspect_cluster
 from cloudrl.verl.metrics import plain
 
-_PARTS = ("__init__.py", "errors.py", "private_files.py", "protocol", "saves", "shards", "data", "node", "checkpoints")
+_PARTS = (
+    "__init__.py", "errors.py", "foreign.py", "private_files.py", "protocol", "saves", "shards", "data", "node",
+    "checkpoints",
+)  # fmt: skip
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 

@@ -105,8 +105,20 @@ def main() -> None:
     except CloudrlError as error:
         _output.error(error.message, error.hint)
         if os.environ.get("CLOUDRL_DEBUG"):
-            traceback.print_exc()
+            sys.stderr.write(_where_raised(error))
         sys.exit(error.exit_code)
+
+
+def _where_raised(error: BaseException) -> str:
+    """The traceback, without the messages of other libraries' exceptions: they may quote secrets."""
+    chain: list[BaseException] = [error]
+    while (before := chain[-1].__cause__ or chain[-1].__context__) is not None and before not in chain:
+        chain.append(before)
+    parts = [
+        ["Traceback (most recent call last):\n", *traceback.format_tb(each.__traceback__), f"{type(each).__name__}\n"]
+        for each in reversed(chain)
+    ]
+    return "\nThen:\n".join("".join(part) for part in parts)
 
 
 if __name__ == "__main__":

@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypedDict
 
-import yaml
-
 from cloudrl.errors import InputError, SpecError
+from cloudrl.foreign import Malformed, read_file
 from cloudrl.spec.fields import environment
+from cloudrl.spec.quoting import masked, quoted
+from cloudrl.spec.yaml_core import load_yaml_1_1
 
 _REMOTE = re.compile(r"[a-z0-9]+://", re.IGNORECASE)
 _READ_BY_RAY = ("pip", "uv", "conda", "container", "image_uri", "config")
@@ -101,7 +102,8 @@ def parse_env(items: Iterable[str], environ: Mapping[str, str]) -> dict[str, str
         name, equals, value = item.partition("=")
         if not equals and name not in environ:
             raise InputError(
-                f"--env {name}: this shell has no variable {name!r}", hint=f"export {name}=..., or --env {name}=..."
+                f"--env: this shell has no variable {quoted(name)}",
+                hint=f"export {masked(name)}=..., or --env {masked(name)}=...",
             )
         values[name] = value if equals else environ[name]
     return checked_env(values, "--env")
@@ -127,11 +129,13 @@ def load_runtime_env(path: Path) -> dict[str, Any]:
     """
     where = f"--runtime-env {path}"
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as failure:
-        raise InputError(f"{where}: {getattr(failure, 'strerror', None) or failure}") from failure
-    except yaml.YAMLError as failure:
-        raise InputError(f"{where} is not YAML: {failure}") from failure
+        values = load_yaml_1_1(read_file(path).decode(), where)
+    except UnicodeDecodeError as failure:
+        raise InputError(f"{where}: not a text file in UTF-8 (byte {failure.start})") from None
+    except (OSError, Malformed) as failure:
+        raise InputError(f"{where}: {getattr(failure, 'strerror', None) or failure}") from None
+    except SpecError as failure:
+        raise InputError(f"{failure.message}, so it is not YAML", hint=failure.hint) from None
     return checked_runtime_env({} if values is None else values, where)
 
 
@@ -149,13 +153,13 @@ def checked_runtime_env(values: Any, where: str) -> dict[str, Any]:
     if values.get("env_vars") is not None:
         values["env_vars"] = checked_env(values["env_vars"], f"{where}: env_vars")
     if not _is_texts(values.get("excludes") or []):
-        raise InputError(f"{where}: excludes {values['excludes']!r} is not a list of patterns")
+        raise InputError(f"{where}: excludes {quoted(values['excludes'])} is not a list of patterns")
     if not isinstance(values.get("working_dir") or "", str):
-        raise InputError(f"{where}: working_dir {values['working_dir']!r} is not a path")
+        raise InputError(f"{where}: working_dir {quoted(values['working_dir'])} is not a path")
     modules = values.get("py_modules") or []
     if not _is_texts(modules) or not all(is_remote(module) for module in modules):
         raise InputError(
-            f"{where}: py_modules {modules!r} are not all URLs, and cloudrl uploads only working_dir",
+            f"{where}: py_modules {quoted(modules)} are not all URLs, and cloudrl uploads only working_dir",
             hint="Put the modules under --working-dir",
         )
     return _checked_by_ray(values, where) if any(key in values for key in _READ_BY_RAY) else values

@@ -11,8 +11,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from cloudrl.node.masking import BY_FORM
-from cloudrl.protocol.secret_names import is_secret
+from cloudrl.protocol.secret_names import BY_FORM, is_secret
 
 MASK = "***"
 _BY_FORM = re.compile(BY_FORM.pattern.decode())

@@ -5,11 +5,10 @@ What is wrong here ends no run: verl makes text of it for the model, or cuts it 
 
 from collections.abc import Iterator, Mapping
 
-import yaml
-
 from cloudrl.errors import InputError
 from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.spec.hydra import integer
+from cloudrl.spec.yaml_core import load_yaml_1_1
 from cloudrl.verl.keys import release_number
 from cloudrl.verl.tools import GONE_FORMATS, TOOL_CLASSES, TOOL_CLASSES_UNTIL, TOOL_FORMATS
 
@@ -79,9 +78,9 @@ def _check_format(values: Mapping[str, str], release: tuple[int, ...]) -> None:
 def _classes(snapshot: Snapshot, path: str) -> list[str]:
     """That a file of this machine names."""
     try:
-        declared = yaml.safe_load(snapshot.files.at(path).source)
+        declared = load_yaml_1_1(snapshot.files.at(path).source.decode(), path)
         return [str(each["class_name"]) for each in declared["tools"]]
-    except (yaml.YAMLError, LookupError, TypeError):
+    except (InputError, ValueError, LookupError, TypeError):
         return []  # not here, or not in this form, which verl will say
 
 

@@ -5,7 +5,7 @@ import re
 from typing import Any, Iterable, Iterator, Mapping, Tuple
 from urllib.parse import quote
 
-from cloudrl.protocol.secret_names import is_secret, names_a_file
+from cloudrl.protocol.secret_names import BY_FORM, FIRST, is_secret, names_a_file
 
 MASK = b"***"
 _SHORTEST = 6
@@ -13,20 +13,12 @@ _SHORTEST = 6
 _SHORTEST_NUMBER = 8
 """Of digits alone; PPO_MAX_TOKEN_LEN_PER_GPU=131072 is no secret, whatever its name says."""
 _COLOUR = rb"(?:\x1b|\\(?:u00|x)1b)\[[0-9;]{0,16}m"
-_FIRST = rb"(?:(?<!\w.)|(?<=[0-9;\[]m.)|(?<=\\[nrt].))"
-"""Behind the first character of a word, or of one after a colour or a `\\n` of JSON; `re` is fastest with it there."""
 _NAMED = re.compile(
-    rb"([A-Z]" + _FIRST + rb"(?<!\..)[A-Z0-9_]{2,80})"
+    rb"([A-Z]" + FIRST + rb"(?<!\..)[A-Z0-9_]{2,80})"
     rb"""(?:""" + _COLOUR + rb"""|["'\\\]]){0,6}\s{0,3}[=:]\s{0,3}(?:""" + _COLOUR + rb"""|["'\\]){0,6}"""
     rb"""([^\s"'\\,;}&\x1b]{6,})"""
 )  # fmt: skip
 """`HF_TOKEN=abcdef`, `'HF_TOKEN': 'abcdef'`: names of variables, so that verl's `pad_token: ...` stays."""
-BY_FORM = re.compile(
-    rb"[hgsprA]" + _FIRST +
-    rb"(?:(?:(?<=h)f_|(?<=g)h[a-z]_|(?<=g)ithub_pat_|(?<=s)k-|(?<=[prs])k_(?:live|test)_)[A-Za-z0-9_-]{16,}"
-    rb"|(?<=A)[KS]IA[A-Z0-9]{16})"
-)  # fmt: skip
-"""Tokens of the Hub, GitHub, OpenAI, Stripe and AWS, whatever they are called."""
 _HEADER = re.compile(
     rb"""(?i)(authorization["'\\]{0,4}\s{0,3}[=:]\s{0,3}["'\\]{0,4}(?:bearer|basic|token)\s{1,3})[^\s"'\\,;}]{6,}"""
 )

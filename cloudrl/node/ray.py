@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, List, Mapping, Optional, Tuple
 from urllib.parse import quote
 
+from cloudrl.foreign import Malformed, parse_json
 from cloudrl.node.identity import Identity
 from cloudrl.protocol.exchange import Request, send
 from cloudrl.protocol.options import AgentOptions, Ports
@@ -129,9 +130,9 @@ class Dashboard:
         request = Request("POST", f"{self._url}/api/jobs/", headers, json.dumps(body).encode(), 20.0, 5.0)
         try:
             with send(request) as answer:
-                text = answer.stream.read().decode("utf-8", "replace")
+                text = answer.content().decode("utf-8", "replace")
                 return "" if answer.status < 300 else f"{answer.status}: {text.strip()}"
-        except (OSError, http.client.HTTPException):
+        except (OSError, Malformed, http.client.HTTPException):
             return None
 
     def rows(self, kind: str, job_id: Optional[str]) -> Optional[Tuple[Any, ...]]:
@@ -163,6 +164,6 @@ class Dashboard:
     def _get(self, path: str) -> Any:
         try:
             with send(Request("GET", self._url + path, self._headers, None, 5.0, 5.0)) as answer:
-                return json.loads(answer.stream.read()) if answer.status < 300 else None
+                return parse_json(answer.content()) if answer.status < 300 else None
         except (OSError, ValueError, http.client.HTTPException):  # not there yet, still starting, or cut off
             return None

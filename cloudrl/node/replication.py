@@ -7,14 +7,14 @@ What a rank has is neither announced to it nor reported again, so heartbeats do 
 """
 
 import http.client
-import json
 import secrets
 import threading
 import time
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, Callable, Dict, List, Mapping, Sequence, Set, Tuple
 
-from cloudrl.node.job_secrets import JobSecrets
+from cloudrl.foreign import parse_json
+from cloudrl.node.job_secrets import MAX_BYTES, JobSecrets
 from cloudrl.node.manifest import Manifest, Part
 from cloudrl.node.node_state import NodeState
 from cloudrl.node.uploads import Store
@@ -31,6 +31,8 @@ _RETRY_S = 2.0
 _INTEREST_S = 600.0
 """A client that waits asks several times a second; what nobody asked for since then is announced no more."""
 _REPORT_EVERY_BYTES = 32 << 20
+_SCRIPT_BYTES = 8 * MAX_BYTES
+"""Of the secrets of a job, quoted for a shell."""
 
 
 @dataclass
@@ -194,7 +196,7 @@ class Replicator:
         try:
             if kind == "secrets":
                 with self._head.open(self._head.request(routes.GIVE_SECRETS, job=address_or_job)) as answer:
-                    self._hub.secrets.write(address_or_job, answer.stream.read().decode())
+                    self._hub.secrets.write(address_or_job, answer.content(_SCRIPT_BYTES).decode())
             else:
                 self._pull_files(name, address_or_job)
         except (AgentRefused, http.client.HTTPException, ValueError):
@@ -224,7 +226,7 @@ class Replicator:
         if store.manifest(address) is not None:  # also where the folder is rank 0's own
             return
         with self._head.open(self._head.request(routes.MANIFEST, address=address)) as answer:
-            manifest = Manifest.from_json(json.loads(answer.stream.read()))
+            manifest = Manifest.from_json(parse_json(answer.content()))
         here = store.begin(manifest)
         for part in manifest.parts:
             if here[part.path] < part.size_bytes:

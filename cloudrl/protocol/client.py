@@ -16,6 +16,15 @@ from operator import itemgetter
 from typing import Any, Callable, Collection, Dict, Iterable, Iterator, Mapping, Optional, Tuple, TypeVar, Union
 
 from cloudrl.errors import ConnectionFailed, InputError, Unauthorized
+from cloudrl.foreign import (
+    LIMIT_BYTES,
+    LISTING_BYTES,
+    NOT_AS_EXPECTED,
+    Malformed,
+    parse_json,
+    parse_object,
+    whole_number,
+)  # fmt: skip
 from cloudrl.protocol import answers, routes
 from cloudrl.protocol.exchange import Body, Request, Response, Send, send
 from cloudrl.protocol.failures import ApiError, ErrorCode
@@ -35,6 +44,9 @@ _REFUSALS = (
 """What the caller asked for is wrong; anything else that is no success is a matter of the connection."""
 _REFUSAL_BYTES = 64 * 1024
 """Of the body of a refusal; it may quote paths and what a child has said."""
+
+_PIECE_BYTES = 8 << 20
+"""Of a log, of which an agent gives 1 MiB at once, or of the archive: 2 MiB, before they are compressed."""
 
 T = TypeVar("T")
 
@@ -134,7 +146,7 @@ class AgentClient:
             if answer.status < 300:
                 # http.client takes what has come of a head for all of it (CPython 3.13, http/client.py, _read_headers)
                 raise ConnectionResetError("the connection broke before the answer, or this is no agent")
-            raise _refusal(answer.status, answer.stream.read(_REFUSAL_BYTES))
+            raise _refusal(answer.status, _start_of(answer))
 
     # -- calls of a client ----------------------------------------------------------------------------------
 
@@ -155,12 +167,12 @@ class AgentClient:
         request = self.request(routes.JOB_LOG, job=submission_id, query={"offset": offset})
         try:
             with self._answer(request) as answer:
-                content, size = answer.stream.read(), answer.header(routes.SIZE_HEADER) or ""
+                content, size = answer.content(_PIECE_BYTES), whole_number(answer.header(routes.SIZE_HEADER))
         except InputError:
             return None
-        if not size.isdecimal():
-            raise self._no_agent()
-        return content, int(size)
+        if size is None:
+            raise self._no_agent("it does not say how long the log is")
+        return content, size
 
     def archive(self, rank: int, run: Optional[str] = None, *, own: bool = False) -> Mapping[str, Any]:
         """What is kept of the logs of a run on one rank's volume, see `routes.ARCHIVE`; of the present run for None.
@@ -184,7 +196,7 @@ class AgentClient:
         """A piece as it is stored; b"" where it has just been given up."""
         try:
             with self._answer(self.request(routes.ARCHIVE_PIECE, rank=rank, path=path)) as answer:
-                return bytes(answer.stream.read())
+                return answer.content(_PIECE_BYTES)
         except InputError:
             return b""
 
@@ -209,10 +221,9 @@ class AgentClient:
         )  # fmt: skip
         try:
             with self._answer(request, (*_REFUSALS, ErrorCode.BAD_RANGE)) as answer:
-                content: bytes = answer.stream.read()
+                return answer.content(limit_bytes)
         except InputError:
             return None
-        return content
 
     def remove_step(self, rank: int, root: str, path: str) -> None:
         """Remove `RUN/global_step_10` of a rank; its files go in the background.
@@ -270,7 +281,7 @@ class AgentClient:
         request = self.request(routes.RELAY, rank=rank, port=port, headers=routes.UPGRADE)
         with self._answer(request, (*_REFUSALS, ErrorCode.NO_DEBUGGER, ErrorCode.TOO_MANY)) as answer:
             if answer.status != 101:
-                raise self._no_agent()
+                raise self._no_agent("it does not switch to a relay")
             connection: socket.socket = answer.stream.dup()  # the answer closes its own
         connection.settimeout(None)
         return connection
@@ -298,21 +309,26 @@ class AgentClient:
             AgentRefused: wrong token, or another cluster's agent.
         """
         with self.open(self.request(routes.HEARTBEAT, body=json.dumps(to_json(report)).encode())) as answer:
-            return from_json(HeartbeatReply, json.loads(answer.stream.read()))
+            return from_json(HeartbeatReply, parse_json(answer.content()))
 
     # -- inside ---------------------------------------------------------------------------------------------
 
     def _call(self, request: Request, read: Callable[[Any], T], refusals: Tuple[ErrorCode, ...] = _REFUSALS) -> T:
         """What `read` makes of the JSON of the answer."""
         with self._answer(request, refusals) as answer:
-            content = answer.stream.read()
+            content = answer.content(LISTING_BYTES if request.timeout_s == LISTING_TIMEOUT_S else LIMIT_BYTES)
         try:
-            return read(json.loads(content))
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            raise self._no_agent() from None
+            return read(parse_json(content))
+        except Malformed as error:
+            raise self._no_agent(str(error)) from None
+        except NOT_AS_EXPECTED:
+            raise self._no_agent("its answer has another form") from None
 
-    def _no_agent(self) -> ConnectionFailed:
-        return ConnectionFailed(f"what answers at {self.url} is no cloudrl agent")
+    def _no_agent(self, sign: str) -> ConnectionFailed:
+        return ConnectionFailed(
+            f"what answers at {self.url} is no cloudrl agent: {sign}",
+            hint="Has another server taken the port? See: cloudrl status",
+        )
 
     @contextlib.contextmanager
     def _answer(self, request: Request, refusals: Tuple[ErrorCode, ...] = _REFUSALS) -> Iterator[Response]:
@@ -329,6 +345,8 @@ class AgentClient:
             if refused.code in refusals:
                 raise InputError(f"{request.url}: {refused}") from refused
             raise ConnectionFailed(f"{request.url} answered {refused.status}: {refused}") from refused
+        except Malformed as error:
+            raise self._no_agent(str(error)) from None
         except (OSError, http.client.HTTPException) as error:
             raise ConnectionFailed(
                 f"no agent answers at {self.url}: {error or type(error).__name__}",
@@ -336,12 +354,20 @@ class AgentClient:
             ) from error
 
 
+def _start_of(answer: Response) -> bytes:
+    """What a refusal says, as far as it is kept."""
+    content = bytearray()
+    while len(content) < _REFUSAL_BYTES and (piece := answer.stream.read1(_REFUSAL_BYTES - len(content))):
+        content += piece
+    return bytes(content)
+
+
 def _refusal(status: int, body: bytes) -> AgentRefused:
     """An error as an agent sends it, one of another release perhaps; of anybody else the first words."""
     try:
-        value = json.loads(body)
+        value = parse_object(body)
         message = str(value["error"])
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError):
         return AgentRefused(None, body[:200].decode("utf-8", "replace"), status)
     known = {each.value: each for each in ErrorCode}
     return AgentRefused(known.get(str(value.get("code"))), message, status)

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Iterable, Mapping, Optional, Union
 from urllib.parse import urlsplit
 
+from cloudrl.foreign import PatientResponse, read_all, whole_number
+
 _NETWORK = (
     errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN, errno.ENETRESET, errno.EHOSTDOWN, errno.ENOTCONN,
 )  # fmt: skip
@@ -19,7 +21,12 @@ Body = Optional[Union[bytes, Iterable[bytes]]]
 
 @dataclass(frozen=True)
 class Request:
-    """One request, ready to be sent; `timeout_s` is for each read, after the connection stands, None for ever."""
+    """One request, ready to be sent.
+
+    Attributes:
+        timeout_s: for each read once the connection stands, and for all reads of an answer that only dribbles in; None
+            for ever.
+    """
 
     method: str
     url: str
@@ -51,6 +58,20 @@ class Response:
         """A header, however its name is written."""
         return next((value for key, value in self.headers.items() if key.lower() == name.lower()), None)
 
+    def content(self, limit_bytes: Optional[int] = None) -> bytes:
+        """The whole body, of at most so many bytes; see `read_all`.
+
+        Raises:
+            Malformed: it is longer than that.
+            http.client.IncompleteRead: it is shorter than its head says. The stream has errors of its own.
+        """
+        content, wanted = read_all(self.stream, limit_bytes), self.header("Content-Length") or ""
+        is_plain = (self.header("Transfer-Encoding") or "identity").lower() == "identity"
+        size_bytes = whole_number(wanted)
+        if is_plain and size_bytes is not None and len(content) < size_bytes:
+            raise http.client.IncompleteRead(content, size_bytes - len(content))
+        return content
+
     def __enter__(self) -> Response:
         return self
 
@@ -61,13 +82,10 @@ class Response:
 Send = Callable[[Request], Response]
 
 
-class _Unbuffered(http.client.HTTPResponse):
+class _Unbuffered(PatientResponse):
     """Takes not a byte more than the head from the socket: after an upgrade, the next ones are the other side's."""
 
-    def __init__(self, sock: socket.socket, *args: Any, **kwargs: Any) -> None:
-        super().__init__(sock, *args, **kwargs)
-        self.fp.close()
-        self.fp = sock.makefile("rb", 0)  # type: ignore[assignment]
+    buffering = 0
 
 
 def send(request: Request) -> Response:
@@ -80,8 +98,7 @@ def send(request: Request) -> Response:
     connection = http.client.HTTPConnection(
         place.hostname or "127.0.0.1", place.port or 80, timeout=request.connect_timeout_s
     )
-    if "Upgrade" in request.headers:
-        connection.response_class = _Unbuffered
+    connection.response_class = _Unbuffered if "Upgrade" in request.headers else PatientResponse
     try:
         connection.connect()
         connection.sock.settimeout(request.timeout_s)

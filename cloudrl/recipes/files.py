@@ -16,16 +16,19 @@ from typing import Annotated, Any, TypeVar
 from pydantic import PlainValidator
 
 from cloudrl.errors import SpecError, did_you_mean
+from cloudrl.foreign import Malformed, read_file
 from cloudrl.spec import Job
 from cloudrl.spec.base import FrozenDict, Spec, assigned
 from cloudrl.spec.fields import Words, text
 from cloudrl.spec.hydra import hydra_text, split_key
 from cloudrl.spec.job import Overrides
+from cloudrl.spec.quoting import kind_of
 from cloudrl.spec.yaml_core import dump_mapping, load_value
 
 S = TypeVar("S", bound=Spec)
 
 _FOLDER = Path(__file__).parent
+_LIMIT_BYTES = 32 << 20
 _SUFFIXES = (".yml", ".yaml")
 _ALGORITHMS = Path(__file__).parent / "algorithms"
 _ANSWERS = "actor_rollout_ref.rollout.n"
@@ -106,14 +109,15 @@ def read_mapping(path: Path, shown: str) -> dict[str, Any]:
         SpecError: Not readable, not YAML (with the line), or no mapping.
     """
     try:
-        values = load_value(path.read_text(encoding="utf-8"), shown)
+        values = load_value(read_file(path, _LIMIT_BYTES).decode(), shown)
+    except Malformed as error:
+        raise SpecError(f"{shown}: {error}") from None
     except UnicodeDecodeError as error:
         raise SpecError(f"{shown}: not a text file in UTF-8 (byte {error.start})") from None
     except OSError as error:
         raise SpecError(f"{shown}: cannot be read: {error.strerror}") from None
     if not isinstance(values, dict):
-        found = {type(None): "nothing", list: "a list"}.get(type(values), f"only {values!r}")
-        raise SpecError(f"{shown}: expected `field: value` lines, found {found}")
+        raise SpecError(f"{shown}: expected `field: value` lines, found {kind_of(values)}")
     return values
 
 

@@ -7,6 +7,8 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from cloudrl.errors import SpecError, did_you_mean
+from cloudrl.protocol.secret_names import is_secret
+from cloudrl.spec.quoting import quoted
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -71,7 +73,8 @@ def _reason(error: ErrorDetails, path: list[str], kind: str) -> str:
     if error["type"] == "extra_forbidden":
         meant = did_you_mean(path[-1], _fields(kind)) if len(path) == 1 else ""
         return f"dstack knows no {path[-1]!r} of a {kind}{meant}"
-    shown = "" if error["type"] == "missing" or "registry_auth" in path else f"{error['input']!r}: "
+    is_hidden = error["type"] == "missing" or "registry_auth" in path or any(map(is_secret, path))
+    shown = "" if is_hidden else f"{quoted(error['input'])}: "
     return shown + error["msg"].removeprefix("Value error, ")
 
 

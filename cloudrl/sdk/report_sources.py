@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 
 from cloudrl.checkpoints.sources import ClusterSource, LocalSource
 from cloudrl.errors import CloudrlError, ConnectionFailed, InputError
+from cloudrl.foreign import Malformed
 from cloudrl.jobs import JobHandle
 from cloudrl.jobs.archive import Archive, FolderArchive
 from cloudrl.jobs.causes import Cause, Evidence, LogTail, find_cause
@@ -309,7 +310,7 @@ def _record(archive: Archive, id_: str) -> RayJob:
     state = archive.state(id_)
     try:
         return replace(RayJob.read(state.job if state is not None else {}), submission_id=id_)
-    except (TypeError, AttributeError):  # no record of Ray's
+    except Malformed:  # no record of Ray's
         return RayJob(id_, JobStatus.UNKNOWN)
 
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from cloudrl.errors import SpecError, did_you_mean
+from cloudrl.protocol.secret_names import is_secret
+from cloudrl.spec.quoting import kind_of, masked, quoted
 from cloudrl.spec.yaml_core import load_value
 
 if TYPE_CHECKING:
@@ -40,10 +42,10 @@ class Spec(BaseModel):
             SpecError: `values` is no mapping with text keys, or what it holds is wrong.
         """
         if not isinstance(values, Mapping):
-            raise SpecError(f"{cls.__name__}: expected fields with values, got {_shown(values)}")
+            raise SpecError(f"{cls.__name__}: expected fields with values, got {quoted(values)}")
         for key in values:
             if not isinstance(key, str):
-                raise SpecError(f"{cls.__name__}: field name {key!r} is not text")
+                raise SpecError(f"{cls.__name__}: field name {quoted(key)} is not text")
         return cls(**values)
 
     def explicit_fields(self) -> dict[str, Any]:
@@ -96,29 +98,28 @@ def _line(model: type[Spec], error: ErrorDetails) -> str:
     field = str(error["loc"][0]) if error["loc"] else ""
     kind = error["type"]
     if kind == "extra_forbidden":
-        return f"{owner}: unknown field {field!r}{did_you_mean(field, model.model_fields)}"
+        return f"{owner}: unknown field {quoted(field)}{did_you_mean(field, model.model_fields)}"
     if kind == "missing":
         return f"{owner}: field {field!r} is missing"
     cause = error.get("ctx", {}).get("error")
     if isinstance(cause, SpecError):
         return f"{owner}.{place}: {cause.message}" if place else f"{owner}: {cause.message}"
     text = error["msg"].removeprefix("Input should be ")
-    return f"{owner}.{place}: {_shown(error['input'])} is not {text}"
+    hides = any(is_secret(str(part)) for part in error["loc"])
+    shown = kind_of(error["input"]) if hides else quoted(error["input"])
+    return f"{owner}.{place}: {shown} is not {text}"
 
 
 def _hint(model: type[Spec], error: ErrorDetails) -> str | None:
     if error["type"] in ("extra_forbidden", "missing"):
         known = f"Fields of {model.__name__}: {', '.join(model.model_fields)}"
         field = error["loc"][0]
-        sections = [f"What only {each} knows goes into {each}: {{{field}: ...}}" for each in model.sections]
+        sections = [
+            f"What only {each} knows goes into {each}: {{{masked(str(field))}: ...}}" for each in model.sections
+        ]
         return "\n".join([known, *sections])
     cause = error.get("ctx", {}).get("error")
     return cause.hint if isinstance(cause, SpecError) else None
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
 
 
 def assigned(values: Mapping[str, Any], assignments: Iterable[str]) -> dict[str, Any]:
@@ -135,20 +136,20 @@ def assigned(values: Mapping[str, Any], assignments: Iterable[str]) -> dict[str,
     for each in assignments:
         path, equals, value = each.partition("=")
         if not equals:
-            raise SpecError(f"{each!r} has no value", hint=f"{each}=VALUE")
-        made = _with_path(made, path.split("."), load_value(value, each), each)
+            raise SpecError(f"{quoted(each)} has no value", hint=f"{masked(each)}=VALUE")
+        made = _with_path(made, path.split("."), load_value(value, masked(each)), each)
     return made
 
 
 def _with_path(values: Mapping[str, Any], path: list[str], value: object, shown: str) -> dict[str, Any]:
     name, *rest = path
     if not name:
-        raise SpecError(f"{shown!r} has an empty name in its path", hint="For example dstack.backends=[aws]")
+        raise SpecError(f"{quoted(shown)} has an empty name in its path", hint="For example dstack.backends=[aws]")
     if not rest:
         return {**values, name: value}
     inner = values.get(name)
     if explicit_fields := getattr(inner, "explicit_fields", None):  # a nested Spec
         inner = explicit_fields()
     if not isinstance(inner, (Mapping, type(None))):
-        raise SpecError(f"{shown!r}: {name} is {inner!r}, which has no {rest[0]!r}", hint=f"{name}=VALUE")
+        raise SpecError(f"{quoted(shown)}: {name} is {quoted(inner)}, which has no {rest[0]!r}", hint=f"{name}=VALUE")
     return {**values, name: _with_path(inner or {}, rest, value, shown)}

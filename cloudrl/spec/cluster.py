@@ -34,6 +34,7 @@ from cloudrl.spec.gpu import Gpu, image_gpu
 from cloudrl.spec.gpu import cpu as parse_cpu
 from cloudrl.spec.names import image_name, resource_name, secret_in, secret_name, unix_user
 from cloudrl.spec.ports import Port, all_ports, port_texts
+from cloudrl.spec.quoting import quoted
 from cloudrl.spec.services import SERPAPI, SERPAPI_KEY, Artifacts, Search, Services, agent_service, parse_search
 from cloudrl.spec.sizes import duration, size, size_range
 from cloudrl.spec.volume import Mount, Volume, mount_list, parse_mount
@@ -120,7 +121,7 @@ class Cluster(Spec):
         self._check_needs()
         if self.mounts and not any(mount.holds(self.checkpoints) for mount in self.mounts):
             raise SpecError(
-                f"checkpoints {self.checkpoints!r} lies on none of the volumes "
+                f"checkpoints {quoted(self.checkpoints)} lies on none of the volumes "
                 f"{', '.join(map(str, self.mounts))}, so it would vanish with the container",
                 hint=f"Add '{self.checkpoints}:{self.checkpoints}' to volumes",
             )
@@ -147,7 +148,7 @@ class Cluster(Spec):
         for name, value in self.env.items():
             if secret_in(value) is not None:
                 raise SpecError(
-                    f"env {name} is {value!r}, and values in env are taken as they are",
+                    f"env {name} names a secret of dstack, and values in env are taken as they are",
                     hint=f"secrets: [{secret_in(value)}] sets the variable from dstack's secret of that name",
                 )
         if self.vendor == "amd" and "ROCR_VISIBLE_DEVICES" in self.env:

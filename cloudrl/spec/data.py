@@ -13,6 +13,7 @@ from cloudrl.errors import SpecError, did_you_mean
 from cloudrl.protocol.data_sets import BUILT_IN
 from cloudrl.spec.base import Spec
 from cloudrl.spec.fields import Positive, absolute_path, data_name, matching, one_line, optional, text, unique_list_of
+from cloudrl.spec.quoting import quoted
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -30,7 +31,7 @@ def data_place(value: object) -> str:
     if isinstance(value, str) and value in BUILT_IN:
         return value
     if isinstance(value, str) and re.fullmatch(r"[A-Za-z0-9][\w.-]*", value) and not _FILE.fullmatch(value):
-        raise SpecError(f"there is no data set {value!r}{did_you_mean(value, BUILT_IN)}", hint=_ANY_PLACE)
+        raise SpecError(f"there is no data set {quoted(value)}{did_you_mean(value, BUILT_IN)}", hint=_ANY_PLACE)
     return _source(value)
 
 
@@ -38,12 +39,14 @@ def _source(value: object) -> str:
     if isinstance(value, str) and value.startswith("/"):
         return absolute_path(value)
     if not isinstance(value, str) or not value.strip():
-        raise SpecError(f"{value!r} is not the name of a data set", hint=_ANY_PLACE)
+        raise SpecError(f"{quoted(value)} is not the name of a data set", hint=_ANY_PLACE)
     _refuse_address(value)
     if value.startswith(("./", "../", "~")) or _FILE.fullmatch(value):
-        raise SpecError(f"{value!r} is not an absolute path", hint="For example '/data/mine.jsonl'")
+        raise SpecError(f"{quoted(value)} is not an absolute path", hint="For example '/data/mine.jsonl'")
     if not _HUB_ID.fullmatch(value):
-        raise SpecError(f"{value!r} is not the name of a data set{did_you_mean(value, BUILT_IN)}", hint=_ANY_PLACE)
+        raise SpecError(
+            f"{quoted(value)} is not the name of a data set{did_you_mean(value, BUILT_IN)}", hint=_ANY_PLACE
+        )
     return value
 
 
@@ -55,7 +58,7 @@ def _name(value: object) -> str:
 def _refuse_address(value: object) -> None:
     url = _HUB_URL.fullmatch(value) if isinstance(value, str) else None
     if url:
-        raise SpecError(f"{value!r} is an address; did you mean {url[1]!r}?", hint=_ANY_PLACE)
+        raise SpecError(f"{quoted(value)} is an address; did you mean {url[1]!r}?", hint=_ANY_PLACE)
 
 
 _field = matching(r"[^.\x00-\x1f]+(\.[^.\x00-\x1f]+)*", "a field", "A column, or a path into one: 'answers.text.0'")
@@ -64,7 +67,7 @@ _split = matching(r"\w+(\.\w+)*", "the name of a split", "For example 'train'") 
 
 def _system(value: object) -> str:
     if not text(value).strip():
-        raise SpecError(f"{value!r} is empty", hint="Leave system out for none")
+        raise SpecError(f"{quoted(value)} is empty", hint="Leave system out for none")
     return text(value)
 
 
@@ -111,12 +114,12 @@ class DataSet(Spec):
             self._check_built_in()
         if self.test_rows is not None and self.test_split is not None:
             raise SpecError(
-                f"test_rows {self.test_rows} and test_split {self.test_split!r} exclude each other",
+                f"test_rows {self.test_rows} and test_split {quoted(self.test_split)} exclude each other",
                 hint="test_rows= holds out rows of the training split; leave one of the two out",
             )
         if self.test_split is not None and self.test_split == (self.split or "train"):
             raise SpecError(
-                f"test_split {self.test_split!r} is the split that is trained on",
+                f"test_split {quoted(self.test_split)} is the split that is trained on",
                 hint="test_rows= holds out rows of it",
             )
         return self
@@ -126,7 +129,7 @@ class DataSet(Spec):
         wrong = [field for field in self._not_default() if field not in may]
         if wrong:
             raise SpecError(
-                f"{self.name!r} is built in and makes its own rows, so it has no {', '.join(wrong)}",
+                f"{quoted(self.name)} is built in and makes its own rows, so it has no {', '.join(wrong)}",
                 hint=f"Ask for other rows under another name: name='my-{self.name}', source=...",
             )
 

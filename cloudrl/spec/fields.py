@@ -1,4 +1,7 @@
-"""Types of fields that several models share. Each check raises `SpecError` with the value in its message."""
+"""Types of fields that several models share. Each check raises `SpecError` with the value in its message.
+
+Of variables of an environment the message has the names alone: any of them may be a secret.
+"""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -9,6 +12,7 @@ from pydantic import Field, PlainValidator
 
 from cloudrl.errors import SpecError
 from cloudrl.spec.base import FrozenDict
+from cloudrl.spec.quoting import is_text, kind_of, quoted
 
 T = TypeVar("T")
 
@@ -18,13 +22,15 @@ _WORD = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 def text(value: object) -> str:
     """A string without NUL, which neither a command line nor an environment can hold."""
     if not isinstance(value, str):
-        raise SpecError(f"{value!r} is not text")
+        raise SpecError(f"{quoted(value)} is not text")
+    return _writable(value, "" if "\0" not in value else quoted(value))
+
+
+def _writable(value: str, shown: str) -> str:
     if "\0" in value:
-        raise SpecError(f"{value!r} holds a NUL character")
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise SpecError(f"{value!r} holds a lone surrogate, which cannot be written as UTF-8") from None
+        raise SpecError(f"{shown} holds a NUL character")
+    if not is_text(value):
+        raise SpecError(f"{shown or 'the text'} holds a lone surrogate, which cannot be written as UTF-8")
     return value
 
 
@@ -32,9 +38,9 @@ def absolute_path(value: object) -> str:
     """An absolute POSIX path without `..`, in its shortest spelling."""
     path = PurePosixPath(one_line(value))
     if not path.is_absolute():
-        raise SpecError(f"{value!r} is not an absolute path", hint=f"For example '/{path}'")
+        raise SpecError(f"{quoted(value)} is not an absolute path", hint=f"For example '/{path}'")
     if ".." in path.parts:
-        raise SpecError(f"{value!r} has '..' in it", hint="Write the folder itself")
+        raise SpecError(f"{quoted(value)} has '..' in it", hint="Write the folder itself")
     # PurePosixPath keeps exactly two leading slashes, as POSIX allows; we mean one.
     return "/" + str(path).lstrip("/")
 
@@ -43,7 +49,7 @@ def mount_path(value: object) -> str:
     """An absolute path that dstack's short form `/host:/container` can hold."""
     path = absolute_path(value)
     if ":" in path:
-        raise SpecError(f"{value!r} has a colon in it, which separates host and container in a volume")
+        raise SpecError(f"{quoted(value)} has a colon in it, which separates host and container in a volume")
     return path
 
 
@@ -51,9 +57,9 @@ def one_line(value: object) -> str:
     """Text that is not empty and holds no control character such as a line break."""
     checked = text(value)
     if not checked.strip():
-        raise SpecError(f"{value!r} is empty")
+        raise SpecError(f"{quoted(value)} is empty")
     if any(not character.isprintable() for character in checked):
-        raise SpecError(f"{value!r} holds a line break or a control character")
+        raise SpecError(f"{quoted(value)} holds a line break or a control character")
     return checked
 
 
@@ -77,7 +83,7 @@ def matching(pattern: str, what: str, hint: str) -> Callable[[object], str]:
         if not isinstance(value, str) or not re.fullmatch(pattern, value):
             is_number = isinstance(value, (int, float)) and re.fullmatch(pattern, str(value))
             meant = f"; did you mean '{value}', in quotes?" if is_number else ""
-            raise SpecError(f"{value!r} is not {what}{meant}", hint=hint)
+            raise SpecError(f"{quoted(value)} is not {what}{meant}", hint=hint)
         return value
 
     return checked
@@ -93,7 +99,7 @@ def model_name(value: object) -> str:
         return absolute_path(value)
     if not isinstance(value, str) or not re.fullmatch(f"{_WORD}(/{_WORD})?", value):
         raise SpecError(
-            f"{value!r} is neither a model on the Hugging Face Hub nor an absolute path",
+            f"{quoted(value)} is neither a model on the Hugging Face Hub nor an absolute path",
             hint="For example 'Qwen/Qwen2.5-7B-Instruct'",
         )
     return value
@@ -104,9 +110,9 @@ def list_of(check: Callable[[object], T]) -> Callable[[object], tuple[T, ...]]:
 
     def checked(value: object) -> tuple[T, ...]:
         if isinstance(value, str):
-            raise SpecError(f"{value!r} is one text where a list is expected; write [{value!r}]")
+            raise SpecError(f"{quoted(value)} is one text where a list is expected; write [{quoted(value)}]")
         if not isinstance(value, Sequence):
-            raise SpecError(f"{value!r} is not a list")
+            raise SpecError(f"{quoted(value)} is not a list")
         return tuple(check(item) for item in value)
 
     return checked
@@ -134,7 +140,8 @@ def unique_list_of(
 def environment(value: object) -> FrozenDict[str]:
     """Variables whose names and values a process can have; numbers become text."""
     if not isinstance(value, Mapping):
-        raise SpecError(f"{value!r} is not a mapping of names to values", hint="For example {'NCCL_DEBUG': 'INFO'}")
+        example = "For example {'NCCL_DEBUG': 'INFO'}"
+        raise SpecError(f"this is {kind_of(value)}, not a mapping of names to values", hint=example)
     return FrozenDict({env_name(name): _env_value(name, item) for name, item in value.items()})
 
 
@@ -145,7 +152,9 @@ def _env_value(name: str, value: object) -> str:
         return str(value)
     if value is None:
         raise SpecError(f"{name} has no value", hint="Secrets are given when a job is submitted: --env NAME")
-    return text(value)
+    if not isinstance(value, str):  # of a variable nothing is quoted: it may be a secret whatever its name is
+        raise SpecError(f"{name} is {kind_of(value)}, not text")
+    return _writable(value, f"the value of {name}")
 
 
 def optional(check: Callable[[Any], T]) -> Callable[[object], T | None]:
@@ -167,7 +176,7 @@ def spelled(parse: Callable[[object], object]) -> PlainValidator:
 
 def _section(value: object) -> FrozenDict[Any]:
     if not isinstance(value, Mapping):
-        raise SpecError(f"{value!r} is not a mapping", hint="For example {'backends': ['aws', 'gcp']}")
+        raise SpecError(f"{quoted(value)} is not a mapping", hint="For example {'backends': ['aws', 'gcp']}")
     return frozen(value)  # type: ignore[no-any-return]
 
 

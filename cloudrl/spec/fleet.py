@@ -12,6 +12,7 @@ from cloudrl.errors import SpecError
 from cloudrl.spec.base import FrozenDict, Spec
 from cloudrl.spec.fields import PlainText, Section, frozen, optional
 from cloudrl.spec.names import resource_name
+from cloudrl.spec.quoting import quoted
 from cloudrl.spec.sizes import CountRange
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class NodeRange:
             return cls(least, value.get("target", least), value.get("max"))
         limits = CountRange.parse(value)
         if limits.max == 0:
-            raise SpecError(f"{value!r} is no machine at all", hint="For example 2 (at most two), or '2..4'")
+            raise SpecError(f"{quoted(value)} is no machine at all", hint="For example 2 (at most two), or '2..4'")
         if ".." not in str(value):
             return cls(max=limits.max)
         return cls(limits.min or 0, limits.min or 0, limits.max)
@@ -114,7 +115,7 @@ class Fleet(Spec):
         nodes = self.node_range
         if nodes is not None and nodes.is_fixed and self.idle_duration is not None:
             raise SpecError(
-                f"idle_duration {self.idle_duration!r} has no effect on a fixed number of nodes ({nodes.max})",
+                f"idle_duration {quoted(self.idle_duration)} has no effect on a fixed number of nodes ({nodes.max})",
                 hint=f"nodes: {{min: 0, target: {nodes.max}, max: {nodes.max}}} rents them at once and gives them "
                 "back when idle",
             )
@@ -131,7 +132,7 @@ class Fleet(Spec):
         nodes = self.nodes if isinstance(self.nodes, Mapping) else {"max": 2 if self.nodes is None else self.nodes}
         count = str(nodes.get("max"))
         if not count.isdigit():
-            raise SpecError(f"--now needs a single number of nodes, not {self.nodes!r}", hint="--now --nodes 2")
+            raise SpecError(f"--now needs a single number of nodes, not {quoted(self.nodes)}", hint="--now --nodes 2")
         return self.replace(nodes={"min": 0, **nodes, "target": int(count), "max": int(count)})
 
     @property

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cloudrl.errors import SpecError, did_you_mean
+from cloudrl.spec.quoting import quoted
 from cloudrl.spec.sizes import CountRange, size_range
 
 VENDORS = ("nvidia", "amd", "google", "intel", "tenstorrent")
@@ -70,12 +71,12 @@ def image_gpu(value: object) -> str:
     gpu = Gpu.parse(value)
     if gpu.name and len({bool(_AMD.fullmatch(name)) for name in gpu.name}) > 1:
         raise SpecError(
-            f"{value!r} mixes GPUs of AMD with others, and no image runs on both",
+            f"{quoted(value)} mixes GPUs of AMD with others, and no image runs on both",
             hint="All nodes of a cluster run one image; name GPUs of one vendor",
         )
     if gpu.name and gpu.vendor is not None and (gpu.vendor == "amd") != (Gpu(name=gpu.name).maker == "amd"):
         raise SpecError(
-            f"{value!r}: {gpu.name[0]} is not made by {gpu.vendor}",
+            f"{quoted(value)}: {gpu.name[0]} is not made by {gpu.vendor}",
             hint="For example 'amd:MI300X:8'; or leave the vendor out",
         )
     return str(gpu)
@@ -98,20 +99,20 @@ def _joined(*parts: object) -> str:
 def _parts(value: object, read: Callable[[str], tuple[str, Any]], examples: str) -> dict[str, Any]:
     """Kind -> part, as `read` makes it of one; a message about a part names the whole, too."""
     if not isinstance(value, (str, int)) or isinstance(value, bool):
-        raise SpecError(f"{value!r} is neither text nor a count", hint=examples)
+        raise SpecError(f"{quoted(value)} is neither text nor a count", hint=examples)
     if not str(value).strip():
-        raise SpecError(f"{value!r} is empty", hint=examples)
+        raise SpecError(f"{quoted(value)} is empty", hint=examples)
     found: dict[str, Any] = {}
     for part in str(value).replace(" ", "").split(":"):
         if not part:
-            raise SpecError(f"{value!r} has an empty part beside a colon", hint=examples)
+            raise SpecError(f"{quoted(value)} has an empty part beside a colon", hint=examples)
         try:
             kind, made = read(part)
         except SpecError as error:
-            within = "" if str(value) == part else f"{value!r}: "
+            within = "" if str(value) == part else f"{quoted(value)}: "
             raise SpecError(within + error.message, hint=error.hint) from None
         if kind in found:
-            raise SpecError(f"{value!r} gives the {kind} twice", hint=examples)
+            raise SpecError(f"{quoted(value)} gives the {kind} twice", hint=examples)
         found[kind] = made
     return found
 
@@ -119,7 +120,7 @@ def _parts(value: object, read: Callable[[str], tuple[str, Any]], examples: str)
 def _gpu_part(part: str) -> tuple[str, Any]:
     if match := _COUNT_IN_NAME.fullmatch(part):
         meant = f"{match[1]}:{match[2]}" if match[1] else f"{match[4]}:{match[3]}"
-        raise SpecError(f"{part!r} is not the name of a GPU; did you mean {meant!r}?", hint=_GPU_EXAMPLES)
+        raise SpecError(f"{quoted(part)} is not the name of a GPU; did you mean {meant!r}?", hint=_GPU_EXAMPLES)
     vendor = _VENDOR_ALIASES.get(part.lower(), part.lower())
     if vendor in VENDORS:
         return "vendor", vendor
@@ -137,7 +138,7 @@ def _cpu_part(part: str) -> tuple[str, Any]:
     if arch not in ("x86", "arm"):
         alias = _ARCH_ALIASES.get(arch)
         meant = f"; did you mean {alias!r}?" if alias else did_you_mean(arch, ("x86", "arm"))
-        raise SpecError(f"{part!r} is not an architecture{meant}", hint=_CPU_EXAMPLES)
+        raise SpecError(f"{quoted(part)} is not an architecture{meant}", hint=_CPU_EXAMPLES)
     return "architecture", arch
 
 
@@ -145,7 +146,9 @@ def _names(part: str) -> tuple[str, ...]:
     names = tuple(part.split(","))
     for name in names:
         if not _NAME.fullmatch(name):
-            raise SpecError(f"{part!r} is not the name of a GPU", hint=_GPU_EXAMPLES)
+            raise SpecError(f"{quoted(part)} is not the name of a GPU", hint=_GPU_EXAMPLES)
         if name.lower() in VENDORS:
-            raise SpecError(f"{part!r}: {name!r} is a vendor; it stands alone, before a colon", hint=_GPU_EXAMPLES)
+            raise SpecError(
+                f"{quoted(part)}: {name!r} is a vendor; it stands alone, before a colon", hint=_GPU_EXAMPLES
+            )
     return names

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cloudrl.errors import SpecError
+from cloudrl.spec.quoting import quoted
 
 _ID = r"[A-Za-z_][A-Za-z0-9_-]*"
 _WORD = r"[A-Za-z_$][A-Za-z0-9_$-]*"
@@ -54,7 +55,7 @@ def hydra_text(value: Any) -> HydraText:
         return HydraText("{" + ",".join(f"{_dict_key(key)}:{hydra_text(item)}" for key, item in value.items()) + "}")
     if isinstance(value, (list, tuple)):
         return HydraText("[" + ",".join(hydra_text(item) for item in value) + "]")
-    raise SpecError(f"{value!r} ({type(value).__name__}) cannot be written as a Hydra value")
+    raise SpecError(f"{quoted(value)} ({type(value).__name__}) cannot be written as a Hydra value")
 
 
 def parse_override(text: str) -> tuple[str, HydraText]:
@@ -65,7 +66,7 @@ def parse_override(text: str) -> tuple[str, HydraText]:
     """
     key, equals, value = text.partition("=")
     if not equals and not text.startswith("~"):
-        raise SpecError(f"{text!r} is not key=value", hint="For example trainer.total_epochs=15")
+        raise SpecError(f"{quoted(text)} is not key=value", hint="For example trainer.total_epochs=15")
     return override_key(key), HydraText(value)
 
 
@@ -76,7 +77,7 @@ def override_key(key: object) -> str:
         SpecError: Hydra would not accept the key.
     """
     if not isinstance(key, str) or not _KEY.fullmatch(key):
-        raise SpecError(f"{key!r} is not the key of an override", hint="For example trainer.total_epochs=15")
+        raise SpecError(f"{quoted(key)} is not the key of an override", hint="For example trainer.total_epochs=15")
     return key
 
 
@@ -136,7 +137,7 @@ def integer(value: str | None) -> int | None:
 
 def _string(value: str) -> str:
     if "\0" in value:
-        raise SpecError(f"{value!r} holds a NUL character")
+        raise SpecError(f"{quoted(value)} holds a NUL character")
     if _BARE.fullmatch(value) and value.lower() not in _WORDS and not _NUMBER.fullmatch(value):
         return value
     quote = '"' if "'" in value and '"' not in value else "'"
@@ -150,5 +151,5 @@ def _dict_key(key: object) -> str:
     if key is None or isinstance(key, (bool, int, float)):
         return str(hydra_text(key))
     if not isinstance(key, str) or not _BARE_IN_KEY.fullmatch(key) or key.lower() in _WORDS or _NUMBER.fullmatch(key):
-        raise SpecError(f"{key!r} cannot be the key of a mapping in a Hydra override")
+        raise SpecError(f"{quoted(key)} cannot be the key of a mapping in a Hydra override")
     return _ESCAPED_IN_KEY.sub(r"\\\1", key)

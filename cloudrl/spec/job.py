@@ -12,6 +12,7 @@ from cloudrl.spec.base import FrozenDict, Spec
 from cloudrl.spec.fields import DataNames, Environment, Positive, Words, matching, model_name, optional, release, text
 from cloudrl.spec.gpu import Gpu
 from cloudrl.spec.hydra import HydraText, hydra_text, override_key, split_key
+from cloudrl.spec.quoting import quoted
 from cloudrl.spec.services import Services
 
 if TYPE_CHECKING:
@@ -24,14 +25,15 @@ def _gpu(value: object) -> str:
     gpu = Gpu.parse(value)
     if gpu.count is None or gpu.count.exact is None:
         raise SpecError(
-            f"{value!r} leaves the number of GPUs of a node open", hint="A job is made for one, for example '80GB..:8'"
+            f"{quoted(value)} leaves the number of GPUs of a node open",
+            hint="A job is made for one, for example '80GB..:8'",
         )
     return str(gpu)
 
 
 def _overrides(value: object) -> FrozenDict[HydraText]:
     if not isinstance(value, Mapping):
-        raise SpecError(f"{value!r} is not a mapping of keys to values", hint="For example {'trainer.nnodes': 2}")
+        raise SpecError(f"{quoted(value)} is not a mapping of keys to values", hint="For example {'trainer.nnodes': 2}")
     return _merged(FrozenDict(), value)
 
 
@@ -86,11 +88,11 @@ class Job(Spec):
         wanted = self.override("trainer.device")
         if wanted is not None and (wanted == "cpu") != (self.device == "cpu"):
             raise SpecError(
-                f"device is {self.device!r} but trainer.device is {wanted!r}",
+                f"device is {quoted(self.device)} but trainer.device is {quoted(wanted)}",
                 hint="device: cpu goes with trainer.device=cpu; leave trainer.device out to follow device",
             )
         if self.device == "cpu" and self.gpu is not None:
-            raise SpecError(f"device is 'cpu' but gpu is {self.gpu!r}", hint="Leave one of the two out")
+            raise SpecError(f"device is 'cpu' but gpu is {quoted(self.gpu)}", hint="Leave one of the two out")
         return self
 
     @property

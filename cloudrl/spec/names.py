@@ -4,6 +4,7 @@ import re
 
 from cloudrl.errors import SpecError
 from cloudrl.spec.fields import matching
+from cloudrl.spec.quoting import quoted
 
 # dstack 0.22.5, core/services/__init__.py: validate_dstack_resource_name
 RESOURCE_NAME = re.compile(r"[a-z][a-z0-9-]{1,40}")
@@ -17,7 +18,7 @@ def resource_name(value: object) -> str:
     if isinstance(value, str) and RESOURCE_NAME.fullmatch(value):
         return value
     rule = "a letter, then letters, digits and dashes, all lower case, 2 to 41 characters"
-    raise SpecError(f"{value!r} is not a name{_slug(value)}", hint=f"A name is {rule}")
+    raise SpecError(f"{quoted(value)} is not a name{_slug(value)}", hint=f"A name is {rule}")
 
 
 image_name = matching(

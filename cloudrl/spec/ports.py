@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from cloudrl.errors import SpecError
 from cloudrl.protocol.options import Ports
 from cloudrl.spec.fields import unique_list_of
+from cloudrl.spec.quoting import quoted
 
 _OURS = Ports()
 RAY_PORT, AGENT_PORT = _OURS.dashboard, _OURS.agent
@@ -47,7 +48,7 @@ class Port:
         written = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
         match = _PORT.fullmatch(written) if isinstance(written, str) else None
         if match is None:
-            raise SpecError(f"{value!r} is not a port", hint=_EXAMPLES)
+            raise SpecError(f"{quoted(value)} is not a port", hint=_EXAMPLES)
         container = port_number(match[2])
         if match[1] == "*":
             return cls(None, container)

@@ -17,6 +17,7 @@ from cloudrl.retriever.published import PUBLISHED
 from cloudrl.spec.base import Spec
 from cloudrl.spec.fields import absolute_path, command, list_of, matching, one_line, optional, unique_list_of
 from cloudrl.spec.ports import ANOTHER_PORT, port_holder, port_number
+from cloudrl.spec.quoting import quoted
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -42,7 +43,7 @@ _service_name = matching(r"[a-z][a-z0-9-]{0,29}", "the name of a service", "Smal
 
 def _port(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
-        raise SpecError(f"{value!r} is not a port", hint=ANOTHER_PORT)
+        raise SpecError(f"{quoted(value)} is not a port", hint=ANOTHER_PORT)
     port = port_number(str(value))
     if port_holder(port) is not None:
         raise SpecError(f"port {port} belongs to {port_holder(port)}", hint=ANOTHER_PORT)
@@ -51,22 +52,22 @@ def _port(value: object) -> int:
 
 def _corpus(value: object) -> str:
     if not isinstance(value, str):
-        raise SpecError(f"{value!r} is not a corpus", hint=_CORPORA)
+        raise SpecError(f"{quoted(value)} is not a corpus", hint=_CORPORA)
     if value in READY_MADE:
         return value
     if value.startswith("/"):
         return absolute_path(value)
     if not value.startswith(("./", "../", "~/", _OURS)):
-        raise SpecError(f"there is no corpus {value!r}{did_you_mean(value, READY_MADE)}", hint=_CORPORA)
+        raise SpecError(f"there is no corpus {quoted(value)}{did_you_mean(value, READY_MADE)}", hint=_CORPORA)
     if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", PurePosixPath(one_line(value)).name, re.ASCII):
-        raise SpecError(f"{value!r}: letters, digits, dots, dashes and _ in the name of a file that is sent")
+        raise SpecError(f"{quoted(value)}: letters, digits, dots, dashes and _ in the name of a file that is sent")
     return value
 
 
 def _path(value: object) -> str:
     path = one_line(value)
     if not re.fullmatch(r"/[!-~]*", path):
-        raise SpecError(f"{value!r} is not an HTTP path", hint="For example '/health'")
+        raise SpecError(f"{quoted(value)} is not an HTTP path", hint="For example '/health'")
     return path
 
 
@@ -126,7 +127,7 @@ class Search(Spec):
     @model_validator(mode="after")
     def _check_together(self) -> Self:
         if self.is_ready_made and self.engine is not None:
-            raise SpecError(f"{self.search} has its own engine, so engine {self.engine!r} does not apply to it")
+            raise SpecError(f"{self.search} has its own engine, so engine {quoted(self.engine)} does not apply to it")
         if self.shards is not None:
             if self._engine != "flat":
                 hint = "Leave shards out" if self.is_ready_made else "engine: flat"
@@ -211,10 +212,10 @@ def parse_service(value: object) -> AgentService:
     """
     match = re.fullmatch(r"\s*([0-9]{1,5})\s*:(.*)", value, re.DOTALL) if isinstance(value, str) else None
     if match is None:
-        raise SpecError(f"{value!r} is not a service", hint=_EXAMPLE)
+        raise SpecError(f"{quoted(value)} is not a service", hint=_EXAMPLE)
     port = port_number(match[1])
     if port_holder(port) is not None:
-        raise SpecError(f"{value!r}: port {port} belongs to {port_holder(port)}", hint=ANOTHER_PORT)
+        raise SpecError(f"{quoted(value)}: port {port} belongs to {port_holder(port)}", hint=ANOTHER_PORT)
     return AgentService(port, command(match[2]))
 
 
@@ -247,7 +248,9 @@ def _artifact(value: object) -> Artifact:
     if isinstance(value, Artifact):
         return value
     if not isinstance(value, Mapping):
-        raise SpecError(f"{value!r} is not an artifact", hint="For example {name: index, command: bash get_index.sh}")
+        raise SpecError(
+            f"{quoted(value)} is not an artifact", hint="For example {name: index, command: bash get_index.sh}"
+        )
     return Artifact.load(value)
 
 
@@ -262,7 +265,7 @@ def _services(value: object) -> tuple[str | Service | Search, ...]:
     for what, items in (("have port", ports), ("are called", names)):
         for item in items:
             if items.count(item) > 1:
-                raise SpecError(f"two services {what} {item!r}", hint="Give each one its own")
+                raise SpecError(f"two services {what} {quoted(item)}", hint="Give each one its own")
     return services
 
 

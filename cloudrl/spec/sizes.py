@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 
 from cloudrl.errors import SpecError
+from cloudrl.spec.quoting import quoted
 
 _UNIT_GB = {"MB": 1 / 1024, "GB": 1.0, "TB": 1024.0}
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)(MB|GB|TB)?", re.IGNORECASE)
@@ -39,7 +40,7 @@ def size_range(value: object) -> str:
     """
     low, high = (_size(bound) if bound else None for bound in _bounds(value, _SIZES))
     if low and high and low[0] > high[0]:
-        raise SpecError(f"{value!r} runs backwards; did you mean '{high[1]}..{low[1]}'?", hint=_SIZES)
+        raise SpecError(f"{quoted(value)} runs backwards; did you mean '{high[1]}..{low[1]}'?", hint=_SIZES)
     return low[1] if low and low == high else f"{low[1] if low else ''}..{high[1] if high else ''}"
 
 
@@ -59,7 +60,7 @@ class CountRange:
         """
         low, high = (_count(bound) if bound else None for bound in _bounds(value, _COUNTS))
         if low is not None and high is not None and low > high:
-            raise SpecError(f"{value!r} runs backwards; did you mean '{high}..{low}'?", hint=_COUNTS)
+            raise SpecError(f"{quoted(value)} runs backwards; did you mean '{high}..{low}'?", hint=_COUNTS)
         return cls(low, high)
 
     @property
@@ -76,7 +77,7 @@ class CountRange:
 def _bounds(value: object, examples: str) -> tuple[str, str]:
     parts = _digits(value).split("..")
     if len(parts) > 2 or not any(parts):
-        raise SpecError(f"{value!r} is not a range", hint=examples)
+        raise SpecError(f"{quoted(value)} is not a range", hint=examples)
     return parts[0], parts[-1]
 
 
@@ -84,7 +85,7 @@ def _digits(value: object) -> str:
     if isinstance(value, float):
         return format(value, "f").rstrip("0").rstrip(".")
     if not isinstance(value, (str, int)) or isinstance(value, bool):
-        raise SpecError(f"{value!r} is neither text nor a number", hint=_SIZES)
+        raise SpecError(f"{quoted(value)} is neither text nor a number", hint=_SIZES)
     return str(value).replace(" ", "")
 
 
@@ -95,17 +96,17 @@ def _size(value: object) -> tuple[float, str]:
     if match is None:
         near = _NEARLY_A_SIZE.fullmatch(written)
         meant = f"; did you mean '{near[1]}{near[2].upper()}B'?" if near else ""
-        raise SpecError(f"{value!r} is not a size{meant}", hint=_SIZES)
+        raise SpecError(f"{quoted(value)} is not a size{meant}", hint=_SIZES)
     number, unit = match[1], (match[2] or "GB").upper()
     size_gb = float(number) * _UNIT_GB[unit]
     if not 0 < size_gb < float("inf"):
-        raise SpecError(f"{value!r} is no amount above zero", hint=_SIZES)
+        raise SpecError(f"{quoted(value)} is no amount above zero", hint=_SIZES)
     return size_gb, f"{number}{unit}"
 
 
 def _count(value: str) -> int:
     if not re.fullmatch(r"[0-9]+", value):
-        raise SpecError(f"{value!r} is not a whole number", hint=_COUNTS)
+        raise SpecError(f"{quoted(value)} is not a whole number", hint=_COUNTS)
     return int(value)
 
 
@@ -126,7 +127,7 @@ def duration(value: object) -> str:
     """
     seconds, text = _parts(value)
     if seconds == 0:
-        raise SpecError(f"{value!r} is no time at all", hint=_EXAMPLES)
+        raise SpecError(f"{quoted(value)} is no time at all", hint=_EXAMPLES)
     return text
 
 
@@ -136,6 +137,6 @@ def _parts(value: object) -> tuple[int, str]:
     if match is None:
         near = _NEARLY.fullmatch(written) if isinstance(written, str) else None
         meant = f"; did you mean '{near[1]}{near[2].lower()}'?" if near else ""
-        raise SpecError(f"{value!r} is not a duration{meant}", hint=_EXAMPLES)
+        raise SpecError(f"{quoted(value)} is not a duration{meant}", hint=_EXAMPLES)
     number, unit = match[1], match[2] or "s"
     return int(number) * _SECONDS[unit], f"{number}{unit}"

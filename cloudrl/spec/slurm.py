@@ -9,6 +9,7 @@ from pydantic import PlainValidator
 from cloudrl.errors import SpecError
 from cloudrl.spec.base import Spec
 from cloudrl.spec.fields import Commands, Words, absolute_path, one_line, optional
+from cloudrl.spec.quoting import quoted
 from cloudrl.spec.sizes import duration
 from cloudrl.spec.volume import Mount, mount_list
 
@@ -83,7 +84,9 @@ def _option(name: str, value: Any) -> tuple[str, str | None]:
 
 def _text(name: str, value: Any) -> str:
     if value is None or isinstance(value, (bool, Mapping)):
-        raise SpecError(f"slurm.{name}: {value!r} is no value of an option", hint="A text, a number or a list of them")
+        raise SpecError(
+            f"slurm.{name}: {quoted(value)} is no value of an option", hint="A text, a number or a list of them"
+        )
     try:
         return one_line(value if isinstance(value, str) else str(value))
     except SpecError as error:

@@ -10,6 +10,7 @@ from cloudrl.errors import SpecError
 from cloudrl.spec.base import FrozenDict, Spec
 from cloudrl.spec.fields import PlainText, Section, mount_path, one_line, text, unique_list_of
 from cloudrl.spec.names import RESOURCE_NAME, resource_name
+from cloudrl.spec.quoting import quoted
 
 _EXAMPLE = "For example '/checkpoints:/checkpoints'"
 _NETWORK_EXAMPLE = "For example 'checkpoints:/checkpoints', or 'data-${{ dstack.node_rank }}:/data'"
@@ -43,7 +44,7 @@ class Volume(_Mount):
 def _volume_name(value: object) -> str:
     written = _RANK.sub(lambda match: f"${{{{ dstack.{match[1]} }}}}", text(value).strip())
     if not RESOURCE_NAME.fullmatch(_RANK.sub("0", written)):
-        raise SpecError(f"{value!r} is not the name of a network volume", hint=_NETWORK_EXAMPLE)
+        raise SpecError(f"{quoted(value)} is not the name of a network volume", hint=_NETWORK_EXAMPLE)
     return written
 
 
@@ -84,7 +85,7 @@ def parse_mount(value: object) -> Mount:
         return Volume.load(value) if "instance_path" in value else NetworkMount.load(value)
     parts = value.split(":") if isinstance(value, str) else []
     if len(parts) != 2:
-        raise SpecError(f"{value!r} is neither /host:/container nor name:/container", hint=_EXAMPLE)
+        raise SpecError(f"{quoted(value)} is neither /host:/container nor name:/container", hint=_EXAMPLE)
     source, path = parts[0], mount_path(parts[1])
     if "/" in source or not source:
         return Volume(instance_path=mount_path(source), path=path)

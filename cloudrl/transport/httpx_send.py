@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from cloudrl.errors import ConnectionFailed
+from cloudrl.foreign import Patience
 from cloudrl.protocol.exchange import Request, Response
 
 if TYPE_CHECKING:
@@ -35,10 +37,30 @@ def send(request: Request) -> Response:
         client = httpx2.Client(timeout=timeout, trust_env=not is_near, verify=place.scheme == "https")
         client.headers["Accept-Encoding"] = "identity"  # answers are read as they were sent; of a proxy, too
         stack.enter_context(client)
+        extensions = {} if request.timeout_s is None else {"trace": partial(_be_patient, Patience(request.timeout_s))}
         answer = stack.enter_context(
-            client.stream(request.method, request.url, content=request.body, headers=dict(request.headers))
+            client.stream(
+                request.method, request.url, content=request.body, headers=dict(request.headers), extensions=extensions
+            )
         )
         return Response(answer.status_code, answer.headers, _Stream(request, answer, stack.pop_all()))
+
+
+def _be_patient(patience: Patience, event: str, info: Mapping[str, Any]) -> None:
+    """End an answer that dribbles in: httpcore2 tells of each connection, and reads from it with a time limit."""
+    import httpcore2
+
+    if event in ("connection.connect_tcp.complete", "connection.start_tls.complete"):
+        connection = info["return_value"]
+        read: Callable[[int, float], bytes] = connection.read
+
+        def read_patiently(max_bytes: int, timeout: float) -> bytes:
+            try:
+                return patience.receive(lambda left_s: read(max_bytes, min(left_s, timeout)), len)
+            except TimeoutError as error:
+                raise httpcore2.ReadTimeout(str(error)) from error
+
+        connection.read = read_patiently
 
 
 class _Stream:

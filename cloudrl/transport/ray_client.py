@@ -10,12 +10,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 from urllib.parse import quote, urlencode, urlsplit
 
 from cloudrl.errors import CloudrlError, ConnectionFailed, InputError, Unauthorized
+from cloudrl.foreign import NOT_AS_EXPECTED, Malformed, as_list, as_object, parse_json, text_of
 from cloudrl.protocol import ray_state
 from cloudrl.protocol.client import Token
 from cloudrl.protocol.exchange import Request, Response, Send
@@ -74,7 +75,8 @@ class RayClient:
         rows = self.state("nodes", None)
         if not rows:
             self._not_ray("/api/v0/nodes has another form")
-        nodes = [RayNode.read(row) for row in rows if row.get("state") == "ALIVE"]
+        with self._of_rays("/api/v0/nodes"):
+            nodes = [RayNode.read(row) for row in rows if row.get("state") == "ALIVE"]
         return tuple(sorted(nodes, key=lambda node: (not node.is_head, node.ip)))
 
     def state(self, kind: str, job_id: str | None) -> tuple[Mapping[str, Any], ...]:
@@ -90,10 +92,8 @@ class RayClient:
     def log_names(self, node_id: str, pattern: str) -> tuple[str, ...]:
         """Names of the log files of a node that fit a pattern, such as `worker-*`."""
         answer = self._json("GET", "/api/v0/logs", query={"node_id": node_id, "glob": pattern})
-        try:
-            return tuple(str(name) for names in answer["data"]["result"].values() for name in names)
-        except (KeyError, TypeError, AttributeError):
-            self._not_ray("/api/v0/logs has another form")
+        with self._of_rays("/api/v0/logs"):
+            return tuple(str(name) for names in answer["data"]["result"].values() for name in as_list(names))
 
     def get(self, path: str) -> Response:
         """Whatever the dashboard answers to a path with its query; the caller closes it."""
@@ -111,13 +111,16 @@ class RayClient:
         """
         answer = self._ask("POST", "/api/jobs/", body=json.dumps(body).encode())
         if answer.status == 200:
-            return str(self._decoded(answer)["submission_id"])
+            with self._of_rays("/api/jobs/"):
+                return text_of(as_object(self._decoded(answer)), "submission_id")
         submission_id, reason = str(body.get("submission_id")), ray_reason(answer.text)
         # The head wraps what its own agent answered: a 400 arrives as a 500 that quotes it, also of a taken id.
         if answer.status != 400:
             with suppress(ConnectionFailed):  # then nobody says what is taken
                 if any(job.submission_id == submission_id for job in self.list_jobs()):
                     raise id_taken(submission_id, job_url_at(self.ray_url, submission_id), reason)
+        if answer.status < 400 or answer.status == 404:
+            self._refuse(answer)
         refused = answer.status == 400 or "status code 400" in answer.text
         raise (InputError if refused else CloudrlError)(f"Ray refused the job: {reason}")
 
@@ -127,14 +130,15 @@ class RayClient:
         Raises:
             InputError: There is no such job.
         """
-        return RayJob.read(self._json("GET", f"/api/jobs/{_part(submission_id)}", job=submission_id))
+        answer = self._json("GET", f"/api/jobs/{_part(submission_id)}", job=submission_id)
+        with self._of_rays("/api/jobs/ID"):
+            return RayJob.read(answer)
 
     def list_jobs(self) -> tuple[RayJob, ...]:
         """Jobs that were submitted, the oldest first; drivers that were started by hand are left out."""
         answer = self._json("GET", "/api/jobs/")
-        if not isinstance(answer, list):
-            self._not_ray("/api/jobs/ is no list")
-        jobs = [RayJob.read(details) for details in answer if details.get("submission_id")]
+        with self._of_rays("/api/jobs/"):
+            jobs = [RayJob.read(each) for each in as_list(answer) if as_object(each, "a job").get("submission_id")]
         return tuple(sorted(jobs, key=lambda job: job.start_time or 0.0))
 
     def stop_job(self, submission_id: str) -> bool:
@@ -144,7 +148,8 @@ class RayClient:
             InputError: There is no such job.
         """
         answer = self._json("POST", f"/api/jobs/{_part(submission_id)}/stop", job=submission_id)
-        return bool(answer["stopped"])
+        with self._of_rays("/api/jobs/ID/stop"):
+            return bool(as_object(answer)["stopped"])
 
     def package_exists(self, name: str) -> bool:
         """Whether the cluster has the package; asking keeps it for ten minutes, used or not (Ray's pin)."""
@@ -186,7 +191,7 @@ class RayClient:
         if response.status == 200:
             return response
         with response:
-            reason = ray_reason(_text(response.stream.read()))
+            reason = ray_reason(_text(self._content(response)))
         raise ConnectionFailed(f"{self.ray_url} cannot read {name}: {reason}")
 
     def _open(
@@ -226,7 +231,11 @@ class RayClient:
 
     def _ask(self, method: str, path: str, **details: Any) -> _Answer:
         with self._open(method, path, **{"timeout_s": self._timeout_s, **details}) as response:
-            return _Answer(path, response.status, _text(response.stream.read()))
+            return _Answer(path, response.status, _text(self._content(response)))
+
+    def _content(self, response: Response) -> bytes:
+        with self._of_rays("its answer"):
+            return response.content()
 
     def _json(self, method: str, path: str, *, job: str | None = None, **details: Any) -> Any:
         answer = self._ask(method, path, **details)
@@ -246,10 +255,18 @@ class RayClient:
         raise ConnectionFailed(f"Ray at {self.ray_url} answered {answer.status}: {reason}")
 
     def _decoded(self, answer: _Answer) -> Any:
+        with self._of_rays(answer.path):
+            return parse_json(answer.text)
+
+    @contextmanager
+    def _of_rays(self, what: str) -> Iterator[None]:
+        """Read an answer; one of another form is not Ray's."""
         try:
-            return json.loads(answer.text)
-        except ValueError:
-            self._not_ray(f"{answer.path} is not JSON")
+            yield
+        except Malformed as error:
+            self._not_ray(f"{what}: {error}")
+        except NOT_AS_EXPECTED:
+            self._not_ray(f"{what} has another form")
 
     def _not_ray(self, sign: str) -> NoReturn:
         raise ConnectionFailed(

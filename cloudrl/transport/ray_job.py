@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from cloudrl.foreign import Malformed, as_object, checked_time, number_of, text_of
+
 
 class JobStatus(str, Enum):
     """Where a job is in its life (Ray 2.60, dashboard/modules/job/common.py: JobStatus)."""
@@ -57,19 +59,27 @@ class RayJob:
 
     @classmethod
     def read(cls, details: Mapping[str, Any]) -> RayJob:
-        """Read one entry of `/api/jobs/` (Ray 2.60, pydantic_models.py: JobDetails)."""
+        """Read one entry of `/api/jobs/` (Ray 2.60, pydantic_models.py: JobDetails).
+
+        Raises:
+            Malformed: It is none.
+        """
+        row = as_object(details, "a job")
+        if not isinstance(row.get("status"), str):
+            raise Malformed("a job has no status")
+        exit_code = number_of(row, "driver_exit_code")
         return cls(
-            submission_id=str(details.get("submission_id") or ""),
-            status=JobStatus(details.get("status")),
-            message=str(details.get("message") or ""),
-            entrypoint=str(details.get("entrypoint") or ""),
-            start_time=_seconds(details.get("start_time")),
-            end_time=_seconds(details.get("end_time")),
-            metadata={str(key): str(value) for key, value in (details.get("metadata") or {}).items()},
-            runtime_env=details.get("runtime_env") or {},
-            driver_node_id=details.get("driver_node_id"),
-            driver_exit_code=details.get("driver_exit_code"),
-            job_id=details.get("job_id"),
+            submission_id=text_of(row, "submission_id"),
+            status=JobStatus(row["status"]),
+            message=text_of(row, "message"),
+            entrypoint=text_of(row, "entrypoint"),
+            start_time=_seconds(number_of(row, "start_time")),
+            end_time=_seconds(number_of(row, "end_time")),
+            metadata={key: str(value) for key, value in as_object(row.get("metadata") or {}, "metadata").items()},
+            runtime_env=as_object(row.get("runtime_env") or {}, "runtime_env"),
+            driver_node_id=text_of(row, "driver_node_id") or None,
+            driver_exit_code=None if exit_code is None else int(exit_code),
+            job_id=text_of(row, "job_id") or None,
         )
 
     @property
@@ -89,15 +99,20 @@ class RayNode:
 
     @classmethod
     def read(cls, node: Mapping[str, Any]) -> RayNode:
-        """Read one entry of `/api/v0/nodes?detail=1` (Ray 2.60, util/state/common.py: NodeState)."""
-        resources = node.get("resources_total") or {}
+        """Read one entry of `/api/v0/nodes?detail=1` (Ray 2.60, util/state/common.py: NodeState).
+
+        Raises:
+            Malformed: It is none.
+        """
+        row = as_object(node, "a node")
+        resources = as_object(row.get("resources_total") or {}, "resources_total")
         return cls(
-            node_id=str(node.get("node_id") or ""),
-            ip=str(node.get("node_ip") or ""),
-            is_head=bool(node.get("is_head_node")),
-            gpus=float(resources.get("GPU", 0)),
+            node_id=text_of(row, "node_id"),
+            ip=text_of(row, "node_ip"),
+            is_head=bool(row.get("is_head_node")),
+            gpus=float(number_of(resources, "GPU") or 0),
         )
 
 
 def _seconds(milliseconds: float | None) -> float | None:
-    return milliseconds / 1000 if milliseconds else None
+    return checked_time(milliseconds / 1000) if milliseconds else None

@@ -49,7 +49,7 @@ def test_a_runtime_environment_of_a_file(tmp_path: Path):
         ("a: [", "is not YAML"),
         ("- a", "expected fields such as working_dir"),
         ("1: a", "expected fields such as working_dir"),
-        ("env_vars: [A]", "env_vars: .* is not a mapping"),
+        ("env_vars: [A]", "env_vars: this is a list, not a mapping"),
         ("env_vars: {A: true}", "env_vars: A is True"),
         ("env_vars: {A: }", "env_vars: A has no value"),
         ("excludes: .git", "excludes '.git' is not a list of patterns"),
@@ -76,7 +76,7 @@ def test_a_file_that_is_not_there(tmp_path: Path):
     with pytest.raises(InputError, match="Is a directory"):
         load_runtime_env(tmp_path)
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
-    with pytest.raises(InputError, match="can't decode"):
+    with pytest.raises(InputError, match="not a text file in UTF-8"):
         load_runtime_env(tmp_path / "binary")
 
 

@@ -123,7 +123,7 @@ def test_a_folder_is_no_recipe(tmp_path):
         ("a: \x01\n", "", "unacceptable character #x0001: special characters are not allowed"),
         ("", "", "expected `field: value` lines, found nothing"),
         ("- a\n", "", "expected `field: value` lines, found a list"),
-        ("just words\n", "", "expected `field: value` lines, found only 'just words'"),
+        ("just words\n", "", "expected `field: value` lines, found text"),
         (b"\xff\xfe\xff", "", "not a text file in UTF-8 (byte 0)"),
         ("overide: {}\n", "", "Job: unknown field 'overide'; did you mean 'overrides'?"),
         ("verl: 0.9\n", "", "Job.verl: 0.9 is not a release of verl; did you mean '0.9', in quotes?"),
@@ -144,7 +144,7 @@ def test_an_unreadable_file_is_refused(write, monkeypatch):
     def denied(*_: object, **__: object) -> str:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Path, "read_text", denied)  # root reads everything
+    monkeypatch.setattr(Path, "open", denied)  # root reads everything
     assert refusal(path).message == f"{path}: cannot be read: Permission denied"
 
 

@@ -127,7 +127,7 @@ def test_an_answer_that_is_not_rays(answer: Response):
 def test_other_forms_of_other_answers():
     with pytest.raises(ConnectionFailed, match="another form"):
         answering(as_json({"data": {"result": []}})).nodes()
-    with pytest.raises(ConnectionFailed, match="is no list"):
+    with pytest.raises(ConnectionFailed, match="is an object, not a list"):
         answering(as_json({})).list_jobs()
 
 

@@ -8,22 +8,14 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from http import HTTPStatus
 from pathlib import Path
 from typing import Any, TypeVar
 
-from cloudrl.errors import CloudrlError, ConnectionFailed, InputError, Unauthorized
+from cloudrl.errors import CloudrlError, ConnectionFailed, InputError
+from cloudrl.foreign import NOT_AS_EXPECTED
 from cloudrl.providers.model import home
 
 T = TypeVar("T")
-
-_ATTEMPTS = 3
-TIMEOUT_S = 60.0
-"""For each request: a plan asks every backend for its offers."""
-_SETUP = (
-    "With a server of your own: dstack server\n"
-    "With one elsewhere: dstack project add --name main --url https://... --token ..."
-)
 
 _IMAGE = (
     "Is the image's name right, and may it be pulled? A private one needs registry_auth: docs/clusters.md\n"
@@ -62,6 +54,8 @@ class Server:
 
         try:
             return function(*args, **kwargs)
+        except CloudrlError:
+            raise
         except errors.ResourceNotExistsError as error:
             raise NotThere(f"dstack: {error.msg}") from error
         except errors.ServerClientError as error:
@@ -70,6 +64,8 @@ class Server:
             raise InputError(f"dstack: {said}", hint=_IMAGE if "docker registry" in said else None) from error
         except (errors.ClientError, requests.RequestException) as error:
             raise ConnectionFailed(f"dstack server at {self.url}: {error}") from error
+        except NOT_AS_EXPECTED as error:
+            raise _other_form(self.url, error) from None
 
 
 class NotThere(InputError):
@@ -97,6 +93,8 @@ def connect(project: str | None = None) -> Server:
     try:
         from dstack._internal.core.errors import ConfigurationError
         from dstack._internal.core.services.api_client import get_api_client
+
+        from cloudrl.providers.dstack.session import SETUP, mount
     except ImportError as error:
         from importlib.metadata import version
 
@@ -107,43 +105,25 @@ def connect(project: str | None = None) -> Server:
     try:
         api, name = get_api_client(project_name=project)
     except ConfigurationError as error:
-        raise InputError(f"no dstack server is configured: {error}", hint=_SETUP) from error
+        raise InputError(f"no dstack server is configured: {error}", hint=SETUP) from error
     if not api.token:  # DSTACK_TOKEN="" counts as set and would be sent
         raise InputError("DSTACK_TOKEN is empty", hint="unset DSTACK_TOKEN")
-    _mount_adapter(api, api.base_url, name)
+    mount(api._s, api.base_url, name)  # noqa: SLF001
     return Server(url=api.base_url, project=name, api=api)
 
 
-def _mount_adapter(api: Any, url: str, project: str) -> None:
-    """Give each request a timeout, which dstack's client does not, and take what it has only words for as it happens.
+def _other_form(url: str, error: Exception) -> ConnectionFailed:
+    """An answer that dstack's models do not take; pydantic's own message would quote it."""
+    from pydantic import ValidationError
 
-    The client asks three times before it says that nobody answers (api/server/__init__.py: _request, _MAX_RETRIES).
-    """
-    import requests
-    from requests.adapters import HTTPAdapter
-
-    class Adapter(HTTPAdapter):
-        _refused = 0
-
-        def send(self, request: requests.PreparedRequest, **options: Any) -> requests.Response:  # type: ignore[override]
-            try:
-                answer = super().send(request, **{**options, "timeout": options.get("timeout") or TIMEOUT_S})
-            except requests.ConnectionError as error:
-                self._refused += 1
-                if self._refused < _ATTEMPTS:
-                    raise
-                self._refused = 0
-                raise ConnectionFailed(f"no dstack server answers at {url}", hint=f"Is it running? {_SETUP}") from error
-            self._refused = 0
-            if answer.status_code == HTTPStatus.FORBIDDEN:
-                raise Unauthorized(
-                    f"the dstack server at {url} refuses the token for project {project!r}",
-                    hint="A token is set with: dstack project add --name NAME --url URL --token TOKEN",
-                )
-            return answer
-
-    for scheme in ("http://", "https://"):
-        api._s.mount(scheme, Adapter())  # noqa: SLF001
+    where = ""
+    if isinstance(error, ValidationError):
+        first = error.errors(include_input=False, include_context=False, include_url=False)[0]
+        where = f": {'.'.join(map(str, first['loc'])) or error.title} is {first['type']}"
+    return ConnectionFailed(
+        f"what answers at {url} has another form than a dstack 0.22 server's answers{where}",
+        hint="Is it a dstack server, and of that release? dstack server --version",
+    )
 
 
 def wait_for(

@@ -1,0 +1,65 @@
+"""Values as error messages quote them: short, printable, and without secrets."""
+
+import re
+from collections.abc import Mapping
+from itertools import islice
+
+from cloudrl.protocol.secret_names import BY_FORM, is_secret
+
+MASK = "***"
+_LONGEST = 200
+_DEEPEST, _MOST_ITEMS = 4, 20
+_NAMED = re.compile(r"""([A-Za-z_][\w.-]*)(["']?\s*[=:]\s*["']?|\s+)(?=\S)""")
+_BY_FORM = re.compile(BY_FORM.pattern.decode())
+_KINDS = {dict: "a mapping", list: "a list", tuple: "a list", str: "text", bool: "true or false", type(None): "nothing"}
+
+
+def quoted(value: object) -> str:
+    """The value in Python's spelling, at most 200 characters of it; what follows the name of a secret is `***`."""
+    if isinstance(value, str) and not is_text(value):
+        return "text with a lone surrogate"
+    try:
+        text = repr(_masked(value, _DEEPEST))
+    except ValueError:  # an integer of more digits than Python writes
+        return "a number of thousands of digits"
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
+
+
+def kind_of(value: object) -> str:
+    """What kind of value it is, where the value itself may be a secret: "a list"."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    known = next((name for kind, name in _KINDS.items() if isinstance(value, kind)), type(value).__name__)
+    return "a number" if is_number else known
+
+
+def is_text(value: str) -> bool:
+    """Whether it can be written as UTF-8."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def masked(text: str) -> str:
+    """The same with `***` in place of what follows the name of a secret, and of tokens known by their form."""
+    for found in _NAMED.finditer(text):
+        name, between = re.split(r"[.-]", found[1])[-1], found[2]
+        if is_secret(name) and (name.isupper() or not between.isspace()):
+            text = text[: found.end()] + MASK
+            break
+    return _BY_FORM.sub(MASK, text)
+
+
+def _masked(value: object, depth: int) -> object:
+    if isinstance(value, str):
+        return masked(value) if is_text(value) else "text with a lone surrogate"
+    if isinstance(value, (Mapping, list, tuple)) and depth == 0:
+        return ...
+    if isinstance(value, Mapping):
+        items = islice(value.items(), _MOST_ITEMS)
+        return {_masked(key, 1): MASK if is_secret(str(key)) else _masked(item, depth - 1) for key, item in items}
+    if isinstance(value, (list, tuple)):
+        found = [_masked(item, depth - 1) for item in value[:_MOST_ITEMS]]
+        return tuple(found) if isinstance(value, tuple) else found
+    return value

@@ -1,0 +1,70 @@
+"""Commands against servers that answer as no dashboard, no agent and no dstack server does: one clear error each."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from fake_local import FakeLocal
+from hostile_server import ENDLESS, WRONG, hostile
+from typed_command import Run
+
+pytestmark = pytest.mark.io
+
+ANSWERS = {**WRONG, "endless": ENDLESS["endless"]}
+OF_A_DASHBOARD = [
+    ("jobs", "list"), ("jobs", "list", "--json"), ("jobs", "status", "a"), ("jobs", "logs", "a"), ("jobs", "stop", "a"),
+    ("why", "a"), ("report", "a", "--json"), ("watch", "a"), ("submit", "grpo-tiny", "--no-follow"), ("debug", "a"),
+]  # fmt: skip
+OF_A_CLUSTER = [
+    *OF_A_DASHBOARD, ("status", "bad"), ("status", "bad", "--json"), ("status",), ("logs",), ("check", "grpo-tiny"),
+    ("checkpoints", "list"), ("checkpoints", "verify"), ("checkpoints", "merge", "--to", "m"),
+    ("checkpoints", "pull", "--to", "p"), ("checkpoints", "prune", "--keep-last", "1", "-y"),
+]  # fmt: skip
+OF_DSTACK = [
+    ("fleet", "list"), ("volume", "list"), ("status", "dstack/bad"), ("attach", "dstack/bad"),
+    ("down", "dstack/bad", "-y"),
+    ("fleet", "create", "mine", "--gpu", "H100:8", "-y"), ("up", "bad", "--on", "dstack", "--gpu", "none", "-y"),
+    ("fleet", "delete", "mine", "-y"),
+]  # fmt: skip
+FINE = (0, 2, 5)
+"""0 where a command says that a cluster does not answer, such as `status`; 2 where a refusal names no such job."""
+
+
+@pytest.fixture
+def local(home: Path) -> Iterator[FakeLocal]:
+    with FakeLocal("bad") as local:
+        yield local
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_a_dashboard(run: Run, home: Path, answer: str) -> None:
+    with hostile(ANSWERS[answer]) as server:
+        for words in OF_A_DASHBOARD:
+            done = run(*words, "--address", server.url)
+            assert done.code in FINE, (words, done.err)
+            assert done.code != 0 or words[0] in ("jobs", "watch", "debug"), (words, done.out)
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_a_cluster(run: Run, local: FakeLocal, answer: str) -> None:
+    """Both its dashboard and its agent."""
+    with hostile(ANSWERS[answer]) as server:
+        port = urlsplit(server.url).port or 0
+        replace(local.state, dashboard_port=port, agent_ports=(port, 3)).write()
+        for words in OF_A_CLUSTER:
+            done = run(*words)
+            assert done.code in FINE, (words, done.err)
+        local.state.write()
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_a_dstack_server(run: Run, home: Path, monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
+    with hostile(ANSWERS[answer]) as server:
+        for name, value in (("SERVER_URL", server.url), ("TOKEN", "secret-token"), ("PROJECT", "main")):
+            monkeypatch.setenv(f"DSTACK_{name}", value)
+        for words in OF_DSTACK:
+            done = run(*words)
+            assert done.code in (*FINE, 3), (words, done.err)
+            assert "secret-token" not in done.out + done.err
