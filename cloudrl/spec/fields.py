@@ -153,7 +153,7 @@ def _env_value(name: str, value: object) -> str:
     if value is None:
         raise SpecError(f"{name} has no value", hint="Secrets are given when a job is submitted: --env NAME")
     if not isinstance(value, str):  # of a variable nothing is quoted: it may be a secret whatever its name is
-        raise SpecError(f"{name} is {kind_of(value)}, not text")
+        raise SpecError(f"{name} is {kind_of(value)}, not text", hint=f'Write one value in quotes: {name}: "..."')
     return _writable(value, f"the value of {name}")
 
 
