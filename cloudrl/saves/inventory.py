@@ -184,7 +184,9 @@ class Checkpoint:
 
     @property
     def damage_phrases(self) -> tuple[str, ...]:
-        """What is damaged, for a message: the first files and how many more."""
+        """What is damaged, for a message: the first files and how many more; nothing while it may still be saved."""
+        if not self.finished:
+            return ()
         phrases = [f"{on_one_line(name)} {text}" for name, text in self.damaged.items()]
         more = len(phrases) - _MOST_SHOWN
         return (*phrases[:_MOST_SHOWN], *([f"{more} more files are damaged"] if more > 0 else []))
@@ -216,7 +218,12 @@ class Checkpoint:
             return ""  # its rank had nothing to write
         record = self.records.get(int(shard[3])) if shard else None
         recorded = record.files.get(name) if record else None
-        return describe(file.damage, file.size_bytes, recorded.size_bytes if recorded else None)
+        usual = self._usual_bytes(shard[1]) if shard and recorded is None and file.damage else None
+        return describe(file.damage, file.size_bytes, recorded.size_bytes if recorded else None, usual)
+
+    def _usual_bytes(self, kind: str) -> int:
+        """Of the whole files of other ranks."""
+        return max((file.size_bytes for file in self.shards(kind).values() if not file.damage), default=0)
 
     def _is_spare(self, name: str) -> bool:
         """Whether it is the file of a rank that this world size has not."""

@@ -80,7 +80,7 @@ def plan_prune(inventory: Inventory, keep: int, *, run: str | None = None, comma
 
 def _uncounted(run: str, steps: Mapping[int, Sequence[Checkpoint]]) -> list[str]:
     """Steps that are no reason to remove others, though all of their files are there."""
-    damaged = ((step, role) for step, roles in sorted(steps.items()) for role in roles if role.damaged)
+    damaged = ((step, role) for step, roles in sorted(steps.items()) for role in roles if role.damage_phrases)
     return [
         f"{run}: step {step} does not count as kept: of its {role.role} {'; '.join(role.damage_phrases)}"
         for step, role in damaged

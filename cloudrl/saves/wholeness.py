@@ -217,13 +217,16 @@ _Judge = Callable[[int, _Read], Evidence]
 _PHRASES = {"": "", NOT_JSON: "is not valid JSON", UNREADABLE: "cannot be read"}
 
 
-def describe(damage: str, size_bytes: int, recorded_bytes: Optional[int] = None) -> str:
+def describe(
+    damage: str, size_bytes: int, recorded_bytes: Optional[int] = None, usual_bytes: Optional[int] = None
+) -> str:
     """What is wrong with a file, after its name in a sentence: `is cut: 13 of 26 MB`; "" for a whole one.
 
     Args:
         damage: As an inventory says it; a code of a later release counts as damage, too.
         size_bytes: Of the file.
         recorded_bytes: Its size in the record of its save; None without a record.
+        usual_bytes: Of the files of other ranks, where they are whole.
     """
     if size_bytes == 0 and (damage or recorded_bytes):
         return "is empty"
@@ -232,7 +235,8 @@ def describe(damage: str, size_bytes: int, recorded_bytes: Optional[int] = None)
             return f"is cut: {of_sizes(size_bytes, recorded_bytes)}"
         return f"has changed since its save was recorded: {of_sizes(size_bytes, recorded_bytes)}"
     if damage == CUT:
-        return f"is cut: its end is missing after {of_size(size_bytes)}"
+        others = f", and another rank's has {of_size(usual_bytes)}" if usual_bytes else ""
+        return f"is cut: its end is missing after {of_size(size_bytes)}{others}"
     return _PHRASES.get(damage, "is damaged")
 
 
