@@ -193,6 +193,23 @@ def test_without_any_whole_step_nothing_goes(tmp_path: Path) -> None:
     assert any("no step of the run is complete" in note for note in found.notes)
 
 
+def test_the_step_from_which_a_resumed_run_goes_on_stays(tmp_path: Path) -> None:
+    """Steps 10, 20 and 30 of an attempt; the next one went on from 10, and its step 20 is cut."""
+    run = write_run(tmp_path / "run", 10, 30, 20)
+    for step, at in ((10, 1000.0), (30, 3000.0), (20, 5000.0)):
+        for path in (run / f"global_step_{step}").rglob("*"):
+            os.utime(path, (at, at))
+    os.utime(run / "latest_checkpointed_iteration.txt", (5001.0, 5001.0))
+    found = LocalSource(run).inventory()
+    assert (found.select().step, [each.step for each in plan_prune(found, 1).removals]) == (20, [10])
+    cut(f"{ACTOR}/{RANK_1}")(run)
+    found = LocalSource(run).inventory()
+    assert (found.select().step, resumed(on_a_node(tmp_path, Inspector()))[0]) == (10, 10)
+    pruning = plan_prune(found, 1)
+    assert [each.step for each in pruning.removals] == []
+    assert any("step 10 stays: a job would go on from it" in note for note in pruning.notes)
+
+
 def test_a_step_that_is_being_saved_is_not_called_damaged(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", 10, 20)
     tracker("10")(run)
