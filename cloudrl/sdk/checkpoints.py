@@ -204,7 +204,7 @@ def _refuse_older(latest: CheckpointHandle, found: Checkpoints, *, to: str) -> N
         later = (each.modified_at, each.step) > (newest.modified_at, newest.step)
         if mine and later and not each.complete:
             raise CheckpointError(
-                f"the last checkpoint of the job, step {each.step}, is incomplete: {each.shortfall}; "
+                f"the last checkpoint of the job, step {each.step}, is incomplete: {'it ' * bool(each.missing)}{each.shortfall}; "
                 f"the one before is step {newest.step}",
                 hint=f"To take that one: cloudrl checkpoints merge {newest.step} {to}",
             )
