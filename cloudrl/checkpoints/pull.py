@@ -148,7 +148,9 @@ def _pull_one(source: CheckpointSource, file: FileCopy, path: Path, meter: Meter
         )
     os.utime(part, (file.modified_at, file.modified_at))
     part.replace(path)
-    for stale in path.parent.glob(f".{glob.escape(path.name)}.*.part"):  # of a save that has been replaced since
+    for stale in path.parent.glob(
+        f".{glob.escape(path.name)}.[0-9]*-[0-9]*.part"
+    ):  # of a save that has been replaced since
         with contextlib.suppress(OSError):
             stale.unlink()
     return note
