@@ -122,7 +122,7 @@ class CheckpointHandle:
         complete = {each.role for each in roles if each.complete and (each.role != self.role or each == self.info)}
         partial = [each for each in roles if not each.complete and each.role not in complete]
         lacking = [f"{each.role}: {', '.join(each.missing)}" for each in partial if each.missing]
-        damaged = [f"{each.role}: {', '.join(each.damage_phrases)}" for each in partial if each.damaged]
+        damaged = [f"{each.role}: {', '.join(each.damage_phrases)}" for each in partial if each.damage_phrases]
         if partial:
             gaps = [f"{kind}: {'; '.join(them)}" for kind, them in (("missing", lacking), ("damaged", damaged)) if them]
             raise CheckpointError(

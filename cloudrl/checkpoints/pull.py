@@ -1,6 +1,7 @@
 """Copies a checkpoint as it is, all ranks of all roles, into one folder; goes on where it stopped."""
 
 import contextlib
+import glob
 import os
 import zlib
 from collections.abc import Sequence
@@ -147,6 +148,11 @@ def _pull_one(source: CheckpointSource, file: FileCopy, path: Path, meter: Meter
         )
     os.utime(part, (file.modified_at, file.modified_at))
     part.replace(path)
+    for stale in path.parent.glob(
+        f".{glob.escape(path.name)}.[0-9]*-[0-9]*.part"
+    ):  # of a save that has been replaced since
+        with contextlib.suppress(OSError):
+            stale.unlink()
     return note
 
 

@@ -137,7 +137,7 @@ class CheckpointStore:
 
     def _record_saves(self) -> None:
         """Until the end; of several nodes with the same folder one does."""
-        recorder = SaveRecorder(self.folder, say=self._say)
+        recorder = SaveRecorder(self.folder, say=self._say, inspector=self._inspector)
         while not self._closed.wait(recorder.pause_s):
             with contextlib.suppress(OSError):  # a volume that hangs or is full; no training ends for its sake
                 if self._is_leader():

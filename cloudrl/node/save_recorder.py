@@ -24,6 +24,7 @@ from cloudrl.node.files import Refused, open_below
 from cloudrl.saves.names import SHARD, is_ours, is_small, record_file, step_folder, withdrawn_file
 from cloudrl.saves.records import FileRecord, SaveRecord
 from cloudrl.saves.scan import scan
+from cloudrl.saves.wholeness import Inspector
 from cloudrl.saves.zip_directory import NoDirectory, directory_digest
 
 _SCAN_EVERY_S = 5.0
@@ -95,6 +96,7 @@ class SaveRecorder:
         clock: For the date in the record.
         timer: Seconds that never go back.
         say: Told once of each run whose saves cannot be recorded.
+        inspector: Looks into new files at once, so that who asks for an inventory later need not wait for it.
     """
 
     def __init__(
@@ -105,8 +107,9 @@ class SaveRecorder:
         clock: Callable[[], float] = time.time,
         timer: Callable[[], float] = time.monotonic,
         say: Callable[[str], None] = lambda _text: None,
+        inspector: Optional[Inspector] = None,
     ) -> None:
-        self._root, self._digest_of, self._say = root, digest, say
+        self._root, self._digest_of, self._say, self._inspector = root, digest, say, inspector
         self._clock, self._timer = clock, timer
         self._scan_s = 0.0
         self._known: Dict[_Save, _Known] = {}
@@ -138,7 +141,7 @@ class SaveRecorder:
         """All ranks that have files here, and their records."""
         saves: Dict[_Save, _Found] = {}
         records: Dict[_Save, SaveRecord] = {}
-        for run in scan(self._root):
+        for run in scan(self._root, inspector=self._inspector):
             for step in run["steps"]:
                 for role in step["roles"]:
                     where = (run["run"], step["step"], role["role"], role["folder"])

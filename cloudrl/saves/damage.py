@@ -16,7 +16,7 @@ def damage_notes(checkpoints: Sequence[Checkpoint]) -> Iterator[str]:
     Args:
         checkpoints: All of one run.
     """
-    damaged = [each for each in reversed(checkpoints) if each.damaged]
+    damaged = [each for each in reversed(checkpoints) if each.damage_phrases]
     whole = _newest_whole(checkpoints)
     for each in damaged[:_MOST_NOTES]:
         tracked = ", and verl's tracker names it" if each.resumes else ""

@@ -10,7 +10,15 @@ from typing import Tuple
 
 from cloudrl.errors import CheckpointError, ConnectionFailed, InputError
 from cloudrl.protocol.ranks import ranks_text, spans, spans_text
-from cloudrl.saves.megatron_layout import DIST_FILE, Weights, find_weights, is_megatron, missing_files
+from cloudrl.saves.megatron_layout import (
+    DIST_FILE,
+    Weights,
+    find_weights,
+    is_megatron,
+    missing_files,
+    missing_parts,
+    named_parts,
+)
 from cloudrl.saves.names import SHARD, WITHDRAWN, find_data, is_ours, on_one_line
 from cloudrl.saves.records import SaveRecord
 from cloudrl.saves.wholeness import describe
@@ -152,7 +160,7 @@ class Checkpoint:
     def missing(self) -> tuple[str, ...]:
         """What is not there, one phrase each; nothing for a complete checkpoint."""
         if self.is_megatron or self.weights is not None:
-            gaps = [*missing_files(self.files), *self._missing_parts()]
+            gaps = [*missing_files(self.files), *missing_parts(self.files, self.parts)]
         else:
             gaps = [*self._missing_ranks(), *self._partial_kinds()]
             if _BESIDE_MODEL not in self.files:
@@ -187,7 +195,9 @@ class Checkpoint:
 
     @property
     def damage_phrases(self) -> tuple[str, ...]:
-        """What is damaged, for a message: the first files and how many more."""
+        """What is damaged, for a message: the first files and how many more; nothing while it may still be saved."""
+        if not self.finished:
+            return ()
         phrases = [f"{on_one_line(name)} {text}" for name, text in self.damaged.items()]
         more = len(phrases) - _MOST_SHOWN
         return (*phrases[:_MOST_SHOWN], *([f"{more} more files are damaged"] if more > 0 else []))
@@ -215,32 +225,21 @@ class Checkpoint:
 
     def _damage(self, name: str, file: FileCopy) -> str:
         shard, part = SHARD.fullmatch(name), DIST_FILE.fullmatch(name.rpartition("/")[2])
-        if part and not file.size_bytes and not self._is_named(name):
+        if part and not file.size_bytes and name not in named_parts(self.parts):
             return ""  # its rank had nothing to write
         record = self.records.get(int(shard[3])) if shard else None
         recorded = record.files.get(name) if record else None
-        return describe(file.damage, file.size_bytes, recorded.size_bytes if recorded else None)
+        usual = self._usual_bytes(shard[1]) if shard and recorded is None and file.damage else None
+        return describe(file.damage, file.size_bytes, recorded.size_bytes if recorded else None, usual)
+
+    def _usual_bytes(self, kind: str) -> int:
+        """Of the whole files of other ranks."""
+        return max((file.size_bytes for file in self.shards(kind).values() if not file.damage), default=0)
 
     def _is_spare(self, name: str) -> bool:
         """Whether it is the file of a rank that this world size has not."""
         shard = SHARD.fullmatch(name)
         return shard is not None and int(shard[3]) >= (self.world_size or 0)
-
-    def _is_named(self, name: str) -> bool:
-        folder = name.rpartition("/")[0]
-        return name in (path for metadata in self.parts for path in self._parts_of(metadata, folder))
-
-    def _parts_of(self, metadata: str, folder: str | None = None) -> Iterator[str]:
-        """Paths of the files that a `.metadata` names, in its folder."""
-        below = metadata.rpartition("/")[0]
-        if folder in (None, below):
-            yield from (f"{below}/__{part}.distcp".lstrip("/") for part in self.parts[metadata])
-
-    def _missing_parts(self) -> Iterator[str]:
-        gone = [path for metadata in self.parts for path in self._parts_of(metadata) if path not in self.files]
-        yield from gone[:_MOST_SHOWN]
-        if len(gone) > _MOST_SHOWN:
-            yield f"{len(gone) - _MOST_SHOWN} more files that .metadata names"
 
     def _withdrawn_records(self) -> Iterator[str]:
         """Ranks whose record was removed since their files changed, and which have no end since."""
@@ -363,9 +362,9 @@ def places_text(locations: Mapping[Location, Sequence[int]]) -> str:
 
 
 def _latest(fitting: Sequence[Checkpoint]) -> Checkpoint:
-    """Of the run that was written to last: the complete step that a resume takes, or a later one.
+    """Of the run that was written to last: the complete step that a resume takes.
 
-    Without such a step the highest one. An earlier attempt of the same name may have left higher steps, older ones.
+    Without such a step the highest complete one.
     """
     complete = [each for each in fitting if each.complete]
     if not complete:
@@ -375,9 +374,25 @@ def _latest(fitting: Sequence[Checkpoint]) -> Checkpoint:
             hint=f"Whether what is there is enough for a model: cloudrl checkpoints verify {newest.step}",
         )
     run = max(complete, key=lambda each: each.modified_at).run
-    mine = [each for each in complete if each.run == run]
-    resumed = max((each for each in mine if each.resumes), key=lambda each: each.modified_at, default=None)
-    if resumed is not None:
-        later = (each for each in mine if each.step > resumed.step and each.modified_at > resumed.modified_at)
-        mine = [resumed, *later]
-    return max(mine, key=lambda each: (each.step, each.modified_at))
+    steps: dict[int, list[Checkpoint]] = defaultdict(list)
+    for each in fitting:
+        if each.run == run:
+            steps[each.step].append(each)
+    order = (*resume_order(steps), *sorted(steps, reverse=True))
+    chosen = next(step for step in order if any(each.complete for each in steps[step]))
+    return max((each for each in steps[chosen] if each.complete), key=lambda each: each.modified_at)
+
+
+def resume_order(steps: Mapping[int, Sequence[Checkpoint]]) -> list[int]:
+    """Steps of a run in the order in which a resume tries them.
+
+    First the step of the newest tracker, or a higher one that is newer, then the lower ones: an earlier attempt of the
+    same name may have left higher ones, which its user has given up.
+    """
+    tracked = [step for step, found in steps.items() if any(each.resumes for each in found)]
+    if not tracked:
+        return sorted(steps, reverse=True)
+    [step] = tracked
+    at = max(each.modified_at for each in steps[step])
+    fitting = [each for each in steps if each <= step or max(one.modified_at for one in steps[each]) > at]
+    return sorted(fitting, reverse=True)

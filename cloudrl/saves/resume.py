@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from cloudrl.errors import CheckpointError
 from cloudrl.protocol.ranks import ranks_text
 from cloudrl.protocol.routes import CHECKPOINTS
-from cloudrl.saves.inventory import Checkpoint, Inventory
+from cloudrl.saves.inventory import Checkpoint, Inventory, resume_order
 from cloudrl.saves.names import DATA, find_data, on_one_line, step_folder
 
 RESUME_MODE, RESUME_FROM = "trainer.resume_mode", "trainer.resume_from_path"
@@ -76,7 +76,7 @@ def plan_resume(
     order = sorted(addresses, key=lambda node: addresses[node])
     problems: dict[int, str] = {}
     # a node that has cut one file of a save may have cut others, so a step with a damaged config comes last
-    for step, spared in [(step, spared) for spared in ((), _NOT_NEEDED) for step in _candidates(steps)]:
+    for step, spared in [(step, spared) for spared in ((), _NOT_NEEDED) for step in resume_order(steps)]:
         roles = [each for each in steps[step] if each.world_size == world_size] or steps[step]
         blockers = [text for each in roles for text in _blockers(each, world_size, order, spared)]
         if not blockers:
@@ -103,25 +103,10 @@ def _instead_of_damaged(
     if resumed is None or not flaws:
         return None
     why = f"step {resumed}: {flaws[0]}"
-    for step in _candidates(steps):
+    for step in resume_order(steps):
         if all(each.complete for each in steps[step]):
             return ResumePlan(step, f"{checkpoint_dir}/{step_folder(run, step)}", (f"{why}, so it was not taken",))
     raise _no_step(run, why, cluster)
-
-
-def _candidates(steps: Mapping[int, Sequence[Checkpoint]]) -> list[int]:
-    """Steps in the order in which they are tried: as `Inventory.select` chooses the latest, then the lower ones.
-
-    That is the step of the newest tracker, or a higher one that is newer: an earlier attempt of the same name may have
-    left higher ones, which its user has given up.
-    """
-    tracked = [step for step, found in steps.items() if any(each.resumes for each in found)]
-    if not tracked:
-        return sorted(steps, reverse=True)
-    [step] = tracked
-    at = max(each.modified_at for each in steps[step])
-    fitting = [each for each in steps if each <= step or max(one.modified_at for one in steps[each]) > at]
-    return sorted(fitting, reverse=True)
 
 
 def _skipped(problems: Mapping[int, str], chosen: int) -> tuple[str, ...]:

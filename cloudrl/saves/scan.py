@@ -9,11 +9,11 @@ import os
 import re
 import stat
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from cloudrl.saves.megatron_layout import FOLDERS
 from cloudrl.saves.names import OF_LOADER, OURS, RECORD, SHARD, STEP, TRACKER
-from cloudrl.saves.wholeness import Inspector
+from cloudrl.saves.wholeness import Inspector, LookedAt
 
 IN_WORKING_DIR = re.compile(r"session_[^/]+/runtime_resources/working_dir_files/[^/]+/checkpoints(/.*)?", re.DOTALL)
 """Below Ray's folder: where a job with a relative `trainer.default_local_dir` has left its checkpoints."""
@@ -37,8 +37,10 @@ def scan(root: Path, *, follow_links: bool = False, inspector: Optional[Inspecto
         that is not whole, and "parts" for `.metadata` (`cloudrl.saves.wholeness`); `saves` are its records of saves;
         only with `follow_links` a step may be a link.
     """
-    look = _Look(follow_links, inspector)
-    return sorted((_run(root, folder, look) for folder in _runs(root)), key=lambda run: str(run["run"]))
+    look = _Look(follow_links, [])
+    runs = sorted((_run(root, folder, look) for folder in _runs(root)), key=lambda run: str(run["run"]))
+    _add_evidence(look, inspector)
+    return runs
 
 
 def scan_working_dirs(ray_root: Path, *, inspector: Optional[Inspector] = None) -> List[Dict[str, Any]]:
@@ -78,10 +80,10 @@ def _runs(root: Path) -> Iterator[Path]:
 
 
 class _Look(NamedTuple):
-    """How files are looked at."""
+    """How files are looked at, and those that were found: what is said of each, and where it is."""
 
     links: bool
-    inspector: Optional[Inspector] = None
+    found: List[Tuple[Dict[str, Any], LookedAt]]
 
 
 def _run(root: Path, folder: Path, look: _Look) -> Dict[str, Any]:
@@ -111,7 +113,10 @@ def scan_only_role(folder: Path, *, follow_links: bool, inspector: Optional[Insp
 
     verl's SFT trainer knows none (0.9.1, utils/checkpoint/checkpoint_handler.py, `save_checkpoint`).
     """
-    return _only_role(folder, _Look(follow_links, inspector))
+    look = _Look(follow_links, [])
+    role = _only_role(folder, look)
+    _add_evidence(look, inspector)
+    return role
 
 
 def _only_role(folder: Path, look: _Look) -> Dict[str, Any]:
@@ -150,16 +155,21 @@ def _files(folder: Path, look: _Look, *, deep: bool) -> List[Dict[str, Any]]:
                 whole = os.path.join(text, name)  # noqa: PTH118  Path costs 20 times as much
                 path = os.path.relpath(whole, folder)
                 file = {"path": path, "size_bytes": info.st_size, "modified_at": info.st_mtime}
-                found.append({**file, **_evidence(look.inspector, whole, path, info)})
+                found.append(file)
+                look.found.append((file, LookedAt(whole, path, info)))
     return found
 
 
-def _evidence(inspector: Optional[Inspector], whole: str, path: str, info: os.stat_result) -> Dict[str, Any]:
-    """What is to be said of the content of a file: nothing of most."""
+def _add_evidence(look: _Look, inspector: Optional[Inspector]) -> None:
+    """Say what is to be said of the content of files: nothing of most."""
     if inspector is None:
-        return {}
-    damage, parts = inspector.look(whole, path, info)
-    return {**({"damage": damage} if damage else {}), **({"parts": " ".join(parts)} if parts else {})}
+        return
+    evidence = inspector.look_into([place for _, place in look.found])
+    for (file, _), (damage, parts) in zip(look.found, evidence):  # noqa: B905  Python 3.9 has no strict
+        if damage:
+            file["damage"] = damage
+        if parts:
+            file["parts"] = " ".join(parts)
 
 
 def _info(path: Path, links: bool) -> Optional[os.stat_result]:

@@ -226,8 +226,9 @@ def _refuse_older(latest: CheckpointHandle, found: Checkpoints, *, to: str) -> N
         mine = (each.run, each.role) == (newest.run, newest.role)
         later = (each.modified_at, each.step) > (newest.modified_at, newest.step)
         if mine and later and not each.complete:
+            why = f"it {each.shortfall}" if each.missing else each.shortfall
             raise CheckpointError(
-                f"the last checkpoint of the job, step {each.step}, is incomplete: {each.shortfall}; "
+                f"the last checkpoint of the job, step {each.step}, is incomplete: {why}; "
                 f"the one before is step {newest.step}",
                 hint=f"To take that one: cloudrl checkpoints merge {newest.step} {to}",
             )

@@ -109,6 +109,8 @@ def test_half_a_file_is_kept(origin: Shaky, tmp_path: Path, monkeypatch: pytest.
 def test_a_step_that_was_saved_again_is_taken_anew(origin: Shaky, tmp_path: Path) -> None:
     Checkpoints(origin).latest().pull(tmp_path / "here")
     shard = tmp_path / "volume" / "run" / "global_step_7" / SHARD
+    half = tmp_path / "here" / "global_step_7" / "actor" / f".{shard.name}.999-1.part"
+    half.write_bytes(b"of a save that was pulled half")
     shard.write_bytes(smallest_zip(b"saved again" * 1000))
     Checkpoints(origin).latest().pull(tmp_path / "here")
     assert tree(tmp_path / "here") == tree(tmp_path / "volume" / "run")

@@ -3,15 +3,17 @@
 import json
 import os
 import struct
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from small_step import FIXTURE, smallest_zip
 
-from cloudrl.saves.wholeness import CUT, EMPTY, NOT_JSON, UNREADABLE, Evidence, Inspector, describe
+from cloudrl.saves.wholeness import CUT, EMPTY, NOT_JSON, UNREADABLE, Evidence, Inspector, LookedAt, describe
 
 SHARD = "model_world_size_2_rank_0.pt"
 
@@ -161,3 +163,25 @@ def test_what_cannot_be_read_is_a_doubt(tmp_path: Path) -> None:
 )
 def test_how_it_reads(damage: str, size: int, recorded: int | None, text: str) -> None:
     assert describe(damage, size, recorded) == text
+
+
+@pytest.mark.parametrize("each_s", [0.0, 0.01])
+def test_many_files_on_a_fast_volume_and_on_a_slow_one(tmp_path: Path, each_s: float) -> None:
+    names = [f"model_world_size_200_rank_{rank}.pt" for rank in range(200)]
+    files = []
+    for rank, name in enumerate(names):
+        path = tmp_path / name
+        path.write_bytes(smallest_zip() if rank % 3 else b"")
+        files.append(LookedAt(str(path), name, path.stat()))
+    passed = iter(range(1000))
+    threads = set()
+
+    class Noting(Inspector):
+        def look(self, *file: Any) -> Evidence:
+            threads.add(threading.get_ident())
+            return super().look(*file)
+
+    inspector = Noting(clock=lambda: next(passed) * each_s * 32)
+    assert [each.damage for each in inspector.look_into(files)] == ["" if rank % 3 else EMPTY for rank in range(200)]
+    assert (threads == {threading.get_ident()}) == (each_s == 0)
+    assert inspector.look_into([]) == []

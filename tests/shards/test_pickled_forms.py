@@ -1,15 +1,20 @@
 """Every form in which torch pickles a plain tensor is read; nothing in it is run."""
 
 import io
+import os
 import shutil
 import struct
 import tracemalloc
 import zipfile
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from crafted import InMemory, archived, dump
+from crafted import InMemory, archived, changed, changes, dump, places
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from shard_files import FIXTURES, read_safetensors
 from small_step import as_sft
 
@@ -21,6 +26,7 @@ from cloudrl.shards.shard import open_shard
 from cloudrl.shards.tensors import Tensor
 
 ROOT = "model_world_size_1_rank_0"
+CASES = 5_000 if os.environ.get("CLOUDRL_SLOW") == "1" else 150
 VALUES = struct.pack("<6f", *range(6))
 HOOKS = PickledObject("collections.OrderedDict", ())
 V1, V2, V3 = (f"torch._utils._rebuild_tensor{each}" for each in ("", "_v2", "_v3"))
@@ -92,6 +98,16 @@ def test_it_is_the_same_tensor(form: str) -> None:
 def test_what_is_something_else_is_refused(value: Any, why: str) -> None:
     with pytest.raises(CheckpointError, match=why):
         read(value)
+
+
+@settings(max_examples=CASES)
+@given(st.sampled_from(sorted(FORMS)), st.integers(0, 10_000), changes())
+def test_a_form_that_was_changed_in_one_place(form: str, number: int, change: Callable[[Any], Any]) -> None:
+    """It is a tensor of which all is there, or refused."""
+    found = list(places(FORMS[form]))
+    with suppress(CheckpointError):
+        tensor = read(changed(FORMS[form], found[number % len(found)], change))
+        assert tensor.view.offset * tensor.view.dtype.size_bytes + tensor.view.size_bytes <= len(VALUES)
 
 
 def test_wrappers_without_an_end_are_refused() -> None:

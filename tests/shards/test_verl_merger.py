@@ -11,9 +11,12 @@ from pathlib import Path
 
 import pytest
 from shard_files import edit, merge_role, opened, read_safetensors, role_folder, shard_path
+from small_step import as_sft
 from verl_saves import CASES, LORA, STEPS
 
+from cloudrl.checkpoints.handle import Checkpoints
 from cloudrl.checkpoints.merge import merge
+from cloudrl.checkpoints.sources import LocalSource
 from cloudrl.shards.architectures import COVERED
 from cloudrl.shards.validate import verify
 from cloudrl.shards.way_out import VERL_MERGES
@@ -43,6 +46,16 @@ def test_the_same_model_bit_for_bit(saves: Path, name: str, tmp_path: Path) -> N
     assert read_safetensors(tmp_path / "ours") == read_safetensors(saves / name / "merged")
     assert done.warnings == ()
     assert all(entry[0] == "BF16" for entry in read_safetensors(tmp_path / "ours").values())
+
+
+@pytest.mark.parametrize("name", ["fsdp1-one-rank", "fsdp2-one-rank", "fsdp1-groups-of-one"])
+def test_the_same_in_the_layout_of_verls_sft_trainer(saves: Path, name: str, tmp_path: Path) -> None:
+    shutil.copytree(saves / name / "global_step_1", tmp_path / "global_step_1")
+    as_sft(tmp_path / "global_step_1")
+    found = Checkpoints(LocalSource(tmp_path)).latest()
+    assert found.verify().ok
+    found.merge(tmp_path / "ours")
+    assert read_safetensors(tmp_path / "ours") == read_safetensors(saves / name / "merged")
 
 
 @pytest.mark.parametrize("name", LORA)
