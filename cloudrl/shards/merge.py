@@ -20,10 +20,10 @@ from cloudrl.shards.on_disk import rule_of
 from cloudrl.shards.parameters import check_parameters, is_tied
 from cloudrl.shards.plan import (
     EMBEDDINGS,
-    HEAD,
     MAX_FILE_BYTES,
     Output,
     Update,
+    head_of,
     hold_the_same,
     make_outputs,
     split_files,
@@ -130,16 +130,17 @@ def plan_merge(
     architecture = check_architecture(config, names.keys(), parts[0], is_plain=is_plain)
     changes: dict[str, object] = {"architectures": [architecture]}
     if is_tied(architecture, config):
+        head = head_of(names)
 
         def is_embedding(embedding: str) -> bool:
-            is_adapted = HEAD in updates or embedding in updates
-            return not is_adapted and hold_the_same(parts, names[HEAD], names[embedding])
+            is_adapted = head in updates or embedding in updates
+            return not is_adapted and hold_the_same(parts, names[head], names[embedding])
 
         tied = tie(config, names, is_embedding)
         changes |= tied.changes
         warnings += tied.warnings
         if not tied.has_head:
-            names.pop(HEAD, None)
+            names.pop(head, None)
     outputs = make_outputs(parts, wanted, names=names, rule=rule_of(architecture), updates=updates)
     try:
         return make_plan(
@@ -169,9 +170,9 @@ def tie(config: Mapping[str, Any], names: Collection[str], is_embedding: Callabl
         names: Of all tensors.
         is_embedding: Whether the head holds the same as the tensor of this name.
     """
-    embedding = next((name for name in EMBEDDINGS if name in names), None)
-    if HEAD in names and (embedding is None or not is_embedding(embedding)):
-        differ = f"{HEAD} and the embedding differ, though config.json says they are one: both are kept, as untied"
+    embedding, head = next((name for name in EMBEDDINGS if name in names), None), head_of(names)
+    if head in names and (embedding is None or not is_embedding(embedding)):
+        differ = f"{head} and the embedding differ, though config.json says they are one: both are kept, as untied"
         text = config.get(_TEXT)
         below = {_TEXT: {**text, _TIED: False}} if isinstance(text, dict) and _TIED in text else {}
         return Tie(True, {_TIED: False, **below}, (differ,))

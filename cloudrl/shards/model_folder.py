@@ -21,7 +21,7 @@ from cloudrl.shards.merge import ADAPTER_ALONE, MERGE, Plan, make_plan, tie, wan
 from cloudrl.shards.model_files import first_architecture, in_file_order, read_config
 from cloudrl.shards.on_disk import stays_float32
 from cloudrl.shards.parameters import is_tied
-from cloudrl.shards.plan import HEAD, MAX_FILE_BYTES, Output, Piece
+from cloudrl.shards.plan import HEAD, MAX_FILE_BYTES, Output, Piece, head_of
 from cloudrl.shards.report import Finding
 from cloudrl.shards.shard import Shard
 from cloudrl.shards.source import ShardSource
@@ -89,8 +89,9 @@ def plan_model(
         changes, outputs = critic_config(config), critic_outputs(outputs)
     elif is_tied(first_architecture(config), config):
         where = {name: shard for shard in shards for name in shard.tensors}
-        tied = tie(config, where, lambda name: same_bytes(where[name], where[HEAD], name, HEAD))
-        outputs = [output for output in outputs if tied.has_head or output.name != HEAD]
+        head = head_of(where)
+        tied = tie(config, where, lambda name: same_bytes(where[name], where[head], name, head))
+        outputs = [output for output in outputs if tied.has_head or output.name != head]
         changes, warnings = dict(tied.changes), (*warnings, *tied.warnings)
     return make_plan(outputs, inputs.config_files, changes, wanted, warnings=warnings, max_file_bytes=max_file_bytes)
 

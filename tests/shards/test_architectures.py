@@ -10,7 +10,7 @@ from shard_files import merge_role, read_safetensors, role_folder
 from small_models import small_model
 
 from cloudrl.errors import CheckpointError
-from cloudrl.shards.architectures import FAMILIES, VISION, WITHOUT_CRITIC
+from cloudrl.shards.architectures import FAMILIES, SEEING, SEES, VISION, WITHOUT_CRITIC
 from cloudrl.shards.on_disk import stays_float32
 from cloudrl.shards.parameters import check_parameters
 
@@ -35,7 +35,7 @@ def saved(model: Any, run: Path) -> Path:
     [
         *((family, "ForCausalLM", tied) for family in FAMILIES + WITHOUT_CRITIC for tied in (False, True)),
         *((family, "ForTokenClassification", False) for family in FAMILIES),
-        *((family, "ForConditionalGeneration", tied) for family in VISION for tied in (False, True)),
+        *((family, SEEING, tied) for family in VISION for tied in (False, True)),
     ],
 )
 def test_as_save_pretrained(family: str, head: str, tied: bool, tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def check_each_parameter(architecture: str, config: dict[str, Any], shapes: dict
     check_parameters(architecture, config, shapes)
     bad = [{**shapes, "model.layers.1.odd.weight": (1,)}]
     for name, shape in shapes.items():
-        if "visual." not in name:
+        if not name.startswith(SEES):
             bad += [{each: shapes[each] for each in shapes if each != name}] * (name != "score.bias")
             bad += [shapes | {name: (*shape, 1)}, shapes | {name: (*shape[:-1], 7)}] * (name != "score.bias")
     for each in bad:
@@ -66,15 +66,18 @@ def check_each_parameter(architecture: str, config: dict[str, Any], shapes: dict
             check_parameters(architecture, config, each)
 
 
-@pytest.mark.parametrize("family", FAMILIES + WITHOUT_CRITIC + VISION)
-def test_a_config_without_the_size_of_a_head(family: str, tmp_path: Path) -> None:
+WITH_SHARED_EXPERT = ("Qwen2Moe", "Qwen3Next", "Qwen3_5Moe")
+ACTORS = [(family, "ForCausalLM") for family in FAMILIES + WITHOUT_CRITIC] + [(family, SEEING) for family in VISION]
+
+
+@pytest.mark.parametrize(("family", "head"), ACTORS)
+def test_a_config_without_the_size_of_a_head(family: str, head: str, tmp_path: Path) -> None:
     """Also with a size of experts that there are none of, as Qwen3-Coder's has it."""
-    head = "ForConditionalGeneration" if family in VISION else "ForCausalLM"
     small_model(family, head, tied=False, without={"head_dim"}).save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     for each in (config, config.get("text_config", {})):
         each.pop("head_dim", None)
-        if family != "Qwen2Moe":
+        if family not in WITH_SHARED_EXPERT:
             each["shared_expert_intermediate_size"] = 0
     shapes = {name: shape for name, (_, shape, _) in read_safetensors(tmp_path).items()}
     check_parameters(family + head, config, shapes)
@@ -90,14 +93,14 @@ def test_a_mixture_without_experts(family: str, tmp_path: Path) -> None:
     check_parameters(f"{family}ForCausalLM", config, shapes)
 
 
-@pytest.mark.parametrize("family", FAMILIES + WITHOUT_CRITIC + VISION)
-def test_transformers_loads_it(family: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("family", "head"), ACTORS)
+def test_transformers_loads_it(family: str, head: str, tmp_path: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
     warnings.simplefilter("ignore")
-    sees = family in VISION
-    model = small_model(family, "ForConditionalGeneration" if sees else "ForCausalLM", tied=True)
+    sees = head == SEEING
+    model = small_model(family, head, tied=True)
     merge_role(saved(model, tmp_path), tmp_path / "ours")
     kind = AutoModelForImageTextToText if sees else AutoModelForCausalLM
     loaded, about = kind.from_pretrained(tmp_path / "ours", output_loading_info=True)
