@@ -97,7 +97,7 @@ MORE_TEXT = {
 }
 
 
-def small_model(family: str, head: str, tied: bool, without: Collection[str] = (), **changes: int) -> Any:
+def small_model(family: str, head: str, tied: bool, without: Collection[str] = (), **changes: Any) -> Any:
     """Without some of the keys of its config, the class of which has a default for each, or with changes to it."""
     import torch
     import transformers
@@ -106,7 +106,7 @@ def small_model(family: str, head: str, tied: bool, without: Collection[str] = (
     kind = getattr(transformers, family + head)
     given = {key: value for key, value in (SMALL | MORE.get(family, {})).items() if key not in without} | changes
     if head == SEEING:
-        text = given | {"rope_parameters": ROPE, "tie_word_embeddings": tied} | MORE_TEXT.get(family, {})
+        text = given | {"rope_parameters": ROPE, "tie_word_embeddings": tied} | MORE_TEXT.get(family, {}) | changes
         vision = MORE_SEES[family] if "num_hidden_layers" in MORE_SEES[family] else SEES | MORE_SEES[family]
         config = kind.config_class(text_config=text, vision_config=vision, tie_word_embeddings=tied)
     else:
