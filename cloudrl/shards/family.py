@@ -115,6 +115,12 @@ class Family:
     of_layer: Callable[[int, Mapping[str, Any]], Mapping[str, str]] | None = None
     of_model: Mapping[str, tuple[Mapping[str, str], bool]] = field(default_factory=dict)
 
+    @property
+    def fused_experts(self) -> bool:
+        """Whether its experts are one tensor on disk, too."""
+        names = {name for each in self.optional.values() for name in each[0]}
+        return bool(self.experts and self.experts.whole) or "experts.down_proj" in names
+
     def layer_of(self, at: int, config: Mapping[str, Any]) -> dict[str, str]:
         """What a layer has beside its MLP or experts, by name below `model.layers.N.`."""
         return {**self.layer, **_set(self.optional, config), **(self.of_layer(at, config) if self.of_layer else {})}

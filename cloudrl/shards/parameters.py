@@ -14,6 +14,7 @@ from cloudrl.errors import CheckpointError
 from cloudrl.shards.architectures import SEEING, SEES
 from cloudrl.shards.family import IN_LLAVA, Family, number
 from cloudrl.shards.mixed_families import MIXED
+from cloudrl.shards.model_files import first_architecture
 from cloudrl.shards.on_disk import Rule, renamed, rule_of
 from cloudrl.shards.uniform_families import DENSE_AND_EXPERTS
 from cloudrl.shards.way_out import CONFIG_OF_THE_RUN, KEEP_SHARDS
@@ -42,6 +43,12 @@ def family_of(architecture: str, config: Mapping[str, Any]) -> Family | None:
             hint=KEEP_SHARDS,
         )
     return replace(FAMILIES[_IN_INTERNVL[kind]], is_tied=True, **IN_LLAVA)
+
+
+def keeps_experts_fused(config: Mapping[str, Any]) -> bool:
+    """Whether the experts of this model are one tensor on disk, too."""
+    family = family_of(first_architecture(config), config)
+    return family is not None and family.fused_experts
 
 
 def is_tied(architecture: str, config: Mapping[str, Any]) -> bool:
