@@ -17,14 +17,14 @@ from cloudrl.shards.parameters import check_parameters
 pytestmark = pytest.mark.verl  # transformers takes seconds to import
 
 
-def saved(model: Any, run: Path) -> Path:
-    """The folder of an actor that has this model, cut over three ranks as FSDP2 does it."""
+def saved(model: Any, run: Path, state: Any = None) -> Path:
+    """The folder of an actor that has this model, cut over three ranks as FSDP2 does it; `state` has its tensors."""
     from make_sharded import save
 
     actor = role_folder(run)
     actor.mkdir(parents=True)
     for rank in range(3):
-        save(actor, model.state_dict(), rank, 3)
+        save(actor, model.state_dict() if state is None else state, rank, 3)
     model.config.architectures = [type(model).__name__]
     model.config.save_pretrained(actor / "huggingface")
     return actor
@@ -69,6 +69,27 @@ def check_each_parameter(architecture: str, config: dict[str, Any], shapes: dict
     for each in bad:
         with pytest.raises(CheckpointError, match=r"config\.json"):
             check_parameters(architecture, config, each)
+
+
+@pytest.mark.parametrize(
+    ("family", "head"), [("Qwen3Moe", "ForCausalLM"), ("Gemma3", SEEING), ("Qwen2", "ForCausalLM")]
+)
+def test_wrapped_as_torch_wraps_it(family: str, head: str, tmp_path: Path) -> None:
+    """A compiled model, with compiled and checkpointed modules in it, has names that verl's merger writes as they are."""
+    import torch
+    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+
+    warnings.simplefilter("ignore")
+    model = small_model(family, head, tied=False)
+    model.save_pretrained(tmp_path / "theirs")
+    layers = model.model.language_model.layers if head == SEEING else model.model.layers
+    layers[0].self_attn = torch.compile(layers[0].self_attn)
+    layers[1] = checkpoint_wrapper(torch.compile(layers[1]))
+    wrapped = torch.nn.parallel.DataParallel(torch.compile(model))
+    actor = saved(model, tmp_path, wrapped.state_dict())
+    assert all(name.startswith("module._orig_mod.") for name in wrapped.state_dict())
+    merge_role(actor, tmp_path / "ours", dtype="keep")
+    assert read_safetensors(tmp_path / "ours") == read_safetensors(tmp_path / "theirs")
 
 
 MIXTURE = {"enable_moe_block": True, "num_experts": 3, "moe_intermediate_size": 8, "top_k_experts": 2}
