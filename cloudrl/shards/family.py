@@ -5,6 +5,7 @@ Source: transformers 5.10, models/*/modeling_*.py and configuration_*.py. A dime
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,6 +51,7 @@ class Experts:
         width: The letter of an expert's inner size.
         dense_first: How many layers have an MLP in any case, where `first_k_dense_replace` does not say.
         whole: The matrices of all of them, where they are one tensor on disk, too.
+        or_whole: The same, where the Hub has them so and `save_pretrained` splits them; a class loads both.
         places: Says whether a layer has them, in a family with a key of its own for it.
     """
 
@@ -57,13 +59,15 @@ class Experts:
     width: str = "M"
     dense_first: int = 0
     whole: Mapping[str, str] = field(default_factory=dict)
+    or_whole: Mapping[str, str] = field(default_factory=dict)
     places: Callable[[int, Mapping[str, Any]], bool] | None = None
 
-    def of(self, sizes: Mapping[str, int | None], rule: Rule) -> Iterator[tuple[str, str]]:
-        """Name and dimensions of each of its parameters; as many as the config says."""
+    def of(self, sizes: Mapping[str, int | None], rule: Rule, there: AbstractSet[str]) -> Iterator[tuple[str, str]]:
+        """Name and dimensions of each of its parameters; `there` is what a layer has of `or_whole`."""
         yield from self.beside.items()
-        yield from self.whole.items()
-        if self.whole:
+        whole = self.or_whole if there else self.whole
+        yield from whole.items()
+        if whole:
             return
         gate, up, down = rule.experts
         for number in range(sizes["E"] or 0):
@@ -100,6 +104,7 @@ class Family:
         prefix: Of all names but the head's.
         head: The output head.
         of_layer: What else a layer has, by its number and the config, where layers differ in more than experts.
+        ignores: Whether models of the Hub have a parameter, by name and config, that the class does not load.
         of_model: Key in the config -> what else the model has if it is set, and whether it is without the key.
     """
 
@@ -113,6 +118,7 @@ class Family:
     prefix: str = "model."
     head: str = "lm_head.weight"
     of_layer: Callable[[int, Mapping[str, Any]], Mapping[str, str]] | None = None
+    ignores: Callable[[str, Mapping[str, Any]], bool] = lambda _name, _config: False
     of_model: Mapping[str, tuple[Mapping[str, str], bool]] = field(default_factory=dict)
 
     @property

@@ -1,5 +1,6 @@
 """Families whose layers are of several kinds, by `layer_types` or other keys of the config."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -20,6 +21,7 @@ from cloudrl.shards.family import (
     number,
 )
 
+_KEY_OR_VALUE = re.compile(r"\.layers\.(\d{1,9})\.self_attn\.[kv]_(proj|norm)\.")
 _GATED_ATTENTION = ATTENTION | {"self_attn.q_proj.weight": "2Q H"} | HEAD_NORMS
 _GATED_BIAS = QKVO_BIAS | {"self_attn.q_proj.bias": "2Q"}
 _DELTA_NET = {
@@ -87,9 +89,29 @@ def _gemma4(layer: int, config: Mapping[str, Any]) -> dict[str, str]:
     return found | {name: dimensions.replace("F", wide) for name, dimensions in MLP.items()}
 
 
-_QWEN3_NEXT = Family(NORMS, of_layer=_qwen3_next, experts=Experts(ROUTER | SHARED_EXPERT), head_dim=256)
-_QWEN3_5 = Family(NORMS, of_layer=_qwen3_5, head_dim=256)
-_QWEN3_5_MOE = replace(_QWEN3_5, experts=Experts(ROUTER | SHARED_EXPERT, places=_everywhere))
+def _predicts(name: str, config: Mapping[str, Any]) -> bool:  # noqa: ARG001  as `Family.ignores`
+    """Whether it is of a part that predicts further tokens."""
+    return name.startswith("mtp.")
+
+
+def _is_shared(name: str, config: Mapping[str, Any]) -> bool:
+    """Whether it is a key or a value of Gemma 4, in a layer that has those of another layer."""
+    found = _KEY_OR_VALUE.search(name)
+    layers, shared = number(config, "num_hidden_layers"), number(config, "num_kv_shared_layers") or 0
+    return bool(found and layers is not None and layers - shared <= int(found[1]) < layers)
+
+
+_QWEN3_NEXT = Family(
+    NORMS, of_layer=_qwen3_next, experts=Experts(ROUTER | SHARED_EXPERT), head_dim=256, ignores=_predicts
+)
+_QWEN3_5 = Family(NORMS, of_layer=_qwen3_5, head_dim=256, ignores=_predicts)
+_QWEN3_5_MOE = replace(
+    _QWEN3_5,
+    experts=Experts(
+        ROUTER | SHARED_EXPERT, places=_everywhere,
+        or_whole={"mlp.experts.gate_up_proj": "E 2M H", "mlp.experts.down_proj": "E H M"},
+    ),
+)  # fmt: skip
 _SHARED_EXPERT = {
     f"feed_forward.shared_expert.{name}.weight": dimensions
     for name, dimensions in (("gate_proj", "F H"), ("up_proj", "F H"), ("down_proj", "H F"))
@@ -108,6 +130,7 @@ _LLAMA4 = Family(
 )  # fmt: skip
 _GEMMA4 = Family(
     NORMS | AROUND_MLP, {}, of_layer=_gemma4, is_tied=True, head_dim=256,
+    ignores=_is_shared,
     optional={
         "hidden_size_per_layer_input": ({
             "per_layer_input_gate.weight": "P H", "per_layer_projection.weight": "H P",

@@ -84,11 +84,9 @@ def check_parameters(architecture: str, config: Mapping[str, Any], shapes: Mappi
             f"config.json has null for {null}, and {architecture} has experts", hint=CONFIG_OF_THE_RUN
         )
     shapes = {name: shape for name, shape in shapes.items() if not _predicts_further(name, family, text)}
-    layers = _layers(family, text, shapes)
     seen = set()
-    for name, expected in _parameters(
-        family, text, layers, _head(family, architecture, config, shapes), rule_of(architecture)
-    ):
+    head = _head(family, architecture, config, shapes)
+    for name, expected in _parameters(family, text, shapes, head, rule_of(architecture)):
         found = shapes.get(name)
         if found is None:
             raise _missing(name, shapes, f"no rank has {name}, and by config.json this {architecture} has one")
@@ -97,8 +95,10 @@ def check_parameters(architecture: str, config: Mapping[str, Any], shapes: Mappi
             raise CheckpointError(f"{name} is {list(found)}, and by config.json it is [{said}]", hint=CONFIG_OF_THE_RUN)
         seen.add(name)
     others = sorted(
-        name for name in shapes.keys() - seen if name.endswith(_PARAMETER) and not name.startswith(SEES)
-    )  # fmt: skip
+        name
+        for name in shapes.keys() - seen
+        if name.endswith(_PARAMETER) and not name.startswith(SEES) and not family.ignores(name, text)
+    )
     if others:
         raise CheckpointError(
             f"there are {len(others)} tensors that by config.json no {architecture} has: {', '.join(others[:3])}",
@@ -133,7 +133,7 @@ def _missing(name: str, shapes: Mapping[str, Any], otherwise: str) -> Checkpoint
 
 
 def _parameters(
-    family: Family, config: Mapping[str, Any], layers: int, head: Mapping[str, str], rule: Rule
+    family: Family, config: Mapping[str, Any], shapes: Mapping[str, Any], head: Mapping[str, str], rule: Rule
 ) -> Iterator[tuple[str, Shape]]:
     sizes = _dimensions(family, config)
 
@@ -142,10 +142,12 @@ def _parameters(
 
     yield f"{family.prefix}embed_tokens.weight", shape("V H")
     experts = family.experts if sizes["E"] != 0 else None
-    for at in range(layers):
-        block = experts.of(sizes, rule) if experts and experts.are_in(at, config) else family.mlp.items()
+    for at in range(_layers(family, config, shapes)):
+        start = f"{family.prefix}layers.{at}."
+        there = {name for name in experts.or_whole if start + name in shapes} if experts else set()
+        block = experts.of(sizes, rule, there) if experts and experts.are_in(at, config) else family.mlp.items()
         for name, letters in chain(family.layer_of(at, config).items(), block):
-            yield renamed(f"{family.prefix}layers.{at}.{name}", rule), shape(letters)
+            yield renamed(f"{start}{name}", rule), shape(letters)
     for name, letters in family.outside(config).items():
         yield f"{family.prefix}{name}", shape(letters)
     for name, letters in head.items():

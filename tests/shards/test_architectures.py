@@ -75,7 +75,7 @@ def check_each_parameter(architecture: str, config: dict[str, Any], shapes: dict
     ("family", "head"), [("Qwen3Moe", "ForCausalLM"), ("Gemma3", SEEING), ("Qwen2", "ForCausalLM")]
 )
 def test_wrapped_as_torch_wraps_it(family: str, head: str, tmp_path: Path) -> None:
-    """A compiled model, with compiled and checkpointed modules in it, has names that verl's merger writes as they are."""
+    """Of a compiled model, with compiled and checkpointed modules in it, verl's merger writes the names as they are."""
     import torch
     from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
@@ -150,6 +150,39 @@ def test_a_language_part_that_was_never_compared(tmp_path: Path) -> None:
         CheckpointError, match="cannot be merged with a 'gpt_oss' as its language part: only with qwen2"
     ):
         merge_role(saved(model, tmp_path), tmp_path / "ours")
+
+
+@pytest.mark.parametrize(
+    ("family", "extra", "wrong"),
+    [
+        ("Qwen3Next", "mtp.layers.0.mlp.gate.weight", "mtq.norm.weight"),
+        ("Qwen3_5Moe", "mtp.norm.weight", "model.mtp.weight"),
+        ("Gemma4", "model.layers.2.self_attn.k_proj.weight", "model.layers.1.self_attn.x_proj.weight"),
+        ("Gemma4", "model.layers.3.self_attn.v_norm.weight", "model.layers.1.self_attn.v_norm.weight"),
+    ],
+)
+def test_what_models_of_the_hub_have_more(family: str, extra: str, wrong: str, tmp_path: Path) -> None:
+    """A whole model that Megatron-Bridge saved has it as the base model has it; transformers leaves it out."""
+    model = small_model(family, "ForCausalLM", tied=False)
+    model.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    shapes = {name: shape for name, (_, shape, _) in read_safetensors(tmp_path).items()}
+    check_parameters(type(model).__name__, config, shapes | {extra: (1, 1)})
+    with pytest.raises(CheckpointError, match=f"there are 1 tensors .*: {wrong}"):
+        check_parameters(type(model).__name__, config, shapes | {wrong: (1, 1)})
+
+
+def test_experts_that_the_hub_has_fused(tmp_path: Path) -> None:
+    model = small_model("Qwen3_5Moe", SEEING, tied=False)
+    model.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    shapes = {name: tuple(value.shape) for name, value in model.state_dict().items()}
+    check_parameters(type(model).__name__, config, shapes)
+    name = "model.language_model.layers.1.mlp.experts.down_proj"
+    with pytest.raises(CheckpointError, match=f"no rank has {name}"):
+        check_parameters(type(model).__name__, config, {each: shapes[each] for each in shapes if each != name})
+    with pytest.raises(CheckpointError, match=rf"{name} is \[5, 8, 16\], and by config.json it is \[5, 16, 8\]"):
+        check_parameters(type(model).__name__, config, shapes | {name: (5, 8, 16)})
 
 
 WITH_SHARED_EXPERT = ("Qwen2Moe", "Qwen3Next", "Qwen3_5Moe")
