@@ -40,11 +40,6 @@ _REFUSED = {
     "InternVLChatModel": f"{_NOT_IN_TRANSFORMERS}. Its form for transformers, InternVL...-HF, can be",
     **dict.fromkeys(("MiniCPMO", "MiniCPMV"), _NOT_IN_TRANSFORMERS),
 }
-SEES = (
-    "visual.", "model.visual.", "vision_tower.", "model.vision_tower.", "vision_model.", "multi_modal_projector.",
-    "model.embed_vision.", "model.audio_tower.", "model.embed_audio.",
-)  # fmt: skip
-"""What names of parts that see or hear begin with, on disk."""
 _BEGINS = ("model.", "visual.")
 _BEGINS_OF = {f"Llama4{SEEING}": ("vision_model.", "multi_modal_projector.", "language_model.")}
 _CRITIC_HEADS = {"score.weight", "score.bias"}

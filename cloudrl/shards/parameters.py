@@ -11,11 +11,12 @@ from itertools import chain
 from typing import Any
 
 from cloudrl.errors import CheckpointError
-from cloudrl.shards.architectures import SEEING, SEES
+from cloudrl.shards.architectures import SEEING
 from cloudrl.shards.family import IN_LLAVA, Family, number
 from cloudrl.shards.mixed_families import MIXED
 from cloudrl.shards.model_files import first_architecture
 from cloudrl.shards.on_disk import Rule, renamed, rule_of
+from cloudrl.shards.towers import SEES, check_towers
 from cloudrl.shards.uniform_families import DENSE_AND_EXPERTS
 from cloudrl.shards.way_out import CONFIG_OF_THE_RUN, KEEP_SHARDS
 from cloudrl.shards.wrappers import SAVE_THE_MODEL, name_around
@@ -104,6 +105,8 @@ def check_parameters(architecture: str, config: Mapping[str, Any], shapes: Mappi
             f"there are {len(others)} tensors that by config.json no {architecture} has: {', '.join(others[:3])}",
             hint=CONFIG_OF_THE_RUN,
         )
+    if architecture.endswith(SEEING):
+        check_towers(config, shapes)
 
 
 def _predicts_further(name: str, family: Family, config: Mapping[str, Any]) -> bool:

@@ -70,7 +70,7 @@ ROPE = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [1, 1, 2]}
 TOWER = {
     "hidden_size": 16,
     "intermediate_size": 24,
-    "num_hidden_layers": 1,
+    "num_hidden_layers": 2,
     "num_attention_heads": 2,
     "image_size": 16,
     "patch_size": 4,

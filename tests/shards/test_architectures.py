@@ -1,6 +1,7 @@
 """Every architecture that is claimed, against what transformers itself saves of it."""
 
 import json
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,10 @@ from shard_files import merge_role, read_safetensors, role_folder
 from small_models import EXPERTS, small_model
 
 from cloudrl.errors import CheckpointError
-from cloudrl.shards.architectures import FAMILIES, SEEING, SEES, VISION, WITHOUT_CRITIC
+from cloudrl.shards.architectures import FAMILIES, SEEING, VISION, WITHOUT_CRITIC
 from cloudrl.shards.on_disk import stays_float32
 from cloudrl.shards.parameters import check_parameters
+from cloudrl.shards.towers import SEES
 
 pytestmark = pytest.mark.verl  # transformers takes seconds to import
 
@@ -57,13 +59,24 @@ def compared(model: Any, tmp_path: Path) -> None:
     check_each_parameter(type(model).__name__, ours, shapes)
 
 
+def layer_number(name: str) -> int:
+    found = re.search(r"\.(blocks|layers?)\.(\d+)\.", name)
+    return int(found[2]) if found else -1
+
+
 def check_each_parameter(architecture: str, config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> None:
     """Without any of them, with another shape of it, or with one more, it is not the model of the config."""
     check_parameters(architecture, config, shapes)
     bad = [{**shapes, "model.layers.1.odd.weight": (1,)}]
+    if any(name.startswith(SEES) for name in shapes):
+        last = max((name for name in shapes if name.startswith(SEES) and "audio" not in name), key=layer_number)
+        bad.append(
+            {name: shapes[name] for name in shapes if f".{layer_number(last)}." not in name or name[:3] != last[:3]}
+        )
     for name in sorted(shapes)[:: 1 + len(shapes) // 100]:
         shape = shapes[name]
-        if not name.startswith(SEES):
+        in_layer = re.search(r"\.(blocks|layers?)\.\d", name)
+        if not name.startswith(SEES) or in_layer:
             bad += [{each: shapes[each] for each in shapes if each != name}] * (name != "score.bias")
             bad += [shapes | {name: (*shape, 1)}, shapes | {name: (*shape[:-1], 7)}] * (name != "score.bias")
     for each in bad:
