@@ -79,7 +79,7 @@ def check_architecture(
     if architecture not in COVERED:
         raise CheckpointError(
             f"{architecture} cannot be merged: it was never compared with what transformers saves. "
-            f"These were: {', '.join(FAMILIES + WITHOUT_CRITIC + VISION)}",
+            f"These were: {', '.join(dict.fromkeys(FAMILIES + WITHOUT_CRITIC + VISION))}",
             hint=keep,
         )
     odd = [name for name in names if name not in _HEADS and not name.startswith(_BEGINS_OF.get(architecture, _BEGINS))]
