@@ -13,24 +13,35 @@ from cloudrl.shards.shard import Shard
 from cloudrl.shards.way_out import CONFIG_OF_THE_RUN, way_out
 from cloudrl.shards.wrappers import SAVE_THE_MODEL, common_prefix
 
-_CAUSAL, _CRITIC, _VISION = "ForCausalLM", "ForTokenClassification", "ForConditionalGeneration"
+_CAUSAL, _CRITIC, SEEING = "ForCausalLM", "ForTokenClassification", "ForConditionalGeneration"
 FAMILIES = (
     "Qwen2", "Qwen3", "Llama", "Mistral", "Gemma", "Gemma2", "Phi3", "Glm4", "SmolLM3", "Starcoder2",
-    "Qwen2Moe", "Qwen3Moe", "Mixtral", "DeepseekV3",
+    "Qwen2Moe", "Qwen3Moe", "Mixtral", "DeepseekV3", "GptOss", "Qwen3Next",
 )  # fmt: skip
 """Without `ForCausalLM` and `ForTokenClassification`, of which both are covered."""
-WITHOUT_CRITIC = ("Granite", "Olmo2", "Olmo3", "Olmoe", "Glm4Moe")
+WITHOUT_CRITIC = (
+    "Granite", "Olmo2", "Olmo3", "Olmoe", "Glm4Moe", "Gemma3", "Gemma4", "DeepseekV2", "Llama4", "Qwen3_5",
+    "Qwen3_5Moe",
+)  # fmt: skip
 """Families that transformers has as `ForCausalLM` only."""
-VISION = ("Qwen2VL", "Qwen2_5_VL", "Qwen3VL")
+VISION = (
+    "Qwen2VL", "Qwen2_5_VL", "Qwen3VL", "Qwen3_5", "Qwen3_5Moe", "Glm4v", "Glm4vMoe", "InternVL", "Gemma3", "Gemma4",
+    "Llama4",
+)  # fmt: skip
 """Vision-language families, `ForConditionalGeneration`; transformers has no class for their critics."""
 COVERED = frozenset(
     {family + head for family in FAMILIES for head in (_CAUSAL, _CRITIC)}
     | {family + _CAUSAL for family in WITHOUT_CRITIC}
-    | {family + _VISION for family in VISION}
+    | {family + SEEING for family in VISION}
 )
+_NOT_IN_TRANSFORMERS = "its class is code of its authors (trust_remote_code), and no class of transformers"
 _REFUSED = {
     "Qwen3VLMoeForConditionalGeneration": "transformers 5 saves its experts transposed against the Hub and vLLM",
+    "InternVLChatModel": f"{_NOT_IN_TRANSFORMERS}. Its form for transformers, InternVL...-HF, can be",
+    **dict.fromkeys(("MiniCPMO", "MiniCPMV"), _NOT_IN_TRANSFORMERS),
 }
+_BEGINS = ("model.", "visual.")
+_BEGINS_OF = {f"Llama4{SEEING}": ("vision_model.", "multi_modal_projector.", "language_model.")}
 _CRITIC_HEADS = {"score.weight", "score.bias"}
 _HEADS = {"lm_head.weight"} | _CRITIC_HEADS
 
@@ -68,10 +79,10 @@ def check_architecture(
     if architecture not in COVERED:
         raise CheckpointError(
             f"{architecture} cannot be merged: it was never compared with what transformers saves. "
-            f"These were: {', '.join(FAMILIES + WITHOUT_CRITIC + VISION)}",
+            f"These were: {', '.join(dict.fromkeys(FAMILIES + WITHOUT_CRITIC + VISION))}",
             hint=keep,
         )
-    odd = [name for name in names if name not in _HEADS and not name.startswith(("model.", "visual."))]
+    odd = [name for name in names if name not in _HEADS and not name.startswith(_BEGINS_OF.get(architecture, _BEGINS))]
     if odd:
         if prefix := common_prefix(names):
             raise CheckpointError(

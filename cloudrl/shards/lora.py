@@ -27,6 +27,7 @@ from cloudrl.shards.tensors import Tensor
 
 _PREFIX = "base_model.model."
 _HALF = re.compile(r"(.*)\.lora_([AB])\.default\.weight")
+_ADAPTED_EXPERTS = re.compile(r"\bexperts(\.base_layer)*\.lora_")
 _BASE_LAYER = ".base_layer"
 _BY_PEFT = "Take it into the model with peft, on a machine that has room for the model: merge_and_unload"
 _ITS_CONFIG = (
@@ -134,6 +135,18 @@ def read_lora(tensors: Mapping[str, Tensor], settings: LoraSettings, config: Map
             )
         adapted[one.target] = one
     return Lora(settings, base, adapted)
+
+
+def refuse_adapted_experts(tensors: Mapping[str, Tensor], label: str) -> None:
+    """For a family whose experts are not matrices [out, in] on disk: peft's halves of them were never compared.
+
+    Raises:
+        CheckpointError: Experts have an adapter.
+    """
+    if found := next((name for name in tensors if _ADAPTED_EXPERTS.search(name)), None):
+        raise CheckpointError(
+            f"{label}: {found} is an adapter of experts, which is not supported where experts stay fused", hint=_BY_PEFT
+        )
 
 
 def in_peft(name: str) -> str:

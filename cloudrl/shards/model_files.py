@@ -74,10 +74,10 @@ def without_nulls(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _filled(part: Mapping[str, Any]) -> dict[str, Any]:
-    if lost := sorted(key for key in _NEEDED if part.get(key, 0) is None):
+    if lost := next((key for key in part if key in _NEEDED and part[key] is None), None):
         raise CheckpointError(
-            f"config.json has no value for {', '.join(lost)}, but null, and transformers loads no such model",
-            hint="Put the config.json of the base model in its place in huggingface/",
+            f"config.json says {lost}: null, and transformers loads no such model",
+            hint="Take the config.json of the base model in its place",
         )
     kept = {key: value for key, value in part.items() if value is not None or key not in _WITH_DEFAULT}
     if kept.get(_GROUPS, 0) is None and type(kept.get(_HEADS)) is int:

@@ -28,6 +28,7 @@ CONFIG_OF_THE_RUN = (
     "Is it the config of this model? Take huggingface/config.json from the run's rank 0, or another step: "
     "cloudrl checkpoints list"
 )
+KEEP_SHARDS = "Keep the shards of all ranks, for the tools of its authors"
 
 
 def way_out(architecture: str, names: AbstractSet[str], shard: Shard, *, is_plain: bool) -> str:
@@ -44,8 +45,7 @@ def way_out(architecture: str, names: AbstractSet[str], shard: Shard, *, is_plai
     found = _ROLE.search(source.label)
     pull = f"cloudrl checkpoints pull {found[1] if found else ''}".rstrip() + " --to ./raw"
     if not is_plain or architecture not in VERL_MERGES:
-        keep = "Keep the shards of all ranks, for the tools of its authors"
-        return keep if isinstance(source, LocalShard) else f"{keep}: {pull}"
+        return KEEP_SHARDS if isinstance(source, LocalShard) else f"{KEEP_SHARDS}: {pull}"
     if isinstance(source, LocalShard):
         before, folder = "", str(source.path.parent)
     else:

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fake_cluster import FakeCluster
+from kept_logs import keep
 from lora_step import META, Floats, torch_file, write_lora_step
 from shard_files import copied, merge_role, opened, read_safetensors
 from shards.crafted import InMemory
@@ -18,6 +19,9 @@ from cloudrl.checkpoints.merge import merge
 from cloudrl.checkpoints.push import plan_push
 from cloudrl.checkpoints.sources import ClusterSource, LocalSource
 from cloudrl.errors import CheckpointError, InputError
+from cloudrl.protocol.ray_state import RayState
+from cloudrl.protocol.wire import to_json
+from cloudrl.saves.archive import driver_log, state_file
 from cloudrl.saves.records import FileRecord, SaveRecord
 from cloudrl.shards.source import MergeInputs, Sidecars
 from cloudrl.shards.validate import verify
@@ -186,6 +190,28 @@ def test_the_command_of_the_run_tells_of_a_first_adapter(word: str | None, end: 
     else:
         warnings = merge(inputs, tmp_path / "model").warnings
         assert any("is multiplied with 3" in each for each in warnings) is (end == "unsure")
+
+
+@pytest.mark.usefixtures("expected")
+@pytest.mark.parametrize("folder", [".", "mine", "mine/global_step_7", "mine/global_step_7/actor"])
+def test_logs_that_are_kept_beside_a_run_tell_its_command(folder: str, tmp_path: Path) -> None:
+    def kept(job: str, name: str, path: str) -> None:
+        command = f"python3 -m verl.trainer.main_ppo actor_rollout_ref.model.lora_adapter_path={path}"
+        told = {"submission_id": job, "status": "SUCCEEDED", "entrypoint": command, "metadata": {"job_name": name}}
+        keep(tmp_path, state_file(job), json.dumps(to_json(RayState(5.0, told))).encode())
+        keep(tmp_path, driver_log(job), b"x")
+
+    kept("other.1", "other", "/models/other")
+    odd = RayState(5.0, {"submission_id": "odd", "metadata": "mine"})
+    keep(tmp_path, state_file("odd"), json.dumps(to_json(odd)).encode())
+    keep(tmp_path, driver_log("odd"), b"x")
+    at = tmp_path / folder
+    assert any("is multiplied with" in each for each in latest(at).merge(tmp_path / "unsure").warnings)
+    kept("job.1", "mine", "null")
+    assert not any("is multiplied with" in each for each in latest(at).merge(tmp_path / "sure").warnings)
+    kept("job.2", "mine", "/models/mine")
+    with pytest.raises(CheckpointError, match="the run started from the adapter /models/mine, and"):
+        latest(at).merge(tmp_path / "refused")
 
 
 def test_there_is_none(tmp_path: Path) -> None:

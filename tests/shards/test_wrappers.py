@@ -76,7 +76,7 @@ def refused(actor: Path, words: str, files: dict[str, bytes] | None = None) -> N
     [
         (lambda name: f"policy.{name}", "every tensor is inside `policy`: policy."),
         (lambda name: f"policy.net._orig_mod.{name}", r"every tensor is inside `policy\.net`: "),
-        (lambda name: f"model.{name}", r"no rank has model.layers.0.*weight: it is inside `model`, as model\.model"),
+        (lambda name: f"model.{name}", r"no rank has model.embed_tokens.weight: it is inside `model`, as model\.model"),
         (
             lambda name: LAYER.sub(r"\1_mine.\2", name),
             r"model.layers.0.self_attn.q_proj.weight: it is inside `_mine`, as model.layers.0._mine.self_attn.q_proj",

@@ -55,6 +55,9 @@ CASES = {
     "fsdp2-seven-ranks": Case("fsdp2", 7),
     "fsdp1-qwen3-moe": Case("fsdp", 2, family="Qwen3MoeForCausalLM"),
     "fsdp2-mixtral": Case("fsdp2", 3, family="MixtralForCausalLM"),
+    "fsdp1-gpt-oss": Case("fsdp", 2, family="GptOssForCausalLM"),
+    "fsdp2-qwen3-next": Case("fsdp2", 2, family="Qwen3NextForCausalLM"),
+    "fsdp2-gemma3": Case("fsdp2", 3, tied=True, family="Gemma3ForConditionalGeneration"),
     "fsdp2-qwen2.5-vl-bf16": Case("fsdp2", 2, dtype="bfloat16", family="Qwen2_5_VLForConditionalGeneration"),
 }
 LORA = {
