@@ -40,6 +40,7 @@ class Worker:
     Attributes:
         reply: the newest answer of rank 0.
         lost: beats that were not answered, by why.
+        over: it ends; `asyncio.wait_for` of Python 3.11 forgets a cancellation that comes together with its result.
     """
 
     report: NodeReport
@@ -47,6 +48,7 @@ class Worker:
     beats: int = 0
     largest_bytes: int = 0
     lost: Counter[str] = field(default_factory=Counter)
+    over: bool = False
     task: asyncio.Task[None] | None = None
     listener: asyncio.Server | None = None
 
@@ -83,6 +85,7 @@ class Workers:
         """From now on nobody listens at their addresses."""
         for worker in workers:
             if worker.task is not None and worker.listener is not None:
+                worker.over = True
                 worker.task.cancel()
                 worker.listener.close()
                 with contextlib.suppress(asyncio.CancelledError):
@@ -105,13 +108,13 @@ class Workers:
     async def _live(self, worker: Worker) -> None:
         _, writer = await self._beat_until_ray(worker)
         try:
-            while True:
+            while not worker.over:
                 await self._beat(worker)
         finally:
             writer.close()
 
     async def _beat_until_ray(self, worker: Worker) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        while worker.reply.session_name is None:
+        while worker.reply.session_name is None and not worker.over:
             await self._beat(worker)
         reader, writer = await asyncio.open_connection(IP, self._cluster.gcs_port)
         writer.write(b"join\n")
