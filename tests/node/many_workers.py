@@ -7,11 +7,10 @@ address of its own on the loopback interface, where it listens for rank 0's prob
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from node_harness import IP, KEY, Nodes, free_ports
@@ -81,15 +80,15 @@ class Workers:
     async def __aexit__(self, *_: object) -> None:
         await self.kill(self.all)
 
-    async def kill(self, workers: Iterable[Worker]) -> None:
+    async def kill(self, workers: Sequence[Worker]) -> None:
         """From now on nobody listens at their addresses."""
+        ending = [worker.task for worker in workers if worker.task is not None]
         for worker in workers:
             if worker.task is not None and worker.listener is not None:
                 worker.over = True
-                worker.task.cancel()
                 worker.listener.close()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await worker.task
+                worker.task.cancel()
+        await asyncio.wait(ending)
 
     async def ready(self, timeout_s: float) -> None:
         """Wait until all have been told that the cluster is."""
