@@ -36,6 +36,8 @@ OnProgress = Callable[[Notice | Transfer | JobHandle], None]
 """Is told sentences, bytes that are on their way, and the job once it is submitted."""
 _BACKOFF = Backoff(first_s=1.0, longest_s=1.0, give_up_s=10.0)
 _LOST = Backoff(first_s=1.0, longest_s=5.0, give_up_s=60.0)
+_FEW = 4
+"""Of more nodes than these, not each that is done is told."""
 _STANDS_STILL_S = 180.0
 """A node reports each 32 MiB; this long without any of it, at the slowest link that is worth using."""
 
@@ -325,7 +327,7 @@ def wait_replicated(
         what: What it is, for messages.
         clock: Seconds that never run backwards.
         sleep: Waits that many seconds.
-        on_wait: Called with a sentence whenever another set of nodes is waited for.
+        on_wait: Called with a sentence whenever another set of nodes is waited for, of many when half of them are done.
 
     Raises:
         InputError: A node cannot take it.
@@ -343,7 +345,7 @@ def wait_replicated(
         if not waiting:
             return
         ranks = ranks_text(waiting)
-        if waiting != told:
+        if waiting != told and (len(waiting) <= _FEW or 2 * len(waiting) <= len(told) or not told):
             told = waiting
             on_wait(f"{what}: waiting for {ranks}")
         if nodes != last:

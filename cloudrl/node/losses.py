@@ -10,7 +10,9 @@ from cloudrl.protocol.side_by_side import side_by_side
 
 BEAT_IS_LATE_S = 2.5
 _BEAT_IS_MISSED_S = 1.3
-"""Longer than the time between two heartbeats, so a rank that is gone since the last ones has missed one."""
+"""Longer than the time between two heartbeats."""
+_NEARLY = 0.8
+"""Ranks that were lost together were heard of last within a few seconds."""
 
 
 def find_loss(
@@ -22,10 +24,10 @@ def find_loss(
 ) -> Optional[Failure]:
     """The loss of a rank that is silent for too long, or for a moment and nobody listens at its address any more.
 
-    What takes away one node may take more: a switch, a rack, a command. So all that are silent then are counted.
+    What takes away one node may take more: a switch, a rack, a command. So then all are probed, and counted.
 
     Args:
-        reports: of all ranks.
+        reports: of all ranks, this one's as rank 0.
         age_s: seconds since the last heartbeat of a rank.
         probe: what listens at the address of a node's agent, see `cloudrl.node.ray.probe`.
         lost_after_s: how long a rank may be silent.
@@ -36,7 +38,7 @@ def find_loss(
     if not lost:
         return None
     first = lost[0]
-    others = _also_lost(reports, first, age_s, probe, lost_after_s / 2)
+    others = _also_lost(reports, first, age_s, probe, _NEARLY * lost_after_s)
     more = ""
     if others:
         were = "was" if len(others) == 1 else "were"
@@ -55,21 +57,22 @@ def _also_lost(
     probe: Callable[[NodeReport], str],
     silent_s: float,
 ) -> List[int]:
-    """Ranks that are silent as well, and do not answer; ended alike."""
-    silent = [each for each in reports if each is not first and age_s(each.rank) >= _BEAT_IS_MISSED_S]
-    return [
-        each.rank
-        for each, answer in _probed(silent, probe)
-        if (answer != "open" or age_s(each.rank) > silent_s) and _is_ended(each) == _is_ended(first)
-    ]
+    """Ranks whose agents are gone as well, or that have missed a heartbeat and do not answer; ended alike."""
 
+    def is_lost(report: NodeReport, answer: str) -> bool:
+        age = age_s(report.rank)
+        return answer == "refused" or age > silent_s or (age >= _BEAT_IS_MISSED_S and answer != "open")
 
-def _probed(reports: Sequence[NodeReport], probe: Callable[[NodeReport], str]) -> List[Tuple[NodeReport, str]]:
-    return side_by_side(lambda report: (report, probe(report)), reports)
+    others = [each for each in reports if each.rank not in (0, first.rank) and _is_ended(each) == _is_ended(first)]
+    return [each.rank for each, answer in _probed(others, probe) if is_lost(each, answer)]
 
 
 def _is_ended(report: NodeReport) -> bool:
     return report.phase is Phase.ENDED
+
+
+def _probed(reports: Sequence[NodeReport], probe: Callable[[NodeReport], str]) -> List[Tuple[NodeReport, str]]:
+    return side_by_side(lambda report: (report, probe(report)), reports)
 
 
 def _how(report: NodeReport) -> str:

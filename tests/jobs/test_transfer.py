@@ -183,6 +183,22 @@ def test_waiting_for_every_node():
     assert wait(answers)[0] == ["./model: waiting for ranks 0-1", "./model: waiting for rank 1"]
 
 
+def test_of_many_nodes_not_each_is_told():
+    """One after the other is done."""
+    answers = [{rank: HERE if rank < done else coming(done) for rank in range(256)} for done in range(257)]
+    said, _ = wait(answers)
+    assert said[0] == "./model: waiting for ranks 0-255"
+    assert said[1] == "./model: waiting for ranks 128-255"
+    assert said[-1] == "./model: waiting for rank 255"
+    assert len(said) < 12
+
+
+def test_many_that_cannot_take_it():
+    full = Replica(error="no room")
+    with pytest.raises(InputError, match=r"\./model: ranks 1-255 cannot take it: no room"):
+        wait([{rank: full if rank else HERE for rank in range(256)}])
+
+
 def test_a_node_that_cannot_take_it():
     with pytest.raises(InputError, match=r"\./model: rank 1 cannot take it: no room"):
         wait([{0: HERE, 1: coming()}, {0: HERE, 1: Replica(error="no room")}])
