@@ -169,6 +169,8 @@ def test_who_is_not_welcome_gets_no_answer(sent: bytes) -> None:
 def test_without_descriptors_clients_wait_and_nothing_spins(capfd: pytest.CaptureFixture[str]) -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     with accepting(Limits(pending=1000, grace_s=0.05)) as made, ExitStack() as stack:
+        with made.connect(b"hello.") as one:  # it is up, with the descriptors that it needs itself
+            assert read(one) == b"welcome"
         waiting = [stack.enter_context(socket.socket()) for _ in range(6)]
         free = stack.enter_context(socket.socket()).fileno() + 3
         try:
