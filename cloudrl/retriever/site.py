@@ -96,9 +96,12 @@ class GuardedSite(web.BaseSite):
         threading.Thread(target=self._acceptor.serve_forever, daemon=True).start()
 
     async def stop(self) -> None:
-        """Listen no more. Connections go on."""
+        """Listen no more. Connections that were admitted go on."""
         await asyncio.to_thread(self._acceptor.close)
         self._bound.close()
+        await asyncio.sleep(0)  # the last one may have been handed over just now
+        if self._starting:
+            await asyncio.wait(self._starting)
         await super().stop()
 
     def _hand_over(self, connection: socket.socket, _address: object, received: bytes) -> None:

@@ -28,7 +28,7 @@ class Accepting:
         self.admitted: list[tuple[socket.socket, bytes]] = []
         self.listening = socket.create_server(("127.0.0.1", 0), backlog=limits.backlog)
         self.acceptor = Acceptor(
-            self.listening, is_complete=lambda received: b"." in received, refusal_of=self.refusal_of,
+            self.listening, is_complete=lambda received, before: b"." in received[before:], refusal_of=self.refusal_of,
             hand_over=self.hand_over, is_welcome=is_welcome, limits=limits,
         )  # fmt: skip
         self.thread = threading.Thread(target=self.acceptor.serve_forever)
