@@ -244,14 +244,21 @@ class Acceptor:
             self._report_fault()
             refusal = b""
         if refusal is None:
-            self._selector.unregister(pending.connection)
-            del pending.group[pending.connection]
-            self._remember(_host(pending.address))
-            self._hand_over(pending.connection, pending.address, bytes(pending.received))
+            self._admit(pending)
         elif refusal:
             self._refuse(pending, refusal)
         else:
             self._drop(pending)
+
+    def _admit(self, pending: _Pending) -> None:
+        self._selector.unregister(pending.connection)
+        del pending.group[pending.connection]
+        self._remember(_host(pending.address))
+        try:
+            self._hand_over(pending.connection, pending.address, bytes(pending.received))
+        except Exception:  # noqa: BLE001  as above; also where the system gives no more threads or memory
+            self._report_fault()
+            pending.connection.close()
 
     def _refuse(self, pending: _Pending, refusal: bytes) -> None:
         """Answer, and read on for a moment without looking at what comes."""

@@ -39,6 +39,8 @@ class Accepting:
         return None if received.startswith(b"hello.") else b"refused" if received.startswith(b"no.") else b""
 
     def hand_over(self, connection: socket.socket, _address: Any, received: bytes) -> None:
+        if received == b"hello. fault":
+            raise RuntimeError("a fault of ours")
         self.admitted.append((connection, received))
         connection.send(b"welcome")
 
@@ -188,14 +190,15 @@ def test_without_descriptors_clients_wait_and_nothing_spins(capfd: pytest.Captur
     assert capfd.readouterr().err == ""
 
 
-def test_a_fault_of_ours_is_printed_once_and_ends_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("sent", [b"fault.", b"hello. fault"])
+def test_a_fault_of_ours_is_printed_once_and_ends_nothing(sent: bytes, capfd: pytest.CaptureFixture[str]) -> None:
     with accepting() as made:
         for _ in range(3):
-            with made.connect(b"fault.") as one:
+            with made.connect(sent) as one:
                 assert read(one) == b""
         with made.connect(b"hello.") as one:
             assert read(one) == b"welcome"
-    assert capfd.readouterr().err.count("ValueError: a fault of ours") == 1
+    assert capfd.readouterr().err.count("Error: a fault of ours") == 1
 
 
 @pytest.mark.parametrize("has_begun", [False, True])
