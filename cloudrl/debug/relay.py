@@ -51,7 +51,7 @@ class Relay:
         self.port: int = self._listening.getsockname()[1]
         self._acceptor = Acceptor(
             self._listening,
-            is_complete=lambda received: b"\r\n\r\n" in received,
+            is_complete=lambda received, _before: b"\r\n\r\n" in received,
             refusal_of=lambda received: None if _HEAD.match(received) else b"",
             hand_over=self._start,
             is_welcome=lambda address: owns(address, self.port),

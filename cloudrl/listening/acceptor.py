@@ -76,7 +76,8 @@ class Acceptor:
 
     Args:
         listening: A socket that listens. It is not closed here.
-        is_complete: Whether these first bytes of a client are all that is needed to decide.
+        is_complete: Whether these first bytes of a client are all that is needed to decide. The number says how many
+            of them were there before: to look through all of them again would cost more the slower they come.
         refusal_of: For a head that is complete or too long: the answer to refuse with (`b""`: just close), or None
             to admit the connection.
         hand_over: Takes an admitted connection, which does not block, its address and all that was read of it.
@@ -88,7 +89,7 @@ class Acceptor:
         self,
         listening: socket.socket,
         *,
-        is_complete: Callable[[bytearray], bool],
+        is_complete: Callable[[bytearray, int], bool],
         refusal_of: Callable[[bytes], Optional[bytes]],
         hand_over: Callable[[socket.socket, Any, bytes], object],
         is_welcome: Callable[[Any], bool] = lambda _: True,
@@ -231,8 +232,9 @@ class Acceptor:
             if len(pending.received) > _DRAIN_BYTES:
                 self._drop(pending)
         else:
+            before = len(pending.received)
             pending.received += piece
-            if self._is_complete(pending.received) or len(pending.received) >= self._limits.head_bytes:
+            if self._is_complete(pending.received, before) or len(pending.received) >= self._limits.head_bytes:
                 self._decide(pending)
 
     def _decide(self, pending: _Pending) -> None:
@@ -242,14 +244,21 @@ class Acceptor:
             self._report_fault()
             refusal = b""
         if refusal is None:
-            self._selector.unregister(pending.connection)
-            del pending.group[pending.connection]
-            self._remember(_host(pending.address))
-            self._hand_over(pending.connection, pending.address, bytes(pending.received))
+            self._admit(pending)
         elif refusal:
             self._refuse(pending, refusal)
         else:
             self._drop(pending)
+
+    def _admit(self, pending: _Pending) -> None:
+        self._selector.unregister(pending.connection)
+        del pending.group[pending.connection]
+        self._remember(_host(pending.address))
+        try:
+            self._hand_over(pending.connection, pending.address, bytes(pending.received))
+        except Exception:  # noqa: BLE001  as above; also where the system gives no more threads or memory
+            self._report_fault()
+            pending.connection.close()
 
     def _refuse(self, pending: _Pending, refusal: bytes) -> None:
         """Answer, and read on for a moment without looking at what comes."""

@@ -45,9 +45,9 @@ class Head:
         return self.headers.get(name.lower())
 
 
-def is_complete(received: bytearray) -> bool:
-    """Whether these bytes contain a whole head."""
-    return _END.search(received) is not None
+def is_complete(received: bytearray, before: int = 0) -> bool:
+    """Whether these bytes contain a whole head; so many of them alone did not."""
+    return _END.search(received, max(0, before - 2)) is not None
 
 
 def parse_head(received: bytes) -> Head:

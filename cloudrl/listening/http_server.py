@@ -94,7 +94,9 @@ class ConnectionHandler(BaseHTTPRequestHandler):
         """Read from the first byte on, although the server has read some already."""
         super().setup()
         received, rest = self.server.received_from(self.request), self.rfile
-        self.rfile = io.BufferedReader(_Resumed(received, rest.detach()))
+        # a buffer that takes all of it, so that no more than one `read1` is needed to get at what came after a head
+        size = max(io.DEFAULT_BUFFER_SIZE, len(received))
+        self.rfile = io.BufferedReader(_Resumed(received, rest.detach()), size)
 
     def version_string(self) -> str:
         """What the header `Server` says."""

@@ -160,7 +160,7 @@ class HttpHandler(ConnectionHandler):
         self.close_connection = True
         self._head(101, dict(routes.UPGRADE))
         self.connection.setblocking(False)
-        join(self.connection, other, self.rfile.read1(1 << 16) or b"")
+        join(self.connection, other, self.rfile.read1(1 << 20) or b"")
 
     # -- what a request says --------------------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ from cloudrl.retriever.exact import Hit
 from cloudrl.retriever.opening import Retriever
 from cloudrl.retriever.requests import MAX_TOPK
 from cloudrl.retriever.sharing import Sharing, hits_bytes, merge, read_hits, read_vectors, vectors_bytes
-from cloudrl.retriever.site import GuardedSite, make_runner
+from cloudrl.retriever.site import GuardedSite, answering, make_runner
 from cloudrl.retriever.tokens import shows_token
 from cloudrl.retriever.vectors import Floats
 
@@ -204,8 +204,9 @@ class _Listener:
         answer: web.StreamResponse = await handler(request)
         return answer
 
-    async def _look(self, _: web.Request) -> web.Response:
-        await self._in_thread(int)  # it comes to its turn
+    async def _look(self, request: web.Request) -> web.Response:
+        with answering(request):
+            await self._in_thread(int)  # it comes to its turn
         return web.Response()
 
     async def _search(self, request: web.Request) -> web.Response:
@@ -217,7 +218,8 @@ class _Listener:
         except (ValueError, KeyError) as error:
             return web.Response(status=400, text=repr(error))
         try:
-            body = await self._in_thread(lambda: hits_bytes(self._engine.search_vectors(vectors, k)))
+            with answering(request):
+                body = await self._in_thread(lambda: hits_bytes(self._engine.search_vectors(vectors, k)))
         except Exception as error:  # noqa: BLE001 - of the engine, for the node that asks
             return web.Response(status=500, text=f"{type(error).__name__}: {error}")
         return web.Response(body=body)

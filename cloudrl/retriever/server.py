@@ -28,7 +28,7 @@ from cloudrl.retriever.batching import Batcher, QueueFull, Unavailable
 from cloudrl.retriever.counters import Counters
 from cloudrl.retriever.engine import Found, Searches
 from cloudrl.retriever.requests import MAX_PASSAGES, InvalidRequest, RetrieveRequest, parse_request
-from cloudrl.retriever.site import GuardedSite, make_runner
+from cloudrl.retriever.site import GuardedSite, answering, make_runner
 from cloudrl.retriever.tokens import shows_token
 
 TIMEOUT_HEADER = "X-Timeout-S"
@@ -237,7 +237,9 @@ class Server:
     async def _authorize(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
         try:
             if not self._admit(request.path, request.headers.get):
-                return web.json_response({"ready": self._is_ready}, status=200 if self._is_ready else 503)
+                ready = web.json_response({"ready": self._is_ready}, status=200 if self._is_ready else 503)
+                ready.force_close()  # who has not shown the token keeps no connection
+                return ready
             return await handler(request)
         except Refused as refused:
             return _error(refused.status, refused.reason, refused.headers)
@@ -251,7 +253,8 @@ class Server:
             asked, timeout_s = self._parse(await self._content(request), request.headers.get(TIMEOUT_HEADER))
             self._counters.queries += len(asked.queries)
             answer = self._batcher.ask(asked.queries, asked.topk or self._options.topk)
-            found = await asyncio.wait_for(answer, timeout_s)
+            with answering(request):
+                found = await asyncio.wait_for(answer, timeout_s)
             outcome = "answered"
             self._counters.request_s.add(time.monotonic() - began)
             return web.Response(

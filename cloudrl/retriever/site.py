@@ -7,10 +7,15 @@ descriptor: with 1,300 half-open connections and 1,024 descriptors a server was 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
+import itertools
 import logging
+import resource
 import socket
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from aiohttp import web
@@ -20,13 +25,15 @@ from cloudrl.listening.acceptor import Acceptor, Limits
 from cloudrl.listening.heads import SERVER_NAME, Head, is_complete, refusals
 
 _LINGER_S = 1.0
+_IDLE_S = 1.0
+"""So long, a connection is kept without a whole request, even when a quarter of the descriptors is in use."""
 _LIMITS = Limits()
 _log = logging.getLogger("cloudrl.retriever.aiohttp")
 
 
 def _is_fault_of_ours(record: logging.LogRecord) -> bool:
-    """Whether it is not about a malformed request: aiohttp prints a traceback for each, which any client can cause."""
-    return record.exc_info is None or not isinstance(record.exc_info[1], HttpProcessingError)
+    """Whether it is not about a client that sends something malformed or goes away: any client can cause thousands."""
+    return record.exc_info is None or not isinstance(record.exc_info[1], (HttpProcessingError, OSError))
 
 
 _log.addFilter(_is_fault_of_ours)
@@ -43,8 +50,35 @@ async def _name_server(_: web.Request, response: web.StreamResponse) -> None:
     response.headers["Server"] = SERVER_NAME
 
 
+@contextlib.contextmanager
+def answering(request: web.Request) -> Iterator[None]:
+    """Keep the connection of a request, which has come whole, for the block: it is not idle."""
+    connection = request.protocol
+    if not isinstance(connection, _Connection):
+        raise TypeError("the request has come over another site")
+    connection.is_busy = True
+    try:
+        yield
+    finally:
+        connection.is_busy, connection.idle_since = False, time.monotonic()
+
+
 class _Connection(web.RequestHandler):
-    """One connection, whose answers to malformed requests, which reach no application, do not name Python either."""
+    """One connection, whose answers to malformed requests, which reach no application, do not name Python either.
+
+    Attributes:
+        is_busy: Whether a whole request is being answered.
+        idle_since: When it began, or its last answer was ready.
+        on_lost: Is called at its end.
+    """
+
+    is_busy = False
+    idle_since = 0.0
+    on_lost: Callable[[], object]
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self.on_lost()
+        super().connection_lost(exc)
 
     def handle_error(self, *words: Any, **more: Any) -> web.StreamResponse:
         response = super().handle_error(*words, **more)
@@ -74,6 +108,8 @@ class GuardedSite(web.BaseSite):
         super().__init__(runner)
         self._bound = bound
         self._loop = asyncio.get_running_loop()
+        self._open: dict[_Connection, None] = {}  # in the order of their beginning
+        self._timer: asyncio.TimerHandle | None = None
         self._starting: set[asyncio.Task[Any]] = set()
         self._acceptor = Acceptor(
             bound, is_complete=is_complete, refusal_of=refusals(check, body, kind), hand_over=self._hand_over,
@@ -96,9 +132,14 @@ class GuardedSite(web.BaseSite):
         threading.Thread(target=self._acceptor.serve_forever, daemon=True).start()
 
     async def stop(self) -> None:
-        """Listen no more. Connections go on."""
+        """Listen no more. Connections that were admitted go on."""
         await asyncio.to_thread(self._acceptor.close)
         self._bound.close()
+        await asyncio.sleep(0)  # the last one may have been handed over just now
+        if self._starting:
+            await asyncio.wait(self._starting)
+        if self._timer is not None:
+            self._timer.cancel()
         await super().stop()
 
     def _hand_over(self, connection: socket.socket, _address: object, received: bytes) -> None:
@@ -112,18 +153,37 @@ class GuardedSite(web.BaseSite):
         if server is None:
             connection.close()
             return
+        if self._timer is None:
+            self._make_room()
         made = _Connection(server, loop=self._loop, access_log=None, logger=_log, lingering_time=_LINGER_S)  # type: ignore[arg-type]
+        made.idle_since, made.on_lost = time.monotonic(), functools.partial(self._open.pop, made, None)
+        self._open[made] = None
         starting = self._loop.connect_accepted_socket(lambda: _Resumed(made, received), connection)
-        task = self._loop.create_task(_without_errors(starting, connection))
+        task = self._loop.create_task(_without_errors(starting, connection, made.on_lost))
         self._starting.add(task)  # asyncio itself keeps no task alive
         task.add_done_callback(self._starting.discard)
 
+    def _make_room(self) -> None:
+        """While too many are open, close the oldest idle ones, which wait for a request or for the rest of one."""
+        self._timer = None
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        excess = 0 if soft == resource.RLIM_INFINITY else len(self._open) - soft // 4
+        if excess <= 0:
+            return
+        latest = time.monotonic() - _IDLE_S
+        idle = (each for each in self._open if not each.is_busy and each.idle_since < latest)
+        for each in [*itertools.islice(idle, excess)]:
+            if each.transport is not None:
+                each.transport.abort()
+        self._timer = self._loop.call_later(_IDLE_S / 4, self._make_room)
 
-async def _without_errors(starting: Any, connection: socket.socket) -> None:
+
+async def _without_errors(starting: Any, connection: socket.socket, on_lost: Callable[[], object]) -> None:
     try:
         await starting
     except OSError:  # the client has gone
         connection.close()
+        on_lost()
 
 
 class _Resumed(asyncio.Protocol):

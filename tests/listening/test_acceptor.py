@@ -28,7 +28,7 @@ class Accepting:
         self.admitted: list[tuple[socket.socket, bytes]] = []
         self.listening = socket.create_server(("127.0.0.1", 0), backlog=limits.backlog)
         self.acceptor = Acceptor(
-            self.listening, is_complete=lambda received: b"." in received, refusal_of=self.refusal_of,
+            self.listening, is_complete=lambda received, before: b"." in received[before:], refusal_of=self.refusal_of,
             hand_over=self.hand_over, is_welcome=is_welcome, limits=limits,
         )  # fmt: skip
         self.thread = threading.Thread(target=self.acceptor.serve_forever)
@@ -39,6 +39,8 @@ class Accepting:
         return None if received.startswith(b"hello.") else b"refused" if received.startswith(b"no.") else b""
 
     def hand_over(self, connection: socket.socket, _address: Any, received: bytes) -> None:
+        if received == b"hello. fault":
+            raise RuntimeError("a fault of ours")
         self.admitted.append((connection, received))
         connection.send(b"welcome")
 
@@ -169,6 +171,8 @@ def test_who_is_not_welcome_gets_no_answer(sent: bytes) -> None:
 def test_without_descriptors_clients_wait_and_nothing_spins(capfd: pytest.CaptureFixture[str]) -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     with accepting(Limits(pending=1000, grace_s=0.05)) as made, ExitStack() as stack:
+        with made.connect(b"hello.") as one:  # it is up, with the descriptors that it needs itself
+            assert read(one) == b"welcome"
         waiting = [stack.enter_context(socket.socket()) for _ in range(6)]
         free = stack.enter_context(socket.socket()).fileno() + 3
         try:
@@ -186,14 +190,15 @@ def test_without_descriptors_clients_wait_and_nothing_spins(capfd: pytest.Captur
     assert capfd.readouterr().err == ""
 
 
-def test_a_fault_of_ours_is_printed_once_and_ends_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("sent", [b"fault.", b"hello. fault"])
+def test_a_fault_of_ours_is_printed_once_and_ends_nothing(sent: bytes, capfd: pytest.CaptureFixture[str]) -> None:
     with accepting() as made:
         for _ in range(3):
-            with made.connect(b"fault.") as one:
+            with made.connect(sent) as one:
                 assert read(one) == b""
         with made.connect(b"hello.") as one:
             assert read(one) == b"welcome"
-    assert capfd.readouterr().err.count("ValueError: a fault of ours") == 1
+    assert capfd.readouterr().err.count("Error: a fault of ours") == 1
 
 
 @pytest.mark.parametrize("has_begun", [False, True])

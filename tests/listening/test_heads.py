@@ -27,6 +27,8 @@ def test_every_end_of_a_head_that_servers_take(end: bytes) -> None:
     received = b"GET / HTTP/1.1\r\nA: b"
     assert not is_complete(bytearray(received + end[:-1]))
     assert is_complete(bytearray(received + end))
+    for before in range(len(received + end)):
+        assert is_complete(bytearray(received + end), before)
     assert parse_head(received + end + b"X").headers == {"a": "b"}
 
 

@@ -133,7 +133,14 @@ def crowded() -> Iterator[tuple[subprocess.Popen[bytes], int]]:
         server.terminate()
 
 
-@pytest.mark.parametrize("sent", [b"", b"POST /retrieve HTTP/1.1\r\nHost: localhost\r\nX: "])
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"", b"POST /retrieve HTTP/1.1\r\nHost: localhost\r\nX: ",
+        b"POST /retrieve HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n",  # and no body
+        b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n",  # and no other request
+    ],
+)  # fmt: skip
 def test_strangers_without_number_keep_no_user_out(crowded: tuple[subprocess.Popen[bytes], int], sent: bytes) -> None:
     server, port = crowded
     strangers: list[socket.socket] = []
@@ -149,6 +156,17 @@ def test_strangers_without_number_keep_no_user_out(crowded: tuple[subprocess.Pop
     server.terminate()
     said, _ = server.communicate(timeout=10)
     assert said == b"", "nothing is printed of strangers"
+
+
+def test_who_has_no_token_keeps_no_connection() -> None:
+    async def test(session: Session) -> None:
+        async with session.get("/health") as answer:
+            assert (answer.status, answer.headers["Connection"]) == (200, "close")
+        shown = {"Authorization": "Bearer s3cret"}
+        async with session.get("/health", headers=shown) as answer:
+            assert answer.headers.get("Connection") != "close"
+
+    serving(test, token="s3cret")
 
 
 def _post(port: int) -> Any:
