@@ -14,6 +14,7 @@ import socket
 import threading
 import time
 import traceback
+from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, Optional
 
@@ -56,15 +57,19 @@ class Limits:
 DEFAULT_LIMITS = Limits()
 
 
+_Group = Dict[socket.socket, "_Pending"]
+"""Connections in the order of their arrival. The first of an `OrderedDict` is found at once, however many have gone."""
+
+
 class _Pending:
     """A connection that has not been admitted."""
 
-    __slots__ = ("address", "arrived", "connection", "group", "received")
+    __slots__ = ("address", "arrived", "connection", "discarded_bytes", "group", "received")
 
     def __init__(self, connection: socket.socket, address: Any, arrived: float) -> None:
         self.connection, self.address, self.arrived = connection, address, arrived
-        self.received = bytearray()
-        self.group: Dict[socket.socket, _Pending] = {}
+        self.received, self.discarded_bytes = bytearray(), 0
+        self.group: _Group = OrderedDict()
 
 
 class Acceptor:
@@ -97,10 +102,10 @@ class Acceptor:
     ) -> None:
         self._listening, self._is_complete, self._refusal_of = listening, is_complete, refusal_of
         self._hand_over, self._is_welcome, self._limits = hand_over, is_welcome, limits
-        self._refused: Dict[socket.socket, _Pending] = {}
-        self._strangers: Dict[socket.socket, _Pending] = {}
-        self._others: Dict[socket.socket, _Pending] = {}
-        self._known_addresses: Dict[Any, None] = {}
+        self._refused: _Group = OrderedDict()
+        self._strangers: _Group = OrderedDict()
+        self._others: _Group = OrderedDict()
+        self._known_addresses: Dict[Any, None] = OrderedDict()
         self._resume_at: Optional[float] = None
         self._is_closing = self._has_reported = False
         self._ended = threading.Event()
@@ -228,8 +233,8 @@ class Acceptor:
         if not piece:
             self._drop(pending)
         elif pending.group is self._refused:
-            pending.received += piece
-            if len(pending.received) > _DRAIN_BYTES:
+            pending.discarded_bytes += len(piece)
+            if pending.discarded_bytes > _DRAIN_BYTES:
                 self._drop(pending)
         else:
             before = len(pending.received)

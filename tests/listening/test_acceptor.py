@@ -106,9 +106,12 @@ def test_refused(sent: bytes, answer: bytes) -> None:
         assert made.admitted == []
 
 
-def test_who_is_refused_while_it_sends_gets_the_answer() -> None:
+def test_who_is_refused_while_it_sends_gets_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cloudrl.listening.acceptor._DRAIN_S", 60.0)
     with accepting() as made, made.connect(b"no.") as one:
         one.sendall(b"x" * 300_000)
+        until(lambda: sum(each.discarded_bytes for each in made.acceptor._refused.values()) > 200_000)
+        assert [each.received for each in made.acceptor._refused.values()] == [b""], "nothing of it is kept"
         one.shutdown(socket.SHUT_WR)
         assert read(one) == b"refused"
         assert read(one) == b""
