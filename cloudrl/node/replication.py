@@ -28,6 +28,8 @@ FILES = "user-files"
 """The folder below `data_dir`."""
 COMPLETE = Replica(complete=True)
 _RETRY_S = 2.0
+_AT_ONCE = 64
+"""So many names are in a heartbeat; a sweep may submit thousands of jobs in a moment."""
 _INTEREST_S = 600.0
 """A client that waits asks several times a second; what nobody asked for since then is announced no more."""
 _REPORT_EVERY_BYTES = 32 << 20
@@ -146,12 +148,14 @@ class ReplicationHub:
                     self._settle(name)
 
     def missing_on(self, rank: int) -> Tuple[str, ...]:
-        """What a rank has not got yet, as far as a client is interested in it."""
+        """What a rank has not got yet, as far as a client is interested in it; of many the first, without an error."""
         with self._lock:
             since = self._clock() - _INTEREST_S
             for name in [name for name, each in self._coming.items() if each.asked_at < since]:
                 del self._coming[name]
-            return tuple(name for name, each in self._coming.items() if each.ranks.get(rank) != COMPLETE)
+            here = {name: each.ranks.get(rank, Replica()) for name, each in self._coming.items()}
+        missing = [name for name, replica in here.items() if not replica.complete]
+        return tuple(sorted(missing, key=lambda name: bool(here[name].error))[:_AT_ONCE])
 
     def _announce(self, name: str) -> None:
         """Rank 0 has it, and a client wants it on every node."""

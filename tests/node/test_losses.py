@@ -68,7 +68,7 @@ def test_agents_that_were_ended_all_at_once() -> None:
     failure = Ranks({rank: 0.32 + rank / 20 for rank in range(30, 45)}, answer="refused").find()
     assert failure is not None
     assert failure.reason == (
-        "rank 44 (host-44, 10.0.0.44) was lost in phase ready: no heartbeat for 2 s, and its agent is gone; "
+        "rank 44 (host-44, 10.0.0.44) was lost in phase ready: no heartbeat for 3 s, and its agent is gone; "
         "so were ranks 30-43: 15 of 256 nodes"
     )
 

@@ -233,6 +233,22 @@ def test_what_no_client_waits_for_is_announced_no_more(tmp_path: Path):
     assert hub.missing_on(1) == (name,), "it asks again"
 
 
+def test_thousands_of_jobs_in_one_moment(tmp_path: Path):
+    """Heartbeats stay far below the 1 MiB that rank 0 takes; what cannot come keeps nothing else from coming."""
+    hub = ReplicationHub(NodeState(NodeReport(0, "10.0.0.1")), 2, Store(tmp_path), Kept(tmp_path))
+    for number in range(11_000):
+        hub.put_secrets(f"job{number}", "script")
+        if number < 100:
+            hub.hear(1, dict.fromkeys(hub.missing_on(1), Replica(error="the disk is full")))
+    rounds = 0
+    while any(not hub.secrets_state(f"job{number}")["nodes"]["1"].complete for number in (100, 10_999)):
+        names = hub.missing_on(1)
+        assert len(names) <= 64
+        hub.hear(1, dict.fromkeys(names, Replica(complete=True)))
+        rounds += 1
+    assert rounds < 200
+
+
 def test_files_of_a_job_that_is_sent_again(head: Served, worker: Served):
     """The nodes have been started again: rank 0 does not know which of them has what, and asks."""
     put_all(head)
