@@ -92,7 +92,7 @@ class Inspector:
 
     def __init__(self, *, follow_links: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
         self._links, self._clock = follow_links, clock
-        self._known: Dict[str, Tuple[Tuple[int, ...], Evidence]] = {}
+        self._known: Dict[int, Evidence] = {}
 
     def look_into(self, files: Sequence[LookedAt]) -> List[Evidence]:
         """Judge many files, in their order; on a volume that takes a while for each, several at once."""
@@ -110,14 +110,14 @@ class Inspector:
         judge = _judge_of(name)
         if judge is None:
             return _NOTHING
-        state = (info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns)
-        known = self._known.get(path)
-        if known is not None and known[0] == state:
-            return known[1]
+        # one number for each: an agent may have to remember 60,000 files
+        state = hash((path, info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns))
+        if (known := self._known.get(state)) is not None:
+            return known
         found = self._open(path, judge, info.st_size)
         if len(self._known) >= _MOST_KNOWN:
             self._known.clear()
-        self._known[path] = (state, found)
+        self._known[state] = found
         return found
 
     def _open(self, path: str, judge: "_Judge", size: int) -> Evidence:
