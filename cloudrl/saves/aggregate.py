@@ -20,7 +20,7 @@ from cloudrl.saves.megatron_layout import find_weights
 from cloudrl.saves.names import SHARD, STEP, TRACKER, find_data, on_one_line, shard_file, step_folder
 from cloudrl.saves.records import SaveRecord
 from cloudrl.saves.scan import folder_identity, scan, scan_only_role
-from cloudrl.saves.wholeness import Inspector
+from cloudrl.saves.wholeness import Inspector, read_parts
 
 _Answer = Tuple[Optional[NodeReport], Mapping[str, Any]]
 
@@ -221,7 +221,7 @@ class _Run:
             FileCopy(location, whole, int(file["size_bytes"]), float(file["modified_at"]), damage)
         )
         if file.get("parts"):
-            self._parts[key[:2]][path].append((float(file["modified_at"]), tuple(str(file["parts"]).split())))
+            self._parts[key[:2]][path].append((float(file["modified_at"]), read_parts(file["parts"])))
 
     def checkpoints(self) -> list[Checkpoint]:
         """One for each step, role and world size; what is of no world size belongs to all of them."""

@@ -39,7 +39,8 @@ _JSON = re.compile(
     r"|preprocessor_config|processor_config|video_preprocessor_config|chat_template|metadata|.*\.index)\.json"
 )
 _TORCH = re.compile(r"common\.pt|(pytorch_model.*|adapter_model)\.bin")
-_PART = re.compile(rb"__([0-9]{1,9}_[0-9]{1,9})\.distcp")
+_PART_FILE = re.compile(rb"__([0-9]{1,9}_[0-9]{1,9})\.distcp")
+_PART = re.compile(r"[0-9]{1,9}_[0-9]{1,9}")
 _PARSED_BYTES = 1 << 20
 """Of a longer JSON file, such as a tokenizer, only the ends are read."""
 _MAX_HEADER_BYTES = 100 << 20  # safetensors 0.6, src/tensor.rs, MAX_HEADER_SIZE
@@ -91,7 +92,7 @@ class Inspector:
 
     def __init__(self, *, follow_links: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
         self._links, self._clock = follow_links, clock
-        self._known: Dict[str, Tuple[Tuple[int, ...], Evidence]] = {}
+        self._known: Dict[int, Evidence] = {}
 
     def look_into(self, files: Sequence[LookedAt]) -> List[Evidence]:
         """Judge many files, in their order; on a volume that takes a while for each, several at once."""
@@ -109,14 +110,14 @@ class Inspector:
         judge = _judge_of(name)
         if judge is None:
             return _NOTHING
-        state = (info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns)
-        known = self._known.get(path)
-        if known is not None and known[0] == state:
-            return known[1]
+        # one number for each: an agent may have to remember 60,000 files
+        state = hash((path, info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns))
+        if (known := self._known.get(state)) is not None:
+            return known
         found = self._open(path, judge, info.st_size)
         if len(self._known) >= _MOST_KNOWN:
             self._known.clear()
-        self._known[path] = (state, found)
+        self._known[state] = found
         return found
 
     def _open(self, path: str, judge: "_Judge", size: int) -> Evidence:
@@ -202,7 +203,7 @@ def _metadata(size: int, read: _Read) -> Evidence:
         return Evidence(CUT)
     if size > _MAX_METADATA_BYTES:
         return _NOTHING
-    return Evidence(parts=tuple(sorted({match.decode() for match in _PART.findall(read(0, size))})))
+    return Evidence(parts=tuple(sorted({match.decode() for match in _PART_FILE.findall(read(0, size))})))
 
 
 def _safetensors(size: int, read: _Read) -> Evidence:
@@ -227,18 +228,23 @@ def _json(size: int, read: _Read) -> Evidence:
         return Evidence(EMPTY)
     if size > _PARSED_BYTES:
         ends = read(0, 64).lstrip()[:1] + read(size - 64, 64).rstrip()[-1:]
-        return _NOTHING if ends in (b"{}", b"[]") else Evidence(NOT_JSON)
+        return _NOTHING if ends == b"{}" else Evidence(NOT_JSON)
     try:
         value = json.loads(read(0, size))
     except (ValueError, RecursionError):
         return Evidence(NOT_JSON)
-    return _NOTHING if isinstance(value, (dict, list)) else Evidence(NOT_JSON)
+    return _NOTHING if isinstance(value, dict) else Evidence(NOT_JSON)
 
 
 _Judge = Callable[[int, _Read], Evidence]
 
 
-_PHRASES = {"": "", NOT_JSON: "is not valid JSON", UNREADABLE: "cannot be read"}
+def read_parts(text: object) -> Tuple[str, ...]:
+    """The parts that an inventory gives of a `.metadata`; what is none is left out."""
+    return tuple(part for part in str(text).split() if _PART.fullmatch(part))
+
+
+_PHRASES = {"": "", NOT_JSON: "is no JSON object", UNREADABLE: "cannot be read"}
 
 
 def describe(

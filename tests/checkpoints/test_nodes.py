@@ -165,6 +165,11 @@ def test_saves_are_written_down_on_the_node_that_has_them(lab: Lab, whole: Path)
     report = latest.verify()
     assert not report.ok
     assert 2 in {finding.rank for finding in report.findings if finding.fatal}
+    lost = "the record of rank 2, whose files changed after they were saved"
+    until(lambda: lost in lab.checkpoints()[1].info.missing, "the doubt")
+    os.truncate(lab.folders[1] / "my run/global_step_6/actor" / shard.name, 1000)  # now it never gets another one
+    until(lambda: lab.checkpoints()[1].info.damaged, "the damage")
+    assert lab.checkpoints().latest().step == 5
 
 
 @pytest.mark.parametrize("keep", [0, 0.5])

@@ -13,7 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_step import FIXTURE, smallest_zip
 
-from cloudrl.saves.wholeness import CUT, EMPTY, NOT_JSON, UNREADABLE, Evidence, Inspector, LookedAt, describe
+from cloudrl.saves.wholeness import (
+    CUT,
+    EMPTY,
+    NOT_JSON,
+    UNREADABLE,
+    Evidence,
+    Inspector,
+    LookedAt,
+    describe,
+    read_parts,
+)
 
 SHARD = "model_world_size_2_rank_0.pt"
 
@@ -55,6 +65,9 @@ PICKLE = b"\x80\x02X\x0c\x00\x00\x00__0_0.distcpX\x0d\x00\x00\x00__12_1.distcp."
         ("huggingface/config.json", b'{"architectures": [', NOT_JSON),
         ("huggingface/config.json", bytes(2000), NOT_JSON),
         ("huggingface/config.json", b"null", NOT_JSON),
+        ("huggingface/config.json", b"[]", NOT_JSON),
+        ("huggingface/config.json", b"\xff\xfe{", NOT_JSON),
+        ("huggingface/config.json", b"\xef\xbb\xbf{}", ""),
         ("huggingface/config.json", b"[" * 100_000, NOT_JSON),
         ("huggingface/tokenizer.json", b'{"model": "' + b"x" * (1 << 20) + b'"}\n', ""),
         ("huggingface/tokenizer.json", b'{"model": "' + b"x" * (1 << 20), NOT_JSON),
@@ -90,6 +103,11 @@ def test_a_file(tmp_path: Path, name: str, content: bytes, damage: str) -> None:
 )
 def test_what_the_user_keeps_beside_it_is_not_judged(tmp_path: Path, name: str) -> None:
     assert look(tmp_path, name, b"") == Evidence()
+
+
+def test_parts_from_a_node_are_numbers() -> None:
+    assert read_parts("0_0 12_1 ../../x \x1b[2J 1_x") == ("0_0", "12_1")
+    assert read_parts({"0_0": 1}) == read_parts(None) == ()
 
 
 def test_metadata_names_its_parts(tmp_path: Path) -> None:
@@ -156,7 +174,7 @@ def test_what_cannot_be_read_is_a_doubt(tmp_path: Path) -> None:
         ("", 26_669_485, 26_669_486, "is cut: 26669485 of 26669486 bytes"),
         ("", 30_000_000, 20_000_000, "has changed since its save was recorded: 30 of 20 MB"),
         (CUT, 13_400_000, None, "is cut: its end is missing after 13 MB"),
-        (NOT_JSON, 10, None, "is not valid JSON"),
+        (NOT_JSON, 10, None, "is no JSON object"),
         (UNREADABLE, 10, None, "cannot be read"),
         ("a code of a later release", 10, None, "is damaged"),
     ],
