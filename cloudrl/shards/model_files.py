@@ -19,17 +19,21 @@ _DTYPE_KEYS = ("dtype", "torch_dtype")
 _NESTED = ("text_config", "vision_config")
 _HEADS, _GROUPS = "num_attention_heads", "num_key_value_heads"
 _WITH_DEFAULT = {
-    "attention_bias", "attention_dropout", "decoder_sparse_step", "first_k_dense_replace", "head_dim",
-    "initializer_range", "layer_norm_eps", "max_position_embeddings", "max_window_layers", "mlp_bias", "n_group",
-    "norm_topk_prob", "num_experts_per_tok", "output_router_logits", "qk_head_dim",
-    "quantization_config", "rms_norm_eps", "routed_scaling_factor", "router_aux_loss_coef", "tie_word_embeddings",
-    "topk_group", "use_cache", "use_sliding_window",
+    "attention_bias", "attention_dropout", "attention_k_eq_v", "attn_scale", "attn_temperature_tuning",
+    "decoder_sparse_step", "enable_moe_block", "first_k_dense_replace", "floor_scale", "head_dim", "initializer_range",
+    "interleave_moe_layer_step", "layer_norm_eps", "max_position_embeddings", "max_window_layers", "mlp_bias",
+    "n_group", "no_rope_layer_interval", "norm_topk_prob", "num_experts_per_tok", "num_kv_shared_layers",
+    "output_router_logits", "qk_head_dim", "quantization_config", "rms_norm_eps", "routed_scaling_factor",
+    "router_aux_loss_coef", "router_jitter_noise", "tie_word_embeddings", "topk_group", "use_cache",
+    "use_double_wide_mlp", "use_qk_norm", "use_sliding_window",
 }  # fmt: skip
 _NEEDED = {
-    "hidden_act", "hidden_activation", "hidden_size", "intermediate_size", "kv_lora_rank", "model_type",
-    "num_attention_heads", "num_hidden_layers", "qk_nope_head_dim", "qk_rope_head_dim", "query_pre_attn_scalar",
-    "v_head_dim", "vocab_size",
+    "hidden_act", "hidden_activation", "hidden_size", "intermediate_size", "intermediate_size_mlp", "kv_lora_rank",
+    "linear_conv_kernel_dim", "linear_key_head_dim", "linear_num_key_heads", "linear_num_value_heads",
+    "linear_value_head_dim", "model_type", "num_attention_heads", "num_hidden_layers", "qk_nope_head_dim",
+    "qk_rope_head_dim", "query_pre_attn_scalar", "v_head_dim", "vocab_size", "vocab_size_per_layer_input",
 }  # fmt: skip
+_NEEDED_BY_GEMMA4 = {"sliding_window"}  # elsewhere null means that there is none
 """Keys of which transformers 5 loads no null; tests/shards/test_nulls.py tries each key of several models."""
 _ALIGN_BYTES = 8
 _ORDER = list(DType)
@@ -74,7 +78,8 @@ def without_nulls(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _filled(part: Mapping[str, Any]) -> dict[str, Any]:
-    if lost := next((key for key in part if key in _NEEDED and part[key] is None), None):
+    needed = _NEEDED | (_NEEDED_BY_GEMMA4 if str(part.get("model_type")).startswith("gemma4") else set())
+    if lost := next((key for key in part if key in needed and part[key] is None), None):
         raise CheckpointError(
             f"config.json says {lost}: null, and transformers loads no such model",
             hint="Take the config.json of the base model in its place",

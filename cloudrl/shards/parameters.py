@@ -27,7 +27,10 @@ Shape = tuple[int | None, ...]
 FAMILIES: Mapping[str, Family] = {**DENSE_AND_EXPERTS, **MIXED}
 _IN_INTERNVL = {"qwen2": "Qwen2", "qwen3": "Qwen3", "qwen3_moe": "Qwen3Moe"}
 """By `model_type` of the language part."""
-_OF_EXPERTS = ("moe_intermediate_size", "num_experts", "num_local_experts", "n_routed_experts", "n_shared_experts")
+_OF_EXPERTS = (
+    "moe_intermediate_size", "num_experts", "num_local_experts", "n_routed_experts", "n_shared_experts",
+    "shared_expert_intermediate_size",
+)  # fmt: skip
 _PARAMETER = (".weight", ".bias")
 
 

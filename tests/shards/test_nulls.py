@@ -10,30 +10,37 @@ from shard_files import merge_role, role_folder
 from small_models import small_model
 
 from cloudrl.errors import CheckpointError
-from cloudrl.shards.architectures import VISION
+from cloudrl.shards.architectures import SEEING
 
 pytestmark = pytest.mark.verl  # transformers takes seconds to import
 
 MORE = ("quantization_config", "num_key_value_heads", "head_dim", "sliding_window")
 KNOWN = {
-    "first_k_dense_replace",
-    "head_dim", "hidden_act", "hidden_activation", "hidden_size", "intermediate_size", "kv_lora_rank", "model_type",
-    "mlp_only_layers", "moe_intermediate_size", "n_routed_experts", "n_shared_experts", "num_attention_heads",
-    "num_experts", "num_hidden_layers", "num_key_value_heads", "num_local_experts", "q_lora_rank", "qk_nope_head_dim",
-    "qk_rope_head_dim", "query_pre_attn_scalar", "v_head_dim", "vocab_size", "layer_types",
+    "first_k_dense_replace", "head_dim", "hidden_act", "hidden_activation", "hidden_size", "intermediate_size",
+    "intermediate_size_mlp", "kv_lora_rank", "layer_types", "linear_conv_kernel_dim", "linear_key_head_dim",
+    "linear_num_key_heads", "linear_num_value_heads", "linear_value_head_dim", "mlp_only_layers", "model_type",
+    "moe_intermediate_size", "moe_layers", "n_routed_experts", "n_shared_experts", "num_attention_heads", "num_experts",
+    "num_hidden_layers", "num_key_value_heads", "num_kv_shared_layers", "num_local_experts", "q_lora_rank",
+    "qk_nope_head_dim", "qk_rope_head_dim", "query_pre_attn_scalar", "shared_expert_intermediate_size",
+    "sliding_window", "use_double_wide_mlp", "v_head_dim", "vocab_size", "vocab_size_per_layer_input",
+    "hidden_size_per_layer_input", "global_head_dim",
 }  # fmt: skip
 """Those without which a model cannot be made, or is another one."""
 
 
 @pytest.mark.parametrize(
-    "family", ["Qwen2", "Qwen3", "Llama", "Gemma2", "Mistral", "Qwen3Moe", "DeepseekV3", "Qwen3VL"]
-)
+    "family",
+    [
+        "Qwen2", "Qwen3", "Llama", "Gemma2", "Mistral", "Qwen3Moe", "DeepseekV3", "Qwen3VL", "GptOss", "Gemma3",
+        "Gemma4", "Qwen3Next", "Qwen3_5Moe", "Llama4", "DeepseekV2",
+    ],
+)  # fmt: skip
 def test_each_key(family: str, tmp_path: Path) -> None:
     import torch
     from make_sharded import save
 
     warnings.simplefilter("ignore")
-    model = small_model(family, "ForConditionalGeneration" if family in VISION else "ForCausalLM", tied=False)
+    model = small_model(family, SEEING if family == "Qwen3VL" else "ForCausalLM", tied=False)
     model.config.architectures = [type(model).__name__]
     actor = role_folder(tmp_path)
     actor.mkdir(parents=True)
