@@ -29,11 +29,10 @@ from cloudrl.jobs.debugging import set_debugger
 from cloudrl.jobs.defaults import LOCAL_DIR, take_cluster_defaults
 from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.jobs.options import SubmitOptions, checked_env
-from cloudrl.jobs.redaction import is_secret_override
 from cloudrl.jobs.secrets import collect_secrets, deliver_secrets
 from cloudrl.jobs.submission import Submission
 from cloudrl.jobs.uploads import plan_uploads
-from cloudrl.protocol.secret_names import is_secret
+from cloudrl.protocol.secret_names import is_secret, is_secret_override
 from cloudrl.saves import resume as saves
 from cloudrl.spec import Job, override_argument
 from cloudrl.spec.hydra import integer, parse_overrides, split_key

@@ -23,14 +23,14 @@ def text(value: object) -> str:
     """A string without NUL, which neither a command line nor an environment can hold."""
     if not isinstance(value, str):
         raise SpecError(f"{quoted(value)} is not text")
-    return _writable(value, "" if "\0" not in value else quoted(value))
+    return _writable(value, "the text")
 
 
 def _writable(value: str, shown: str) -> str:
     if "\0" in value:
         raise SpecError(f"{shown} holds a NUL character")
     if not is_text(value):
-        raise SpecError(f"{shown or 'the text'} holds a lone surrogate, which cannot be written as UTF-8")
+        raise SpecError(f"{shown} holds a lone surrogate, which cannot be written as UTF-8")
     return value
 
 
@@ -153,7 +153,7 @@ def _env_value(name: str, value: object) -> str:
     if value is None:
         raise SpecError(f"{name} has no value", hint="Secrets are given when a job is submitted: --env NAME")
     if not isinstance(value, str):  # of a variable nothing is quoted: it may be a secret whatever its name is
-        raise SpecError(f"{name} is {kind_of(value)}, not text")
+        raise SpecError(f"{name} is {kind_of(value)}, not text", hint=f"Write {name}: '...', in quotes")
     return _writable(value, f"the value of {name}")
 
 
@@ -188,6 +188,10 @@ def frozen(value: object) -> Any:
         return tuple(frozen(item) for item in value)
     if value is None or isinstance(value, (bool, int, float)):
         return value
+    if not isinstance(value, str):
+        raise SpecError(
+            f"{quoted(value)} is nothing that YAML can hold", hint="Write text, a number, a list or a mapping"
+        )
     return text(value)
 
 

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from cloudrl.errors import ConnectionFailed
+from cloudrl.errors import ConnectionFailed, without_login
 from cloudrl.foreign import Patience
 from cloudrl.protocol.exchange import Request, Response
 
@@ -111,6 +111,6 @@ def _failures(request: Request) -> Iterator[None]:
     except (httpx2.HTTPError, httpx2.StreamError, httpx2.InvalidURL) as failure:
         place, reason = urlsplit(request.url), str(failure) or type(failure).__name__
         raise ConnectionFailed(
-            f"no Ray answers at {place.scheme}://{place.netloc}: {reason}",
+            f"no Ray answers at {place.scheme}://{without_login(place.netloc)}: {reason}",
             hint="Is the cluster up, and the tunnel to it? See: cloudrl status",
         ) from failure
