@@ -149,6 +149,10 @@ def note_surprises(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
         if value and is_secret_override(split_key(key)[1]):
             notes.append(f"{key} is part of the command, which Ray's dashboard and log show; --env hides it")
             break
+    if "PATH" in draft.variables:
+        notes.append(
+            "PATH replaces the one of the nodes for this job: `python3` may be another one there, without verl"
+        )
     for key, value in options.env.items():
         if "$" in value and not is_secret(key):
             notes.append(f"Ray expands $NAME and ${{NAME}} in the value of {key}")

@@ -12,6 +12,7 @@ from pydantic import Field, PlainValidator
 
 from cloudrl.errors import SpecError
 from cloudrl.spec.base import FrozenDict
+from cloudrl.spec.own_variables import refuse_own_variable
 from cloudrl.spec.quoting import is_text, kind_of, quoted
 
 T = TypeVar("T")
@@ -142,7 +143,9 @@ def environment(value: object) -> FrozenDict[str]:
     if not isinstance(value, Mapping):
         example = "For example {'NCCL_DEBUG': 'INFO'}"
         raise SpecError(f"this is {kind_of(value)}, not a mapping of names to values", hint=example)
-    return FrozenDict({env_name(name): _env_value(name, item) for name, item in value.items()})
+    for name in value:
+        refuse_own_variable(env_name(name))
+    return FrozenDict({name: _env_value(name, item) for name, item in value.items()})
 
 
 def _env_value(name: str, value: object) -> str:
