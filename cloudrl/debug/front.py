@@ -17,6 +17,7 @@ from typing import Any
 
 from cloudrl.debug.relay import is_own_connection
 from cloudrl.errors import CloudrlError
+from cloudrl.foreign import parse_json
 from cloudrl.protocol.exchange import Response
 
 WORKERS = "/api/v0/workers"
@@ -135,7 +136,7 @@ class _Handler(BaseHTTPRequestHandler):
 def with_local_ports(body: bytes, local_port: Callable[[str, int, int], int | None]) -> bytes:
     """The list of workers, with the addresses of those that are paused replaced; as it is where it has another form."""
     try:
-        answer = json.loads(body)
+        answer = parse_json(body)
         rows = answer["data"]["result"]["result"]
         for row in rows:
             if row.get("debugger_port") and (
