@@ -98,3 +98,10 @@ def did_you_mean(word: str, choices: Iterable[str]) -> str:
     by_lower = {choice.lower(): choice for choice in choices}
     found = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.6)
     return f"; did you mean {by_lower[found[0]]!r}?" if found else ""
+
+
+def without_login(url: str) -> str:
+    """A URL for messages: without user and password, and without a query, which may hold a token."""
+    head, mark, rest = url.partition("://") if "://" in url else ("", "", url)
+    place, slash, path = rest.partition("/")
+    return f"{head}{mark}{place.rpartition('@')[2]}{slash}{path}".partition("?")[0]

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from cloudrl.errors import CheckpointError, ConnectionFailed
+from cloudrl.foreign import NOT_AS_EXPECTED, parse_object, whole_number
 from cloudrl.node.ranges import MAX_RANGES, MAX_RANGES_BYTES
 from cloudrl.node.shard_worker import CASTS
 from cloudrl.protocol import routes
@@ -38,6 +39,7 @@ _GONE = (ErrorCode.NOT_FOUND, ErrorCode.UNREADABLE)
 _NOW_HAS = re.compile(r"the file has ([0-9]{1,18}) bytes")
 _SUMMED_AT_ONCE_BYTES = 16 << 20
 """A busy network volume may give 1 MB/s, and nothing travels meanwhile: such a sum ends within the client's timeout."""
+_SUM_BYTES = 4096
 _LEFT_TO_THE_READER = (ErrorCode.NOT_FOUND, ErrorCode.UNSUPPORTED)
 """How an agent says that it cannot calculate: without numpy for example."""
 
@@ -156,7 +158,10 @@ class RemoteShard(ShardSource):
             self._check(offset, length)
         pieces: list[bytes] = []
         for batch in _batches(ranges):
-            content = self._call(routes.CHECKPOINT_RANGES, body=json.dumps({"ranges": batch}).encode())
+            size, body = sum(length for _, length in batch), json.dumps({"ranges": batch}).encode()
+            content = self._call(routes.CHECKPOINT_RANGES, size, body=body)
+            if len(content) != size:
+                raise self._changed()
             for _, length in batch:
                 pieces.append(content[:length])
                 content = content[length:]
@@ -182,12 +187,17 @@ class RemoteShard(ShardSource):
         while offset < end:
             count = min(_SUMMED_AT_ONCE_BYTES, end - offset)
             headers = {"Range": f"bytes={offset}-{offset + count - 1}"}
-            answer = json.loads(self._call(routes.CHECKPOINT_FILE, query={"crc32": value}, headers=headers))
-            if answer["size_bytes"] != count:
+            content = self._call(routes.CHECKPOINT_FILE, _SUM_BYTES, query={"crc32": value}, headers=headers)
+            try:
+                answer = parse_object(content)
+                summed, found = answer["size_bytes"], int(answer["crc32"])
+            except NOT_AS_EXPECTED:
                 raise CheckpointError(
-                    f"{self.label} has changed while it was read", hint="Is a job saving this step? Wait for it"
-                )
-            value, offset = int(answer["crc32"]), offset + count
+                    f"{self.label}: what answers is no cloudrl agent", hint="See: cloudrl status"
+                ) from None
+            if summed != count:
+                raise self._changed()
+            value, offset = found, offset + count
         return value
 
     def _fetch(self, offset: int, length: int, *, cast: str | None = None) -> bytes:
@@ -208,14 +218,25 @@ class RemoteShard(ShardSource):
             self._client.keep_trying(attempt, self.label, lambda: len(content))
         return bytes(content)
 
-    def _call(self, route: routes.Route, **more: Any) -> bytes:
+    def _changed(self) -> CheckpointError:
+        return CheckpointError(
+            f"{self.label} has changed while it was read", hint="Is a job saving this step? Wait for it"
+        )
+
+    def _call(self, route: routes.Route, limit_bytes: int, **more: Any) -> bytes:
         """One short answer."""
         content = bytearray()
 
         def attempt() -> None:
             content.clear()
             with self._client.open(route, **more, **self._file) as answer:
-                _read_until(answer, int(answer.header("Content-Length") or 0), content)
+                size = whole_number(answer.header("Content-Length"))
+                if size is None or size > limit_bytes:
+                    raise CheckpointError(
+                        f"{self.label}: the agent answers with more than the {limit_bytes:,} bytes that were asked for",
+                        hint="Has another server taken its port? See: cloudrl status",
+                    )
+                _read_until(answer, size, content)
 
         self._client.keep_trying(attempt, self.label)
         return bytes(content)

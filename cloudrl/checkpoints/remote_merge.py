@@ -9,6 +9,7 @@ import json
 import secrets
 import shlex
 import zipfile
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from cloudrl.checkpoints.merge import Merged
 from cloudrl.checkpoints.remote_merge_main import MARK, TOKEN, HeadMerge
 from cloudrl.checkpoints.sources import ClusterSource
 from cloudrl.errors import CheckpointError, ConnectionFailed, InputError, Interrupted, JobFailed
+from cloudrl.foreign import NOT_AS_EXPECTED, Malformed, as_object, number_of, parse_object, text_of
 from cloudrl.jobs import Ended, JobHandle, Line
 from cloudrl.jobs.handle import find_job, raise_for_status, way_back
 from cloudrl.protocol.backoff import Backoff
@@ -113,17 +115,14 @@ def _follow(job: JobHandle, backoff: Backoff | None, on_progress: OnProgress) ->
     try:
         for event in job.follow(backoff=backoff):
             if isinstance(event, Line):
-                message = _parse(event.text)
-                if "total" in message:
-                    on_progress(int(message["done"]), int(message["total"]))
-                if "error" in message:
-                    raise CheckpointError(f"on the head: {message['error']}", hint=message.get("hint"))
-                result = message.get("merged", result)
+                result = _heed(_parse(event.text), on_progress) or result
             elif isinstance(event, Ended):
                 raise_for_status(job, event)
     except KeyboardInterrupt:
         told = f"no longer following; the merge goes on as job {job.submission_id}"
         raise Interrupted(told, hint=way_back(job.url)) from None
+    except Malformed as failure:
+        raise _no_merge(job, str(failure)) from None
     except ConnectionFailed as failure:
         told = f"{failure.message}\nthe merge goes on as job {job.submission_id}"
         raise type(failure)(told, hint=way_back(job.url)) from failure
@@ -131,16 +130,36 @@ def _follow(job: JobHandle, backoff: Backoff | None, on_progress: OnProgress) ->
         raise JobFailed(
             f"job {job.submission_id} has ended and says nothing of a model", hint=f"cloudrl jobs logs {job.url}"
         )
-    return Merged(**{**result, "path": Path(result["path"]), "warnings": tuple(result["warnings"])})
+    try:
+        return Merged(**{**result, "path": Path(result["path"]), "warnings": tuple(result["warnings"])})
+    except NOT_AS_EXPECTED:
+        raise _no_merge(job, "it is not what a merge says at its end") from None
+
+
+def _heed(message: Mapping[str, Any], on_progress: OnProgress) -> dict[str, Any]:
+    """Pass on what a merge says; returns its result, once it says one.
+
+    Raises:
+        CheckpointError: It has failed.
+        Malformed: The message has another form.
+    """
+    if "total" in message:
+        on_progress(int(number_of(message, "done") or 0), int(number_of(message, "total") or 0))
+    if "error" in message:
+        raise CheckpointError(f"on the head: {message['error']}", hint=text_of(message, "hint") or None)
+    return as_object(message.get("merged", {}))
+
+
+def _no_merge(job: JobHandle, sign: str) -> JobFailed:
+    return JobFailed(f"job {job.submission_id} says nothing of a merge: {sign}", hint=f"cloudrl jobs logs {job.url}")
 
 
 def _parse(line: str) -> dict[str, Any]:
     _, mark, text = plain(line).partition(MARK)
     try:
-        value = json.loads(text) if mark else {}
-    except ValueError:
+        return parse_object(text) if mark else {}
+    except Malformed:
         return {}
-    return value if isinstance(value, dict) else {}
 
 
 def _package() -> tuple[str, bytes]:

@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from cloudrl.errors import CloudrlError
+from cloudrl.foreign import parse_json
 
 TIMEOUT_S = 15.0
 """For a request that the debugger answers by itself; a slow line included."""
@@ -221,7 +222,7 @@ class DapClient:
         body = bytes(self._buffer[start : start + length])
         del self._buffer[: start + length]
         try:
-            message = json.loads(body)
+            message = parse_json(body)
         except (ValueError, RecursionError):
             message = None
         if not isinstance(message, dict):

@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from cloudrl.debug.relay import is_own_connection
 from cloudrl.errors import CloudrlError
+from cloudrl.foreign import parse_json
 from cloudrl.listening.heads import Head, Refused, refusals
 from cloudrl.listening.http_server import ConnectionHandler, HttpServer
 from cloudrl.listening.web_pages import refuse_web_pages
@@ -122,7 +123,7 @@ class _Handler(ConnectionHandler):
 def with_local_ports(body: bytes, local_port: Callable[[str, int, int], int | None]) -> bytes:
     """The list of workers, with the addresses of those that are paused replaced; as it is where it has another form."""
     try:
-        answer = json.loads(body)
+        answer = parse_json(body)
         rows = answer["data"]["result"]["result"]
         for row in rows:
             if row.get("debugger_port") and (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import zlib
 from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from cloudrl.errors import InputError
+from cloudrl.foreign import LIMIT_BYTES, NOT_AS_EXPECTED, Malformed, parse_json, parse_object, read_all
 from cloudrl.node.files import Refused, open_below
 from cloudrl.protocol.ray_state import RayState
 from cloudrl.protocol.wire import from_json
@@ -20,6 +20,8 @@ from cloudrl.saves import archive as names
 from cloudrl.saves.archive import FOLDER, NODE, PIECE_BYTES, Piece, first_name, parse_piece, scan_archive
 
 _CHUNK_BYTES = 1 << 20
+_PIECE_BYTES = 4 * PIECE_BYTES
+"""The most that is read of one: compressed, it is shorter than what it holds."""
 _LONGEST_LINE = 1 << 20
 
 
@@ -58,8 +60,8 @@ class FolderArchive:
         """See `ArchiveSource`."""
         try:
             with open_below(self.checkpoints / FOLDER, piece.where) as file:
-                return file.read()
-        except (FileNotFoundError, Refused):
+                return read_all(file, _PIECE_BYTES)
+        except (FileNotFoundError, Refused, Malformed):
             return b""
 
 
@@ -154,7 +156,7 @@ class Archive:
         """How far the clock of a node is ahead of UTC, in whose time its logs are written; 0 where it is lost."""
         for each in self.files:
             if (each.session, each.rank, each.path) == (session, rank, NODE):
-                with suppress(ValueError, KeyError, TypeError, RecursionError):
+                with suppress(*NOT_AS_EXPECTED):
                     return float(self._facts(each)["utc_offset_s"])
         return 0.0
 
@@ -184,9 +186,8 @@ class Archive:
         """Ray's state when the job, by its submission id, had ended; None where it was not kept or cannot be read."""
         file = self._newest(names.state_file(job))
         try:
-            text = "" if file is None else "\n".join(self.lines(file))
-            return from_json(RayState, json.loads(text))
-        except (ValueError, RecursionError):
+            return from_json(RayState, parse_json("" if file is None else self._text(file)))
+        except ValueError:
             return None
 
     def _newest(self, path: str) -> LogFile | None:
@@ -195,10 +196,20 @@ class Archive:
 
     def _facts(self, file: LogFile) -> Mapping[str, Any]:
         """What a node has said of itself."""
-        with suppress(ValueError, RecursionError):
-            facts = json.loads("\n".join(self.lines(file)))
-            return facts if isinstance(facts, dict) else {}
+        with suppress(Malformed):
+            return parse_object(self._text(file))
         return {}
+
+    def _text(self, file: LogFile) -> str:
+        """A short file; a few KB of gzip may be gigabytes of lines."""
+        lines: list[str] = []
+        left = LIMIT_BYTES
+        for line in self.lines(file):
+            left -= len(line) + 1
+            if left < 0:
+                raise Malformed(f"it has more than {LIMIT_BYTES} characters")
+            lines.append(line)
+        return "\n".join(lines)
 
     def _pieces(self, file: LogFile, since: float) -> Iterator[tuple[bytes, float]]:
         """The bytes of a file."""

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 
-from cloudrl.errors import ConnectionFailed, FailedError, InputError, JobFailed, WaitTimeout
+from cloudrl.errors import ConnectionFailed, FailedError, InputError, JobFailed, WaitTimeout, without_login
 from cloudrl.jobs.causes import Cause, Finding, search
 from cloudrl.jobs.causes.evidence import last_lines
 from cloudrl.jobs.causes.gather import gather
@@ -208,7 +208,7 @@ class JobHandle:
             yield
         except InputError as failure:
             raise FailedError(
-                f"{self.connection.ray_url} does not know {self.submission_id!r} any more: "
+                f"{without_login(self.connection.ray_url)} does not know {self.submission_id!r} any more: "
                 "the cluster was restarted, and its jobs are gone",
                 hint=f"Submit it again with --name {self.name}: it continues from the newest complete step",
             ) from failure
@@ -262,7 +262,9 @@ def newest_job(connection: Connection) -> JobHandle:
     """
     jobs = connection.ray().list_jobs()
     if not jobs:
-        raise InputError(f"nothing was submitted to {connection.ray_url}", hint="cloudrl submit grpo-tiny")
+        raise InputError(
+            f"nothing was submitted to {without_login(connection.ray_url)}", hint="cloudrl submit grpo-tiny"
+        )
     return job_handle(connection, jobs[-1].submission_id, jobs[-1].metadata)
 
 

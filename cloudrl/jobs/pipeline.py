@@ -29,11 +29,10 @@ from cloudrl.jobs.debugging import set_debugger
 from cloudrl.jobs.defaults import LOCAL_DIR, take_cluster_defaults
 from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.jobs.options import SubmitOptions, checked_env
-from cloudrl.jobs.redaction import is_secret_override
 from cloudrl.jobs.secrets import collect_secrets, deliver_secrets
 from cloudrl.jobs.submission import Submission
 from cloudrl.jobs.uploads import plan_uploads
-from cloudrl.protocol.secret_names import is_secret
+from cloudrl.protocol.secret_names import is_secret, is_secret_override
 from cloudrl.saves import resume as saves
 from cloudrl.spec import Job, override_argument
 from cloudrl.spec.hydra import integer, parse_overrides, split_key
@@ -150,6 +149,10 @@ def note_surprises(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
         if value and is_secret_override(split_key(key)[1]):
             notes.append(f"{key} is part of the command, which Ray's dashboard and log show; --env hides it")
             break
+    if "PATH" in draft.variables:
+        notes.append(
+            "PATH replaces the one of the nodes for this job: `python3` may be another one there, without verl"
+        )
     for key, value in options.env.items():
         if "$" in value and not is_secret(key):
             notes.append(f"Ray expands $NAME and ${{NAME}} in the value of {key}")

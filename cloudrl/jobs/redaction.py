@@ -11,16 +11,10 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from cloudrl.protocol.secret_names import BY_FORM, is_secret
+from cloudrl.protocol.secret_names import BY_FORM, is_secret, is_secret_override
 
 MASK = "***"
 _BY_FORM = re.compile(BY_FORM.pattern.decode())
-# verl has many keys such as data.prompt_key and max_num_batched_tokens, so in overrides the rule is narrower.
-_SECRET_KEY = re.compile(
-    r"(api|access|secret|private|auth)_?key|(hf|hub|api|auth|access|bearer)_?token|(^|[._])token$|secret"
-    r"|passw|passphrase|credential",
-    re.IGNORECASE,
-)
 _URL_LOGIN = re.compile(r"(://[^/\s:@]*:)[^/\s@]+@")
 _NAMED = re.compile(r"""(?<![\w.-])(-{0,2})([\w.][\w.-]*)([\\"']*\s*[=:]\s*|\s+(?!--))(?=\S)""")
 _OPTION = re.compile(r"--?([\w.][\w.-]*)")
@@ -60,43 +54,50 @@ def redact_text(text: str) -> str:
     return _redact(text, "")
 
 
-def is_secret_override(key: str) -> bool:
-    """Whether the override of a bare key holds a secret: `x.api_key`, `...env_vars.HF_TOKEN`."""
-    *_, group, name = ("", *key.split("."))
-    return is_secret(name) if group == "env_vars" else _SECRET_KEY.search(name) is not None
-
-
 def _mask(value: Any, secrets: list[str]) -> Any:
     if isinstance(value, dict):
-        return {
-            key: MASK if is_secret(str(key)) and isinstance(item, str) and item else _mask(item, secrets)
-            for key, item in value.items()
-        }
+        return dict(_mask_item(key, item, secrets) for key, item in value.items())
     if isinstance(value, (list, tuple)):
         return [_mask(item, secrets) for item in value]
     if not isinstance(value, str):
         return value
     for secret in secrets:
         value = value.replace(secret, MASK)
+    # where more words come first, it is a command, which was masked as one
+    named = _NAMED.match(value, len(value) - len(value.lstrip("+")))
+    if named and not named[3].isspace() and _is_secret(named[2], variables=False):
+        value = value if value.startswith(MASK, named.end()) else f"{value[: named.end()]}{MASK}"
     return _BY_FORM.sub(MASK, _URL_LOGIN.sub(rf"\g<1>{MASK}@", value))
 
 
 def _redact(word: str, before: str) -> str:
     if word and _is_announced(before) and not word.startswith("--"):
         return MASK
+    takes_variables = before in _TAKE_VARIABLES or word.startswith(("--env=", "--set=", "-e"))
+    return str(redact(_without_named(word, variables=takes_variables)))
+
+
+def _mask_item(key: Any, item: Any, secrets: list[str]) -> tuple[Any, Any]:
+    shown = _mask(key, secrets)
+    hides = _hides(key) or shown != key
+    return shown, MASK if hides and item and item is not True else _mask(item, secrets)
+
+
+def _hides(key: object) -> bool:
+    return is_secret(str(key).replace("-", "_"))
+
+
+def _without_named(word: str, *, variables: bool) -> str:
+    """The word up to where the value of a secret begins."""
     for found in _NAMED.finditer(word):
         dashes, name, between = found.groups()
         if between.isspace() and not dashes:  # two words of a sentence
             continue
         joined = name[1:] if dashes == "-" else ""  # -eNAME=abc
-        variables = (
-            before in _TAKE_VARIABLES
-            or word.startswith(("--env=", "--set=", "-e"))
-            or "env_vars" in word[: found.start()]
-        )
-        if any(_is_secret(each, variables=variables) for each in (name, joined)):
-            return f"{redact(word[: found.end()])}{MASK}"
-    return str(redact(word))
+        are_variables = variables or "env_vars" in word[: found.start()]
+        if any(_is_secret(each, variables=are_variables) for each in (name, joined)):
+            return f"{word[: found.end()]}{MASK}"
+    return word
 
 
 def _is_announced(before: str) -> bool:

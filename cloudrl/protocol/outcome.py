@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass, replace
 from typing import Optional
 
+from cloudrl.foreign import parse_json
 from cloudrl.protocol.failures import Failure
 from cloudrl.protocol.phases import Phase
 from cloudrl.protocol.wire import from_json, to_json
@@ -55,7 +56,7 @@ class Outcome:
 def from_text(text: str) -> Optional[Outcome]:
     """Read the file; None where it is none, as a disk that ran full leaves one."""
     try:
-        return from_json(Outcome, json.loads(text))
+        return from_json(Outcome, parse_json(text))
     except ValueError:
         return None
 

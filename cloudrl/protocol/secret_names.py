@@ -5,6 +5,12 @@ import re
 _SECRET_VARIABLE = re.compile(
     r"(^|_)(TOKEN|KEY|APIKEY|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?)(_|$)|SECRET", re.IGNORECASE
 )
+# verl has many keys such as data.prompt_key and max_num_batched_tokens, so in overrides the rule is narrower.
+_SECRET_KEY = re.compile(
+    r"(api|access|secret|private|auth)_?key|(hf|hub|api|auth|access|bearer)_?token|(^|[._])token$|secret"
+    r"|passw|passphrase|credential",
+    re.IGNORECASE,
+)
 # google.auth reads a path there (google-auth, environment_vars.py: CREDENTIALS)
 _FILE_VARIABLE = re.compile(r"(_(FILE|PATH|DIR)|^GOOGLE_APPLICATION_CREDENTIALS)$", re.IGNORECASE)
 
@@ -26,3 +32,9 @@ def is_secret(name: str) -> bool:
 def names_a_file(name: str) -> bool:
     """Whether a variable of that name says where a secret lies, and not what it is: HF_TOKEN_PATH, SSL_KEY_FILE."""
     return _FILE_VARIABLE.search(name) is not None
+
+
+def is_secret_override(key: str) -> bool:
+    """Whether the override of a bare key holds a secret: `x.api_key`, `...env_vars.HF_TOKEN`."""
+    *_, group, name = ("", *key.split("."))
+    return is_secret(name) if group == "env_vars" else _SECRET_KEY.search(name) is not None

@@ -20,7 +20,7 @@ _SHARED = ("__init__.py", "errors.py", "foreign.py", "private_files.py", "listen
 _PARTS = (*_SHARED, "protocol", "saves", "node", "data")
 # the agent makes the tiny models and their data sets; jobs find the plug-in for verl through PYTHONPATH
 _CPU_PARTS = ("verl_cpu", "data/addition.py", "data/capitals.py")
-_RETRIEVER_PARTS = (*_SHARED, "retriever")
+_RETRIEVER_PARTS = (*_SHARED, "foreign_httpx.py", "retriever")
 _MAIN = "import sys\n\nfrom cloudrl.{}.main import main\n\nsys.exit(main())\n"
 _LINE_STARTS = (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest date that a zip can hold

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from cloudrl.errors import InputError
+from cloudrl.foreign import Malformed, parse_object, read_file
 from cloudrl.retriever.bm25 import build_bm25, import_bm25s
 from cloudrl.retriever.corpus import Corpus, open_corpus
 from cloudrl.retriever.encoder import Encoder
@@ -103,7 +104,7 @@ def build(
 
 def _remove_other(folder: Path, source: str) -> None:
     done, state = read_record(folder), folder / _STATE
-    begun = json.loads(state.read_text())["source"] if state.exists() else done and done.source
+    begun = _State.read(state).source if state.exists() else done and done.source
     there = contents(folder)
     own = [each for each in there if not each.is_symlink()]
     if begun not in (None, source) and (not own or is_of_build(own)):
@@ -156,9 +157,18 @@ class _State:
     rows: int
 
     @classmethod
+    def read(cls, path: Path) -> _State:
+        try:
+            return cls(path.parent, **parse_object(read_file(path)))
+        except (Malformed, TypeError) as error:
+            raise InputError(
+                f"{path} cannot be read: {error}", hint=f"Remove it, and build again: rm {path}"
+            ) from error
+
+    @classmethod
     def begin(cls, folder: Path, source: str) -> _State:
         try:
-            state = cls(folder, **json.loads((folder / _STATE).read_text()))
+            state = cls.read(folder / _STATE)
         except FileNotFoundError:
             if contents(folder):
                 raise InputError(f"{folder} has other files in it", hint="Name a new folder: --to") from None

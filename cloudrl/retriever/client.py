@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from cloudrl.errors import CloudrlError, ConnectionFailed, InputError, Unauthorized
+from cloudrl.errors import CloudrlError, ConnectionFailed, InputError, Unauthorized, without_login
+from cloudrl.foreign import Malformed, as_list, as_object, parse_object, read_all
 from cloudrl.retriever.addresses import is_loopback
 
 DEFAULT_URL = "http://127.0.0.1:8000"
@@ -43,7 +44,8 @@ class RetrieverClient:
     """
 
     def __init__(self, url: str = DEFAULT_URL, token: str = "", timeout_s: float = _TIMEOUT_S) -> None:
-        self.url = url.rstrip("/").removesuffix("/retrieve")
+        self._url = url.rstrip("/").removesuffix("/retrieve")
+        self.url = without_login(self._url)
         self.headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._timeout_s = timeout_s
 
@@ -58,12 +60,15 @@ class RetrieverClient:
         content = {"queries": list(queries), "topk": topk, "return_scores": True}
         said = self._request("POST", "/retrieve", content)
         try:
-            found: list[list[dict[str, Any]]] = said["result"]
-        except (KeyError, TypeError) as error:
-            raise ConnectionFailed(
-                f"{self.url}/retrieve answers without `result`: is it a retrieval server?"
-            ) from error
-        return found
+            found = [as_list(each, "what was found") for each in as_list(said.get("result"), "`result`")]
+            return [[as_object(hit, "a hit") for hit in each] for each in found]
+        except Malformed as error:
+            raise self._no_server("/retrieve", str(error)) from None
+
+    @property
+    def retrieve_url(self) -> str:
+        """Where queries go."""
+        return f"{self._url}/retrieve"
 
     def health(self) -> dict[str, Any]:
         """What `GET /health` says.
@@ -83,16 +88,21 @@ class RetrieverClient:
     def _request(self, method: str, path: str, content: object) -> dict[str, Any]:
         import httpx2
 
+        from cloudrl.foreign_httpx import patient
+
+        # a proxy of the environment cannot reach this machine's loopback
+        trust_env = not is_loopback(urlsplit(self._url).hostname or "")
+        headers = {**self.headers, "Accept-Encoding": "identity"}
         try:
-            answer = httpx2.request(
-                method,
-                self.url + path,
-                json=content,
-                headers=self.headers,
-                timeout=self._timeout_s,
-                # a proxy of the environment cannot reach this machine's loopback
-                trust_env=not is_loopback(urlsplit(self.url).hostname or ""),
-            )
+            with (
+                httpx2.Client(timeout=self._timeout_s, trust_env=trust_env) as client,
+                client.stream(
+                    method, self._url + path, json=content, headers=headers, extensions=patient(self._timeout_s)
+                ) as answer,
+            ):
+                body = read_all(_Pieces(answer.iter_raw()))
+        except Malformed as error:
+            raise self._no_server(path, str(error)) from None
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             raise ConnectionFailed(
                 f"no retrieval server answers at {self.url}: {type(error).__name__}: {error}",
@@ -102,12 +112,28 @@ class RetrieverClient:
             raise self._unauthorized()
         if answer.status_code != 200:
             kind = InputError if answer.status_code in (413, 422) else ConnectionFailed
-            raise kind(f"{self.url}{path} answers {answer.status_code}: {answer.text[:500]}")
+            raise kind(f"{self.url}{path} answers {answer.status_code}: {body[:500].decode(errors='replace')}")
         try:
-            said: dict[str, Any] = answer.json()
-        except ValueError as error:
-            raise ConnectionFailed(f"{self.url}{path} answers no JSON: is it a retrieval server?") from error
-        return said
+            return parse_object(body)
+        except Malformed as error:
+            raise self._no_server(path, str(error)) from None
+
+    def _no_server(self, path: str, sign: str) -> ConnectionFailed:
+        return ConnectionFailed(
+            f"what answers at {self.url}{path} is no retrieval server: {sign}",
+            hint="Start one: cloudrl retriever serve DIR; or name another: --url",
+        )
+
+
+class _Pieces:
+    """A stream of pieces as they come."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces = pieces
+
+    def read1(self, _limit: int) -> bytes:
+        """The next piece, however long; empty at the end."""
+        return next(filter(None, self._pieces), b"")
 
 
 @dataclass(frozen=True)
@@ -185,8 +211,9 @@ async def _measure(
             content = {"queries": [next(queries)], "topk": topk, "return_scores": True}
             start = time.monotonic()
             try:
-                async with session.post(f"{client.url}/retrieve", json=content) as answer:
-                    await answer.read()
+                async with session.post(client.retrieve_url, json=content) as answer:
+                    async for _ in answer.content.iter_chunked(1 << 16):  # nothing is kept of it
+                        pass
                     status = answer.status
             except (aiohttp.ClientError, asyncio.TimeoutError):
                 failures["error"] += 1

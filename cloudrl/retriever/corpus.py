@@ -21,6 +21,7 @@ import numpy.typing as npt
 from pydantic_core import from_json
 
 from cloudrl.errors import InputError
+from cloudrl.foreign import parse_object
 
 OnProgress = Callable[[int, int], object]
 """Called with the bytes that are done, and all of them."""
@@ -91,7 +92,7 @@ def open_corpus(path: Path, *, on_progress: OnProgress = lambda _done, _total: N
     beside = offsets_path(path)
     with contextlib.suppress(OSError, ValueError, TypeError):
         with beside.open("rb") as file:
-            identity = CorpusFile(**json.loads(file.read(_HEAD_BYTES)))
+            identity = CorpusFile(**parse_object(file.read(_HEAD_BYTES)))
         offsets = np.memmap(beside, np.int64, "r", _HEAD_BYTES)
         if (identity.size_bytes, identity.modified_ns, identity.passages) == (
             stat.st_size,

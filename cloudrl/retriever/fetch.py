@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import json
 import os
 import shutil
 import sys
@@ -18,6 +17,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from cloudrl.errors import ConnectionFailed, InputError
+from cloudrl.foreign import NOT_AS_EXPECTED, parse_object, read_file
 from cloudrl.retriever.corpus import open_corpus
 from cloudrl.retriever.lock import contents, locked
 from cloudrl.retriever.memory import size
@@ -63,10 +63,15 @@ class _State:
     @classmethod
     def read(cls, path: Path) -> _State:
         try:
-            said = json.loads(path.read_text())
+            said = parse_object(read_file(path))
+            files = [_File(**each) for each in said["files"]]
+            return cls(path, files, list(map(str, said["verified"])), int(said["joined"]))
         except FileNotFoundError:
             return cls(path)
-        return cls(path, [_File(**each) for each in said["files"]], said["verified"], said["joined"])
+        except NOT_AS_EXPECTED as error:
+            raise InputError(
+                f"{path} cannot be read: {error}", hint=f"Remove it, and fetch again: rm {path}"
+            ) from error
 
     def save(self) -> None:
         files = [asdict(each) for each in self.files]

@@ -17,6 +17,7 @@ import numpy as np
 from aiohttp import web
 
 from cloudrl.errors import InputError
+from cloudrl.foreign import LIMIT_BYTES
 from cloudrl.listening.heads import Head, Refused, check_target
 from cloudrl.listening.web_pages import Headers
 from cloudrl.retriever.addresses import Address, bind, refusals
@@ -87,7 +88,11 @@ class Peer:
             Unavailable: it does not answer in time, or is another.
             RuntimeError: its search has failed.
         """
-        return read_hits(await self._ask("POST", timeout_s, content, k=k), queries)
+        try:
+            return read_hits(await self._ask("POST", timeout_s, content, k=k), queries)
+        except ValueError:
+            self.fault = f"the node {self.address} answers with something else than hits"
+            raise Unavailable(self.fault) from None
 
     async def _ask(self, method: str, timeout_s: float, content: bytes | None = None, **query: int) -> bytes:
         began, is_silent = time.monotonic(), False
@@ -100,7 +105,7 @@ class Peer:
                 headers={_SHARD_HEADER: self._name},
                 timeout=aiohttp.ClientTimeout(total=timeout_s, sock_connect=_CONNECT_S),
             ) as answer:
-                status, said = answer.status, await answer.read()
+                status, said = answer.status, await _content(answer)
         except asyncio.TimeoutError as error:
             is_silent = isinstance(error, aiohttp.ConnectionTimeoutError)
             status, reason = 0, f"does not answer within {timeout_s:g} s"
@@ -116,6 +121,20 @@ class Peer:
         if status != 200:
             raise Unavailable(self.fault)
         return said
+
+
+async def _content(answer: aiohttp.ClientResponse) -> bytes:
+    """The body.
+
+    Raises:
+        aiohttp.ClientPayloadError: It is longer than any answer of a node.
+    """
+    content = bytearray()
+    async for piece in answer.content.iter_chunked(1 << 16):
+        content += piece
+        if len(content) > LIMIT_BYTES:
+            raise aiohttp.ClientPayloadError(f"it sends more than {LIMIT_BYTES >> 20} MiB")
+    return bytes(content)
 
 
 class Shared:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cloudrl.errors import InputError
+from cloudrl.foreign import parse_object, read_file
 from cloudrl.private_files import write_file
 
 NAME = "retriever.json"
@@ -59,7 +60,7 @@ def read_record(folder: Path) -> Record | None:
     """
     path = folder / NAME
     try:
-        return Record(**json.loads(path.read_text(encoding="utf-8")))
+        return Record(**parse_object(read_file(path)))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError) as error:

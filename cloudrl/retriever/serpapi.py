@@ -17,6 +17,7 @@ from urllib.parse import urlencode
 from urllib.request import urlopen
 
 from cloudrl.errors import CloudrlError, InputError
+from cloudrl.foreign import Malformed, parse_json, read_all
 from cloudrl.retriever.batching import QueryFailed, Unavailable
 from cloudrl.retriever.engine import Found
 
@@ -83,13 +84,13 @@ class SerpApi:
         asked = urlencode({**parameters, "api_key": self._key})
         try:
             with urlopen(f"{self._url}/{path}?{asked}", timeout=_TIMEOUT_S) as answer:  # noqa: S310 - https, above
-                said = json.load(answer)
+                said = parse_json(read_all(answer))
         except HTTPError as error:
             raise _refusal(error) from None
         except (OSError, HTTPException) as error:
             raise Unavailable(f"SerpAPI does not answer: {type(error).__name__}: {error}", _RETRY_S) from None
-        except ValueError as error:
-            raise QueryFailed(f"SerpAPI's answer cannot be read: {error!r}") from None
+        except Malformed as error:
+            raise QueryFailed(f"SerpAPI's answer cannot be read: {error}") from None
         if not isinstance(said, dict):
             raise QueryFailed(f"SerpAPI's answer cannot be read: it is a {type(said).__name__}")
         return said

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from cloudrl import recipes
 from cloudrl.checkpoints.handle import Checkpoints
-from cloudrl.errors import CheckpointError, ClusterFailed, InputError
+from cloudrl.errors import CheckpointError, ClusterFailed, InputError, without_login
 from cloudrl.jobs import JobHandle, find_job
 from cloudrl.jobs.options import JobKeywords, submit_options
 from cloudrl.providers.model import ClusterRef, Provider, Status
@@ -218,7 +218,7 @@ def report_port(name: str, url: str, on_progress: OnProgress) -> None:
 
 def connect(ray_url: str, token: str | None = None) -> RunningCluster:
     """Connect to any Ray cluster by the address of its dashboard, for example `http://localhost:8265`."""
-    return RunningCluster(Connection(name=ray_url, ray_url=ray_url, ray_token=token))
+    return RunningCluster(Connection(name=without_login(ray_url), ray_url=ray_url, ray_token=token))
 
 
 def raise_for_status(look: Status) -> None:

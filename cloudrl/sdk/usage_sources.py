@@ -1,6 +1,5 @@
 """How busy nodes were, and what they have cost: asked from a cluster that answers, or from what is kept of one."""
 
-import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cloudrl.errors import InputError
+from cloudrl.foreign import NOT_AS_EXPECTED, Malformed, parse_object, read_file
 from cloudrl.jobs.archive import Archive
 from cloudrl.jobs.format import money
 from cloudrl.protocol.client import AgentClient
@@ -108,14 +108,14 @@ def _lines(archive: Archive, run: str) -> Iterator[Mapping[str, Any]]:
     for file in archive.files:
         if file.run == run and file.path.partition("~")[0] == path:
             for text in archive.lines(file):
-                with suppress(ValueError, RecursionError):
-                    line = json.loads(text)
-                    if isinstance(line, dict) and isinstance(line.get("nodes"), dict):
+                with suppress(Malformed):
+                    line = parse_object(text)
+                    if isinstance(line.get("nodes"), dict):
                         yield line
 
 
 def _kept_cost(folder: Path, run: str) -> float:
     """As the agents remember it for the next attempt of the run (`cloudrl.node.attempts`)."""
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        return float(json.loads((folder / OURS / "cost" / f"{run}.json").read_text())["cost_before"])
+    with suppress(OSError, *NOT_AS_EXPECTED):
+        return float(parse_object(read_file(folder / OURS / "cost" / f"{run}.json"))["cost_before"])
     return 0.0

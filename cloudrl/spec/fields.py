@@ -12,6 +12,7 @@ from pydantic import Field, PlainValidator
 
 from cloudrl.errors import SpecError
 from cloudrl.spec.base import FrozenDict
+from cloudrl.spec.own_variables import refuse_own_variable
 from cloudrl.spec.quoting import is_text, kind_of, quoted
 
 T = TypeVar("T")
@@ -23,14 +24,14 @@ def text(value: object) -> str:
     """A string without NUL, which neither a command line nor an environment can hold."""
     if not isinstance(value, str):
         raise SpecError(f"{quoted(value)} is not text")
-    return _writable(value, "" if "\0" not in value else quoted(value))
+    return _writable(value, "the text")
 
 
 def _writable(value: str, shown: str) -> str:
     if "\0" in value:
         raise SpecError(f"{shown} holds a NUL character")
     if not is_text(value):
-        raise SpecError(f"{shown or 'the text'} holds a lone surrogate, which cannot be written as UTF-8")
+        raise SpecError(f"{shown} holds a lone surrogate, which cannot be written as UTF-8")
     return value
 
 
@@ -142,7 +143,9 @@ def environment(value: object) -> FrozenDict[str]:
     if not isinstance(value, Mapping):
         example = "For example {'NCCL_DEBUG': 'INFO'}"
         raise SpecError(f"this is {kind_of(value)}, not a mapping of names to values", hint=example)
-    return FrozenDict({env_name(name): _env_value(name, item) for name, item in value.items()})
+    for name in value:
+        refuse_own_variable(env_name(name))
+    return FrozenDict({name: _env_value(name, item) for name, item in value.items()})
 
 
 def _env_value(name: str, value: object) -> str:
@@ -153,7 +156,7 @@ def _env_value(name: str, value: object) -> str:
     if value is None:
         raise SpecError(f"{name} has no value", hint="Secrets are given when a job is submitted: --env NAME")
     if not isinstance(value, str):  # of a variable nothing is quoted: it may be a secret whatever its name is
-        raise SpecError(f"{name} is {kind_of(value)}, not text", hint=f'Write one value in quotes: {name}: "..."')
+        raise SpecError(f"{name} is {kind_of(value)}, not text", hint=f"Write {name}: '...', in quotes")
     return _writable(value, f"the value of {name}")
 
 
@@ -188,6 +191,10 @@ def frozen(value: object) -> Any:
         return tuple(frozen(item) for item in value)
     if value is None or isinstance(value, (bool, int, float)):
         return value
+    if not isinstance(value, str):
+        raise SpecError(
+            f"{quoted(value)} is nothing that YAML can hold", hint="Write text, a number, a list or a mapping"
+        )
     return text(value)
 
 

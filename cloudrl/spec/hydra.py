@@ -55,7 +55,7 @@ def hydra_text(value: Any) -> HydraText:
         return HydraText("{" + ",".join(f"{_dict_key(key)}:{hydra_text(item)}" for key, item in value.items()) + "}")
     if isinstance(value, (list, tuple)):
         return HydraText("[" + ",".join(hydra_text(item) for item in value) + "]")
-    raise SpecError(f"{quoted(value)} ({type(value).__name__}) cannot be written as a Hydra value")
+    raise SpecError(f"a value of type {type(value).__name__} cannot be written as a Hydra value")
 
 
 def parse_override(text: str) -> tuple[str, HydraText]:
@@ -137,7 +137,7 @@ def integer(value: str | None) -> int | None:
 
 def _string(value: str) -> str:
     if "\0" in value:
-        raise SpecError(f"{quoted(value)} holds a NUL character")
+        raise SpecError("the text holds a NUL character")
     if _BARE.fullmatch(value) and value.lower() not in _WORDS and not _NUMBER.fullmatch(value):
         return value
     quote = '"' if "'" in value and '"' not in value else "'"

@@ -4,7 +4,7 @@ import re
 
 from cloudrl.errors import SpecError
 from cloudrl.spec.fields import matching
-from cloudrl.spec.quoting import quoted
+from cloudrl.spec.quoting import kind_of, quoted
 
 # dstack 0.22.5, core/services/__init__.py: validate_dstack_resource_name
 RESOURCE_NAME = re.compile(r"[a-z][a-z0-9-]{1,40}")
@@ -49,7 +49,7 @@ def secret_name(value: object) -> str:
     like_a_name = isinstance(value, str) and re.fullmatch(r"[A-Za-z]+([ .-][A-Za-z]+)+", value)
     meant = f"; did you mean {slug!r}?" if like_a_name else ""
     # what may be the secret itself is not repeated
-    shown = repr(value) if meant or not isinstance(value, str) else "that"
+    shown = repr(value) if meant else "that" if isinstance(value, str) else kind_of(value)
     raise SpecError(
         f"{shown} is not the name of a secret{meant}",
         hint="Give the name only, such as 'HF_TOKEN'; its value goes to dstack: dstack secret set HF_TOKEN ...",

@@ -10,6 +10,8 @@ MASK = "***"
 _LONGEST = 200
 _DEEPEST, _MOST_ITEMS = 4, 20
 _NAMED = re.compile(r"""([A-Za-z_][\w.-]*)(["']?\s*[=:]\s*["']?|\s+)(?=\S)""")
+_IDENTIFIER = re.compile(r"^[A-Z0-9_.-]+$|[._-]")
+"""A name rather than a word of a sentence: HF_TOKEN, trainer.api_key."""
 _BY_FORM = re.compile(BY_FORM.pattern.decode())
 _KINDS = {dict: "a mapping", list: "a list", tuple: "a list", str: "text", bool: "true or false", type(None): "nothing"}
 
@@ -44,8 +46,8 @@ def is_text(value: str) -> bool:
 def masked(text: str) -> str:
     """The same with `***` in place of what follows the name of a secret, and of tokens known by their form."""
     for found in _NAMED.finditer(text):
-        name, between = re.split(r"[.-]", found[1])[-1], found[2]
-        if is_secret(name) and (name.isupper() or not between.isspace()):
+        names, is_word = re.split(r"[.-]", found[1]), found[2].isspace() and not _IDENTIFIER.search(found[1])
+        if not is_word and any(map(is_secret, names)):
             text = text[: found.end()] + MASK
             break
     return _BY_FORM.sub(MASK, text)
@@ -57,9 +59,23 @@ def _masked(value: object, depth: int) -> object:
     if isinstance(value, (Mapping, list, tuple)) and depth == 0:
         return ...
     if isinstance(value, Mapping):
-        items = islice(value.items(), _MOST_ITEMS)
-        return {_masked(key, 1): MASK if is_secret(str(key)) else _masked(item, depth - 1) for key, item in items}
+        return dict(_masked_item(*each, depth) for each in islice(value.items(), _MOST_ITEMS))
     if isinstance(value, (list, tuple)):
         found = [_masked(item, depth - 1) for item in value[:_MOST_ITEMS]]
         return tuple(found) if isinstance(value, tuple) else found
-    return value
+    return value if value is None or isinstance(value, (bool, int, float)) else _Unquoted(value)
+
+
+def _masked_item(key: object, value: object, depth: int) -> tuple[object, object]:
+    shown = _masked(key, 1)
+    return shown, MASK if is_secret(str(key)) or shown != key else _masked(value, depth - 1)
+
+
+class _Unquoted:
+    """What is no value of YAML; it may show anything."""
+
+    def __init__(self, value: object) -> None:
+        self._kind = type(value).__name__
+
+    def __repr__(self) -> str:
+        return f"a {self._kind}"

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from cloudrl.errors import ConnectionFailed
-from cloudrl.foreign import Patience
+from cloudrl.errors import ConnectionFailed, without_login
 from cloudrl.protocol.exchange import Request, Response
 
 if TYPE_CHECKING:
@@ -28,6 +26,8 @@ def send(request: Request) -> Response:
     """
     import httpx2
 
+    from cloudrl.foreign_httpx import patient
+
     place, stack = urlsplit(request.url), ExitStack()
     # a proxy of the environment cannot reach this machine's loopback
     is_near = _LOOPBACK.fullmatch(place.hostname or "") is not None
@@ -37,30 +37,13 @@ def send(request: Request) -> Response:
         client = httpx2.Client(timeout=timeout, trust_env=not is_near, verify=place.scheme == "https")
         client.headers["Accept-Encoding"] = "identity"  # answers are read as they were sent; of a proxy, too
         stack.enter_context(client)
-        extensions = {} if request.timeout_s is None else {"trace": partial(_be_patient, Patience(request.timeout_s))}
+        extensions = {} if request.timeout_s is None else patient(request.timeout_s)
         answer = stack.enter_context(
             client.stream(
                 request.method, request.url, content=request.body, headers=dict(request.headers), extensions=extensions
             )
         )
         return Response(answer.status_code, answer.headers, _Stream(request, answer, stack.pop_all()))
-
-
-def _be_patient(patience: Patience, event: str, info: Mapping[str, Any]) -> None:
-    """End an answer that dribbles in: httpcore2 tells of each connection, and reads from it with a time limit."""
-    import httpcore2
-
-    if event in ("connection.connect_tcp.complete", "connection.start_tls.complete"):
-        connection = info["return_value"]
-        read: Callable[[int, float], bytes] = connection.read
-
-        def read_patiently(max_bytes: int, timeout: float) -> bytes:
-            try:
-                return patience.receive(lambda left_s: read(max_bytes, min(left_s, timeout)), len)
-            except TimeoutError as error:
-                raise httpcore2.ReadTimeout(str(error)) from error
-
-        connection.read = read_patiently
 
 
 class _Stream:
@@ -111,6 +94,6 @@ def _failures(request: Request) -> Iterator[None]:
     except (httpx2.HTTPError, httpx2.StreamError, httpx2.InvalidURL) as failure:
         place, reason = urlsplit(request.url), str(failure) or type(failure).__name__
         raise ConnectionFailed(
-            f"no Ray answers at {place.scheme}://{place.netloc}: {reason}",
+            f"no Ray answers at {place.scheme}://{without_login(place.netloc)}: {reason}",
             hint="Is the cluster up, and the tunnel to it? See: cloudrl status",
         ) from failure

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 from urllib.parse import quote, urlencode, urlsplit
 
-from cloudrl.errors import CloudrlError, ConnectionFailed, InputError, Unauthorized
+from cloudrl.errors import CloudrlError, ConnectionFailed, InputError, Unauthorized, without_login
 from cloudrl.foreign import NOT_AS_EXPECTED, Malformed, as_list, as_object, parse_json, text_of
 from cloudrl.protocol import ray_state
 from cloudrl.protocol.client import Token
@@ -59,7 +59,8 @@ class RayClient:
         send: Send = httpx_send.send,
     ) -> None:
         _check_url(ray_url)
-        self.ray_url = ray_url.rstrip("/")
+        _check_token(token or "")
+        self._url, self.ray_url = ray_url.rstrip("/"), without_login(ray_url).rstrip("/")
         self._token = Token(token or "", refresh if token else None)
         self._timeout_s, self._send = timeout_s, send
 
@@ -208,7 +209,7 @@ class RayClient:
 
         A refused token is read again once, unless the body cannot be sent twice.
         """
-        url = self.ray_url + path + (f"?{urlencode(query)}" if query else "")
+        url = self._url + path + (f"?{urlencode(query)}" if query else "")
         request = Request(method, url, headers or {}, body, timeout_s, self._timeout_s)
         used = self._token.value
         response = self._send(self._authorized(request))
@@ -277,7 +278,7 @@ class RayClient:
 
 def job_url_at(ray_url: str, submission_id: str) -> str:
     """A job by the address of its dashboard: `ray://host:port/submission_id`."""
-    at = urlsplit(ray_url)
+    at = urlsplit(without_login(ray_url))
     secure = "+https" if at.scheme == "https" else ""
     return f"ray{secure}://{at.netloc}{at.path.rstrip('/')}/{submission_id}"
 
@@ -307,7 +308,16 @@ def _check_url(url: str) -> None:
             return
     except ValueError:  # half an IPv6 address, or a port that is none
         pass
-    raise InputError(f"{url!r} is not the URL of a Ray dashboard", hint="For example http://localhost:8265")
+    shown = without_login(url)
+    raise InputError(f"{shown!r} is not the URL of a Ray dashboard", hint="For example http://localhost:8265")
+
+
+def _check_token(token: str) -> None:
+    if not token.isascii() or not token.isprintable():
+        raise InputError(
+            "the token for Ray holds characters that no HTTP header can have",
+            hint="Set RAY_AUTH_TOKEN to what `cloudrl env` prints",
+        )
 
 
 @dataclass(frozen=True)

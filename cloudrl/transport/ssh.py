@@ -5,13 +5,14 @@ The user's `~/.ssh` is left alone, and no control socket is shared with another 
 
 import os
 import shutil
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from cloudrl.errors import CloudrlError, ConnectionFailed
+from cloudrl.foreign import Malformed
 from cloudrl.private_files import make_folder, write_file
+from cloudrl.transport.command import run as run_command
 
 _OPTIONS = {
     "BatchMode": "yes",  # never ask for a password
@@ -80,16 +81,15 @@ def run(route: Route, folder: Path, command: Sequence[str]) -> bytes:
     ensure_installed()
     words = route.command(folder, route.name, *command)
     try:
-        done = subprocess.run(
-            words, capture_output=True, check=False, stdin=subprocess.DEVNULL, timeout=_TIMEOUT_S,
-            env=environment(),
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
+        done = run_command(words, timeout_s=_TIMEOUT_S, env=environment())
+    except Malformed as error:
+        raise ConnectionFailed(f"ssh to the head of {route.name!r}: {error}") from None
+    except TimeoutError:
         raise ConnectionFailed(
             f"the head of {route.name!r} does not answer through SSH within {_TIMEOUT_S:.0f} s"
         ) from None
-    if done.returncode != 0:
-        reason = last_words(done.stderr.decode("utf-8", "replace")) or f"status {done.returncode}"
+    if done.status != 0:
+        reason = last_words(done.stderr.decode("utf-8", "replace"))[:4000] or f"status {done.status}"
         hint = f"cloudrl status {route.name}"
         raise ConnectionFailed(f"ssh to the head of {route.name!r}: {reason}", hint=hint)
     return done.stdout

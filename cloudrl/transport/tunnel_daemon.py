@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from cloudrl.errors import CloudrlError, ConnectionFailed
+from cloudrl.foreign import NOT_AS_EXPECTED, parse_object, read_file, text_of
 from cloudrl.private_files import make_folder, open_file
 from cloudrl.transport.ssh import Route
 from cloudrl.transport.tunnel import Tunnel, free_ports
@@ -28,6 +29,7 @@ from cloudrl.transport.tunnel import Tunnel, free_ports
 _FILE = "tunnel.json"
 _OPEN_S = 60.0
 _LOCK_S = 2.0
+_LOG_BYTES = 1 << 20
 
 
 class RouteFinder(Protocol):
@@ -74,11 +76,11 @@ def read_state(folder: Path) -> TunnelState | None:
     if not (folder / _FILE).exists() or not is_locked(folder):
         return None
     try:
-        state = json.loads((folder / _FILE).read_text(encoding="utf-8"))
-    except ValueError:  # nothing, or not all of it, is there yet
+        state = parse_object(read_file(folder / _FILE))
+        ports = {int(remote): int(local) for remote, local in state["ports"].items()}
+        return TunnelState(int(state["pid"]), text_of(state, "target"), ports)
+    except NOT_AS_EXPECTED:  # nothing, or not all of it, is there yet
         return None
-    ports = {int(remote): int(local) for remote, local in state["ports"].items()}
-    return TunnelState(state["pid"], state["target"], ports)
 
 
 def acquire_lock(folder: Path, timeout_s: float = 0.0) -> IO[str] | None:
@@ -153,7 +155,7 @@ def start(
         gave_way = status == 0 and is_locked(folder)  # to another daemon, which is opening the tunnel
         if clock() > deadline or not (status is None or gave_way):
             process.terminate()
-            said = (folder / "log").read_bytes()[before:].decode("utf-8", "replace").strip().splitlines()
+            said = _log_since(folder, before).decode("utf-8", "replace").strip().splitlines()
             raise ConnectionFailed(
                 f"the tunnel to {name!r} did not open: {said[-1] if said else 'no reason given'}",
                 hint=f"cloudrl status {name}",
@@ -164,6 +166,12 @@ def start(
             f"the tunnel to {name!r} leads to an earlier cluster of that name", hint=f"cloudrl detach {name}"
         )
     return state
+
+
+def _log_since(folder: Path, offset: int) -> bytes:
+    with (folder / "log").open("rb") as log:
+        log.seek(offset)
+        return log.read(_LOG_BYTES)
 
 
 def stop(folder: Path) -> bool:

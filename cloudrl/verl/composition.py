@@ -17,6 +17,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cloudrl.protocol.secret_names import is_secret_override
+
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
     from omegaconf import DictConfig
@@ -117,7 +119,9 @@ def _parsed(overrides: Sequence[str]) -> tuple[list[Override], list[Problem]]:
         try:
             parsed.append(parser.parse_override(text))
         except HydraException as error:
-            problems.append(Problem(f"{text.partition('=')[0]}: {_first_line(error)}", _GRAMMAR))
+            key = text.partition("=")[0]
+            words = "its value is not in Hydra's grammar" if is_secret_override(key) else _first_line(error)
+            problems.append(Problem(f"{key}: {words}", _GRAMMAR))
     return parsed, problems
 
 

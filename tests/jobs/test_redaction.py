@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudrl.jobs.redaction import MASK, is_secret_override, redact, redact_command, redact_text, redact_words
-from cloudrl.protocol.secret_names import is_secret
+from cloudrl.jobs.redaction import MASK, redact, redact_command, redact_text, redact_words
+from cloudrl.protocol.secret_names import is_secret, is_secret_override
 
 ENV_VARS = "++ray_kwargs.ray_init.runtime_env.env_vars"
 

@@ -73,7 +73,7 @@ def test_a_query_is_paid_for_once(engine: SerpApi, web: FakeSerpApi) -> None:
     ("status", "said", "message"),
     [
         (429, {"error": "Your account has run out of searches."}, 'SerpAPI answers 429: {"error": "Your account'),
-        (200, b"<html>", "SerpAPI's answer cannot be read: JSONDecodeError"),
+        (200, b"<html>", "SerpAPI's answer cannot be read: it is not JSON"),
         (200, [], "SerpAPI's answer cannot be read: it is a list"),
         (200, {"organic_results": None}, "SerpAPI's answer cannot be read: TypeError"),
         (200, {"answer_box": ["1808"]}, "SerpAPI's answer cannot be read: AttributeError"),

@@ -88,9 +88,9 @@ def test_hydra_text_is_taken_as_it_is():
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        (object, "<class 'object'> (type) cannot be written as a Hydra value"),
-        (b"x", "b'x' (bytes) cannot be written as a Hydra value"),
-        ("a\0", "'a\\x00' holds a NUL character"),
+        (object, "a value of type type cannot be written as a Hydra value"),
+        (b"x", "a value of type bytes cannot be written as a Hydra value"),
+        ("a\0", "the text holds a NUL character"),
         ({"é": 1}, "'é' cannot be the key of a mapping in a Hydra override"),
         ({"null": 1}, "'null' cannot be the key of a mapping in a Hydra override"),
         ({"1": 1}, "'1' cannot be the key of a mapping in a Hydra override"),

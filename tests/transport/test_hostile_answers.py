@@ -1,14 +1,19 @@
 """What the clients of a dashboard and of an agent make of hostile answers: one error, and bounded memory."""
 
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 from hostile_server import DRIBBLING, ENDLESS, WRONG, hostile
 
 from cloudrl import foreign
-from cloudrl.errors import CloudrlError, ConnectionFailed, InputError
+from cloudrl.checkpoints.remote import RangeClient, RemoteShard
+from cloudrl.errors import CheckpointError, CloudrlError, ConnectionFailed, InputError
 from cloudrl.protocol import client as agent_client
+from cloudrl.protocol.backoff import Backoff
 from cloudrl.protocol.client import AgentClient
+from cloudrl.retriever.client import RetrieverClient
+from cloudrl.saves.inventory import FileCopy, Location
 from cloudrl.transport.log_stream import AgentLog
 from cloudrl.transport.ray_client import RayClient
 
@@ -101,3 +106,40 @@ def test_an_answer_of_another_form(name: str, answer: str):
         else:
             shown = "bytes" if isinstance(value, bytes) or name == "job_log" else repr(value)
     assert 0 < len(shown.encode()) < 5000
+
+
+@pytest.mark.parametrize("answer", [*ENDLESS, *WRONG])
+@pytest.mark.usefixtures("small_limits")
+def test_a_retrieval_server(answer: str):
+    with hostile({**ENDLESS, **WRONG}[answer]) as server:
+        client = RetrieverClient(server.url, "t")
+        for call_it in (client.health, lambda: client.retrieve(["a"])):
+            try:
+                shown = str(call_it())
+            except ConnectionFailed as error:
+                shown = error.message
+            assert len(shown) < 2000
+        assert server.sent_bytes < 2 * (_LIMIT_BYTES + _KERNEL_BYTES)
+
+
+@pytest.mark.parametrize("answer", DRIBBLING)
+def test_a_retrieval_server_that_dribbles(answer: str):
+    with hostile(DRIBBLING[answer]) as server, pytest.raises(ConnectionFailed, match="retrieval server"):
+        RetrieverClient(server.url, timeout_s=0.2).health()
+
+
+@pytest.mark.parametrize("answer", [*ENDLESS, *WRONG])
+def test_ranges_of_a_checkpoint(answer: str):
+    """No more is read than was asked for, and what is no such answer is an error."""
+    with hostile({**ENDLESS, **WRONG}[answer]) as server:
+        agent = AgentClient(server.url, "t", timeout_s=2.0)
+        location = Location((0,), ("10.0.0.1",), "checkpoints", "/c")
+        shard = RemoteShard(RangeClient(agent, backoff=Backoff(0.01, 0.01, 0.05)), FileCopy(location, "a", 100, 0.0))
+        for call_it in (
+            lambda: shard.read(0, 10),
+            lambda: shard.crc32(0, 100),
+            lambda: shard.read_many([(0, 8), (50, 8)]),
+        ):
+            with suppress(CheckpointError, ConnectionFailed, InputError):
+                assert len(str(call_it())) < 200
+        assert server.sent_bytes < 40 * _KERNEL_BYTES

@@ -108,6 +108,8 @@ def connect(project: str | None = None) -> Server:
         raise InputError(f"no dstack server is configured: {error}", hint=SETUP) from error
     if not api.token:  # DSTACK_TOKEN="" counts as set and would be sent
         raise InputError("DSTACK_TOKEN is empty", hint="unset DSTACK_TOKEN")
+    if not (api.token.isascii() and api.token.isprintable()):
+        raise InputError("DSTACK_TOKEN holds characters that no HTTP header can have", hint="unset DSTACK_TOKEN")
     mount(api._s, api.base_url, name)  # noqa: SLF001
     return Server(url=api.base_url, project=name, api=api)
 

@@ -18,7 +18,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from cloudrl.errors import CloudrlError, InputError
+from cloudrl.foreign import parse_json, read_file
 from cloudrl.private_files import open_file, write_file
+from cloudrl.protocol.wire import from_json
 from cloudrl.providers.model import home, make_state_folder
 
 
@@ -101,10 +103,8 @@ def read(name: str) -> LocalState | None:
     if not path.is_file():
         return None
     try:
-        value = json.loads(path.read_text())
-        ports = {"agent_ports": tuple(value["agent_ports"]), "service_ports": tuple(value.get("service_ports", ()))}
-        return LocalState(**{**value, **ports})
-    except (ValueError, KeyError, TypeError) as error:
+        return from_json(LocalState, parse_json(read_file(path)))
+    except (OSError, ValueError) as error:
         raise CloudrlError(f"{path} cannot be read: {error}", hint=f"Remove it: rm {path}") from error
 
 

@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cloudrl.errors import ConnectionFailed
+from cloudrl.foreign import Malformed
 from cloudrl.providers.model import home, make_state_folder
 from cloudrl.transport import ssh
+from cloudrl.transport.command import run
 
 _MARK = "cloudrl-output"
 """What a site or the user's own profile prints comes before it."""
@@ -28,6 +30,8 @@ _ASK_S = 180.0
 _KEEP_OPEN = "4h"
 _NOT_FOUND = 127
 """A shell's status for a command that is not there."""
+_SAID, _LOG_BYTES = 4000, 1 << 20
+"""Of a failure's words."""
 _SSH_FAILED = 255
 """The status of ssh where it fails itself, and no command."""
 
@@ -99,19 +103,19 @@ class Login:
         name = command.split(maxsplit=1)[0]
         own = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
         try:
-            done = subprocess.run(
-                self.words(f"echo {_MARK}; {command}"), input=data, capture_output=True, check=False, timeout=timeout_s,
-                env=ssh.environment() if self.host else own,
-            )  # fmt: skip
-        except subprocess.TimeoutExpired:
+            words, env = self.words(f"echo {_MARK}; {command}"), ssh.environment() if self.host else own
+            done = run(words, data, timeout_s=timeout_s, env=env)
+        except TimeoutError:
             raise ConnectionFailed(f"{name} on {self} does not end within {timeout_s:.0f} s") from None
+        except Malformed as error:
+            raise ConnectionFailed(f"{name} on {self} was ended: {error}", hint=self._try_it) from None
         output = done.stdout.decode("utf-8", "replace").partition(f"{_MARK}\n")[2]
-        if done.returncode != 0:
-            said = (done.stderr.decode("utf-8", "replace") or output).strip() or f"status {done.returncode}"
-            if self.host and done.returncode == _SSH_FAILED:
+        if done.status != 0:
+            said = (done.stderr.decode("utf-8", "replace") or output).strip()[-_SAID:] or f"status {done.status}"
+            if self.host and done.status == _SSH_FAILED:
                 raise ConnectionFailed(f"ssh to {self.host}: {said}", hint=self._try_it)
             missing = "Where are Slurm's commands? --login user@host, and PATH there"
-            raise CommandFailed(f"{name} on {self}: {said}", hint=missing if done.returncode == _NOT_FOUND else None)
+            raise CommandFailed(f"{name} on {self}: {said}", hint=missing if done.status == _NOT_FOUND else None)
         return output
 
     @property
@@ -150,7 +154,7 @@ class Login:
             except subprocess.TimeoutExpired:
                 status = -1
             log.seek(0)
-            said = log.read().decode("utf-8", "replace").strip().splitlines()
+            said = log.read(_LOG_BYTES).decode("utf-8", "replace").strip().splitlines()
         if status != 0:
             reason = said[-1] if said else "no answer in time"
             raise ConnectionFailed(f"ssh to {self.host}: {reason}", hint=self._try_it)

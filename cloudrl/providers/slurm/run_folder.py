@@ -1,12 +1,13 @@
 """The run folder of a job (`cloudrl.render.slurm` has its layout), read where Slurm's commands are."""
 
-import json
+import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from cloudrl.errors import ConnectionFailed
+from cloudrl.foreign import NOT_AS_EXPECTED, parse_object, text_of
 from cloudrl.protocol.outcome import Outcome, from_output
 from cloudrl.providers.slurm.login import Login
 
@@ -14,6 +15,7 @@ _DEFAULT = "$HOME/.cloudrl/slurm"
 _STATUS = " batch] ended with status "
 """In the script's own last line."""
 _TAIL_BYTES = 20_000
+_START = re.compile(r"(\d{1,9})\|(\d{0,11})\|(\d{0,11})\|(.*)")
 _LATEST = 'cd {folder}/{job} 2>/dev/null && cd "$(ls | grep -x "[0-9]*" | sort -n | tail -n 1)"'
 _STARTS = (
     "cd {folder}/{job} 2>/dev/null || exit 0; for each in $(ls | grep -x '[0-9]*' | sort -n); do "
@@ -57,9 +59,9 @@ class RunFolder:
         """
         said = self._in_latest("cat head.json 2>/dev/null")
         try:
-            value = json.loads(said)
-            return Head(value["ip"], value["agent"], value["dashboard"])
-        except (ValueError, KeyError, TypeError):
+            value = parse_object(said)
+            return Head(text_of(value, "ip"), int(value["agent"]), int(value["dashboard"]))
+        except NOT_AS_EXPECTED:
             raise ConnectionFailed(f"job {self.job_id} has not started an agent yet") from None
 
     def key(self) -> bytes:
@@ -92,7 +94,10 @@ class RunFolder:
         lines = self.login.shell(_STARTS.format(folder=self.folder, job=self.job_id)).splitlines()
         attempts: list[Mapping[str, Any]] = []
         for line in lines[:-1]:
-            number, began, ended, reason = line.split("|", 3)
+            found = _START.fullmatch(line)
+            if found is None:
+                raise ConnectionFailed(f"job {self.job_id} has a run folder that is no folder of cloudrl's")
+            number, began, ended, reason = found.groups()
             attempts.append(
                 {
                     "attempt": int(number) + 1,

@@ -4,7 +4,9 @@ import json
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from cloudrl.foreign import parse_json, read_file
 from cloudrl.private_files import write_file
+from cloudrl.protocol.wire import from_json
 from cloudrl.providers.model import home, make_state_folder
 from cloudrl.providers.slurm.login import Login
 from cloudrl.providers.slurm.run_folder import RunFolder
@@ -63,8 +65,8 @@ class SlurmState:
 def read(name: str) -> SlurmState | None:
     """What is known of a cluster, None where nothing is."""
     try:
-        return SlurmState(**json.loads((root() / name / "cluster.json").read_text()))
-    except (OSError, ValueError, TypeError):
+        return from_json(SlurmState, parse_json(read_file(root() / name / "cluster.json")))
+    except (OSError, ValueError):
         return None
 
 
