@@ -8,13 +8,16 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
+
+from cloudrl.shards.cancellation import cancel_all
 
 _ENDS = (signal.SIGTERM, signal.SIGHUP)
 
 
 @contextmanager
 def undone_by_signals() -> Iterator[None]:
-    """Within the block, these signals raise SystemExit with 128 + their number: 143 and 129.
+    """Within the block, these signals raise SystemExit with 128 + their number: 143 and 129. Ctrl-C stays Ctrl-C.
 
     For programs, not for libraries: a signal has one handler in a process. One that is ignored, as by nohup, or handled
     by somebody else, stays so. A second one, while the first unwinds the stack, is ignored, so that the end is not cut
@@ -28,16 +31,22 @@ def undone_by_signals() -> Iterator[None]:
     received: list[int] = []
 
     def end(number: int, _frame: object) -> None:
+        cancel_all()
         if not received:
             received.append(number)
             raise SystemExit(128 + number)
 
-    for each in handled:
-        signal.signal(each, end)
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        cancel_all()
+        signal.default_int_handler(number, frame)
+
+    before = {each: signal.signal(each, end) for each in handled}
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        before[signal.SIGINT] = signal.signal(signal.SIGINT, interrupt)
     try:
         yield
     finally:
-        for each in handled:
-            signal.signal(each, signal.SIG_DFL)
+        for each, handler in before.items():
+            signal.signal(each, handler)
         if received:
             raise SystemExit(128 + received[0])

@@ -29,7 +29,8 @@ with undone_by_signals(), staged(Path(sys.argv[1]), 1) as folder:
         pool.submit(write, folder)
         (folder / "weights").write_bytes(bytes(100_000))
         print("begun", flush=True)
-        time.sleep(60)
+        for _ in range(600):  # a signal right before a long sleep would be seen at its end
+            time.sleep(0.1)
 """
 CLI = """
 import sys
@@ -43,7 +44,8 @@ import time
 def stand_in(to: Path) -> None:
     with staged(to, 1):
         print("begun", flush=True)
-        time.sleep(60)
+        for _ in range(600):
+            time.sleep(0.1)
 
 main.main()
 """
