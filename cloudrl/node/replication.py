@@ -28,7 +28,7 @@ FILES = "user-files"
 """The folder below `data_dir`."""
 COMPLETE = Replica(complete=True)
 _RETRY_S = 2.0
-_AT_ONCE = 64
+_AT_ONCE = 256
 """So many names are in a heartbeat; a sweep may submit thousands of jobs in a moment."""
 _INTEREST_S = 600.0
 """A client that waits asks several times a second; what nobody asked for since then is announced no more."""

@@ -243,10 +243,10 @@ def test_thousands_of_jobs_in_one_moment(tmp_path: Path):
     rounds = 0
     while any(not hub.secrets_state(f"job{number}")["nodes"]["1"].complete for number in (100, 10_999)):
         names = hub.missing_on(1)
-        assert len(names) <= 64
+        assert len(names) <= 256
         hub.hear(1, dict.fromkeys(names, Replica(complete=True)))
         rounds += 1
-    assert rounds < 200
+    assert rounds < 50
 
 
 def test_files_of_a_job_that_is_sent_again(head: Served, worker: Served):

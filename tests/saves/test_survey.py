@@ -14,7 +14,7 @@ from cloudrl.node import checkpoint_store
 from cloudrl.node.checkpoint_store import CheckpointStore
 from cloudrl.node.files import marker_path, write_marker
 from cloudrl.protocol.report import NodeReport
-from cloudrl.protocol.side_by_side import AT_ONCE, side_by_side
+from cloudrl.protocol.side_by_side import AT_ONCE
 from cloudrl.saves.inventory import Inventory
 from cloudrl.saves.survey import cluster_inventory
 
@@ -239,17 +239,3 @@ def test_an_inventory_names_no_path_outside() -> None:
 
     with pytest.raises(CheckpointError, match="no path below"):
         cluster_inventory([NodeReport(0, "10.0.0.1")], ask)
-
-
-def test_side_by_side_keeps_the_order_and_raises_the_first_error() -> None:
-    assert side_by_side(lambda number: number * 2, range(100)) == list(range(0, 200, 2))
-    assert side_by_side(str, []) == []
-    began: list[int] = []
-
-    def call(number: int) -> None:
-        began.append(number)
-        raise KeyError(number)
-
-    with pytest.raises(KeyError, match="0"):
-        side_by_side(call, range(1000), at_once=1)
-    assert len(began) < 1000
