@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -141,7 +141,8 @@ def plan_merge(
         warnings += tied.warnings
         if not tied.has_head:
             names.pop(head, None)
-    outputs = make_outputs(parts, wanted, names=names, rule=rule_of(architecture), updates=updates)
+    rule = replace(rule_of(architecture), keeps_experts=keeps_experts_fused(config))
+    outputs = make_outputs(parts, wanted, names=names, rule=rule, updates=updates)
     try:
         return make_plan(
             outputs, inputs.config_files, changes, wanted, warnings=warnings, max_file_bytes=max_file_bytes

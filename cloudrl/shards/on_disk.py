@@ -44,7 +44,6 @@ RULES: Mapping[str, Rule] = {
     "Qwen2_5_VL": _QWEN_VISION,
     "InternVL": _LLAVA,
     "Gemma3ForConditionalGeneration": _LLAVA,
-    "GptOss": Rule(keeps_experts=True),
 }
 """Of those that have one of their own: the class, or its name without `For...`."""
 _FUSED = re.compile(r"(.*\.mlp\.experts\.)(gate_up_proj|down_proj)")

@@ -25,7 +25,7 @@ Shape = tuple[int | None, ...]
 """None for a dimension that the config does not tell."""
 
 FAMILIES: Mapping[str, Family] = {**DENSE_AND_EXPERTS, **MIXED}
-_IN_INTERNVL = {"qwen2": "Qwen2", "qwen3": "Qwen3", "qwen3_moe": "Qwen3Moe"}
+_IN_INTERNVL = {"qwen2": "Qwen2", "qwen3": "Qwen3", "qwen3_moe": "Qwen3Moe", "gpt_oss": "GptOss"}
 """By `model_type` of the language part."""
 _OF_EXPERTS = (
     "moe_intermediate_size", "num_experts", "num_local_experts", "n_routed_experts", "n_shared_experts",

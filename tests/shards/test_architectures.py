@@ -147,6 +147,7 @@ def test_odd_configs(family: str, changes: dict[str, Any], tied: bool, tmp_path:
     [
         ("InternVL", {"model_type": "qwen3"}),
         ("InternVL", {"model_type": "qwen3_moe", "mlp_only_layers": [0]} | EXPERTS),
+        ("InternVL", {"model_type": "gpt_oss"} | EXPERTS),
         ("Glm4v", {"num_key_value_heads": 2}),
         ("Glm4vMoe", {"attention_bias": False, "first_k_dense_replace": 0}),
         *((family, changes) for family, changes in ODD if family in VISION),
@@ -158,10 +159,8 @@ def test_odd_configs_of_models_that_see(family: str, changes: dict[str, Any], tm
 
 
 def test_a_language_part_that_was_never_compared(tmp_path: Path) -> None:
-    model = small_model("InternVL", SEEING, tied=False, model_type="gpt_oss", **EXPERTS)
-    with pytest.raises(
-        CheckpointError, match="cannot be merged with a 'gpt_oss' as its language part: only with qwen2"
-    ):
+    model = small_model("InternVL", SEEING, tied=False, model_type="llama")
+    with pytest.raises(CheckpointError, match="cannot be merged with a 'llama' as its language part: only with qwen2"):
         merge_role(saved(model, tmp_path), tmp_path / "ours")
 
 
