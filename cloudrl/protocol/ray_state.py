@@ -102,8 +102,9 @@ def shown(row: Any) -> Any:
 
 def checked(state: RayState) -> RayState:
     """State that somebody has kept, without what Ray never says."""
-    rows = (tuple(shown(row) for row in getattr(state, kind) if isinstance(row, dict)) for kind in KINDS)
-    kept: Dict[str, Any] = dict(zip(KINDS, rows))
+    kept: Dict[str, Any] = {
+        kind: tuple(shown(row) for row in getattr(state, kind) if isinstance(row, dict)) for kind in KINDS
+    }
     return replace(state, job=shown(state.job), **kept)
 
 
