@@ -240,6 +240,10 @@ class _PatientReader(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         return self._patience.receive(lambda left_s: self._receive(buffer, left_s), int)
 
+    def read1(self, size: int = -1) -> bytes:
+        """What comes first, as a buffered reader has it."""
+        return self.read(size if size >= 0 else io.DEFAULT_BUFFER_SIZE) or b""
+
     def _receive(self, buffer: Any, left_s: float) -> int:
         usual_s = self._socket.gettimeout()
         is_shorter = usual_s is None or left_s < usual_s

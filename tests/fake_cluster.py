@@ -24,6 +24,7 @@ from cloudrl.protocol.stops import Stop
 from cloudrl.protocol.wire import to_json
 from cloudrl.saves.archive import FOLDER, scan_archive
 from cloudrl.saves.scan import scan
+from cloudrl.saves.wholeness import Inspector
 from cloudrl.testing import Call, as_json, respond
 from cloudrl.transport import Connection
 
@@ -107,7 +108,7 @@ class FakeCluster(testing.FakeCluster):
     def agent_inventory(self, _call: Call, rank: str) -> Response:
         disk = self._disk(rank)
         names = {"root": "checkpoints", "folder": str(disk), "identity": f"boot:{rank}:1"}
-        location = {**names, "markers": [], "marker": "", "runs": scan(disk)}
+        location = {**names, "markers": [], "marker": "", "runs": scan(disk, inspector=Inspector())}
         return as_json({"rank": int(rank), "locations": [location]})
 
     def agent_checkpoint_file(self, call: Call, rank: str, root: str, path: str) -> Response:

@@ -1,18 +1,27 @@
 """The tests in parts that run side by side, since each waits a good deal: `python tests/parts.py [PART ...]`.
 
-Without a name all tests run, as `WHOLE` says; two parts at a time. The labs have networks of their own. What the first
-part says is seen at once, that of the next after it; each test that has failed comes last. PYTEST_ADDOPTS goes to each.
-Ctrl-C and SIGTERM end what runs, and it is waited for while it cleans up.
+Without a name all tests run, as `WHOLE` says, three parts at a time, the longest first. The labs have networks of their
+own; clusters on this machine are all in one part. What the first part says is seen at once, that of the next after it;
+each test that has failed comes last. PYTEST_ADDOPTS goes to each. Ctrl-C and SIGTERM end what runs, and it is waited
+for while it cleans up.
+
+`python tests/parts.py durations` writes what the files of the last run have taken into `tests/durations.json`, by which
+the parts are balanced. A file that is missing there counts as a short one.
 """
 
+import json
 import re
 import signal
 import subprocess
 import sys
 import time
+import xml.etree.ElementTree as ET
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+DURATIONS = Path("tests/durations.json")  # of the files of the two halves, in seconds
+SHORT_S = 1.0
 # Where the tests with a marker lie: to collect all tests would take 15 s of CPU time.
 FOLDERS = {
     "dstack": ("tests/providers", "tests/dstack_hosts"),
@@ -24,6 +33,8 @@ SECOND_LAB = (
     "tests/dstack_hosts",  # before the next: its runs name no fleet, and may get the hosts of any that there is
     "tests/providers/test_one_definition.py",
 )
+OTHERS = "not dstack and not slurm"
+CLUSTERS = ("tests/e2e", "tests/providers")  # real clusters on this machine, whose ports must not meet
 UNIT = " and ".join(f"not {marker}" for marker in ("io", "agents", "verl", "ray", "e2e", "dstack", "slurm"))
 HALF = (
     "tests/shards",
@@ -33,8 +44,12 @@ HALF = (
     "tests/spec",
     "tests/saves",
 )  # of the unit tests, by time
+
+
 PARTS = {
-    "others": ("-m", "not dstack and not slurm"),
+    "clusters": ("-m", OTHERS, *CLUSTERS),
+    "first": ("-m", OTHERS),  # and its half of the files
+    "second": ("-m", OTHERS),
     "slurm": ("-m", "slurm", "tests/providers"),
     "lab": ("-m", "dstack", "tests/providers", *(f"--ignore={path}" for path in SECOND_LAB)),
     "second-lab": ("-m", "dstack", *SECOND_LAB),
@@ -42,10 +57,29 @@ PARTS = {
     "unit": ("-m", UNIT, *HALF),
     "second-unit": ("-m", UNIT, *(f"--ignore={path}" for path in ("tests/verl_cpu", *HALF))),
 }
-WHOLE = ("others", "slurm", "lab", "second-lab", "second-slurm")  # `others` has the unit tests
-AT_ONCE = 2
+HALVES = ("first", "second")
+WHOLE = ("clusters", *HALVES, "lab", "second-lab", "second-slurm", "slurm")  # the first three have the unit tests
+AT_ONCE = 3
 CACHE = Path(".pytest_cache")
 NO_TESTS = 5  # pytest's status, as with `-k` in PYTEST_ADDOPTS
+
+
+def words_of(name: str) -> tuple[str, ...]:
+    """What pytest is told for a part."""
+    return (*PARTS[name], *(half(HALVES.index(name)) if name in HALVES else ()))
+
+
+def half(number: int) -> list[str]:
+    """One of two lists of files that take equally long, of all that start no cluster on this machine."""
+    durations = json.loads(DURATIONS.read_text())
+    files = [str(path) for path in Path("tests").rglob("test_*.py") if not str(path).startswith(CLUSTERS)]
+    parts: tuple[list[str], list[str]] = [], []
+    seconds = [0.0, 0.0]
+    for file in sorted(files, key=lambda file: (-durations.get(file, SHORT_S), file)):
+        shorter = seconds.index(min(seconds))
+        parts[shorter].append(file)
+        seconds[shorter] += durations.get(file, SHORT_S)
+    return sorted(parts[number])
 
 
 @dataclass(frozen=True)
@@ -60,7 +94,8 @@ class Part:
     def start(cls, name: str) -> "Part":
         output = CACHE / f"{name}.txt"
         color = "yes" if sys.stdout.isatty() else "no"
-        words = (sys.executable, "-m", "pytest", f"--color={color}", *PARTS[name], "-o", f"cache_dir={CACHE / name}")
+        kept = ("-o", f"cache_dir={CACHE / name}", f"--junit-xml={CACHE / name}.xml")
+        words = (sys.executable, "-m", "pytest", f"--color={color}", *words_of(name), *kept)
         with output.open("wb") as file:
             process = subprocess.Popen(words, stdout=file, stderr=file)
         return cls(name, output, process)
@@ -113,5 +148,17 @@ def main(names: list[str]) -> int:
     return next((status for status in statuses if status not in (0, NO_TESTS)), 0)
 
 
+def record_durations() -> None:
+    """Write what each file has taken in the last run of its part."""
+    taken = Counter[str]()
+    for name in HALVES:
+        for case in ET.parse(CACHE / f"{name}.xml").iter("testcase"):
+            words = case.attrib["classname"].split(".")
+            taken[f"{'/'.join(word for word in words if not word[0].isupper())}.py"] += float(case.attrib["time"])
+    DURATIONS.write_text(
+        json.dumps({file: round(seconds) for file, seconds in sorted(taken.items()) if seconds >= 2}, indent=1) + "\n"
+    )
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(record_durations() if sys.argv[1:] == ["durations"] else main(sys.argv[1:]))

@@ -1,7 +1,9 @@
 """Steps of a run, for tests; nothing is imported to have them."""
 
+import io
 import json
 import shutil
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +36,20 @@ def as_sft(step: Path) -> Path:
 
 
 def write_names(run: Path, step: int) -> None:
-    """A complete step of one rank, for what looks at names alone: its shard is a byte."""
+    """A complete step of one rank, for what looks at names and ends alone: its shard is the smallest zip file."""
     actor = run / f"global_step_{step}" / "actor"
     (actor / "huggingface").mkdir(parents=True)
     (actor / "huggingface" / "config.json").write_text("{}")
-    (actor / "model_world_size_1_rank_0.pt").write_bytes(b"x")
+    (actor / "model_world_size_1_rank_0.pt").write_bytes(smallest_zip())
     (actor.parent / "data.pt").write_bytes(b"x")
+
+
+def smallest_zip(content: bytes = b"x") -> bytes:
+    """A file whose ends are those of a torch file."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("data.pkl", content)
+    return buffer.getvalue()
 
 
 def tree(folder: Path) -> dict[str, bytes]:

@@ -14,11 +14,10 @@ from cloudrl.jobs.local_files import HUB_ID
 from cloudrl.jobs.redaction import redact_command
 from cloudrl.spec.hydra import items, parse_overrides
 from cloudrl.transport import Connection
-from cloudrl.transport.ray_job import RayJob
-from cloudrl.verl.metrics import REWARD_KEYS, Step
+from cloudrl.verl.charts import ALL_VALIDATION, CHARTS, REWARD_KEYS
+from cloudrl.verl.metrics import Step
 
-_SHOWN = (*REWARD_KEYS, "response_length/mean", "actor/entropy", "actor/ppo_kl", "actor/kl_loss")
-_VALIDATION = "val-"
+_SHOWN = {*REWARD_KEYS, *(key for chart in CHARTS if chart.on_card for key in chart.keys)}
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ def provenance(connection: Connection, run: str, step: int) -> Provenance:
     Raises:
         ConnectionFailed: It does not answer.
     """
-    ray_job = next((job for job in reversed(connection.ray().list_jobs()) if _is_of(job, run)), None)
+    ray_job = next((job for job in reversed(connection.ray().list_jobs()) if job.trained(run)), None)
     if ray_job is None:
         return Provenance()
     job = job_handle(connection, ray_job.submission_id, ray_job.metadata)
@@ -56,7 +55,9 @@ def provenance(connection: Connection, run: str, step: int) -> Provenance:
     last = None
     for event in EventReader().read(job.logs()):
         if isinstance(event, Step) and event.step <= step:
-            shown = {key: event.metrics[key] for key in event.metrics if key in _SHOWN or key.startswith(_VALIDATION)}
+            shown = {
+                key: event.metrics[key] for key in event.metrics if key in _SHOWN or key.startswith(ALL_VALIDATION)
+            }
             metrics |= {key: value for key, value in shown.items() if math.isfinite(value)}
             last = event.step
     model = overrides.get(MODEL)
@@ -100,11 +101,6 @@ def model_card(name: str, step: int, weights: str, known: Provenance, *, is_adap
     if words := _words(known.command or ""):
         lines += ["", "## Command", "", "```", *_wrapped(words), "```"]
     return "\n".join(lines) + "\n"
-
-
-def _is_of(job: RayJob, run: str) -> bool:
-    folder = job.metadata.get("cloudrl_checkpoints", "").rstrip("/")
-    return job.metadata.get("job_name") == run or (run != "." and folder.endswith(f"/{run}"))
 
 
 def _words(command: str) -> list[str]:

@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import overload
 
+from cloudrl.checkpoints.first_adapter import first_adapter
 from cloudrl.checkpoints.megatron import verify_megatron
 from cloudrl.checkpoints.merge import Merged, merge, merge_inputs
 from cloudrl.checkpoints.pull import Pulled, pull
 from cloudrl.checkpoints.sources import CheckpointSource
 from cloudrl.errors import CheckpointError
 from cloudrl.saves.inventory import LATEST, Checkpoint, Inventory, SaveVersion
+from cloudrl.saves.names import LORA_META
 from cloudrl.shards.merge import MERGE
 from cloudrl.shards.progress import OnProgress, silent
 from cloudrl.shards.report import Report
@@ -48,7 +50,7 @@ class CheckpointHandle:
 
     @property
     def complete(self) -> bool:
-        """Whether all ranks are there."""
+        """Whether all ranks are there, and their files whole as far as some KB of each tell."""
         return self.info.complete
 
     def __str__(self) -> str:
@@ -80,11 +82,15 @@ class CheckpointHandle:
             CheckpointError: It is incomplete, damaged, mixed, of a kind that cannot be merged, or a node stays silent;
                 or the folder cannot be written.
         """
-        inputs = merge_inputs(self.info, self.source.open, base)
+        inputs = merge_inputs(self.info, self.source.open, base, first_adapter=self.first_adapter())
         merged = merge(inputs, Path(path), dtype=dtype, lora=lora, sync=sync, on_progress=on_progress)
         if self.role == "actor":
             self.on_copied(self.info.version)
         return merged
+
+    def first_adapter(self) -> str | None:
+        """The LoRA adapter that the run started from: see `MergeInputs`; not asked for if there is no LoRA."""
+        return first_adapter(self.source.commands(self.run)) if LORA_META in self.info.files else None
 
     def verify(self, *, on_progress: OnProgress = silent) -> Report:
         """Check it as far as a machine can tell; what is wrong is in the report, not an exception.
@@ -114,13 +120,13 @@ class CheckpointHandle:
     def _refuse_incomplete(self, roles: Sequence[Checkpoint]) -> None:
         """A job would go on from what is pulled. Remains of another world size do no harm beside a complete role."""
         complete = {each.role for each in roles if each.complete and (each.role != self.role or each == self.info)}
-        gaps = [
-            f"{each.role}: {', '.join(each.missing)}" for each in roles if each.missing and each.role not in complete
-        ]
-        if gaps:
+        partial = [each for each in roles if not each.complete and each.role not in complete]
+        lacking = [f"{each.role}: {', '.join(each.missing)}" for each in partial if each.missing]
+        damaged = [f"{each.role}: {', '.join(each.damage_phrases)}" for each in partial if each.damage_phrases]
+        if partial:
+            gaps = [f"{kind}: {'; '.join(them)}" for kind, them in (("missing", lacking), ("damaged", damaged)) if them]
             raise CheckpointError(
-                f"step {self.step} of {self.run} is incomplete, and no job could go on from it; "
-                f"missing: {'; '.join(gaps)}",
+                f"step {self.step} of {self.run} is incomplete, and no job could go on from it; {'; '.join(gaps)}",
                 hint="Is a job saving it? Wait for it, or take another step: cloudrl checkpoints list",
             )
 

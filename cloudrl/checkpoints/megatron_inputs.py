@@ -1,6 +1,7 @@
 """Where the files of a save of Megatron's are, for a merge and a check; only small ones are read."""
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -8,7 +9,7 @@ from cloudrl.checkpoints.base_model import read_base
 from cloudrl.errors import CheckpointError, InputError
 from cloudrl.saves.inventory import Checkpoint, FileCopy
 from cloudrl.saves.megatron_layout import MANIFEST, METADATA, Kind
-from cloudrl.saves.names import is_small
+from cloudrl.saves.names import is_small, on_one_line
 from cloudrl.shards.megatron import DistInputs
 from cloudrl.shards.model_files import WEIGHTS
 from cloudrl.shards.model_folder import ModelInputs
@@ -16,6 +17,10 @@ from cloudrl.shards.source import ShardSource
 
 OpenFile = Callable[[FileCopy], ShardSource]
 _CONFIG = "transformer_config.json"
+_ARE_WEIGHTS = re.compile(
+    r"((pytorch_|adapter_)?model|consolidated)([-.]\d+(-of-\d+)?)?\.(safetensors|bin|pt|pth)(\.index\.json)?"
+)
+"""What transformers, peft and Meta name them: what a merge replaces."""
 _FLAT = "huggingface/"
 """Config and tokenizer beside the distributed format: verl 0.8 and before wrote them there."""
 
@@ -82,7 +87,13 @@ def odd_files(checkpoint: Checkpoint, folder: str) -> Iterator[str]:
     for gap in checkpoint.unfinished:
         yield f"{checkpoint.name}: {gap} is missing; if a job saves it now, or was cut off, files may not fit together"
     for name, copies in checkpoint.files.items():
-        if name.startswith(folder) and not name.endswith(WEIGHTS) and not is_small(name, copies[0].size_bytes):
+        below = name.removeprefix(folder)
+        if not name.startswith(folder) or _ARE_WEIGHTS.fullmatch(below):
+            continue
+        if name.endswith(WEIGHTS):
+            if not (checkpoint.weights and name.endswith(".safetensors") and "/" not in below):
+                yield f"{on_one_line(name)} was left out, since its name ends like that of weights: copy it if needed"
+        elif not is_small(name, copies[0].size_bytes):
             size_mb = copies[0].size_bytes / 1e6
             yield f"{name} was left out, since {size_mb:.0f} MB are too much beside a model: copy it if it is needed"
 

@@ -1,6 +1,7 @@
 """Copies a checkpoint as it is, all ranks of all roles, into one folder; goes on where it stopped."""
 
 import contextlib
+import glob
 import os
 import zlib
 from collections.abc import Sequence
@@ -12,18 +13,21 @@ from cloudrl.checkpoints.staging import check_room
 from cloudrl.errors import CheckpointError, InputError
 from cloudrl.saves.inventory import Checkpoint, FileCopy
 from cloudrl.saves.names import TRACKER, step_folder
+from cloudrl.saves.scan import read_small
 from cloudrl.shards.progress import Meter, OnProgress, silent
 
 _PIECE_BYTES = 8 << 20
+_MOST_DIGITS = 19
 
 
 @dataclass(frozen=True)
 class Pulled:
-    """What a pull has brought: a run of one step, from which a job can go on."""
+    """What a pull has brought: a run of one step, from which a job can go on; `notes` are what to know of it."""
 
     folder: Path
     files: int
     size_bytes: int
+    notes: tuple[str, ...] = ()
 
 
 def pull(
@@ -31,8 +35,8 @@ def pull(
 ) -> Pulled:
     """Copy all files of a step into `folder/global_step_N`, and then name it in a tracker.
 
-    A file appears once its bytes are those of its node, by their CRC-32. What an earlier call has brought stays,
-    also half of a file.
+    A file appears once its bytes are those of its node, by their CRC-32. What an earlier call has brought stays if it
+    still has that CRC-32, also half of a file. A tracker that names a later step of the folder stays as it is.
 
     Args:
         roles: All of one step.
@@ -52,15 +56,28 @@ def pull(
         target.mkdir(parents=True, exist_ok=True)
         check_room(target, sum(_missing_bytes(target / name, file) for name, file in files.items()))
         meter = Meter(total, on_progress)
-        for name, file in files.items():
-            _pull_one(source, file, target / name, meter)
-        part = folder / f".{TRACKER}.part"
-        part.write_text(str(step))
-        part.replace(folder / TRACKER)
+        notes = [note for name, file in files.items() if (note := _pull_one(source, file, target / name, meter))]
+        notes += _track(folder, step)
     except OSError as error:
         raise InputError(f"{error.filename or folder} cannot be written: {error.strerror or error}") from error
     meter.finish()
-    return Pulled(folder, len(files), total)
+    return Pulled(folder, len(files), total, tuple(notes))
+
+
+def _track(folder: Path, step: int) -> list[str]:
+    """Name the step in the tracker, unless that names a later one which is there: a resume would lose that work."""
+    tracker, part = folder / TRACKER, folder / f".{TRACKER}.part"
+    text = (read_small(tracker, follow_links=True) or "").strip()
+    if text.isdecimal() and len(text) < _MOST_DIGITS and int(text) > step and (folder / f"global_step_{text}").is_dir():
+        how = f"trainer.resume_mode=resume_path trainer.resume_from_path={folder.absolute() / f'global_step_{step}'}"
+        return [f"{tracker} still names step {text}, which is there and later. To go on from step {step}: {how}"]
+    try:
+        part.write_text(str(step))
+        part.replace(tracker)
+    finally:
+        with contextlib.suppress(OSError):
+            part.unlink()
+    return []
 
 
 def _files(roles: Sequence[Checkpoint]) -> dict[str, FileCopy]:
@@ -99,11 +116,14 @@ def _is_there(path: Path, file: FileCopy) -> bool:
     return info.st_size == file.size_bytes and abs(info.st_mtime - file.modified_at) < 1e-3
 
 
-def _pull_one(source: CheckpointSource, file: FileCopy, path: Path, meter: Meter) -> None:
+def _pull_one(source: CheckpointSource, file: FileCopy, path: Path, meter: Meter) -> str | None:
+    """Bring a file that is not there, or not as it was; returns what is to be told of it."""
+    remote, note = source.open(file), None
     if _is_there(path, file):
-        meter.add(file.size_bytes)
-        return
-    remote = source.open(file)
+        if _crc32(path) == remote.crc32(0, file.size_bytes):
+            meter.add(file.size_bytes)
+            return None
+        note = f"{path} was damaged since it was pulled: it was copied again"
     part = _part(path, file)
     path.parent.mkdir(parents=True, exist_ok=True)
     with part.open("a+b") as out:
@@ -128,3 +148,17 @@ def _pull_one(source: CheckpointSource, file: FileCopy, path: Path, meter: Meter
         )
     os.utime(part, (file.modified_at, file.modified_at))
     part.replace(path)
+    for stale in path.parent.glob(
+        f".{glob.escape(path.name)}.[0-9]*-[0-9]*.part"
+    ):  # of a save that has been replaced since
+        with contextlib.suppress(OSError):
+            stale.unlink()
+    return note
+
+
+def _crc32(path: Path) -> int:
+    crc = 0
+    with path.open("rb") as file:
+        while piece := file.read(_PIECE_BYTES):
+            crc = zlib.crc32(piece, crc)
+    return crc

@@ -6,6 +6,7 @@ has no HTTP client of ours.
 
 import http.client
 import json
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -20,6 +21,7 @@ from cloudrl.protocol.client import AgentClient, AgentRefused
 from cloudrl.protocol.exchange import Response
 from cloudrl.protocol.failures import ErrorCode
 from cloudrl.saves.inventory import FileCopy
+from cloudrl.saves.wholeness import of_size
 from cloudrl.shards import cancellation
 from cloudrl.shards.dtypes import DType
 from cloudrl.shards.source import ShardSource
@@ -33,6 +35,8 @@ _FINAL = (
 )  # fmt: skip
 """Asking again would bring the same, of a disk that cannot read the bytes for example; all else may pass: a head that
 restarts, a node that is not heard of yet."""
+_GONE = (ErrorCode.NOT_FOUND, ErrorCode.UNREADABLE)
+_NOW_HAS = re.compile(r"the file has ([0-9]{1,18}) bytes")
 _SUMMED_AT_ONCE_BYTES = 16 << 20
 """A busy network volume may give 1 MB/s, and nothing travels meanwhile: such a sum ends within the client's timeout."""
 _SUM_BYTES = 4096
@@ -113,8 +117,17 @@ def _raise_if_final(refusal: AgentRefused, label: str) -> None:
             f"{label}: the agent refuses the token: another cluster may have taken its port",
             code=ErrorCode.UNAUTHORIZED,
         ) from refusal
+    if refusal.code is ErrorCode.BAD_RANGE:
+        said = _NOW_HAS.search(str(refusal))
+        now = f": {of_size(int(said[1]))}, {said[1]} bytes" if said else ""
+        raise PermanentError(
+            f"{label} has changed since it was listed, and is shorter{now}",
+            hint="Is a job saving this step? Wait for it, or take a step that is whole: cloudrl checkpoints list",
+            code=refusal.code,
+        ) from refusal
     if refusal.code in _FINAL:
-        raise PermanentError(f"{label}: {refusal}", code=refusal.code) from refusal
+        hint = "Other steps: cloudrl checkpoints list" if refusal.code in _GONE else None
+        raise PermanentError(f"{label}: {refusal}", hint=hint, code=refusal.code) from refusal
 
 
 class RemoteShard(ShardSource):

@@ -87,6 +87,7 @@ def merge_on_head(
         give_up_s,
         base,
         lora,
+        checkpoint.first_adapter(),
     )
     package, content = _package()
     submission_id = f"merge-{info.step}-{secrets.token_hex(4)}"

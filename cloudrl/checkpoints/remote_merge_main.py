@@ -19,9 +19,10 @@ from cloudrl.checkpoints.remote import READ_TIMEOUT_S, RangeClient, RemoteShard
 from cloudrl.errors import CheckpointError, CloudrlError
 from cloudrl.protocol.backoff import Backoff, retry
 from cloudrl.protocol.client import AgentClient
-from cloudrl.saves.aggregate import cluster_inventory
 from cloudrl.saves.inventory import Checkpoint, FileCopy, Inventory
+from cloudrl.saves.survey import cluster_inventory
 from cloudrl.shards.merge import MERGE
+from cloudrl.shards.signals import undone_by_signals
 from cloudrl.shards.source import LocalShard, ShardSource
 
 MARK = "cloudrl-merge "
@@ -44,6 +45,7 @@ class HeadMerge:
     give_up_s: float
     base: str | None = None
     lora: str = MERGE
+    first_adapter: str | None = None
 
 
 def main(wanted: HeadMerge) -> int:
@@ -66,7 +68,8 @@ def main(wanted: HeadMerge) -> int:
     backoff = Backoff(give_up_s=wanted.give_up_s)
     client = RangeClient(agent, backoff=backoff, on_break=lambda sentence: _report(note=sentence))
     try:
-        inputs = merge_inputs(_find(agent, wanted, backoff), open_file, wanted.base)
+        found = _find(agent, wanted, backoff)
+        inputs = merge_inputs(found, open_file, wanted.base, first_adapter=wanted.first_adapter)
         merged = merge(
             inputs, Path(wanted.path), dtype=wanted.dtype, lora=wanted.lora, sync=wanted.sync, on_progress=progress
         )
@@ -110,4 +113,5 @@ def _report(**what: Any) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(HeadMerge(**json.loads(sys.argv[1]))))
+    with undone_by_signals():  # the end of a Ray job is SIGTERM
+        sys.exit(main(HeadMerge(**json.loads(sys.argv[1]))))

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cloudrl.checkpoints.remote import RangeClient, RemoteShard
-from cloudrl.errors import CheckpointError, InputError
+from cloudrl.errors import CheckpointError, ConnectionFailed, InputError
 from cloudrl.node.checkpoint_store import remove_step
 from cloudrl.node.files import Refused
 from cloudrl.protocol.backoff import Backoff
-from cloudrl.saves.aggregate import cluster_inventory, local_inventory
+from cloudrl.saves.aggregate import local_inventory
+from cloudrl.saves.archive import FOLDER
 from cloudrl.saves.inventory import FileCopy, Inventory, Location
+from cloudrl.saves.names import STEP
+from cloudrl.saves.survey import cluster_inventory
 from cloudrl.shards.source import LocalShard, ShardSource
+
+_BELOW_A_RUN = re.compile(rf"{STEP.pattern}|actor|critic")
+_DEPTH = 4
+"""How far above the folder of a step that of all runs may be."""
 
 if TYPE_CHECKING:  # a merge of files here needs neither pydantic nor a connection
     from cloudrl.transport import AgentClient, Connection
@@ -39,6 +48,24 @@ class LocalSource:
             InputError: There is no such folder.
         """
         return local_inventory(self.folder)
+
+    def commands(self, run: str) -> list[str]:
+        """Of the jobs that trained a run, without secrets, as far as the logs that agents kept beside it tell."""
+        from cloudrl.jobs.archive import Archive, FolderArchive  # not for a merge that does not ask
+        from cloudrl.jobs.redaction import redact_command
+        from cloudrl.transport.ray_job import RayJob
+
+        folder = self.folder.resolve()
+        if run == ".":
+            run = next((each.name for each in (folder, *folder.parents) if not _BELOW_A_RUN.fullmatch(each.name)), run)
+        root = next((each for each in (folder, *folder.parents[:_DEPTH]) if (each / FOLDER).is_dir()), None)
+        archive = Archive(FolderArchive(root)) if root else None
+        found = []
+        for state in map(archive.state, archive.jobs) if archive else ():
+            with suppress(AttributeError, TypeError, ValueError):  # others may have written it
+                if state is not None and (job := RayJob.read(state.job)).trained(run):
+                    found.append(redact_command(job.entrypoint))
+        return found
 
     def open(self, file: FileCopy) -> ShardSource:
         """The bytes of a file that the inventory names; nothing is read yet."""
@@ -84,6 +111,15 @@ class ClusterSource:
             CheckpointError: A node gives a name that is no path below a folder.
         """
         return cluster_inventory(self._agent.status().nodes, self._agent.inventory)
+
+    def commands(self, run: str) -> list[str]:
+        """See `LocalSource`; without secrets, and nothing if Ray does not answer."""
+        from cloudrl.jobs.redaction import redact_command  # not for a folder
+
+        try:
+            return [redact_command(job.entrypoint) for job in self.connection.ray().list_jobs() if job.trained(run)]
+        except ConnectionFailed:
+            return []
 
     def open(self, file: FileCopy) -> ShardSource:
         """See `LocalSource`."""

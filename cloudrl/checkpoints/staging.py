@@ -4,17 +4,20 @@ import contextlib
 import fcntl
 import os
 import shutil
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
 from cloudrl.errors import CheckpointError, InputError
 from cloudrl.private_files import refuse_foreign
+from cloudrl.saves.wholeness import of_size
 
 _LOCK = ".cloudrl.lock"
 """Says that a folder is ours: what is in it may be deleted."""
 _SUFFIX = ".merging"
 _SPARE_BYTES = 64 << 20
+_DISCARD_TRIES, _DISCARD_PAUSE_S = 100, 0.02
 
 
 @contextmanager
@@ -43,7 +46,7 @@ def staged(target: Path, size_bytes: int, *, sync: bool = False) -> Generator[Pa
             yield folder
             _publish(folder, target, sync=sync)
         except BaseException as error:
-            shutil.rmtree(folder, ignore_errors=True)
+            _discard(folder)
             if not isinstance(error, OSError):
                 raise
             raise CheckpointError(
@@ -62,11 +65,12 @@ def refuse_existing(target: Path) -> None:
 
 
 def check_room(folder: Path, size_bytes: int) -> None:
-    """Raises: CheckpointError: the disk of an existing folder has less than that free."""
+    """Raises: CheckpointError: the disk of an existing folder has less than that and some spare room free."""
     free = shutil.disk_usage(folder).free
     if free < size_bytes + _SPARE_BYTES:
         raise CheckpointError(
-            f"{folder} has {free / 1e9:.2f} GB free, and {size_bytes / 1e9:.2f} GB are to be written",
+            f"{folder} has {of_size(free)} free; {of_size(size_bytes)} are to be written, "
+            f"and {of_size(_SPARE_BYTES)} must stay free",
             hint="Name a folder on another disk, or free some room.",
         )
 
@@ -74,12 +78,17 @@ def check_room(folder: Path, size_bytes: int) -> None:
 @contextmanager
 def _locked(folder: Path, target: Path) -> Generator[None]:
     """Make the folder, or take over what a killed process has left, and be the only process that writes there."""
+    was_there = os.path.lexists(folder)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         is_new = _make(folder)
         lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     except OSError as error:
         raise InputError(f"{target} cannot be written: {error.strerror}: {error.filename}") from error
+    except (KeyboardInterrupt, SystemExit):
+        if not was_there:
+            _discard(folder)
+        raise
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -99,6 +108,25 @@ def _locked(folder: Path, target: Path) -> Generator[None]:
         yield
     finally:
         os.close(lock)
+
+
+def _discard(folder: Path) -> None:
+    """Remove a folder, also if threads that are about to end still write there.
+
+    Raises:
+        KeyboardInterrupt, SystemExit: what came meanwhile, when it is done: Ctrl-C twice must leave nothing either.
+    """
+    interrupted: BaseException | None = None
+    for _ in range(_DISCARD_TRIES):
+        try:
+            shutil.rmtree(folder, ignore_errors=True)
+            if not os.path.lexists(folder):
+                break
+            time.sleep(_DISCARD_PAUSE_S)
+        except (KeyboardInterrupt, SystemExit) as again:
+            interrupted = again
+    if interrupted is not None:
+        raise interrupted
 
 
 def _make(folder: Path) -> bool:

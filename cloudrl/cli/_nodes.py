@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from cloudrl.cli import _output
+from cloudrl.protocol.ranks import ranks_text, spans
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -16,17 +17,68 @@ if TYPE_CHECKING:
 
 HEADS = ("rank", "address", "phase", "for", "detail")
 """The columns, on a terminal and in a pipe."""
+_EACH, _EACH_CHANGE = 16, 4
+"""Of so many nodes each has its row, or its line."""
+_ROWS = 40
+_RANKS_WIDTH = 40
+_SILENT_S = 5
 STYLES = {"ready": "green", "failed": "bold red", "down": "dim", "ended": "dim"}
 """Phase -> style; yellow for the others."""
 
 
-def cells_of(node: NodeReport) -> list[str]:
-    """One row, without colours; `for` is how long the steps so far took."""
-    seconds = sum(each for key, each in node.seconds.items() if key != "files")
+def rows_of(nodes: Sequence[NodeReport]) -> list[tuple[list[str], str]]:
+    """The rows, without colours, each with its phase; of many nodes those in the same state are one row.
+
+    Args:
+        nodes: In the order of their ranks.
+    """
+    if len(nodes) <= _EACH:
+        return [(_cells([node]), node.phase.value) for node in nodes]
+    groups: dict[tuple[str, str], list[NodeReport]] = {}
+    for node in nodes:
+        groups.setdefault((node.phase.value, _state(node)), []).append(node)
+    shown = [(_cells(group), phase) for (phase, _), group in list(groups.items())[:_ROWS]]
+    if rest := [node.rank for group in list(groups.values())[_ROWS:] for node in group]:
+        shown.append(([spans(rest, _RANKS_WIDTH), "", "", "", f"{len(rest)} more nodes; all of them: --json"], ""))
+    return shown
+
+
+def _cells(nodes: Sequence[NodeReport]) -> list[str]:
+    """A row of nodes that are in the same state; `for` is how long the steps so far took."""
+    more = f" and {len(nodes) - 1} more" if len(nodes) > 1 else ""
+    seconds = [f"{sum(each for key, each in node.seconds.items() if key != 'files'):.1f}" for node in nodes]
+    fastest, slowest = min(seconds, key=float), max(seconds, key=float)
+    took = fastest if fastest == slowest else f"{fastest}-{slowest}"
+    silent_s = max(node.seen_s_ago for node in nodes)
+    detail = f"{_state(nodes[0])} for {silent_s:.0f} s" if _is_silent(nodes[0]) else _state(nodes[0])
+    ranks = spans((node.rank for node in nodes), _RANKS_WIDTH)
+    return [ranks, f"{nodes[0].ip}{more}", nodes[0].phase.value, f"{took} s", detail]
+
+
+def _state(node: NodeReport) -> str:
+    """What a node does, or what is wrong with it."""
+    if node.failure:
+        return node.failure.reason
     services = ", ".join(f"service {name}: {word}" for name, word in node.services.items() if word != "ready")
-    detail = f"no heartbeat for {node.seen_s_ago:.0f} s" if node.seen_s_ago > 5 else node.detail or services
-    reason = node.failure.reason if node.failure else detail
-    return [str(node.rank), node.ip, node.phase.value, f"{seconds:.1f} s", reason]
+    return "no heartbeat" if _is_silent(node) else node.detail or services
+
+
+def _is_silent(node: NodeReport) -> bool:
+    return node.failure is None and node.seen_s_ago > _SILENT_S
+
+
+def changes(nodes: Sequence[NodeReport]) -> list[str]:
+    """A line for each node, of those that have gone to another phase; of many one for each phase."""
+    by_phase: dict[str, list[NodeReport]] = {}
+    for node in nodes:
+        by_phase.setdefault(node.phase.value, []).append(node)
+    lines = []
+    for phase, group in by_phase.items():
+        if len(group) > _EACH_CHANGE:
+            lines.append(f"{ranks_text(node.rank for node in group)}: {phase}")
+        else:
+            lines += [f"rank {node.rank} ({node.ip}): {phase}" for node in group]
+    return lines
 
 
 def headline(status: Status) -> str:
@@ -36,7 +88,7 @@ def headline(status: Status) -> str:
 
 
 def node_table(status: Status) -> RenderableType:
-    """Rank, address, phase and what it does, for each node that is known."""
+    """Rank, address, phase and what it does, for the nodes that are known."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -45,13 +97,12 @@ def node_table(status: Status) -> RenderableType:
     view = Table(box=None, pad_edge=False, header_style="bold")
     for head in HEADS:
         view.add_column(head, no_wrap=head != "detail")
-    for node in status.nodes:
-        styles = {"phase": STYLES.get(node.phase.value, "yellow")}
-        cells = zip(HEADS, cells_of(node), strict=True)
+    for cells, phase in rows_of(status.nodes):
+        styles = {"phase": STYLES.get(phase, "yellow")}
         view.add_row(
             *(
                 Text(_output.visible(cell, keep=""), style=styles.get(head, ""), overflow="ellipsis")
-                for head, cell in cells
+                for head, cell in zip(HEADS, cells, strict=True)
             )
         )
     return Group(Text(title), view)  # a title of the table would be as narrow as the table

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cloudrl.cli import _output
-from cloudrl.cli._nodes import describe_attempt, headline, node_table
+from cloudrl.cli._nodes import changes, describe_attempt, headline, node_table
 from cloudrl.errors import InputError
 
 if TYPE_CHECKING:
@@ -247,11 +247,9 @@ class _Nodes:
         if status.reason and not status.nodes and headline(status) != self._waits:
             self._waits = headline(status)
             _output.note(self._waits)
-        for node in status.nodes:
-            rank, phase = node.rank, node.phase.value
-            if self._last.get(rank) != phase:
-                self._last[rank] = phase
-                _output.note(f"rank {rank} ({node.ip}): {phase}")
+        for line in changes([each for each in status.nodes if self._last.get(each.rank) != each.phase.value]):
+            _output.note(line)
+        self._last |= {each.rank: each.phase.value for each in status.nodes}
 
     def close(self) -> None:
         if self._live is not None:

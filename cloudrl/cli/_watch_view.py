@@ -27,11 +27,6 @@ _MEAN_STEPS = 5
 _BAR, _SHOWN_SHARE, _SHOWN_S = 24, 0.01, 0.05
 _WIDE = 119  # of a terminal of 120 columns the last one stays empty
 _SILENT_S = 15.0
-_MORE = ("response_length/mean", "actor/entropy", "actor/grad_norm", "perf/throughput")
-"""Curves that are shown where there is room."""
-_VALIDATION = "val-core/"
-_LOSSES = ("train/loss", "val/loss")
-"""What a fine-tuning has in place of rewards."""
 _COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "red", "bright_black")
 _NODE_HEADS = (
     "rank",
@@ -115,16 +110,18 @@ def _curves(steps: Sequence[Step], wanted: Sequence[str], width: int, room: int)
 
 
 def _series(steps: Sequence[Step], wanted: Sequence[str]) -> Iterable[tuple[str, list[tuple[int, float]]]]:
+    from cloudrl.verl.charts import CHARTS, LOSS, VALIDATION
     from cloudrl.verl.metrics import known_keys
 
     keys = known_keys(steps)
-    if any(key in keys for key in _LOSSES):
-        wanted = (*_LOSSES, *wanted)
+    if LOSS.matching(keys):
+        wanted = (*LOSS.keys, *wanted)
     else:
         yield "reward", [(step.step, step.reward) for step in steps if step.reward is not None]
-    validation = [key for key in keys if key.startswith(_VALIDATION)]
-    for key in dict.fromkeys([*validation[:1], *wanted, *validation[1:], *(key for key in _MORE if key in keys)]):
-        title = visible(key.replace(_VALIDATION, "val "), keep="")
+    first, more = VALIDATION.matching(keys)[:1], VALIDATION.matching(keys)[1:]
+    room_for = [key for chart in CHARTS if chart.in_watch for key in chart.matching(keys)]
+    for key in dict.fromkeys([*first, *wanted, *more, *room_for]):
+        title = visible(key.replace(VALIDATION.keys[0], "val "), keep="")
         if key not in keys:
             near = get_close_matches(key, keys, 1, 0.3)
             title += f" (unknown; {visible(near[0], keep='')}?)" if near else " (unknown)"

@@ -184,8 +184,10 @@ def pull(
     with Terminal() as terminal:
         checkpoint = choose(terminal)
         pulled = checkpoint.pull(to, on_progress=transfer(f"copying step {checkpoint.step}", terminal))
+    for note in pulled.notes:
+        _output.note(f"note: {note}")
     path = pulled.folder / f"global_step_{checkpoint.step}"
-    fields = {"path": path, "files": pulled.files, "size_bytes": pulled.size_bytes}
+    fields = {"path": path, "files": pulled.files, "size_bytes": pulled.size_bytes, "notes": list(pulled.notes)}
     text = f"{path}: {pulled.files} files, {gigabytes(pulled.size_bytes)}"
     _output.result(text, fields, is_json=as_json)
 
@@ -214,18 +216,16 @@ def prune(
 
 def _row(info: Checkpoint) -> tuple[str, ...]:
     from cloudrl.jobs.format import duration, gigabytes
-    from cloudrl.saves.inventory import spans
+    from cloudrl.saves.inventory import places_text
 
     size = info.world_size
     ranks = f"{len(info.ranks)} of {size}" if size is not None else "Megatron" if info.is_megatron else "none"
-    places = [
-        f"{spans(held)}{' on ' * bool(held and place.ranks)}{place.short}" for place, held in info.locations.items()
-    ]
-    missing = f"missing: {', '.join(info.missing)}" if info.missing else "complete"
-    state = f"{missing}; resume point" if info.resumes else missing
+    missing = [f"missing: {', '.join(info.missing)}"] if info.missing else []
+    flaws = (*missing, *info.damage_phrases) or ("complete",)
+    state = "; ".join((*flaws, *(["resume point"] if info.resumes else [])))
     age = duration(max(0.0, time.time() - info.modified_at))
     return (
-        info.run, str(info.step), info.role, ranks, "; ".join(places), gigabytes(info.size_bytes), age, state,
+        info.run, str(info.step), info.role, ranks, places_text(info.locations), gigabytes(info.size_bytes), age, state,
     )  # fmt: skip
 
 
@@ -246,6 +246,7 @@ def _fields(info: Checkpoint) -> dict[str, Any]:
         "modified_at": info.modified_at,
         "complete": info.complete,
         "missing": list(info.missing),
+        "damaged": dict(info.damaged),
         "resumes": info.resumes,
         "recorded_ranks": sorted(info.records),
     }
@@ -253,7 +254,7 @@ def _fields(info: Checkpoint) -> dict[str, Any]:
 
 def _show(checkpoint: CheckpointHandle, report: Report) -> None:
     from cloudrl.jobs.format import gigabytes
-    from cloudrl.saves.inventory import spans
+    from cloudrl.protocol.ranks import spans
 
     of = f" of {report.world_size}" if report.world_size is not None else ""
     parts = f", {report.shards} parts" if report.shards is not None else ""

@@ -32,6 +32,7 @@ from cloudrl.cli.volume import app as volume_app
 from cloudrl.cli.watch import watch
 from cloudrl.cli.why import why
 from cloudrl.errors import CloudrlError
+from cloudrl.shards.signals import undone_by_signals
 
 COMMANDS: dict[str, typer.Typer | Callable[..., Any]] = {
     "demo": demo,
@@ -95,10 +96,12 @@ def _root(version: bool = typer.Option(False, "--version", help="Print the versi
 def main() -> None:
     """Entry point. Exit codes are those of `cloudrl.errors`; 1 with a traceback only for our own faults.
 
-    Typer itself ends with 2 for wrong usage, 130 for Ctrl-C and 1 when nobody reads (`cloudrl ... | head`).
+    Typer itself ends with 2 for wrong usage, 130 for Ctrl-C and 1 when nobody reads (`cloudrl ... | head`). SIGTERM and
+    SIGHUP end it with 143 and 129, and undo what it has begun.
     """
     try:
-        app()
+        with undone_by_signals():
+            app()
     except CloudrlError as error:
         _output.error(error.message, error.hint)
         if os.environ.get("CLOUDRL_DEBUG"):

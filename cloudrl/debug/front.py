@@ -9,26 +9,24 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 import time
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 
 from cloudrl.debug.relay import is_own_connection
 from cloudrl.errors import CloudrlError
 from cloudrl.foreign import parse_json
+from cloudrl.listening.heads import Head, Refused, refusals
+from cloudrl.listening.http_server import ConnectionHandler, HttpServer
+from cloudrl.listening.web_pages import refuse_web_pages
 from cloudrl.protocol.exchange import Response
 
 WORKERS = "/api/v0/workers"
 _BODY_BYTES, _BODY_S = 64 * 1024 * 1024, 60.0
 _CHUNK_BYTES = 65536
 _PATH = re.compile(r"/[!-~]{0,8000}")
-_FROM_NO_PAGE = (None, "none", "same-origin")
-"""Values of the header Sec-Fetch-Site; a page's picture or script names no Origin, but this."""
 
 
-class Front(ThreadingHTTPServer):
+class Front(HttpServer):
     """Serves until it is shut down.
 
     Args:
@@ -42,8 +40,6 @@ class Front(ThreadingHTTPServer):
         OSError: the port is taken.
     """
 
-    daemon_threads = True
-
     def __init__(
         self,
         get: Callable[[str], Response],
@@ -53,7 +49,8 @@ class Front(ThreadingHTTPServer):
         body_bytes: int = _BODY_BYTES,
         body_s: float = _BODY_S,
     ) -> None:
-        super().__init__(("127.0.0.1", port), _Handler)
+        refusal_of = refusals(self._check, lambda _status, reason: f"{reason}\n", "text/plain; charset=utf-8")
+        super().__init__(("127.0.0.1", port), _Handler, refusal_of)
         self.get, self.local_port, self.body_bytes, self.body_s = get, local_port, body_bytes, body_s
 
     @property
@@ -61,33 +58,26 @@ class Front(ThreadingHTTPServer):
         """What the extension is given as the address of the cluster."""
         return f"http://127.0.0.1:{self.server_port}"
 
-    def is_own(self, host: str | None) -> bool:
-        """Whether a request was meant for this server, by its header `Host`."""
-        return host in (f"127.0.0.1:{self.server_port}", f"localhost:{self.server_port}")
+    def is_welcome(self, address: tuple[str, int]) -> bool:
+        """Only this user's programs."""
+        return is_own_connection(address, self.server_port)
 
-    def verify_request(self, _request: object, client_address: tuple[str, int]) -> bool:
-        """Only this user's."""
-        return is_own_connection(client_address, self.server_port)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Nothing is said of a client that has gone away."""
-        if not isinstance(sys.exc_info()[1], ConnectionError):
-            super().handle_error(request, client_address)
+    def _check(self, head: Head) -> None:
+        refuse_web_pages(head.get, port=self.server_port)
+        if head.method != "GET":
+            raise Refused(501, "Only GET does something here.")
+        if not _PATH.fullmatch(head.target):
+            raise Refused(400, "Not a path.")
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(ConnectionHandler):
+    """Of a request that was checked; HTTP/1.0, so that there is one for each connection."""
+
     server: Front
 
-    def do_GET(self) -> None:
-        """Pass it on, unless a web page has sent it."""
-        if not self.server.is_own(self.headers.get("Host")):
-            self._answer(403, "text/plain", b"This address is not served here.\n")
-        elif self.headers.get("Origin") is not None or self.headers.get("Sec-Fetch-Site") not in _FROM_NO_PAGE:
-            self._answer(403, "text/plain", b"Web pages get nothing here.\n")
-        elif not _PATH.fullmatch(self.path):
-            self._answer(400, "text/plain", b"Not a path.\n")
-        else:
-            self._pass_on()
+    def do_GET(self) -> None:  # noqa: N802  the base class looks for it
+        """Pass it on."""
+        self._pass_on()
 
     def _pass_on(self) -> None:
         try:
@@ -128,9 +118,6 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        """Nothing is printed."""
 
 
 def with_local_ports(body: bytes, local_port: Callable[[str, int, int], int | None]) -> bytes:

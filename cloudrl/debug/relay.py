@@ -7,13 +7,13 @@ import re
 import socket
 import sys
 import threading
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from socketserver import BaseRequestHandler, ThreadingTCPServer
+from typing import Any
 
 from cloudrl.errors import CloudrlError
+from cloudrl.listening.acceptor import Acceptor, Limits
 
 _CHUNK_BYTES = 65536
 _HEAD = re.compile(rb"Content-Length: [0-9]{1,9}\r\n\r\n")
@@ -21,13 +21,13 @@ _HEAD = re.compile(rb"Content-Length: [0-9]{1,9}\r\n\r\n")
 
 debugpy takes a request of HTTP for one of its own, as that header is among the others.
 """
-_HEAD_BYTES, _HEAD_S = 64, 10.0
+_HEAD_BYTES, _HEAD_S, _PENDING = 64, 10.0, 64
 _TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 _MAPPED = bytes(10) + b"\xff\xff"
 """Before the four bytes of an IPv4 address that a socket of IPv6 uses (RFC 4291, 2.5.5.2)."""
 
 
-class Relay(ThreadingTCPServer):
+class Relay:
     """A port on loopback; each connection to it is one to the debugger. It listens until it is closed.
 
     A debugger has no password: other users of this machine are turned away, where the kernel says whose a connection
@@ -39,8 +39,6 @@ class Relay(ThreadingTCPServer):
         head_s: how long a client may take to say what it is.
     """
 
-    daemon_threads, block_on_close = True, False
-
     def __init__(
         self,
         dial: Callable[[], socket.socket],
@@ -48,55 +46,36 @@ class Relay(ThreadingTCPServer):
         is_own: Callable[[tuple[str, int], int], bool] | None = None,
         head_s: float = _HEAD_S,
     ) -> None:
-        super().__init__(("127.0.0.1", 0), _Passage)
-        self.dial, self.head_s = dial, head_s
-        self._is_own = is_own or is_own_connection
-        threading.Thread(target=self.serve_forever, args=(0.2,), daemon=True).start()
-
-    @property
-    def port(self) -> int:
-        """Where it listens."""
-        return int(self.server_address[1])
-
-    def verify_request(self, _request: object, client_address: tuple[str, int]) -> bool:
-        """Only this user's."""
-        return self._is_own(client_address, self.port)
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """A connection that breaks is no news to anybody but its two ends."""
+        self._dial, owns = dial, is_own or is_own_connection
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listening.getsockname()[1]
+        self._acceptor = Acceptor(
+            self._listening,
+            is_complete=lambda received, _before: b"\r\n\r\n" in received,
+            refusal_of=lambda received: None if _HEAD.match(received) else b"",
+            hand_over=self._start,
+            is_welcome=lambda address: owns(address, self.port),
+            limits=Limits(pending=_PENDING, head_bytes=_HEAD_BYTES, head_s=head_s, backlog=_PENDING),
+        )
+        threading.Thread(target=self._acceptor.serve_forever, daemon=True).start()
 
     def close(self) -> None:
         """Take no more connections; those that are open go on until an end closes."""
-        self.shutdown()
-        self.server_close()
+        self._acceptor.close()
+        self._listening.close()
 
-
-class _Passage(BaseRequestHandler):
-    server: Relay
-
-    def handle(self) -> None:
-        start = _first_bytes(self.request, self.server.head_s)
-        if not _HEAD.match(start):
-            return
+    def _start(self, connection: socket.socket, _address: Any, received: bytes) -> None:
+        connection.setblocking(True)
         try:
-            other = self.server.dial()
-        except (CloudrlError, OSError):  # the stop is over, or the cluster is gone
-            return
-        with other:
-            other.sendall(start)
-            join(self.request, other)
+            threading.Thread(target=self._join, args=(connection, received), daemon=True).start()
+        except RuntimeError:  # no thread can be started
+            connection.close()
 
-
-def _first_bytes(connection: socket.socket, within_s: float) -> bytes:
-    """Up to the end of the first head, or as much as has come in time; a little more where it came with it."""
-    start, end = b"", time.monotonic() + within_s
-    with suppress(OSError):
-        while b"\r\n\r\n" not in start and len(start) < _HEAD_BYTES and (left := end - time.monotonic()) > 0:
-            connection.settimeout(left)
-            if not (chunk := connection.recv(_CHUNK_BYTES)):
-                break
-            start += chunk
-    return start
+    def _join(self, connection: socket.socket, received: bytes) -> None:
+        # the stop may be over, or the cluster gone
+        with connection, suppress(CloudrlError, OSError), self._dial() as other:
+            other.sendall(received)
+            join(connection, other)
 
 
 def join(one: socket.socket, other: socket.socket) -> None:

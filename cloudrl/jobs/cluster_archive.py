@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 from cloudrl.errors import ConnectionFailed, Unauthorized
 from cloudrl.protocol.client import AgentClient
+from cloudrl.protocol.ranks import first_few, ranks_text
+from cloudrl.protocol.side_by_side import side_by_side
 from cloudrl.saves.archive import Piece, parse_piece
-
-_AT_ONCE = 8
 
 
 @dataclass(frozen=True)
@@ -64,25 +63,38 @@ def ask_cluster(name: str, agent: AgentClient, ranks: Iterable[int], run: str | 
             return rank, failure
 
     found: dict[str, tuple[Piece, int]] = {}
-    notes = []
+    silent: dict[int, str] = {}
+    unable: dict[int, str] = {}
     ranks = list(ranks)
     answers = [ask(rank) for rank in ranks[:1]]
     listed = _present_ranks(answers[0][1]) if answers and run is None else frozenset[int]()
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        answers += pool.map(lambda rank: ask(rank, own=rank in listed), ranks[1:])
+    answers += side_by_side(lambda rank: ask(rank, own=rank in listed), ranks[1:])
     for rank, answer in answers:
         if isinstance(answer, ConnectionFailed):
-            notes.append(f"rank {rank} does not say what it has: {answer.message}")
+            silent[rank] = answer.message
             continue
         run = answer["run"]
         if answer["problem"]:
-            notes.append(f"rank {rank} cannot keep its logs now: {answer['problem']}")
+            unable[rank] = answer["problem"]
         for each in answer["pieces"]:
             piece = parse_piece(*each)
             # nodes may share a volume, and each knows best what it has written itself
             if piece is not None and (rank == piece.rank or piece.where not in found):
                 found[piece.where] = piece, rank
-    return ClusterArchive(name, agent, run, dict(found.values()), tuple(notes))
+    notes = (
+        *_notes(unable, ("cannot keep its logs now", "cannot keep their logs either")),
+        *_notes(silent, ("does not say what it has", "do not say what they have either")),
+    )
+    return ClusterArchive(name, agent, run, dict(found.values()), notes)
+
+
+def _notes(problems: Mapping[int, str], words: tuple[str, str]) -> Iterator[str]:
+    """What is wrong, of one rank and of the rest of many."""
+    few, several = first_few(problems)
+    for rank in few:
+        yield f"rank {rank} {words[0]}: {problems[rank]}"
+    if several:
+        yield f"{ranks_text(several)} {words[1]}"
 
 
 def _present_ranks(answer: Mapping[str, Any] | ConnectionFailed) -> frozenset[int]:

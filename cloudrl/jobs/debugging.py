@@ -1,12 +1,12 @@
 """What a job is given so that `cloudrl debug` can reach it: variables, and the folder that readies its processes."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from cloudrl.errors import InputError
 from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.jobs.local_files import LocalFiles
 from cloudrl.jobs.options import SubmitOptions
+from cloudrl.protocol.ranks import ranks_text
 from cloudrl.protocol.stops import DEBUGPY, PDB
 
 DEBUGPY_VERSION = "1.8.22"
@@ -76,19 +76,16 @@ def _check_nodes(draft: JobDraft, debugger: str, *, is_expected: bool) -> None:
     unable = [rank for rank, debuggers in known if not debuggers]  # Python's own is missing nowhere
     if unable:
         raise InputError(
-            f"{_nodes(unable)} of cluster {cluster.name!r}: an agent of a release without debuggers, or without a "
-            "folder for them, of which its log has a warning",
+            f"{ranks_text(unable, 'node')} of cluster {cluster.name!r}: an agent of a release without debuggers, or "
+            "without a folder for them, of which its log has a warning",
             hint=f"Start the cluster anew: cloudrl down {cluster.name}, then cloudrl up",
         )
     without = [rank for rank, debuggers in known if debugger not in debuggers]
     if without:
         raise InputError(
-            f"{_nodes(without)} of cluster {cluster.name!r}: no {debugger} in the Python of jobs", hint=_HINT
+            f"{ranks_text(without, 'node')} of cluster {cluster.name!r}: no {debugger} in the Python of jobs",
+            hint=_HINT,
         )
-
-
-def _nodes(ranks: Sequence[int]) -> str:
-    return f"node {ranks[0]}" if len(ranks) == 1 else f"nodes {', '.join(map(str, ranks))}"
 
 
 def _check_files(files: LocalFiles) -> None:

@@ -21,10 +21,11 @@ from cloudrl.jobs.submission import Submission, Upload
 from cloudrl.jobs.working_dir import Entry, PackagePlan, zip_package
 from cloudrl.node.uploads import size_text
 from cloudrl.protocol.backoff import Attempts, Backoff, retry
+from cloudrl.protocol.ranks import ranks_text
 from cloudrl.protocol.report import Replica
 from cloudrl.providers.machines import Notice
 from cloudrl.providers.model import Transfer
-from cloudrl.saves.aggregate import cluster_inventory
+from cloudrl.saves.survey import cluster_inventory
 from cloudrl.spec import Job
 from cloudrl.transport import AgentClient, Connection, RayClient, inspect_cluster
 
@@ -35,6 +36,8 @@ OnProgress = Callable[[Notice | Transfer | JobHandle], None]
 """Is told sentences, bytes that are on their way, and the job once it is submitted."""
 _BACKOFF = Backoff(first_s=1.0, longest_s=1.0, give_up_s=10.0)
 _LOST = Backoff(first_s=1.0, longest_s=5.0, give_up_s=60.0)
+_FEW = 4
+"""Of more nodes than these, not each that is done is told."""
 _STANDS_STILL_S = 180.0
 """A node reports each 32 MiB; this long without any of it, at the slowest link that is worth using."""
 
@@ -324,7 +327,7 @@ def wait_replicated(
         what: What it is, for messages.
         clock: Seconds that never run backwards.
         sleep: Waits that many seconds.
-        on_wait: Called with a sentence whenever another set of nodes is waited for.
+        on_wait: Called with a sentence whenever another set of nodes is waited for, of many when half of them are done.
 
     Raises:
         InputError: A node cannot take it.
@@ -335,21 +338,21 @@ def wait_replicated(
     moved_at = clock()
     while True:
         nodes = state()
-        for rank, replica in nodes.items():
-            if replica.error:
-                raise InputError(f"{what}: rank {rank} cannot take it: {replica.error}")
+        refusing = [rank for rank, replica in nodes.items() if replica.error]
+        if refusing:
+            raise InputError(f"{what}: {ranks_text(refusing)} cannot take it: {nodes[refusing[0]].error}")
         waiting = [rank for rank, replica in nodes.items() if not replica.complete]
         if not waiting:
             return
-        ranks = ", ".join(map(str, waiting))
-        if waiting != told:
+        ranks = ranks_text(waiting)
+        if waiting != told and (len(waiting) <= _FEW or 2 * len(waiting) <= len(told) or not told):
             told = waiting
-            on_wait(f"{what}: waiting for rank {ranks}")
+            on_wait(f"{what}: waiting for {ranks}")
         if nodes != last:
             last, moved_at = dict(nodes), clock()
         elif clock() - moved_at > _STANDS_STILL_S:
             raise ConnectionFailed(
-                f"{what}: rank {ranks} has received nothing for {_STANDS_STILL_S:.0f} s",
+                f"{what}: nothing has come to {ranks} for {_STANDS_STILL_S:.0f} s",
                 hint="See: cloudrl status",
             )
         sleep(0.2)

@@ -6,8 +6,10 @@ from dataclasses import dataclass, field
 from statistics import fmean, median
 
 from cloudrl.jobs.format import duration, gigabytes
+from cloudrl.protocol.ranks import ranks_text
 from cloudrl.protocol.report import Usage
 from cloudrl.protocol.stops import Stop
+from cloudrl.verl.charts import CUT, ENTROPY, LENGTH, REWARD
 from cloudrl.verl.metrics import Step, not_finite
 
 _WINDOW = 5
@@ -22,7 +24,6 @@ _TAKES_PART_PERCENT = 5.0
 """A node whose GPUs compute less than that has no part in the training: nobody waits for it, and it for nobody."""
 _WATCHED_S = 180.0
 _GROWTH_S = 600.0
-_NAMED_RANKS = 4
 _UNKNOWN_LEFT_S = 6 * 3600.0
 """For how long a disk should last where nobody knows when the run ends."""
 _FULL = 0.95
@@ -119,7 +120,7 @@ def _not_finite(steps: Sequence[Step]) -> Iterator[RunWarning]:
 def _reward(trained: Sequence[Step]) -> Iterator[RunWarning]:
     """All answers alike, and none of them right; where all are right there is nothing left to learn."""
     last = trained[-_WINDOW:]
-    lows, highs = (_values(last, f"critic/score/{what}") for what in ("min", "max"))
+    lows, highs = (_values(last, key) for key in REWARD.band)
     if len(lows) == len(highs) == _WINDOW and min(lows) == max(highs) <= 0:
         yield RunWarning(
             "reward",
@@ -130,7 +131,7 @@ def _reward(trained: Sequence[Step]) -> Iterator[RunWarning]:
 
 
 def _entropy(trained: Sequence[Step]) -> Iterator[RunWarning]:
-    values = _values(trained, "actor/entropy")
+    values = _values(trained, *ENTROPY.keys)
     if len(values) < 3 * _WINDOW:
         return
     first, last = fmean(values[:_WINDOW]), fmean(values[-_WINDOW:])
@@ -147,7 +148,7 @@ def _entropy(trained: Sequence[Step]) -> Iterator[RunWarning]:
 def _length(trained: Sequence[Step]) -> Iterator[RunWarning]:
     """Answers that are cut off cannot score, but verl also counts those that end by themselves at the limit."""
     last = trained[-_WINDOW:]
-    clipped, longest = _values(last, "response_length/clip_ratio"), _values(last, "response_length/max")
+    clipped, longest = _values(last, *CUT.keys), _values(last, LENGTH.band[1])
     if len(clipped) < _WINDOW or min(clipped) < _CLIPPED or fmean(clipped) + _share_of_best(trained) > 1:
         return
     if longest and max(longest) > _SHORT_TOKENS:
@@ -194,7 +195,7 @@ def _disks(usage: Mapping[int, Sequence[Usage]], left_s: float | None) -> Iterat
     if not short:
         return
     rank, *more = short
-    others = f"; likewise rank {', '.join(map(str, more[:_NAMED_RANKS]))}" if more else ""
+    others = f"; likewise {ranks_text(more)}" if more else ""
     last = usage[rank][-1]
     used, total = last.disk_used_bytes or 0, last.disk_total_bytes or 0
     when = f"will be full in {duration(lasting[rank])}" if lasting[rank] else f"is {used / total:.0%} full"
@@ -233,7 +234,7 @@ def _gpu_percent(samples: Sequence[Usage]) -> float | None:
 def _share_of_best(trained: Sequence[Step]) -> float:
     """The mean reward of the last steps, between the lowest (0) and the highest (1) that any of their answers had."""
     last = trained[-_WINDOW:]
-    means, lows, highs = (_values(last, f"critic/score/{what}") for what in ("mean", "min", "max"))
+    means, lows, highs = (_values(last, key) for key in (*REWARD.keys, *REWARD.band))
     if not means or not lows or not highs or max(highs) <= min(lows):
         return 0.0
     return (fmean(means) - min(lows)) / (max(highs) - min(lows))

@@ -10,7 +10,7 @@ import secrets
 import shutil
 import threading
 from pathlib import Path
-from typing import Any, BinaryIO, Callable, Dict, Iterator, List
+from typing import Any, BinaryIO, Callable, Collection, Dict, Iterator, List, Mapping, Optional
 
 from cloudrl.node.files import Refused, marker_path, open_below, open_folder_below, remove_marker, write_marker
 from cloudrl.node.save_recorder import SaveRecorder
@@ -18,6 +18,7 @@ from cloudrl.node.shard_worker_client import ShardWorkerClient
 from cloudrl.protocol.routes import CHECKPOINTS, RAY_TMP
 from cloudrl.saves.names import OURS, STEP
 from cloudrl.saves.scan import IN_WORKING_DIR, folder_identity, scan, scan_working_dirs
+from cloudrl.saves.wholeness import Inspector
 
 _ASIDE = ".cloudrl-pruned-"
 _LIVES_S = 60.0
@@ -53,6 +54,7 @@ class CheckpointStore:
         self._run_id, self._rank, self._say, self._renew_every_s = run_id, rank, say, renew_every_s
         self._marker_id = f"{run_id}-{rank}"
         self._marker = ""
+        self._inspector = Inspector()
         self._lock, self._closed = threading.Lock(), threading.Event()
 
     def start(self) -> None:
@@ -60,9 +62,13 @@ class CheckpointStore:
 
         What a removal has left that was cut short, by the end of its cluster for one, is removed.
         """
-        self._marker = write_marker(self.folder, self._marker_id)
+        self.mark()
         for work in (self._record_saves, self._heartbeat, self._purge_all):
             threading.Thread(target=work, daemon=True).start()
+
+    def mark(self) -> None:
+        """Leave this node's marker in the folder, for the others that have it."""
+        self._marker = write_marker(self.folder, self._marker_id)
 
     def close(self) -> None:
         """Leave nothing in the folder but what is meant to stay, and no thread that looks at it."""
@@ -73,21 +79,33 @@ class CheckpointStore:
                 remove_marker(self.folder, self._marker_id)
             self._marker = ""
 
-    def inventory(self) -> Dict[str, Any]:
-        """Both roots; two nodes have the same folder if each sees the other's marker, or one kernel says so."""
-        markers = []
-        for path in sorted(self._all_markers()):
-            with contextlib.suppress(OSError):
-                markers.append(path.read_text())
-        ours: Dict[str, Any] = {"marker": self._marker, "markers": markers, "runs": scan(self.folder)}
-        ray_tmp: Dict[str, Any] = {"marker": "", "markers": [], "runs": scan_working_dirs(self.ray_root)}
-        roots = ((CHECKPOINTS, self.folder, ours), (RAY_TMP, self.ray_root, ray_tmp))
+    def inventory(self, *, without: Optional[Collection[int]] = None) -> Dict[str, Any]:
+        """Both roots; two nodes have the same folder if each sees the other's marker, or one kernel says so.
+
+        Args:
+            without: a folder that a node of lower rank, not one of these, has marked as its own is not listed: its
+                marker stands in place of what is there. None lists it in any case.
+        """
+        markers = self._all_markers()
+        ours = None if without is None else self._lister(markers, without)
+        if ours is None:
+            texts = [text for text in map(_text, markers.values()) if text]
+            ours = {"markers": texts, "runs": scan(self.folder, inspector=self._inspector)}
+        left = scan_working_dirs(self.ray_root, inspector=self._inspector)
+        ray_tmp: Dict[str, Any] = {"markers": [], "runs": left}
+        roots = ((CHECKPOINTS, self.folder, self._marker, ours), (RAY_TMP, self.ray_root, "", ray_tmp))
         return {
             "locations": [
-                {"root": name, "folder": str(folder), "identity": folder_identity(folder), **found}
-                for name, folder, found in roots
+                {"root": name, "folder": str(folder), "identity": folder_identity(folder), "marker": marker, **found}
+                for name, folder, marker, found in roots
             ]
         }
+
+    def _lister(self, markers: Mapping[int, Path], without: Collection[int]) -> Optional[Dict[str, Any]]:
+        """The node of the lowest rank that has this folder, too; None where this one is that, or cannot tell."""
+        others = [rank for rank in markers if rank < self._rank and rank not in without]
+        text = _text(markers[min(others)]) if others and self._marker and self._rank in markers else ""
+        return {"same_as": {"rank": min(others), "marker": text}} if text else None
 
     def open(self, root: str, path: str) -> BinaryIO:
         """Open a file of a root.
@@ -119,7 +137,7 @@ class CheckpointStore:
 
     def _record_saves(self) -> None:
         """Until the end; of several nodes with the same folder one does."""
-        recorder = SaveRecorder(self.folder, say=self._say)
+        recorder = SaveRecorder(self.folder, say=self._say, inspector=self._inspector)
         while not self._closed.wait(recorder.pause_s):
             with contextlib.suppress(OSError):  # a volume that hangs or is full; no training ends for its sake
                 if self._is_leader():
@@ -152,19 +170,29 @@ class CheckpointStore:
         """Whether no living node of a lower rank has this folder."""
         # by the clock of the folder's own file system
         since = self._own_marker.stat().st_mtime - _LIVES_S
-        for path in self._all_markers():
-            rank = path.name.rpartition("-")[2]
-            if rank.isdecimal() and int(rank) < self._rank and path.stat().st_mtime > since:
-                return False
-        return True
+        return not any(rank < self._rank and path.stat().st_mtime > since for rank, path in self._all_markers().items())
 
     @property
     def _own_marker(self) -> Path:
         return marker_path(self.folder, self._marker_id)
 
-    def _all_markers(self) -> Iterator[Path]:
-        """Those of all nodes of this run that have left one here."""
-        return self.folder.glob(marker_path(self.folder, f"{self._run_id}-*").name)
+    def _all_markers(self) -> Dict[int, Path]:
+        """Rank -> its marker, of the nodes of this run that have left one here; in the order of ranks."""
+        prefix, found = marker_path(self.folder, f"{self._run_id}-").name, {}
+        with contextlib.suppress(OSError):
+            for path in self.folder.iterdir():
+                rank = path.name[len(prefix) :]
+                if path.name.startswith(prefix) and rank.isascii() and rank.isdecimal():
+                    found[int(rank)] = path
+        return dict(sorted(found.items()))
+
+
+def _text(marker: Path) -> str:
+    """What a marker says, "" for one that has just gone."""
+    try:
+        return marker.read_text()
+    except OSError:
+        return ""
 
 
 def remove_step(root: Path, path: str) -> None:

@@ -6,11 +6,14 @@ a check and the opening.
 """
 
 import contextlib
+import errno
 import os
 import secrets
 import stat
 from pathlib import Path
 from typing import BinaryIO
+
+from cloudrl.protocol.failures import ApiError, ErrorCode
 
 
 class Refused(Exception):
@@ -67,6 +70,18 @@ def _step(descriptor: int, part: str, kind: int, relative: str) -> int:
         raise Refused(relative) from error
     finally:
         os.close(descriptor)
+
+
+def disk_refusal(error: OSError, what: str) -> ApiError:
+    """How to refuse a call when the disk or the memory of this node refuses to do its part.
+
+    Args:
+        error: What the system said.
+        what: The file or folder; may be empty.
+    """
+    reason = f"{what}: {error.strerror or error}" if what else error.strerror or str(error)
+    # the only one of these errors that is the caller's
+    return ApiError(ErrorCode.BAD_REQUEST if error.errno == errno.ENAMETOOLONG else ErrorCode.NO_SPACE, reason)
 
 
 def marker_path(folder: Path, run_id: str) -> Path:

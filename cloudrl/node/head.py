@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from pathlib import Path
-from typing import Any, ContextManager, Dict, List, Optional, Set, Tuple
+from typing import Any, ContextManager, Dict, List, Optional, Sequence, Set, Tuple
 
 from cloudrl.data.request import parse_request
 from cloudrl.node import budget
@@ -17,14 +17,15 @@ from cloudrl.node.fetch import Fetcher, models_dir, split_paths
 from cloudrl.node.files import remove_marker, write_marker
 from cloudrl.node.gpus import GpuWatch
 from cloudrl.node.job import ClusterJob, read_job
+from cloudrl.node.losses import BEAT_IS_LATE_S, find_loss
 from cloudrl.node.process import Child
 from cloudrl.node.usage_history import UsageHistory
 from cloudrl.protocol import usage_rows
 from cloudrl.protocol.failures import Failure, FailureKind
-from cloudrl.protocol.phases import Phase
+from cloudrl.protocol.ranks import names_text, ranks_text, texts_by_rank
 from cloudrl.protocol.report import BudgetStatus, ClusterStatus, NodeReport
+from cloudrl.protocol.side_by_side import side_by_side
 
-_BEAT_IS_LATE_S = 2.5
 _TELL_WORKERS_S = 4.0
 _FINAL_WORD_S = 60.0  # then the provider ends the ranks that were never started: dstack by stop_criteria
 _HEAR_OF_ALL_S = 8.0  # less than a worker waits for the verdict
@@ -100,10 +101,10 @@ class Head(Agent):
 
     def supervise(self) -> None:
         """End the cluster when a worker is gone, or hangs before the barrier."""
-        for report in self.state.reports():
-            self._check_liveness(report)
-            if self.ready_at is None:
-                self._check_hang(report)
+        reports = self.state.reports()
+        self._check_liveness(reports)
+        if self.ready_at is None:
+            self._check_hang(reports)
         self._introduce_services()
         self._check_budget()
         if self._job is not None and self.ready_at is not None:
@@ -126,7 +127,7 @@ class Head(Agent):
             limit_s = _FINAL_WORD_S if failure.final else _TELL_WORKERS_S
             self.stay_while(self._is_rank_missing, limit_s)
         # a rank that is silent for a moment, and finds nobody then, would have the finished run submitted again
-        silent_s = self.options.lost_after_s if failure.final else _BEAT_IS_LATE_S
+        silent_s = self.options.lost_after_s if failure.final else BEAT_IS_LATE_S
         self.stay_while(lambda: self._is_rank_uninformed(silent_s), max(_TELL_WORKERS_S, silent_s))
         return failure
 
@@ -201,30 +202,32 @@ class Head(Agent):
 
     def _blocked_ports(self) -> str:
         """Ray does not name the port that is closed, and it wants them open in both directions."""
-        ports, blocked = self.options.ports, []
-        for report in self.state.reports():
-            blocked += [f"{each} from rank {report.rank}" for each in report.blocked]
-        for report in self.state.reports()[1:]:
-            blocked += [f"{each} from rank 0" for each in ray_node.unreachable_ports(report.ip, ports)]
-        return f": {', '.join(blocked)} cannot be reached; is a firewall between the nodes?" if blocked else ""
+        reports, ports = self.state.reports(), self.options.ports
+        from_rank_0 = side_by_side(lambda each: ray_node.unreachable_ports(each.ip, ports), reports[1:])
+        from_ranks: Dict[str, List[int]] = {}
+        for report in reports:
+            for port in report.blocked:
+                from_ranks.setdefault(port, []).append(report.rank)
+        blocked = [f"{port} from {ranks_text(ranks)}" for port, ranks in from_ranks.items()]
+        blocked += [f"{port} from rank 0" for found in from_rank_0 for port in found]
+        return f": {names_text(blocked)} cannot be reached; is a firewall between the nodes?" if blocked else ""
 
     def _all_done(self) -> bool:
         reports = {report.rank: report for report in self.state.reports()}
         ranks = set(range(self.identity.nodes))
         waiting = [
-            f"rank {rank}: {reports[rank].phase if rank in reports else 'not heard of'}"
+            (rank, str(reports[rank].phase) if rank in reports else "not heard of")
             for rank in sorted(ranks)
             if rank not in reports or not (reports[rank].ray_up and reports[rank].fetched)
         ]
-        self.state.update(detail="waiting for " + ", ".join(waiting) if waiting else "")
+        self.state.update(detail=f"waiting for {texts_by_rank(waiting)}" if waiting else "")
         self._check_missing(ranks - set(reports))
         return not waiting
 
     def _check_missing(self, missing: Set[int]) -> None:
         if missing and time.monotonic() - self.started_clock > self.options.join_timeout_s:
-            ranks = ", ".join(str(rank) for rank in sorted(missing))
             here = f"{self.identity.ip}:{self.options.ports.agent}"
-            reason = f"rank {ranks} did not join within {self.options.join_timeout_s:.0f} s"
+            reason = f"{ranks_text(missing)} did not join within {self.options.join_timeout_s:.0f} s"
             reason += f": not started, started with another key, or {here} cannot be reached from there"
             raise self.failed(FailureKind.JOIN, reason, subject="ranks")
 
@@ -249,23 +252,24 @@ class Head(Agent):
         idle_s = self._idle_monitor.idle_s if self._idle_monitor.known else None
         return budget.shutdown_reason(self.options.limits, self.cost(), idle_s)
 
-    def _check_liveness(self, report: NodeReport) -> None:
-        """Raise when a rank is silent for too long, or for a moment and nobody listens at its address any more."""
-        age_s = self.state.heartbeat_age_s(report.rank)
-        if age_s < _BEAT_IS_LATE_S:
-            return
-        gone = ray_node.probe(report.ip, report.agent_port, 0.5) == "refused"
-        if gone or age_s > self.options.lost_after_s:
-            how = "was ended there" if report.phase is Phase.ENDED else f"was lost in phase {report.phase}"
-            reason = f"rank {report.rank} ({report.hostname}, {report.ip}) {how}: no heartbeat for {age_s:.0f} s" + (
-                ", and its agent is gone" if gone else ""
-            )
-            raise NodeFailed(Failure(FailureKind.LOST, report.rank, reason))
+    def _check_liveness(self, reports: Sequence[NodeReport]) -> None:
+        """Raise when ranks are lost."""
+        failure = find_loss(
+            reports, self.state.heartbeat_age_s, lambda each: ray_node.probe(each.ip, each.agent_port, 0.5),
+            lost_after_s=self.options.lost_after_s,
+        )  # fmt: skip
+        if failure is not None:
+            raise NodeFailed(failure)
 
-    def _check_hang(self, report: NodeReport) -> None:
-        """Raise when a rank beats, and does not leave a phase; its own deadline would have come before."""
-        phase = report.phase
-        hang = self.timeouts.hang(phase, self.state.phase_s(report.rank), report.detail)
-        if hang:
-            reason = f"rank {report.rank} ({report.hostname}, {report.ip}) {hang}"
-            raise NodeFailed(Failure(FailureKind.JOIN, report.rank, reason, subject=f"phase {phase}"))
+    def _check_hang(self, reports: Sequence[NodeReport]) -> None:
+        """Raise when ranks beat, and do not leave a phase; their own deadline would have come before."""
+        hangs = {each.rank: (each, hang) for each in reports if (hang := self._hang(each))}
+        if hangs:
+            first, hang = next(iter(hangs.values()))
+            others = sorted(set(hangs) - {first.rank})
+            more = f"; likewise {ranks_text(others)}" if others else ""
+            reason = f"rank {first.rank} ({first.hostname}, {first.ip}) {hang}{more}"
+            raise NodeFailed(Failure(FailureKind.JOIN, first.rank, reason, subject=f"phase {first.phase}"))
+
+    def _hang(self, report: NodeReport) -> str:
+        return self.timeouts.hang(report.phase, self.state.phase_s(report.rank), report.detail)

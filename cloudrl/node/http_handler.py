@@ -7,13 +7,16 @@ import functools
 import hmac
 import http.client
 import json
+import re
 import socket
-from http.server import BaseHTTPRequestHandler
 from typing import Any, BinaryIO, Callable, Dict, Mapping, Optional, Tuple, TypeVar
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote
 
+from cloudrl.listening.heads import Refused, check_target
+from cloudrl.listening.http_server import ConnectionHandler
+from cloudrl.listening.web_pages import Headers, refuse_other_sites
 from cloudrl.node.agent import Agent
-from cloudrl.node.listener import Listener
+from cloudrl.node.files import disk_refusal
 from cloudrl.node.ranges import Span, number, parse_range
 from cloudrl.node.relay import Relays, join
 from cloudrl.protocol import routes
@@ -24,21 +27,40 @@ from cloudrl.protocol.wire import to_json
 
 T = TypeVar("T")
 _MAX_BODY_BYTES = 1 << 20
+_CONNECT_TIMEOUT_S = 5.0
 _METHODS = {route.method for route in routes.ROUTES}
 BYTES: Mapping[str, str] = {"Content-Type": "application/octet-stream"}
 _OWN_HEADERS = ("server", "date", "connection")
 """What an answer that is passed on does not keep of another agent's."""
+_CODES = {401: ErrorCode.UNAUTHORIZED, 403: ErrorCode.FORBIDDEN}
+_LONE_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
-class HttpHandler(BaseHTTPRequestHandler):
+def check_request(headers: Headers, target: str, token: str) -> None:
+    """Return for a call with the token; it comes first, so that strangers learn nothing else.
+
+    Raises:
+        Refused: Without the token, from a web page, or where the target is not a path.
+    """
+    shown = (headers("Authorization") or "").encode("utf-8", "replace")
+    if not hmac.compare_digest(shown, f"Bearer {token}".encode()):
+        raise Refused(401, "wrong or missing token")
+    refuse_other_sites(headers)
+    check_target(target)
+
+
+def refusal(status: int, reason: str) -> Dict[str, Any]:
+    """The body of an answer that refuses what is not a call."""
+    return ApiError(_CODES.get(status, ErrorCode.BAD_REQUEST), reason).to_json()
+
+
+class HttpHandler(ConnectionHandler):
     """One connection. A subclass has a method for each of `routes.ROUTES`, `_` and its name."""
 
     agent: Agent
     rank_timeout_s: float
-    server: Listener
     relays: Relays
     protocol_version = "HTTP/1.1"
-    timeout = 60.0
     answered = False
 
     def __getattr__(self, name: str) -> Callable[[], None]:
@@ -47,25 +69,18 @@ class HttpHandler(BaseHTTPRequestHandler):
             return functools.partial(self._answer, name[3:])
         raise AttributeError(name)
 
-    def version_string(self) -> str:
-        """What the header `Server` says: nothing of Python, which a scanner would look up."""
-        return "cloudrl"
-
     def send_error(self, code: int, *_words: Any, **_more: Any) -> None:
         """What is no request gets an answer in our own form, too."""
         self.close_connection = True
         reason = http.client.responses.get(code, "this is no request")
-        self._json(ApiError(ErrorCode.BAD_REQUEST, reason).to_json(), status=code)
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  the base class names it so
-        """Stay silent: dstack fails a run after 50 MB of output in an hour."""
+        self._json(refusal(code, reason), status=code)
 
     # -- from a request to its method -----------------------------------------------------------------------
 
     def _answer(self, method: str) -> None:
         self.answered = False
         try:
-            self._authorize()
+            check_request(self.headers.get, self.path, self.agent.tokens.agent)
             route, values = self._route(method)
             with self.agent.transfer() if route.is_transfer else contextlib.nullcontext():
                 rank = int(values.pop("rank", self.agent.state.own.rank))
@@ -75,31 +90,24 @@ class HttpHandler(BaseHTTPRequestHandler):
                     self._pass_relay_on(rank)
                 else:
                     self._pass_on(rank)
+        except Refused as error:
+            self.close_connection = True
+            self._json(refusal(error.status, error.reason), status=error.status)
         except ApiError as error:
             self.close_connection = True  # what was sent with a refused call is left unread
             self._json(error.to_json(), status=error.status)
         except OSError as error:
             self.close_connection = True
             if not self.answered and not is_network_error(error):  # this node's own disk or memory
-                reason = error.strerror or str(error)
-                refusal = ApiError(ErrorCode.NO_SPACE, f"{error.filename}: {reason}" if error.filename else reason)
-                self._json(refusal.to_json(), status=refusal.status)
-
-    def _authorize(self) -> None:
-        shown = self.headers.get("Authorization", "").encode("utf-8", "replace")
-        if not hmac.compare_digest(shown, f"Bearer {self.agent.tokens.agent}".encode()):
-            raise ApiError(ErrorCode.UNAUTHORIZED, "wrong or missing token")
-        self.server.trust(self.connection)
+                refused = disk_refusal(error, str(error.filename or ""))
+                self._json(refused.to_json(), status=refused.status)
 
     def _route(self, method: str) -> Tuple[routes.Route, Dict[str, str]]:
         """Decoded once, here: %2e%2e and %2f become what they are before anything looks at the path."""
         if method not in _METHODS:
             raise ApiError(ErrorCode.UNSUPPORTED, f"{method} does nothing here")
-        try:
-            # names of files are bytes; those that are no UTF-8 come back as os.listdir gave them
-            path = unquote(urlsplit(self.path).path.encode("ascii"), errors="surrogateescape")
-        except ValueError:
-            raise ApiError(ErrorCode.BAD_REQUEST, "this is no URL") from None
+        # names of files are bytes; those that are no UTF-8 come back as os.listdir gave them
+        path = unquote(self.path.partition("?")[0], errors="surrogateescape")
         for route in routes.ROUTES:
             values = route.match(method, path)
             if values is not None:
@@ -128,8 +136,9 @@ class HttpHandler(BaseHTTPRequestHandler):
         if other is None:
             raise ApiError(ErrorCode.UNKNOWN_RANK, f"rank {rank} is not known here")
         at, timeout_s = f"{other.ip}:{other.agent_port}", self.rank_timeout_s
-        # the path is encoded as it came
-        request = Request(self.command, f"http://{at}{self.path}", headers, body, timeout_s, timeout_s)
+        # the path is encoded as it came; a host that is off takes no connection, and many may be asked for
+        connect_timeout_s = min(timeout_s, _CONNECT_TIMEOUT_S)
+        request = Request(self.command, f"http://{at}{self.path}", headers, body, timeout_s, connect_timeout_s)
         try:
             return AgentClient(f"http://{at}", self.agent.tokens.agent).open(request)
         except AgentRefused as error:
@@ -151,7 +160,7 @@ class HttpHandler(BaseHTTPRequestHandler):
         self.close_connection = True
         self._head(101, dict(routes.UPGRADE))
         self.connection.setblocking(False)
-        join(self.connection, other, self.rfile.read1(1 << 16) or b"")
+        join(self.connection, other, self.rfile.read1(1 << 20) or b"")
 
     # -- what a request says --------------------------------------------------------------------------------
 
@@ -167,12 +176,15 @@ class HttpHandler(BaseHTTPRequestHandler):
     def _json_body(self, read: Callable[[Any], T], what: str, limit_bytes: int = _MAX_BODY_BYTES) -> T:
         body = self._body(limit_bytes, what)
         try:
-            return read(json.loads(body))
+            value = json.loads(body)
+            if _LONE_SURROGATE.search(body):
+                _check_texts(value)
+            return read(value)
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ApiError(ErrorCode.BAD_REQUEST, f"not {what}: {error}") from error
 
     def _query(self) -> Dict[str, str]:
-        return dict(parse_qsl(urlsplit(self.path).query))
+        return dict(parse_qsl(self.path.partition("?")[2]))
 
     def _offset(self) -> int:
         text = self._query().get("offset", "0")
@@ -214,3 +226,15 @@ class HttpHandler(BaseHTTPRequestHandler):
             self.wfile.flush()
             if self.connection.sendfile(file, first, count) < count:  # a job has cut the file meanwhile
                 self.close_connection = True
+
+
+def _check_texts(value: Any) -> None:
+    """Return if all texts can be written into files and names of files.
+
+    Raises:
+        ValueError: One holds half of a pair of surrogates.
+    """
+    try:
+        json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        raise ValueError("a text holds half of a pair of surrogates, which is not Unicode") from error

@@ -15,8 +15,10 @@ import os
 import re
 import shlex
 import shutil
+import threading
+import time
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from cloudrl.private_files import make_folder, write_file
 from cloudrl.protocol.failures import ApiError, ErrorCode
@@ -24,6 +26,9 @@ from cloudrl.saves.names import file_name
 
 MEMORY = Path("/dev/shm")  # noqa: S108  a file system in memory
 MAX_BYTES = 64 * 1024
+_SETTLED_NS = 2_000_000_000
+"""A folder that has changed so lately may change again without another time of its change."""
+_FileState = Tuple[int, int, int]
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -37,6 +42,9 @@ class JobSecrets:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._lock = threading.Lock()
+        self._known: Dict[str, Tuple[_FileState, List[str]]] = {}
+        self._folder_state: Optional[Tuple[int, int]] = None
 
     @property
     def possible(self) -> bool:
@@ -64,11 +72,36 @@ class JobSecrets:
             return None
 
     def values(self) -> List[str]:
-        """The secrets of all jobs, so that nothing of them is kept elsewhere."""
-        found = list(self.folder.iterdir()) if self.folder.is_dir() else []
-        jobs = [each for each in found if not each.name.startswith(".")]  # those are drafts, not written to the end
-        words = [word for job in jobs for word in shlex.split(self.read(job.name) or "")]
-        return [word.partition("=")[2] for word in words if "=" in word]
+        """The secrets of all jobs, so that nothing of them is kept elsewhere.
+
+        Asked with each piece of a log: files that have not changed since the last time are not read again, and neither
+        is the folder. Who else writes there, another node of this machine, replaces files as `write` does.
+        """
+        with self._lock:
+            asked_ns = time.time_ns()
+            try:
+                state = self.folder.stat()
+                if (state.st_ino, state.st_mtime_ns) != self._folder_state:
+                    self._known = {each.name: self._read_values(each) for each in os.scandir(self.folder)}
+                    settled = asked_ns - state.st_mtime_ns > _SETTLED_NS
+                    self._folder_state = (state.st_ino, state.st_mtime_ns) if settled else None
+            except (FileNotFoundError, NotADirectoryError):
+                self._known, self._folder_state = {}, None
+            return [value for _, values in self._known.values() for value in values]
+
+    def _read_values(self, entry: "os.DirEntry[str]") -> Tuple[_FileState, List[str]]:
+        if entry.name.startswith("."):  # a draft, not written to the end
+            return (0, 0, 0), []
+        try:
+            info = entry.stat(follow_symlinks=False)
+        except FileNotFoundError:
+            return (0, 0, 0), []
+        state = info.st_ino, info.st_mtime_ns, info.st_size
+        known = self._known.get(entry.name)
+        if known is not None and known[0] == state:
+            return known
+        words = shlex.split(self.read(entry.name) or "")
+        return state, [word.partition("=")[2] for word in words if "=" in word]
 
     def forget(self) -> None:
         """Remove what is kept for all jobs: the cluster ends."""

@@ -4,7 +4,7 @@ import dataclasses
 import threading
 import time
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Collection, Dict, List, Optional
 
 from cloudrl.node.failure import NodeFailed
 from cloudrl.protocol.failures import Failure
@@ -52,6 +52,13 @@ class NodeState:
         """Put one entry into a mapping of this node's report: `seconds`, `models` or `replicas`."""
         with self._lock:
             changes: Dict[str, Any] = {field: {**getattr(self._own, field), key: value}}
+            self._own = dataclasses.replace(self._own, **changes)
+
+    def keep(self, field: str, keys: Collection[str]) -> None:
+        """Leave no other entries in a mapping of this node's report."""
+        with self._lock:
+            kept = {key: value for key, value in getattr(self._own, field).items() if key in keys}
+            changes: Dict[str, Any] = {field: kept}
             self._own = dataclasses.replace(self._own, **changes)
 
     # -- failure --------------------------------------------------------------------------------------------
@@ -133,12 +140,17 @@ class NodeState:
     def heartbeat_reply(self, rank: int) -> HeartbeatReply:
         """The answer to a heartbeat of `rank`; remembers that the rank was told of a judged failure.
 
-        What was published, this node's phase, and the failure once it is judged.
+        What was published, as far as it is of interest to that rank, this node's phase, and the failure once it is
+        judged.
         """
         with self._lock:
             if self._judged is not None and rank in self._members:
                 self._members[rank].informed = True
-            return dataclasses.replace(self._published, phase=self._own.phase, failure=self._judged)
+            ip = self._members[rank].report.ip if rank in self._members else ""
+            gpus_of_ray = tuple(each for each in self._published.gpus_of_ray if each == ip)
+            return dataclasses.replace(
+                self._published, phase=self._own.phase, failure=self._judged, gpus_of_ray=gpus_of_ray
+            )
 
     def uninformed_ranks(self) -> List[int]:
         """Ranks that were heard of and do not know of the failure yet."""

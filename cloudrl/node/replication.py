@@ -1,14 +1,17 @@
 """What clients send for their jobs, files and secrets, on its way to every node.
 
-Rank 0 takes it and says in its answers to heartbeats what there is; every other rank pulls it and reports in its own
-heartbeats how far it is. A client waits until all have it, and then submits its job.
+Rank 0 takes it and tells each rank, in its answers to heartbeats, what that rank has not got yet; the rank pulls it and
+reports in its own heartbeats how far it is. A client waits until all have it, and then submits its job.
+
+What a rank has is neither announced to it nor reported again, so heartbeats do not grow with the jobs of a cluster.
 """
 
 import http.client
 import secrets
 import threading
 import time
-from typing import Any, BinaryIO, Dict, List, Sequence
+from dataclasses import dataclass, field
+from typing import Any, BinaryIO, Callable, Dict, List, Mapping, Sequence, Set, Tuple
 
 from cloudrl.foreign import parse_json
 from cloudrl.node.job_secrets import MAX_BYTES, JobSecrets
@@ -25,22 +28,50 @@ FILES = "user-files"
 """The folder below `data_dir`."""
 COMPLETE = Replica(complete=True)
 _RETRY_S = 2.0
+_AT_ONCE = 64
+"""So many names are in a heartbeat; a sweep may submit thousands of jobs in a moment."""
+_INTEREST_S = 600.0
+"""A client that waits asks several times a second; what nobody asked for since then is announced no more."""
 _REPORT_EVERY_BYTES = 32 << 20
 _SCRIPT_BYTES = 8 * MAX_BYTES
 """Of the secrets of a job, quoted for a shell."""
 
 
+@dataclass
+class _Transfer:
+    """What some ranks have not got yet.
+
+    Attributes:
+        asked_at: when a client was last interested.
+        ranks: rank -> how far it is there, of those that have said so.
+    """
+
+    asked_at: float
+    ranks: Dict[int, Replica] = field(default_factory=dict)
+
+
 class ReplicationHub:
-    """What one node has of it. Thread-safe.
+    """What one node has of it, and on rank 0 what the others have. Thread-safe.
 
     Names of what is replicated: `files/ADDRESS`, and `secrets/JOB/NUMBER` with another number whenever the secrets of a
     job are sent again.
     """
 
-    def __init__(self, state: NodeState, nodes: int, files: Store, job_secrets: JobSecrets) -> None:
+    def __init__(
+        self,
+        state: NodeState,
+        nodes: int,
+        files: Store,
+        job_secrets: JobSecrets,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.state, self.files, self.secrets = state, files, job_secrets
-        self._nodes = nodes
+        self._nodes, self._clock = nodes, clock
         self._lock = threading.Lock()
+        self._coming: Dict[str, _Transfer] = {}
+        self._everywhere: Set[str] = set()
+        self._secrets_name: Dict[str, str] = {}
 
     def begin(self, address: str, manifest: Manifest) -> Dict[str, Any]:
         """A client announces a file or folder."""
@@ -64,7 +95,7 @@ class ReplicationHub:
             raise ApiError(ErrorCode.NOT_FOUND, f"nobody has announced {address}")
         name = f"files/{address}"
         if self.files.manifest(address) is not None:
-            self._announce(name, instead_of=name)
+            self._announce(name)
         return {"files": here, "nodes": self._progress(name)}
 
     def manifest(self, address: str) -> Dict[str, Any]:
@@ -81,15 +112,20 @@ class ReplicationHub:
             raise ApiError(ErrorCode.UNSUPPORTED, f"{self.secrets.folder.parent} cannot be written on rank 0")
         self.secrets.write(job, script)
         name = f"secrets/{job}/{secrets.token_hex(8)}"
-        self._announce(name, instead_of=f"secrets/{job}/")
+        with self._lock:
+            before = self._secrets_name.get(job, "")
+            self._secrets_name[job] = name
+            self._coming.pop(before, None)
+            self._everywhere.discard(before)
+        self._announce(name)
         return {"name": name}
 
     def secrets_state(self, job: str) -> Dict[str, Any]:
         """How far every node is with the secrets of a job; never the secrets."""
-        announced = self.state.published.announced
-        name = next((each for each in announced if each.startswith(f"secrets/{job}/")), None)
+        name = self._secrets_name.get(job)
         if name is None:
             raise ApiError(ErrorCode.NOT_FOUND, f"there are no secrets for job {job}")
+        self._announce(name)
         return {"nodes": self._progress(name)}
 
     def secrets_of(self, job: str) -> str:
@@ -103,18 +139,43 @@ class ReplicationHub:
         if self.state.own.rank != 0:
             raise ApiError(ErrorCode.CONFLICT, "files and secrets go to rank 0")
 
-    def _announce(self, name: str, *, instead_of: str) -> None:
-        """Tell every node of it; names that begin with `instead_of` count no more."""
+    def hear(self, rank: int, replicas: Mapping[str, Replica]) -> None:
+        """A rank has said how far it is with what it was told of."""
         with self._lock:
-            announced = self.state.published.announced
-            if name not in announced:
-                kept = [each for each in announced if not each.startswith(instead_of)]
-                self.state.publish(announced=(*kept, name))
-        self.state.add("replicas", name, COMPLETE)
+            for name, replica in replicas.items():
+                if name in self._coming:
+                    self._coming[name].ranks[rank] = replica
+                    self._settle(name)
+
+    def missing_on(self, rank: int) -> Tuple[str, ...]:
+        """What a rank has not got yet, as far as a client is interested in it; of many the first, without an error."""
+        with self._lock:
+            since = self._clock() - _INTEREST_S
+            for name in [name for name, each in self._coming.items() if each.asked_at < since]:
+                del self._coming[name]
+            here = {name: each.ranks.get(rank, Replica()) for name, each in self._coming.items()}
+        missing = [name for name, replica in here.items() if not replica.complete]
+        return tuple(sorted(missing, key=lambda name: bool(here[name].error))[:_AT_ONCE])
+
+    def _announce(self, name: str) -> None:
+        """Rank 0 has it, and a client wants it on every node."""
+        with self._lock:
+            if name not in self._everywhere:
+                transfer = self._coming.setdefault(name, _Transfer(0.0, {0: COMPLETE}))
+                transfer.asked_at = self._clock()
+                self._settle(name)
+
+    def _settle(self, name: str) -> None:
+        """Remember only the name of what is on every node."""
+        if all(self._coming[name].ranks.get(rank) == COMPLETE for rank in range(self._nodes)):
+            del self._coming[name]
+            self._everywhere.add(name)
 
     def _progress(self, name: str) -> Dict[str, Any]:
-        known = {report.rank: report.replicas.get(name) for report in self.state.reports()}
-        return {str(rank): known.get(rank) or Replica() for rank in range(self._nodes)}
+        with self._lock:
+            everywhere, transfer = name in self._everywhere, self._coming.get(name)
+            known = {} if transfer is None else dict(transfer.ranks)
+        return {str(rank): COMPLETE if everywhere else known.get(rank, Replica()) for rank in range(self._nodes)}
 
 
 class Replicator:
@@ -127,9 +188,10 @@ class Replicator:
         threading.Thread(target=self._pull_for_ever, daemon=True).start()
 
     def want(self, names: Sequence[str]) -> None:
-        """Have these; returns at once."""
+        """Have these, and report no others; returns at once."""
         with self._changed:
             self._wanted = list(names)
+            self._hub.state.keep("replicas", names)
             self._changed.notify()
 
     def pull(self, name: str) -> None:

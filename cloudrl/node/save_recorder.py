@@ -2,7 +2,8 @@
 
 verl neither syncs nor renames what it saves, so a file counts as finished when the directory at its end, which torch
 writes last, can be read, and no shard of its rank has changed between two looks. When a shard changes, the record
-of its rank goes at once: none is better than that of an older save. Of a shard only the directory is read, some KB,
+of its rank goes at once: none is better than that of an older save. An empty file tells that there was one, until there
+is one again: the step does not count as complete meanwhile. Of a shard only the directory is read, some KB,
 which keeps no training waiting.
 """
 
@@ -20,9 +21,10 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
 
 from cloudrl.errors import CheckpointError
 from cloudrl.node.files import Refused, open_below
-from cloudrl.saves.names import RECORD, SHARD, is_small, record_file, step_folder
+from cloudrl.saves.names import SHARD, is_ours, is_small, record_file, step_folder, withdrawn_file
 from cloudrl.saves.records import FileRecord, SaveRecord
 from cloudrl.saves.scan import scan
+from cloudrl.saves.wholeness import Inspector
 from cloudrl.saves.zip_directory import NoDirectory, directory_digest
 
 _SCAN_EVERY_S = 5.0
@@ -48,6 +50,11 @@ class _Save(NamedTuple):
     def record(self) -> str:
         """Where its record is."""
         return f"{self.folder}/{record_file(self.world_size, self.rank)}"
+
+    @property
+    def withdrawn(self) -> str:
+        """What tells until there is a record again that there was one."""
+        return f"{self.folder}/{withdrawn_file(self.world_size, self.rank)}"
 
 
 _Files = Dict[str, Tuple[int, float]]
@@ -89,6 +96,7 @@ class SaveRecorder:
         clock: For the date in the record.
         timer: Seconds that never go back.
         say: Told once of each run whose saves cannot be recorded.
+        inspector: Looks into new files at once, so that who asks for an inventory later need not wait for it.
     """
 
     def __init__(
@@ -99,8 +107,9 @@ class SaveRecorder:
         clock: Callable[[], float] = time.time,
         timer: Callable[[], float] = time.monotonic,
         say: Callable[[str], None] = lambda _text: None,
+        inspector: Optional[Inspector] = None,
     ) -> None:
-        self._root, self._digest_of, self._say = root, digest, say
+        self._root, self._digest_of, self._say, self._inspector = root, digest, say, inspector
         self._clock, self._timer = clock, timer
         self._scan_s = 0.0
         self._known: Dict[_Save, _Known] = {}
@@ -132,7 +141,7 @@ class SaveRecorder:
         """All ranks that have files here, and their records."""
         saves: Dict[_Save, _Found] = {}
         records: Dict[_Save, SaveRecord] = {}
-        for run in scan(self._root):
+        for run in scan(self._root, inspector=self._inspector):
             for step in run["steps"]:
                 for role in step["roles"]:
                     where = (run["run"], step["step"], role["role"], role["folder"])
@@ -158,6 +167,9 @@ class SaveRecorder:
             known.recorded = None
             with contextlib.suppress(OSError):
                 (self._root / save.record).unlink()
+                os.close(
+                    os.open(self._root / save.withdrawn, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+                )
         return known
 
     def _record(self, save: _Save, known: _Known, found: _Found, record: Optional[SaveRecord]) -> Optional[Path]:
@@ -174,6 +186,8 @@ class SaveRecorder:
             if record is None:
                 known.wait_until = self._timer() + _TRY_AGAIN_S
                 return None
+            with contextlib.suppress(OSError):  # the save has an end again, whether or not that can be written down
+                (self._root / save.withdrawn).unlink()
         elif record is None or recorded.small == steady:
             return None
         new = replace(record, files=self._with_small(save, record, steady, recorded.small if recorded else {}))
@@ -257,7 +271,7 @@ def _by_rank(run: str, step: int, role: str, below: str, files: List[Dict[str, A
         if match:
             save = _Save(run, step, role, below, int(match[2]), int(match[3]))
             found.setdefault(save, _Found({}, {})).shards[path] = state
-        elif is_small(path, file["size_bytes"]) and not RECORD.fullmatch(path):
+        elif is_small(path, file["size_bytes"]) and not is_ours(path):
             small[path] = state
     return {save: each if save.rank else _Found(each.shards, small) for save, each in found.items()}
 

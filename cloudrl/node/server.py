@@ -4,18 +4,23 @@ The calls are `cloudrl.protocol.routes`; one of the handler's methods is named l
 """
 
 import contextlib
+import dataclasses
 import functools
+import json
 import os
 import threading
 from pathlib import Path
-from typing import BinaryIO, Iterator, List, Optional, cast
+from typing import BinaryIO, Iterator, List, Optional, Set, cast
+from urllib.parse import parse_qsl, urlsplit
 
+from cloudrl.listening import heads
+from cloudrl.listening.acceptor import Limits
+from cloudrl.listening.http_server import HttpServer
 from cloudrl.node import job_secrets
 from cloudrl.node.agent import Agent
 from cloudrl.node.archiver import Archiver
 from cloudrl.node.files import Refused, open_below
-from cloudrl.node.http_handler import BYTES, HttpHandler
-from cloudrl.node.listener import UNAUTHENTICATED_S, Listener
+from cloudrl.node.http_handler import BYTES, HttpHandler, check_request, refusal
 from cloudrl.node.manifest import Manifest
 from cloudrl.node.ranges import Span, number, parse_ranges
 from cloudrl.node.relay import Relays
@@ -26,10 +31,12 @@ from cloudrl.protocol import routes
 from cloudrl.protocol.client import LISTING_TIMEOUT_S
 from cloudrl.protocol.failures import ApiError, ErrorCode, Failure, FailureKind
 from cloudrl.protocol.report import NodeReport
-from cloudrl.protocol.wire import from_json
+from cloudrl.protocol.wire import from_json, to_json
 
 _MAX_MANIFEST_BYTES = 8 << 20
 _LOG_CHUNK_BYTES = 1 << 20
+UNAUTHENTICATED_S = 5.0
+"""Seconds until a connection must have shown the token, however busily it sends."""
 
 
 class AgentServer:
@@ -59,16 +66,21 @@ class AgentServer:
             "relays": Relays(),
         }  # fmt: skip
         handler = type("Handler", (_Handler,), members)
-        self._servers: List[Listener] = []
+        refusals = heads.refusals(
+            lambda head: check_request(head.get, head.target, agent.tokens.agent),
+            lambda status, reason: json.dumps(to_json(refusal(status, reason))),
+        )
+        limits = Limits.for_nodes(agent.identity.nodes, head_s=unauthenticated_s)
+        self._servers: List[HttpServer] = []
         try:
             for address in dict.fromkeys(addresses):
-                self._servers.append(Listener((address, port), handler, unauthenticated_s))
+                self._servers.append(HttpServer((address, port), handler, refusals, limits))
         except OSError:
             for server in self._servers:
                 server.server_close()
             raise
         for server in self._servers:
-            threading.Thread(target=server.serve_forever, args=(0.1,), daemon=True).start()
+            threading.Thread(target=server.serve_forever, daemon=True).start()
 
     @property
     def port(self) -> int:
@@ -96,9 +108,10 @@ class _Handler(HttpHandler):
 
     def _heartbeat(self) -> None:
         report = self._json_body(functools.partial(from_json, NodeReport), "a report")
-        identity, state = self.agent.identity, self.agent.state
+        identity, state, replication = self.agent.identity, self.agent.state, self.agent.replication
         if 0 < report.rank < identity.nodes:
-            state.record_heartbeat(report)
+            replication.hear(report.rank, report.replicas)
+            state.record_heartbeat(dataclasses.replace(report, replicas={}))
         else:
             reason = f"rank {report.rank} does not belong to this cluster of {identity.nodes} nodes"
             if not identity.is_head or report.rank < 1 or state.published.ready:
@@ -106,7 +119,8 @@ class _Handler(HttpHandler):
             # every attempt would have it: the start ends now, and not when those that are missing are too late
             reason += "; start all nodes with the same number of nodes"
             state.refuse(report, Failure(FailureKind.PREFLIGHT, report.rank, reason, subject="rank"))
-        self._json(state.heartbeat_reply(report.rank))
+        missing = replication.missing_on(report.rank)
+        self._json(dataclasses.replace(state.heartbeat_reply(report.rank), announced=missing))
 
     def _transfer(self) -> None:
         """A client says that it is sending something to Ray, which this agent does not see."""
@@ -188,7 +202,18 @@ class _Handler(HttpHandler):
     # -- checkpoints: a file that cannot be read is UNREADABLE, as far as that is known before the bytes begin ----
 
     def _inventory(self) -> None:
-        self._json({"rank": self.agent.state.own.rank, **self.agent.checkpoint_store.inventory()})
+        found = self.agent.checkpoint_store.inventory(without=self._without())
+        self._json({"rank": self.agent.state.own.rank, **found})
+
+    def _without(self) -> Optional[Set[int]]:
+        """Of `once` the ranks; None where each folder is to be listed."""
+        query = dict(parse_qsl(urlsplit(self.path).query, keep_blank_values=True))
+        if "once" not in query:
+            return None
+        ranks = [number(text) for text in query["once"].split(",") if text]
+        if None in ranks:
+            raise ApiError(ErrorCode.BAD_REQUEST, f"once is a list of ranks, not {query['once'][:40]!r}")
+        return {rank for rank in ranks if rank is not None}
 
     def _remove_checkpoint(self, root: str, path: str) -> None:
         with _disk_errors(ErrorCode.CONFLICT):  # EACCES, EROFS, EBUSY: the volume does not let this node

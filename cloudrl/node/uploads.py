@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import BinaryIO, Callable, Dict, Iterator, Optional, Tuple
 
 from cloudrl.node.fetch import sha256
+from cloudrl.node.files import disk_refusal
 from cloudrl.node.manifest import Manifest, Part
 from cloudrl.protocol.exchange import is_network_error
 from cloudrl.protocol.failures import ApiError, ErrorCode
@@ -92,7 +93,7 @@ class Store:
         except OSError as failure:
             if is_network_error(failure):
                 raise
-            raise ApiError(ErrorCode.NO_SPACE, f"{self.root}: {failure.strerror or failure}") from failure
+            raise disk_refusal(failure, str(self.root)) from failure
 
     def _known(self, address: str) -> Optional[Manifest]:
         return self.manifest(address) or self._read(self._coming(address) / "manifest.json")

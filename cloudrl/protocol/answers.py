@@ -26,3 +26,13 @@ def usage(value: Any) -> Dict[int, Tuple[Usage, ...]]:
 def replicas(value: Any) -> Dict[int, Replica]:
     """How far each rank is with what a client has sent."""
     return {int(rank): from_json(Replica, each) for rank, each in value["nodes"].items()}
+
+
+def inventory(value: Any) -> Dict[str, Any]:
+    """The folders of a node; each has been listed, or names the node that lists it."""
+    for folder in value["locations"]:
+        if "runs" not in folder:
+            lister = folder["same_as"]
+            if not isinstance(lister["marker"], str) or not isinstance(lister["rank"], int):
+                raise ValueError("this is no marker of another node")
+    return dict(value)

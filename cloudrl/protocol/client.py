@@ -13,7 +13,7 @@ import socket
 import threading
 from functools import partial
 from operator import itemgetter
-from typing import Any, Callable, Dict, Iterable, Iterator, Mapping, Optional, Tuple, TypeVar, Union
+from typing import Any, Callable, Collection, Dict, Iterable, Iterator, Mapping, Optional, Tuple, TypeVar, Union
 
 from cloudrl.errors import ConnectionFailed, InputError, Unauthorized
 from cloudrl.foreign import (
@@ -200,10 +200,17 @@ class AgentClient:
         except InputError:
             return b""
 
-    def inventory(self, rank: int) -> Mapping[str, Any]:
-        """The checkpoints of one rank: {"locations": [...]}, see `cloudrl.node.checkpoint_store`."""
-        request = self.request(routes.INVENTORY, rank=rank, timeout_s=LISTING_TIMEOUT_S)
-        return self._call(request, lambda value: dict(value, locations=value["locations"]))
+    def inventory(self, rank: int, *, without: Optional[Collection[int]] = None) -> Mapping[str, Any]:
+        """The checkpoints of one rank: {"locations": [...]}, see `cloudrl.node.checkpoint_store`.
+
+        Args:
+            rank: which.
+            without: a folder that a node of lower rank has, too, and is not one of these, is not listed but names that
+                node. None lists it in any case.
+        """
+        query = None if without is None else {"once": ",".join(map(str, without))}
+        request = self.request(routes.INVENTORY, rank=rank, query=query, timeout_s=LISTING_TIMEOUT_S)
+        return self._call(request, answers.inventory)
 
     def checkpoint_file(self, rank: int, path: str, limit_bytes: int) -> Optional[bytes]:
         """The start of a file below the folder of checkpoints; None where the rank has none, or nothing in it."""

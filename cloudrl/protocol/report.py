@@ -78,7 +78,7 @@ class NodeReport:
         services: name, or port -> "starting", "ready", or how often it was started again.
         peers: likewise -> where it answers its like on other nodes, if it does.
         blocked: ports of rank 0's Ray that this node cannot reach, though Ray is up here.
-        replicas: what clients have sent for their jobs -> how far it is here.
+        replicas: what rank 0 has announced to this node -> how far it is here; only in heartbeats.
         cost_before: US dollars that earlier attempts of the run have cost, as this node's volume remembers.
         known_failures: failures that ended earlier attempts, likewise, by signature.
         usage: how busy it is; None before its first look.
@@ -127,10 +127,11 @@ class HeartbeatReply:
         data: data set -> its prepared files -> their SHA-256; None before.
         models, artifacts: those that rank 0 has, with their folders.
         peers: service -> where it answers its like, on each rank in order; None before all ranks are heard of.
-        announced: names of what clients have sent, for all nodes to copy.
+        announced: names of what clients have sent and this node has not got yet.
         cost_before: as in `NodeReport`, the most that any rank remembers.
         session_name: of Ray's folder on every node; None while Ray is not up.
-        gpus_of_ray: addresses of nodes whose GPUs Ray watches, so that their agents need not.
+        gpus_of_ray: addresses of nodes whose GPUs Ray watches, so that their agents need not; in a reply at most that
+            of the node that it is for.
     """
 
     phase: Phase = Phase.START

@@ -74,7 +74,8 @@ present run the node adds what is new first; `run` names another one. With `own`
 ARCHIVE_PIECE = Route("archive_piece", "GET", "/v1/nodes/{rank}/archive/{path}")
 """A piece, as it is stored."""
 INVENTORY = Route("inventory", "GET", "/v1/nodes/{rank}/inventory")
-"""Runs, steps and files of checkpoints on a node."""
+"""Runs, steps and files of checkpoints on a node. With `once=RANKS` a folder that a node of lower rank shares, none of
+these, is not listed: {"same_as": {"rank", "marker"}} names that node, which lists it."""
 CHECKPOINT_FILE = Route("checkpoint_file", "GET", _CHECKPOINT, is_transfer=True)
 """A file, with `Range: bytes=a-b`; `cast=F32,BF16`: its values in fewer bits, the range counts stored bytes;
 `crc32=START`: {"size_bytes", "crc32"} of the range, calculated there."""

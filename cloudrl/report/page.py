@@ -14,7 +14,7 @@ from typing import Any
 
 from cloudrl.jobs.causes import Cause
 from cloudrl.report.model import Report, RunReport, Table
-from cloudrl.report.series import finite, panels, run_series
+from cloudrl.report.series import charts_of, finite, run_series
 from cloudrl.report.usage import usage_series
 
 VENDOR = "vendor"
@@ -76,11 +76,11 @@ def as_element(value: Any) -> str:
 
 def data(report: Report) -> dict[str, Any]:
     """What the page draws."""
-    shown = panels(report.keys)
-    top = frozenset(key for panel in shown for key in (*panel.keys, *panel.band))
+    shown = charts_of(report.keys)
+    top = frozenset(key for chart in shown for key in (*chart.keys, *chart.band))
     return {
         "runs": [_run(run, run_series(run.steps, len(report.runs), top)) for run in report.runs],
-        "panels": [panel._asdict() for panel in shown],
+        "panels": [{"title": each.title, "keys": each.keys, "band": each.band} for each in shown],
         "differences": _table(report.config_differences()) if len(report.runs) > 1 else None,
     }
 

@@ -5,55 +5,23 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
+from cloudrl.verl.charts import CHARTS, VALIDATION, Chart
 from cloudrl.verl.metrics import Step
 from cloudrl.verl.timing import mean_parts, step_parts
 
 _DIGITS = 5
 
 
-class Panel(NamedTuple):
-    """A chart of what matters most.
-
-    Attributes:
-        keys: each a curve; one that ends in `/` stands for all keys that begin so.
-        band: least and greatest value, drawn as an area.
-    """
-
-    title: str
-    keys: tuple[str, ...]
-    band: tuple[str, ...] = ()
-
-
-PANELS = (
-    Panel("Reward", ("critic/score/mean",), ("critic/score/min", "critic/score/max")),
-    Panel("Loss", ("train/loss", "val/loss")),
-    Panel("Validation", ("val-core/",)),
-    Panel("KL divergence", ("actor/ppo_kl", "actor/kl_loss", "actor/reward_kl_penalty")),
-    Panel("Entropy", ("actor/entropy",)),
-    Panel("Answer length (tokens)", ("response_length/mean",), ("response_length/min", "response_length/max")),
-    Panel("Answers cut at the length limit", ("response_length/clip_ratio",)),
-    Panel("Clipped policy updates", ("actor/pg_clipfrac",)),
-    Panel("Gradient norm", ("actor/grad_norm", "critic/grad_norm", "train/grad_norm")),
-    Panel("Throughput (tokens/s/GPU)", ("perf/throughput",)),
-)
-"""verl 0.9.1's keys: trainer/ppo/metric_utils.py; of a fine-tuning trainer/sft_trainer.py."""
-
 _POINTS, _TOP_POINTS, _BARS = 1_000, 10_000, 300
 
 
-def panels(keys: Iterable[str]) -> list[Panel]:
-    """Those of which there is something to draw, with the keys that are there."""
+def charts_of(keys: Iterable[str]) -> list[Chart]:
+    """The charts of which there is something to draw, with the keys that are there."""
     known = sorted(keys)
-    found = []
-    for panel in PANELS:
-        mine = tuple(
-            key for start in panel.keys for key in known if key == start or (start[-1] == "/" and key.startswith(start))
-        )
-        if mine:
-            found.append(Panel(panel.title, mine, tuple(key for key in panel.band if key in known)))
-    return found
+    found = [chart._replace(keys=chart.matching(known)) for chart in CHARTS]
+    return [each._replace(band=tuple(key for key in each.band if key in known)) for each in found if each.keys]
 
 
 def finite(value: float | None) -> float | None:
@@ -113,7 +81,7 @@ def thinned(values: Sequence[float], limit: int) -> list[int]:
 def _summary(steps: Sequence[Step]) -> dict[str, float | None]:
     """What the overview says of a run, None where nothing says it: rewards, validation, median seconds of a step."""
     rewards = _finite(step.reward for step in steps)
-    validated = next((key for step in steps for key in step.metrics if key.startswith("val-core/")), "")
+    validated = next((key for step in steps for key in VALIDATION.matching(step.metrics)), "")
     validations = _finite(step.metrics.get(validated) for step in steps)
     seconds = _finite(step.step_s for step in steps)
     return {

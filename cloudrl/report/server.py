@@ -5,20 +5,19 @@ page elsewhere whose name leads to 127.0.0.1 gets nothing.
 """
 
 import secrets
-import sys
 from collections.abc import Callable
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
-from urllib.parse import urlsplit
 
+from cloudrl.listening.heads import Head, Refused, check_target, refusals
+from cloudrl.listening.http_server import ConnectionHandler, HttpServer
+from cloudrl.listening.web_pages import refuse_web_pages
 from cloudrl.report.model import Report
 from cloudrl.report.page import as_element, data, page, policy
 
 REFRESH_S = 10
 
 
-class ReportServer(ThreadingHTTPServer):
+class ReportServer(HttpServer):
     """Serves until it is shut down.
 
     Args:
@@ -29,10 +28,9 @@ class ReportServer(ThreadingHTTPServer):
         OSError: the port is taken.
     """
 
-    daemon_threads = True
-
     def __init__(self, look: Callable[[], Report], port: int = 0) -> None:
-        super().__init__(("127.0.0.1", port), _Handler)
+        refusal_of = refusals(self._check, lambda _status, reason: f"{reason}\n", "text/plain; charset=utf-8")
+        super().__init__(("127.0.0.1", port), _Handler, refusal_of)
         self.look = look
         self.folder = f"/{secrets.token_urlsafe(16)}/"
 
@@ -41,31 +39,26 @@ class ReportServer(ThreadingHTTPServer):
         """Of the page."""
         return f"http://127.0.0.1:{self.server_port}{self.folder}"
 
-    def is_own(self, host: str | None) -> bool:
-        """Whether a request was meant for this server, by its header `Host`."""
-        return host in (f"127.0.0.1:{self.server_port}", f"localhost:{self.server_port}")
+    def _check(self, head: Head) -> None:
+        refuse_web_pages(head.get, port=self.server_port, may_open=True)
+        check_target(head.target)
+        if head.method != "GET":
+            raise Refused(501, "Only GET does something here.")
+        if head.path not in (self.folder, f"{self.folder}data.json"):
+            raise Refused(404, "There is nothing here.")
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Nothing is said of a browser that has gone away."""
-        if not isinstance(sys.exc_info()[1], ConnectionError):
-            super().handle_error(request, client_address)
 
+class _Handler(ConnectionHandler):
+    """Of a request that was checked; HTTP/1.0, so that there is one for each connection."""
 
-class _Handler(BaseHTTPRequestHandler):
     server: ReportServer
 
-    def do_GET(self) -> None:
+    def do_GET(self) -> None:  # noqa: N802  the base class looks for it
         """The page, and its data."""
-        if not self.server.is_own(self.headers.get("Host")):
-            self._answer(403, "text/plain", "This address is not served here.\n")
-            return
-        path = urlsplit(self.path).path
-        if path == self.server.folder:
+        if self.path.partition("?")[0] == self.server.folder:
             self._report("text/html", partial(page, refresh_s=REFRESH_S))
-        elif path == f"{self.server.folder}data.json":
-            self._report("application/json", lambda report: as_element(data(report)))
         else:
-            self._answer(404, "text/plain", "There is nothing here.\n")
+            self._report("application/json", lambda report: as_element(data(report)))
 
     def _report(self, kind: str, draw: Callable[[Report], str]) -> None:
         try:
@@ -88,6 +81,3 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        """Nothing is printed."""

@@ -9,7 +9,7 @@ from cloudrl.jobs.format import duration, gigabytes, money
 from cloudrl.protocol.report import GpuUsage, NodeReport
 from cloudrl.providers.model import Status
 from cloudrl.report.model import Table
-from cloudrl.saves.inventory import Checkpoint
+from cloudrl.saves.inventory import Checkpoint, nodes_text
 from cloudrl.transport.ray_job import RayJob
 
 
@@ -53,8 +53,8 @@ def checkpoints_table(checkpoints: Iterable[Checkpoint]) -> Table:
     """Those of one run."""
     rows = tuple(
         (
-            str(each.step), each.role, "complete" if each.complete else f"lacks {', '.join(each.missing)}",
-            gigabytes(each.size_bytes), ", ".join(place.short for place in each.locations if place.ranks),
+            str(each.step), each.role, each.shortfall or "complete",
+            gigabytes(each.size_bytes), nodes_text(place for place in each.locations if place.ranks),
         )
         for each in checkpoints
     )  # fmt: skip

@@ -18,6 +18,8 @@ from aiohttp import web
 
 from cloudrl.errors import InputError
 from cloudrl.foreign import LIMIT_BYTES
+from cloudrl.listening.heads import Head, Refused, check_target
+from cloudrl.listening.web_pages import Headers
 from cloudrl.retriever.addresses import Address, bind, refusals
 from cloudrl.retriever.batching import Unavailable
 from cloudrl.retriever.engine import FlatEngine, Found
@@ -25,6 +27,7 @@ from cloudrl.retriever.exact import Hit
 from cloudrl.retriever.opening import Retriever
 from cloudrl.retriever.requests import MAX_TOPK
 from cloudrl.retriever.sharing import Sharing, hits_bytes, merge, read_hits, read_vectors, vectors_bytes
+from cloudrl.retriever.site import GuardedSite, answering, make_runner
 from cloudrl.retriever.tokens import shows_token
 from cloudrl.retriever.vectors import Floats
 
@@ -196,17 +199,33 @@ class _Listener:
         self.app.router.add_get(_PATH, self._look)
         self.app.router.add_post(_PATH, self._search)
 
+    def check(self, head: Head) -> None:
+        """Return for a first request with the token. This is called in the thread that accepts.
+
+        Raises:
+            Refused: It has another token, or none.
+        """
+        self._check_token(head.get)
+        check_target(head.target)
+
+    def _check_token(self, headers: Headers) -> None:
+        if not shows_token(headers("Authorization") or "", self._token):
+            raise Refused(401, "another token")
+
     @web.middleware
     async def _admit(self, request: web.Request, handler: Any) -> web.StreamResponse:
-        if not shows_token(request.headers.get("Authorization", ""), self._token):
-            return web.Response(status=401, text="another token")
+        try:
+            self._check_token(request.headers.get)
+        except Refused as refused:
+            return web.Response(status=refused.status, text=refused.reason)
         if (asked := request.headers.get(_SHARD_HEADER)) != self._name:
             return web.Response(status=409, text=f"this is {self._name}, not {asked}")
         answer: web.StreamResponse = await handler(request)
         return answer
 
-    async def _look(self, _: web.Request) -> web.Response:
-        await self._in_thread(int)  # it comes to its turn
+    async def _look(self, request: web.Request) -> web.Response:
+        with answering(request):
+            await self._in_thread(int)  # it comes to its turn
         return web.Response()
 
     async def _search(self, request: web.Request) -> web.Response:
@@ -218,7 +237,8 @@ class _Listener:
         except (ValueError, KeyError) as error:
             return web.Response(status=400, text=repr(error))
         try:
-            body = await self._in_thread(lambda: hits_bytes(self._engine.search_vectors(vectors, k)))
+            with answering(request):
+                body = await self._in_thread(lambda: hits_bytes(self._engine.search_vectors(vectors, k)))
         except Exception as error:  # noqa: BLE001 - of the engine, for the node that asks
             return web.Response(status=500, text=f"{type(error).__name__}: {error}")
         return web.Response(body=body)
@@ -251,12 +271,11 @@ async def share(
     names = [shard_name(retriever.identity, shard, shards) for shard in range(shards)]
     engine = cast("FlatEngine", retriever.engine)
     listener = _Listener(engine, names[sharing.shard], sharing.token, in_thread)
-    # what a node has given up is cancelled, and not searched
-    runner = web.AppRunner(listener.app, access_log=None, handler_cancellation=True, shutdown_timeout=_SHUTDOWN_S)
+    runner = make_runner(listener.app, shutdown_timeout_s=_SHUTDOWN_S)
     await runner.setup()
     try:
         with refusals(sharing.address, hint=_HINT):
-            await web.SockSite(runner, bound).start()
+            await GuardedSite(runner, bound, listener.check, lambda _status, reason: reason, "text/plain").start()
         headers = {"Authorization": f"Bearer {sharing.token}"}
         async with aiohttp.ClientSession(headers=headers, connector=aiohttp.TCPConnector(limit=0)) as session:
             peers = [

@@ -17,20 +17,24 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from aiohttp import web
+from aiohttp.http_exceptions import PayloadEncodingError
 
 from cloudrl.errors import InputError
+from cloudrl.listening.heads import Head, Refused, check_target
+from cloudrl.listening.web_pages import Headers, refuse_web_pages
 from cloudrl.retriever import addresses
 from cloudrl.retriever.addresses import Address, is_loopback
 from cloudrl.retriever.batching import Batcher, QueueFull, Unavailable
 from cloudrl.retriever.counters import Counters
 from cloudrl.retriever.engine import Found, Searches
 from cloudrl.retriever.requests import MAX_PASSAGES, InvalidRequest, RetrieveRequest, parse_request
+from cloudrl.retriever.site import GuardedSite, answering, make_runner
 from cloudrl.retriever.tokens import shows_token
 
 TIMEOUT_HEADER = "X-Timeout-S"
 """How long a client waits; it gets 504 then, and what nobody else asked for is not searched."""
 DEFAULT_TOPK, DEFAULT_PORT = 3, 8000
-_BODY_BYTES = 1 << 26
+_BODY_BYTES, _BODY_S, _BODY_WITHOUT_TOKEN_S = 1 << 26, 60.0, 10.0
 _SHUTDOWN_S = 5.0
 _OTHER_PORT = "Name another: --port 8001"
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -159,12 +163,11 @@ async def running(
         )
         server = Server(retriever.identity, batcher, counters, options, shared)
         worker = asyncio.create_task(batcher.run())
-        # what a client has given up is cancelled, and not searched
-        runner = web.AppRunner(server.app, access_log=None, handler_cancellation=True, shutdown_timeout=_SHUTDOWN_S)
+        runner = make_runner(server.app, shutdown_timeout_s=_SHUTDOWN_S)
         await runner.setup()
         try:
             with addresses.refusals(Address(options.host, options.port), hint=_OTHER_PORT):
-                await web.SockSite(runner, bound, backlog=1024).start()
+                await GuardedSite(runner, bound, server.check, _body).start()
             yield worker
         finally:
             await runner.cleanup()
@@ -202,16 +205,44 @@ class Server:
         self.app.router.add_get("/health", self._health)
         self.app.router.add_get("/metrics", self._metrics)
 
+    def check(self, head: Head) -> None:
+        """Return for a first request that may reach the routes. This is called in the thread that accepts.
+
+        Raises:
+            Refused: No request with that path and these headers is answered.
+        """
+        self._admit(head.path, head.get)
+        check_target(head.target)
+
+    def _admit(self, path: str, headers: Headers) -> bool:
+        """Whether a request is one of the server's users; else it asks for `/health` only.
+
+        Raises:
+            Refused: It is neither.
+        """
+        token, shown = self._options.token, headers("Authorization") or ""
+        try:
+            if not token:  # on loopback, where every page that the browser shows may send requests
+                refuse_web_pages(headers)
+            elif not shows_token(shown, token):
+                raise Refused(401, "the token is missing or wrong", {"WWW-Authenticate": "Bearer"})
+        except Refused:
+            if path == "/health" and not (token and shown):  # what watches the server, as a gateway, is no user
+                return False
+            self._counters.requests["refused"] += 1
+            raise
+        return True
+
     @web.middleware
     async def _authorize(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
-        token, shown = self._options.token, request.headers.get("Authorization", "")
-        if token and not shows_token(shown, token):
-            if request.path == "/health" and not shown:  # what watches the server, as cloudrl's agent, has no token
-                return web.json_response({"ready": self._is_ready}, status=200 if self._is_ready else 503)
-            self._counters.requests["refused"] += 1
-            return _error(401, "the token is missing or wrong", {"WWW-Authenticate": "Bearer"})
         try:
+            if not self._admit(request.path, request.headers.get):
+                ready = web.json_response({"ready": self._is_ready}, status=200 if self._is_ready else 503)
+                ready.force_close()  # who has not shown the token keeps no connection
+                return ready
             return await handler(request)
+        except Refused as refused:
+            return _error(refused.status, refused.reason, refused.headers)
         except web.HTTPException as error:  # no such path or method
             allowed = {name: error.headers[name] for name in ("Allow",) if name in error.headers}
             return _error(error.status, error.reason, allowed)
@@ -219,21 +250,21 @@ class Server:
     async def _retrieve(self, request: web.Request) -> web.Response:
         outcome, began = "failed", time.monotonic()
         try:
-            asked, timeout_s = self._parse(await request.read(), request.headers.get(TIMEOUT_HEADER))
+            asked, timeout_s = self._parse(await self._content(request), request.headers.get(TIMEOUT_HEADER))
             self._counters.queries += len(asked.queries)
             answer = self._batcher.ask(asked.queries, asked.topk or self._options.topk)
-            found = await asyncio.wait_for(answer, timeout_s)
+            with answering(request):
+                found = await asyncio.wait_for(answer, timeout_s)
             outcome = "answered"
             self._counters.request_s.add(time.monotonic() - began)
             return web.Response(
                 body=answer_body(found, with_scores=asked.return_scores), content_type="application/json"
             )
-        except InvalidRequest as error:
+        except (InvalidRequest, Refused) as error:
             outcome = "invalid"
-            return _error(422, error.detail)
-        except web.HTTPRequestEntityTooLarge:
-            outcome = "invalid"
-            return _error(413, f"a request has at most {_BODY_BYTES:,} bytes")
+            return (
+                _error(422, error.detail) if isinstance(error, InvalidRequest) else _error(error.status, error.reason)
+            )
         except Unavailable as error:
             outcome = "queue_full" if isinstance(error, QueueFull) else "failed"
             return _error(503, error.message, {"Retry-After": str(error.retry_after_s)})
@@ -247,6 +278,23 @@ class Server:
             return _error(500, f"{type(error).__name__}: {error}")
         finally:
             self._counters.requests[outcome] += 1
+
+    async def _content(self, request: web.Request) -> bytes:
+        """The body of a request.
+
+        Raises:
+            Refused: It does not come in time, is too large, or is not what its headers say.
+        """
+        limit_s = _BODY_S if self._options.token else _BODY_WITHOUT_TOKEN_S
+        try:
+            return await asyncio.wait_for(request.read(), limit_s)
+        except asyncio.TimeoutError:
+            raise Refused(408, f"the body has not come within {limit_s:g} s") from None
+        except web.HTTPRequestEntityTooLarge:
+            raise Refused(413, f"a request has at most {_BODY_BYTES:,} bytes") from None
+        except (web.RequestPayloadError, PayloadEncodingError) as error:
+            encoding = request.headers.get("Content-Encoding", "identity")
+            raise Refused(400, f"the body does not fit its headers: encoding {encoding[:40]!r}, length") from error
 
     def _parse(self, content: bytes, timeout: str | None) -> tuple[RetrieveRequest, float]:
         asked = parse_request(content)
@@ -305,7 +353,14 @@ def answer_body(found: list[list[Found]], *, with_scores: bool) -> bytes:
     return b'{"result":[' + b",".join(b"[%b]" % each for each in lists) + b"]}"
 
 
+def _body(_status: int, reason: str) -> str:
+    return json.dumps({"detail": reason})
+
+
 def _error(status: int, detail: object, headers: dict[str, str] | None = None) -> web.Response:
-    return web.Response(
+    answer = web.Response(
         status=status, text=json.dumps({"detail": detail}), content_type="application/json", headers=headers
     )
+    if status in (400, 401, 403, 408):
+        answer.force_close()
+    return answer

@@ -5,19 +5,22 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
-from cloudrl.errors import CheckpointError, ConnectionFailed, InputError, Unauthorized
+from cloudrl.errors import CheckpointError, InputError
+from cloudrl.protocol.ranks import names_text
 from cloudrl.protocol.report import NodeReport
 from cloudrl.protocol.routes import CHECKPOINTS
-from cloudrl.saves.inventory import Checkpoint, FileCopy, Inventory, Location
+from cloudrl.saves.damage import damage_notes
+from cloudrl.saves.inventory import CLOCKS_S, Checkpoint, FileCopy, Inventory, Location, nodes_text
 from cloudrl.saves.megatron_layout import find_weights
 from cloudrl.saves.names import SHARD, STEP, TRACKER, find_data, on_one_line, shard_file, step_folder
 from cloudrl.saves.records import SaveRecord
 from cloudrl.saves.scan import folder_identity, scan, scan_only_role
+from cloudrl.saves.wholeness import Inspector, read_parts
 
 _Answer = Tuple[Optional[NodeReport], Mapping[str, Any]]
 
@@ -40,7 +43,7 @@ def local_inventory(folder: Path) -> Inventory:
     root = next(named, root)
     if STEP.fullmatch(root.name):
         return _of_step(_local(root.parent), root.name)
-    role = scan_only_role(root, follow_links=True)
+    role = scan_only_role(root, follow_links=True, inspector=Inspector(follow_links=True))
     if not find_weights([file["path"] for file in role["files"]]) and not _has_shards(role):
         return _local(root)
     if STEP.fullmatch(root.parent.name):
@@ -54,7 +57,7 @@ def local_inventory(folder: Path) -> Inventory:
 
 
 def _local(root: Path, runs: list[dict[str, Any]] | None = None) -> Inventory:
-    found = scan(root, follow_links=True) if runs is None else runs
+    found = scan(root, follow_links=True, inspector=Inspector(follow_links=True)) if runs is None else runs
     location = {"root": CHECKPOINTS, "folder": str(root), "identity": folder_identity(root), "runs": found}
     return aggregate([(None, {"locations": [location]})])
 
@@ -66,30 +69,6 @@ def _of_step(found: Inventory, name: str) -> Inventory:
 
 def _has_shards(role: Mapping[str, Any]) -> bool:
     return any(SHARD.fullmatch(file["path"]) for file in role["files"])
-
-
-def cluster_inventory(nodes: Iterable[NodeReport], ask: Callable[[int], Mapping[str, Any]]) -> Inventory:
-    """What the nodes of a cluster have; one that does not answer is told in a note.
-
-    Args:
-        nodes: Those of the cluster's status.
-        ask: Gives the inventory of the node of this rank.
-
-    Raises:
-        Unauthorized: The token is refused.
-        CheckpointError: A node gives a name that is no path below a folder.
-    """
-    answers, silent = [], []
-    for node in nodes:
-        try:
-            answers.append((node, ask(node.rank)))
-        except Unauthorized:
-            raise
-        except (ConnectionFailed, InputError) as failure:
-            who = f"node {node.rank} ({node.ip})"
-            silent.append(f"{who} says nothing of its checkpoints: {failure.message}")
-    found = aggregate(answers)
-    return Inventory(found.checkpoints, (*silent, *found.notes), tuple(silent))
 
 
 def aggregate(answers: Iterable[_Answer]) -> Inventory:
@@ -109,24 +88,28 @@ def aggregate(answers: Iterable[_Answer]) -> Inventory:
     checkpoints: list[Checkpoint] = []
     notes: list[str] = []
     for key in sorted(by_run):
-        checkpoints += by_run[key].checkpoints()
-        notes += by_run[key].notes()
+        found = by_run[key].checkpoints()
+        checkpoints += found
+        notes += (*by_run[key].notes(), *damage_notes(found))
     return Inventory(tuple(checkpoints), tuple(notes))
 
 
 def _locations(answers: Iterable[_Answer]) -> list[tuple[Location, list[Mapping[str, Any]]]]:
     """Every folder once, with all nodes that have it."""
+    said = [(node, folder) for node, answer in answers for folder in answer["locations"]]
     groups: list[tuple[Mapping[str, Any], list[NodeReport]]] = []
-    for node, answer in answers:
-        for folder in answer["locations"]:
-            nodes = next((nodes for first, nodes in groups if _is_same(first, folder)), None)
-            if nodes is None:
-                nodes = []
-                groups.append((folder, nodes))
-            if node is not None:
-                nodes.append(node)
+    for node, folder in sorted(said, key=lambda each: "runs" not in each[1]):  # who has listed it comes first
+        nodes = next((nodes for first, nodes in groups if is_same(first, folder)), None)
+        if nodes is None:
+            if "runs" not in folder:
+                continue
+            nodes = []
+            groups.append((folder, nodes))
+        if node is not None:
+            nodes.append(node)
     found = []
     for first, nodes in groups:
+        nodes.sort(key=lambda node: node.rank)
         ranks, addresses = tuple(node.rank for node in nodes), tuple(node.ip for node in nodes)
         found.append((Location(ranks, addresses, str(first["root"]), str(first["folder"])), list(first["runs"])))
     return found
@@ -155,14 +138,18 @@ def _can_be_a_path(name: str) -> bool:
         return False
 
 
-def _is_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two nodes speak of one folder: one kernel says so, or each sees the marker of the other."""
-    if one["root"] != other["root"]:
+def is_same(listed: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two nodes have one folder, listed by one of them: one kernel says so, or each sees the other's marker.
+
+    The other node has listed it as well, or has named in `same_as` the marker that it found there.
+    """
+    if listed["root"] != other["root"]:
         return False
-    if one["identity"] and one["identity"] == other["identity"]:
+    if listed["identity"] and listed["identity"] == other["identity"]:
         return True
-    markers = (one.get("marker"), other.get("marker"))
-    return all(markers) and markers[1] in one["markers"] and markers[0] in other["markers"]
+    mine, theirs = listed.get("marker"), other.get("marker")
+    seen = other["markers"] if "runs" in other else [other["same_as"]["marker"]]
+    return bool(mine and theirs) and mine in seen and theirs in listed["markers"]
 
 
 class _Tracker(NamedTuple):
@@ -178,6 +165,17 @@ class _Tracker(NamedTuple):
         return int(self.text) if self.text.isdecimal() and len(self.text) <= 18 else None
 
 
+def _by_age(copies: Iterable[FileCopy]) -> tuple[FileCopy, ...]:
+    """The newest first; before a damaged one a whole one of the same save."""
+    newest, *others = sorted(copies, key=lambda copy: -copy.modified_at)
+    if newest.damage:
+        whole = (each for each in others if not each.damage and newest.modified_at - each.modified_at <= CLOCKS_S)
+        if (chosen := next(whole, None)) is not None:
+            return (chosen, newest, *(each for each in others if each is not chosen))
+    return (newest, *others)
+
+
+_Parts = Tuple[float, Tuple[str, ...]]
 _Copies = Dict[str, List[FileCopy]]
 _Key = Tuple[int, Optional[str], Optional[int]]
 """Step, role and world size; None where a file belongs to no role, or to no rank."""
@@ -192,6 +190,7 @@ class _Run:
         self._records: dict[tuple[int, str], list[tuple[Location, SaveRecord]]] = defaultdict(list)
         self._trackers: list[_Tracker] = []
         self._links: set[int] = set()
+        self._parts: dict[tuple[int, str | None], dict[str, list[_Parts]]] = defaultdict(lambda: defaultdict(list))
 
     def add(self, location: Location, run: Mapping[str, Any]) -> None:
         tracker = run["tracker"]
@@ -217,8 +216,12 @@ class _Run:
     def _add_file(self, key: _Key, location: Location, base: str, file: Mapping[str, Any]) -> None:
         path = _checked(location, file["path"])
         whole = "/".join(part for part in (*base.split("/"), path) if part)
-        copy = FileCopy(location, whole, int(file["size_bytes"]), float(file["modified_at"]))
-        self._files[key][path].append(copy)
+        damage = str(file.get("damage") or "")  # agents of earlier releases do not look into files
+        self._files[key][path].append(
+            FileCopy(location, whole, int(file["size_bytes"]), float(file["modified_at"]), damage)
+        )
+        if file.get("parts"):
+            self._parts[key[:2]][path].append((float(file["modified_at"]), read_parts(file["parts"])))
 
     def checkpoints(self) -> list[Checkpoint]:
         """One for each step, role and world size; what is of no world size belongs to all of them."""
@@ -251,11 +254,12 @@ class _Run:
             step_files=step_files,
             tracker_at=newest.written_at if newest else None,
             is_link=step in self._links,
+            parts={path: max(said)[1] for path, said in self._parts.get((step, role), {}).items()},
         )  # fmt: skip
 
     def _newest_first(self, *keys: _Key) -> dict[str, tuple[FileCopy, ...]]:
         found = {name: copies for key in keys for name, copies in self._files.get(key, {}).items()}
-        return {name: tuple(sorted(found[name], key=lambda copy: -copy.modified_at)) for name in sorted(found)}
+        return {name: _by_age(found[name]) for name in sorted(found)}
 
     def _newest_tracker(self) -> _Tracker | None:
         """The one that counts."""
@@ -274,9 +278,15 @@ class _Run:
             yield f"{name}: {where} holds {newest.text!r}, no step: a resume would fail"
         elif newest.step not in steps:
             yield f"{name}: a resume would look for step {newest.text}, which is not there"
-        others = sorted(
-            {f"{each.text} on {each.location.label}" for each in self._trackers if each.text != newest.text}
-        )
+        others: dict[str, list[Location]] = {}
+        for each in self._trackers:
+            if each.text != newest.text:
+                others.setdefault(each.text, []).append(each.location)
         if others:
-            listed = ", ".join((f"{newest.text} on {newest.location.label}", *others))
+            elsewhere = [f"{text} on {_label(places)}" for text, places in sorted(others.items())]
+            listed = names_text([f"{newest.text} on {newest.location.label}", *elsewhere])
             yield f"{name}: trackers differ: {listed}; a resume takes that of the node where its driver runs"
+
+
+def _label(locations: Sequence[Location]) -> str:
+    return locations[0].label if len(locations) == 1 else nodes_text(locations)

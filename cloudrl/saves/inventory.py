@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Tuple
 
 from cloudrl.errors import CheckpointError, ConnectionFailed, InputError
-from cloudrl.saves.megatron_layout import DIST_FILE, Weights, find_weights, is_megatron, missing_files
-from cloudrl.saves.names import RECORD, SHARD, find_data, on_one_line
+from cloudrl.protocol.ranks import ranks_text, spans, spans_text
+from cloudrl.saves.megatron_layout import (
+    DIST_FILE,
+    Weights,
+    find_weights,
+    is_megatron,
+    missing_files,
+    missing_parts,
+    named_parts,
+)
+from cloudrl.saves.names import SHARD, WITHDRAWN, find_data, is_ours, on_one_line
 from cloudrl.saves.records import SaveRecord
+from cloudrl.saves.wholeness import describe
 
 LATEST = "latest"
 _BESIDE_MODEL = "huggingface/config.json"
-_CLOCKS_S = 60.0
+_PLACES = 4
+"""More than these are not told one by one."""
+_MOST_SHOWN = 3
+CLOCKS_S = 60.0
 """How far the clocks of two nodes may be apart."""
 
 
@@ -46,17 +60,22 @@ class Location:
         """For a table; nothing for this machine."""
         if not self.ranks:
             return ""
-        return f"node{'s' * (len(self.ranks) > 1)} {', '.join(map(str, self.ranks))}"
+        return ranks_text(self.ranks, "node")
 
 
 @dataclass(frozen=True)
 class FileCopy:
-    """One file in one location; `path` is relative to the location's folder."""
+    """One file in one location; `path` is relative to the location's folder.
+
+    Attributes:
+        damage: Why it is not whole (`cloudrl.saves.wholeness`); "" for a whole one, and for one not looked into.
+    """
 
     location: Location
     path: str
     size_bytes: int
     modified_at: float
+    damage: str = ""
 
     @property
     def label(self) -> str:
@@ -83,6 +102,7 @@ class Checkpoint:
         step_files: Files of the step that belong to no role: `data.pt`, the state of the data loader.
         tracker_at: When the newest tracker of the run was written, Unix seconds; None without one.
         is_link: Whether the step's folder is a link, on this machine.
+        parts: Megatron's `.metadata` below the role's folder -> the `.distcp` files that it names, beside it.
     """
 
     run: str
@@ -97,6 +117,7 @@ class Checkpoint:
     step_files: Mapping[str, tuple[FileCopy, ...]] = field(repr=False, default_factory=dict)
     tracker_at: float | None = None
     is_link: bool = False
+    parts: Mapping[str, tuple[str, ...]] = field(repr=False, default_factory=dict)
 
     @property
     def is_megatron(self) -> bool:
@@ -139,7 +160,7 @@ class Checkpoint:
     def missing(self) -> tuple[str, ...]:
         """What is not there, one phrase each; nothing for a complete checkpoint."""
         if self.is_megatron or self.weights is not None:
-            gaps = list(missing_files(self.files))
+            gaps = [*missing_files(self.files), *missing_parts(self.files, self.parts)]
         else:
             gaps = [*self._missing_ranks(), *self._partial_kinds()]
             if _BESIDE_MODEL not in self.files:
@@ -149,12 +170,37 @@ class Checkpoint:
     @property
     def unfinished(self) -> tuple[str, ...]:
         """What says that its saving has ended, as far as it is not there: a job may be at it, or was cut off."""
-        return (*([] if self.finished else ["the end of its saving"]), *self._saved_again())
+        ended = [] if self.finished else ["the end of its saving"]
+        return (*ended, *self._saved_again(), *self._withdrawn_records())
 
     @property
     def complete(self) -> bool:
-        """Whether all ranks are there, and what a model takes beside them."""
-        return not self.missing
+        """Whether all ranks are there and what a model takes beside them, and all of it is whole as far as is known."""
+        return not self.missing and not self.damaged
+
+    @cached_property
+    def damaged(self) -> Mapping[str, str]:
+        """Name of a file that is not whole -> what is wrong: `is cut: 13 of 26 MB`."""
+        return {
+            name: text
+            for name, copies in (*self.step_files.items(), *self.files.items())
+            if not self._is_spare(name) and (text := self._damage(name, copies[0]))
+        }
+
+    @property
+    def shortfall(self) -> str:
+        """Why it is not complete, for a message: `lacks rank 2; model_... is empty`; "" if it is."""
+        lacks = [f"lacks {', '.join(self.missing)}"] if self.missing else []
+        return "; ".join((*lacks, *self.damage_phrases))
+
+    @property
+    def damage_phrases(self) -> tuple[str, ...]:
+        """What is damaged, for a message: the first files and how many more; nothing while it may still be saved."""
+        if not self.finished:
+            return ()
+        phrases = [f"{on_one_line(name)} {text}" for name, text in self.damaged.items()]
+        more = len(phrases) - _MOST_SHOWN
+        return (*phrases[:_MOST_SHOWN], *([f"{more} more files are damaged"] if more > 0 else []))
 
     @property
     def size_bytes(self) -> int:
@@ -164,7 +210,7 @@ class Checkpoint:
     @property
     def modified_at(self) -> float:
         """When the last of its files changed, Unix seconds; what the agents write down later is none of them."""
-        dates = (copies[0].modified_at for name, copies in self.files.items() if not RECORD.fullmatch(name))
+        dates = (copies[0].modified_at for name, copies in self.files.items() if not is_ours(name))
         return max(dates, default=0.0)
 
     @property
@@ -177,6 +223,32 @@ class Checkpoint:
         """For messages: `demo, step 16, actor`."""
         return on_one_line(f"{self.run}, step {self.step}, {self.role}")
 
+    def _damage(self, name: str, file: FileCopy) -> str:
+        shard, part = SHARD.fullmatch(name), DIST_FILE.fullmatch(name.rpartition("/")[2])
+        if part and not file.size_bytes and name not in named_parts(self.parts):
+            return ""  # its rank had nothing to write
+        record = self.records.get(int(shard[3])) if shard else None
+        recorded = record.files.get(name) if record else None
+        usual = self._usual_bytes(shard[1]) if shard and recorded is None and file.damage else None
+        return describe(file.damage, file.size_bytes, recorded.size_bytes if recorded else None, usual)
+
+    def _usual_bytes(self, kind: str) -> int:
+        """Of the whole files of other ranks."""
+        return max((file.size_bytes for file in self.shards(kind).values() if not file.damage), default=0)
+
+    def _is_spare(self, name: str) -> bool:
+        """Whether it is the file of a rank that this world size has not."""
+        shard = SHARD.fullmatch(name)
+        return shard is not None and int(shard[3]) >= (self.world_size or 0)
+
+    def _withdrawn_records(self) -> Iterator[str]:
+        """Ranks whose record was removed since their files changed, and which have no end since."""
+        marks = (match for name in self.files if (match := WITHDRAWN.fullmatch(name)))
+        ranks = sorted({int(mark[2]) for mark in marks if int(mark[1]) == self.world_size} - set(self.records))
+        if ranks:
+            several = "s" * (len(ranks) > 1)
+            yield f"the record of rank{several} {spans(ranks)}, whose files changed after they were saved"
+
     def _saved_again(self) -> Iterator[str]:
         """Shards of a later attempt: a save writes `data.pt` last (verl 0.9.1, trainer/ppo/v1/trainer_base.py)."""
         data = find_data(self.step_files)
@@ -185,21 +257,14 @@ class Checkpoint:
         ended = self.step_files[data][0].modified_at
         shards = ((copies[0].modified_at, name) for name, copies in self.files.items() if SHARD.fullmatch(name))
         newest, name = max(shards, default=(ended, ""))
-        if newest - ended > _CLOCKS_S:
+        if newest - ended > CLOCKS_S:
             yield (
                 f"the end of a later save ({name} is {newest - ended:.0f} s newer than {data}, which is written last)"
             )
 
     def _missing_ranks(self) -> Iterator[str]:
-        count = self.world_size or 0
-        gaps, following = [], 0
-        for rank in (*(rank for rank in self.ranks if rank < count), count):
-            if rank > following:
-                gaps.append((following, rank - 1))
-            following = rank + 1
-        if gaps:
-            several = len(gaps) > 1 or gaps[0][0] < gaps[0][1]
-            yield f"rank{'s' * several} {', '.join(_span(*gap) for gap in gaps)}"
+        if gone := missing_ranks(self.ranks, self.world_size or 0):
+            yield gone
 
     def _partial_kinds(self) -> Iterator[str]:
         """A kind that some ranks have saved and others have not; verl can be told to leave one out."""
@@ -207,7 +272,7 @@ class Checkpoint:
             saved = self.shards(kind)
             gone = sorted(set(self.ranks) - set(saved))
             if saved and gone:
-                yield f"{label} of rank{'s' * (len(gone) > 1)} {spans(gone)}"
+                yield f"{label} of {ranks_text(gone)}"
 
 
 @dataclass(frozen=True)
@@ -267,37 +332,67 @@ class Inventory:
             raise ConnectionFailed(f"{self.silent[0]}; {why}", hint=hint)
 
 
-def spans(numbers: Sequence[int]) -> str:
-    """Ascending numbers for a person: `0-3, 7`."""
-    parts: list[list[int]] = []
-    for number in numbers:
-        if parts and parts[-1][1] == number - 1:
-            parts[-1][1] = number
-        else:
-            parts.append([number, number])
-    return ", ".join(_span(first, last) for first, last in parts)
+def missing_ranks(ranks: Sequence[int], count: int) -> str:
+    """What ascending ranks lack of so many, for a message: `ranks 0-3, 7`; "" if they lack none."""
+    gaps, following = [], 0
+    for rank in (*(rank for rank in ranks if rank < count), count):
+        if rank > following:
+            gaps.append((following, rank - 1))
+        following = rank + 1
+    several = len(gaps) > 1 or any(first < last for first, last in gaps)
+    return f"rank{'s' * several} {spans_text(gaps)}" if gaps else ""
 
 
-def _span(first: int, last: int) -> str:
-    return str(first) if first == last else f"{first}-{last}"
+def nodes_text(locations: Iterable[Location]) -> str:
+    """The nodes that have any of some locations: `nodes 0-3`; nothing for this machine."""
+    ranks = {rank for location in locations for rank in location.ranks}
+    return ranks_text(ranks, "node") if ranks else ""
+
+
+def places_text(locations: Mapping[Location, Sequence[int]]) -> str:
+    """Which training ranks are where: `0-1 on node 0; 2-3 on node 1`, of many places all in one: `0-63 on nodes 0-7`.
+
+    Args:
+        locations: See `Checkpoint.locations`.
+    """
+    if len(locations) > _PLACES:
+        held = {rank for ranks in locations.values() for rank in ranks}
+        return " on ".join(filter(None, (spans(held), nodes_text(locations))))
+    return "; ".join(" on ".join(filter(None, (spans(held), place.short))) for place, held in locations.items())
 
 
 def _latest(fitting: Sequence[Checkpoint]) -> Checkpoint:
-    """Of the run that was written to last: the complete step that a resume takes, or a later one.
+    """Of the run that was written to last: the complete step that a resume takes.
 
-    Without such a step the highest one. An earlier attempt of the same name may have left higher steps, older ones.
+    Without such a step the highest complete one.
     """
     complete = [each for each in fitting if each.complete]
     if not complete:
         newest = max(fitting, key=lambda each: (each.modified_at, each.step))
         raise CheckpointError(
-            f"no checkpoint is complete; {newest.name} lacks {', '.join(newest.missing)}",
+            f"no checkpoint is complete; {newest.name}{'' if newest.missing else ':'} {newest.shortfall}",
             hint=f"Whether what is there is enough for a model: cloudrl checkpoints verify {newest.step}",
         )
     run = max(complete, key=lambda each: each.modified_at).run
-    mine = [each for each in complete if each.run == run]
-    resumed = max((each for each in mine if each.resumes), key=lambda each: each.modified_at, default=None)
-    if resumed is not None:
-        later = (each for each in mine if each.step > resumed.step and each.modified_at > resumed.modified_at)
-        mine = [resumed, *later]
-    return max(mine, key=lambda each: (each.step, each.modified_at))
+    steps: dict[int, list[Checkpoint]] = defaultdict(list)
+    for each in fitting:
+        if each.run == run:
+            steps[each.step].append(each)
+    order = (*resume_order(steps), *sorted(steps, reverse=True))
+    chosen = next(step for step in order if any(each.complete for each in steps[step]))
+    return max((each for each in steps[chosen] if each.complete), key=lambda each: each.modified_at)
+
+
+def resume_order(steps: Mapping[int, Sequence[Checkpoint]]) -> list[int]:
+    """Steps of a run in the order in which a resume tries them.
+
+    First the step of the newest tracker, or a higher one that is newer, then the lower ones: an earlier attempt of the
+    same name may have left higher ones, which its user has given up.
+    """
+    tracked = [step for step, found in steps.items() if any(each.resumes for each in found)]
+    if not tracked:
+        return sorted(steps, reverse=True)
+    [step] = tracked
+    at = max(each.modified_at for each in steps[step])
+    fitting = [each for each in steps if each <= step or max(one.modified_at for one in steps[each]) > at]
+    return sorted(fitting, reverse=True)

@@ -13,7 +13,7 @@ and verl 0.6 to 0.8 `huggingface/` and one `dist_ckpt/` for all of it.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from enum import Enum
 from typing import NamedTuple
 
@@ -31,6 +31,7 @@ _DIST = ("model/dist_ckpt/", "dist_ckpt/")
 _ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
 _NUMBERED = re.compile(r"(.*-)([0-9]{5,9})-of-([0-9]{5,9})\.safetensors")
 _MAX_FILES = 100_000
+_MOST_SHOWN = 3
 
 
 class Kind(Enum):
@@ -82,6 +83,23 @@ def missing_files(names: Collection[str]) -> Iterator[str]:
         yield from (weights.folder + name for name in _ADAPTER_FILES if weights.folder + name not in names)
     if any(name.startswith("model/") for name in names) and MANIFEST not in names:
         yield MANIFEST
+
+
+def named_parts(parts: Mapping[str, Collection[str]]) -> set[str]:
+    """Paths of the `.distcp` files that have something.
+
+    Args:
+        parts: Each `.metadata` -> the files beside it that it names, as `0_0`.
+    """
+    return {f"{metadata.removesuffix(METADATA)}__{part}.distcp" for metadata in parts for part in parts[metadata]}
+
+
+def missing_parts(names: Collection[str], parts: Mapping[str, Collection[str]]) -> Iterator[str]:
+    """Files that a `.metadata` names and that are not there, the first of them and how many more."""
+    gone = sorted(named_parts(parts) - set(names))
+    yield from gone[:_MOST_SHOWN]
+    if len(gone) > _MOST_SHOWN:
+        yield f"{len(gone) - _MOST_SHOWN} more files that {METADATA} names"
 
 
 def _siblings(names: Collection[str]) -> list[str]:

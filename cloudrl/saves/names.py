@@ -29,6 +29,8 @@ OF_LOADER = re.compile(r"data(_[0-9]{1,9})?\.pt")
 SHARD = re.compile(r"(model|optim|extra_state)_world_size_([0-9]{1,9})_rank_([0-9]{1,9})\.pt")
 RECORD = re.compile(r"cloudrl_save_world_size_([0-9]{1,9})_rank_([0-9]{1,9})\.json")
 """Ours: see `cloudrl.saves.records`."""
+WITHDRAWN = re.compile(r"cloudrl_withdrawn_world_size_([0-9]{1,9})_rank_([0-9]{1,9})")
+"""Ours: the record of a rank's save was removed, since the files of that rank have changed."""
 INDEX = "model.safetensors.index.json"
 """Which file of a Hugging Face model has which tensor, where there are several."""
 
@@ -49,6 +51,11 @@ def find_data(files: Collection[str]) -> str | None:
 def is_small(path: str, size_bytes: int) -> bool:
     """Whether a file of no rank is one that goes with a model, such as a tokenizer, and no weights."""
     return size_bytes <= _SMALL_BYTES and not path.endswith(".safetensors")
+
+
+def is_ours(name: str) -> bool:
+    """Whether an agent wrote this file beside the shards: a record of a save, or that it was removed."""
+    return bool(RECORD.fullmatch(name) or WITHDRAWN.fullmatch(name))
 
 
 def on_one_line(name: str) -> str:
@@ -75,3 +82,8 @@ def shard_file(kind: str, world_size: int | None, rank: int) -> str:
 def record_file(world_size: int, rank: int) -> str:
     """The name of the record of a rank's save."""
     return f"cloudrl_save_world_size_{world_size}_rank_{rank}.json"
+
+
+def withdrawn_file(world_size: int, rank: int) -> str:
+    """The name of what says that the record of a rank's save was removed."""
+    return f"cloudrl_withdrawn_world_size_{world_size}_rank_{rank}"

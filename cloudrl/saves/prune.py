@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cloudrl.errors import InputError
-from cloudrl.saves.inventory import Checkpoint, Inventory, Location
+from cloudrl.saves.inventory import Checkpoint, Inventory, Location, resume_order
 from cloudrl.saves.names import step_folder
 
 _STEP_PATH = re.compile(r"[^\s'\"=]*global_step_[0-9]+")
@@ -64,17 +64,30 @@ def plan_prune(inventory: Inventory, keep: int, *, run: str | None = None, comma
             by_run[each.run][each.step].append(each)
     for name, steps in by_run.items():
         complete = sorted((step for step, roles in steps.items() if all(role.complete for role in roles)), reverse=True)
+        notes += _uncounted(name, steps)
         if not complete:
             notes.append(f"{name}: no step is complete, so all stay")
             continue
         oldest, newest = complete[:keep][-1], steps[complete[0]]
+        resumed = next((step for step in resume_order(steps) if step in complete), None)
         for step in sorted(step for step in steps if step < oldest):
             reason = _pinned_by(steps[step], named) or _possibly_in_progress(steps[step], newest)
+            if step == resumed:
+                reason = "a job would go on from it: the later ones are incomplete, or of an earlier attempt"
             if reason:
                 notes.append(f"{name}: step {step} stays: {reason}")
             else:
                 removals.append(_removal(steps[step]))
     return PrunePlan(tuple(removals), tuple(notes))
+
+
+def _uncounted(run: str, steps: Mapping[int, Sequence[Checkpoint]]) -> list[str]:
+    """Steps that are no reason to remove others, though all of their files are there."""
+    damaged = ((step, role) for step, roles in sorted(steps.items()) for role in roles if role.damage_phrases)
+    return [
+        f"{run}: step {step} does not count as kept: of its {role.role} {'; '.join(role.damage_phrases)}"
+        for step, role in damaged
+    ]
 
 
 def _pinned_by(roles: Sequence[Checkpoint], named: Sequence[str]) -> str | None:

@@ -12,13 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from cloudrl.errors import CheckpointError
+from cloudrl.protocol.ranks import ranks_text
 from cloudrl.protocol.routes import CHECKPOINTS
-from cloudrl.saves.inventory import Checkpoint, Inventory
-from cloudrl.saves.names import DATA, find_data, step_folder
+from cloudrl.saves.inventory import Checkpoint, Inventory, resume_order
+from cloudrl.saves.names import DATA, find_data, on_one_line, step_folder
 
 RESUME_MODE, RESUME_FROM = "trainer.resume_mode", "trainer.resume_from_path"
 """verl's keys (0.9.1, trainer/config/ppo_trainer.yaml)."""
-_NOT_NEEDED = "huggingface/config.json"  # for a model, not to go on
+_NOT_NEEDED = ("huggingface/", "fsdp_config.json")  # for a model, not to go on
 _ONE_SAVE_S = 60.0
 """Ranks of one save write within this time of each other, as far as the clocks of their nodes agree."""
 
@@ -46,7 +47,9 @@ class ResumePlan:
 def plan_resume(
     inventory: Inventory, run: str, *, world_size: int, addresses: Mapping[int, str], checkpoint_dir: str, cluster: str
 ) -> ResumePlan | None:
-    """The newest step that all ranks can load; None for a run without any, and for Megatron's, which are verl's matter.
+    """The newest step that all ranks can load; None for a run without any.
+
+    None also for Megatron's saves, which are verl's matter, unless the step that verl would take is damaged.
 
     Args:
         inventory: of the cluster.
@@ -65,49 +68,77 @@ def plan_resume(
         if each.run == run and all(location.root == CHECKPOINTS for location in each.locations):
             steps[each.step].append(each)
     if any(each.is_megatron for found in steps.values() for each in found):
-        return None
+        return _instead_of_damaged(steps, run, checkpoint_dir, cluster)
     inventory.refuse_silent("it may have the newest step of the run", "Try again when it answers")
     if not steps:
         return None
     # verl numbers its ranks by the nodes' addresses, as text (verl 0.9.1, single_controller/ray/base.py)
     order = sorted(addresses, key=lambda node: addresses[node])
-    problems = []
-    for step in _candidates(steps):
+    problems: dict[int, str] = {}
+    # a node that has cut one file of a save may have cut others, so a step with a damaged config comes last
+    for step, spared in [(step, spared) for spared in ((), _NOT_NEEDED) for step in resume_order(steps)]:
         roles = [each for each in steps[step] if each.world_size == world_size] or steps[step]
-        blockers = [text for each in roles for text in _blockers(each, world_size, order)]
+        blockers = [text for each in roles for text in _blockers(each, world_size, order, spared)]
         if not blockers:
-            return ResumePlan(step, f"{checkpoint_dir}/{step_folder(run, step)}", _notes(roles[0], order))
-        problems.append(f"step {step}: {blockers[0]}")
-    shown = "; ".join(problems[:3])
-    raise CheckpointError(
-        f"run {run!r} cannot go on: {shown}",
+            notes = (*_skipped(problems, step), *_notes(roles[0], order))
+            return ResumePlan(step, f"{checkpoint_dir}/{step_folder(run, step)}", notes)
+        problems[step] = f"step {step}: {blockers[0]}"
+    raise _no_step(run, "; ".join([*problems.values()][:3]), cluster)
+
+
+def _no_step(run: str, why: str, cluster: str) -> CheckpointError:
+    return CheckpointError(
+        f"run {run!r} cannot go on: {why}",
         hint=f"See it: cloudrl checkpoints list --cluster {cluster}\nBegin anew: another --name\n"
         f"Or in its folder, from the start: {RESUME_MODE}=disable",
     )
 
 
-def _candidates(steps: Mapping[int, Sequence[Checkpoint]]) -> list[int]:
-    """Steps in the order in which they are tried: as `Inventory.select` chooses the latest, then the lower ones.
+def _instead_of_damaged(
+    steps: Mapping[int, Sequence[Checkpoint]], run: str, checkpoint_dir: str, cluster: str
+) -> ResumePlan | None:
+    """Another step of Megatron's, where verl's tracker names a damaged one; which rank loads what is verl's matter."""
+    resumed = next((step for step, roles in steps.items() if any(each.resumes for each in roles)), None)
+    flaws = [phrase for each in (steps[resumed] if resumed is not None else ()) for phrase in each.damage_phrases]
+    if resumed is None or not flaws:
+        return None
+    why = f"step {resumed}: {flaws[0]}"
+    for step in resume_order(steps):
+        if all(each.complete for each in steps[step]):
+            return ResumePlan(step, f"{checkpoint_dir}/{step_folder(run, step)}", (f"{why}, so it was not taken",))
+    raise _no_step(run, why, cluster)
 
-    That is the step of the newest tracker, or a higher one that is newer: an earlier attempt of the same name may have
-    left higher ones, which its user has given up.
+
+def _skipped(problems: Mapping[int, str], chosen: int) -> tuple[str, ...]:
+    """Why a step that is newer, or damaged besides, was not taken or deserves a look."""
+    return tuple(
+        f"{text}, {'which a resume does not need' if step == chosen else 'so it was not taken'}"
+        for step, text in problems.items()
+        if step >= chosen
+    )
+
+
+def _blockers(saved: Checkpoint, world_size: int, order: Sequence[int], spared: tuple[str, ...]) -> list[str]:
+    """Why a role of a step cannot be loaded by so many ranks on nodes in this order.
+
+    Args:
+        saved: The role.
+        world_size: Ranks that are going to load it.
+        order: Nodes in the order of their ranks.
+        spared: Beginnings of names of files that may be damaged.
     """
-    tracked = [step for step, found in steps.items() if any(each.resumes for each in found)]
-    if not tracked:
-        return sorted(steps, reverse=True)
-    [step] = tracked
-    at = max(each.modified_at for each in steps[step])
-    fitting = [each for each in steps if each <= step or max(one.modified_at for one in steps[each]) > at]
-    return sorted(fitting, reverse=True)
-
-
-def _blockers(saved: Checkpoint, world_size: int, order: Sequence[int]) -> list[str]:
-    """Why a role of a step cannot be loaded by so many ranks on nodes in this order."""
     if saved.world_size != world_size:
         return [f"{saved.world_size} ranks have saved the {saved.role}, and {world_size} would load it"]
-    gaps = [each for each in saved.missing if each != _NOT_NEEDED]
+    gaps = [each for each in saved.missing if not each.startswith(_NOT_NEEDED)]
     if gaps:
         return [f"the {saved.role} lacks {gaps[0]}"]
+    damaged = [
+        f"{on_one_line(name)} of the {saved.role} {text}"
+        for name, text in saved.damaged.items()
+        if not name.startswith(spared)
+    ]
+    if damaged:
+        return damaged
     return _misplaced_files(saved, world_size // len(order), order)
 
 
@@ -118,7 +149,11 @@ def _misplaced_files(saved: Checkpoint, per_node: int, order: Sequence[int]) -> 
             if rank >= (saved.world_size or 0):
                 continue
             node, name = order[rank // per_node], file.path.rpartition("/")[2]
-            same = [copy for copy in saved.files[name] if file.modified_at - copy.modified_at <= _ONE_SAVE_S]
+            same = [
+                copy
+                for copy in saved.files[name]
+                if file.modified_at - copy.modified_at <= _ONE_SAVE_S and not copy.damage
+            ]
             if not any(node in copy.location.ranks for copy in same):
                 return [f"rank {rank} is going to run on node {node}, and its {name} lies on {file.location.short}"]
     return []
@@ -130,5 +165,5 @@ def _notes(saved: Checkpoint, nodes: Sequence[int]) -> tuple[str, ...]:
     having = {node for copy in saved.step_files.get(name, ()) for node in copy.location.ranks}
     if set(nodes) <= having:
         return ()
-    where = f"lies on node {', '.join(map(str, sorted(having)))} alone" if having else "was not found"
+    where = f"lies on {ranks_text(having, 'node')} alone" if having else "was not found"
     return (f"its {name} {where}: where verl's controller runs elsewhere, the data begins anew",)

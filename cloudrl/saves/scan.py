@@ -1,7 +1,7 @@
 """What lies in a folder of checkpoints: runs, their steps, the roles of each, and the files of each role.
 
-The layout is verl's (`cloudrl.saves.names`). Nothing of a checkpoint is opened but its tracker and the records of its
-saves.
+The layout is verl's (`cloudrl.saves.names`). Without an `Inspector` nothing of a checkpoint is opened but its tracker
+and the records of its saves.
 """
 
 import json
@@ -9,10 +9,11 @@ import os
 import re
 import stat
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Optional
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from cloudrl.saves.megatron_layout import FOLDERS
 from cloudrl.saves.names import OF_LOADER, OURS, RECORD, SHARD, STEP, TRACKER
+from cloudrl.saves.wholeness import Inspector, LookedAt
 
 IN_WORKING_DIR = re.compile(r"session_[^/]+/runtime_resources/working_dir_files/[^/]+/checkpoints(/.*)?", re.DOTALL)
 """Below Ray's folder: where a job with a relative `trainer.default_local_dir` has left its checkpoints."""
@@ -20,30 +21,35 @@ _DEPTH = 12
 _SMALL_BYTES = 1 << 20
 
 
-def scan(root: Path, *, follow_links: bool = False) -> List[Dict[str, Any]]:
+def scan(root: Path, *, follow_links: bool = False, inspector: Optional[Inspector] = None) -> List[Dict[str, Any]]:
     """All runs below a folder, in the order of their paths.
 
     Args:
         root: The folder.
         follow_links: Whether steps, and what is in them, may be links: on a user's own machine, where all that can be
             reached is the user's. Links to runs are not followed: these would be listed twice.
+        inspector: Looks into the files; without it nothing is said of what is in them.
 
     Returns:
         [{"run": path below `root`, "tracker": {"text", "modified_at"} or None, "steps": [{"step", "is_link", "files",
         "roles": [{"role", "folder", "files", "saves"}]}]}]; `folder` is the role's below the step, "" for the step's
-        own; `files` are {"path", "size_bytes", "modified_at"}, paths relative to step or role; `saves` are its records
-        of saves; only with `follow_links` a step may be a link.
+        own; `files` are {"path", "size_bytes", "modified_at"}, paths relative to step or role, "damage" besides for one
+        that is not whole, and "parts" for `.metadata` (`cloudrl.saves.wholeness`); `saves` are its records of saves;
+        only with `follow_links` a step may be a link.
     """
-    return sorted((_run(root, folder, follow_links) for folder in _runs(root)), key=lambda run: str(run["run"]))
+    look = _Look(follow_links, [])
+    runs = sorted((_run(root, folder, look) for folder in _runs(root)), key=lambda run: str(run["run"]))
+    _add_evidence(look, inspector)
+    return runs
 
 
-def scan_working_dirs(ray_root: Path) -> List[Dict[str, Any]]:
+def scan_working_dirs(ray_root: Path, *, inspector: Optional[Inspector] = None) -> List[Dict[str, Any]]:
     """The same of what earlier jobs have left in their working directories below Ray's folder."""
     found = []
     for folder in sorted(ray_root.glob("session_*/runtime_resources/working_dir_files/*/checkpoints")):
         if IN_WORKING_DIR.fullmatch(str(folder.relative_to(ray_root))) and not _passes_a_link(ray_root, folder):
             prefix = folder.relative_to(ray_root)
-            found += [{**run, "run": str(prefix / run["run"])} for run in scan(folder)]
+            found += [{**run, "run": str(prefix / run["run"])} for run in scan(folder, inspector=inspector)]
     return found
 
 
@@ -73,11 +79,18 @@ def _runs(root: Path) -> Iterator[Path]:
         folders[:] = [] if deep else sorted(set(folders) - {*steps, OURS})
 
 
-def _run(root: Path, folder: Path, links: bool) -> Dict[str, Any]:
-    found = [each for each in _folders(folder, links) if STEP.fullmatch(each.name)]
-    steps = [{**_step(each, links), "is_link": each.is_symlink()} for each in found]
+class _Look(NamedTuple):
+    """How files are looked at, and those that were found: what is said of each, and where it is."""
+
+    links: bool
+    found: List[Tuple[Dict[str, Any], LookedAt]]
+
+
+def _run(root: Path, folder: Path, look: _Look) -> Dict[str, Any]:
+    found = [each for each in _folders(folder, look.links) if STEP.fullmatch(each.name)]
+    steps = [{**_step(each, look), "is_link": each.is_symlink()} for each in found]
     tracker = folder / TRACKER
-    text, info = read_small(tracker, follow_links=links), _info(tracker, links)
+    text, info = read_small(tracker, follow_links=look.links), _info(tracker, look.links)
     return {
         "run": str(folder.relative_to(root)),
         "tracker": None if text is None or info is None else {"text": text.strip()[:80], "modified_at": info.st_mtime},
@@ -85,29 +98,36 @@ def _run(root: Path, folder: Path, links: bool) -> Dict[str, Any]:
     }
 
 
-def _step(folder: Path, links: bool) -> Dict[str, Any]:
+def _step(folder: Path, look: _Look) -> Dict[str, Any]:
     number = int(folder.name.rpartition("_")[2])
-    files, folders = _files(folder, links, deep=False), _folders(folder, links)
+    files, folders = _files(folder, look, deep=False), _folders(folder, look.links)
     if any(SHARD.fullmatch(file["path"]) for file in files) or any(each.name in FOLDERS for each in folders):
         loader = [file for file in files if OF_LOADER.fullmatch(file["path"])]
-        return {"step": number, "files": loader, "roles": [scan_only_role(folder, follow_links=links)]}
-    roles = [_role(each, links) for each in folders]
+        return {"step": number, "files": loader, "roles": [_only_role(folder, look)]}
+    roles = [_role(each, look) for each in folders]
     return {"step": number, "files": files, "roles": [role for role in roles if role["files"]]}
 
 
-def scan_only_role(folder: Path, *, follow_links: bool) -> Dict[str, Any]:
+def scan_only_role(folder: Path, *, follow_links: bool, inspector: Optional[Inspector] = None) -> Dict[str, Any]:
     """What lies in a folder of a step without roles, as that of an actor.
 
     verl's SFT trainer knows none (0.9.1, utils/checkpoint/checkpoint_handler.py, `save_checkpoint`).
     """
-    found = _role(folder, follow_links)
+    look = _Look(follow_links, [])
+    role = _only_role(folder, look)
+    _add_evidence(look, inspector)
+    return role
+
+
+def _only_role(folder: Path, look: _Look) -> Dict[str, Any]:
+    found = _role(folder, look)
     files = [file for file in found["files"] if not OF_LOADER.fullmatch(file["path"])]
     return {**found, "role": "actor", "folder": "", "files": files}
 
 
-def _role(folder: Path, links: bool) -> Dict[str, Any]:
-    files = _files(folder, links, deep=True)
-    saves = [_record(folder / file["path"], links) for file in files if RECORD.fullmatch(file["path"])]
+def _role(folder: Path, look: _Look) -> Dict[str, Any]:
+    files = _files(folder, look, deep=True)
+    saves = [_record(folder / file["path"], look.links) for file in files if RECORD.fullmatch(file["path"])]
     saves = [save for save in saves if save is not None]
     return {"role": folder.name, "folder": folder.name, "files": files, "saves": saves}
 
@@ -119,9 +139,9 @@ def _folders(folder: Path, links: bool) -> List[Path]:
         return []
 
 
-def _files(folder: Path, links: bool, *, deep: bool) -> List[Dict[str, Any]]:
+def _files(folder: Path, look: _Look, *, deep: bool) -> List[Dict[str, Any]]:
     """Regular files; with a dot in front Megatron's `.metadata` alone, others are somebody's unfinished business."""
-    found = []
+    found, links = [], look.links
     seen = {os.path.realpath(folder)}
     for text, folders, names in os.walk(folder, followlinks=links):
         folders[:] = sorted(name for name in folders if deep and not name.startswith("."))
@@ -132,9 +152,24 @@ def _files(folder: Path, links: bool, *, deep: bool) -> List[Dict[str, Any]]:
         for name in sorted(names):
             info = _info(Path(text, name), links)
             if info is not None and (not name.startswith(".") or name == ".metadata"):
-                path = os.path.relpath(os.path.join(text, name), folder)  # noqa: PTH118  Path costs 20 times as much
-                found.append({"path": path, "size_bytes": info.st_size, "modified_at": info.st_mtime})
+                whole = os.path.join(text, name)  # noqa: PTH118  Path costs 20 times as much
+                path = os.path.relpath(whole, folder)
+                file = {"path": path, "size_bytes": info.st_size, "modified_at": info.st_mtime}
+                found.append(file)
+                look.found.append((file, LookedAt(whole, path, info)))
     return found
+
+
+def _add_evidence(look: _Look, inspector: Optional[Inspector]) -> None:
+    """Say what is to be said of the content of files: nothing of most."""
+    if inspector is None:
+        return
+    evidence = inspector.look_into([place for _, place in look.found])
+    for (file, _), (damage, parts) in zip(look.found, evidence):  # noqa: B905  Python 3.9 has no strict
+        if damage:
+            file["damage"] = damage
+        if parts:
+            file["parts"] = " ".join(parts)
 
 
 def _info(path: Path, links: bool) -> Optional[os.stat_result]:

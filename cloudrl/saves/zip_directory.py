@@ -8,6 +8,7 @@ import hashlib
 import os
 import struct
 from collections.abc import Callable
+from typing import Tuple
 
 _END = struct.Struct("<4s4H2LH")
 _END64_LOCATOR = struct.Struct("<4sLQL")
@@ -32,20 +33,20 @@ def read_directory(size: int, read: Callable[[int, int], bytes], tail_bytes: int
     Raises:
         NoDirectory: See there.
     """
-    if size < _END.size:
-        raise NoDirectory(f"it has {size} bytes")
-    tail_start = max(0, size - tail_bytes)
-    tail = read(tail_start, size - tail_start)
-    signature, *_, length, offset, comment = _END.unpack_from(tail, len(tail) - _END.size)
-    if signature != b"PK\5\6" or comment:
-        raise NoDirectory("it does not end as a zip file does")
-    end = size - _END.size
-    if _NONE32 in {length, offset} or _is_zip64(tail):
-        end, length, offset = _read_end64(tail, size, read)
-    if length > _MAX_BYTES or offset + length > end:
-        raise NoDirectory(f"its directory of {length} bytes at {offset} does not lie in it")
+    tail, tail_start, length, offset = _find(size, read, tail_bytes)
     start = offset - tail_start
     return tail[start : start + length] if start >= 0 else read(offset, length)
+
+
+def check_end(size: int, read: Callable[[int, int], bytes]) -> None:
+    """Check that a file begins and ends as a zip file does; of its directory only the first bytes are read.
+
+    Raises:
+        NoDirectory: See there.
+    """
+    _, _, length, offset = _find(size, read, _ENDS_BYTES)
+    if not length or read(0, 4) != b"PK\3\4" or read(offset, 4) != b"PK\1\2":
+        raise NoDirectory("its directory or its beginning is overwritten")
 
 
 def directory_digest(descriptor: int) -> str:
@@ -63,6 +64,23 @@ def directory_digest(descriptor: int) -> str:
         return content
 
     return hashlib.sha256(read_directory(os.fstat(descriptor).st_size, read)).hexdigest()
+
+
+def _find(size: int, read: Callable[[int, int], bytes], tail_bytes: int) -> Tuple[bytes, int, int, int]:
+    """The last bytes of a file, where they begin, and length and offset of its directory."""
+    if size < _END.size:
+        raise NoDirectory(f"it has {size} bytes")
+    tail_start = max(0, size - tail_bytes)
+    tail = read(tail_start, size - tail_start)
+    signature, *_, length, offset, comment = _END.unpack_from(tail, len(tail) - _END.size)
+    if signature != b"PK\5\6" or comment:
+        raise NoDirectory("it does not end as a zip file does")
+    end = size - _END.size
+    if _NONE32 in {length, offset} or _is_zip64(tail):
+        end, length, offset = _read_end64(tail, size, read)
+    if length > _MAX_BYTES or offset + length > end:
+        raise NoDirectory(f"its directory of {length} bytes at {offset} does not lie in it")
+    return tail, tail_start, length, offset
 
 
 def _is_zip64(tail: bytes) -> bool:

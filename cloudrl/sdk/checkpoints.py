@@ -8,12 +8,16 @@ from pathlib import Path
 from cloudrl.checkpoints.handle import CheckpointHandle, Checkpoints
 from cloudrl.checkpoints.merge import Merged
 from cloudrl.checkpoints.push import PushPlan
-from cloudrl.errors import CheckpointError, InputError
+from cloudrl.checkpoints.sources import CheckpointSource
+from cloudrl.errors import CheckpointError, ConnectionFailed, InputError
 from cloudrl.jobs import JobHandle
 from cloudrl.jobs.format import gigabytes
 from cloudrl.protocol.backoff import Backoff
+from cloudrl.protocol.ranks import ranks_text
+from cloudrl.protocol.side_by_side import side_by_side
 from cloudrl.providers import registry
 from cloudrl.providers.model import home
+from cloudrl.saves.inventory import Location, nodes_text
 from cloudrl.saves.prune import PrunePlan, Removal, plan_prune
 from cloudrl.sdk.callbacks import Confirm, OnProgress, Question, notify, silent, transfer, unattended
 from cloudrl.sdk.find import only_of, running_clusters
@@ -112,13 +116,32 @@ def prune(
     if plan.removals and not confirm(Question(question, default=None)):
         raise InputError("nothing was removed")
     for removal in plan.removals:
-        for location in removal.locations:
-            found.source.remove(location, removal.path)
+        _remove(found.source, removal)
     return plan
 
 
+def _remove(source: CheckpointSource, removal: Removal) -> None:
+    """One step, on all its nodes at once; those that can do so remove it although another cannot."""
+
+    def remove(location: Location) -> CheckpointError | ConnectionFailed | None:
+        try:
+            source.remove(location, removal.path)
+        except (CheckpointError, ConnectionFailed) as failure:
+            return failure
+        return None
+
+    places = sorted(removal.locations, key=lambda location: location.ranks)
+    failures = [(place, each) for place, each in zip(places, side_by_side(remove, places), strict=True) if each]
+    if failures:
+        (_, first), *others = failures
+        ranks = [place.ranks[0] for place, _ in others]
+        more = f" ({ranks_text(ranks, 'node')} cannot remove it either)" if ranks else ""
+        raise type(first)(f"{first.message}{more}", hint=first.hint)
+
+
 def _describe(removal: Removal) -> str:
-    where = "".join(f" on {each.short}" for each in removal.locations if each.ranks)
+    nodes = nodes_text(removal.locations)
+    where = f" on {nodes}" if nodes else ""
     incomplete = "" if removal.complete else ", incomplete"
     return f"{removal.run}: step {removal.step}{where}, {gigabytes(removal.size_bytes)}{incomplete}"
 
@@ -203,8 +226,9 @@ def _refuse_older(latest: CheckpointHandle, found: Checkpoints, *, to: str) -> N
         mine = (each.run, each.role) == (newest.run, newest.role)
         later = (each.modified_at, each.step) > (newest.modified_at, newest.step)
         if mine and later and not each.complete:
+            why = f"it {each.shortfall}" if each.missing else each.shortfall
             raise CheckpointError(
-                f"the last checkpoint of the job, step {each.step}, is incomplete: it lacks {', '.join(each.missing)}; "
+                f"the last checkpoint of the job, step {each.step}, is incomplete: {why}; "
                 f"the one before is step {newest.step}",
                 hint=f"To take that one: cloudrl checkpoints merge {newest.step} {to}",
             )

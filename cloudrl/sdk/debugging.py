@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +15,9 @@ from cloudrl.debug.session import End, Session
 from cloudrl.errors import CloudrlError, ConnectionFailed, InputError, Interrupted, Unauthorized
 from cloudrl.jobs.format import duration, money
 from cloudrl.protocol.client import AgentClient
+from cloudrl.protocol.ranks import first_few, ranks_text
 from cloudrl.protocol.report import NodeReport
+from cloudrl.protocol.side_by_side import side_by_side
 from cloudrl.protocol.stops import PDB, Stop
 from cloudrl.providers.machines import Notice
 from cloudrl.providers.model import Status
@@ -25,7 +26,6 @@ from cloudrl.sdk.find import find
 from cloudrl.transport.connection import Connection
 from cloudrl.transport.ray_client import RayClient
 
-_AT_ONCE = 8
 _POLL_S = 1.0
 _WARN_S = 120.0
 
@@ -215,13 +215,16 @@ def ask_nodes(agent: AgentClient, nodes: Iterable[NodeReport], on_progress: OnPr
             return failure
 
     ranks = [node.rank for node in nodes]
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        answers = list(zip(ranks, pool.map(ask, ranks), strict=True))
+    answers = list(zip(ranks, side_by_side(ask, ranks), strict=True))
     failures = [(rank, each) for rank, each in answers if isinstance(each, ConnectionFailed)]
     if failures and len(failures) == len(ranks):
         raise failures[0][1]
-    for rank, failure in failures:
-        on_progress(Notice(f"rank {rank} does not say what waits there: {failure.message}"))
+    silent = dict(failures)
+    few, several = first_few(silent)
+    for rank in few:
+        on_progress(Notice(f"rank {rank} does not say what waits there: {silent[rank].message}"))
+    if several:
+        on_progress(Notice(f"{ranks_text(several)} do not say what waits there either"))
     return tuple(sorted((stop for _, each in answers if isinstance(each, tuple) for stop in each), key=_order))
 
 

@@ -1,6 +1,7 @@
 """GPUs that do nothing for minutes though a job runs, or though they are paid for. Pure."""
 
 from cloudrl.jobs.format import duration, money
+from cloudrl.protocol.ranks import spans, texts_by_rank
 from cloudrl.protocol.report import NodeReport
 from cloudrl.providers.machines import Notice
 from cloudrl.providers.model import Status
@@ -18,7 +19,7 @@ def idle_gpus(status: Status) -> Notice | None:
         return None
     total = sum(len(node.usage.gpus) for node in status.nodes if node.usage is not None)
     count, least_s = sum(map(len, idle.values())), min(min(found.values()) for found in idle.values())
-    where = "; ".join(f"rank {rank}: {', '.join(map(str, found))}" for rank, found in idle.items())
+    where = texts_by_rank((rank, spans(found)) for rank, found in idle.items())
     price = f", and the cluster costs {money(status.price_per_hour)}/h" if status.price_per_hour else ""
     text = f"{count} of {total} GPUs have computed nothing for {duration(least_s)} or more ({where}){price}"
     if working_since is None:

@@ -10,6 +10,7 @@ from cloudrl.errors import CloudrlError, InputError
 from cloudrl.jobs.archive import Archive, FolderArchive
 from cloudrl.jobs.cluster_archive import ask_cluster
 from cloudrl.jobs.log_view import LogLine, log_lines, moment
+from cloudrl.protocol.ranks import spans
 from cloudrl.sdk.callbacks import Notice, OnProgress, silent
 from cloudrl.sdk.find import find, find_here
 
@@ -48,7 +49,7 @@ def logs(
     archive, run = _archive(name, folder, run, on_progress)
     files = archive.of(run, rank=node)
     if not files:
-        ranks = ", ".join(map(str, sorted({each.rank for each in archive.of(run)})))
+        ranks = spans(each.rank for each in archive.of(run))
         raise InputError(f"no logs of node {node} are kept; there are those of: {ranks}")
     at = moment(around, max(each.modified_at for each in files)) if around is not None else None
     return log_lines(archive, files, name=log, pattern=pattern, around=at)

@@ -7,6 +7,8 @@ from pathlib import Path
 from cloudrl.errors import CloudrlError
 from cloudrl.jobs import JobHandle
 from cloudrl.jobs.defaults import VALIDATION_DIR
+from cloudrl.protocol.client import AgentClient
+from cloudrl.protocol.side_by_side import side_by_side
 from cloudrl.report import Sample
 from cloudrl.report.samples import READ_BYTES, choose_steps, parse_samples
 from cloudrl.verl.metrics import Step
@@ -45,19 +47,32 @@ class NodeFiles:
         if not folder.startswith(self._root):
             return None
         path = f"{folder.rstrip('/')[len(self._root) :]}/{step}.jsonl"
-        silent: CloudrlError | None = None
-        for rank in self._ranks:
-            try:
-                content = self._agent.checkpoint_file(rank, path, READ_BYTES)
-            except CloudrlError as failure:
-                silent = failure
-                continue
-            if content is not None:
-                self._ranks = [rank, *(each for each in self._ranks if each != rank)]  # it has the others, too
-                return content
-        if silent is not None:
-            raise silent
-        return None
+        content, self._ranks = _read_from_any(self._agent, self._ranks, path)
+        return content
+
+
+def _read_from_any(agent: AgentClient, ranks: list[int], path: str) -> tuple[bytes | None, list[int]]:
+    """The start of a file, and the ranks in the order in which they are asked for the next one.
+
+    Raises:
+        CloudrlError: no rank that answers has it, and some rank does not.
+    """
+
+    def read(rank: int) -> tuple[int, bytes | CloudrlError | None]:
+        try:
+            return rank, agent.checkpoint_file(rank, path, READ_BYTES)
+        except CloudrlError as failure:
+            return rank, failure
+
+    failures: list[CloudrlError] = []
+    for some in (ranks[:1], ranks[1:]):  # who had the others, or all of a shared folder, comes first
+        for rank, content in side_by_side(read, some):
+            if isinstance(content, bytes):
+                return content, [rank, *(each for each in ranks if each != rank)]
+            failures += [content] if content is not None else []
+    if failures:
+        raise failures[-1]
+    return None, ranks
 
 
 class Samples:

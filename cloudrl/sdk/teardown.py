@@ -13,7 +13,7 @@ from cloudrl.protocol.phases import Phase
 from cloudrl.providers.model import ClusterRef, Provider, Status
 from cloudrl.providers.registry import find, locate
 from cloudrl.providers.registry import provider as get_provider
-from cloudrl.saves.inventory import Inventory, SaveVersion, spans
+from cloudrl.saves.inventory import Inventory, SaveVersion, places_text
 from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, Question, silent, unattended
 from cloudrl.sdk.costs import current_state, with_state
 
@@ -213,9 +213,8 @@ def _lines(found: Inventory) -> tuple[str, ...]:
     """Run, step, role, size and where, of each checkpoint, and what nodes did not say."""
     lines = []
     for each in found.checkpoints:
-        where = "; ".join(f"{spans(held)} on {place.short}" for place, held in each.locations.items())
-        state = "" if each.complete else f", incomplete: no {', '.join(each.missing)}"
-        lines.append(f"{each.name}, {gigabytes(each.size_bytes)}, ranks {where}{state}")
+        state = "" if each.complete else f", incomplete: {each.shortfall}"
+        lines.append(f"{each.name}, {gigabytes(each.size_bytes)}, ranks {places_text(each.locations)}{state}")
     return (*lines, *found.notes)
 
 

@@ -6,11 +6,13 @@ from typing import Any
 
 from cloudrl.shards.dtypes import DType
 from cloudrl.shards.lora import Lora, in_peft
+from cloudrl.shards.lora_settings import ADAPTER_CONFIG
 from cloudrl.shards.plan import Output, Update, make_outputs
 from cloudrl.shards.shard import Shard
 
-ADAPTER, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
+ADAPTER = "adapter_model.safetensors"
 TAKE_ADAPTER = "Take it as it is, for peft, over that model: cloudrl checkpoints merge --lora adapter --to DIR"
+_PAIR = r".*\.gate_up_proj"
 _OF_MODEL = ("config.json", "generation_config.json")
 
 
@@ -25,13 +27,16 @@ def make_updates(parts: Sequence[Shard], lora: Lora) -> dict[str, Update]:
     stored = {name: name for each in lora.adapted.values() for name in (each.a, each.b)}
     halves = {half.name: half for half in make_outputs(parts, None, names=stored)}
     scale = lora.settings.scale
-    return {name: Update(halves[each.a], halves[each.b], each.experts, scale) for name, each in lora.adapted.items()}
+    return {
+        name: Update(halves[each.a], halves[each.b], each.experts, scale(each.key, each.rank))
+        for name, each in lora.adapted.items()
+    }
 
 
 def adapter_files(lora: Lora, config_files: Mapping[str, bytes], config: Mapping[str, Any]) -> dict[str, bytes]:
     """Its config, and the tokenizer that it was trained with; the model's own config is left with the model."""
     kept = {name: data for name, data in config_files.items() if name not in _OF_MODEL}
-    text = json.dumps(_adapter_config(lora, config), indent=2, sort_keys=True)
+    text = json.dumps(_adapter_config(lora, config), indent=2)
     return {**kept, ADAPTER_CONFIG: f"{text}\n".encode()}
 
 
@@ -54,7 +59,11 @@ def _adapter_config(lora: Lora, config: Mapping[str, Any]) -> dict[str, Any]:
     }
     if parameters := sorted(each.target for each in adapted if each.is_parameter):
         found["target_parameters"] = parameters
-    if any(each.rank != settings.rank for each in adapted):
-        found["rank_pattern"] = {r".*\.gate_up_proj": 2 * settings.rank}
-        found["alpha_pattern"] = {r".*\.gate_up_proj": 2 * settings.alpha}
-    return found
+    if settings.is_rank_stabilized:
+        found["use_rslora"] = True
+    ranks, alphas = dict(settings.ranks), dict(settings.alphas)
+    if any(settings.is_doubled(each.key, each.rank) for each in adapted):
+        ranks |= {_PAIR: 2 * settings.rank}
+        alphas.setdefault(_PAIR, 2 * settings.alpha)
+    found |= {key: value for key, value in (("rank_pattern", ranks), ("alpha_pattern", alphas)) if value}
+    return dict(sorted(found.items()))  # patterns keep their order: the first that fits counts

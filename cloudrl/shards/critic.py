@@ -1,7 +1,7 @@
 """A critic of Megatron's: its head is saved as that of a language model, `lm_head.weight` of one row.
 
-verl 0.9.1 puts a linear layer without a bias in the place of the output layer (models/llama/megatron/layers/
-parallel_linear.py, `LinearForLastLayer`), and the bridges write it under the name of that.
+verl 0.9.1 puts a linear layer without a bias in the place of the output layer (models/mcore/bridge.py:
+LinearForLastLayer), and the bridges write it under the name of that.
 """
 
 from collections.abc import Mapping

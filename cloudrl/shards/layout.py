@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from cloudrl.errors import CheckpointError
+from cloudrl.protocol.ranks import spans
 from cloudrl.shards.report import Finding
 from cloudrl.shards.shard import Shard
 from cloudrl.shards.tensors import Tensor
@@ -102,7 +103,7 @@ def _missing_ranks(present: Sequence[int], layout: Layout) -> Iterator[Finding]:
         absent = [rank for rank in holders if rank not in present]
         kept = next((rank for rank in holders if rank in present), None)
         if kept is None:
-            holding, there = " or ".join(map(str, holders)), ", ".join(map(str, sorted(present))) or "none"
+            holding, there = " or ".join(map(str, holders)), spans(present) or "none"
             message = f"no shard of rank {holding}: have {there} of {layout.world_size} ranks"
             yield Finding(message, absent[0])
         else:

@@ -7,12 +7,13 @@ verl saves the model of peft as it is in memory (verl 0.9.1, utils/checkpoint/fs
     base_model.model.MODULE.lora_A.default.weight       [rank, in]
     base_model.model.MODULE.lora_B.default.weight       [out, rank]
 
-and beside them `lora_train_meta.json`, which has the alpha. Fused experts [experts, out, in] have two parameters in one
-module, so peft wraps it twice: `experts.base_layer.lora_A` and `experts.lora_A`, over `experts.base_layer.base_layer`.
-Their A is [experts x rank, in], one expert after the other, and their B [out, rank x experts], interleaved.
+and beside them `lora_train_meta.json`, which has the alpha (`cloudrl.shards.lora_settings`).
+
+Fused experts [experts, out, in] have two parameters in one module, so peft wraps it twice:
+`experts.base_layer.lora_A` and `experts.lora_A`, over `experts.base_layer.base_layer`. Their A is [experts x rank, in],
+one expert after the other, and their B [out, rank x experts], interleaved.
 """
 
-import json
 import re
 from collections import defaultdict
 from collections.abc import Mapping
@@ -21,12 +22,18 @@ from typing import Any
 
 from cloudrl.errors import CheckpointError
 from cloudrl.saves.names import LORA_META as META
+from cloudrl.shards.lora_settings import ADAPTER_CONFIG, LoraSettings
 from cloudrl.shards.tensors import Tensor
 
 _PREFIX = "base_model.model."
 _HALF = re.compile(r"(.*)\.lora_([AB])\.default\.weight")
+_ADAPTED_EXPERTS = re.compile(r"\bexperts(\.base_layer)*\.lora_")
 _BASE_LAYER = ".base_layer"
 _BY_PEFT = "Take it into the model with peft, on a machine that has room for the model: merge_and_unload"
+_ITS_CONFIG = (
+    f"If the run started from an adapter (model.lora_adapter_path), copy its {ADAPTER_CONFIG} beside the shards. "
+    "Otherwise merge it with peft, on a machine that has room for the model: merge_and_unload"
+)
 _UNSUPPORTED = {
     "lora_magnitude_vector": "DoRA",
     "lora_embedding_": "LoRA on an embedding",
@@ -36,20 +43,6 @@ _UNSUPPORTED = {
 _EXPERTS, _ROUTER = ".mlp.experts", ".mlp.gate"
 _EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts")
 _EXPERT_WIDTHS = ("moe_intermediate_size", "intermediate_size")  # a config may have both
-
-
-@dataclass(frozen=True)
-class LoraSettings:
-    """What `lora_train_meta.json` says."""
-
-    rank: int
-    alpha: int
-    task_type: str | None
-
-    @property
-    def scale(self) -> float:
-        """Of what the adapter adds."""
-        return self.alpha / self.rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +70,11 @@ class Adapted:
         """Whether peft names the tensor, not the module: of experts and router, which are no linear layers."""
         return self.module.endswith((_EXPERTS, _ROUTER))
 
+    @property
+    def key(self) -> str:
+        """What peft matches with patterns."""
+        return self.target if self.is_parameter else self.module
+
 
 @dataclass(frozen=True)
 class Lora:
@@ -98,37 +96,12 @@ def has_lora(tensors: Mapping[str, Tensor]) -> bool:
     return any("lora_" in name for name in tensors)
 
 
-def read_settings(text: bytes | None) -> LoraSettings:
-    """Read `lora_train_meta.json`.
-
-    Raises:
-        CheckpointError: There is none, or it does not say what the adapter is multiplied with.
-    """
-    hint = f'Write {META} beside the shards, with the values of the run: {{"r": 16, "lora_alpha": 32}}'
-    if text is None:
-        raise CheckpointError(
-            f"there is no {META} beside the shards, and without it nothing tells the alpha of the adapter",
-            hint=f"verl writes it on the node of rank 0. {hint}",
-        )
-    try:
-        content = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{META} is no JSON: {error}", hint=hint) from error
-    rank, alpha = (content.get(key) if isinstance(content, dict) else None for key in ("r", "lora_alpha"))
-    if type(rank) is not int or type(alpha) is not int or not 0 < rank < 1 << 31 or not abs(alpha) < 1 << 31:
-        raise CheckpointError(f"{META} has the rank {rank!r:.40} and the alpha {alpha!r:.40}", hint=hint)
-    if alpha == 0:  # verl 0.9.1 writes it where it does not know: trainer/sft_trainer.py, `_get_lora_train_meta`
-        raise CheckpointError(f"{META} says that lora_alpha is 0, with which the adapter changes nothing", hint=hint)
-    task = content.get("task_type")
-    return LoraSettings(rank, alpha, task if isinstance(task, str) else None)
-
-
-def read_lora(tensors: Mapping[str, Tensor], text: bytes | None, config: Mapping[str, Any], label: str) -> Lora:
+def read_lora(tensors: Mapping[str, Tensor], settings: LoraSettings, config: Mapping[str, Any], label: str) -> Lora:
     """Tell the model's tensors from the adapter's, and which belong together.
 
     Args:
         tensors: Of a shard.
-        text: `lora_train_meta.json`.
+        settings: See `read_settings`.
         config: The model's.
         label: Of the shard, for messages.
 
@@ -138,7 +111,6 @@ def read_lora(tensors: Mapping[str, Tensor], text: bytes | None, config: Mapping
     for marker, kind in _UNSUPPORTED.items():
         if example := next((name for name in tensors if marker in name), None):
             raise CheckpointError(f"{label} has {kind}, which is not supported: {example}", hint=_BY_PEFT)
-    settings = read_settings(text)
     base: dict[str, str] = {}
     halves: dict[str, dict[str, str]] = defaultdict(dict)
     for name in tensors:
@@ -154,15 +126,27 @@ def read_lora(tensors: Mapping[str, Tensor], text: bytes | None, config: Mapping
         if pair.keys() != {"A", "B"}:
             raise CheckpointError(f"{label}: {wrapped} has one half of an adapter")
         one = _fit(_in_model(wrapped), pair, tensors, shapes, config)
-        if one is None or one.rank not in _ranks(one, settings) or one.target in adapted:
+        if one is None or not settings.fits(one.key, one.rank) or one.target in adapted:
             sizes = " and ".join(str(tensors[name].shape) for name in pair.values())
             raise CheckpointError(
                 f"{label}: the adapter of {_in_model(wrapped)}, {sizes}, does not fit the model and the rank "
-                f"{settings.rank} of {META}",
-                hint=_BY_PEFT,
+                f"{settings.rank} of {ADAPTER_CONFIG if settings.is_told else META}",
+                hint=_BY_PEFT if settings.is_told else _ITS_CONFIG,
             )
         adapted[one.target] = one
     return Lora(settings, base, adapted)
+
+
+def refuse_adapted_experts(tensors: Mapping[str, Tensor], label: str) -> None:
+    """For a family whose experts are not matrices [out, in] on disk: peft's halves of them were never compared.
+
+    Raises:
+        CheckpointError: Experts have an adapter.
+    """
+    if found := next((name for name in tensors if _ADAPTED_EXPERTS.search(name)), None):
+        raise CheckpointError(
+            f"{label}: {found} is an adapter of experts, which is not supported where experts stay fused", hint=_BY_PEFT
+        )
 
 
 def in_peft(name: str) -> str:
@@ -173,12 +157,6 @@ def in_peft(name: str) -> str:
 def _in_model(name: str) -> str:
     """As the model names it."""
     return name.removeprefix(_PREFIX).replace(_BASE_LAYER, "")
-
-
-def _ranks(one: Adapted, settings: LoraSettings) -> tuple[int, ...]:
-    """Those that are possible: of gate and up, fused, peft 0.21 doubles rank and alpha (`_convert_peft_config_moe`)."""
-    is_pair = one.target.endswith(".gate_up_proj")
-    return (settings.rank, 2 * settings.rank) if is_pair else (settings.rank,)
 
 
 def _fit(

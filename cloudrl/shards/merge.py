@@ -13,23 +13,26 @@ from cloudrl.shards.adapter import ADAPTER, TAKE_ADAPTER, adapter_files, adapter
 from cloudrl.shards.architectures import check_architecture
 from cloudrl.shards.copying import Target, copy
 from cloudrl.shards.dtypes import WANTED, DType
-from cloudrl.shards.lora import has_lora, read_lora
+from cloudrl.shards.lora import Lora, has_lora, read_lora, refuse_adapted_experts
+from cloudrl.shards.lora_settings import read_settings, unsure_of_scale
 from cloudrl.shards.model_files import file_names, header, in_file_order, index, output_files, read_config
 from cloudrl.shards.on_disk import rule_of
-from cloudrl.shards.parameters import check_parameters, is_tied
+from cloudrl.shards.parameters import check_parameters, is_tied, keeps_experts_fused
 from cloudrl.shards.plan import (
     EMBEDDINGS,
-    HEAD,
     MAX_FILE_BYTES,
     Output,
     Update,
+    head_of,
     hold_the_same,
     make_outputs,
     split_files,
 )
 from cloudrl.shards.progress import Meter, OnProgress, silent
+from cloudrl.shards.shard import Shard
 from cloudrl.shards.source import MergeInputs
 from cloudrl.shards.validate import validate
+from cloudrl.shards.wrappers import unwrapped
 
 _QUANTIZATION, _TIED, _TEXT = "quantization_config", "tie_word_embeddings", "text_config"
 
@@ -107,13 +110,14 @@ def plan_merge(
     wanted = wanted_type(dtype, lora)
     config = read_config(inputs.config_files)
     validated = validate(inputs)
-    parts = validated.chosen()
+    parts, wrappers = unwrapped(validated.chosen())
     tensors, label = parts[0].tensors, parts[0].label
     warnings = [finding.message for finding in validated.report.findings]
     names = {name: name for name in tensors}
     updates: dict[str, Update] = {}
     if has_lora(tensors):
-        found = read_lora(tensors, inputs.lora, config, label)
+        found, unsure = _read_adapter(parts[0], inputs, config)
+        warnings += unsure
         if lora == ADAPTER_ALONE:
             outputs = in_file_order(adapter_outputs(parts, found, wanted))
             return Plan({ADAPTER: outputs}, adapter_files(found, inputs.config_files, config), tuple(warnings))
@@ -122,21 +126,40 @@ def plan_merge(
         names, updates = dict(found.base), make_updates(parts, found)
     elif lora == ADAPTER_ALONE:
         raise CheckpointError(f"{label} has no LoRA adapter", hint="Leave out --lora adapter, for the whole model")
-    architecture = check_architecture(config, names.keys(), label)
+    is_plain = not wrappers and not has_lora(tensors)
+    architecture = check_architecture(config, names.keys(), parts[0], is_plain=is_plain)
     changes: dict[str, object] = {"architectures": [architecture]}
     if is_tied(architecture, config):
+        head = head_of(names)
 
         def is_embedding(embedding: str) -> bool:
-            is_adapted = HEAD in updates or embedding in updates
-            return not is_adapted and hold_the_same(parts, names[HEAD], names[embedding])
+            is_adapted = head in updates or embedding in updates
+            return not is_adapted and hold_the_same(parts, names[head], names[embedding])
 
         tied = tie(config, names, is_embedding)
         changes |= tied.changes
         warnings += tied.warnings
         if not tied.has_head:
-            names.pop(HEAD, None)
+            names.pop(head, None)
     outputs = make_outputs(parts, wanted, names=names, rule=rule_of(architecture), updates=updates)
-    return make_plan(outputs, inputs.config_files, changes, wanted, warnings=warnings, max_file_bytes=max_file_bytes)
+    try:
+        return make_plan(
+            outputs, inputs.config_files, changes, wanted, warnings=warnings, max_file_bytes=max_file_bytes
+        )
+    except CheckpointError as error:
+        if not wrappers:
+            raise
+        without = f"{error.message} (names are without the wrappers that the shards have: {', '.join(wrappers)})"
+        raise CheckpointError(without, hint=error.hint) from error
+
+
+def _read_adapter(shard: Shard, inputs: MergeInputs, config: Mapping[str, Any]) -> tuple[Lora, list[str]]:
+    """The adapter of a model, and what is to be told of its scale."""
+    settings = read_settings(inputs.lora, inputs.adapter_config)
+    warnings = unsure_of_scale(settings, inputs.first_adapter, shard.label)
+    if keeps_experts_fused(config):
+        refuse_adapted_experts(shard.tensors, shard.label)
+    return read_lora(shard.tensors, settings, config, shard.label), warnings
 
 
 @dataclass(frozen=True)
@@ -156,9 +179,9 @@ def tie(config: Mapping[str, Any], names: Collection[str], is_embedding: Callabl
         names: Of all tensors.
         is_embedding: Whether the head holds the same as the tensor of this name.
     """
-    embedding = next((name for name in EMBEDDINGS if name in names), None)
-    if HEAD in names and (embedding is None or not is_embedding(embedding)):
-        differ = f"{HEAD} and the embedding differ, though config.json says they are one: both are kept, as untied"
+    embedding, head = next((name for name in EMBEDDINGS if name in names), None), head_of(names)
+    if head in names and (embedding is None or not is_embedding(embedding)):
+        differ = f"{head} and the embedding differ, though config.json says they are one: both are kept, as untied"
         text = config.get(_TEXT)
         below = {_TEXT: {**text, _TIED: False}} if isinstance(text, dict) and _TIED in text else {}
         return Tie(True, {_TIED: False, **below}, (differ,))

@@ -9,24 +9,46 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cloudrl.errors import CheckpointError
-from cloudrl.shards.adapter import ADAPTER_CONFIG
 from cloudrl.shards.dtypes import DType
+from cloudrl.shards.lora_settings import ADAPTER_CONFIG
 from cloudrl.shards.plan import Output
 
 WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".safetensors.index.json", ".bin.index.json")
 _CONFIG = "config.json"
 _DTYPE_KEYS = ("dtype", "torch_dtype")
 _NESTED = ("text_config", "vision_config")
+_HEADS, _GROUPS = "num_attention_heads", "num_key_value_heads"
+_WITH_DEFAULT = {
+    "attention_bias", "attention_dropout", "attention_k_eq_v", "attn_scale", "attn_temperature_tuning",
+    "decoder_sparse_step", "enable_moe_block", "first_k_dense_replace", "floor_scale", "head_dim", "initializer_range",
+    "interleave_moe_layer_step", "layer_norm_eps", "max_position_embeddings", "max_window_layers", "mlp_bias",
+    "n_group", "no_rope_layer_interval", "norm_topk_prob", "num_experts_per_tok", "num_kv_shared_layers",
+    "output_router_logits", "qk_head_dim", "quantization_config", "rms_norm_eps", "routed_scaling_factor",
+    "router_aux_loss_coef", "router_jitter_noise", "tie_word_embeddings", "topk_group", "use_cache",
+    "use_double_wide_mlp", "use_qk_norm", "use_sliding_window",
+}  # fmt: skip
+_NEEDED = {
+    "hidden_act", "hidden_activation", "hidden_size", "intermediate_size", "intermediate_size_mlp", "kv_lora_rank",
+    "linear_conv_kernel_dim", "linear_key_head_dim", "linear_num_key_heads", "linear_num_value_heads",
+    "linear_value_head_dim", "model_type", "num_attention_heads", "num_hidden_layers", "qk_nope_head_dim",
+    "qk_rope_head_dim", "query_pre_attn_scalar", "v_head_dim", "vocab_size", "vocab_size_per_layer_input",
+}  # fmt: skip
+_NEEDED_BY_GEMMA4 = {"sliding_window"}  # elsewhere null means that there is none
+"""Keys of which transformers 5 loads no null; tests/shards/test_nulls.py tries each key of several models."""
 _ALIGN_BYTES = 8
 _ORDER = list(DType)
 
 
 def read_config(files: Mapping[str, bytes]) -> dict[str, Any]:
-    """The model's configuration.
+    """The model's configuration, as it is going to be written (`without_nulls`).
 
     Raises:
-        CheckpointError: There is none, or it is no JSON object.
+        CheckpointError: There is none, it is no JSON object, or has null where a model needs a value.
     """
+    return without_nulls(_as_saved(files))
+
+
+def _as_saved(files: Mapping[str, bytes]) -> dict[str, Any]:
     text = files.get(_CONFIG)
     if text is None:
         raise CheckpointError(
@@ -40,6 +62,32 @@ def read_config(files: Mapping[str, bytes]) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise CheckpointError(f"huggingface/config.json is no JSON object, but {type(config).__name__}")
     return config
+
+
+def without_nulls(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The same without a `null` that transformers 5 does not load, where it is clear what it stands for.
+
+    transformers 4 took them, and a config that somebody has edited may have them. Without the key the class has its
+    default; `num_key_value_heads` stands for as many as there are heads (transformers 4.57, models/*/configuration_*).
+
+    Raises:
+        CheckpointError: Nothing tells what it stands for.
+    """
+    kept = _filled(config)
+    return kept | {name: _filled(kept[name]) for name in _NESTED if isinstance(kept.get(name), dict)}
+
+
+def _filled(part: Mapping[str, Any]) -> dict[str, Any]:
+    needed = _NEEDED | (_NEEDED_BY_GEMMA4 if str(part.get("model_type")).startswith("gemma4") else set())
+    if lost := next((key for key in part if key in needed and part[key] is None), None):
+        raise CheckpointError(
+            f"config.json says {lost}: null, and transformers loads no such model",
+            hint="Take the config.json of the base model in its place",
+        )
+    kept = {key: value for key, value in part.items() if value is not None or key not in _WITH_DEFAULT}
+    if kept.get(_GROUPS, 0) is None and type(kept.get(_HEADS)) is int:
+        kept[_GROUPS] = kept[_HEADS]
+    return kept
 
 
 def first_architecture(config: Mapping[str, Any]) -> str:
@@ -72,7 +120,7 @@ def output_files(
         keys = [key for key in _DTYPE_KEYS if key in config] or ["torch_dtype"]
         changed |= dict.fromkeys(keys, dtype.value)
         changed |= {name: _retyped(changed[name], dtype) for name in _NESTED if isinstance(changed.get(name), dict)}
-    if changed != config:
+    if changed != _as_saved(files):
         kept[_CONFIG] = (json.dumps(changed, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
     return kept
 

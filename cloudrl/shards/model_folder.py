@@ -13,14 +13,16 @@ from typing import Any
 
 from cloudrl.errors import CheckpointError
 from cloudrl.saves.names import INDEX
-from cloudrl.shards.adapter import ADAPTER, ADAPTER_CONFIG, TAKE_ADAPTER
+from cloudrl.shards.adapter import ADAPTER, TAKE_ADAPTER
+from cloudrl.shards.architectures import COVERED
 from cloudrl.shards.critic import critic_config, critic_outputs, is_value_head
 from cloudrl.shards.dtypes import DType, result_type
+from cloudrl.shards.lora_settings import ADAPTER_CONFIG
 from cloudrl.shards.merge import ADAPTER_ALONE, MERGE, Plan, make_plan, tie, wanted_type
 from cloudrl.shards.model_files import first_architecture, in_file_order, read_config
 from cloudrl.shards.on_disk import stays_float32
 from cloudrl.shards.parameters import is_tied
-from cloudrl.shards.plan import HEAD, MAX_FILE_BYTES, Output, Piece
+from cloudrl.shards.plan import HEAD, MAX_FILE_BYTES, Output, Piece, head_of
 from cloudrl.shards.report import Finding
 from cloudrl.shards.shard import Shard
 from cloudrl.shards.source import ShardSource
@@ -28,6 +30,7 @@ from cloudrl.shards.tensor_table import TensorTable
 from cloudrl.shards.tensors import Tensor, View
 from cloudrl.shards.torch_zip import Archive, Member, Members
 from cloudrl.shards.validate import same_bytes
+from cloudrl.shards.wrappers import SAVE_THE_MODEL, unwrapped
 
 _LENGTH = struct.Struct("<Q")
 _MAX_HEADER_BYTES = 1 << 24  # 100,000 tensors
@@ -78,6 +81,8 @@ def plan_model(
     shards = [read_header(name, source) for name, source in sorted(inputs.weights.items())]
     for finding in check_model(inputs, shards):
         raise CheckpointError(finding.message, hint=_ANOTHER)
+    if not inputs.is_adapter:
+        shards = _unwrapped(shards, first_architecture(read_config(inputs.config_files)))
     outputs = [_output(shard, name, tensor, wanted) for shard in shards for name, tensor in shard.tensors.items()]
     if inputs.is_adapter:
         return Plan({ADAPTER: in_file_order(outputs)}, dict(inputs.config_files), inputs.warnings)
@@ -88,10 +93,34 @@ def plan_model(
         changes, outputs = critic_config(config), critic_outputs(outputs)
     elif is_tied(first_architecture(config), config):
         where = {name: shard for shard in shards for name in shard.tensors}
-        tied = tie(config, where, lambda name: same_bytes(where[name], where[HEAD], name, HEAD))
-        outputs = [output for output in outputs if tied.has_head or output.name != HEAD]
+        head = head_of(where)
+        tied = tie(config, where, lambda name: same_bytes(where[name], where[head], name, head))
+        outputs = [output for output in outputs if tied.has_head or output.name != head]
         changes, warnings = dict(tied.changes), (*warnings, *tied.warnings)
     return make_plan(outputs, inputs.config_files, changes, wanted, warnings=warnings, max_file_bytes=max_file_bytes)
+
+
+def _unwrapped(shards: list[Shard], architecture: str) -> list[Shard]:
+    """The same without the wrappers of torch in names.
+
+    Raises:
+        CheckpointError: There are some, and it is not known which names the model has.
+    """
+    found: list[Shard] = []
+    for shard in shards:
+        (named,), wrappers = unwrapped([shard])
+        is_known = architecture in COVERED
+        if not is_known and not all(name.startswith("module.") for name in shard.tensors) and wrappers == ("module",):
+            found.append(shard)  # a class may have something of this name
+            continue
+        if wrappers and not is_known:
+            raise CheckpointError(
+                f"{shard.label} has tensors inside `{wrappers[0]}`, and it is not known which names a "
+                f"{architecture or 'model without an architecture'} has",
+                hint=SAVE_THE_MODEL,
+            )
+        found.append(named)
+    return found
 
 
 def _output(shard: Shard, name: str, tensor: Tensor, wanted: DType | None) -> Output:

@@ -22,20 +22,31 @@ class Rule:
         experts: The names of an expert's matrices on disk: gate, up, down. In memory the first two of all experts are
             one tensor `gate_up_proj` [experts, 2 x intermediate, hidden], and the third `down_proj` [experts, hidden,
             intermediate].
+        keeps_experts: Whether they are so on disk, too.
     """
 
     renamed: tuple[tuple[str, str], ...] = ()
     experts: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")
+    keeps_experts: bool = False
 
 
 USUAL = Rule()
 _QWEN_VISION = Rule(renamed=(("model.visual.", "visual."), ("model.language_model.", "model.")))
+_LLAVA = Rule(
+    renamed=(
+        ("model.language_model.", "language_model.model."), ("model.vision_tower.", "vision_tower."),
+        ("model.multi_modal_projector.", "multi_modal_projector."), ("lm_head.", "language_model.lm_head."),
+    )
+)  # fmt: skip
 RULES: Mapping[str, Rule] = {
     "Mixtral": Rule(renamed=((".mlp.", ".block_sparse_moe."),), experts=("w1", "w3", "w2")),
     "Qwen2VL": _QWEN_VISION,
     "Qwen2_5_VL": _QWEN_VISION,
+    "InternVL": _LLAVA,
+    "Gemma3ForConditionalGeneration": _LLAVA,
+    "GptOss": Rule(keeps_experts=True),
 }
-"""Of the families that have one of their own, the architecture's name without `For...`."""
+"""Of those that have one of their own: the class, or its name without `For...`."""
 _FUSED = re.compile(r"(.*\.mlp\.experts\.)(gate_up_proj|down_proj)")
 _FLOAT32 = ".e_score_correction_bias"
 
@@ -51,7 +62,7 @@ class Slice:
 
 def rule_of(architecture: str) -> Rule:
     """The rule of a class such as `MixtralForCausalLM`."""
-    return RULES.get(architecture.partition("For")[0], USUAL)
+    return RULES.get(architecture) or RULES.get(architecture.partition("For")[0], USUAL)
 
 
 def stays_float32(name: str) -> bool:
@@ -70,7 +81,7 @@ def on_disk(name: str, shape: tuple[int, ...], rule: Rule) -> list[Slice]:
         CheckpointError: Fused experts have an impossible shape.
     """
     fused = _FUSED.fullmatch(name)
-    if fused is None:
+    if fused is None or rule.keeps_experts:
         return [Slice(renamed(name, rule), shape)]
     is_pair = fused[2] == "gate_up_proj"
     if len(shape) != 3 or (is_pair and shape[1] % 2):

@@ -2,7 +2,7 @@
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -19,7 +19,10 @@ MAX_FILE_BYTES = 5_000_000_000
 _HEADER_ROOM_BYTES = 1 << 20
 
 HEAD = "lm_head.weight"
-EMBEDDINGS = ("model.embed_tokens.weight", "model.language_model.embed_tokens.weight")
+HEADS = (HEAD, f"language_model.{HEAD}")
+EMBEDDINGS = (
+    "model.embed_tokens.weight", "model.language_model.embed_tokens.weight", "language_model.model.embed_tokens.weight",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +194,11 @@ def split_files(outputs: Sequence[Output], max_file_bytes: int = MAX_FILE_BYTES)
         files[-1].append(output)
         room -= output.size_bytes
     return [tuple(file) for file in files]
+
+
+def head_of(names: Collection[str]) -> str:
+    """The output head among these, where it has its name; there may be none."""
+    return next((name for name in HEADS if name in names), HEAD)
 
 
 def hold_the_same(parts: Sequence[Shard], head: str, embedding: str) -> bool:

@@ -80,8 +80,8 @@ def open_shard(source: ShardSource, rank: int, known: dict[Any, Any] | None = No
         except Unreadable as why:
             raise CheckpointError(
                 f"{label}: {name} is {why}, which cloudrl cannot merge",
-                hint="verl's own merger may: "
-                "python -m verl.model_merger merge --backend fsdp --local_dir DIR --target_dir OUT",
+                hint="FSDP saves plain tensors and parts of them. If another step has these, merge that: "
+                "cloudrl checkpoints list",
             ) from why
     for name, tensor in tensors.items():
         _check_tensor(archive, rank, name, tensor)

@@ -117,6 +117,9 @@ class MergeInputs:
         step: That the folder is named after; None if nobody knows.
         warnings: What is odd about the files, to be told.
         lora: `lora_train_meta.json`, which a model with a LoRA adapter has beside its shards.
+        adapter_config: peft's `adapter_config.json`, if somebody has put that of the run's first adapter there.
+        first_adapter: The adapter that the run started from (`model.lora_adapter_path`); "" if it made one itself, and
+            None if nothing tells.
     """
 
     shards: Mapping[int, ShardSource]
@@ -126,3 +129,5 @@ class MergeInputs:
     step: int | None = None
     warnings: tuple[str, ...] = ()
     lora: bytes | None = None
+    adapter_config: bytes | None = None
+    first_adapter: str | None = None

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cloudrl.errors import CheckpointError
+from cloudrl.protocol.ranks import ranks_text
 from cloudrl.saves.names import record_file, shard_file
 from cloudrl.saves.records import SaveRecord
 from cloudrl.shards.dtypes import DType
@@ -75,15 +76,12 @@ class StepConsistency:
             self.step, self.source = common, evidence
         unit = "step" if evidence == "record" else f"update (by its {evidence})"
         for step in others:
+            are = "is" if len(ranks[step]) == 1 else "are"
             message = (
-                f"rank {_join(ranks[step])} is from another step: {unit} {step}, "
-                f"and rank {_join(ranks[common])} from {common}"
+                f"{ranks_text(ranks[step])} {are} from another step: {unit} {step}, "
+                f"and {ranks_text(ranks[common])} from {common}"
             )
             self.findings.append(Finding(message, ranks[step][0]))
-
-
-def _join(ranks: list[int]) -> str:
-    return ", ".join(map(str, ranks))
 
 
 def check_record(archive: Archive, kind: str, rank: int, record: SaveRecord) -> Iterator[Finding]:

@@ -6,6 +6,7 @@ values: where the bytes lie (`cloudrl.shards.torch_zip.Members`), and in each me
 
 from array import array
 from collections.abc import Iterator, Mapping
+from copy import copy
 from typing import Any
 
 from cloudrl.shards.tensors import Tensor, View
@@ -46,6 +47,12 @@ class TensorTable(Mapping[str, Tensor]):
         self._offsets: array[int] = known.setdefault(("offsets", offsets.tobytes()), offsets)
         keys = tuple(tensor.view.storage for tensor in tensors.values())
         self._keys: tuple[str, ...] = known.setdefault(("keys", keys), keys)
+
+    def with_rows(self, rows: Mapping[str, int]) -> "TensorTable":
+        """The same tensors under other names; `rows` has as many, in the same order."""
+        renamed = copy(self)
+        renamed.rows = rows
+        return renamed
 
     def view(self, name: str) -> View:
         """Where this rank's part lies."""

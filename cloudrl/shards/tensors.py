@@ -27,15 +27,25 @@ _VIEW_BYTES, _TENSOR_BYTES, _DIMENSION_BYTES = 256, 600, 48  # of memory, rounde
 _MAX_DIMENSIONS = 64  # torch 2.13, ATen/WrapDimUtilsMulti.h: dim_bitset_size
 _TENSOR = "torch._utils._rebuild_tensor_v2"
 _TENSOR_OF_TYPE = "torch._utils._rebuild_tensor_v3"  # of types that never had a storage class of their own
-_PARAMETER = "torch._utils._rebuild_parameter"
+_METADATA_AT = {"torch._utils._rebuild_tensor": 4, _TENSOR: 6, _TENSOR_OF_TYPE: 7}
+"""How a plain tensor is pickled, and which argument has bits that change its values (torch 2.13, _utils.py)."""
+_AROUND = frozenset({
+    "torch._utils._rebuild_parameter", "torch._utils._rebuild_parameter_with_state",
+    "torch._utils._rebuild_device_tensor_from_cpu_tensor",
+})  # fmt: skip
+"""What has a tensor as its first argument, and the same values."""
 _OF_TYPE = "torch._tensor._rebuild_from_type_v2"
+"""Of a class of its own, as DTensor is; of a plain tensor with attributes, too. FSDP1 sets `_has_been_cloned` where a
+shard group has one rank (torch 2.13, distributed/fsdp/_state_dict_utils.py, `_common_unshard_post_state_dict_hook`)."""
+_PLAIN = frozenset({"torch.Tensor", "torch.nn.parameter.Parameter", "torch.nn.parameter.Buffer"})
+_MAX_AROUND = 4
 _WRAPPER = "torch._utils._rebuild_wrapper_subclass"
 _OTHERS = frozenset({
     "collections.OrderedDict", "collections.defaultdict", "collections.Counter", "builtins.set", "builtins.complex",
     "builtins.slice", "_codecs.encode", "numpy.dtype", "numpy.ndarray", "numpy.core.multiarray._reconstruct",
     "numpy._core.multiarray._reconstruct", "numpy.core.multiarray.scalar", "numpy._core.multiarray.scalar",
-    "torch.Size", "torch.device", "torch.serialization._get_layout", "torch.storage.UntypedStorage", _TENSOR,
-    _TENSOR_OF_TYPE, _PARAMETER, _OF_TYPE, _WRAPPER,
+    "torch.Size", "torch.device", "torch.serialization._get_layout", "torch.storage.UntypedStorage", _OF_TYPE, _WRAPPER,
+    *_METADATA_AT, *_AROUND, *_PLAIN,
 })  # fmt: skip
 
 
@@ -152,13 +162,23 @@ def tensor_makers(known: dict[Any, Any]) -> Makers:
         return View(found.storage, found.dtype, found.offset, one(found.shape))
 
     def tensor(record: PickledObject) -> Held | PickledObject:
+        if (plain := _without_attributes(record)) is not record:
+            return view(plain)
         try:
             found = _sharded(record, mesh_of)
         except (Unreadable, *_Odd):
             return record
         return Tensor(one(found.shape), found.view, one(found.mesh), one(found.placements))
 
-    return {_TENSOR: view, _TENSOR_OF_TYPE: view, _OF_TYPE: tensor}
+    def around(record: PickledObject) -> Held | PickledObject:
+        inner = record.args[0]
+        return inner if isinstance(inner, View | Tensor) else record
+
+    return {
+        **dict.fromkeys(_METADATA_AT, view),
+        **dict.fromkeys(_AROUND, around),
+        _OF_TYPE: tensor,
+    }
 
 
 class _LastMesh:
@@ -181,8 +201,7 @@ def read_tensor(value: Any) -> Tensor:
         Unreadable: It is something else.
     """
     try:
-        if isinstance(value, PickledObject) and value.name == _PARAMETER and value.args:
-            value = value.args[0]  # once: torch makes no parameter of a parameter
+        value = _bare(value)
         if isinstance(value, Tensor):
             return value
         if isinstance(value, PickledObject) and value.name == _OF_TYPE:
@@ -199,12 +218,31 @@ def read_view(value: Any) -> View:
     Raises:
         Unreadable: It is something else.
     """
-    if isinstance(value, View):
-        return value
     try:
-        return _view(value)
+        value = _bare(value)
+        return value if isinstance(value, View) else _view(value)
     except _Odd as error:
         raise _unknown(error) from error
+
+
+def _bare(value: Any) -> Any:
+    """A tensor without what may be around it: that it is a parameter, and attributes."""
+    for _ in range(_MAX_AROUND):
+        if not isinstance(value, PickledObject):
+            break
+        value = value.args[0] if value.name in _AROUND and value.args else _without_attributes(value)
+    return value
+
+
+def _without_attributes(value: PickledObject) -> PickledObject:
+    """The record of a plain tensor in that of one with attributes; anything else as it is."""
+    if value.name != _OF_TYPE or len(value.args) < 3:
+        return value
+    maker, kind, args = value.args[:3]
+    if not isinstance(maker, Name) or not isinstance(kind, Name) or not isinstance(args, tuple):
+        return value
+    is_plain = kind.text in _PLAIN and (maker.text in _METADATA_AT or maker.text in _AROUND)
+    return PickledObject(maker.text, args) if is_plain else value
 
 
 def _unknown(error: Exception) -> Unreadable:
@@ -212,16 +250,19 @@ def _unknown(error: Exception) -> Unreadable:
 
 
 def _view(value: Any) -> View:
-    if not isinstance(value, PickledObject) or value.name not in {_TENSOR, _TENSOR_OF_TYPE}:
+    if not isinstance(value, PickledObject) or value.name not in _METADATA_AT:
         raise Unreadable(f"a {value.name if isinstance(value, PickledObject) else type(value).__name__}")
     if len(value.args) < 4 or not isinstance(value.args[0], Storage):
         raise Unreadable("a tensor without a storage")
     storage, offset, size, stride = value.args[:4]
     dtype = _STORAGES.get(storage.kind)
     if value.name == _TENSOR_OF_TYPE:
-        dtype = _dtype(value.args[-1])
+        dtype = _dtype(value.args[6] if len(value.args) > 6 else None)
     if dtype is None:
         raise Unreadable(f"a tensor in a {storage.kind}")
+    bits = value.args[_METADATA_AT[value.name] :][:1]
+    if bits and isinstance(bits[0], dict) and any(bits[0].values()):
+        raise Unreadable(f"a tensor whose values are stored otherwise ({', '.join(map(str, bits[0]))[:80]})")
     shape, strides = _numbers(size), _numbers(stride)
     if len(strides) != len(shape):
         raise Unreadable(f"a tensor of shape {shape} with the strides {strides}")

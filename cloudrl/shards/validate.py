@@ -9,11 +9,12 @@ from hashlib import sha256
 from typing import Any
 
 from cloudrl.errors import CheckpointError
-from cloudrl.saves.inventory import spans
+from cloudrl.protocol.ranks import ranks_text
 from cloudrl.saves.names import LORA_META
 from cloudrl.shards.cancellation import check, workers
 from cloudrl.shards.layout import Layout, check_together, read_layout, shard_dim
-from cloudrl.shards.lora import has_lora, read_settings
+from cloudrl.shards.lora import has_lora
+from cloudrl.shards.lora_settings import read_settings
 from cloudrl.shards.progress import Meter, OnProgress, silent
 from cloudrl.shards.report import Finding, Report
 from cloudrl.shards.shard import Shard, open_shard
@@ -89,7 +90,7 @@ def validate(inputs: MergeInputs) -> Validated:
         message = f"its records are of step {steps.step}, and the folder is that of step {inputs.step}: was it renamed?"
         findings.append(Finding(message, fatal=False))
     if unsummed := [rank for rank, shard in shards.items() if not shard.archive.has_crcs]:
-        message = f"saved without CRC-32, so damage cannot be found: rank{'s' * (len(unsummed) > 1)} {spans(unsummed)}"
+        message = f"saved without CRC-32, so damage cannot be found: {ranks_text(unsummed)}"
         findings.append(Finding(message, fatal=False))
     findings += (Finding(warning, fatal=False) for warning in inputs.warnings)
     report = Report(
@@ -188,7 +189,7 @@ def _adapter(inputs: MergeInputs, shards: Mapping[int, Shard]) -> Iterator[Findi
     """A LoRA adapter whose scale nobody tells: no resume needs it, but a merge does."""
     if any(has_lora(shard.tensors) for shard in shards.values()):
         try:
-            read_settings(inputs.lora)
+            read_settings(inputs.lora, inputs.adapter_config)
         except CheckpointError as error:
             yield Finding(error.message, fatal=False)
 

@@ -71,8 +71,8 @@ def _talk(process: subprocess.Popen[bytes], data: memoryview, deadline: float, l
                 raise TimeoutError
             for key, _ in selector.select(left_s):
                 ready: Any = key.fileobj
-                if ready is stdin:
-                    data = _give(ready, data)
+                if stdin is not None and ready is stdin:
+                    data = _give(stdin, data)
                     is_over = not data
                 else:
                     is_over = not _take(ready, said[ready], limit_bytes)

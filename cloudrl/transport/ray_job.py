@@ -52,6 +52,11 @@ class RayJob:
     job_id: str | None = None
     """Ray's own id of the driver, by which the state API knows its tasks; None until the driver has connected."""
 
+    def trained(self, run: str) -> bool:
+        """Whether it saves into the folder of this run, or has its name."""
+        folder = self.metadata.get("cloudrl_checkpoints", "").rstrip("/")
+        return self.metadata.get("job_name") == run or (run != "." and folder.endswith(f"/{run}"))
+
     @classmethod
     def read(cls, details: Mapping[str, Any]) -> RayJob:
         """Read one entry of `/api/jobs/` (Ray 2.60, pydantic_models.py: JobDetails).

@@ -15,10 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-REWARD_KEYS = ("critic/score/mean", "critic/rewards/mean")
-"""The mean reward of a step's answers: as scored, else after the KL penalty (verl 0.9.1, metric_utils.py)."""
-
-LOSS_KEY = "train/loss"
+from cloudrl.verl.charts import LOSS, REWARD_KEYS
 
 # Digits are bounded: int() refuses more than 4,300 of them, and no step or total has as many as 18.
 # "Dumped generations to DIR/1.jsonl" is printed apart from its end of line (verl 0.9.1, with rollout_data_dir), by a
@@ -88,7 +85,7 @@ class Step:
     @property
     def loss(self) -> float | None:
         """Of a fine-tuning (verl 0.9.1, trainer/sft_trainer.py); None for any other step."""
-        return self.metrics.get(LOSS_KEY)
+        return self.metrics.get(LOSS.keys[0])
 
     @property
     def step_s(self) -> float | None:

@@ -126,7 +126,42 @@ def test_a_file_beside_the_model_that_is_too_large_for_one_is_told(tmp_path: Pat
     for name in ("vocabulary.bin.txt", "model.safetensors", "pytorch_model.bin"):
         with (huggingface / name).open("wb") as file:
             file.truncate(100_000_000)
-    done = latest(tmp_path / "run").merge(tmp_path / "model")
+    done = Checkpoints(LocalSource(tmp_path / "run")).select(10).merge(tmp_path / "model")
     assert {path.name for path in done.path.iterdir()} == {*config_files(), "model.safetensors"}
     (warning,) = [each for each in done.warnings if "left out" in each]
     assert warning.startswith("huggingface/vocabulary.bin.txt was left out, since 100 MB are too much")
+
+
+@pytest.mark.parametrize(("kept", "gone"), [((1,), "rank 0"), ((3,), "ranks 0-2"), ((1, 3), "ranks 0, 2")])
+def test_what_a_node_without_rank_0_has(tmp_path: Path, kept: tuple[int, ...], gone: str) -> None:
+    step = write_step(tmp_path / "run", 10)
+    shutil.rmtree(step / "actor" / "huggingface")
+    content = (step / "actor" / "model_world_size_2_rank_1.pt").read_bytes()
+    for file in (step / "actor").glob("model_*.pt"):
+        file.unlink()
+    size = 4 if 3 in kept else 2
+    for rank in kept:
+        (step / "actor" / f"model_world_size_{size}_rank_{rank}.pt").write_bytes(content)
+    named = Checkpoints(LocalSource(tmp_path / "run")).select(10)
+    with pytest.raises(CheckpointError, match=f"^{gone} of {size} and huggingface/config.json are not here") as caught:
+        named.merge(tmp_path / "model")
+    assert "cloudrl checkpoints list" in str(caught.value.hint)
+
+
+def test_what_is_left_out_beside_a_model_is_said(tmp_path: Path) -> None:
+    """Weights are what a merge replaces; a tokenizer may have a name that ends like theirs."""
+    beside = write_step(tmp_path / "run", 10) / "actor" / "huggingface"
+    weights = ("model.safetensors", "pytorch_model-00001-of-00002.bin", "pytorch_model.bin.index.json", "model.pt")
+    others = ("tokenizer.bin", "speech/vocab.pt", "spk.pth", "extra.safetensors")
+    for name in (*weights, *others):
+        (beside / name).parent.mkdir(exist_ok=True)
+        (beside / name).write_bytes(b"{}" if name.endswith(".json") else (2).to_bytes(8, "little") + b"{}")
+    done = merged(tmp_path / "run", tmp_path / "model")
+    said = {
+        f"huggingface/{name} was left out, since its name ends like that of weights: copy it if needed"
+        for name in others
+    }
+    assert {each for each in done.warnings if "left out" in each} == said
+    assert sorted(path.name for path in (tmp_path / "model").iterdir()) == [
+        "config.json", "model.safetensors", "tokenizer.json",
+    ]  # fmt: skip

@@ -6,16 +6,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fake_cluster import FakeCluster
+from kept_logs import keep
 from lora_step import META, Floats, torch_file, write_lora_step
 from shard_files import copied, merge_role, opened, read_safetensors
 from shards.crafted import InMemory
 from typed_command import Run
 
+from cloudrl.checkpoints.first_adapter import first_adapter
 from cloudrl.checkpoints.handle import CheckpointHandle, Checkpoints
 from cloudrl.checkpoints.merge import merge
 from cloudrl.checkpoints.push import plan_push
-from cloudrl.checkpoints.sources import LocalSource
+from cloudrl.checkpoints.sources import ClusterSource, LocalSource
 from cloudrl.errors import CheckpointError, InputError
+from cloudrl.protocol.ray_state import RayState
+from cloudrl.protocol.wire import to_json
+from cloudrl.saves.archive import driver_log, state_file
 from cloudrl.saves.records import FileRecord, SaveRecord
 from cloudrl.shards.source import MergeInputs, Sidecars
 from cloudrl.shards.validate import verify
@@ -130,14 +136,82 @@ def test_what_tells_the_scale(tmp_path: Path) -> None:
         meta.unlink()
         if text is not None:
             meta.write_text(text)
-        report = latest(tmp_path).verify()
+        found = Checkpoints(LocalSource(tmp_path)).select(7)
+        report = found.verify()
         assert report.ok
         assert any("there is no lora_train_meta.json" in each.message for each in report.findings)
         for lora in ("merge", "adapter"):
             with pytest.raises(CheckpointError, match="nothing tells the alpha"):
-                latest(tmp_path).merge(tmp_path / "model", lora=lora)
+                found.merge(tmp_path / "model", lora=lora)
         meta.touch()
     assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.usefixtures("expected")
+def test_the_config_of_the_first_adapter_tells_the_scale(tmp_path: Path) -> None:
+    unsure = "is multiplied with 3: lora_train_meta.json has rank 2 and alpha 6, and no word of use_rslora"
+    plain = latest(tmp_path).merge(tmp_path / "plain", dtype="fp32")
+    assert any(unsure in warning for warning in plain.warnings)
+    told = actor(tmp_path) / "adapter_config.json"
+    told.write_text(json.dumps({"peft_type": "LORA", "r": 2, "lora_alpha": 6, "use_rslora": True}))
+    stabilized = latest(tmp_path).merge(tmp_path / "stabilized", dtype="fp32")
+    assert not any("is multiplied with" in warning for warning in stabilized.warnings)
+    assert not same(floats(tmp_path / "plain"), floats(tmp_path / "stabilized"))
+    latest(tmp_path).merge(tmp_path / "adapter", lora="adapter")
+    assert json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())["use_rslora"] is True
+    (actor(tmp_path) / "lora_adapter").mkdir()
+    told.rename(actor(tmp_path) / "lora_adapter" / "adapter_config.json")
+    latest(tmp_path).merge(tmp_path / "older", dtype="fp32")
+    assert same(floats(tmp_path / "older"), floats(tmp_path / "stabilized"))
+    told.write_text(" " * (1 << 23))
+    with pytest.raises(CheckpointError, match="has 8388608 bytes, and 4194304 is the most"):
+        latest(tmp_path).merge(tmp_path / "large")
+
+
+@pytest.mark.io
+@pytest.mark.usefixtures("expected")
+@pytest.mark.parametrize(
+    ("word", "end"),
+    [("=/models/mine", "refused"), ("=null", "sure"), ("=https://me:hunter2@host/x", "refused"), (None, "unsure")],
+)
+def test_the_command_of_the_run_tells_of_a_first_adapter(word: str | None, end: str, tmp_path: Path) -> None:
+    command = f"python3 -m verl.trainer.main_ppo actor_rollout_ref.model.lora_adapter_path{word}" if word else "x.sh"
+    with FakeCluster() as cluster:
+        cluster.add("job", b"", entrypoint=command, metadata={"job_name": "mine"})
+        cluster.add("other", b"", entrypoint="bash mine.sh", metadata={"job_name": "other"})
+        told = first_adapter(ClusterSource(cluster.connection()).commands("mine"))
+    inputs = replace(opened(actor(tmp_path)), first_adapter=told)
+    assert isinstance(inputs, MergeInputs)
+    if end == "refused":
+        with pytest.raises(CheckpointError, match=r"the run started from the adapter \S+, and .* no word of") as caught:
+            merge(inputs, tmp_path / "model")
+        assert "hunter2" not in str(caught.value)
+        assert "Copy adapter_config.json of that adapter beside the shards" in str(caught.value.hint)
+    else:
+        warnings = merge(inputs, tmp_path / "model").warnings
+        assert any("is multiplied with 3" in each for each in warnings) is (end == "unsure")
+
+
+@pytest.mark.usefixtures("expected")
+@pytest.mark.parametrize("folder", [".", "mine", "mine/global_step_7", "mine/global_step_7/actor"])
+def test_logs_that_are_kept_beside_a_run_tell_its_command(folder: str, tmp_path: Path) -> None:
+    def kept(job: str, name: str, path: str) -> None:
+        command = f"python3 -m verl.trainer.main_ppo actor_rollout_ref.model.lora_adapter_path={path}"
+        told = {"submission_id": job, "status": "SUCCEEDED", "entrypoint": command, "metadata": {"job_name": name}}
+        keep(tmp_path, state_file(job), json.dumps(to_json(RayState(5.0, told))).encode())
+        keep(tmp_path, driver_log(job), b"x")
+
+    kept("other.1", "other", "/models/other")
+    odd = RayState(5.0, {"submission_id": "odd", "metadata": "mine"})
+    keep(tmp_path, state_file("odd"), json.dumps(to_json(odd)).encode())
+    keep(tmp_path, driver_log("odd"), b"x")
+    at = tmp_path / folder
+    assert any("is multiplied with" in each for each in latest(at).merge(tmp_path / "unsure").warnings)
+    kept("job.1", "mine", "null")
+    assert not any("is multiplied with" in each for each in latest(at).merge(tmp_path / "sure").warnings)
+    kept("job.2", "mine", "/models/mine")
+    with pytest.raises(CheckpointError, match="the run started from the adapter /models/mine, and"):
+        latest(at).merge(tmp_path / "refused")
 
 
 def test_there_is_none(tmp_path: Path) -> None:

@@ -217,6 +217,33 @@ def of_class(model: Path, **config: object) -> None:
     (model / "config.json").write_text(json.dumps(CONFIG | config))
 
 
+@pytest.mark.parametrize("architecture", ["Qwen2ForCausalLM", "BrandNewForCausalLM"])
+def test_a_whole_model_inside_a_wrapper(model: Path, architecture: str, tmp_path: Path) -> None:
+    """It would load with random numbers; of an architecture that is not known nothing tells what is right."""
+    tensors = {"_orig_mod.model.embed_tokens.weight": numbers(13, 8), "_orig_mod.model.norm.weight": numbers(8)}
+    write_model(model, model=tensors | {f"_orig_mod.{HEAD}": numbers(13, 8)})
+    for path in (*model.glob("model-*"), model / INDEX):
+        path.unlink()
+    of_class(model, architectures=[architecture], num_hidden_layers=0)
+    if architecture == "Qwen2ForCausalLM":
+        latest(model).merge(tmp_path / "model")
+        assert read_safetensors(tmp_path / "model").keys() == {
+            "model.embed_tokens.weight", "model.norm.weight", HEAD,
+        }  # fmt: skip
+    else:
+        with pytest.raises(CheckpointError, match="has tensors inside `_orig_mod`, and it is not known which names"):
+            latest(model).merge(tmp_path / "model")
+
+
+def test_a_class_may_have_something_that_is_named_module(model: Path, tmp_path: Path) -> None:
+    write_model(model, model={"model.embed.weight": numbers(13, 8), "model.module.weight": numbers(8)})
+    for path in (*model.glob("model-*"), model / INDEX):
+        path.unlink()
+    of_class(model, architectures=["BrandNewForCausalLM"])
+    latest(model).merge(tmp_path / "model")
+    assert read_safetensors(tmp_path / "model").keys() == {"model.embed.weight", "model.module.weight"}
+
+
 ROUTER, MTP = "model.layers.0.mlp.gate.e_score_correction_bias", "model.layers.0.eh_proj.weight"
 
 

@@ -44,6 +44,10 @@ def latest(cluster: FakeCluster) -> CheckpointHandle:
     return Checkpoints(ClusterSource(cluster.connection())).latest()
 
 
+def first(cluster: FakeCluster) -> CheckpointHandle:
+    return Checkpoints(ClusterSource(cluster.connection())).select(1)
+
+
 def test_a_merge_gathers_the_files(cluster: FakeCluster, run: Path, base: Path, tmp_path: Path) -> None:
     found = latest(cluster)
     assert {place.ranks: ranks for place, ranks in found.info.locations.items()} == {(0,): (0,), (1,): (1,)}
@@ -65,14 +69,18 @@ def test_it_is_verified_where_it_lies(cluster: FakeCluster, tmp_path: Path) -> N
     assert (report.findings, report.ranks, report.world_size) == ((), (0, 1), 2)
     (path,) = (tmp_path / "disk-1").rglob("__1_0.distcp")
     path.write_bytes(path.read_bytes()[:-1])
-    assert not latest(cluster).verify().ok
+    assert not first(cluster).verify().ok
+    with pytest.raises(CheckpointError, match=r"__1_0\.distcp is cut"):
+        latest(cluster)
 
 
 def test_a_node_that_is_gone(cluster: FakeCluster, base: Path, tmp_path: Path) -> None:
     (path,) = (tmp_path / "disk-1").rglob("__1_0.distcp")
     path.unlink()
     with pytest.raises(CheckpointError, match=r"1 files that \.metadata names are not there: __1_0\.distcp"):
-        latest(cluster).merge(tmp_path / "model", base=str(base))
+        first(cluster).merge(tmp_path / "model", base=str(base))
+    with pytest.raises(CheckpointError, match=r"lacks model/dist_ckpt/__1_0\.distcp"):
+        latest(cluster)
 
 
 @pytest.mark.parametrize("case", ["qwen2-tied-stages", "qwen2-default"])

@@ -19,6 +19,8 @@ from small_step import tree
 
 from cloudrl.checkpoints.handle import Checkpoints
 from cloudrl.checkpoints.sources import LocalSource
+from cloudrl.saves.prune import plan_prune
+from cloudrl.saves.resume import plan_resume
 from cloudrl.saves.zip_directory import directory_digest
 
 pytestmark = pytest.mark.agents
@@ -163,6 +165,30 @@ def test_saves_are_written_down_on_the_node_that_has_them(lab: Lab, whole: Path)
     report = latest.verify()
     assert not report.ok
     assert 2 in {finding.rank for finding in report.findings if finding.fatal}
+    lost = "the record of rank 2, whose files changed after they were saved"
+    until(lambda: lost in lab.checkpoints()[1].info.missing, "the doubt")
+    os.truncate(lab.folders[1] / "my run/global_step_6/actor" / shard.name, 1000)  # now it never gets another one
+    until(lambda: lab.checkpoints()[1].info.damaged, "the damage")
+    assert lab.checkpoints().latest().step == 5
+
+
+@pytest.mark.parametrize("keep", [0, 0.5])
+def test_a_shard_that_is_cut_on_its_node(lab: Lab, keep: float) -> None:
+    shard = lab.folders[1] / "my run/global_step_6/actor" / f"model_world_size_{WORLD_SIZE}_rank_3.pt"
+    assert lab.checkpoints().latest().step == 6
+    before = shard.stat()
+    os.truncate(shard, int(before.st_size * keep))
+    os.utime(shard, ns=(before.st_atime_ns, before.st_mtime_ns))
+    found = lab.checkpoints()
+    assert found.latest().step == 5
+    assert list(found[1].info.damaged) == [shard.name]
+    assert plan_prune(found.inventory, 1).removals == ()
+    plan = plan_resume(
+        found.inventory, "my run", world_size=WORLD_SIZE, checkpoint_dir="/checkpoints", cluster="lab",
+        addresses={0: "10.0.0.1", 1: "10.0.0.2"},
+    )  # fmt: skip
+    assert plan is not None
+    assert plan.step == 5
 
 
 def name(rank: int) -> str:

@@ -1,12 +1,13 @@
 """Raw shards are copied whole, or go on where they stopped."""
 
+import os
 import shutil
 import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from small_step import tree, write_step
+from small_step import smallest_zip, tree, write_step
 
 from cloudrl.checkpoints.handle import Checkpoints
 from cloudrl.checkpoints.sources import LocalSource
@@ -108,7 +109,9 @@ def test_half_a_file_is_kept(origin: Shaky, tmp_path: Path, monkeypatch: pytest.
 def test_a_step_that_was_saved_again_is_taken_anew(origin: Shaky, tmp_path: Path) -> None:
     Checkpoints(origin).latest().pull(tmp_path / "here")
     shard = tmp_path / "volume" / "run" / "global_step_7" / SHARD
-    shard.write_bytes(shard.read_bytes()[::-1])
+    half = tmp_path / "here" / "global_step_7" / "actor" / f".{shard.name}.999-1.part"
+    half.write_bytes(b"of a save that was pulled half")
+    shard.write_bytes(smallest_zip(b"saved again" * 1000))
     Checkpoints(origin).latest().pull(tmp_path / "here")
     assert tree(tmp_path / "here") == tree(tmp_path / "volume" / "run")
 
@@ -149,3 +152,37 @@ def test_no_room(origin: Shaky, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(CheckpointError, match="are to be written"):
         Checkpoints(origin).latest().pull(tmp_path / "here")
     assert tree(tmp_path / "here") == {}
+
+
+def test_an_earlier_step_does_not_set_the_tracker_back(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    for step in (9, 10, 20):
+        write_step(run, step)
+    tracker = tmp_path / "here" / "latest_checkpointed_iteration.txt"
+    for step, named in ((9, "9"), (20, "20"), (10, "20"), (20, "20")):
+        pulled = Checkpoints(LocalSource(run)).select(step).pull(tmp_path / "here")
+        assert tracker.read_text() == named
+        how = f"trainer.resume_mode=resume_path trainer.resume_from_path={tmp_path / 'here' / 'global_step_10'}"
+        note = f"{tracker} still names step 20, which is there and later. To go on from step 10: {how}"
+        assert pulled.notes == ((note,) if step == 10 else ())
+    shutil.rmtree(tmp_path / "here" / "global_step_20")
+    assert Checkpoints(LocalSource(run)).select(10).pull(tmp_path / "here").notes == ()
+    assert tracker.read_text() == "10", "what it named is gone"
+    tracker.write_text("")
+    Checkpoints(LocalSource(run)).select(9).pull(tmp_path / "here")
+    assert tracker.read_text() == "9"
+
+
+def test_a_file_that_rotted_since_is_brought_again(origin: Shaky, tmp_path: Path) -> None:
+    Checkpoints(origin).latest().pull(tmp_path / "here")
+    shard = tmp_path / "here" / "global_step_7" / SHARD
+    date, content = shard.stat(), bytearray(shard.read_bytes())
+    content[3000] ^= 1
+    shard.write_bytes(content)
+    os.utime(shard, ns=(date.st_atime_ns, date.st_mtime_ns))
+    pulled = Checkpoints(origin).latest().pull(tmp_path / "here")
+    assert pulled.notes == (f"{shard} was damaged since it was pulled: it was copied again",)
+    assert tree(tmp_path / "here") == tree(tmp_path / "volume" / "run")
+    passed = origin.link.passed
+    assert Checkpoints(origin).latest().pull(tmp_path / "here").notes == ()
+    assert origin.link.passed == passed, "sums alone travel"

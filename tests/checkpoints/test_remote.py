@@ -195,7 +195,9 @@ def test_beyond_the_end(link: CutLink, clock: Clock, offset: int, length: int) -
 
 def test_a_file_that_has_become_shorter(link: CutLink, clock: Clock) -> None:
     source = shard(link, clock, size=SIZE + 4000)
-    with pytest.raises(CheckpointError, match="2000000 bytes"):
+    with pytest.raises(CheckpointError, match=r"has changed since it was listed, .*: 2\.0 MB, 2000000 bytes") as caught:
         source.read(SIZE, 100)
+    assert "416" not in caught.value.message
+    assert "cloudrl checkpoints list" in str(caught.value.hint)
     with pytest.raises(CheckpointError):
         source.crc32(SIZE - 10, 100)

@@ -54,6 +54,28 @@ def test_list_a_folder(run: Run, folder: Path) -> None:
     assert two.endswith("complete; resume point")
 
 
+@pytest.mark.parametrize("keep", [0, 5000])
+def test_a_shard_that_is_cut(run: Run, folder: Path, keep: int) -> None:
+    shard = folder / "mine" / "global_step_2" / SHARD
+    date = shard.stat()
+    os.truncate(shard, keep)
+    os.utime(shard, ns=(date.st_atime_ns, date.st_mtime_ns))
+    why = "is cut: its end is missing after 5.0 kB, and another rank's has 12 kB" if keep else "is empty"
+    listed = run("checkpoints", "list", "--dir", "./ck").ended(0)
+    assert listed.out.splitlines()[1].endswith("complete")
+    assert listed.out.splitlines()[2].endswith(f"{shard.name} {why}; resume point")
+    assert f"note: mine, step 2, actor is not whole, and verl's tracker names it: {shard.name} {why}. " in listed.err
+    assert "step 1 is complete" in listed.err
+    two = json.loads(run("checkpoints", "list", "--dir", "./ck", "--json").out)["checkpoints"][1]
+    assert (two["complete"], two["missing"], two["damaged"]) == (False, [], {shard.name: why})
+    pruned = run("checkpoints", "prune", "--dir", "./ck", "--keep-last", "1", "--yes").ended(0)
+    assert pruned.out == "removed 0 steps, 0 B\n"
+    assert f"step 2 does not count as kept: of its actor {shard.name} {why}" in pruned.err
+    assert "step 1 of run mine" in run("checkpoints", "merge", "--dir", "./ck", "--to", "model").ended(0).out
+    run("checkpoints", "merge", "2", "--dir", "./ck", "--to", "other").ended(6)
+    run("checkpoints", "pull", "2", "--dir", "./ck", "--to", "other").ended(6, "Is a job saving it? Wait for it")
+
+
 def test_a_name_does_not_steer_the_terminal(run: Run, folder: Path) -> None:
     """Of a run, which anybody may have named who shares the disk."""
     evil = "\x1b[2J\x1b]0;owned\x07\nerror: all is lost\u202e"

@@ -1,12 +1,13 @@
 """One list of columns for a terminal and for a pipe."""
 
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
 from cloudrl.cli import cluster
-from cloudrl.cli._nodes import HEADS, node_table
+from cloudrl.cli._nodes import HEADS, changes, node_table, rows_of
 from cloudrl.cli._terminal import _Nodes
 from cloudrl.protocol.failures import Failure, FailureKind
 from cloudrl.protocol.phases import Phase
@@ -35,6 +36,62 @@ def test_both_say_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     for text in (screen.getvalue().partition("\n")[2], capsys.readouterr().out):
         lines = [" ".join(line.split()) for line in text.splitlines()]
         assert lines[:5] == [" ".join(row) for row in [list(HEADS), *ROWS]]
+
+
+# -- many nodes ---------------------------------------------------------------------------------------------------
+
+
+def many(count: int = 256) -> list[NodeReport]:
+    return [
+        NodeReport(rank, f"10.0.{rank // 250}.{rank % 250}", phase=Phase.READY, seconds={"setup": 60 + rank / 10})
+        for rank in range(count)
+    ]
+
+
+def table(nodes: list[NodeReport]) -> list[list[str]]:
+    return [cells for cells, _ in rows_of(nodes)]
+
+
+def test_equal_rows_of_many_nodes_are_one() -> None:
+    nodes = many()
+    for rank in (7, 40, 41):
+        nodes[rank] = replace(nodes[rank], seen_s_ago=float(rank))
+    nodes[200] = replace(nodes[200], phase=Phase.FAILED, failure=Failure(FailureKind.SETUP, 200, "`false` exited"))
+    assert table(nodes) == [
+        ["0-6, 8-39, 42-199, 201-255", "10.0.0.0 and 251 more", "ready", "60.0-85.5 s", ""],
+        ["7, 40-41", "10.0.0.7 and 2 more", "ready", "60.7-64.1 s", "no heartbeat for 41 s"],
+        ["200", "10.0.0.200", "failed", "80.0 s", "`false` exited"],
+    ]
+
+
+def test_few_nodes_have_a_row_each() -> None:
+    assert [row[0] for row in table(many(16))] == [str(rank) for rank in range(16)]
+    assert [row[0] for row in table(many(17))] == ["0-16"]
+
+
+def test_a_table_has_an_end(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each node says something else."""
+    nodes = [replace(node, detail=f"model owner/name, {node.rank} of 256") for node in many()]
+    rows = table(nodes)
+    assert len(rows) == 41
+    assert rows[-1] == ["40-255", "", "", "", "216 more nodes; all of them: --json"]
+    status = Status("lab", "local", Phase.READY, nodes_wanted=256, nodes=tuple(nodes))
+    screen = io.StringIO()
+    Console(file=screen, width=120).print(node_table(status))
+    cluster._show(status)
+    assert len(screen.getvalue().splitlines()) < 50
+    assert len(capsys.readouterr().out.splitlines()) < 50
+
+
+def test_what_changes_on_many_nodes_is_one_line() -> None:
+    """Without a terminal."""
+    nodes = many()
+    nodes[3] = replace(nodes[3], phase=Phase.FETCH)
+    assert changes(nodes) == ["ranks 0-2, 4-255: ready", "rank 3 (10.0.0.3): fetch"]
+    assert changes(nodes[:2]) == ["rank 0 (10.0.0.0): ready", "rank 1 (10.0.0.1): ready"]
+
+
+# -- other than nodes ---------------------------------------------------------------------------------------------
 
 
 def test_a_cluster_that_waits_says_why(capsys: pytest.CaptureFixture[str]) -> None:

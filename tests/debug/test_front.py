@@ -1,5 +1,6 @@
 """Ray's dashboard on loopback, asked by a plain HTTP client."""
 
+import contextlib
 import http.client
 import io
 import json
@@ -97,6 +98,27 @@ def asked(front: Front, path: bytes) -> bytes:
 def test_a_path_that_no_url_has_is_refused(front: Front, cluster: FakeCluster, path: bytes) -> None:
     assert asked(front, path).split()[1] == b"400"
     assert cluster.requests == []
+
+
+def test_no_answer_names_python(front: Front) -> None:
+    port = front.server_port
+    for sent in (
+        b"GET /api/version HTTP/1.0\r\nHost: 127.0.0.1:%d\r\n\r\n" % port,
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"x\r\n\r\n",
+    ):
+        with socket.create_connection(("127.0.0.1", port), 10) as mine, mine.makefile("rb") as file:
+            mine.sendall(sent)
+            assert b"python" not in file.read().lower()
+
+
+def test_silent_connections_have_no_threads_and_keep_nobody_out(front: Front) -> None:
+    before = threading.active_count()
+    with contextlib.ExitStack() as held:
+        for _ in range(200):
+            held.enter_context(socket.create_connection(("127.0.0.1", front.server_port), 10)).sendall(b"GET /")
+        assert ask(front, "/api/version")[0] == 200
+        assert threading.active_count() <= before + 3
 
 
 @pytest.mark.parametrize("path", [b"//[", b"/[?#", b"/%", b"/@:0"])

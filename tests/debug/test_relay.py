@@ -4,7 +4,7 @@ import os
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -99,12 +99,27 @@ def test_a_head_may_come_in_pieces(echo: int) -> None:
     relay.close()
 
 
+def test_silent_connections_have_no_threads_and_keep_nobody_out(echo: int) -> None:
+    relay = Relay(lambda: socket.create_connection(("127.0.0.1", echo)))
+    before = threading.active_count()
+    with ExitStack() as held:
+        for _ in range(100):
+            held.enter_context(socket.create_connection(("127.0.0.1", relay.port), timeout=10)).sendall(b"Content")
+        with socket.create_connection(("127.0.0.1", relay.port), timeout=10) as mine, mine.makefile("rb") as file:
+            mine.sendall(HELLO)
+            mine.shutdown(socket.SHUT_WR)
+            assert file.read() == b"heard " + HELLO
+        assert threading.active_count() <= before + 4
+    relay.close()
+
+
 def test_other_users_are_turned_away() -> None:
     def dial() -> socket.socket:
         raise AssertionError("a connection was made")
 
     relay = Relay(dial, is_own=lambda _peer, _port: False)
     with socket.create_connection(("127.0.0.1", relay.port), timeout=10) as mine:
+        mine.sendall(HELLO)
         assert mine.recv(1) == b""
     relay.close()
 

@@ -130,19 +130,20 @@ class Rank:
 class Runner:
     """As verl's TaskRunner: an actor that drives the ranks, and through which their errors pass."""
 
-    def run(self, way: str) -> None:
+    def start(self) -> list[tuple[int, str]]:
         group = placement_group([{"CPU": 1.0}] * RANKS, strategy="STRICT_SPREAD")
         ray.get(group.ready(), timeout=120)
-        ranks = [
+        self.ranks = [
             Rank.options(scheduling_strategy=PlacementGroupSchedulingStrategy(group, rank)).remote()
             for rank in range(RANKS)
         ]
-        for rank, (pid, node) in enumerate(ray.get([each.place.remote() for each in ranks])):
-            print("PLACE", json.dumps({"rank": rank, "pid": pid, "node": node}), flush=True)
+        return ray.get([each.place.remote() for each in self.ranks])
+
+    def run(self, way: str) -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             store = f"tcp://127.0.0.1:{free.getsockname()[1]}"
-        waiting = [each.train.remote(way, rank, store) for rank, each in enumerate(ranks)]
+        waiting = [each.train.remote(way, rank, store) for rank, each in enumerate(self.ranks)]
         while waiting:
             done, waiting = ray.wait(waiting)
             ray.get(done)
@@ -153,6 +154,16 @@ def infeasible() -> None:
     ray.get(group.ready(), timeout=10)
 
 
-if __name__ == "__main__":
+def main(way: str) -> None:
     ray.init()
-    infeasible() if sys.argv[1] == "infeasible" else ray.get(Runner.remote().run.remote(sys.argv[1]))
+    if way == "infeasible":
+        infeasible()
+    runner = Runner.remote()
+    for rank, (pid, node) in enumerate(ray.get(runner.start.remote())):
+        # by the driver itself: what actors print may come too late for the log of a job that fails at once
+        print("PLACE", json.dumps({"rank": rank, "pid": pid, "node": node}), flush=True)
+    ray.get(runner.run.remote(way))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -60,7 +60,7 @@ def test_the_dry_run_shows_it():
 
 
 @pytest.mark.parametrize(
-    ("debuggers", "who"), [({0: ("debugpy", "pdb"), 1: ("pdb",)}, "node 1"), ({0: ("pdb",), 1: ("pdb",)}, "nodes 0, 1")]
+    ("debuggers", "who"), [({0: ("debugpy", "pdb"), 1: ("pdb",)}, "node 1"), ({0: ("pdb",), 1: ("pdb",)}, "nodes 0-1")]
 )
 def test_a_node_without_debugpy(debuggers: dict[int, tuple[str, ...]], who: str):
     with pytest.raises(InputError, match=f"^{who} of cluster 'lab': no debugpy") as refused:

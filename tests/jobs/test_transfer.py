@@ -180,7 +180,23 @@ def wait(answers: list[dict[int, Replica]]) -> tuple[list[str], float]:
 
 def test_waiting_for_every_node():
     answers = [{0: coming(), 1: coming()}, *({0: HERE, 1: each} for each in (coming(5), coming(9), HERE))]
-    assert wait(answers)[0] == ["./model: waiting for rank 0, 1", "./model: waiting for rank 1"]
+    assert wait(answers)[0] == ["./model: waiting for ranks 0-1", "./model: waiting for rank 1"]
+
+
+def test_of_many_nodes_not_each_is_told():
+    """One after the other is done."""
+    answers = [{rank: HERE if rank < done else coming(done) for rank in range(256)} for done in range(257)]
+    said, _ = wait(answers)
+    assert said[0] == "./model: waiting for ranks 0-255"
+    assert said[1] == "./model: waiting for ranks 128-255"
+    assert said[-1] == "./model: waiting for rank 255"
+    assert len(said) < 12
+
+
+def test_many_that_cannot_take_it():
+    full = Replica(error="no room")
+    with pytest.raises(InputError, match=r"\./model: ranks 1-255 cannot take it: no room"):
+        wait([{rank: full if rank else HERE for rank in range(256)}])
 
 
 def test_a_node_that_cannot_take_it():
@@ -190,7 +206,7 @@ def test_a_node_that_cannot_take_it():
 
 def test_nothing_moves():
     said, took_s = wait([{0: HERE, 1: coming(size)} for size in range(2000)])
-    assert said[-1] == "./model: rank 1 has received nothing for 180 s"
+    assert said[-1] == "./model: nothing has come to rank 1 for 180 s"
     assert took_s > 2000 * 0.2 + 179, "as long as something moves it is waited for"
 
 

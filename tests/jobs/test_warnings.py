@@ -191,7 +191,7 @@ class TestDisks:
     def test_the_fullest_stands_for_all(self):
         [warning] = find_warnings(Evidence(usage={0: disk([60, 80]), 1: disk([97]), 2: disk([96])}))
 
-        assert warning.seen == "the disk of rank 1 is 97% full (3.0 GB of 100 GB free); likewise rank 2, 0"
+        assert warning.seen == "the disk of rank 1 is 97% full (3.0 GB of 100 GB free); likewise ranks 0, 2"
 
     @pytest.mark.parametrize(
         ("usage", "left_s"),

@@ -45,7 +45,7 @@ class Store:
     """The control store: who belongs to the cluster."""
 
     def __init__(self, ip, port):
-        self.members = 1
+        self.members, self.lock = 1, threading.Lock()
         self.listener = socket.create_server((ip, port))
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -57,10 +57,14 @@ class Store:
     def _member(self, connection):
         with connection:
             if connection.recv(100) == b"join\n":  # a mere probe says nothing
-                self.members += 1
+                self._count(1)
                 connection.sendall(b"welcome\n")
                 connection.recv(1)
-                self.members -= 1
+                self._count(-1)
+
+    def _count(self, change):
+        with self.lock:  # hundreds come at once
+            self.members += change
 
 
 class Dashboard(BaseHTTPRequestHandler):

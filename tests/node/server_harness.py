@@ -15,11 +15,10 @@ from cloudrl.node.archiver import Archiver
 from cloudrl.node.checkpoint_store import CheckpointStore
 from cloudrl.node.identity import Identity
 from cloudrl.node.job_secrets import JobSecrets
-from cloudrl.node.listener import UNAUTHENTICATED_S
 from cloudrl.node.node_state import NodeState
 from cloudrl.node.process import Child
 from cloudrl.node.replication import ReplicationHub
-from cloudrl.node.server import AgentServer
+from cloudrl.node.server import UNAUTHENTICATED_S, AgentServer
 from cloudrl.node.shard_worker_client import ShardWorkerClient
 from cloudrl.node.stops import Stops
 from cloudrl.node.tokens import Tokens

@@ -127,7 +127,7 @@ def another_key_on_a_worker_and_a_rank_that_never_comes(nodes: Maker) -> None:
     cluster.start_one(1, f"--key-file={cluster.folder / 'another-key'}")
     assert cluster.exit_codes() == [1, 1]
     assert "rank 1, join: rank 0 refused this node: wrong or missing token" in cluster[1].reason()
-    late = "rank 0, join: rank 1, 2 did not join within 2 s"
+    late = "rank 0, join: ranks 1-2 did not join within 2 s"
     here = f"{IP}:{cluster.agent_ports[0]}"
     why = f"not started, started with another key, or {here} cannot be reached from there"
     assert cluster[0].reason() == f"{late}: {why}"

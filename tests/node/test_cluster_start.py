@@ -13,6 +13,7 @@ import pytest
 from node_harness import IP, KEY, MARK, Image, Nodes, make_image, marked, processes_with, until
 
 from cloudrl.node.tokens import derive
+from cloudrl.saves.survey import cluster_inventory
 
 pytestmark = pytest.mark.agents
 
@@ -158,6 +159,12 @@ def test_checkpoints_come_through_the_head(cluster: Nodes) -> None:
         [run] = cluster[0].agent.inventory(rank)["locations"][0]["runs"]
         [file] = run["steps"][0]["roles"][0]["files"]
         assert (run["run"], file["path"], file["size_bytes"]) == ("run", "model_world_size_1_rank_0.pt", 5)
+    places = [cluster[0].agent.inventory(rank, without=())["locations"][0] for rank in range(3)]
+    assert ["runs" in place for place in places] == [True, False, False], "the nodes share the folder: one lists it"
+    assert [place["same_as"]["rank"] for place in places[1:]] == [0, 0]
+    found = cluster_inventory(cluster[0].agent.status().nodes, cluster[0].agent.inventory)
+    (location,) = found.checkpoints[0].locations
+    assert (location.ranks, found.silent) == ((0, 1, 2), ())
 
 
 def test_the_agent_listens_on_its_own_address_and_loopback_only(nodes: Callable[..., Nodes]) -> None:

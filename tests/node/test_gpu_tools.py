@@ -69,9 +69,9 @@ def test_rocm_smi() -> None:
 class Tools:
     """Programs in a folder, and whoever asks them."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, answer_s: float = 20.0) -> None:
         self.folder, self.clock, self.is_needed = folder, Clock(), True
-        self.watch = ToolWatch(lambda: self.is_needed, find=self._find, answer_s=0.2, clock=self.clock)
+        self.watch = ToolWatch(lambda: self.is_needed, find=self._find, answer_s=answer_s, clock=self.clock)
 
     def add(self, name: str, script: str) -> Path:
         started = self.folder / f"{name}.started"
@@ -124,7 +124,8 @@ def test_while_ray_says_it_no_tool_is_started(tools: Tools) -> None:
 
 
 @pytest.mark.io
-def test_one_that_hangs_is_ended_and_holds_up_nothing(tools: Tools) -> None:
+def test_one_that_hangs_is_ended_and_holds_up_nothing(tmp_path: Path) -> None:
+    tools = Tools(tmp_path, answer_s=0.2)
     started = tools.add("nvidia-smi", "exec sleep 600")
     other = tools.add("amd-smi", f"cat <<'END'\n{json.dumps(AMD)}\nEND")
     began = time.monotonic()

@@ -57,6 +57,51 @@ def test_a_draft_has_no_values_yet(tmp_path: Path):
     assert kept.values() == ["hf_1"]
 
 
+class Counted(JobSecrets):
+    """Counts what it reads."""
+
+    reads = 0
+
+    def read(self, job: str) -> str | None:
+        """See `JobSecrets`."""
+        self.reads += 1
+        return super().read(job)
+
+
+def test_secrets_of_jobs_that_are_over_are_read_once(tmp_path: Path):
+    """Each piece of each log asked for all: half a second of 10,000 jobs."""
+    kept = Counted(tmp_path)
+    for number in range(50):
+        kept.write(f"job{number}", script({"HF_TOKEN": f"hf_{number}"}))
+    assert sorted(kept.values()) == sorted(f"hf_{number}" for number in range(50))
+    assert kept.reads == 50
+    kept.write("job7", script({"HF_TOKEN": "another"}))
+    JobSecrets(tmp_path).write("job50", script({"HF_TOKEN": "of another node here"}))
+    assert {"another", "of another node here"} <= set(kept.values())
+    assert "hf_7" not in kept.values()
+    assert kept.reads == 52
+    os.utime(tmp_path, (1.0, 1.0))  # nothing has changed for long
+    assert len(kept.values()) == 51
+    (tmp_path / "job8").chmod(0o400)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "scandir", None)
+        assert len(kept.values()) == 51
+    assert kept.reads == 52
+    kept.forget()
+    assert kept.values() == []
+
+
+def test_a_folder_that_has_just_changed_is_looked_into_again(tmp_path: Path):
+    """Two changes may have the same time."""
+    kept = JobSecrets(tmp_path)
+    kept.write("job1", script({"HF_TOKEN": "hf_1"}))
+    before = tmp_path.stat().st_mtime_ns
+    assert kept.values() == ["hf_1"]
+    kept.write("job2", script({"HF_TOKEN": "hf_2"}))
+    os.utime(tmp_path, ns=(before, before))
+    assert sorted(kept.values()) == ["hf_1", "hf_2"]
+
+
 BAD_NAMES = ("A B", "", "1A", "A;id", "A\n")
 
 

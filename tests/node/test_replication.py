@@ -5,6 +5,7 @@ import json
 import os
 import re
 import stat
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -13,12 +14,14 @@ from child_processes import until
 from cut_link import CutLink
 from server_harness import SECRET, TOKEN, Served
 
+from cloudrl.node.job_secrets import JobSecrets
 from cloudrl.node.manifest import Manifest, Part
-from cloudrl.node.replication import Replicator
+from cloudrl.node.node_state import NodeState
+from cloudrl.node.replication import ReplicationHub, Replicator
 from cloudrl.node.uploads import Store
 from cloudrl.protocol import wire
 from cloudrl.protocol.client import AgentClient
-from cloudrl.protocol.report import Replica
+from cloudrl.protocol.report import NodeReport, Replica
 
 pytestmark = pytest.mark.io
 
@@ -164,6 +167,109 @@ def test_the_thread_brings_what_is_wanted(head: Served, worker: Served):
     puller(worker, head).want(wanted)
 
     until(lambda: worker.state.own.replicas == dict.fromkeys(wanted, Replica(complete=True)), "both are here")
+
+
+# -- heartbeats -----------------------------------------------------------------------------------------------------
+
+
+def sizes(worker: Served, head: Served) -> tuple[int, int]:
+    """Bytes of a heartbeat and of its answer."""
+    reply = AgentClient(f"http://127.0.0.1:{head.port}", TOKEN).heartbeat(worker.state.own)
+    return tuple(len(json.dumps(wire.to_json(each))) for each in (worker.state.own, reply))
+
+
+def test_heartbeats_do_not_grow_with_jobs(head: Served, worker: Served):
+    """Secrets, and files that a rank has, were told in each for ever, 98 bytes a job."""
+    pull = puller(worker, head)
+    before = sizes(worker, head)
+    status = len(head.get("/v1/status").body)
+    for number in range(60):
+        head.call("PUT", f"/v1/jobs/job{number}/secrets", body=b'{"A_TOKEN": "x"}')
+        (name,) = beat(worker, head)
+        pull.pull(name)
+        assert beat(worker, head) == [], "rank 0 has heard that it is here"
+        pull.want([])
+        assert head.get(f"/v1/jobs/job{number}/secrets").json()["nodes"]["1"] == HERE
+    assert sizes(worker, head) == before
+    assert len(head.get("/v1/status").body) == status
+    assert len(list(worker.replication.secrets.folder.iterdir())) == 60, "drivers of all jobs find theirs"
+
+
+def test_ten_thousand_jobs_that_are_over(tmp_path: Path):
+    kept = Kept(tmp_path)
+    hub = ReplicationHub(NodeState(NodeReport(0, "10.0.0.1")), 3, Store(tmp_path), kept)
+    for number in range(10_000):
+        hub.put_secrets(f"job{number}", "script")
+        for rank in (1, 2):
+            (name,) = hub.missing_on(rank)
+            hub.hear(rank, {name: Replica(complete=True)})
+    assert hub.missing_on(1) == hub.missing_on(2) == ()
+    assert all(hub.secrets_state(f"job{number}")["nodes"]["2"] == Replica(complete=True) for number in (0, 9_999))
+    assert hub.state.own.replicas == {}
+    assert hub.state.published.announced == ()
+
+
+class Kept(JobSecrets):
+    """Writes nothing."""
+
+    def write(self, job: str, script: str) -> None:
+        """See `JobSecrets`."""
+
+
+def test_what_no_client_waits_for_is_announced_no_more(tmp_path: Path):
+    """The disk of a rank is full: without an end each job would add to its heartbeats."""
+    now = [1000.0]
+    hub = ReplicationHub(NodeState(NodeReport(0, "10.0.0.1")), 2, Store(tmp_path), Kept(tmp_path), clock=lambda: now[0])
+    hub.put_secrets("job1", "script")
+    (name,) = hub.missing_on(1)
+    hub.hear(1, {name: Replica(error="the disk is full")})
+    now[0] += 500
+    assert hub.secrets_state("job1")["nodes"]["1"] == Replica(error="the disk is full")
+    now[0] += 500
+    assert hub.missing_on(1) == (name,), "a client has asked since"
+    now[0] += 500
+    assert hub.missing_on(1) == ()
+    assert hub.secrets_state("job1")["nodes"] == {"0": Replica(complete=True), "1": Replica()}
+    assert hub.missing_on(1) == (name,), "it asks again"
+
+
+def test_thousands_of_jobs_in_one_moment(tmp_path: Path):
+    """Heartbeats stay far below the 1 MiB that rank 0 takes; what cannot come keeps nothing else from coming."""
+    hub = ReplicationHub(NodeState(NodeReport(0, "10.0.0.1")), 2, Store(tmp_path), Kept(tmp_path))
+    for number in range(11_000):
+        hub.put_secrets(f"job{number}", "script")
+        if number < 100:
+            hub.hear(1, dict.fromkeys(hub.missing_on(1), Replica(error="the disk is full")))
+    rounds = 0
+    while any(not hub.secrets_state(f"job{number}")["nodes"]["1"].complete for number in (100, 10_999)):
+        names = hub.missing_on(1)
+        assert len(names) <= 64
+        hub.hear(1, dict.fromkeys(names, Replica(complete=True)))
+        rounds += 1
+    assert rounds < 200
+
+
+def test_files_of_a_job_that_is_sent_again(head: Served, worker: Served):
+    """The nodes have been started again: rank 0 does not know which of them has what, and asks."""
+    put_all(head)
+    pull_all(worker, head)
+    anew = ReplicationHub(head.state, 3, head.replication.files, head.replication.secrets)
+    head.agent.replication = anew
+    worker.state.keep("replicas", ())
+    assert announce(head).json()["nodes"] == {"0": HERE, "1": COMING, "2": COMING}
+    pull_all(worker, head)
+    assert head.get(URL).json()["nodes"]["1"] == HERE
+
+
+def test_a_reply_names_no_other_nodes_gpus(head: Served, worker: Served):
+    ips = tuple(f"10.0.{rank // 250}.{rank % 250}" for rank in range(256))
+    head.state.publish(gpus_of_ray=ips)
+    before = sizes(worker, head)[1]
+    head.state.publish(gpus_of_ray=(*ips, worker.state.own.ip))
+    assert AgentClient(f"http://127.0.0.1:{head.port}", TOKEN).heartbeat(worker.state.own).gpus_of_ray == (
+        worker.state.own.ip,
+    )
+    assert sizes(worker, head)[1] < before + 50 < 1000
 
 
 LEAVING = ["../secret", "%2e%2e/secret", "..%2fsecret", "/etc/passwd", "my%20model/../../secret"]

@@ -71,6 +71,11 @@ def test_nodes_know_a_shared_folder_by_each_others_word(tmp_path: Path) -> None:
     assert places[0]["markers"] == places[1]["markers"] == [places[0]["marker"], places[1]["marker"]]
     assert places[2]["markers"] == [places[2]["marker"]]
     assert len({place["marker"] for place in places}) == 3
+    once = [node.get(f"/v1/nodes/{node.rank}/inventory?once=").json()["locations"][0] for node in nodes]
+    assert once[1]["same_as"] == {"rank": 0, "marker": places[0]["marker"]}
+    assert ["runs" in place for place in once] == [True, False, True]
+    assert "runs" in nodes[1].get("/v1/nodes/1/inventory?once=0").json()["locations"][0]
+    assert nodes[1].get("/v1/nodes/1/inventory?once=0,x").status == 400
     assert [node.checkpoint_store._is_leader() for node in nodes] == [True, False, True]
     killed = next(nodes[0].checkpoints.glob("*cloudrl-marker-run-0"))
     os.utime(killed, (1.0, 1.0))

@@ -134,16 +134,19 @@ def test_a_rank_that_is_not_there(nodes: list[Served]):
         client(nodes[0]).relay(2, 1)
 
 
-def test_what_is_sent_before_the_answer_is_not_lost(nodes: list[Served], debugger: Debugger):
+@pytest.mark.parametrize("early", [b"early", b"more than one buffer holds " * 2200 + b"early"])
+def test_what_is_sent_before_the_answer_is_not_lost(nodes: list[Served], debugger: Debugger, early: bytes):
     head = f"POST /v1/nodes/1/tcp/{debugger.port} HTTP/1.1\r\nAuthorization: Bearer {TOKEN}\r\n"
     head += "".join(f"{name}: {value}\r\n" for name, value in UPGRADE.items())
     for served in nodes:
         with socket.create_connection(("127.0.0.1", served.port)) as connection:
-            connection.sendall(f"{head}\r\nearly".encode())
+            connection.settimeout(10)
+            connection.sendall(f"{head}\r\n".encode() + early)
             said = b""
             while not said.endswith(b"EARLY"):
                 said += connection.recv(4096)
             assert said.startswith(b"HTTP/1.1 101 Switching Protocols\r\n")
+            assert said.endswith(early.upper())
 
 
 def test_there_are_few_at_once(nodes: list[Served], debugger: Debugger):

@@ -407,3 +407,11 @@ def test_what_the_nodes_of_groups_were_told(dstack: FakeDstack) -> None:
 def test_an_outcome_that_was_cut_short_is_none(text: str) -> None:
     assert outcome.from_text(text) is None
     assert outcome.from_output(f"READY\nCLOUDRL OUTCOME {text}\n") is None
+
+
+def test_many_ranks_without_a_machine_are_spans() -> None:
+    full = SimpleNamespace(code="failed_to_start_due_to_no_capacity", reason="Fleet is at capacity", hostname="")
+    lost = SimpleNamespace(code="interrupted_by_no_capacity", reason="Instance is unreachable", hostname="b")
+    many: Any = [(rank, full if rank > 9 else lost) for rank in range(256)]
+    assert diagnostics._lack(many, {}) == "no machine for ranks 10-255: Fleet is at capacity"
+    assert diagnostics._dstack_reason(many) == "rank 0 (b): Instance is unreachable; likewise ranks 1-9"

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -127,16 +130,16 @@ def check_groups(lab: Lab, name: str) -> None:
     assert "trainer.n_gpus_per_node=8" in dry.stdout, dry.stdout
 
 
-def apply_files(lab: Lab, chain: str) -> None:
+def apply_files(lab: Lab, chain: str, tasks_folder: Path) -> None:
     """Each task's file on its fleet until READY."""
     for fleet, path, tasks in CHAINS[chain]:
         apply_fleet(lab, fleet, path)
         if fleet == "ssh":
             up_as_told(User(lab))
         for task in tasks:
-            file = REPOSITORY / "tasks" / f"{task}.dstack.yml"
+            file = tasks_folder / f"{task}.dstack.yml"
             lab.runs.apply(file if file.exists() else groups_file(lab, fleet))
-            lab.runs.wait_for_line(task, "READY", timeout_s=200)
+            lab.runs.wait_for_line(task, "READY", timeout_s=400)
             if not file.exists():
                 check_groups(lab, task)
             assert {each.address in HOSTS for each in lab.runs.submissions(task)} == {fleet == "ssh"}
@@ -182,13 +185,17 @@ def test_what_the_first_page_says_word_for_word(files_lab: Lab, act: Callable[[U
 
 
 @pytest.fixture(scope="module")
-def applied(files_lab: Lab) -> Iterator[dict[str, Future[None]]]:
-    """All chains, started at once, each in a thread."""
+def applied(files_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[None]]]:
+    """All chains, each in a thread, on a copy of `tasks/` with the agent's files built next to it."""
+    folder = tmp_path_factory.mktemp("ready") / "tasks"
+    shutil.copytree(REPOSITORY / "tasks", folder, ignore=shutil.ignore_patterns("*.pyz"))
+    build = (sys.executable, REPOSITORY / "cloudrl/render/agent.py", folder)  # as `make agent`
+    subprocess.run(build, check=True, timeout=60, env={**os.environ, "PYTHONPATH": str(REPOSITORY)})
     with ThreadPoolExecutor(len(CHAINS)) as threads:
-        yield {name: threads.submit(apply_files, files_lab, name) for name in CHAINS}
+        yield {name: threads.submit(apply_files, files_lab, name, folder) for name in CHAINS}
 
 
 @pytest.mark.parametrize("name", CHAINS)
 def test_files_of_the_repository_start_as_they_are(applied: dict[str, Future[None]], name: str) -> None:
     """On machines that say to have the GPUs; image, models and data sets are stand-ins."""
-    applied[name].result(timeout=400)
+    applied[name].result(timeout=900)

@@ -100,6 +100,16 @@ def test_a_run_of_ten_thousand_steps_opens_at_once(chromium: Browser, tmp_path: 
     assert chromium.errors == []
 
 
+@pytest.mark.parametrize("name", ["group-{}/x", "one/{}", "{}"])
+def test_a_step_with_fifty_thousand_metrics(chromium: Browser, tmp_path: Path, name: str) -> None:
+    step = Step(1, {"critic/score/mean": 0.5, **{name.format(place): 1.0 for place in range(50_000)}})
+    config = {name.format(place): "x" for place in range(50_000)}
+    chromium.open(write(tmp_path, Report((replace(make_run(steps=1), steps=(step,), config=config),))))
+    assert chromium.evaluate("document.body.innerText.includes('All metrics')")
+    assert chromium.evaluate(inked("Reward"))
+    assert chromium.errors == []
+
+
 def test_the_overview_is_of_all_steps(chromium: Browser, tmp_path: Path) -> None:
     def step(number: int) -> Step:
         reward = 0.9 if number == 7 else 0.1 + number / 1e5

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from make_report import make_steps
 
-from cloudrl.report.series import elapsed_seconds, panels, run_series, thinned
+from cloudrl.report.series import charts_of, elapsed_seconds, run_series, thinned
 from cloudrl.verl.metrics import Step
 
 NAN = math.nan
@@ -86,9 +86,9 @@ def test_a_long_run_of_many_metrics_fits_in_a_page():
     ],
 )
 def test_panels_are_those_of_which_there_is_something(keys: list[str], titles: list[str]):
-    assert [panel.title for panel in panels(keys)] == titles
+    assert [panel.title for panel in charts_of(keys)] == titles
 
 
 def test_a_band_is_of_keys_that_are_there():
-    [reward] = panels(["critic/score/mean", "critic/score/max"])
+    [reward] = charts_of(["critic/score/mean", "critic/score/max"])
     assert reward.band == ("critic/score/max",)

@@ -1,5 +1,6 @@
 """The server of a living page: for this machine alone."""
 
+import contextlib
 import http.client
 import json
 import socket
@@ -92,6 +93,63 @@ def test_it_listens_on_loopback_only(server: ReportServer):
 def test_another_host_gets_nothing(server: ReportServer, host: str):
     assert ask(server, server.folder, Host=host)[0] == 403
     assert ask(server, server.folder, Host=f"localhost:{server.server_port}")[0] == 200
+
+
+def raw(server: ReportServer, text: bytes) -> bytes:
+    """The whole answer to bytes that no client of ours would send."""
+    with socket.create_connection(("127.0.0.1", server.server_port), 10) as connection:
+        connection.sendall(text)
+        return b"".join(iter(lambda: connection.recv(65_536), b""))
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [b"GET http://[ HTTP/1.1\r\n%b\r\n", b"GET http://evil/ HTTP/1.1\r\n%b\r\n", b"GET //[ HTTP/1.1\r\n%b\r\n",
+     b"nonsense\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"\x16\x03\x01\r\n\r\n",
+     b"GET /" + b"x" * 20_000 + b" HTTP/1.1\r\n\r\n",
+     b"GET / HTTP/1.1\r\nX\r\n\r\n", b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * 20_000, b"GET / HTTP/1.1\r\n%b\r\n"],
+)  # fmt: skip
+def test_odd_requests_get_a_clear_answer(server: ReportServer, sent: bytes, capfd: pytest.CaptureFixture[str]):
+    host = f"Host: 127.0.0.1:{server.server_port}\r\n".encode()
+    answer = raw(server, sent.replace(b"%b", host))
+    assert answer.startswith((b"HTTP/1.1 4", b"HTTP/1.1 505")), answer
+    assert b"python" not in answer.lower()
+    assert capfd.readouterr().err == ""
+
+
+def test_no_answer_names_python(server: ReportServer):
+    assert ask(server, server.folder)[1]["Server"].strip() == "cloudrl"
+    assert ask(server, server.folder, "POST")[1]["Server"].strip() == "cloudrl"
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nX: "])
+def test_silent_connections_have_no_threads_and_keep_nobody_out(server: ReportServer, sent: bytes):
+    before = threading.active_count()
+    with contextlib.ExitStack() as held:
+        for _ in range(300):
+            held.enter_context(socket.create_connection(("127.0.0.1", server.server_port), 10)).sendall(sent)
+        assert ask(server, server.folder)[0] == 200
+        assert threading.active_count() <= before + 3
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+    ],
+)
+def test_pages_of_other_sites_get_nothing(server: ReportServer, headers: dict[str, str]):
+    assert ask(server, server.folder, **headers)[0] == 403
+    assert ask(server, f"{server.folder}data.json", **headers)[0] == 403
+
+
+def test_a_link_on_another_page_may_be_followed(server: ReportServer):
+    """As in a terminal that is itself a web page."""
+    headers = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
+    assert ask(server, server.folder, **headers)[0] == 200
 
 
 @pytest.mark.parametrize("path", ["/", "/data.json", "/guess/", "/../"])

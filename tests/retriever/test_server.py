@@ -289,7 +289,9 @@ def test_a_fault_of_ours_ends_the_server() -> None:
         def ask() -> None:
             body = b'{"queries": ["a"]}'
             asking.connect(bound.getsockname())
-            asking.sendall(b"POST /retrieve HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+            asking.sendall(
+                b"POST /retrieve HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+            )
 
         with socket.socket() as asking, pytest.raises(ValueError, match="shorter"):
             serve(Short(), bound, ServeOptions(timeout_s=0.5), on_ready=ask)

@@ -8,7 +8,7 @@ from small_step import write_names
 
 from cloudrl.errors import CheckpointError, InputError
 from cloudrl.saves.aggregate import aggregate, local_inventory
-from cloudrl.saves.inventory import spans
+from cloudrl.saves.inventory import nodes_text, places_text
 from cloudrl.saves.records import SaveRecord
 
 
@@ -92,7 +92,7 @@ def test_a_shared_folder_counts_once(how: str) -> None:
     said = run("r", step(1), tracker="1")
     (checkpoint,) = aggregate([node(rank, said, **known[rank]) for rank in range(2)]).checkpoints
     (place,) = checkpoint.locations
-    assert (place.ranks, place.short) == ((0, 1), "nodes 0, 1")
+    assert (place.ranks, place.short) == ((0, 1), "nodes 0-1")
     assert checkpoint.size_bytes == 70
 
 
@@ -109,6 +109,37 @@ def test_other_folders_stay_apart(known: list[dict[str, object]]) -> None:
     (checkpoint,) = aggregate([node(rank, run("r", step(1)), **known[rank]) for rank in range(2)]).checkpoints
     assert all(len(copies) == 2 for copies in checkpoint.files.values())
     assert checkpoint.size_bytes == 70
+
+
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_many_nodes_are_one_short_text(is_shared: bool) -> None:
+    words = tuple(f"m{rank}" for rank in range(256))
+    said = [
+        node(
+            rank,
+            run("r", step(1, range(2048) if is_shared else range(8 * rank, 8 * rank + 8), 2048), tracker=str(rank % 9)),
+            **({"marker": words[rank], "markers": words} if is_shared else {}),
+        )
+        for rank in range(256)
+    ]
+    found = aggregate(said)
+    (checkpoint,) = found.checkpoints
+    assert places_text(checkpoint.locations) == "0-2047 on nodes 0-255"
+    assert nodes_text(checkpoint.locations) == "nodes 0-255"
+    assert all(len(note) < 600 for note in found.notes)
+
+
+def test_few_places_are_told_one_by_one() -> None:
+    said = [node(rank, run("r", step(1, (2 * rank, 2 * rank + 1), 6))) for rank in range(3)]
+    (checkpoint,) = aggregate(said).checkpoints
+    assert places_text(checkpoint.locations) == "0-1 on node 0; 2-3 on node 1; 4-5 on node 2"
+
+
+def test_gaps_of_many_ranks_are_counted() -> None:
+    (checkpoint,) = aggregate([node(0, run("r", step(1, range(0, 2048, 2), 2048)))]).checkpoints
+    assert checkpoint.missing[0].startswith("ranks 1, 3, 5, ")
+    assert checkpoint.missing[0].endswith(" more")
+    assert len(checkpoint.missing[0]) < 250
 
 
 def test_of_two_copies_the_newer_one_counts() -> None:
@@ -202,13 +233,6 @@ def test_a_step_of_several_runs() -> None:
         found.select(2)
     assert raised.value.hint == "Choose one: --name a"
     assert found.select(2, run="b").run == "b"
-
-
-@pytest.mark.parametrize(
-    ("numbers", "text"), [([], ""), ([3], "3"), ([0, 1, 2], "0-2"), ([0, 2, 3, 7, 8, 9], "0, 2-3, 7-9")]
-)
-def test_spans(numbers: list[int], text: str) -> None:
-    assert spans(numbers) == text
 
 
 # -- a folder of this machine ------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ def cluster(*nodes: NodeReport, price: float | None = None, working_s: float | N
 
 def test_a_job_runs_and_some_do_nothing() -> None:
     warning = idle_gpus(cluster(node(0, None, 400.0), node(1, 900.0, 600.0), working_s=3600))
-    assert warning.text == "3 of 4 GPUs have computed nothing for 6 min 40 s or more (rank 0: 1; rank 1: 0, 1)"
+    assert warning.text == "3 of 4 GPUs have computed nothing for 6 min 40 s or more (rank 0: 1; rank 1: 0-1)"
     assert warning.hint == "See what the job does: cloudrl watch --cluster dstack/lab"
 
 
@@ -34,6 +34,22 @@ def test_nothing_runs_and_they_are_paid_for() -> None:
         == "1 of 1 GPUs have computed nothing for 1 h 00 min or more (rank 0: 0), and the cluster costs $49.20/h"
     )
     assert warning.hint.endswith("cloudrl down dstack/lab")
+
+
+@pytest.mark.parametrize("some", [False, True])
+def test_many_that_do_nothing_are_three_lines(some: bool) -> None:
+    nodes = [node(rank, *[None if some and rank % 3 else 3600.0] * 8) for rank in range(256)]
+    text = idle_gpus(cluster(*nodes, price=49.2)).text
+    assert len(text) < 400
+    assert ("ranks 0, 3, 6, " in text) if some else ("(ranks 0-255: 0-7)" in text)
+
+
+def test_many_that_differ_are_counted() -> None:
+    nodes = [node(rank, *(3600.0 if rank >> bit & 1 else None for bit in range(8))) for rank in range(1, 256)]
+    text = idle_gpus(cluster(*nodes, price=49.2)).text
+    assert "(rank 1: 0; rank 2: 1; rank 3: 0-1; " in text
+    assert " more), and the cluster costs" in text
+    assert len(text) < 400
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,8 @@ NAMES = st.sampled_from(
     [
         "torch.float32", "torch.int4", "torch.Size", "torch.FloatStorage", "torch.device", "builtins.set",
         "torch._utils._rebuild_tensor_v2", "torch._utils._rebuild_tensor_v3", "torch._utils._rebuild_parameter",
+        "torch._utils._rebuild_tensor", "torch._utils._rebuild_parameter_with_state", "torch.Tensor",
+        "torch._utils._rebuild_device_tensor_from_cpu_tensor", "torch.nn.parameter.Parameter",
         "torch._tensor._rebuild_from_type_v2", "torch._utils._rebuild_wrapper_subclass",
         "torch.distributed.tensor.DTensor", "torch.distributed.tensor.placement_types.Shard",
         "torch.distributed.device_mesh.DeviceMesh",

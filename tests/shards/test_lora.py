@@ -7,7 +7,8 @@ import pytest
 
 from cloudrl.errors import CheckpointError
 from cloudrl.shards.dtypes import DType
-from cloudrl.shards.lora import LoraSettings, has_lora, read_lora, read_settings
+from cloudrl.shards.lora import has_lora, read_lora
+from cloudrl.shards.lora_settings import LoraSettings, read_settings, unsure_of_scale
 from cloudrl.shards.tensors import Tensor, View
 
 META = b'{"r": 4, "lora_alpha": 8, "task_type": "CAUSAL_LM"}'
@@ -38,9 +39,9 @@ FUSED = {
 
 
 def test_a_matrix() -> None:
-    found = read_lora(tensors(DENSE), META, {}, "x.pt")
+    found = read_lora(tensors(DENSE), read_settings(META), {}, "x.pt")
     assert found.settings == LoraSettings(4, 8, "CAUSAL_LM")
-    assert found.settings.scale == 2
+    assert found.settings.scale(Q, 4) == 2
     assert found.base == {
         "model.norm.weight": f"{BASE}model.norm.weight",
         f"{Q}.weight": f"{BASE}{Q}.base_layer.weight",
@@ -57,7 +58,7 @@ def test_experts_are_told_apart_by_shape(is_alone: bool, width: int) -> None:
     names[f"{EXPERTS}.base_layer.lora_B.default.weight"] = (2 * width, 24)
     names[f"{EXPERTS}.lora_A.default.weight"] = (12, width)
     config = {"text_config": {"hidden_size": 6, "num_local_experts": 3, "moe_intermediate_size": width}}
-    found = read_lora(tensors(names), META, config, "x.pt")
+    found = read_lora(tensors(names), read_settings(META), config, "x.pt")
     told = [(each.target, each.a, each.experts, each.rank, each.is_parameter) for each in found.adapted.values()]
     assert told == [
         (f"{EXPERTS}.gate_up_proj", f"{BASE}{EXPERTS}.base_layer.lora_A.default.weight", 3, 8, True),
@@ -98,7 +99,7 @@ def changed(old: str, new: str | None) -> dict[str, tuple[int, ...]]:
 )
 def test_what_is_refused(names: dict[str, tuple[int, ...]], words: str) -> None:
     with pytest.raises(CheckpointError, match=words):
-        read_lora(tensors(names), META, {}, "x.pt")
+        read_lora(tensors(names), read_settings(META), {}, "x.pt")
 
 
 @pytest.mark.parametrize(
@@ -122,6 +123,61 @@ def test_settings_that_do_not_tell_the_scale(text: bytes | None, words: str) -> 
     assert "lora_train_meta.json" in str(caught.value.hint)
 
 
+def peft(**settings: object) -> bytes:
+    return json.dumps({"peft_type": "LORA", "r": 4, "lora_alpha": 8} | settings).encode()
+
+
+def test_scales_that_peft_tells() -> None:
+    plain = read_settings(META, peft())
+    assert (plain.scale(Q, 4), plain.fits(Q, 4), plain.fits(Q, 8), plain.is_told) == (2, True, False, True)
+    assert read_settings(None, peft(use_rslora=True)).scale(Q, 4) == 4
+    told = read_settings(META, peft(rank_pattern={"q_proj": 2}, alpha_pattern={"layers.1.*": 1, ".*q_proj": 6}))
+    assert (told.scale(Q, 2), told.fits(Q, 2), told.fits(Q, 4)) == (3, True, False)
+    assert told.scale(Q.replace("0", "1"), 2) == 0.5
+    pair = f"{EXPERTS}.gate_up_proj"
+    assert (told.scale(pair, 8), told.fits(pair, 8), told.fits(f"{EXPERTS}.down_proj", 8)) == (2, True, False)
+    assert read_settings(None, peft(use_rslora=True)).scale(pair, 8) == pytest.approx(16 / 8**0.5)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (b"", "is no JSON"),
+        (b"[]", "is not that of a LoRA adapter"),
+        (peft(peft_type="IA3"), "is not that of a LoRA adapter"),
+        (peft(r=0), "has the rank 0"),
+        (peft(lora_alpha=None), "the alpha None"),
+        (peft(lora_alpha=float("nan")), "the alpha nan"),
+        (peft(r=8), "has rank 4 and alpha 8, and adapter_config.json beside it rank 8 and alpha 8"),
+        (peft(lora_alpha=9), "beside it rank 4 and alpha 9"),
+        (peft(use_dora=True), "has use_dora, which is not supported"),
+        (peft(rank_pattern=[1]), "an impossible rank_pattern"),
+        (peft(rank_pattern={"q_proj": True}), "an impossible rank_pattern"),
+        (peft(alpha_pattern={"q_proj": "8"}), "an impossible alpha_pattern"),
+        (peft(alpha_pattern={"(": 8}), "no pattern"),
+        (peft(alpha_pattern={"(a+)+": 8}), "too complex"),
+        (peft(alpha_pattern={".*.*.*.*": 8}), "too complex"),
+        (peft(alpha_pattern={"a" * 301: 8}), "too complex"),
+    ],
+)
+def test_configs_of_peft_that_are_refused(text: bytes, words: str) -> None:
+    with pytest.raises(CheckpointError, match=words) as caught:
+        read_settings(META, text)
+    assert caught.value.hint
+
+
+def test_a_scale_that_nothing_tells() -> None:
+    settings = read_settings(META)
+    assert unsure_of_scale(settings, "", "x.pt") == []
+    assert unsure_of_scale(read_settings(META, peft()), "/adapter", "x.pt") == []
+    (warning,) = unsure_of_scale(settings, None, "x.pt")
+    assert "is multiplied with 2: " in warning
+    assert "copy its adapter_config.json beside the shards" in warning
+    with pytest.raises(CheckpointError, match="the run started from the adapter /adapter, and") as caught:
+        unsure_of_scale(settings, "/adapter", "x.pt")
+    assert "Copy adapter_config.json of that adapter beside the shards: x.pt" in str(caught.value.hint)
+
+
 def test_a_model_of_many_matrices_is_gone_through_once() -> None:
     """Once for each of them took hours with the 18,000 of experts that are not fused."""
 
@@ -136,7 +192,7 @@ def test_a_model_of_many_matrices_is_gone_through_once() -> None:
     kinds = {"base_layer": (6, 4), "lora_A.default": (4, 4), "lora_B.default": (6, 4)}
     names = {f"{module.format(layer)}.{kind}.weight": shape for layer in range(50) for kind, shape in kinds.items()}
 
-    found = read_lora(Counted(tensors(names)), META, {}, "x.pt")
+    found = read_lora(Counted(tensors(names)), read_settings(META), {}, "x.pt")
 
     assert len(found.adapted) == 50
     assert Counted.reads == len(names)

@@ -11,10 +11,15 @@ from pathlib import Path
 
 import pytest
 from shard_files import edit, merge_role, opened, read_safetensors, role_folder, shard_path
+from small_step import as_sft
 from verl_saves import CASES, LORA, STEPS
 
+from cloudrl.checkpoints.handle import Checkpoints
 from cloudrl.checkpoints.merge import merge
+from cloudrl.checkpoints.sources import LocalSource
+from cloudrl.shards.architectures import COVERED
 from cloudrl.shards.validate import verify
+from cloudrl.shards.way_out import VERL_MERGES
 
 pytestmark = pytest.mark.verl
 
@@ -41,6 +46,16 @@ def test_the_same_model_bit_for_bit(saves: Path, name: str, tmp_path: Path) -> N
     assert read_safetensors(tmp_path / "ours") == read_safetensors(saves / name / "merged")
     assert done.warnings == ()
     assert all(entry[0] == "BF16" for entry in read_safetensors(tmp_path / "ours").values())
+
+
+@pytest.mark.parametrize("name", ["fsdp1-one-rank", "fsdp2-one-rank", "fsdp1-groups-of-one"])
+def test_the_same_in_the_layout_of_verls_sft_trainer(saves: Path, name: str, tmp_path: Path) -> None:
+    shutil.copytree(saves / name / "global_step_1", tmp_path / "global_step_1")
+    as_sft(tmp_path / "global_step_1")
+    found = Checkpoints(LocalSource(tmp_path)).latest()
+    assert found.verify().ok
+    found.merge(tmp_path / "ours")
+    assert read_safetensors(tmp_path / "ours") == read_safetensors(saves / name / "merged")
 
 
 @pytest.mark.parametrize("name", LORA)
@@ -117,3 +132,17 @@ def test_transformers_loads_the_critic(saves: Path, tmp_path: Path) -> None:
     model = AutoModelForTokenClassification.from_pretrained(tmp_path / "ours")
     kept = read_safetensors(tmp_path / "ours")["score.weight"][2]
     assert model.score.weight.view(torch.uint8).numpy().tobytes() == kept
+
+
+def test_others_that_are_sent_to_it_load(tmp_path: Path) -> None:
+    """A hint never leads to random numbers."""
+    assert not VERL_MERGES & COVERED
+    script = Path(__file__).with_name("verl_others.py")
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", script, tmp_path, *sorted(VERL_MERGES)],
+        capture_output=True,
+        text=True,
+        timeout=500,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr[-4000:]

@@ -1,8 +1,9 @@
 """Checkpoints written by verl's own manager over real gloo, and merged by verl's own merger: a script for a process.
 
-    python verl_saves.py OUT
+    python verl_saves.py OUT [CASE ...]
 
-writes OUT/CASE/global_step_1/actor (shards of a small model, as a training run leaves them) and OUT/CASE/merged.
+writes OUT/CASE/global_step_1/actor (shards of a small model, as a training run leaves them) and OUT/CASE/merged, of all
+cases or of these.
 """
 
 from __future__ import annotations
@@ -39,12 +40,32 @@ CASES = {
     "fsdp2-replicas": Case("fsdp2", 4, replicas=2),
     "fsdp2-bf16": Case("fsdp2", 2, dtype="bfloat16"),
     "fsdp2-critic": Case("fsdp2", 2, critic=True),
+    "fsdp1-one-rank": Case("fsdp", 1),
+    "fsdp1-one-rank-tied-bf16": Case("fsdp", 1, tied=True, dtype="bfloat16"),
+    "fsdp1-one-rank-critic": Case("fsdp", 1, critic=True),
+    "fsdp1-one-rank-qwen3-moe": Case("fsdp", 1, family="Qwen3MoeForCausalLM"),
+    "fsdp1-groups-of-one": Case("fsdp", 2, replicas=2),
+    "fsdp1-three-ranks": Case("fsdp", 3),
+    "fsdp1-four-ranks": Case("fsdp", 4),
+    "fsdp1-five-ranks": Case("fsdp", 5),
+    "fsdp2-one-rank": Case("fsdp2", 1),
+    "fsdp2-one-rank-critic": Case("fsdp2", 1, critic=True),
+    "fsdp2-groups-of-one": Case("fsdp2", 2, replicas=2),
+    "fsdp2-four-ranks": Case("fsdp2", 4),
+    "fsdp2-seven-ranks": Case("fsdp2", 7),
     "fsdp1-qwen3-moe": Case("fsdp", 2, family="Qwen3MoeForCausalLM"),
     "fsdp2-mixtral": Case("fsdp2", 3, family="MixtralForCausalLM"),
+    "fsdp1-gpt-oss": Case("fsdp", 2, family="GptOssForCausalLM"),
+    "fsdp2-qwen3-next": Case("fsdp2", 2, family="Qwen3NextForCausalLM"),
+    "fsdp2-gemma3": Case("fsdp2", 3, tied=True, family="Gemma3ForConditionalGeneration"),
     "fsdp2-qwen2.5-vl-bf16": Case("fsdp2", 2, dtype="bfloat16", family="Qwen2_5_VLForConditionalGeneration"),
 }
 LORA = {
     "fsdp1-lora": Case("fsdp", 2, family="Qwen2ForCausalLM", lora=True),
+    "fsdp1-lora-one-rank": Case("fsdp", 1, family="Qwen2ForCausalLM", lora=True),
+    "fsdp1-lora-groups-of-one": Case("fsdp", 2, replicas=2, family="Qwen2ForCausalLM", lora=True),
+    "fsdp1-lora-only-one-rank": Case("fsdp", 1, family="Qwen2ForCausalLM", lora=True, lora_only=True),
+    "fsdp2-lora-one-rank": Case("fsdp2", 1, family="Qwen2ForCausalLM", lora=True),
     "fsdp2-lora-moe": Case("fsdp2", 2, family="Qwen3MoeForCausalLM", lora=True),
     "fsdp2-lora-only": Case("fsdp2", 3, family="Qwen2_5_VLForConditionalGeneration", lora=True, lora_only=True),
 }
@@ -161,15 +182,16 @@ def main() -> None:
     logging.disable(logging.INFO)
     out = Path(sys.argv[1])
     tiny = make_tiny_model(out / "tiny")
-    for name, case in (CASES | LORA).items():
+    cases, lora = ({name: each[name] for name in each if name in (sys.argv[2:] or each)} for each in (CASES, LORA))
+    for name, case in (cases | lora).items():
         folder = out / name
         (folder / STEP).mkdir(parents=True)
         arguments = (case, tiny, str(folder / "rendezvous"), str(folder / STEP / "actor"))
         mp.start_processes(save, arguments, nprocs=case.world_size, start_method="fork")
-        (folder / STEP / "data.pt").touch()  # the driver writes it when all ranks have saved
-    for name, case in CASES.items():
+        (folder / STEP / "data.pt").write_bytes(b"data")  # the driver writes it when all ranks have saved
+    for name, case in cases.items():
         merge(case, str(out / name / STEP / "actor"), str(out / name / "merged"))
-    for name, case in LORA.items():
+    for name, case in lora.items():
         model = model_of(case, tiny)
         model.save_pretrained(out / name / "adapter")
         model.merge_and_unload().save_pretrained(out / name / "merged")

@@ -20,6 +20,8 @@ _FAILED = (
 """Ends of a task by itself (Ray 2.60, common.proto: ErrorType); the others follow from the end of something else."""
 _CRASHES = ("SYSTEM_ERROR", "NODE_OUT_OF_MEMORY", "USER_ERROR")
 """Ends of a process that nobody wanted (Ray 2.60, common.proto: WorkerExitType)."""
+_ENDED_BY_RAY = ("OWNER_DIED", "RAY_KILL", "OUT_OF_SCOPE", "REF_DELETED")
+"""Ends of an actor that Ray decided on before its process ended (Ray 2.60, common.proto: ActorDiedErrorContext)."""
 _NEVER_STARTED = ("runtime_env_failed_context", "actor_unschedulable_context")
 
 
@@ -41,14 +43,25 @@ def _tasks(evidence: Evidence, budget: Budget) -> Iterator[Suspect]:
 
 
 def _workers(evidence: Evidence, budget: Budget) -> Iterator[Suspect]:
-    """Dead processes of the job; those that Ray ended on purpose, and the driver, have no part in it."""
+    """Dead processes of the job, without the driver and without those that Ray ended on purpose.
+
+    A busy machine can make the second kind look like a crash: Ray kills a process that is slow to exit, and reports
+    the closed connection.
+    """
     of_tasks = {task.get("worker_id") for task in evidence.state.tasks}
     actors = {(actor.get("node_id"), actor.get("pid")): actor for actor in evidence.state.actors}
     for worker in budget.take(evidence.state.workers):
         actor = actors.get((worker.get("node_id"), worker.get("pid")))
         is_ours = actor is not None or worker.get("worker_id") in of_tasks
-        if worker.get("exit_type") in _CRASHES and worker.get("worker_type") != "DRIVER" and is_ours:
+        is_crash = worker.get("exit_type") in _CRASHES and not _was_ended_by_ray(actor)
+        if is_crash and worker.get("worker_type") != "DRIVER" and is_ours:
             yield _crash(evidence, worker, actor, budget)
+
+
+def _was_ended_by_ray(actor: Row | None) -> bool:
+    causes = (actor or {}).get("death_cause")
+    context = causes.get("actor_died_error_context") if isinstance(causes, dict) else None
+    return isinstance(context, dict) and context.get("reason") in _ENDED_BY_RAY
 
 
 def _crash(evidence: Evidence, worker: Row, actor: Row | None, budget: Budget) -> Suspect:

@@ -11,6 +11,7 @@ from typing import Any
 from cloudrl.errors import CloudrlError, ClusterFailed, InputError
 from cloudrl.protocol.outcome import FAILED, STARTED, from_output
 from cloudrl.protocol.phases import Phase
+from cloudrl.protocol.ranks import ranks_text
 from cloudrl.providers.dstack.runs import Attempt, RunState
 from cloudrl.providers.dstack.server import Server
 
@@ -151,9 +152,9 @@ def previous_attempts(server: Server, run: RunState) -> tuple[Mapping[str, Any],
 
 def _lack(ended: list[tuple[int, Attempt]], before: Mapping[str, Any]) -> str:
     """What dstack says of the rank that has no machine; of an attempt that it does not list, what was said before."""
-    for rank, each in ended:
-        if each.code == _NO_CAPACITY:
-            return f"no machine for rank {rank}: {each.reason}"
+    lacking = {rank: each for rank, each in ended if each.code == _NO_CAPACITY}
+    if lacking:
+        return f"no machine for {ranks_text(lacking)}: {next(iter(lacking.values())).reason}"
     return str(before.get("reason") or "no machine for every rank")
 
 
@@ -174,7 +175,8 @@ def _dstack_reason(ended: list[tuple[int, Attempt]]) -> str:
         return "no reason given"
     rank, each = causes[0]
     place = f" ({each.hostname})" if each.hostname else ""
-    return f"rank {rank}{place}: {each.reason}"
+    others = [other for other, attempt in causes[1:] if attempt.code == each.code]
+    return f"rank {rank}{place}: {each.reason}{f'; likewise {ranks_text(others)}' if others else ''}"
 
 
 def _output(server: Server, run: RunState, rank: int, attempt: int | None = None, *, first: bool = False) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 from cloudrl.errors import ClusterFailed, ConnectionFailed, InputError
 from cloudrl.node.budget import duration
 from cloudrl.protocol.phases import Phase
+from cloudrl.protocol.ranks import names_text
 from cloudrl.protocol.report import NodeReport
 from cloudrl.providers.dstack import runs
 from cloudrl.providers.dstack.access import RunAccess, open_access
@@ -132,7 +133,7 @@ def retention(run: RunState, checkpoint_dir: str, fleet: FleetState | None) -> C
         volumes = names if isinstance(names, str) else ", ".join(names)
         return CheckpointRetention(destroyed=False, location=f"on network volume {volumes}")
     if run.nodes and all(node.latest.backend == _OWN_HOSTS for node in run.nodes):
-        hosts = ", ".join(node.latest.hostname for node in run.nodes)
+        hosts = names_text([node.latest.hostname for node in run.nodes])
         where = f"in {mount.instance_path} of your hosts {hosts}"
         return CheckpointRetention(destroyed=False, location=where)
     if run.fleet is None:

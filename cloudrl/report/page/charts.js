@@ -10,6 +10,7 @@ const color = (place) => COLORS[isDark.matches ? "dark" : "light"][place % 10];
 const faint = (text, alpha) => text + Math.round(alpha * 255).toString(16).padStart(2, "0");
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
+// Children may be lists: tens of thousands of them, spread into arguments, overflow the stack.
 const element = (tag, attributes = {}, ...children) => {
   const made = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
@@ -17,7 +18,7 @@ const element = (tag, attributes = {}, ...children) => {
     else if (name in made && name !== "list") made[name] = value;
     else made.setAttribute(name, value);
   }
-  made.append(...children);
+  for (const child of children.flat(2)) made.append(child);
   return made;
 };
 

@@ -2,6 +2,7 @@
 // Puts the page together. With `data-refresh-s` it asks its server for new data, and keeps what was chosen.
 
 const GROUPS = ["critic", "actor", "response_length", "val-core", "val-aux", "training", "rollout_corr", "perf", "timing_s"];
+const MAX_GROUPS = 100;
 const settings = {
   smoothing: 0.6, byTime: false, log: false, filter: "", hidden: new Set(),
   samples: { search: "", order: "step", step: "", page: 0 }, configuration: [],
@@ -11,7 +12,7 @@ let report = JSON.parse(latest);
 let cards = [];
 
 const visibleRuns = () => report.runs.filter((run) => !settings.hidden.has(run.place));
-const section = (title, ...children) => element("section", {}, element("h2", { text: title }), ...children);
+const section = (title, ...children) => element("section", {}, element("h2", { text: title }), children);
 let frame = 0;
 const redraw = () => {
   cancelAnimationFrame(frame);
@@ -45,7 +46,7 @@ const overview = () => {
   const columns = ["run", "status", "step", "reward", "validation", "median step", "trained for"];
   const head = element("tr", {}, ...columns.map((text) => element("th", { scope: "col", text })));
   return element("div", { className: "scroll", tabIndex: 0, role: "region", "aria-label": "Runs" },
-    element("table", { className: "runs" }, element("thead", {}, head), element("tbody", {}, ...report.runs.map(runRow))));
+    element("table", { className: "runs" }, element("thead", {}, head), element("tbody", {}, report.runs.map(runRow))));
 };
 
 const causes = () => report.runs.filter((run) => run.cause).map(({ name, cause }) => element("section", { className: "cause" },
@@ -110,9 +111,13 @@ const usageCharts = () => {
 const allMetrics = () => {
   const keys = [...new Set(report.runs.flatMap((run) => Object.keys(run.series)))].sort();
   const groups = Map.groupBy ? Map.groupBy(keys, (key) => key.split("/")[0])
-    : keys.reduce((all, key) => all.set(key.split("/")[0], [...(all.get(key.split("/")[0]) ?? []), key]), new Map());
+    : keys.reduce((all, key) => { const name = key.split("/")[0]; if (all.has(name)) all.get(name).push(key); else all.set(name, [key]); return all; }, new Map());
   const rank = (name) => (GROUPS.indexOf(name) + 1 || GROUPS.length + 1);
   const names = [...groups.keys()].sort((a, b) => rank(a) - rank(b) || (a < b ? -1 : 1));
+  if (names.length > MAX_GROUPS) {
+    groups.set("all others", names.splice(MAX_GROUPS).flatMap((name) => groups.get(name)));
+    names.push("all others");
+  }
   const box = element("input", { type: "search", placeholder: "Filter metrics", "aria-label": "Filter metrics", value: settings.filter });
   const folders = names.map((name) => {
     const grid = element("div", { className: "grid small" });
@@ -139,7 +144,7 @@ const allMetrics = () => {
   };
   box.addEventListener("input", filter);
   filter();
-  return section("All metrics", box, ...folders);
+  return section("All metrics", box, folders);
 };
 
 const configuration = () => {
@@ -156,12 +161,12 @@ const configuration = () => {
     children.push(element("details", { id: `configuration-${run.place}` }, element("summary", { text: `Configuration of ${run.name} (${rows.length} keys)` }),
       searchable(rows, (found) => table(["key", "value"], found), "Filter keys and values", chosen)));
   }
-  return children.length ? [section("Configuration", ...children)] : [];
+  return children.length ? [section("Configuration", children)] : [];
 };
 
 const facts = () => {
   const titles = [...new Set(report.runs.flatMap((run) => run.tables.map((each) => each.title)))];
-  return titles.map((title) => section(title, ...report.runs.flatMap((run) => run.tables.filter((each) => each.title === title)
+  return titles.map((title) => section(title, report.runs.flatMap((run) => run.tables.filter((each) => each.title === title)
     .map((each) => table(each.columns, each.rows, { caption: report.runs.length > 1 ? run.name : "" })))));
 };
 
@@ -175,10 +180,10 @@ const build = () => {
   report.runs.forEach((run, place) => { run.place = place; });
   const title = report.runs.length === 1 ? report.runs[0].name : `${report.runs.length} runs`;
   document.title = `${title} · cloudrl report`;
-  document.getElementById("page").replaceChildren(
-    element("header", {}, element("h1", { text: title })),
-    ...causes(), overview(), ...notes(), controls(), keyCharts(), ...timeCharts(), ...usageCharts(), allMetrics(), ...samples(),
-    ...configuration(), ...facts());
+  const page = element("main", { id: "page" }, element("header", {}, element("h1", { text: title })),
+    causes(), overview(), notes(), controls(), keyCharts(), timeCharts(), usageCharts(), allMetrics(), samples(),
+    configuration(), facts());
+  document.getElementById("page").replaceWith(page);
   for (const id of open) {
     const folder = document.getElementById(id);
     if (folder) folder.open = true;

@@ -2,12 +2,12 @@
 // Tables, and the samples with search and order. Text of runs is set as text, never as markup.
 
 const table = (columns, rows, { caption = "", className = "" } = {}) => {
-  const head = element("tr", {}, ...columns.map((column) => element("th", { scope: "col", text: column })));
-  const body = rows.map((row) => element("tr", {}, ...row.map((cell, place) => (place === 0
+  const head = element("tr", {}, columns.map((column) => element("th", { scope: "col", text: column })));
+  const body = rows.map((row) => element("tr", {}, row.map((cell, place) => (place === 0
     ? element("th", { scope: "row", text: cell }) : element("td", { text: cell })))));
   return element("div", { className: "scroll", tabIndex: 0, role: "region", "aria-label": caption || columns.join(", ") },
     element("table", { className }, ...(caption ? [element("caption", { text: caption })] : []),
-      element("thead", {}, head), element("tbody", {}, ...body)));
+      element("thead", {}, head), element("tbody", {}, body)));
 };
 
 // What was searched for is kept in `chosen`.
@@ -53,7 +53,7 @@ class Samples {
   }
 
   choice(label, options) {
-    return element("select", { "aria-label": label }, ...options.map(([value, text]) => element("option", { value, text })));
+    return element("select", { "aria-label": label }, options.map(([value, text]) => element("option", { value, text })));
   }
 
   turn(by) {
@@ -86,7 +86,7 @@ class Samples {
     const facts = [`step ${row.step}`, `score ${number(row.score)}`, ...(this.withRun ? [row.run] : []),
       ...(row.truth ? [`truth: ${row.truth}`] : []), ...Object.entries(row.more).map(([key, value]) => `${key}: ${value}`)];
     return element("article", { className: "sample" },
-      element("p", { className: "facts" }, ...facts.map((text) => element("span", { text }))),
+      element("p", { className: "facts" }, facts.map((text) => element("span", { text }))),
       element("pre", { className: "prompt", text: row.prompt }), element("pre", { text: row.answer }));
   }
 }

@@ -32,6 +32,15 @@ def test_a_process_that_ray_ended_and_one_of_another_job_are_no_cause():
     assert found.error == "ValueError: boom"
 
 
+@pytest.mark.parametrize("reason", ["OWNER_DIED", "RAY_KILL", "OUT_OF_SCOPE", "REF_DELETED"])
+def test_an_actor_that_ray_ended_is_no_cause_however_its_process_went(reason: str):
+    ended = {**actor("", 3), "death_cause": {"actor_died_error_context": {"reason": reason}}}
+    held = {"tasks": [task("a", 5000)], "workers": [worker(3, 5900)]}
+    assert find(**held, actors=[ended]).error == "ValueError: boom"
+    died = {**ended, "death_cause": {"actor_died_error_context": {"reason": "WORKER_DIED"}}}
+    assert find(**held, actors=[died]).signature == "process-killed"
+
+
 def test_the_innermost_of_tasks_that_called_each_other():
     outer = task("outer", 5000, node_id="n0")
     inner = task("inner", 5000, parent_task_id="outer")

@@ -1,0 +1,36 @@
+"""What a user should know of steps of a run that are there and not whole. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from cloudrl.saves.inventory import Checkpoint
+from cloudrl.saves.names import on_one_line
+
+_MOST_NOTES = 3
+
+
+def damage_notes(checkpoints: Sequence[Checkpoint]) -> Iterator[str]:
+    """Which files are damaged, and what to do, the newest steps first.
+
+    Args:
+        checkpoints: All of one run.
+    """
+    damaged = [each for each in reversed(checkpoints) if each.damage_phrases]
+    whole = _newest_whole(checkpoints)
+    for each in damaged[:_MOST_NOTES]:
+        tracked = ", and verl's tracker names it" if each.resumes else ""
+        instead = "no step of the run is complete" if whole is None else f"step {whole} is complete"
+        yield (
+            f"{each.name} is not whole{tracked}: {'; '.join(each.damage_phrases)}. "
+            f"Put a whole copy in its place if there is one; {instead}"
+        )
+    if len(damaged) > _MOST_NOTES:
+        others = sorted({each.step for each in damaged[_MOST_NOTES:]})
+        yield f"{on_one_line(damaged[0].run)}: so are {len(others)} more steps, from {others[0]} to {others[-1]}"
+
+
+def _newest_whole(checkpoints: Sequence[Checkpoint]) -> int | None:
+    """The newest step of which all roles are complete."""
+    partial = {each.step for each in checkpoints if not each.complete}
+    return max((each.step for each in checkpoints if each.step not in partial), default=None)

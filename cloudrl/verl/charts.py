@@ -1,0 +1,70 @@
+"""The metrics that matter most of all that verl reports: what each is called, and where it is shown.
+
+The keys are verl 0.9.1's: trainer/ppo/metric_utils.py, and trainer/sft_trainer.py for a fine-tuning.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+
+class Chart(NamedTuple):
+    """Metrics that are drawn together.
+
+    Attributes:
+        title: With the unit where it has one.
+        keys: One curve each. A key that ends in `/` stands for all keys that start with it.
+        band: Keys of the lowest and the highest value, drawn as an area around the curve.
+        in_watch: Whether `cloudrl watch` draws it too, as far as there is room; the report draws all charts.
+        on_card: Whether a model card lists its values.
+    """
+
+    title: str
+    keys: tuple[str, ...]
+    band: tuple[str, ...] = ()
+    in_watch: bool = False
+    on_card: bool = False
+
+    def matching(self, keys: Iterable[str]) -> tuple[str, ...]:
+        """Those of the keys that it draws, in the chart's order; of a prefix in the order given."""
+        there = list(keys)
+        return tuple(key for start in self.keys for key in there if _is_meant(start, key))
+
+
+REWARD = Chart("Reward", ("critic/score/mean",), ("critic/score/min", "critic/score/max"), on_card=True)
+"""Of a step's answers, as scored."""
+REWARD_KEYS = (*REWARD.keys, "critic/rewards/mean")
+"""The mean reward of a step's answers: as scored, else after the KL penalty."""
+LOSS = Chart("Loss", ("train/loss", "val/loss"))
+"""A fine-tuning has it in place of rewards."""
+VALIDATION = Chart("Validation", ("val-core/",))
+ALL_VALIDATION = "val-"
+"""What the keys of every validation start with, also of those that are no core metrics."""
+KL = Chart("KL divergence", ("actor/ppo_kl", "actor/kl_loss", "actor/reward_kl_penalty"), on_card=True)
+ENTROPY = Chart("Entropy", ("actor/entropy",), in_watch=True, on_card=True)
+LENGTH = Chart(
+    "Answer length (tokens)",
+    ("response_length/mean",),
+    ("response_length/min", "response_length/max"),
+    in_watch=True,
+    on_card=True,
+)
+CUT = Chart("Answers cut at the length limit", ("response_length/clip_ratio",))
+GRADIENT = Chart("Gradient norm", ("actor/grad_norm", "critic/grad_norm", "train/grad_norm"), in_watch=True)
+THROUGHPUT = Chart("Throughput (tokens/s/GPU)", ("perf/throughput",), in_watch=True)
+
+CHARTS = (
+    REWARD,
+    LOSS,
+    VALIDATION,
+    KL,
+    LENGTH,
+    CUT,
+    ENTROPY,
+    Chart("Clipped policy updates", ("actor/pg_clipfrac",)),
+    GRADIENT,
+    THROUGHPUT,
+)
+
+
+def _is_meant(start: str, key: str) -> bool:
+    return key == start or (start.endswith("/") and key.startswith(start))
