@@ -115,7 +115,7 @@ def check_depth(value: Any) -> None:
         Malformed: It is.
     """
     level, count = [value] if isinstance(value, (dict, list)) else [], 0
-    for _ in range(MAX_DEPTH + 1):
+    for _ in range(MAX_DEPTH):
         count += sum(map(len, level))
         if count > _MAX_VALUES:  # a few lines of YAML can stand for billions
             raise Malformed(_TOO_MANY)
