@@ -32,7 +32,8 @@ _YEAR_10000 = 253_370_764_800
 """A year less, whatever the time zone."""
 _PIECE_BYTES = 64 << 10
 _SLOWEST_BYTES_PER_S = 16 << 10
-_SURROGATE = re.compile("[\ud800-\udfff]")
+_SURROGATE = re.compile("[\ud800-\udc7f\udd00-\udfff]")
+"""Those that stand for no byte of a file's name (PEP 383)."""
 _ESCAPED_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -76,7 +77,7 @@ def read_file(path: Path, limit_bytes: int = STATE_BYTES) -> bytes:
 def parse_json(data: Union[bytes, str]) -> Any:
     """Parse JSON of somebody else.
 
-    Lone surrogates, which no file and no terminal takes, become U+FFFD: names of files may hold any bytes.
+    Lone surrogates become U+FFFD, but for those by which Python names files whose names are not UTF-8.
 
     Raises:
         Malformed: It is no JSON, is nested too deeply, or holds too many values or a number that is too large.
@@ -114,7 +115,7 @@ def check_depth(value: Any) -> None:
         Malformed: It is.
     """
     level, count = [value] if isinstance(value, (dict, list)) else [], 0
-    for _ in range(MAX_DEPTH + 1):
+    for _ in range(MAX_DEPTH):
         count += sum(map(len, level))
         if count > _MAX_VALUES:  # a few lines of YAML can stand for billions
             raise Malformed(_TOO_MANY)

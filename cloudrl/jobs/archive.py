@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from cloudrl.errors import InputError
 from cloudrl.foreign import LIMIT_BYTES, NOT_AS_EXPECTED, Malformed, parse_json, parse_object, read_all
 from cloudrl.node.files import Refused, open_below
-from cloudrl.protocol.ray_state import RayState
+from cloudrl.protocol.ray_state import RayState, checked
 from cloudrl.protocol.wire import from_json
 from cloudrl.saves import archive as names
 from cloudrl.saves.archive import FOLDER, NODE, PIECE_BYTES, Piece, first_name, parse_piece, scan_archive
@@ -186,7 +186,7 @@ class Archive:
         """Ray's state when the job, by its submission id, had ended; None where it was not kept or cannot be read."""
         file = self._newest(names.state_file(job))
         try:
-            return from_json(RayState, parse_json("" if file is None else self._text(file)))
+            return checked(from_json(RayState, parse_json("" if file is None else self._text(file))))
         except ValueError:
             return None
 

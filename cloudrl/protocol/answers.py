@@ -1,10 +1,14 @@
 """What a client makes of the JSON of an agent's answers; anything that is no such answer raises, whatever is wrong."""
 
+from itertools import chain
 from typing import Any, Dict, Tuple
 
+from cloudrl.foreign import Malformed, as_list
 from cloudrl.protocol.report import Replica, Usage
 from cloudrl.protocol.usage_rows import from_row
 from cloudrl.protocol.wire import from_json
+
+_NUMBER = (int, float)
 
 
 def sizes(value: Any) -> Dict[str, int]:
@@ -30,9 +34,31 @@ def replicas(value: Any) -> Dict[int, Replica]:
 
 def inventory(value: Any) -> Dict[str, Any]:
     """The folders of a node; each has been listed, or names the node that lists it."""
-    for folder in value["locations"]:
+    for folder in as_list(value["locations"], "locations"):
+        _need(folder, root=str, folder=str)
         if "runs" not in folder:
-            lister = folder["same_as"]
-            if not isinstance(lister["marker"], str) or not isinstance(lister["rank"], int):
-                raise ValueError("this is no marker of another node")
+            _need(folder["same_as"], marker=str, rank=int)
+            continue
+        _need(folder, markers=list, runs=list)
+        for run in folder["runs"]:
+            _check_run(run)
     return dict(value)
+
+
+def _check_run(run: Any) -> None:
+    _need(run, run=str, steps=list)
+    if run["tracker"] is not None:
+        _need(run["tracker"], text=str, modified_at=_NUMBER)
+    for step in run["steps"]:
+        _need(step, step=int, files=list, roles=list)
+        for role in step["roles"]:
+            _need(role, role=str, files=list, saves=list)
+        for file in chain(step["files"], *(role["files"] for role in step["roles"])):
+            _need(file, path=str, size_bytes=int, modified_at=_NUMBER)
+
+
+def _need(row: Any, **kinds: Any) -> None:
+    """Refuse what is no object with these fields of these kinds."""
+    for key, kind in kinds.items():
+        if not isinstance(row[key], kind) or isinstance(row[key], bool):
+            raise Malformed(f"{key} is of another kind")

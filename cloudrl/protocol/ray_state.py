@@ -6,7 +6,7 @@ as Ray gives them, unordered, less the runtime environments, which hold variable
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Dict, Mapping, Optional, Tuple
 from urllib.parse import urlencode
 
@@ -22,6 +22,21 @@ _FILTERS: Mapping[str, Tuple[Tuple[str, str], ...]] = {
     "nodes": (),
 }
 _OF_A_JOB = ("tasks", "actors")
+_FIELDS: Mapping[str, Any] = {
+    **dict.fromkeys(
+        (
+            "task_id", "parent_task_id", "actor_id", "node_id", "worker_id", "job_id", "name", "class_name", "state",
+            "state_message", "error_type", "error_message", "exit_type", "exit_detail", "worker_type", "node_ip",
+            "status", "message", "submission_id", "driver_node_id",
+        ),
+        str,
+    ),
+    **dict.fromkeys(
+        ("pid", "worker_pid", "start_time_ms", "end_time_ms", "start_time", "end_time", "driver_exit_code"),
+        (int, float),
+    ),
+}  # fmt: skip
+"""What is looked at, and its kind."""
 _LEFT_OUT = ("runtime_env_info", "serialized_runtime_env")
 
 
@@ -79,7 +94,21 @@ def rows_of(answer: Any) -> Optional[Tuple[Any, ...]]:
 
 
 def shown(row: Any) -> Any:
-    """A row, or a job, without what may hold secrets."""
+    """A row, or a job, without what may hold secrets, and without fields that are not of their kind."""
     if not isinstance(row, dict):
         return row
-    return {key: value for key, value in row.items() if key not in (*_LEFT_OUT, "runtime_env")}
+    return {key: value for key, value in row.items() if key not in (*_LEFT_OUT, "runtime_env") and _fits(key, value)}
+
+
+def checked(state: RayState) -> RayState:
+    """State that somebody has kept, without what Ray never says."""
+    kept: Dict[str, Any] = {
+        kind: tuple(shown(row) for row in getattr(state, kind) if isinstance(row, dict)) for kind in KINDS
+    }
+    return replace(state, job=shown(state.job), **kept)
+
+
+def _fits(key: str, value: Any) -> bool:
+    if value is None or key not in _FIELDS:
+        return True
+    return isinstance(value, _FIELDS[key]) and not isinstance(value, bool)

@@ -84,7 +84,7 @@ def _talk(process: subprocess.Popen[bytes], data: memoryview, deadline: float, l
     return stdout, stderr
 
 
-def _give(stream: IO[bytes], data: memoryview) -> memoryview:
+def _give(stream: Any, data: memoryview) -> memoryview:
     """What is still to be written after a piece; a command that reads no more gets no more."""
     try:
         return data[os.write(stream.fileno(), data[:_ATOMIC_BYTES]) :] if data else data

@@ -29,6 +29,7 @@ _Arrived: TypeAlias = bytes | Exception
 """Bytes, or what ended the stream."""
 
 _CHUNKS_AHEAD = 64
+_LONGEST_LINE = 64 << 20
 _POLL_S = (0.1, 2.0)
 """The shortest and the longest pause between two looks at a log that does not grow."""
 
@@ -250,16 +251,22 @@ class _ReadAhead:
 def split_lines(chunks: Iterable[bytes]) -> Generator[str]:
     """Lines without their ends, of bytes that were cut anywhere, each as soon as it is complete.
 
-    A line ends with LF, CR LF or CR (progress bars). Bytes that are no UTF-8 become U+FFFD.
+    A line ends with LF, CR LF or CR (progress bars). Bytes that are no UTF-8 become U+FFFD. A line of more than 64 MiB
+    comes in parts: a log may be one line without an end.
     """
     utf8 = codecs.getincrementaldecoder("utf-8")("replace")
     decoder = io.IncrementalNewlineDecoder(utf8, translate=True)
+    size = 0
     tail: list[str] = []  # joined once the line is complete: one of many chunks is not copied for each
     for chunk, is_last in chain(((chunk, False) for chunk in chunks), [(b"", True)]):
         first, *others = decoder.decode(chunk, final=is_last).split("\n")
         tail.append(first)
+        size += len(first)
         for text in others:
             yield "".join(tail)
-            tail = [text]
+            tail, size = [text], len(text)
+        if size > _LONGEST_LINE:
+            yield "".join(tail)
+            tail, size = [], 0
     if last := "".join(tail):
         yield last

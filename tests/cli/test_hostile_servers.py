@@ -12,7 +12,12 @@ from typed_command import Run
 
 pytestmark = pytest.mark.io
 
-ANSWERS = {**WRONG, "endless": ENDLESS["endless"]}
+_TYPED = (
+    "null", "a list", "an empty object", "deep jobs", "a huge integer", "a late time", "wrong types",
+    "lists for objects", "a lone surrogate", "a gzip bomb", "302",
+)  # fmt: skip
+ANSWERS = {**{name: WRONG[name] for name in _TYPED}, "endless": ENDLESS["endless"]}
+"""All of them meet each call of each client in `tests/transport/test_hostile_answers.py`."""
 OF_A_DASHBOARD = [
     ("jobs", "list"), ("jobs", "list", "--json"), ("jobs", "status", "a"), ("jobs", "logs", "a"), ("jobs", "stop", "a"),
     ("why", "a"), ("report", "a", "--json"), ("watch", "a"), ("submit", "grpo-tiny", "--no-follow"), ("debug", "a"),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cloudrl.protocol.ray_state import KINDS, path_of, rows_of, shown
+from cloudrl.protocol.ray_state import KINDS, RayState, checked, path_of, rows_of, shown
 
 
 def test_the_questions_are_those_of_ray() -> None:
@@ -27,3 +27,11 @@ def test_rows_come_without_the_variables_of_a_job() -> None:
 @pytest.mark.parametrize("answer", [None, [], {"data": {}}, {"data": {"result": {"result": "x"}}}])
 def test_what_is_no_answer_has_no_rows(answer: object) -> None:
     assert rows_of(answer) is None
+
+
+def test_fields_of_another_kind_are_left_out():
+    """A hostile dashboard names a process by a list, and times by words."""
+    row = {"task_id": {}, "node_id": ["n"], "worker_pid": "x", "end_time_ms": True, "state": "FAILED", "more": [1]}
+    assert shown(row) == {"state": "FAILED", "more": [1]}
+    state = RayState(1.0, {"end_time": "x", "status": "FAILED"}, tasks=(row, None, 5))
+    assert checked(state) == RayState(1.0, {"status": "FAILED"}, tasks=({"state": "FAILED", "more": [1]},))

@@ -24,6 +24,7 @@ from cloudrl.providers.slurm.state import SlurmState, read
 from cloudrl.providers.slurm.watcher import JobWatcher, describe
 from cloudrl.render.slurm import to_slurm
 from cloudrl.spec import Cluster
+from cloudrl.transport import command
 from cloudrl.transport.ssh import Route
 
 pytestmark = pytest.mark.io
@@ -102,6 +103,34 @@ def test_a_controller_that_is_down_is_no_end_of_a_job(commands: Commands) -> Non
     commands(squeue="echo 'Unable to contact slurm controller (connect failure)' >&2; exit 1")
     with pytest.raises(ConnectionFailed, match="Unable to contact slurm controller"):
         queue.job(Login(), 12)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Welcome to the site!",
+        "12|RUNNING",
+        "x" * 100_000,
+        "9" * 10_000 + RUNNING,
+        f"12{RUNNING[2:].replace('|2|', '|two|')}",
+    ],
+    ids=["a greeting", "cut off", "long", "a huge number", "no number"],
+)
+def test_what_is_no_list_of_jobs(commands: Commands, said: str) -> None:
+    commands(squeue=f"echo '{said}'", sacct=f"echo '{said}'")
+    for ask in (lambda: queue.jobs(Login()), lambda: queue.job(Login(), 12)):
+        with pytest.raises(ConnectionFailed, match="squeue on this machine prints something else than jobs"):
+            ask()
+    commands(squeue="exit 0")
+    with pytest.raises(ConnectionFailed, match="sacct on this machine prints something else"):
+        queue.job(Login(), 12)
+
+
+def test_an_answer_without_an_end(commands: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(login, "run", functools.partial(command.run, limit_bytes=1 << 20))
+    commands(squeue=f"while :; do echo '{RUNNING}'; done")
+    with pytest.raises(ConnectionFailed, match="squeue on this machine was ended: it says more than"):
+        queue.jobs(Login())
 
 
 def test_clusters_are_found_by_their_comment_or_because_they_were_started_from_here(commands: Commands) -> None:

@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import pytest
@@ -156,3 +157,23 @@ def test_a_file_declares_a_whole_cluster(write):
     with pytest.raises(SpecError) as caught:
         recipes.load_spec(Cluster, write("name: mine\nnode: 2\n"))
     assert caught.value.message == f"{path}: Cluster: unknown field 'node'; did you mean 'nodes'?"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("a: " + "[" * 5000 + "]" * 5000, "nested"),
+        ("a: " + "{a: " * 2000 + "1" + "}" * 2000, "nested"),
+        ("\n".join("  " * depth + "a:" for depth in range(600)), "nested"),
+        ("nodes: " + "9" * 10_000, "a number of 10,000 digits"),
+        ("a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
+            f"{name}: &{name} [{','.join([f'*{chr(ord(name) - 1)}'] * 9)}]\n" for name in "bcdefghijk"), "values"),
+        ('summary: "\\ud800"', "holds a lone surrogate"),
+        ('env: {A: "\\ud800"}', "holds a lone surrogate"),
+    ],
+    ids=["lists", "maps", "indented", "digits", "aliases", "surrogate", "surrogate in env"],
+)  # fmt: skip
+def test_a_file_out_of_bounds(write, text, says):
+    error = refusal(write(text))
+    assert re.search(says, str(error))
+    assert len(str(error)) < 1000

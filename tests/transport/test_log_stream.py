@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from cloudrl.errors import ConnectionFailed, FailedError, Unauthorized
 from cloudrl.protocol.backoff import Attempts, Backoff
+from cloudrl.transport import log_stream
 from cloudrl.transport.log_stream import AgentLog, follow_log, split_lines
 
 
@@ -189,3 +190,10 @@ for _ in range(400):
 def test_ctrl_c_while_chunks_come_leaves_no_lock_taken():
     """In a process of its own: where one is left taken, all wait for ever."""
     subprocess.run([sys.executable, "-c", INTERRUPTED], check=True, timeout=120)
+
+
+def test_a_line_without_an_end_comes_in_parts(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(log_stream, "_LONGEST_LINE", 100)
+    lines = list(split_lines([b"x" * 60] * 5 + [b"\nshort\n"]))
+    assert ("".join(lines[:-1]), lines[-1]) == ("x" * 300, "short")
+    assert max(map(len, lines)) <= 160

@@ -80,6 +80,11 @@ class _Adapter(HTTPAdapter):
         except (Malformed, OSError, HTTPError) as error:
             raise ConnectionFailed(f"dstack server at {self._url}: {error}") from error
         self._refused = 0
+        if answer.is_redirect:  # what is sent on as GET, without its body, can only fail
+            raise ConnectionFailed(
+                f"the dstack server at {self._url} redirects to another address",
+                hint="Name the server itself: dstack project add --name NAME --url URL --token TOKEN",
+            )
         if answer.status_code == HTTPStatus.FORBIDDEN:
             raise Unauthorized(
                 f"the dstack server at {self._url} refuses the token for project {self._project!r}",

@@ -1,5 +1,6 @@
 """Provider `slurm`: clusters are jobs of a Slurm cluster, whose commands are on this machine or on a login node."""
 
+import re
 import shlex
 import time
 from collections.abc import Callable, Generator
@@ -278,7 +279,13 @@ def _submit(plan: SlurmPlan) -> SlurmState:
         said = plan.login.shell(_SBATCH.format(folder=folder, size_bytes=len(script)), script)
     except CommandFailed as error:
         raise plan.refused(error) from error
-    job_id = int(said.strip().splitlines()[-1].partition(";")[0])
+    number = re.search(r"^([0-9]{1,12})(;.*)?\Z", said.strip(), re.MULTILINE)
+    if number is None:
+        raise ConnectionFailed(
+            f"sbatch on {plan.login} has not said the number of the job",
+            hint="It may have been queued: squeue --me, and end it with scancel NUMBER",
+        )
+    job_id = int(number[1])
     known = SlurmState(plan.name, plan.login.host, job_id, folder, "", plan.checkpoint_dir)
     access.close_tunnel(known)  # to an earlier cluster of the name
     known.write()  # before Slurm is asked anything else: `down` has to find it

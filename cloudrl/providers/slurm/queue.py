@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import re
 from dataclasses import dataclass
 
 from cloudrl.errors import ConnectionFailed
@@ -10,6 +11,7 @@ from cloudrl.protocol.phases import Phase
 from cloudrl.providers.slurm.login import CommandFailed, Login
 
 _FIELDS = "%A|%T|%r|%S|%u|%D|%N|%j|%k"
+_LINE = re.compile(r"(\d{1,12})\|([^|]*)\|([^|]*)\|([^|]*)\|([^|]*)\|(\d{0,9})\|([^|]*)\|(.*)", re.ASCII)
 _UNSET = ("", "N/A", "(null)", "None", "Unknown")
 
 
@@ -108,7 +110,7 @@ def jobs(login: Login) -> tuple[SlurmJob, ...]:
         ConnectionFailed: Slurm's controller does not answer.
     """
     lines = login.run("squeue", "--me", "--noheader", f"--format={_FIELDS}").splitlines()
-    return tuple(map(_from_squeue, lines))
+    return tuple(_from_squeue(line, login) for line in lines)
 
 
 def job(login: Login, job_id: int) -> SlurmJob | None:
@@ -125,14 +127,32 @@ def job(login: Login, job_id: int) -> SlurmJob | None:
         if "Invalid job id" not in error.message:  # squeue forgets a job minutes after its end
             raise
         lines = []
-    return _from_squeue(lines[0]) if lines else _from_accounting(login, job_id)
+    return _from_squeue(lines[0], login) if lines else _from_accounting(login, job_id)
 
 
-def _from_squeue(line: str) -> SlurmJob:
-    job_id, state, reason, start, user, nodes, node_list, *rest = line.strip().split("|")
-    name, _, comment = "|".join(rest).rpartition("|")
+def _from_squeue(line: str, login: Login) -> SlurmJob:
+    found = _LINE.fullmatch(line.strip())
+    if found is None:
+        raise _no_jobs("squeue", login)
+    job_id, state, reason, start, user, nodes, node_list, rest = found.groups()
+    name, _, comment = rest.rpartition("|")
     return SlurmJob(
-        int(job_id), JobState(state), _known(reason), _known(start), user, int(nodes), _known(node_list), name, comment
+        int(job_id),
+        JobState(state),
+        _known(reason),
+        _known(start),
+        user,
+        int(nodes or 0),
+        _known(node_list),
+        name,
+        comment,
+    )
+
+
+def _no_jobs(command: str, login: Login) -> ConnectionFailed:
+    return ConnectionFailed(
+        f"{command} on {login} prints something else than jobs",
+        hint="Has the site put a program of its own in its place?",
     )
 
 
@@ -147,7 +167,10 @@ def _from_accounting(login: Login, job_id: int) -> SlurmJob | None:
         return None
     if not lines:
         return None
-    raw, state, reason, start, user, nodes, node_list, name = lines[-1].split("|", 7)
+    found = _LINE.fullmatch(lines[-1])
+    if found is None:
+        raise _no_jobs("sacct", login)
+    raw, state, reason, start, user, nodes, node_list, name = found.groups()
     word = state.split()[0] if state.split() else ""  # "CANCELLED by 1000"
     return SlurmJob(
         int(raw), JobState(word), _known(reason), _known(start), user, int(nodes or 0), _known(node_list), name
