@@ -154,5 +154,5 @@ def _write(path: Path, identity: CorpusFile, offsets: npt.NDArray[np.int64]) -> 
         Path(part).chmod(0o644)
         Path(part).replace(path)
     except BaseException:
-        Path(part).unlink()
+        Path(part).unlink(missing_ok=True)
         raise

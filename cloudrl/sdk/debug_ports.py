@@ -152,8 +152,8 @@ class DebugPorts:
         if new == launch.EMPTY and self._is_new_file:
             target.unlink()
             return ""
-        _replace(target, new, target.stat().st_mode & 0o777 if is_there else 0o644)
         self._is_new_file = self._is_new_file or not is_there
+        _replace(target, new, target.stat().st_mode & 0o777 if is_there else 0o644)
         return ""
 
 
@@ -167,7 +167,7 @@ def _replace(file: Path, text: str, mode: int) -> None:
         part.chmod(mode)
         part.replace(file)
     except BaseException:
-        part.unlink()
+        part.unlink(missing_ok=True)  # Ctrl-C may come right after the renaming, and must not become another error
         raise
 
 

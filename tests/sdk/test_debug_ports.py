@@ -113,3 +113,23 @@ def test_links_in_a_circle_are_said(lab: FakeLocal, file: Path) -> None:
     with ports(lab, file, told) as opened:
         opened.refresh()
     assert any(isinstance(each, Notice) and "is left as it is" in each.text for each in told)
+
+
+def test_ctrl_c_right_after_the_file_was_written_ends_it(
+    lab: FakeLocal, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rename = Path.replace
+
+    def replace_and_interrupt(part: Path, target: Path) -> None:
+        rename(part, target)
+        raise KeyboardInterrupt
+
+    opened = ports(lab, file)
+    lab.cluster.stops = [STOP]
+    monkeypatch.setattr(Path, "replace", replace_and_interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        opened.refresh()
+    monkeypatch.undo()
+    with opened:
+        pass
+    assert not file.exists()
