@@ -257,7 +257,7 @@ def _show(checkpoint: CheckpointHandle, report: Report) -> None:
     from cloudrl.protocol.ranks import spans
 
     of = f" of {report.world_size}" if report.world_size is not None else ""
-    parts = f", {report.shards} parts" if report.shards is not None else ""
+    parts = f", {report.shards} part{'s' * (report.shards != 1)}" if report.shards is not None else ""
     rows = [
         ("checkpoint", str(checkpoint)),
         ("ranks", f"{spans(report.ranks)}{of}{parts}"),
