@@ -12,6 +12,8 @@ from cloudrl.protocol.ranks import first_few, ranks_text
 from cloudrl.protocol.side_by_side import side_by_side
 from cloudrl.saves.archive import Piece, parse_piece
 
+_Answer = Mapping[str, Any] | ConnectionFailed
+
 
 @dataclass(frozen=True)
 class ClusterArchive:
@@ -53,23 +55,10 @@ def ask_cluster(name: str, agent: AgentClient, ranks: Iterable[int], run: str | 
         Unauthorized: The token is refused.
         InputError: The agents keep no logs, being of an older release.
     """
-
-    def ask(rank: int, *, own: bool = False) -> tuple[int, Mapping[str, Any] | ConnectionFailed]:
-        try:
-            return rank, agent.archive(rank, run, own=own)
-        except Unauthorized:
-            raise
-        except ConnectionFailed as failure:
-            return rank, failure
-
     found: dict[str, tuple[Piece, int]] = {}
     silent: dict[int, str] = {}
     unable: dict[int, str] = {}
-    ranks = list(ranks)
-    answers = [ask(rank) for rank in ranks[:1]]
-    listed = _present_ranks(answers[0][1]) if answers and run is None else frozenset[int]()
-    answers += side_by_side(lambda rank: ask(rank, own=rank in listed), ranks[1:])
-    for rank, answer in answers:
+    for rank, answer in _ask_all(agent, list(ranks), run):
         if isinstance(answer, ConnectionFailed):
             silent[rank] = answer.message
             continue
@@ -88,6 +77,33 @@ def ask_cluster(name: str, agent: AgentClient, ranks: Iterable[int], run: str | 
     return ClusterArchive(name, agent, run, dict(found.values()), notes)
 
 
+def _ask_all(agent: AgentClient, ranks: list[int], run: str | None) -> list[tuple[int, _Answer]]:
+    """What ranks have of a run. Those that share the volume of the first one do not list it once more.
+
+    Of the present run they keep what is new, and list that. Of another run all is there already.
+    """
+
+    def ask(rank: int, run: str | None = run, *, own: bool = False) -> tuple[int, _Answer]:
+        try:
+            return rank, agent.archive(rank, run, own=own)
+        except Unauthorized:
+            raise
+        except ConnectionFailed as failure:
+            return rank, failure
+
+    if not ranks:
+        return []
+    _, present = first = ask(ranks[0], None)
+    listed = _present_ranks(present)
+    if run is not None:
+        _, other = first = ask(ranks[0])
+        if isinstance(other, ConnectionFailed) or isinstance(present, ConnectionFailed):
+            listed = frozenset()
+        elif other["run"] != present["run"]:
+            ranks = [rank for rank in ranks if rank == ranks[0] or rank not in listed]
+    return [first, *side_by_side(lambda rank: ask(rank, own=rank in listed), ranks[1:])]
+
+
 def _notes(problems: Mapping[int, str], words: tuple[str, str]) -> Iterator[str]:
     """What is wrong, of one rank and of the rest of many."""
     few, several = first_few(problems)
@@ -97,7 +113,7 @@ def _notes(problems: Mapping[int, str], words: tuple[str, str]) -> Iterator[str]
         yield f"{ranks_text(several)} {words[1]}"
 
 
-def _present_ranks(answer: Mapping[str, Any] | ConnectionFailed) -> frozenset[int]:
+def _present_ranks(answer: _Answer) -> frozenset[int]:
     """The ranks that share a volume with the one that answers: it has what they keep of the present session."""
     if isinstance(answer, ConnectionFailed):
         return frozenset()

@@ -68,6 +68,24 @@ def test_another_run_of_the_volume(cluster: FakeCluster, tmp_path: Path) -> None
     assert texts(ask(cluster, tmp_path, tmp_path, run="run-0")) == {(0, RAYLET): ["earlier"]}
 
 
+@pytest.mark.parametrize("shared", [True, False])
+def test_another_run_of_a_shared_volume_is_listed_once(cluster: FakeCluster, tmp_path: Path, shared: bool) -> None:
+    volumes = [tmp_path / str(rank) for rank in ((0, 0) if shared else (0, 1))]
+    for rank, volume in enumerate(volumes):
+        keep(volume, RAYLET, b"present\n", rank=rank)
+        keep(volume, RAYLET, b"earlier\n", rank=rank, run="run-0")
+    found = ask(cluster, *volumes, run="run-0")
+    assert texts(found) == {(0, RAYLET): ["earlier"], (1, RAYLET): ["earlier"]}
+    assert cluster.archives_asked == [(0, False), (0, False), *([] if shared else [(1, False)])]
+
+
+def test_the_present_run_by_its_name(cluster: FakeCluster, tmp_path: Path) -> None:
+    for rank in (0, 1):
+        keep(tmp_path, RAYLET, b"x\n", rank=rank)
+    assert sorted(texts(ask(cluster, tmp_path, tmp_path, run="run-1"))) == [(0, RAYLET), (1, RAYLET)]
+    assert cluster.archives_asked == [(0, False), (0, False), (1, True)]
+
+
 def test_what_is_missing_is_told(cluster: FakeCluster, tmp_path: Path) -> None:
     keep(tmp_path, RAYLET, b"one\n")
     cluster.archive_problems[0] = "No space left on device"
