@@ -122,8 +122,9 @@ def merge(
     from cloudrl.jobs.format import gigabytes
     from cloudrl.sdk.checkpoints import merge as merge_checkpoint
     from cloudrl.shards.merge import dtype_name
+    from cloudrl.shards.signals import undone_once
 
-    with Terminal() as terminal:
+    with undone_once(), Terminal() as terminal:
         checkpoint = choose(terminal)
         merged = merge_checkpoint(
             checkpoint, to, dtype=dtype, lora=lora, base=base, on_head=on_head, sync=sync, on_progress=terminal
@@ -154,8 +155,9 @@ def push(
     from cloudrl.checkpoints.push import push as publish
     from cloudrl.sdk.callbacks import transfer
     from cloudrl.sdk.checkpoints import plan_push
+    from cloudrl.shards.signals import undone_once
 
-    with Terminal() as terminal:
+    with undone_once(), Terminal() as terminal:
         checkpoint = choose(terminal)
         plan = plan_push(checkpoint, to, private=not public, dtype=dtype, lora=lora, base=base)
         if dry_run:
@@ -180,8 +182,9 @@ def pull(
     """
     from cloudrl.jobs.format import gigabytes
     from cloudrl.sdk.callbacks import transfer
+    from cloudrl.shards.signals import undone_once
 
-    with Terminal() as terminal:
+    with undone_once(), Terminal() as terminal:
         checkpoint = choose(terminal)
         pulled = checkpoint.pull(to, on_progress=transfer(f"copying step {checkpoint.step}", terminal))
     for note in pulled.notes:

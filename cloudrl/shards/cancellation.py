@@ -11,7 +11,6 @@ from contextlib import contextmanager
 
 _thread = threading.local()
 _NEVER = threading.Event()
-_active: set[threading.Event] = set()
 
 
 class Cancelled(Exception):
@@ -23,23 +22,11 @@ def workers(count: int, name: str) -> Iterator[ThreadPoolExecutor]:
     """Threads that end soon once the block is left."""
     stop = threading.Event()
     start = (_thread, "stop", stop)
-    _active.add(stop)
     with ThreadPoolExecutor(count, thread_name_prefix=name, initializer=setattr, initargs=start) as pool:
         try:
             yield pool
         finally:
             stop.set()
-            _active.discard(stop)
-
-
-def cancel_all() -> None:
-    """End all threads of all `workers` soon: a signal ends the program.
-
-    A second signal can interrupt the end of the block that would have done it, and Python waits for threads when it
-    exits.
-    """
-    for stop in tuple(_active):
-        stop.set()
 
 
 def check() -> None:
