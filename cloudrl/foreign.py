@@ -15,6 +15,8 @@ import time
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, Optional, Type, TypeVar, Union
 
+from cloudrl.units import limit_text
+
 T = TypeVar("T")
 
 LIMIT_BYTES = 32 << 20
@@ -59,7 +61,7 @@ def read_all(stream: Any, limit_bytes: Optional[int] = None) -> bytes:
     while piece := stream.read1(min(_PIECE_BYTES, limit_bytes + 1 - len(content))):
         content += piece
         if len(content) > limit_bytes:
-            raise Malformed(f"it has more than {_size(limit_bytes)}")
+            raise Malformed(f"it has more than {limit_text(limit_bytes)}")
     return bytes(content)
 
 
@@ -307,7 +309,3 @@ _KINDS: Dict[type, str] = {
 
 def _kind(value: Any) -> str:
     return _KINDS.get(type(value), type(value).__name__)
-
-
-def _size(size_bytes: int) -> str:
-    return f"{size_bytes >> 20} MiB" if size_bytes >= 1 << 20 else f"{size_bytes:,} bytes"

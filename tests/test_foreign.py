@@ -44,7 +44,7 @@ def test_a_stream_up_to_its_limit(size: int) -> None:
 
 def test_a_stream_beyond_its_limit_is_not_read_on(tmp_path: Path) -> None:
     stream = io.BytesIO(b"x" * 1_000_000)
-    with pytest.raises(Malformed, match="it has more than 100 bytes"):
+    with pytest.raises(Malformed, match="it has more than 100 B"):
         read_all(stream, 100)
     assert stream.tell() == 101
     (tmp_path / "state").write_bytes(b"x" * 101)

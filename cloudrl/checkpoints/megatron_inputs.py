@@ -14,6 +14,7 @@ from cloudrl.shards.megatron import DistInputs
 from cloudrl.shards.model_files import WEIGHTS
 from cloudrl.shards.model_folder import ModelInputs
 from cloudrl.shards.source import ShardSource
+from cloudrl.units import size_text
 
 OpenFile = Callable[[FileCopy], ShardSource]
 _CONFIG = "transformer_config.json"
@@ -94,8 +95,8 @@ def odd_files(checkpoint: Checkpoint, folder: str) -> Iterator[str]:
             if not (checkpoint.weights and name.endswith(".safetensors") and "/" not in below):
                 yield f"{on_one_line(name)} was left out, since its name ends like that of weights: copy it if needed"
         elif not is_small(name, copies[0].size_bytes):
-            size_mb = copies[0].size_bytes / 1e6
-            yield f"{name} was left out, since {size_mb:.0f} MB are too much beside a model: copy it if it is needed"
+            size = size_text(copies[0].size_bytes)
+            yield f"{name} was left out, since {size} are too much beside a model: copy it if it is needed"
 
 
 def read_json(checkpoint: Checkpoint, name: str, open_file: OpenFile) -> Mapping[str, Any]:

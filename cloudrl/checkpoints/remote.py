@@ -21,10 +21,10 @@ from cloudrl.protocol.client import AgentClient, AgentRefused
 from cloudrl.protocol.exchange import Response
 from cloudrl.protocol.failures import ErrorCode
 from cloudrl.saves.inventory import FileCopy
-from cloudrl.saves.wholeness import of_size
 from cloudrl.shards import cancellation
 from cloudrl.shards.dtypes import DType
 from cloudrl.shards.source import ShardSource
+from cloudrl.units import size_text
 
 _CHUNK_BYTES = 256 << 10
 READ_TIMEOUT_S = 30.0
@@ -119,7 +119,7 @@ def _raise_if_final(refusal: AgentRefused, label: str) -> None:
         ) from refusal
     if refusal.code is ErrorCode.BAD_RANGE:
         said = _NOW_HAS.search(str(refusal))
-        now = f": {of_size(int(said[1]))}, {said[1]} bytes" if said else ""
+        now = f": {size_text(int(said[1]))}, {said[1]} bytes" if said else ""
         raise PermanentError(
             f"{label} has changed since it was listed, and is shorter{now}",
             hint="Is a job saving this step? Wait for it, or take a step that is whole: cloudrl checkpoints list",

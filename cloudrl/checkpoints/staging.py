@@ -11,7 +11,7 @@ from pathlib import Path
 
 from cloudrl.errors import CheckpointError, InputError
 from cloudrl.private_files import refuse_foreign
-from cloudrl.saves.wholeness import of_size
+from cloudrl.units import size_text
 
 _LOCK = ".cloudrl.lock"
 """Says that a folder is ours: what is in it may be deleted."""
@@ -69,8 +69,8 @@ def check_room(folder: Path, size_bytes: int) -> None:
     free = shutil.disk_usage(folder).free
     if free < size_bytes + _SPARE_BYTES:
         raise CheckpointError(
-            f"{folder} has {of_size(free)} free; {of_size(size_bytes)} are to be written, "
-            f"and {of_size(_SPARE_BYTES)} must stay free",
+            f"{folder} has {size_text(free)} free; {size_text(size_bytes)} are to be written, "
+            f"and {size_text(_SPARE_BYTES)} must stay free",
             hint="Name a folder on another disk, or free some room.",
         )
 

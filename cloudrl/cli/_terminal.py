@@ -202,7 +202,7 @@ class Pace:
 
     def describe(self, done_bytes: int, total_bytes: int) -> str:
         """For example `3.1 of 12.4 GB, 250 MB/s, 37 s left`; "" while it is to be silent, and after the end."""
-        from cloudrl.jobs.format import duration, gigabytes
+        from cloudrl.units import duration_text, size_text
 
         now, is_over = self._clock(), done_bytes >= total_bytes
         if self._is_over or (not is_over and now - self._seen[-1][0] < self._every_s):
@@ -212,13 +212,13 @@ class Pace:
         while len(self._seen) > 2 and self._seen[1][0] < now - _RATE_WINDOW_S:
             self._seen.popleft()
         since, before = self._seen[0]
-        so_far = "" if is_over else f"{gigabytes(done_bytes)} of "
-        parts = [f"{so_far}{gigabytes(total_bytes)}"]
+        so_far = "" if is_over else f"{size_text(done_bytes)} of "
+        parts = [f"{so_far}{size_text(total_bytes)}"]
         if now - since >= 0.5 and done_bytes > before:
             rate = (done_bytes - before) / (now - since)
-            parts.append(f"{gigabytes(round(rate))}/s")
+            parts.append(f"{size_text(round(rate))}/s")
             if not is_over:
-                parts.append(f"{duration((total_bytes - done_bytes) / rate)} left")
+                parts.append(f"{duration_text((total_bytes - done_bytes) / rate)} left")
         return ", ".join(parts)
 
 

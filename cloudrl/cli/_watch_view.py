@@ -67,14 +67,15 @@ def draw(look: Look, width: int, height: int, curves: Sequence[str] = ()) -> lis
 def _head(look: Look, width: int) -> list[Text]:
     from rich.text import Text
 
-    from cloudrl.jobs.format import describe, duration, money
+    from cloudrl.jobs.format import describe
+    from cloudrl.units import dollars_text, duration_text
 
-    since = f"  {duration(look.seconds)}" if look.seconds is not None else ""
+    since = f"  {duration_text(look.seconds)}" if look.seconds is not None else ""
     title = Text(visible(look.url, keep=""), "bold").append(f"  {look.status}{since}", "")
     progress = [describe(look.progress) if look.progress is not None else "waiting for step 1"]
     if look.cost is not None:
-        at_end = f", {money(look.cost_at_end)} at the end" if look.cost_at_end is not None else ""
-        progress.append(f"{money(look.cost)} so far{at_end}")
+        at_end = f", {dollars_text(look.cost_at_end)} at the end" if look.cost_at_end is not None else ""
+        progress.append(f"{dollars_text(look.cost)} so far{at_end}")
     lines = [title, *map(Text, _side_by_side(progress, width))]
     return [*lines, Text(visible(look.notice, keep=""), "yellow")] if look.notice else lines
 
@@ -190,7 +191,7 @@ def _node_cells(node: NodeReport, *, is_wide: bool) -> list[str]:
 
 def _usage_cells(usage: Usage, *, is_wide: bool) -> list[str]:
     """In the order of the heads."""
-    from cloudrl.jobs.format import gigabytes
+    from cloudrl.units import size_text
 
     rates = [usage.received_bytes_per_s, usage.sent_bytes_per_s] if is_wide else []
     gpu_used = sum(gpu.memory_used_mib or 0 for gpu in usage.gpus)
@@ -201,7 +202,7 @@ def _usage_cells(usage: Usage, *, is_wide: bool) -> list[str]:
         f"{usage.cpu_percent:.0f}%" if usage.cpu_percent is not None else "",
         _share(usage.memory_used_bytes, usage.memory_total_bytes, is_wide=is_wide),
         _share(usage.disk_used_bytes, usage.disk_total_bytes, is_wide=is_wide),
-        " / ".join(gigabytes(round(rate)) for rate in rates if rate is not None),
+        " / ".join(size_text(round(rate)) for rate in rates if rate is not None),
     ]
 
 
@@ -233,11 +234,11 @@ def _gpu_cell(percents: Sequence[float]) -> str:
 
 def _share(used: int | None, total: int | None, *, is_wide: bool) -> str:
     """For example `61%`, or `61% of 128 GB`."""
-    from cloudrl.jobs.format import gigabytes
+    from cloudrl.units import size_text
 
     if used is None or not total:
         return ""
-    return f"{used / total:.0%} of {gigabytes(total)}" if is_wide else f"{used / total:.0%}"
+    return f"{used / total:.0%} of {size_text(total)}" if is_wide else f"{used / total:.0%}"
 
 
 def _warning(warning: RunWarning, width: int) -> list[Text]:

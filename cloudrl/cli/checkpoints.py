@@ -119,10 +119,10 @@ def merge(
     as_json: JsonOption = False,
 ) -> None:
     """Merge the shards of a step into a Hugging Face model. The shards stay; only what is needed is transferred."""
-    from cloudrl.jobs.format import gigabytes
     from cloudrl.sdk.checkpoints import merge as merge_checkpoint
     from cloudrl.shards.merge import dtype_name
     from cloudrl.shards.signals import undone_once
+    from cloudrl.units import size_text
 
     with undone_once(), Terminal() as terminal:
         checkpoint = choose(terminal)
@@ -130,7 +130,7 @@ def merge(
             checkpoint, to, dtype=dtype, lora=lora, base=base, on_head=on_head, sync=sync, on_progress=terminal
         )
     done = merged.to_json()
-    size, at = gigabytes(merged.size_bytes), " on the head" if on_head else ""
+    size, at = size_text(merged.size_bytes), " on the head" if on_head else ""
     what = f"step {checkpoint.step} of run {_output.visible(checkpoint.run, keep='')}"
     fields = {"step": checkpoint.step, "run": checkpoint.run, "role": checkpoint.role}
     fields |= {"dtype": dtype_name(dtype, lora), "lora": lora, **done}
@@ -180,9 +180,9 @@ def pull(
 
     Copies all ranks and roles.
     """
-    from cloudrl.jobs.format import gigabytes
     from cloudrl.sdk.callbacks import transfer
     from cloudrl.shards.signals import undone_once
+    from cloudrl.units import size_text
 
     with undone_once(), Terminal() as terminal:
         checkpoint = choose(terminal)
@@ -191,7 +191,7 @@ def pull(
         _output.note(f"note: {note}")
     path = pulled.folder / f"global_step_{checkpoint.step}"
     fields = {"path": path, "files": pulled.files, "size_bytes": pulled.size_bytes, "notes": list(pulled.notes)}
-    text = f"{path}: {pulled.files} files, {gigabytes(pulled.size_bytes)}"
+    text = f"{path}: {pulled.files} files, {size_text(pulled.size_bytes)}"
     _output.result(text, fields, is_json=as_json)
 
 
@@ -205,30 +205,30 @@ def prune(
     as_json: JsonOption = False,
 ) -> None:
     """Delete old steps on all nodes, but never the newest complete one or one that a job would resume from."""
-    from cloudrl.jobs.format import gigabytes
     from cloudrl.sdk.checkpoints import find_checkpoints
     from cloudrl.sdk.checkpoints import prune as prune_checkpoints
+    from cloudrl.units import size_text
 
     with Terminal(yes=yes) as terminal:
         found = find_checkpoints(cluster, folder, on_progress=terminal)
         plan = prune_checkpoints(found, keep, run=run, confirm=terminal.confirm, on_progress=terminal)
     removed = [{"run": each.run, "step": each.step, "size_bytes": each.size_bytes} for each in plan.removals]
     fields = {"removed": removed, "size_bytes": plan.size_bytes, "notes": list(plan.notes)}
-    _output.result(f"removed {len(removed)} steps, {gigabytes(plan.size_bytes)}", fields, is_json=as_json)
+    _output.result(f"removed {len(removed)} steps, {size_text(plan.size_bytes)}", fields, is_json=as_json)
 
 
 def _row(info: Checkpoint) -> tuple[str, ...]:
-    from cloudrl.jobs.format import duration, gigabytes
     from cloudrl.saves.inventory import places_text
+    from cloudrl.units import duration_text, size_text
 
     size = info.world_size
     ranks = f"{len(info.ranks)} of {size}" if size is not None else "Megatron" if info.is_megatron else "none"
     missing = [f"missing: {', '.join(info.missing)}"] if info.missing else []
     flaws = (*missing, *info.damage_phrases) or ("complete",)
     state = "; ".join((*flaws, *(["resume point"] if info.resumes else [])))
-    age = duration(max(0.0, time.time() - info.modified_at))
+    age = duration_text(max(0.0, time.time() - info.modified_at))
     return (
-        info.run, str(info.step), info.role, ranks, places_text(info.locations), gigabytes(info.size_bytes), age, state,
+        info.run, str(info.step), info.role, ranks, places_text(info.locations), size_text(info.size_bytes), age, state,
     )  # fmt: skip
 
 
@@ -256,8 +256,8 @@ def _fields(info: Checkpoint) -> dict[str, Any]:
 
 
 def _show(checkpoint: CheckpointHandle, report: Report) -> None:
-    from cloudrl.jobs.format import gigabytes
     from cloudrl.protocol.ranks import spans
+    from cloudrl.units import size_text
 
     of = f" of {report.world_size}" if report.world_size is not None else ""
     parts = f", {report.shards} part{'s' * (report.shards != 1)}" if report.shards is not None else ""
@@ -266,7 +266,7 @@ def _show(checkpoint: CheckpointHandle, report: Report) -> None:
         ("ranks", f"{spans(report.ranks)}{of}{parts}"),
         ("step", f"{report.step} (by {report.step_source})" if report.step is not None else "unknown"),
         ("tensors", str(report.tensors) if report.tensors else "not checked"),
-        ("size", gigabytes(report.size_bytes)),
+        ("size", size_text(report.size_bytes)),
         ("intact", "yes" if report.ok else "no"),
     ]
     for finding in report.findings:

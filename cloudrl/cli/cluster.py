@@ -102,12 +102,12 @@ def detach(*, name: str | None) -> None:
 
 
 def _list(statuses: list[Status], *, as_json: bool) -> None:
-    from cloudrl.jobs.format import money
+    from cloudrl.units import dollars_text
 
     rows = [
         (
             each.name, each.provider, str(each.phase), str(each.nodes_wanted),
-            money(each.cost) if each.cost else "", each.dashboard_url or "",
+            dollars_text(each.cost) if each.cost else "", each.dashboard_url or "",
         )
         for each in statuses
     ]  # fmt: skip

@@ -135,9 +135,9 @@ def _ends(jobs: Sequence[str]) -> list[str]:
 
 
 def _since(seconds: float) -> str:
-    from cloudrl.jobs.format import duration
+    from cloudrl.units import duration_text
 
-    return duration(seconds if seconds < 60 else seconds // 60 * 60).removesuffix(" 00 s")
+    return duration_text(seconds if seconds < 60 else seconds // 60 * 60).removesuffix(" 00 s")
 
 
 def _console() -> Console:

@@ -35,8 +35,8 @@ def demo(
 
 def _lines(done: Demo) -> list[str]:
     """Reward and accuracy before and after, where checkpoint and model lie, and some answers."""
-    from cloudrl.jobs.format import gigabytes
     from cloudrl.sdk.demo import WINDOW_STEPS
+    from cloudrl.units import size_text
 
     first, last = done.reward_before_and_after
     before, after, merged = done.before, done.after, done.merged
@@ -47,7 +47,7 @@ def _lines(done: Demo) -> list[str]:
         *(f"checkpoint {path.parent.parent}" for path in done.shards[:1]),
         *(f"           {path.name}  {path.stat().st_size:,} bytes" for path in done.shards),
         f"model      {merged.path}",
-        f"           {merged.parameters:,} parameters, {gigabytes(merged.size_bytes)} in bf16",
+        f"           {merged.parameters:,} parameters, {size_text(merged.size_bytes)} in bf16",
         f"accuracy   {before.accuracy:.2f} -> {after.accuracy:.2f}   ({len(after.truths)} questions never trained on)",
         *(
             f"           {question}{was} -> {question}{answer}"

@@ -112,17 +112,16 @@ def _fields(fleet: FleetState) -> dict[str, Any]:
 
 def _rows(fleet: FleetState) -> list[tuple[str, ...]]:
     """One row for each machine, or one for a fleet without any."""
-    from cloudrl.jobs.format import money
-    from cloudrl.node.budget import duration
+    from cloudrl.units import dollars_text, duration_option
 
     idle_s = fleet.idle_duration_s
-    back = "yours" if fleet.is_ssh else "never" if idle_s is None else duration(idle_s)
+    back = "yours" if fleet.is_ssh else "never" if idle_s is None else duration_option(idle_s)
     if not fleet.instances:
         return [(fleet.name, "", fleet.status, "", "", "", back)]
     return [
         (
             fleet.name, each.name, each.status, each.hostname or f"{each.backend} {each.region}",
-            each.resources, money(each.price), back,
+            each.resources, dollars_text(each.price), back,
         )
         for each in fleet.instances
     ]  # fmt: skip

@@ -130,11 +130,11 @@ def _show(update: Update, *, as_json: bool) -> None:
 
 
 def _row(job: RayJob) -> tuple[str, ...]:
-    from cloudrl.jobs.format import duration
+    from cloudrl.units import duration_text
 
     recipe = job.metadata.get("cloudrl_recipe", "")
     if not job.start_time:
         return job.submission_id, str(job.status), "", "", recipe
     started = f"{datetime.fromtimestamp(job.start_time).astimezone():%Y-%m-%d %H:%M:%S}"
-    took = duration((job.end_time or time.time()) - job.start_time)
+    took = duration_text((job.end_time or time.time()) - job.start_time)
     return job.submission_id, str(job.status), started, took, recipe

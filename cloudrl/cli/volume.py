@@ -52,12 +52,12 @@ def create(
 @app.command("list")
 def list_(as_json: JsonOption = False, project: ProjectOption = None) -> None:
     """List network volumes."""
-    from cloudrl.jobs.format import money
     from cloudrl.sdk.machines import list_volumes
+    from cloudrl.units import dollars_text
 
     states = list_volumes(project)
     rows = [
-        (v.name, v.status, f"{v.backend} {v.region}", v.size, money(v.cost), ", ".join(v.used_by), v.reason)
+        (v.name, v.status, f"{v.backend} {v.region}", v.size, dollars_text(v.cost), ", ".join(v.used_by), v.reason)
         for v in states
     ]
     columns = ("volume", "status", "where", "size", "cost so far", "used by", "")

@@ -7,6 +7,7 @@ from typing import Any
 
 from cloudrl.jobs.events import Event, Progress
 from cloudrl.transport.ray_job import RayJob
+from cloudrl.units import duration_text
 
 
 def describe(progress: Progress) -> str:
@@ -20,35 +21,8 @@ def describe(progress: Progress) -> str:
     if progress.step_s is not None:
         parts.append(f"{progress.step_s:.1f} s/step")
     if progress.eta_s is not None:
-        parts.append(f"ETA {duration(progress.eta_s)}")
+        parts.append(f"ETA {duration_text(progress.eta_s)}")
     return "  ".join(parts)
-
-
-def duration(seconds: float) -> str:
-    """`33 s`, `5 min 20 s`, `2 h 05 min`, `3 d 04 h`."""
-    whole = max(0, round(seconds))
-    minutes, rest_s = divmod(whole, 60)
-    hours, rest_min = divmod(minutes, 60)
-    days, rest_h = divmod(hours, 24)
-    if days:
-        return f"{days} d {rest_h:02} h"
-    if hours:
-        return f"{hours} h {rest_min:02} min"
-    return f"{minutes} min {rest_s:02} s" if minutes else f"{rest_s} s"
-
-
-def money(dollars: float) -> str:
-    """`$1,234.50`."""
-    return f"${dollars:,.2f}"
-
-
-def gigabytes(size_bytes: int) -> str:
-    """A size for reading: `12.4 GB`, `250 MB`, `3.1 kB`, `17 B`."""
-    for unit, name in ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
-        if size_bytes >= unit:
-            value = size_bytes / unit
-            return f"{value:.1f} {name}" if value < 100 else f"{value:.0f} {name}"
-    return f"{size_bytes} B"
 
 
 def as_fields(event: Event) -> dict[str, Any]:

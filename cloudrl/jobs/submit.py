@@ -19,7 +19,6 @@ from cloudrl.jobs.options import SubmitOptions
 from cloudrl.jobs.pipeline import continues_a_run, plan_job
 from cloudrl.jobs.submission import Submission, Upload
 from cloudrl.jobs.working_dir import Entry, PackagePlan, zip_package
-from cloudrl.node.uploads import size_text
 from cloudrl.protocol.backoff import Attempts, Backoff, retry
 from cloudrl.protocol.ranks import ranks_text
 from cloudrl.protocol.report import Replica
@@ -28,6 +27,7 @@ from cloudrl.providers.model import Transfer
 from cloudrl.saves.survey import cluster_inventory
 from cloudrl.spec import Job
 from cloudrl.transport import AgentClient, Connection, RayClient, inspect_cluster
+from cloudrl.units import size_text
 
 _CHUNK_BYTES = _MIB = 2**20
 _SLOW_TO_READ_BYTES = 256 * _MIB

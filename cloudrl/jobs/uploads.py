@@ -18,10 +18,10 @@ from cloudrl.jobs.local_files import LocalFile, LocalFiles, LocalPath, find_loca
 from cloudrl.jobs.submission import Upload
 from cloudrl.jobs.working_dir import EXCLUDED_FOLDERS, PackagePlan, too_large
 from cloudrl.node.manifest import Manifest, Part
-from cloudrl.node.uploads import size_text
 from cloudrl.spec.cluster import ClusterShape
 from cloudrl.spec.hydra import HydraText, hydra_text, items, split_key
 from cloudrl.transport.ray_client import PACKAGE_LIMIT_BYTES
+from cloudrl.units import size_text
 from cloudrl.verl.keys import REWARD_FUNCTION, REWARD_NAME, PathKind, name_key
 
 SMALL_BYTES = 10 * 2**20

@@ -5,10 +5,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, median
 
-from cloudrl.jobs.format import duration, gigabytes
 from cloudrl.protocol.ranks import ranks_text
 from cloudrl.protocol.report import Usage
 from cloudrl.protocol.stops import Stop
+from cloudrl.units import duration_text, size_text
 from cloudrl.verl.charts import CUT, ENTROPY, LENGTH, REWARD
 from cloudrl.verl.metrics import Step, not_finite
 
@@ -98,7 +98,7 @@ def _debugger(stops: Sequence[Stop], now: float) -> Iterator[RunWarning]:
     yield RunWarning(
         "debugger",
         f"{first.actor or 'a task'}{rank} has waited for a debugger in {first.method} for "
-        f"{duration(now - first.since)}{more}; the cluster costs as much as at work",
+        f"{duration_text(now - first.since)}{more}; the cluster costs as much as at work",
         "Debug it, and leave with q to let it go on: cloudrl debug",
     )
 
@@ -198,11 +198,11 @@ def _disks(usage: Mapping[int, Sequence[Usage]], left_s: float | None) -> Iterat
     others = f"; likewise {ranks_text(more)}" if more else ""
     last = usage[rank][-1]
     used, total = last.disk_used_bytes or 0, last.disk_total_bytes or 0
-    when = f"will be full in {duration(lasting[rank])}" if lasting[rank] else f"is {used / total:.0%} full"
-    until = f"; the run needs {duration(left_s)} more" if left_s is not None else ""
+    when = f"will be full in {duration_text(lasting[rank])}" if lasting[rank] else f"is {used / total:.0%} full"
+    until = f"; the run needs {duration_text(left_s)} more" if left_s is not None else ""
     yield RunWarning(
         "disk",
-        f"the disk of rank {rank} {when} ({gigabytes(total - used)} of {gigabytes(total)} free){others}{until}",
+        f"the disk of rank {rank} {when} ({size_text(total - used)} of {size_text(total)} free){others}{until}",
         "Keep fewer checkpoints (trainer.max_actor_ckpt_to_keep=2), or remove some: "
         "cloudrl checkpoints prune --keep-last 2",
     )

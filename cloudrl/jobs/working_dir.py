@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from cloudrl.errors import InputError
-from cloudrl.node.uploads import size_text
 from cloudrl.transport.ray_client import PACKAGE_LIMIT_BYTES
+from cloudrl.units import limit_text, size_text
 
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
@@ -107,7 +107,7 @@ def too_large(what: str, entries: Sequence[Entry]) -> InputError:
     rows = "\n".join(f"  {size_text(entry.size_bytes):>10}  {entry.name}" for entry in largest)
     return InputError(
         f"{what} has {size_text(sum(entry.size_bytes for entry in entries))} in {len(entries)} files, "
-        f"and Ray takes at most {size_text(PACKAGE_LIMIT_BYTES)}. The largest:\n{rows}",
+        f"and Ray takes at most {limit_text(PACKAGE_LIMIT_BYTES)}. The largest:\n{rows}",
         hint="Name what the job does not need in .rayignore, or under excludes in a --runtime-env file",
     )
 

@@ -12,6 +12,7 @@ from typing import Any, Callable, Iterator, Mapping, Optional, Sequence
 from cloudrl.node.ray import Dashboard
 from cloudrl.protocol.options import BudgetLimits
 from cloudrl.protocol.ray_state import ENDED
+from cloudrl.units import dollars_text, duration_option
 
 _UNITS = ((86400, "d"), (3600, "h"), (60, "m"))
 
@@ -25,9 +26,9 @@ def shutdown_reason(limits: BudgetLimits, cost: Optional[float], idle_s: Optiona
         idle_s: seconds without work; None where nobody knows.
     """
     if limits.max_cost is not None and cost is not None and cost >= limits.max_cost:
-        return f"cost {dollars(cost)} of {dollars(limits.max_cost)}"
+        return f"cost {dollars_text(cost)} of {dollars_text(limits.max_cost)}"
     if limits.idle_s is not None and idle_s is not None and idle_s >= limits.idle_s:
-        return f"idle for {duration(limits.idle_s)}"
+        return f"idle for {duration_option(limits.idle_s)}"
     return ""
 
 
@@ -50,19 +51,6 @@ def _holds(resources: Any) -> bool:
     return isinstance(resources, dict) and any(
         amount and not str(name).startswith("node:") for name, amount in resources.items()
     )
-
-
-def dollars(amount: float) -> str:
-    """Dollars as people write them: `$200`, `$200.10`."""
-    return f"${amount:,.0f}" if amount == int(amount) else f"${amount:,.2f}"
-
-
-def duration(seconds: float) -> str:
-    """Seconds in the largest unit that fits: `30m`."""
-    for size, unit in _UNITS:
-        if seconds >= size and seconds % size == 0:
-            return f"{seconds / size:.0f}{unit}"
-    return f"{seconds:g}s"
 
 
 class IdleMonitor:

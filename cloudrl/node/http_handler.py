@@ -24,6 +24,7 @@ from cloudrl.protocol.client import AgentClient, AgentRefused
 from cloudrl.protocol.exchange import Request, Response, is_network_error
 from cloudrl.protocol.failures import ApiError, ErrorCode
 from cloudrl.protocol.wire import to_json
+from cloudrl.units import limit_text
 
 T = TypeVar("T")
 _MAX_BODY_BYTES = 1 << 20
@@ -170,7 +171,7 @@ class HttpHandler(ConnectionHandler):
     def _body(self, limit_bytes: int, what: str) -> bytes:
         length = self._content_length()
         if length is None or length > limit_bytes:
-            raise ApiError(ErrorCode.TOO_LARGE, f"{what} is a JSON object of at most {limit_bytes >> 10} KiB")
+            raise ApiError(ErrorCode.TOO_LARGE, f"{what} is a JSON object of at most {limit_text(limit_bytes)}")
         return self.rfile.read(length)
 
     def _json_body(self, read: Callable[[Any], T], what: str, limit_bytes: int = _MAX_BODY_BYTES) -> T:

@@ -21,6 +21,7 @@ from cloudrl.node.files import disk_refusal
 from cloudrl.node.manifest import Manifest, Part
 from cloudrl.protocol.exchange import is_network_error
 from cloudrl.protocol.failures import ApiError, ErrorCode
+from cloudrl.units import size_text
 
 SPARE_BYTES = 1 << 30
 """Left free on the disk, for whatever else writes there."""
@@ -233,11 +234,3 @@ def _sizes_below(folder: Path, above: str = "") -> Iterator[Tuple[str, int]]:
                     yield above + each.name, each.stat().st_size
     except FileNotFoundError:
         return
-
-
-def size_text(size_bytes: int) -> str:
-    """A size for reading."""
-    for unit, name in ((2**30, "GiB"), (2**20, "MiB")):
-        if size_bytes >= unit:
-            return f"{size_bytes / unit:.1f} {name}"
-    return f"{size_bytes / 2**10:.1f} KiB"

@@ -16,7 +16,7 @@ CPU_AGENT_FILE = "cloudrl-node-cpu.pyz"
 """The same beside the rendered file of a cluster that trains on CPUs: it has the parts for that, too."""
 RETRIEVER_FILE = "cloudrl-retriever.pyz"
 
-_SHARED = ("__init__.py", "errors.py", "foreign.py", "private_files.py", "listening")
+_SHARED = ("__init__.py", "errors.py", "units.py", "foreign.py", "private_files.py", "listening")
 _PARTS = (*_SHARED, "protocol", "saves", "node", "data")
 # the agent makes the tiny models and their data sets; jobs find the plug-in for verl through PYTHONPATH
 _CPU_PARTS = ("verl_cpu", "data/addition.py", "data/capitals.py")

@@ -5,12 +5,12 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from cloudrl.jobs.causes import Evidence
-from cloudrl.jobs.format import duration, gigabytes, money
 from cloudrl.protocol.report import GpuUsage, NodeReport
 from cloudrl.providers.model import Status
 from cloudrl.report.model import Table
 from cloudrl.saves.inventory import Checkpoint, nodes_text
 from cloudrl.transport.ray_job import RayJob
+from cloudrl.units import dollars_text, duration_text, size_text
 
 
 def attempts_table(jobs: Iterable[RayJob], status: Status | None) -> Table:
@@ -54,7 +54,7 @@ def checkpoints_table(checkpoints: Iterable[Checkpoint]) -> Table:
     rows = tuple(
         (
             str(each.step), each.role, each.shortfall or "complete",
-            gigabytes(each.size_bytes), nodes_text(place for place in each.locations if place.ranks),
+            size_text(each.size_bytes), nodes_text(place for place in each.locations if place.ranks),
         )
         for each in checkpoints
     )  # fmt: skip
@@ -63,9 +63,9 @@ def checkpoints_table(checkpoints: Iterable[Checkpoint]) -> Table:
 
 def cost_table(status: Status) -> Table:
     """Of the whole cluster, not of one job alone."""
-    per_hour = money(status.price_per_hour) if status.price_per_hour else "-"
-    budget = money(status.budget.max_cost) if status.budget.max_cost else "-"
-    rows = ((status.name, status.provider, per_hour, money(status.cost or 0.0), budget),)
+    per_hour = dollars_text(status.price_per_hour) if status.price_per_hour else "-"
+    budget = dollars_text(status.budget.max_cost) if status.budget.max_cost else "-"
+    rows = ((status.name, status.provider, per_hour, dollars_text(status.cost or 0.0), budget),)
     return Table(
         "Cost", ("cluster", "on", "an hour", "so far", "limit"), rows if status.price_per_hour or status.cost else ()
     )
@@ -82,7 +82,7 @@ def _gpu(gpu: GpuUsage) -> str:
 def _memory(node: NodeReport) -> str:
     if node.usage is None or not node.usage.memory_total_bytes:
         return ""
-    return f"{gigabytes(node.usage.memory_used_bytes or 0)} of {gigabytes(node.usage.memory_total_bytes)}"
+    return f"{size_text(node.usage.memory_used_bytes or 0)} of {size_text(node.usage.memory_total_bytes)}"
 
 
 def _moment(seconds: float | None) -> str:
@@ -90,4 +90,4 @@ def _moment(seconds: float | None) -> str:
 
 
 def _took(start: float | None, end: float | None) -> str:
-    return duration(end - start) if start and end else ""
+    return duration_text(end - start) if start and end else ""

@@ -19,11 +19,11 @@ from cloudrl.retriever.corpus import Corpus, open_corpus
 from cloudrl.retriever.encoder import Encoder
 from cloudrl.retriever.engine import ENGINES, import_faiss
 from cloudrl.retriever.lock import contents, locked
-from cloudrl.retriever.memory import size
 from cloudrl.retriever.opening import OnProgress, index_fingerprint
 from cloudrl.retriever.passages import WORDS, find_files, read_passages
 from cloudrl.retriever.record import NAME, Record, read_record, write_json
 from cloudrl.retriever.vectors import create_vectors, open_vectors
+from cloudrl.units import size_text
 
 CORPUS = "corpus.jsonl"
 INDEXES = {"flat": "flat.index", "bm25": "bm25", "faiss": "faiss.index"}
@@ -241,7 +241,9 @@ def _encode(corpus: Corpus, encoder: Encoder, path: Path, state: _State, on_prog
         state.save(0)
         needed, free = len(corpus) * width, shutil.disk_usage(path.parent).free
         if needed > free:
-            raise InputError(f"the index takes {size(needed)}, and the disk of {path.parent} has {size(free)} free")
+            raise InputError(
+                f"the index takes {size_text(needed)}, and the disk of {path.parent} has {size_text(free)} free"
+            )
         create_vectors(part, len(corpus), encoder.dim)
     rows = open_vectors(part).rows("r+")
     saved_at = time.monotonic()

@@ -20,11 +20,11 @@ from cloudrl.errors import ConnectionFailed, InputError
 from cloudrl.foreign import NOT_AS_EXPECTED, parse_object, read_file
 from cloudrl.retriever.corpus import open_corpus
 from cloudrl.retriever.lock import contents, locked
-from cloudrl.retriever.memory import size
 from cloudrl.retriever.opening import OnProgress, index_fingerprint
 from cloudrl.retriever.published import PUBLISHED, Published
 from cloudrl.retriever.record import Record, read_record, write_json
 from cloudrl.retriever.vectors import open_vectors
+from cloudrl.units import size_text
 
 _STATE = ".fetch.json"
 _PIECE_BYTES = 1 << 26
@@ -173,7 +173,7 @@ def _check_room(folder: Path, files: list[_File]) -> None:
     needed = sum(each.size_bytes for each in parts) + (1 + _GZIP_FACTOR) * packed.size_bytes
     free = shutil.disk_usage(folder).free
     if needed > free:
-        raise InputError(f"this takes about {size(needed)} of disk, and {folder} has {size(free)} free")
+        raise InputError(f"this takes about {size_text(needed)} of disk, and {folder} has {size_text(free)} free")
 
 
 def _join(
@@ -233,7 +233,7 @@ def _download(file: _File, folder: Path, state: _State, on_progress: OnProgress,
     path = folder / file.name
     if file.name in state.verified:
         return path
-    say(f"{file.name}: {size(file.size_bytes)} from {_hub()}/datasets/{file.repo}")
+    say(f"{file.name}: {size_text(file.size_bytes)} from {_hub()}/datasets/{file.repo}")
     try:
         hf_hub_download(
             file.repo,

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from cloudrl.errors import CloudrlError, ConnectionFailed
+from cloudrl.units import size_text
 
 _EVERY_S = 30.0
 
@@ -107,7 +108,7 @@ class Log:
         """Of so many bytes."""
         if self._clock() - self._said_at >= _EVERY_S:
             self._said_at = self._clock()
-            say(f"{what}: {100 * done / max(total, 1):.0f} % of {total / 1e9:.1f} GB")
+            say(f"{what}: {100 * done / max(total, 1):.0f} % of {size_text(total)}")
 
 
 def say(text: str) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cloudrl.errors import InputError
+from cloudrl.units import size_text
 
 _GPU_WORK_BYTES = 3 << 30
 """The encoder in float16, scores of a block, and CUDA itself; an estimate."""
@@ -21,11 +22,6 @@ class Memory:
     where: str
     total: int
     free: int
-
-
-def size(count: int) -> str:
-    """In GB, as memory is sold."""
-    return f"{count / 1e9:.1f} GB"
 
 
 def host_memory(root: Path = Path("/")) -> Memory:
@@ -106,9 +102,9 @@ def check_host(memory: Memory, bytes_needed: int, *, hint: str, from_disk: bool 
         InputError: they do not fit; unless `from_disk`.
     """
     needed = bytes_needed + _CPU_WORK_BYTES
-    text = f"the index takes {size(needed)} of memory; {memory.where} has {size(memory.free)} free"
+    text = f"the index takes {size_text(needed)} of memory; {memory.where} has {size_text(memory.free)} free"
     if needed > memory.free and not from_disk:
-        raise InputError(f"{text} of {size(memory.total)}", hint=hint)
+        raise InputError(f"{text} of {size_text(memory.total)}", hint=hint)
     return text
 
 
@@ -119,10 +115,10 @@ def check_gpu(memory: Memory, bytes_needed: int) -> str:
         InputError: they do not fit.
     """
     needed = bytes_needed + _GPU_WORK_BYTES
-    text = f"the index takes {size(needed)} on {memory.where}, which has {size(memory.free)} free"
+    text = f"the index takes {size_text(needed)} on {memory.where}, which has {size_text(memory.free)} free"
     if needed > memory.free:
         raise InputError(
-            f"{text} of {size(memory.total)}",
+            f"{text} of {size_text(memory.total)}",
             hint="--precision float16 takes half, --device cpu none; or start it before what fills the GPU",
         )
     share = (memory.total - needed) / memory.total

@@ -30,6 +30,7 @@ from cloudrl.retriever.sharing import Sharing, hits_bytes, merge, read_hits, rea
 from cloudrl.retriever.site import GuardedSite, answering, make_runner
 from cloudrl.retriever.tokens import shows_token
 from cloudrl.retriever.vectors import Floats
+from cloudrl.units import limit_text
 
 InThread = Callable[..., Awaitable[Any]]
 """Calls a function with arguments in the thread that searches."""
@@ -133,7 +134,7 @@ async def _content(answer: aiohttp.ClientResponse) -> bytes:
     async for piece in answer.content.iter_chunked(1 << 16):
         content += piece
         if len(content) > LIMIT_BYTES:
-            raise aiohttp.ClientPayloadError(f"it sends more than {LIMIT_BYTES >> 20} MiB")
+            raise aiohttp.ClientPayloadError(f"it sends more than {limit_text(LIMIT_BYTES)}")
     return bytes(content)
 
 

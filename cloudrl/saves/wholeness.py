@@ -27,6 +27,7 @@ from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 from cloudrl.saves.megatron_layout import DIST_FILE, MANIFEST, METADATA
 from cloudrl.saves.names import LORA_META, OF_LOADER, SHARD
 from cloudrl.saves.zip_directory import NoDirectory, check_end
+from cloudrl.units import size_text, sizes_text
 
 EMPTY, CUT, NOT_JSON, UNREADABLE = "empty", "cut", "not_json", "unreadable"
 """What an inventory says of a file that is not whole; of other files it says nothing."""
@@ -262,28 +263,9 @@ def describe(
         return "is empty"
     if recorded_bytes is not None and size_bytes != recorded_bytes:
         if size_bytes < recorded_bytes:
-            return f"is cut: {of_sizes(size_bytes, recorded_bytes)}"
-        return f"has changed since its save was recorded: {of_sizes(size_bytes, recorded_bytes)}"
+            return f"is cut: {sizes_text(size_bytes, recorded_bytes)}"
+        return f"has changed since its save was recorded: {sizes_text(size_bytes, recorded_bytes)}"
     if damage == CUT:
-        others = f", and another rank's has {of_size(usual_bytes)}" if usual_bytes else ""
-        return f"is cut: its end is missing after {of_size(size_bytes)}{others}"
+        others = f", and another rank's has {size_text(usual_bytes)}" if usual_bytes else ""
+        return f"is cut: its end is missing after {size_text(size_bytes)}{others}"
     return _PHRASES.get(damage, "is damaged")
-
-
-def of_sizes(one: int, other: int) -> str:
-    """Two sizes for comparison: `13 of 26 MB`, in bytes if they would read alike."""
-    first, second = of_size(one), of_size(other)
-    if first == second:
-        return f"{one} of {other} bytes"
-    (number, unit), (_, other_unit) = first.split(), second.split()
-    return f"{number} of {second}" if unit == other_unit else f"{first} of {second}"
-
-
-def of_size(size_bytes: int) -> str:
-    """A size in the unit that fits it: `26 MB`."""
-    units: List[Tuple[int, str]] = [(10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB")]
-    for unit, name in units:
-        if size_bytes >= unit:
-            value = size_bytes / unit
-            return f"{value:.1f} {name}" if value < 10 else f"{value:.0f} {name}"
-    return f"{size_bytes} bytes"

@@ -11,7 +11,6 @@ from cloudrl.checkpoints.push import PushPlan
 from cloudrl.checkpoints.sources import CheckpointSource
 from cloudrl.errors import CheckpointError, ConnectionFailed, InputError
 from cloudrl.jobs import JobHandle
-from cloudrl.jobs.format import gigabytes
 from cloudrl.protocol.backoff import Backoff
 from cloudrl.protocol.ranks import ranks_text
 from cloudrl.protocol.side_by_side import side_by_side
@@ -22,6 +21,7 @@ from cloudrl.saves.prune import PrunePlan, Removal, plan_prune
 from cloudrl.sdk.callbacks import Confirm, OnProgress, Question, notify, silent, transfer, unattended
 from cloudrl.sdk.find import only_of, running_clusters
 from cloudrl.sdk.running import attach
+from cloudrl.units import size_text
 
 
 def find_checkpoints(
@@ -112,7 +112,7 @@ def prune(
     found.inventory.refuse_silent("what it has would be left half-removed", "Try again when it answers")
     plan = plan_prune(found.inventory, keep, run=run, commands=_commands(found))
     notify(on_progress, *(f"note: {note}" for note in plan.notes), *map(_describe, plan.removals))
-    question = f"Remove {len(plan.removals)} steps, {gigabytes(plan.size_bytes)}?"
+    question = f"Remove {len(plan.removals)} steps, {size_text(plan.size_bytes)}?"
     if plan.removals and not confirm(Question(question, default=None)):
         raise InputError("nothing was removed")
     for removal in plan.removals:
@@ -143,7 +143,7 @@ def _describe(removal: Removal) -> str:
     nodes = nodes_text(removal.locations)
     where = f" on {nodes}" if nodes else ""
     incomplete = "" if removal.complete else ", incomplete"
-    return f"{removal.run}: step {removal.step}{where}, {gigabytes(removal.size_bytes)}{incomplete}"
+    return f"{removal.run}: step {removal.step}{where}, {size_text(removal.size_bytes)}{incomplete}"
 
 
 def _commands(found: Checkpoints) -> list[str]:

@@ -7,7 +7,6 @@ from typing import Any
 
 from cloudrl import spec
 from cloudrl.errors import CloudrlError, InputError, Interrupted
-from cloudrl.jobs.format import money
 from cloudrl.jobs.local_files import is_marked
 from cloudrl.providers.model import Plan, Provider
 from cloudrl.providers.registry import DEFAULT, default_provider, ensure_name_free, provider
@@ -16,6 +15,7 @@ from cloudrl.render.slurm import to_slurm
 from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, Question, notify, silent, unattended
 from cloudrl.sdk.costs import price_difference, report_price, with_state
 from cloudrl.sdk.running import RunningCluster, report_port
+from cloudrl.units import dollars_text
 
 _DATA_SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")
 
@@ -149,7 +149,7 @@ def priced_and_confirmed(plan: Plan, confirm: Confirm, on_progress: OnProgress) 
     if (price := plan.price) is None:
         return plan
     report_price(price, f"{plan.cluster.nodes} nodes in total", on_progress)
-    cost = f" for about {money(price.per_hour)}/h" if price.per_hour else ""
+    cost = f" for about {dollars_text(price.per_hour)}/h" if price.per_hour else ""
     if not confirm(Question(f"Start {plan.name}{cost}?")):
         raise InputError("nothing was started")
     return plan

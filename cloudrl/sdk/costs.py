@@ -1,12 +1,11 @@
 """What machines cost, in words. Pure but for the look at a cluster's status."""
 
 from cloudrl.errors import CloudrlError
-from cloudrl.jobs.format import money
-from cloudrl.node.budget import duration
 from cloudrl.protocol.phases import Phase
 from cloudrl.providers.machines import Notice, Price
 from cloudrl.providers.model import Provider, Status
 from cloudrl.sdk.callbacks import OnProgress
+from cloudrl.units import dollars_text, duration_option
 
 _SHOWN_OFFERS = 3
 
@@ -15,8 +14,8 @@ def costs(status: Status) -> str:
     """As the end of a sentence: " and costs $12.30/h, $4.56 so far"; "" for nothing."""
     if not status.price_per_hour:
         return ""
-    so_far = f", {money(status.cost)} so far" if status.cost is not None else ""
-    return f" and costs {money(status.price_per_hour)}/h{so_far}"
+    so_far = f", {dollars_text(status.cost)} so far" if status.cost is not None else ""
+    return f" and costs {dollars_text(status.price_per_hour)}/h{so_far}"
 
 
 def current_state(provider: Provider, name: str, *, alive: str = "keeps running") -> tuple[bool, str]:
@@ -47,15 +46,15 @@ def describe(status: Status) -> list[str]:
     """What a cluster costs and when it ends by itself, one sentence each; none where there is nothing to say."""
     lines = []
     if status.price_per_hour or status.cost:
-        price = f"{money(status.price_per_hour)}/h, " if status.price_per_hour else ""
-        lines.append(f"cost: {price}{money(status.cost or 0.0)} so far")
+        price = f"{dollars_text(status.price_per_hour)}/h, " if status.price_per_hour else ""
+        lines.append(f"cost: {price}{dollars_text(status.cost or 0.0)} so far")
     idle, budget = status.budget.down_when_idle_s, status.budget.max_cost
     if idle is not None:
         now = status.budget.idle_s
         since = f", idle for {round(now / 60)}m now" if now is not None and now >= 60 else ""
-        lines.append(f"stops by itself after being idle for {duration(int(idle))}{since}")
+        lines.append(f"stops by itself after being idle for {duration_option(int(idle))}{since}")
     if budget is not None:
-        lines.append(f"stops by itself once it has cost {money(budget)}")
+        lines.append(f"stops by itself once it has cost {dollars_text(budget)}")
     if status.phase is Phase.DOWN and status.reason:
         lines.append(f"it stopped by itself: {status.reason}")
     return lines
@@ -67,18 +66,22 @@ def price_difference(status: Status) -> str:
     if not counted or not real or real <= 1.005 * counted:
         return ""
     budget = status.budget.max_cost
-    end = f"; it will stop at about {money(budget * real / counted)} instead of {money(budget)}" if budget else ""
-    return f"warning: {status.name} costs {money(real)}/h, but its agents assume {money(counted)}/h{end}"
+    end = (
+        f"; it will stop at about {dollars_text(budget * real / counted)} instead of {dollars_text(budget)}"
+        if budget
+        else ""
+    )
+    return f"warning: {status.name} costs {dollars_text(real)}/h, but its agents assume {dollars_text(counted)}/h{end}"
 
 
 def report_price(price: Price, together: str, on_progress: OnProgress) -> None:
     """Tell the cheapest offers, what all machines cost together (`2 nodes together`), and what else there is to say."""
     for each in price.offers[:_SHOWN_OFFERS]:
         machine = f"{each.backend} {each.region}, {each.instance_type}: {each.resources}{', spot' * each.spot}"
-        on_progress(Notice(f"offer: {machine}, {money(each.price)}/h"))
+        on_progress(Notice(f"offer: {machine}, {dollars_text(each.price)}/h"))
     if price.total_offers > _SHOWN_OFFERS:
         on_progress(Notice(f"and {price.total_offers - _SHOWN_OFFERS} more"))
     if price.per_hour:
-        on_progress(Notice(f"{together}: from {money(price.per_hour)}/h"))
+        on_progress(Notice(f"{together}: from {dollars_text(price.per_hour)}/h"))
     for notice in price.notices:
         on_progress(notice)

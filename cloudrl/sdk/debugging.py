@@ -13,7 +13,6 @@ from cloudrl.debug.dap import DapClient
 from cloudrl.debug.pdb_session import PdbSession
 from cloudrl.debug.session import End, Session
 from cloudrl.errors import CloudrlError, ConnectionFailed, InputError, Interrupted, Unauthorized
-from cloudrl.jobs.format import duration, money
 from cloudrl.protocol.client import AgentClient
 from cloudrl.protocol.ranks import first_few, ranks_text
 from cloudrl.protocol.report import NodeReport
@@ -25,6 +24,7 @@ from cloudrl.sdk.callbacks import OnProgress, silent
 from cloudrl.sdk.find import find
 from cloudrl.transport.connection import Connection
 from cloudrl.transport.ray_client import RayClient
+from cloudrl.units import dollars_text, duration_text
 
 _POLL_S = 1.0
 _WARN_S = 120.0
@@ -244,9 +244,9 @@ def waiting(cluster: Status, *, now: Callable[[], float] = time.time) -> Notice 
     if now() - since < _WARN_S:
         return None
     first = next(each for each in stops if each.since == since)
-    price = f", and the cluster costs {money(cluster.price_per_hour)}/h" if cluster.price_per_hour else ""
+    price = f", and the cluster costs {dollars_text(cluster.price_per_hour)}/h" if cluster.price_per_hour else ""
     return Notice(
-        f"a task has waited for a debugger for {duration(now() - since)} ({describe(first)}){price}",
+        f"a task has waited for a debugger for {duration_text(now() - since)} ({describe(first)}){price}",
         f"cloudrl debug -c {cluster.ref}",
     )
 

@@ -1,10 +1,10 @@
 """GPUs that do nothing for minutes though a job runs, or though they are paid for. Pure."""
 
-from cloudrl.jobs.format import duration, money
 from cloudrl.protocol.ranks import spans, texts_by_rank
 from cloudrl.protocol.report import NodeReport
 from cloudrl.providers.machines import Notice
 from cloudrl.providers.model import Status
+from cloudrl.units import dollars_text, duration_text
 
 _WARN_S = 300.0
 
@@ -20,8 +20,8 @@ def idle_gpus(status: Status) -> Notice | None:
     total = sum(len(node.usage.gpus) for node in status.nodes if node.usage is not None)
     count, least_s = sum(map(len, idle.values())), min(min(found.values()) for found in idle.values())
     where = texts_by_rank((rank, spans(found)) for rank, found in idle.items())
-    price = f", and the cluster costs {money(status.price_per_hour)}/h" if status.price_per_hour else ""
-    text = f"{count} of {total} GPUs have computed nothing for {duration(least_s)} or more ({where}){price}"
+    price = f", and the cluster costs {dollars_text(status.price_per_hour)}/h" if status.price_per_hour else ""
+    text = f"{count} of {total} GPUs have computed nothing for {duration_text(least_s)} or more ({where}){price}"
     if working_since is None:
         return Notice(text, f"End the cluster, or submit a job: cloudrl down {status.ref}")
     return Notice(text, f"See what the job does: cloudrl watch --cluster {status.ref}")

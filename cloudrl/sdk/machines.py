@@ -5,12 +5,12 @@ from collections.abc import Callable, Sequence
 
 from cloudrl import spec
 from cloudrl.errors import InputError, Interrupted
-from cloudrl.jobs.format import money
 from cloudrl.providers.machines import FleetPlan, Fleets, FleetState, Volumes, VolumeState, never_released
 from cloudrl.providers.registry import machine_provider
 from cloudrl.render.machines import fleet_to_dstack, volume_to_dstack
 from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, Question, silent, unattended
 from cloudrl.sdk.costs import report_price
+from cloudrl.units import dollars_text
 
 
 class Fleet(spec.Fleet):
@@ -69,7 +69,7 @@ class Fleet(spec.Fleet):
             state = fleets.create(planned, _machine_notices(on_progress))
         except KeyboardInterrupt:
             per_hour = planned.price.per_hour if planned.price is not None else None
-            cost = f", with machines from {money(per_hour)}/h" if per_hour else ""
+            cost = f", with machines from {dollars_text(per_hour)}/h" if per_hour else ""
             raise Interrupted(
                 f"interrupted; fleet {self.name} is still being created{cost}",
                 hint=f"Look: cloudrl fleet list{at}\nDelete it: cloudrl fleet delete {self.name}{at}",

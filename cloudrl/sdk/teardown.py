@@ -7,7 +7,6 @@ from functools import partial
 from typing import TypeVar
 
 from cloudrl.errors import CloudrlError, ConnectionFailed, InputError, Interrupted
-from cloudrl.jobs.format import gigabytes, money
 from cloudrl.protocol.backoff import Backoff, retry
 from cloudrl.protocol.phases import Phase
 from cloudrl.providers.model import ClusterRef, Provider, Status
@@ -16,6 +15,7 @@ from cloudrl.providers.registry import provider as get_provider
 from cloudrl.saves.inventory import Inventory, SaveVersion, places_text
 from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, Question, silent, unattended
 from cloudrl.sdk.costs import current_state, with_state
+from cloudrl.units import dollars_text, size_text
 
 _SHOWN = 20
 _AWAY = Backoff(first_s=5.0, longest_s=5.0, give_up_s=300.0)
@@ -201,7 +201,7 @@ def ending(provider: Provider, name: str, price_per_hour: float | None = None) -
     try:
         yield
     except ConnectionFailed as error:  # its status would be asked in vain
-        price = f" and costs about {money(price_per_hour)}/h" if price_per_hour else ""
+        price = f" and costs about {dollars_text(price_per_hour)}/h" if price_per_hour else ""
         hints = [*(error.hint or "").splitlines(), f"End it: cloudrl down {name}"]
         raise type(error)(f"{error.message}; cluster {name} keeps running{price}", hint="\n".join(hints)) from error
     except KeyboardInterrupt:
@@ -214,7 +214,7 @@ def _lines(found: Inventory) -> tuple[str, ...]:
     lines = []
     for each in found.checkpoints:
         state = "" if each.complete else f", incomplete: {each.shortfall}"
-        lines.append(f"{each.name}, {gigabytes(each.size_bytes)}, ranks {places_text(each.locations)}{state}")
+        lines.append(f"{each.name}, {size_text(each.size_bytes)}, ranks {places_text(each.locations)}{state}")
     return (*lines, *found.notes)
 
 

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 from cloudrl.errors import InputError
 from cloudrl.foreign import NOT_AS_EXPECTED, Malformed, parse_object, read_file
 from cloudrl.jobs.archive import Archive
-from cloudrl.jobs.format import money
 from cloudrl.protocol.client import AgentClient
 from cloudrl.protocol.report import Usage
 from cloudrl.protocol.usage_rows import FILE, from_row
@@ -18,6 +17,7 @@ from cloudrl.report.usage import NodeUsage
 from cloudrl.saves.archive import AGENT
 from cloudrl.saves.names import OURS
 from cloudrl.transport.ray_job import RayJob
+from cloudrl.units import dollars_text
 
 _BEFORE_AND_AFTER_S = 60.0
 
@@ -89,7 +89,9 @@ class KeptUsage:
             last: Mapping[str, Any] = known[-1] if known else {}
             cost, per_hour = last.get("cost", _kept_cost(folder, run)), last.get("per_hour")
             if cost:
-                rows.append((run, money(per_hour) if isinstance(per_hour, int | float) else "-", money(cost)))
+                rows.append(
+                    (run, dollars_text(per_hour) if isinstance(per_hour, int | float) else "-", dollars_text(cost))
+                )
         return Table("Cost", ("run of the cluster", "an hour", "in all"), tuple(rows))
 
 

@@ -120,12 +120,12 @@ def refused(tmp_path: Path, words: str, size_bytes: int = 10, in_it: Callable[[P
 
 
 def test_no_room(tmp_path: Path) -> None:
-    assert "another disk" in refused(tmp_path, "1152922 TB are to be written, and 67 MB must stay free", 1 << 60)
+    assert "another disk" in refused(tmp_path, "1152922 TB are to be written, and 67.1 MB must stay free", 1 << 60)
 
 
 def test_small_sizes_are_told_in_their_unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=3_400_000))
-    assert refused(tmp_path, "has 3.4 MB free; 12 kB are to be written, and 67 MB must stay free", 11_500)
+    assert refused(tmp_path, "has 3.4 MB free; 11.5 kB are to be written, and 67.1 MB must stay free", 11_500)
 
 
 def test_what_the_file_system_refuses_is_named(tmp_path: Path) -> None:

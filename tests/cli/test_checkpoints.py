@@ -15,8 +15,8 @@ from small_step import tree, write_step
 from typed_command import Run
 
 from cloudrl.cli._terminal import Pace, Terminal
-from cloudrl.jobs.format import gigabytes
 from cloudrl.sdk.callbacks import Transfer
+from cloudrl.units import size_text
 
 pytestmark = pytest.mark.io
 
@@ -309,7 +309,7 @@ def test_pace() -> None:
     ("size", "text"), [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (1_500_000, "1.5 MB"), (15 * 10**12, "15.0 TB")]
 )
 def test_sizes(size: int, text: str) -> None:
-    assert gigabytes(size) == text
+    assert size_text(size) == text
 
 
 def test_the_end_is_shown_once(capsys: pytest.CaptureFixture[str]) -> None:

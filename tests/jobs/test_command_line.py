@@ -99,7 +99,7 @@ class TestSubmit:
         (tmp_path / "noise").write_bytes(os.urandom(2_000_000))
         cluster.finish_jobs(LOG)
         _, _, err = run("submit", "grpo-tiny", *PATHS, "--working-dir", str(tmp_path))
-        assert "working directory: 2 files, 1.9 MiB; left out: .git" in err
+        assert "working directory: 2 files, 2.0 MB; left out: .git" in err
         assert "uploading: 2.0 MB" in err
         assert len(cluster.packages) == 1
 

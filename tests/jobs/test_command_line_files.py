@@ -38,7 +38,7 @@ def test_a_dry_run_names_every_file_and_its_place(cluster: FakeCluster, run: Run
     sent = yaml.safe_load(out)
     for text, place in places.items():
         name, size = place.split(" ", 1)
-        assert size.endswith(" KiB, in the package)")
+        assert size.endswith(" B, in the package)")
         assert name in sent["entrypoint"]
         assert f"{text} (" in err
     assert "./" not in sent["entrypoint"]

@@ -6,7 +6,7 @@ import pytest
 
 from cloudrl.jobs import Ended, Line, Progress, Step
 from cloudrl.jobs.causes import Cause
-from cloudrl.jobs.format import as_fields, describe, duration
+from cloudrl.jobs.format import as_fields, describe
 from cloudrl.transport.ray_job import JobStatus
 
 
@@ -20,17 +20,6 @@ from cloudrl.transport.ray_job import JobStatus
 )
 def test_progress_in_one_line(progress: Progress, text: str):
     assert describe(progress) == text
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (0, "0 s"), (59.4, "59 s"), (59.6, "1 min 00 s"), (320, "5 min 20 s"), (7500, "2 h 05 min"),
-        (3 * 86400 + 4 * 3600, "3 d 04 h"), (-1, "0 s"),
-    ],
-)  # fmt: skip
-def test_durations(seconds: float, text: str):
-    assert duration(seconds) == text
 
 
 def test_events_for_a_program():

@@ -61,7 +61,7 @@ def test_nothing_is_read_before_it_is_known_that_it_can_go(
         prepared("./large.parquet")
     assert told == []
     [upload] = prepared("./small.parquet").uploads
-    assert f"./small.parquet (0.0 KiB) -> {upload.to}, in the package" in [each.text for each in told]
+    assert f"./small.parquet (1 B) -> {upload.to}, in the package" in [each.text for each in told]
 
 
 def test_a_package_that_is_there_is_not_sent_again(cluster: FakeCluster, folder: Path):

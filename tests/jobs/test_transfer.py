@@ -131,7 +131,7 @@ def test_a_refused_token_is_not_tried_again(head: Served, item: Upload):
 
 def test_no_room(head: Served, item: Upload):
     head.replication.files = Store(head.folder / "small", free_bytes=lambda _folder: SPARE_BYTES)
-    with pytest.raises(InputError, match=r"model: 11\.4 MiB are to come"):
+    with pytest.raises(InputError, match=r"model: 12\.0 MB are to come"):
         send_files(api(head), item)
 
 

@@ -109,7 +109,7 @@ def test_a_plain_ray_takes_what_fits(here: Path):
     with pytest.raises(InputError) as caught:
         planned(here, PLAIN, model="./model")
     assert caught.value.message == (
-        f"{MODEL}=./model has 100.0 MiB; Ray's package has room for 100.0 MiB of the job's own files, and what answers "
+        f"{MODEL}=./model has 105 MB; Ray's package has room for 105 MB of the job's own files, and what answers "
         "at 'http://x' is a plain Ray cluster without agents that could take it"
     )
     assert "Copy it to the same place on every node" in str(caught.value.hint)

@@ -133,7 +133,7 @@ def test_a_folder_that_is_too_large_is_refused_before_anything_is_read(tmp_path:
     with pytest.raises(InputError) as caught:
         plan(tmp_path)
     message = caught.value.message
-    assert "has 66.0 GiB in 12 files, and Ray takes at most 100.0 MiB. The largest:" in message
+    assert "has 70.9 GB in 12 files, and Ray takes at most 100 MiB. The largest:" in message
     assert [line.split()[-1] for line in message.splitlines()[1:]] == [f"file-{n:02}" for n in range(11, 1, -1)]
     assert "excludes" in str(caught.value.hint)
 

@@ -128,7 +128,7 @@ def test_what_was_not_announced(store: Store, path: str):
 def test_no_room(tmp_path: Path):
     free = [SPARE_BYTES + 1_000_000]
     store = Store(tmp_path, free_bytes=lambda _folder: free[0])
-    with refused(507, r"model: 2\.9 MiB are to come.* has 1\.0 GiB free"):
+    with refused(507, r"model: 3\.0 MB are to come.* has 1\.1 GB free"):
         store.begin(MODEL)
     assert store.here(MODEL.address) is None
 

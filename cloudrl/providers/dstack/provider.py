@@ -6,7 +6,6 @@ from contextlib import closing
 from typing import Any, final
 
 from cloudrl.errors import CloudrlError, ClusterFailed, ConnectionFailed, InputError, Interrupted
-from cloudrl.node.budget import dollars
 from cloudrl.protocol.backoff import Backoff, retry
 from cloudrl.providers.dstack import access, diagnostics, runs
 from cloudrl.providers.dstack.access import open_access
@@ -18,6 +17,7 @@ from cloudrl.providers.dstack.watcher import RunWatcher, summary
 from cloudrl.providers.model import UP_TIMEOUT_S, WATCH_S, Plan, Provider, Status
 from cloudrl.spec import Cluster
 from cloudrl.transport import Connection, ssh
+from cloudrl.units import dollars_text
 
 _POLL_S = 1.0
 _SERVER_BACK_S = 120.0
@@ -219,7 +219,7 @@ def with_run_state(server: Server, plan: DstackPlan, error: CloudrlError, **timi
         if run is None:
             return Interrupted("interrupted; nothing was started") if isinstance(error, Interrupted) else error
         price = run.price or (plan.price.per_hour if plan.price is not None else None)
-        cost = f" and costs about {dollars(price)}/h" if price else ""
+        cost = f" and costs about {dollars_text(price)}/h" if price else ""
         state = f"cluster {plan.name} keeps running ({run.status}){cost}"
         command = f"cloudrl status {plan.name} --watch"
     hints = [*(error.hint or "").splitlines(), f"Look: {command}", f"End it: cloudrl down {plan.name}"]

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 from cloudrl.errors import ClusterFailed, ConnectionFailed, InputError
-from cloudrl.node.budget import duration
 from cloudrl.protocol.phases import Phase
 from cloudrl.protocol.ranks import names_text
 from cloudrl.protocol.report import NodeReport
@@ -18,6 +17,7 @@ from cloudrl.providers.dstack.runs import RunState
 from cloudrl.providers.dstack.server import Server
 from cloudrl.providers.machines import FleetState, Notice
 from cloudrl.providers.model import CheckpointRetention, Status, agent_fields
+from cloudrl.units import duration_option
 
 _SUMMARY = "its machines stay in their fleet until they were idle for its idle duration: cloudrl fleet list"
 _OPEN_S = 15.0
@@ -143,7 +143,7 @@ def retention(run: RunState, checkpoint_dir: str, fleet: FleetState | None) -> C
     elif fleet.never_released:
         until = f"they go when fleet {run.fleet} is deleted"
     else:
-        idle = duration(fleet.idle_duration_s or 0)
+        idle = duration_option(fleet.idle_duration_s or 0)
         until = f"fleet {run.fleet} gives the machines back when they were idle for {idle}"
     return CheckpointRetention(destroyed=True, location=f"on the machines' own disks: {until}")
 
