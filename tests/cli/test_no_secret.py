@@ -102,7 +102,7 @@ OVERRIDES = [
 URLS = ["http://me:{}@127.0.0.1:1", "me:{}@127.0.0.1:1", "http://127.0.0.1:1/?token={}"]
 
 
-@pytest.fixture(params=[pytest.param(RAW[::7], id="some"), pytest.param(RAW, id="all", marks=pytest.mark.slow)])
+@pytest.fixture(params=[pytest.param(RAW[::9], id="some"), pytest.param(RAW, id="all", marks=pytest.mark.slow)])
 def raws(request: pytest.FixtureRequest) -> list[str]:
     """A few of them, and with CLOUDRL_SLOW=1 all: five commands each take their time."""
     found: list[str] = request.param
@@ -158,6 +158,8 @@ def typist(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -
 def test_in_a_file(local: FakeLocal, typist: Typist, home: Path, text: str, raws: list[str]) -> None:
     path = home / "given.yml"
     for raw in raws:
+        if "={}:" in text and any(end in raw for end in "\n\x85"):
+            continue  # then the secret is the name of a field, which has to be shown
         path.write_bytes(text.format(raw).encode("utf-8", "surrogatepass"))
         typist.types("submit", str(path), "--dry-run")
         typist.types("check", str(path), "--json")
