@@ -63,7 +63,7 @@ def test_the_first_cause_and_its_rank(way: str, shell, connection: Connection):
     blame = next(each for each in map(json.loads, re.findall(r"PLACE (\{.*?\})", log)) if each["rank"] == 1)
     head = next(node.node_id for node in connection.ray().nodes() if node.is_head)
     cause = why(shell, way)
-    assert cause["signature"] == signature
+    assert cause["signature"] == signature, cause
     assert re.fullmatch(error, cause["error"])
     assert cause["process"] == f"Rank (pid {blame['pid']})"
     assert cause["rank"] == (0 if blame["node"] == head else 1)
@@ -74,7 +74,7 @@ def test_a_failure_that_no_rank_is_to_blame_for(way: str, shell, connection: Con
     signature, error = NOWHERE[way]
     fail(connection, way)
     cause = why(shell, way)
-    assert cause["signature"] == signature
+    assert cause["signature"] == signature, cause
     assert re.fullmatch(error, cause["error"])
 
 
