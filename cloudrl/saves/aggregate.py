@@ -43,9 +43,11 @@ def local_inventory(folder: Path) -> Inventory:
     root = next(named, root)
     if STEP.fullmatch(root.name):
         return _of_step(_local(root.parent), root.name)
+    with_steps = _local(root)
     role = scan_only_role(root, follow_links=True, inspector=Inspector(follow_links=True))
-    if not find_weights([file["path"] for file in role["files"]]) and not _has_shards(role):
-        return _local(root)
+    # beside steps, a folder such as huggingface/ has a model of the user's
+    if with_steps.checkpoints or (not find_weights([file["path"] for file in role["files"]]) and not _has_shards(role)):
+        return with_steps
     if STEP.fullmatch(root.parent.name):
         found = _of_step(_local(root.parent.parent), root.parent.name)
         mine = tuple(each for each in found.checkpoints if each.role == root.name)

@@ -18,6 +18,8 @@ from collections.abc import Collection
 
 STEP = re.compile(r"global_step_(0|[1-9][0-9]{0,17})")
 TRACKER = "latest_checkpointed_iteration.txt"
+ROLES = frozenset({"actor", "critic"})
+"""Whatever else is in a folder of such a name, it is a role's."""
 LORA_META = "lora_train_meta.json"
 """Beside the shards of rank 0's node: rank and alpha of a LoRA adapter."""
 DATA = "data.pt"
