@@ -1,8 +1,8 @@
 """One checkpoint with the verbs for it, and all of them as a sequence: what `ray.checkpoints()` returns."""
 
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import overload
 
@@ -13,10 +13,10 @@ from cloudrl.checkpoints.pull import Pulled, pull
 from cloudrl.checkpoints.sources import CheckpointSource
 from cloudrl.errors import CheckpointError
 from cloudrl.saves.inventory import LATEST, Checkpoint, Inventory, SaveVersion
-from cloudrl.saves.names import LORA_META
+from cloudrl.saves.names import CONFIG, LORA_META, of_run
 from cloudrl.shards.merge import MERGE
 from cloudrl.shards.progress import OnProgress, silent
-from cloudrl.shards.report import Report
+from cloudrl.shards.report import Finding, Report
 from cloudrl.shards.source import MergeInputs
 from cloudrl.shards.validate import verify
 
@@ -100,8 +100,20 @@ class CheckpointHandle:
         """
         inputs = None if self.info.is_megatron else merge_inputs(self.info, self.source.open)
         if not isinstance(inputs, MergeInputs):
-            return verify_megatron(self.info, self.source.open, on_progress=on_progress)
-        return verify(inputs, on_progress=on_progress)
+            report = verify_megatron(self.info, self.source.open, on_progress=on_progress)
+        else:
+            report = verify(inputs, on_progress=on_progress)
+        return replace(report, findings=(*report.findings, *self._incomplete(report)))
+
+    def _incomplete(self, report: Report) -> Iterator[Finding]:
+        """What the list says of files that a check of the tensors does not need, such as a tokenizer."""
+        reported = {finding.file for finding in report.findings}
+        for name, text in self.info.damaged.items():
+            copies = self.info.files.get(name) or self.info.step_files[name]
+            if copies[0].label not in reported:
+                yield Finding(f"{copies[0].label} {text}", file=copies[0].label)
+        if self.info.lacks_config:
+            yield Finding(f"{CONFIG} is not there; a merge needs it, a resume does not")
 
     def pull(self, path: str | os.PathLike[str], *, on_progress: OnProgress = silent) -> Pulled:
         """Copy the whole step as it is, other roles too, so that a job can go on from it elsewhere.
@@ -126,7 +138,7 @@ class CheckpointHandle:
         if partial:
             gaps = [f"{kind}: {'; '.join(them)}" for kind, them in (("missing", lacking), ("damaged", damaged)) if them]
             raise CheckpointError(
-                f"step {self.step} of {self.run} is incomplete, and no job could go on from it; {'; '.join(gaps)}",
+                f"{of_run(self.run)}step {self.step} is incomplete, and no job could go on from it; {'; '.join(gaps)}",
                 hint="Is a job saving it? Wait for it, or take another step: cloudrl checkpoints list",
             )
 

@@ -130,7 +130,8 @@ def merge(
         )
     done = merged.to_json()
     size, at = gigabytes(merged.size_bytes), " on the head" if on_head else ""
-    what = f"step {checkpoint.step} of run {_output.visible(checkpoint.run, keep='')}"
+    of_run = "" if checkpoint.run == "." else f" of run {_output.visible(checkpoint.run, keep='')}"
+    what = f"step {checkpoint.step}{of_run}"
     fields = {"step": checkpoint.step, "run": checkpoint.run, "role": checkpoint.role}
     fields |= {"dtype": dtype_name(dtype, lora), "lora": lora, **done}
     text = f"{done['path']}{at}: {merged.parameters:,} parameters, {size}, {what}"
@@ -211,12 +212,12 @@ def prune(
         plan = prune_checkpoints(found, keep, run=run, confirm=terminal.confirm, on_progress=terminal)
     removed = [{"run": each.run, "step": each.step, "size_bytes": each.size_bytes} for each in plan.removals]
     fields = {"removed": removed, "size_bytes": plan.size_bytes, "notes": list(plan.notes)}
-    _output.result(f"removed {len(removed)} steps, {gigabytes(plan.size_bytes)}", fields, is_json=as_json)
+    _output.result(f"removed {plan.steps_text}, {gigabytes(plan.size_bytes)}", fields, is_json=as_json)
 
 
 def _row(info: Checkpoint) -> tuple[str, ...]:
     from cloudrl.jobs.format import duration, gigabytes
-    from cloudrl.saves.inventory import places_text
+    from cloudrl.saves.places import places_text
 
     size = info.world_size
     ranks = f"{len(info.ranks)} of {size}" if size is not None else "Megatron" if info.is_megatron else "none"

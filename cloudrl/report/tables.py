@@ -9,7 +9,8 @@ from cloudrl.jobs.format import duration, gigabytes, money
 from cloudrl.protocol.report import GpuUsage, NodeReport
 from cloudrl.providers.model import Status
 from cloudrl.report.model import Table
-from cloudrl.saves.inventory import Checkpoint, nodes_text
+from cloudrl.saves.inventory import Checkpoint
+from cloudrl.saves.places import nodes_text
 from cloudrl.transport.ray_job import RayJob
 
 

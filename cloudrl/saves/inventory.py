@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Tuple
@@ -19,14 +19,11 @@ from cloudrl.saves.megatron_layout import (
     missing_parts,
     named_parts,
 )
-from cloudrl.saves.names import SHARD, WITHDRAWN, find_data, is_ours, on_one_line
+from cloudrl.saves.names import CONFIG, SHARD, WITHDRAWN, find_data, is_ours, on_one_line, shard_file
 from cloudrl.saves.records import SaveRecord
 from cloudrl.saves.wholeness import describe
 
 LATEST = "latest"
-_BESIDE_MODEL = "huggingface/config.json"
-_PLACES = 4
-"""More than these are not told one by one."""
 _MOST_SHOWN = 3
 CLOCKS_S = 60.0
 """How far the clocks of two nodes may be apart."""
@@ -163,9 +160,14 @@ class Checkpoint:
             gaps = [*missing_files(self.files), *missing_parts(self.files, self.parts)]
         else:
             gaps = [*self._missing_ranks(), *self._partial_kinds()]
-            if _BESIDE_MODEL not in self.files:
-                gaps.append(_BESIDE_MODEL)
+            if self.lacks_config:
+                gaps.append(CONFIG)
         return (*gaps, *self.unfinished)
+
+    @property
+    def lacks_config(self) -> bool:
+        """Whether shards of FSDP are without the config of their model."""
+        return not self.is_megatron and self.weights is None and CONFIG not in self.files
 
     @property
     def unfinished(self) -> tuple[str, ...]:
@@ -220,8 +222,9 @@ class Checkpoint:
 
     @property
     def name(self) -> str:
-        """For messages: `demo, step 16, actor`."""
-        return on_one_line(f"{self.run}, step {self.step}, {self.role}")
+        """For messages: `demo, step 16, actor`, and `step 16, actor` in a folder that is the run itself."""
+        run = "" if self.run == "." else f"{self.run}, "
+        return on_one_line(f"{run}step {self.step}, {self.role}")
 
     def _damage(self, name: str, file: FileCopy) -> str:
         shard, part = SHARD.fullmatch(name), DIST_FILE.fullmatch(name.rpartition("/")[2])
@@ -270,9 +273,13 @@ class Checkpoint:
         """A kind that some ranks have saved and others have not; verl can be told to leave one out."""
         for kind, label in (("optim", "optimizer"), ("extra_state", "extra state")):
             saved = self.shards(kind)
-            gone = sorted(set(self.ranks) - set(saved))
-            if saved and gone:
+            gone = [rank for rank in self.ranks if rank not in saved and (saved or self._is_recorded(kind, rank))]
+            if gone:
                 yield f"{label} of {ranks_text(gone)}"
+
+    def _is_recorded(self, kind: str, rank: int) -> bool:
+        record = self.records.get(rank)
+        return record is not None and shard_file(kind, record.world_size, rank) in record.files
 
 
 @dataclass(frozen=True)
@@ -341,24 +348,6 @@ def missing_ranks(ranks: Sequence[int], count: int) -> str:
         following = rank + 1
     several = len(gaps) > 1 or any(first < last for first, last in gaps)
     return f"rank{'s' * several} {spans_text(gaps)}" if gaps else ""
-
-
-def nodes_text(locations: Iterable[Location]) -> str:
-    """The nodes that have any of some locations: `nodes 0-3`; nothing for this machine."""
-    ranks = {rank for location in locations for rank in location.ranks}
-    return ranks_text(ranks, "node") if ranks else ""
-
-
-def places_text(locations: Mapping[Location, Sequence[int]]) -> str:
-    """Which training ranks are where: `0-1 on node 0; 2-3 on node 1`, of many places all in one: `0-63 on nodes 0-7`.
-
-    Args:
-        locations: See `Checkpoint.locations`.
-    """
-    if len(locations) > _PLACES:
-        held = {rank for ranks in locations.values() for rank in ranks}
-        return " on ".join(filter(None, (spans(held), nodes_text(locations))))
-    return "; ".join(" on ".join(filter(None, (spans(held), place.short))) for place, held in locations.items())
 
 
 def _latest(fitting: Sequence[Checkpoint]) -> Checkpoint:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from cloudrl.errors import InputError
 from cloudrl.saves.inventory import Checkpoint, Inventory, Location, resume_order
-from cloudrl.saves.names import step_folder
+from cloudrl.saves.names import of_run, step_folder
 
 _STEP_PATH = re.compile(r"[^\s'\"=]*global_step_[0-9]+")
 
@@ -32,6 +32,11 @@ class PrunePlan:
 
     removals: tuple[Removal, ...]
     notes: tuple[str, ...] = ()
+
+    @property
+    def steps_text(self) -> str:
+        """For messages: `1 step`, `3 steps`."""
+        return f"{len(self.removals)} step{'s' * (len(self.removals) != 1)}"
 
     @property
     def size_bytes(self) -> int:
@@ -66,7 +71,7 @@ def plan_prune(inventory: Inventory, keep: int, *, run: str | None = None, comma
         complete = sorted((step for step, roles in steps.items() if all(role.complete for role in roles)), reverse=True)
         notes += _uncounted(name, steps)
         if not complete:
-            notes.append(f"{name}: no step is complete, so all stay")
+            notes.append(f"{of_run(name)}no step is complete, so all stay")
             continue
         oldest, newest = complete[:keep][-1], steps[complete[0]]
         resumed = next((step for step in resume_order(steps) if step in complete), None)
@@ -75,7 +80,7 @@ def plan_prune(inventory: Inventory, keep: int, *, run: str | None = None, comma
             if step == resumed:
                 reason = "a job would go on from it: the later ones are incomplete, or of an earlier attempt"
             if reason:
-                notes.append(f"{name}: step {step} stays: {reason}")
+                notes.append(f"{of_run(name)}step {step} stays: {reason}")
             else:
                 removals.append(_removal(steps[step]))
     return PrunePlan(tuple(removals), tuple(notes))
@@ -85,7 +90,7 @@ def _uncounted(run: str, steps: Mapping[int, Sequence[Checkpoint]]) -> list[str]
     """Steps that are no reason to remove others, though all of their files are there."""
     damaged = ((step, role) for step, roles in sorted(steps.items()) for role in roles if role.damage_phrases)
     return [
-        f"{run}: step {step} does not count as kept: of its {role.role} {'; '.join(role.damage_phrases)}"
+        f"{of_run(run)}step {step} does not count as kept: of its {role.role} {'; '.join(role.damage_phrases)}"
         for step, role in damaged
     ]
 
