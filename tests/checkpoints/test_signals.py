@@ -111,3 +111,22 @@ def test_ctrl_c_twice_leaves_nothing(tmp_path: Path, start: Start) -> None:
         process.send_signal(signal.SIGINT)
     assert process.wait(20) != 0
     assert list(tmp_path.iterdir()) == []
+
+
+def test_ctrl_c_before_typer_looks_is_no_traceback(start: Start, tmp_path: Path) -> None:
+    """Typer handles the one that comes while a command runs, but not a second one, or one before."""
+    program = """
+import sys, time
+from cloudrl.cli import main
+
+def app():
+    print("begun", flush=True)
+    time.sleep(60)
+
+main.app = app
+sys.stderr = open(sys.argv[1], "w")
+main.main()
+"""
+    process = start(program, str(tmp_path / "said"))
+    process.send_signal(signal.SIGINT)
+    assert (process.wait(20), (tmp_path / "said").read_text()) == (130, "")
