@@ -100,7 +100,7 @@ def verify(*, choose: Any, as_json: JsonOption = False) -> None:
     else:
         _show(checkpoint, report)
     if not report.ok:
-        raise CheckpointError(f"{checkpoint} is damaged", hint="Other steps: cloudrl checkpoints list")
+        raise CheckpointError(f"{checkpoint} is damaged", hint=checkpoint.hint("Other steps: cloudrl checkpoints list"))
 
 
 @app.command()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -358,9 +359,10 @@ def _latest(fitting: Sequence[Checkpoint]) -> Checkpoint:
     complete = [each for each in fitting if each.complete]
     if not complete:
         newest = max(fitting, key=lambda each: (each.modified_at, each.step))
+        named = f" --name {shlex.quote(newest.run)}" if len({each.run for each in fitting}) > 1 else ""
         raise CheckpointError(
             f"no checkpoint is complete; {newest.name}{'' if newest.missing else ':'} {newest.shortfall}",
-            hint=f"Whether what is there is enough for a model: cloudrl checkpoints verify {newest.step}",
+            hint=f"Whether what is there is enough for a model: cloudrl checkpoints verify {newest.step}{named}",
         )
     run = max(complete, key=lambda each: each.modified_at).run
     steps: dict[int, list[Checkpoint]] = defaultdict(list)
