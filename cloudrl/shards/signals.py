@@ -22,13 +22,15 @@ def undone_by_signals() -> Iterator[None]:
     For programs, not for libraries: a signal has one handler in a process. One that is ignored, as by nohup, or handled
     by somebody else, stays so. A second one, while the first unwinds the stack, is ignored, so that the end is not cut
     short; SIGKILL is not. The exit code is that of the signal whatever else fails meanwhile, such as a terminal that
-    has gone.
+    has gone. After the block, when all is undone, a further Ctrl-C ends the program at once: Python would print a
+    traceback from where it waits for threads.
     """
     if threading.current_thread() is not threading.main_thread():  # Python lets no other handle signals
         yield
         return
     handled = [each for each in _ENDS if signal.getsignal(each) is signal.SIG_DFL]
     received: list[int] = []
+    interrupts: list[int] = []
 
     def end(number: int, _frame: object) -> None:
         cancel_all()
@@ -38,6 +40,7 @@ def undone_by_signals() -> Iterator[None]:
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         cancel_all()
+        interrupts.append(number)
         signal.default_int_handler(number, frame)
 
     before = {each: signal.signal(each, end) for each in handled}
@@ -47,6 +50,7 @@ def undone_by_signals() -> Iterator[None]:
         yield
     finally:
         for each, handler in before.items():
-            signal.signal(each, handler)
+            is_over = each == signal.SIGINT and (received or interrupts)
+            signal.signal(each, signal.SIG_DFL if is_over else handler)
         if received:
             raise SystemExit(128 + received[0])

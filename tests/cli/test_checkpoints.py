@@ -122,7 +122,9 @@ def test_of_several_clusters_one_has_to_be_named_as_an_argument(run: Run, lab: F
 
 def test_an_unsound_step_of_a_cluster_hints_at_the_others_there(run: Run, lab: FakeLocal) -> None:
     (lab.cluster.disks[1] / "mine/global_step_2" / SHARD).write_bytes(b"x")
-    run("checkpoints", "verify", "2", "--cluster", "lab").ended(6, "Other steps: cloudrl checkpoints list --cluster lab\n")
+    run("checkpoints", "verify", "2", "--cluster", "lab").ended(
+        6, "Other steps: cloudrl checkpoints list --cluster lab\n"
+    )
 
 
 def test_list_as_json(run: Run, lab: FakeLocal) -> None:
