@@ -132,7 +132,7 @@ class Checkpoint:
         found = {}
         for name, copies in self.files.items():
             match = SHARD.fullmatch(name)
-            if match and match[1] == kind:
+            if match and match[1] == kind and not self._is_spare(name):
                 found[int(match[3])] = copies[0]
         return dict(sorted(found.items()))
 
@@ -161,6 +161,8 @@ class Checkpoint:
             gaps = [*missing_files(self.files), *missing_parts(self.files, self.parts)]
         else:
             gaps = [*self._missing_ranks(), *self._partial_kinds()]
+            if self.world_size is None:  # config and tokenizer alone
+                gaps.append("the weights")
             if self.lacks_config:
                 gaps.append(CONFIG)
         return (*gaps, *self.unfinished)
@@ -249,6 +251,7 @@ class Checkpoint:
         """Ranks whose record was removed since their files changed, and which have no end since."""
         marks = (match for name in self.files if (match := WITHDRAWN.fullmatch(name)))
         ranks = sorted({int(mark[2]) for mark in marks if int(mark[1]) == self.world_size} - set(self.records))
+        ranks = [rank for rank in ranks if rank < (self.world_size or 0)]
         if ranks:
             several = "s" * (len(ranks) > 1)
             yield f"the record of rank{several} {spans(ranks)}, whose files changed after they were saved"

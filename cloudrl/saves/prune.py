@@ -68,8 +68,9 @@ def plan_prune(inventory: Inventory, keep: int, *, run: str | None = None, comma
         if run in (None, each.run):
             by_run[each.run][each.step].append(each)
     for name, steps in by_run.items():
-        complete = sorted((step for step, roles in steps.items() if all(role.complete for role in roles)), reverse=True)
-        notes += _uncounted(name, steps)
+        whole = sorted(step for step, roles in steps.items() if all(role.complete for role in roles))
+        complete = sorted((step for step in whole if not _lost_roles(step, whole, steps)), reverse=True)
+        notes += (*_uncounted(name, steps), *_without_role(name, whole, steps))
         if not complete:
             notes.append(f"{of_run(name)}no step is complete, so all stay")
             continue
@@ -92,6 +93,23 @@ def _uncounted(run: str, steps: Mapping[int, Sequence[Checkpoint]]) -> list[str]
     return [
         f"{of_run(run)}step {step} does not count as kept: of its {role.role} {'; '.join(role.damage_phrases)}"
         for step, role in damaged
+    ]
+
+
+def _lost_roles(step: int, whole: Sequence[int], steps: Mapping[int, Sequence[Checkpoint]]) -> set[str]:
+    """Roles that the complete step before has, and this one has not, as if a folder had been lost.
+
+    If the step before has not got them either, the run has another trainer since.
+    """
+    before = max((each for each in whole if each < step), default=step)
+    return {role.role for role in steps[before]} - {role.role for role in steps[step]}
+
+
+def _without_role(run: str, whole: Sequence[int], steps: Mapping[int, Sequence[Checkpoint]]) -> list[str]:
+    return [
+        f"{of_run(run)}step {step} does not count as kept: it has no {role}, and the step before has one"
+        for step in whole
+        for role in sorted(_lost_roles(step, whole, steps))
     ]
 
 
