@@ -1,24 +1,33 @@
 """One checkpoint with the verbs for it, and all of them as a sequence: what `ray.checkpoints()` returns."""
 
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import overload
+from typing import TypedDict, overload
 
 from cloudrl.checkpoints.first_adapter import first_adapter
+from cloudrl.checkpoints.hints import complete, completed_hints
 from cloudrl.checkpoints.megatron import verify_megatron
 from cloudrl.checkpoints.merge import Merged, merge, merge_inputs
 from cloudrl.checkpoints.pull import Pulled, pull
 from cloudrl.checkpoints.sources import CheckpointSource
 from cloudrl.errors import CheckpointError
 from cloudrl.saves.inventory import LATEST, Checkpoint, Inventory, SaveVersion
-from cloudrl.saves.names import LORA_META
+from cloudrl.saves.names import CONFIG, LORA_META, of_run
 from cloudrl.shards.merge import MERGE
 from cloudrl.shards.progress import OnProgress, silent
-from cloudrl.shards.report import Report
+from cloudrl.shards.report import Finding, Report
 from cloudrl.shards.source import MergeInputs
 from cloudrl.shards.validate import verify
+
+
+class _Named(TypedDict):
+    step: int
+    run: str | None
+    role: str
+
 
 OnCopied = Callable[[SaveVersion], object]
 """Told which save it was of each actor that was merged or pulled."""
@@ -82,8 +91,9 @@ class CheckpointHandle:
             CheckpointError: It is incomplete, damaged, mixed, of a kind that cannot be merged, or a node stays silent;
                 or the folder cannot be written.
         """
-        inputs = merge_inputs(self.info, self.source.open, base, first_adapter=self.first_adapter())
-        merged = merge(inputs, Path(path), dtype=dtype, lora=lora, sync=sync, on_progress=on_progress)
+        with self._completed_hints():
+            inputs = merge_inputs(self.info, self.source.open, base, first_adapter=self.first_adapter())
+            merged = merge(inputs, Path(path), dtype=dtype, lora=lora, sync=sync, on_progress=on_progress)
         if self.role == "actor":
             self.on_copied(self.info.version)
         return merged
@@ -98,10 +108,34 @@ class CheckpointHandle:
         Raises:
             CheckpointError: A node stays silent.
         """
-        inputs = None if self.info.is_megatron else merge_inputs(self.info, self.source.open)
-        if not isinstance(inputs, MergeInputs):
-            return verify_megatron(self.info, self.source.open, on_progress=on_progress)
-        return verify(inputs, on_progress=on_progress)
+        with self._completed_hints():
+            inputs = None if self.info.is_megatron else merge_inputs(self.info, self.source.open)
+            if not isinstance(inputs, MergeInputs):
+                report = verify_megatron(self.info, self.source.open, on_progress=on_progress)
+            else:
+                report = verify(inputs, on_progress=on_progress)
+        return replace(report, findings=(*report.findings, *self._incomplete(report)))
+
+    def hint(self, text: str) -> str:
+        """A hint whose commands name this step, and where it is."""
+        return complete(text, self.source.options, **self._named())
+
+    def _completed_hints(self) -> AbstractContextManager[None]:
+        return completed_hints(self.source.options, **self._named())
+
+    def _named(self) -> _Named:
+        runs = {each.run for each in self.inventory.checkpoints if each.step == self.step}
+        return {"step": self.step, "run": self.run if len(runs) > 1 else None, "role": self.role}
+
+    def _incomplete(self, report: Report) -> Iterator[Finding]:
+        """What the list says of files that a check of the tensors does not need, such as a tokenizer."""
+        reported = {finding.file for finding in report.findings}
+        for name, text in self.info.damaged.items():
+            copies = self.info.files.get(name) or self.info.step_files[name]
+            if copies[0].label not in reported:
+                yield Finding(f"{copies[0].label} {text}", file=copies[0].label)
+        if self.info.lacks_config:
+            yield Finding(f"{CONFIG} is not there; a merge needs it, a resume does not")
 
     def pull(self, path: str | os.PathLike[str], *, on_progress: OnProgress = silent) -> Pulled:
         """Copy the whole step as it is, other roles too, so that a job can go on from it elsewhere.
@@ -110,8 +144,9 @@ class CheckpointHandle:
             CheckpointError: A role is incomplete, there is no room, or a file cannot be read.
         """
         roles = [each for each in self.inventory.checkpoints if (each.run, each.step) == (self.run, self.step)]
-        self._refuse_incomplete(roles)
-        pulled = pull(roles, self.source, Path(path), on_progress=on_progress)
+        with self._completed_hints():
+            self._refuse_incomplete(roles)
+            pulled = pull(roles, self.source, Path(path), on_progress=on_progress)
         for each in roles:
             if each.role == "actor":
                 self.on_copied(each.version)
@@ -126,7 +161,7 @@ class CheckpointHandle:
         if partial:
             gaps = [f"{kind}: {'; '.join(them)}" for kind, them in (("missing", lacking), ("damaged", damaged)) if them]
             raise CheckpointError(
-                f"step {self.step} of {self.run} is incomplete, and no job could go on from it; {'; '.join(gaps)}",
+                f"{of_run(self.run)}step {self.step} is incomplete, and no job could go on from it; {'; '.join(gaps)}",
                 hint="Is a job saving it? Wait for it, or take another step: cloudrl checkpoints list",
             )
 
@@ -158,7 +193,8 @@ class Checkpoints(Sequence[CheckpointHandle]):
             CheckpointError: There is none.
             InputError: Several runs have this step.
         """
-        return self._handle(self.inventory.select(step, run=run, role=role))
+        with completed_hints(self.source.options, run=run, role=role):
+            return self._handle(self.inventory.select(step, run=run, role=role))
 
     def _handle(self, checkpoint: Checkpoint) -> CheckpointHandle:
         return CheckpointHandle(checkpoint, self.source, self.inventory, self._on_copied)

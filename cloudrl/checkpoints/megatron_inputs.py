@@ -94,6 +94,9 @@ def odd_files(checkpoint: Checkpoint, folder: str) -> Iterator[str]:
         if name.endswith(WEIGHTS):
             if not (checkpoint.weights and name.endswith(".safetensors") and "/" not in below):
                 yield f"{on_one_line(name)} was left out, since its name ends like that of weights: copy it if needed"
+        elif name in checkpoint.damaged:
+            text = checkpoint.damaged[name]
+            yield f"{on_one_line(name)} {text}, and is in the model as it is: put that of the base model in its place"
         elif not is_small(name, copies[0].size_bytes):
             size = size_text(copies[0].size_bytes)
             yield f"{name} was left out, since {size} are too much beside a model: copy it if it is needed"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -40,6 +41,11 @@ class LocalSource:
     def name(self) -> str:
         """How a user calls it."""
         return str(self.folder)
+
+    @property
+    def options(self) -> str:
+        """How a command line names it, quoted."""
+        return f"--dir {shlex.quote(str(self.folder))}"
 
     def inventory(self) -> Inventory:
         """All that there is.
@@ -101,6 +107,11 @@ class ClusterSource:
     def name(self) -> str:
         """See `LocalSource`."""
         return self.connection.name
+
+    @property
+    def options(self) -> str:
+        """See `LocalSource`."""
+        return f"--cluster {shlex.quote(self.connection.name)}"
 
     def inventory(self) -> Inventory:
         """All that there is; a node that does not answer is told in a note.

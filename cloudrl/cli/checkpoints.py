@@ -100,7 +100,7 @@ def verify(*, choose: Any, as_json: JsonOption = False) -> None:
     else:
         _show(checkpoint, report)
     if not report.ok:
-        raise CheckpointError(f"{checkpoint} is damaged", hint="Other steps: cloudrl checkpoints list")
+        raise CheckpointError(f"{checkpoint} is damaged", hint=checkpoint.hint("Other steps: cloudrl checkpoints list"))
 
 
 @app.command()
@@ -131,7 +131,8 @@ def merge(
         )
     done = merged.to_json()
     size, at = size_text(merged.size_bytes), " on the head" if on_head else ""
-    what = f"step {checkpoint.step} of run {_output.visible(checkpoint.run, keep='')}"
+    of_run = "" if checkpoint.run == "." else f" of run {_output.visible(checkpoint.run, keep='')}"
+    what = f"step {checkpoint.step}{of_run}"
     fields = {"step": checkpoint.step, "run": checkpoint.run, "role": checkpoint.role}
     fields |= {"dtype": dtype_name(dtype, lora), "lora": lora, **done}
     text = f"{done['path']}{at}: {merged.parameters:,} parameters, {size}, {what}"
@@ -214,11 +215,11 @@ def prune(
         plan = prune_checkpoints(found, keep, run=run, confirm=terminal.confirm, on_progress=terminal)
     removed = [{"run": each.run, "step": each.step, "size_bytes": each.size_bytes} for each in plan.removals]
     fields = {"removed": removed, "size_bytes": plan.size_bytes, "notes": list(plan.notes)}
-    _output.result(f"removed {len(removed)} steps, {size_text(plan.size_bytes)}", fields, is_json=as_json)
+    _output.result(f"removed {plan.steps_text}, {size_text(plan.size_bytes)}", fields, is_json=as_json)
 
 
 def _row(info: Checkpoint) -> tuple[str, ...]:
-    from cloudrl.saves.inventory import places_text
+    from cloudrl.saves.places import places_text
     from cloudrl.units import duration_text, size_text
 
     size = info.world_size

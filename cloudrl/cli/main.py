@@ -31,7 +31,7 @@ from cloudrl.cli.up import up
 from cloudrl.cli.volume import app as volume_app
 from cloudrl.cli.watch import watch
 from cloudrl.cli.why import why
-from cloudrl.errors import CloudrlError
+from cloudrl.errors import CloudrlError, Interrupted
 from cloudrl.shards.signals import undone_by_signals
 
 COMMANDS: dict[str, typer.Typer | Callable[..., Any]] = {
@@ -107,6 +107,8 @@ def main() -> None:
         if os.environ.get("CLOUDRL_DEBUG"):
             sys.stderr.write(_where_raised(error))
         sys.exit(error.exit_code)
+    except KeyboardInterrupt:  # before Typer looks, or while it ends for an earlier one
+        sys.exit(Interrupted.exit_code)
 
 
 def _where_raised(error: BaseException) -> str:

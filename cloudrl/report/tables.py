@@ -8,7 +8,8 @@ from cloudrl.jobs.causes import Evidence
 from cloudrl.protocol.report import GpuUsage, NodeReport
 from cloudrl.providers.model import Status
 from cloudrl.report.model import Table
-from cloudrl.saves.inventory import Checkpoint, nodes_text
+from cloudrl.saves.inventory import Checkpoint
+from cloudrl.saves.places import nodes_text
 from cloudrl.transport.ray_job import RayJob
 from cloudrl.units import dollars_text, duration_text, size_text
 

@@ -15,9 +15,10 @@ from cloudrl.protocol.ranks import names_text
 from cloudrl.protocol.report import NodeReport
 from cloudrl.protocol.routes import CHECKPOINTS
 from cloudrl.saves.damage import damage_notes
-from cloudrl.saves.inventory import CLOCKS_S, Checkpoint, FileCopy, Inventory, Location, nodes_text
+from cloudrl.saves.inventory import CLOCKS_S, Checkpoint, FileCopy, Inventory, Location
 from cloudrl.saves.megatron_layout import find_weights
-from cloudrl.saves.names import SHARD, STEP, TRACKER, find_data, on_one_line, shard_file, step_folder
+from cloudrl.saves.names import SHARD, STEP, TRACKER, find_data, of_run, shard_file, step_folder
+from cloudrl.saves.places import nodes_text
 from cloudrl.saves.records import SaveRecord
 from cloudrl.saves.scan import folder_identity, scan, scan_only_role
 from cloudrl.saves.wholeness import Inspector, read_parts
@@ -43,9 +44,11 @@ def local_inventory(folder: Path) -> Inventory:
     root = next(named, root)
     if STEP.fullmatch(root.name):
         return _of_step(_local(root.parent), root.name)
+    with_steps = _local(root)
     role = scan_only_role(root, follow_links=True, inspector=Inspector(follow_links=True))
-    if not find_weights([file["path"] for file in role["files"]]) and not _has_shards(role):
-        return _local(root)
+    # beside steps, a folder such as huggingface/ has a model of the user's
+    if with_steps.checkpoints or (not find_weights([file["path"] for file in role["files"]]) and not _has_shards(role)):
+        return with_steps
     if STEP.fullmatch(root.parent.name):
         found = _of_step(_local(root.parent.parent), root.parent.name)
         mine = tuple(each for each in found.checkpoints if each.role == root.name)
@@ -267,17 +270,17 @@ class _Run:
 
     def notes(self) -> Iterator[str]:
         """What a resume would meet."""
-        name = on_one_line(self.name)
+        begin = of_run(self.name)
         steps, newest = {step for step, role, _ in self._files if role is not None}, self._newest_tracker()
         if newest is None:
             if steps:
-                yield f"{name}: there is no {TRACKER}, so a resume would start from scratch"
+                yield f"{begin}there is no {TRACKER}, so a resume would start from scratch"
             return
         if newest.step is None:
             where = f"{TRACKER} on {newest.location.label}"
-            yield f"{name}: {where} holds {newest.text!r}, no step: a resume would fail"
+            yield f"{begin}{where} holds {newest.text!r}, no step: a resume would fail"
         elif newest.step not in steps:
-            yield f"{name}: a resume would look for step {newest.text}, which is not there"
+            yield f"{begin}a resume would look for step {newest.text}, which is not there"
         others: dict[str, list[Location]] = {}
         for each in self._trackers:
             if each.text != newest.text:
@@ -285,7 +288,7 @@ class _Run:
         if others:
             elsewhere = [f"{text} on {_label(places)}" for text, places in sorted(others.items())]
             listed = names_text([f"{newest.text} on {newest.location.label}", *elsewhere])
-            yield f"{name}: trackers differ: {listed}; a resume takes that of the node where its driver runs"
+            yield f"{begin}trackers differ: {listed}; a resume takes that of the node where its driver runs"
 
 
 def _label(locations: Sequence[Location]) -> str:

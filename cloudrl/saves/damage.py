@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from cloudrl.saves.inventory import Checkpoint
-from cloudrl.saves.names import on_one_line
+from cloudrl.saves.names import of_run
 
 _MOST_NOTES = 3
 
@@ -21,13 +21,13 @@ def damage_notes(checkpoints: Sequence[Checkpoint]) -> Iterator[str]:
     for each in damaged[:_MOST_NOTES]:
         tracked = ", and verl's tracker names it" if each.resumes else ""
         instead = "no step of the run is complete" if whole is None else f"step {whole} is complete"
-        yield (
-            f"{each.name} is not whole{tracked}: {'; '.join(each.damage_phrases)}. "
-            f"Put a whole copy in its place if there is one; {instead}"
-        )
+        remedy = "Put a whole copy in its place if there is one"
+        if each.unfinished:  # a job may be writing the file
+            remedy = f"If a job is saving this step now, wait for it. If not: {remedy[0].lower()}{remedy[1:]}"
+        yield f"{each.name} is not whole{tracked}: {'; '.join(each.damage_phrases)}. {remedy}; {instead}"
     if len(damaged) > _MOST_NOTES:
         others = sorted({each.step for each in damaged[_MOST_NOTES:]})
-        yield f"{on_one_line(damaged[0].run)}: so are {len(others)} more steps, from {others[0]} to {others[-1]}"
+        yield f"{of_run(damaged[0].run)}so are {len(others)} more steps, from {others[0]} to {others[-1]}"
 
 
 def _newest_whole(checkpoints: Sequence[Checkpoint]) -> int | None:

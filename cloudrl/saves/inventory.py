@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Tuple
@@ -19,14 +20,11 @@ from cloudrl.saves.megatron_layout import (
     missing_parts,
     named_parts,
 )
-from cloudrl.saves.names import SHARD, WITHDRAWN, find_data, is_ours, on_one_line
+from cloudrl.saves.names import CONFIG, SHARD, WITHDRAWN, find_data, is_ours, on_one_line, shard_file
 from cloudrl.saves.records import SaveRecord
 from cloudrl.saves.wholeness import describe
 
 LATEST = "latest"
-_BESIDE_MODEL = "huggingface/config.json"
-_PLACES = 4
-"""More than these are not told one by one."""
 _MOST_SHOWN = 3
 CLOCKS_S = 60.0
 """How far the clocks of two nodes may be apart."""
@@ -134,7 +132,7 @@ class Checkpoint:
         found = {}
         for name, copies in self.files.items():
             match = SHARD.fullmatch(name)
-            if match and match[1] == kind:
+            if match and match[1] == kind and not self._is_spare(name):
                 found[int(match[3])] = copies[0]
         return dict(sorted(found.items()))
 
@@ -163,9 +161,16 @@ class Checkpoint:
             gaps = [*missing_files(self.files), *missing_parts(self.files, self.parts)]
         else:
             gaps = [*self._missing_ranks(), *self._partial_kinds()]
-            if _BESIDE_MODEL not in self.files:
-                gaps.append(_BESIDE_MODEL)
+            if self.world_size is None:  # config and tokenizer alone
+                gaps.append("the weights")
+            if self.lacks_config:
+                gaps.append(CONFIG)
         return (*gaps, *self.unfinished)
+
+    @property
+    def lacks_config(self) -> bool:
+        """Whether shards of FSDP are without the config of their model."""
+        return not self.is_megatron and self.weights is None and CONFIG not in self.files
 
     @property
     def unfinished(self) -> tuple[str, ...]:
@@ -220,8 +225,9 @@ class Checkpoint:
 
     @property
     def name(self) -> str:
-        """For messages: `demo, step 16, actor`."""
-        return on_one_line(f"{self.run}, step {self.step}, {self.role}")
+        """For messages: `demo, step 16, actor`, and `step 16, actor` in a folder that is the run itself."""
+        run = "" if self.run == "." else f"{self.run}, "
+        return on_one_line(f"{run}step {self.step}, {self.role}")
 
     def _damage(self, name: str, file: FileCopy) -> str:
         shard, part = SHARD.fullmatch(name), DIST_FILE.fullmatch(name.rpartition("/")[2])
@@ -245,6 +251,7 @@ class Checkpoint:
         """Ranks whose record was removed since their files changed, and which have no end since."""
         marks = (match for name in self.files if (match := WITHDRAWN.fullmatch(name)))
         ranks = sorted({int(mark[2]) for mark in marks if int(mark[1]) == self.world_size} - set(self.records))
+        ranks = [rank for rank in ranks if rank < (self.world_size or 0)]
         if ranks:
             several = "s" * (len(ranks) > 1)
             yield f"the record of rank{several} {spans(ranks)}, whose files changed after they were saved"
@@ -270,9 +277,13 @@ class Checkpoint:
         """A kind that some ranks have saved and others have not; verl can be told to leave one out."""
         for kind, label in (("optim", "optimizer"), ("extra_state", "extra state")):
             saved = self.shards(kind)
-            gone = sorted(set(self.ranks) - set(saved))
-            if saved and gone:
+            gone = [rank for rank in self.ranks if rank not in saved and (saved or self._is_recorded(kind, rank))]
+            if gone:
                 yield f"{label} of {ranks_text(gone)}"
+
+    def _is_recorded(self, kind: str, rank: int) -> bool:
+        record = self.records.get(rank)
+        return record is not None and shard_file(kind, record.world_size, rank) in record.files
 
 
 @dataclass(frozen=True)
@@ -343,24 +354,6 @@ def missing_ranks(ranks: Sequence[int], count: int) -> str:
     return f"rank{'s' * several} {spans_text(gaps)}" if gaps else ""
 
 
-def nodes_text(locations: Iterable[Location]) -> str:
-    """The nodes that have any of some locations: `nodes 0-3`; nothing for this machine."""
-    ranks = {rank for location in locations for rank in location.ranks}
-    return ranks_text(ranks, "node") if ranks else ""
-
-
-def places_text(locations: Mapping[Location, Sequence[int]]) -> str:
-    """Which training ranks are where: `0-1 on node 0; 2-3 on node 1`, of many places all in one: `0-63 on nodes 0-7`.
-
-    Args:
-        locations: See `Checkpoint.locations`.
-    """
-    if len(locations) > _PLACES:
-        held = {rank for ranks in locations.values() for rank in ranks}
-        return " on ".join(filter(None, (spans(held), nodes_text(locations))))
-    return "; ".join(" on ".join(filter(None, (spans(held), place.short))) for place, held in locations.items())
-
-
 def _latest(fitting: Sequence[Checkpoint]) -> Checkpoint:
     """Of the run that was written to last: the complete step that a resume takes.
 
@@ -369,9 +362,10 @@ def _latest(fitting: Sequence[Checkpoint]) -> Checkpoint:
     complete = [each for each in fitting if each.complete]
     if not complete:
         newest = max(fitting, key=lambda each: (each.modified_at, each.step))
+        named = f" --name {shlex.quote(newest.run)}" if len({each.run for each in fitting}) > 1 else ""
         raise CheckpointError(
             f"no checkpoint is complete; {newest.name}{'' if newest.missing else ':'} {newest.shortfall}",
-            hint=f"Whether what is there is enough for a model: cloudrl checkpoints verify {newest.step}",
+            hint=f"Whether what is there is enough for a model: cloudrl checkpoints verify {newest.step}{named}",
         )
     run = max(complete, key=lambda each: each.modified_at).run
     steps: dict[int, list[Checkpoint]] = defaultdict(list)

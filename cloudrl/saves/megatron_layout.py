@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterator, Mapping
 from enum import Enum
 from typing import NamedTuple
 
-from cloudrl.saves.names import INDEX
+from cloudrl.saves.names import INDEX, SHARD
 
 MANIFEST = "ckpt_contents.json"
 METADATA = ".metadata"
@@ -50,8 +50,13 @@ class Weights(NamedTuple):
 
 
 def is_megatron(names: Collection[str]) -> bool:
-    """Whether Megatron wrote these files of a role."""
-    return any(name.endswith(".distcp") or name == MANIFEST or name.startswith("model/") for name in names)
+    """Whether Megatron wrote these files of a role.
+
+    Beside shards of FSDP, `model/` is a folder of the user's, such as a merged model.
+    """
+    if any(name.endswith(".distcp") or name == MANIFEST for name in names):
+        return True
+    return any(name.startswith("model/") for name in names) and not any(map(SHARD.fullmatch, names))
 
 
 def find_weights(names: Collection[str]) -> Weights | None:

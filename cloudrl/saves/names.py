@@ -18,6 +18,10 @@ from collections.abc import Collection
 
 STEP = re.compile(r"global_step_(0|[1-9][0-9]{0,17})")
 TRACKER = "latest_checkpointed_iteration.txt"
+ROLES = frozenset({"actor", "critic"})
+"""Whatever else is in a folder of such a name, it is a role's."""
+CONFIG = "huggingface/config.json"
+"""What a model takes beside the shards of a role."""
 LORA_META = "lora_train_meta.json"
 """Beside the shards of rank 0's node: rank and alpha of a LoRA adapter."""
 DATA = "data.pt"
@@ -61,6 +65,11 @@ def is_ours(name: str) -> bool:
 def on_one_line(name: str) -> str:
     """A name for a message: anybody may have put ends of lines and codes that steer a terminal into it."""
     return "".join(each if each.isprintable() else repr(each)[1:-1] for each in name)
+
+
+def of_run(run: str) -> str:
+    """How a sentence about a run begins: `demo: `; nothing for a folder that is the run itself."""
+    return "" if run == "." else f"{on_one_line(run)}: "
 
 
 def file_name(name: str) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from cloudrl.errors import InputError
 from cloudrl.saves.inventory import Checkpoint, Inventory, Location, resume_order
-from cloudrl.saves.names import step_folder
+from cloudrl.saves.names import of_run, step_folder
 
 _STEP_PATH = re.compile(r"[^\s'\"=]*global_step_[0-9]+")
 
@@ -32,6 +32,11 @@ class PrunePlan:
 
     removals: tuple[Removal, ...]
     notes: tuple[str, ...] = ()
+
+    @property
+    def steps_text(self) -> str:
+        """For messages: `1 step`, `3 steps`."""
+        return f"{len(self.removals)} step{'s' * (len(self.removals) != 1)}"
 
     @property
     def size_bytes(self) -> int:
@@ -63,10 +68,11 @@ def plan_prune(inventory: Inventory, keep: int, *, run: str | None = None, comma
         if run in (None, each.run):
             by_run[each.run][each.step].append(each)
     for name, steps in by_run.items():
-        complete = sorted((step for step, roles in steps.items() if all(role.complete for role in roles)), reverse=True)
-        notes += _uncounted(name, steps)
+        whole = sorted(step for step, roles in steps.items() if all(role.complete for role in roles))
+        complete = sorted((step for step in whole if not _lost_roles(step, whole, steps)), reverse=True)
+        notes += (*_uncounted(name, steps), *_without_role(name, whole, steps))
         if not complete:
-            notes.append(f"{name}: no step is complete, so all stay")
+            notes.append(f"{of_run(name)}no step is complete, so all stay")
             continue
         oldest, newest = complete[:keep][-1], steps[complete[0]]
         resumed = next((step for step in resume_order(steps) if step in complete), None)
@@ -75,7 +81,7 @@ def plan_prune(inventory: Inventory, keep: int, *, run: str | None = None, comma
             if step == resumed:
                 reason = "a job would go on from it: the later ones are incomplete, or of an earlier attempt"
             if reason:
-                notes.append(f"{name}: step {step} stays: {reason}")
+                notes.append(f"{of_run(name)}step {step} stays: {reason}")
             else:
                 removals.append(_removal(steps[step]))
     return PrunePlan(tuple(removals), tuple(notes))
@@ -85,8 +91,25 @@ def _uncounted(run: str, steps: Mapping[int, Sequence[Checkpoint]]) -> list[str]
     """Steps that are no reason to remove others, though all of their files are there."""
     damaged = ((step, role) for step, roles in sorted(steps.items()) for role in roles if role.damage_phrases)
     return [
-        f"{run}: step {step} does not count as kept: of its {role.role} {'; '.join(role.damage_phrases)}"
+        f"{of_run(run)}step {step} does not count as kept: of its {role.role} {'; '.join(role.damage_phrases)}"
         for step, role in damaged
+    ]
+
+
+def _lost_roles(step: int, whole: Sequence[int], steps: Mapping[int, Sequence[Checkpoint]]) -> set[str]:
+    """Roles that the complete step before has, and this one has not, as if a folder had been lost.
+
+    If the step before has not got them either, the run has another trainer since.
+    """
+    before = max((each for each in whole if each < step), default=step)
+    return {role.role for role in steps[before]} - {role.role for role in steps[step]}
+
+
+def _without_role(run: str, whole: Sequence[int], steps: Mapping[int, Sequence[Checkpoint]]) -> list[str]:
+    return [
+        f"{of_run(run)}step {step} does not count as kept: it has no {role}, and the step before has one"
+        for step in whole
+        for role in sorted(_lost_roles(step, whole, steps))
     ]
 
 

@@ -11,8 +11,8 @@ import stat
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
-from cloudrl.saves.megatron_layout import FOLDERS
-from cloudrl.saves.names import OF_LOADER, OURS, RECORD, SHARD, STEP, TRACKER
+from cloudrl.saves.megatron_layout import FOLDERS, MANIFEST
+from cloudrl.saves.names import OF_LOADER, OURS, RECORD, ROLES, SHARD, STEP, TRACKER, is_ours
 from cloudrl.saves.wholeness import Inspector, LookedAt
 
 IN_WORKING_DIR = re.compile(r"session_[^/]+/runtime_resources/working_dir_files/[^/]+/checkpoints(/.*)?", re.DOTALL)
@@ -101,11 +101,29 @@ def _run(root: Path, folder: Path, look: _Look) -> Dict[str, Any]:
 def _step(folder: Path, look: _Look) -> Dict[str, Any]:
     number = int(folder.name.rpartition("_")[2])
     files, folders = _files(folder, look, deep=False), _folders(folder, look.links)
-    if any(SHARD.fullmatch(file["path"]) for file in files) or any(each.name in FOLDERS for each in folders):
+    without_roles = any(SHARD.fullmatch(file["path"]) for file in files) or any(
+        each.name in FOLDERS for each in folders
+    )
+    if without_roles and not any(each.name in ROLES for each in folders):
         loader = [file for file in files if OF_LOADER.fullmatch(file["path"])]
         return {"step": number, "files": loader, "roles": [_only_role(folder, look)]}
-    roles = [_role(each, look) for each in folders]
-    return {"step": number, "files": files, "roles": [role for role in roles if role["files"]]}
+    return {"step": number, "files": files, "roles": list(_roles(folders, look))}
+
+
+def _roles(folders: List[Path], look: _Look) -> Iterator[Dict[str, Any]]:
+    """Those of a trainer. A user may keep anything else beside them, such as a merged model, or what it scored."""
+    for folder in folders:
+        mine = _Look(look.links, [])
+        role = _role(folder, mine)
+        names = [str(file["path"]) for file in role["files"]]
+        if names and (folder.name in ROLES or any(map(_is_of_trainer, names))):
+            look.found.extend(mine.found)
+            yield role
+
+
+def _is_of_trainer(name: str) -> bool:
+    """Whether nothing but a save of shards has a file of this name, below the folder of a role."""
+    return bool(SHARD.fullmatch(name)) or is_ours(name) or name == MANIFEST or name.endswith(".distcp")
 
 
 def scan_only_role(folder: Path, *, follow_links: bool, inspector: Optional[Inspector] = None) -> Dict[str, Any]:

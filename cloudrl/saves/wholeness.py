@@ -265,6 +265,8 @@ def describe(
         if size_bytes < recorded_bytes:
             return f"is cut: {sizes_text(size_bytes, recorded_bytes)}"
         return f"has changed since its save was recorded: {sizes_text(size_bytes, recorded_bytes)}"
+    if damage == CUT and size_bytes == (recorded_bytes or usual_bytes):
+        return "is damaged: it does not end as such a file does"
     if damage == CUT:
         others = f", and another rank's has {size_text(usual_bytes)}" if usual_bytes else ""
         return f"is cut: its end is missing after {size_text(size_bytes)}{others}"

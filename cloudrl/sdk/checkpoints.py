@@ -16,7 +16,9 @@ from cloudrl.protocol.ranks import ranks_text
 from cloudrl.protocol.side_by_side import side_by_side
 from cloudrl.providers import registry
 from cloudrl.providers.model import home
-from cloudrl.saves.inventory import Location, nodes_text
+from cloudrl.saves.inventory import Location
+from cloudrl.saves.names import of_run
+from cloudrl.saves.places import nodes_text
 from cloudrl.saves.prune import PrunePlan, Removal, plan_prune
 from cloudrl.sdk.callbacks import Confirm, OnProgress, Question, notify, silent, transfer, unattended
 from cloudrl.sdk.find import only_of, running_clusters
@@ -112,7 +114,7 @@ def prune(
     found.inventory.refuse_silent("what it has would be left half-removed", "Try again when it answers")
     plan = plan_prune(found.inventory, keep, run=run, commands=_commands(found))
     notify(on_progress, *(f"note: {note}" for note in plan.notes), *map(_describe, plan.removals))
-    question = f"Remove {len(plan.removals)} steps, {size_text(plan.size_bytes)}?"
+    question = f"Remove {plan.steps_text}, {size_text(plan.size_bytes)}?"
     if plan.removals and not confirm(Question(question, default=None)):
         raise InputError("nothing was removed")
     for removal in plan.removals:
@@ -143,7 +145,7 @@ def _describe(removal: Removal) -> str:
     nodes = nodes_text(removal.locations)
     where = f" on {nodes}" if nodes else ""
     incomplete = "" if removal.complete else ", incomplete"
-    return f"{removal.run}: step {removal.step}{where}, {size_text(removal.size_bytes)}{incomplete}"
+    return f"{of_run(removal.run)}step {removal.step}{where}, {size_text(removal.size_bytes)}{incomplete}"
 
 
 def _commands(found: Checkpoints) -> list[str]:

@@ -12,7 +12,8 @@ from cloudrl.protocol.phases import Phase
 from cloudrl.providers.model import ClusterRef, Provider, Status
 from cloudrl.providers.registry import find, locate
 from cloudrl.providers.registry import provider as get_provider
-from cloudrl.saves.inventory import Inventory, SaveVersion, places_text
+from cloudrl.saves.inventory import Inventory, SaveVersion
+from cloudrl.saves.places import places_text
 from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, Question, silent, unattended
 from cloudrl.sdk.costs import current_state, with_state
 from cloudrl.units import dollars_text, size_text

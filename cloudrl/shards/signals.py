@@ -19,9 +19,10 @@ def undone_by_signals() -> Iterator[None]:
 
     One that is ignored, as by nohup, or handled by somebody else, stays so. Further ones, while the first unwinds the
     stack, are ignored, so that the end is not cut short; SIGKILL is not. The exit code is that of the signal whatever
-    else fails meanwhile, such as a terminal that has gone.
+    else fails meanwhile, such as a terminal that has gone. After the block, when all is undone, each of them and Ctrl-C
+    end the program at once: Python would print a traceback from where it waits for threads.
     """
-    handled = _usual(*_ENDS)
+    handled, at_the_end = _usual(*_ENDS), _usual(*_ENDS, signal.SIGINT)
     received: list[int] = []
 
     def end(number: int, _frame: object) -> None:
@@ -34,7 +35,7 @@ def undone_by_signals() -> Iterator[None]:
     try:
         yield
     finally:
-        for each in handled:
+        for each in at_the_end:
             signal.signal(each, signal.SIG_DFL)
         if received:
             raise SystemExit(128 + received[0])

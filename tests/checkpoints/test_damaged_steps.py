@@ -188,7 +188,7 @@ def test_without_any_whole_step_nothing_goes(tmp_path: Path) -> None:
         cut(f"global_step_{step}/actor/{RANK_1}")(run)
     found = LocalSource(run).inventory()
     assert plan_prune(found, 1).removals == ()
-    with pytest.raises(CheckpointError, match=f"no checkpoint is complete; .*, step 20, actor: {RANK_1} is cut"):
+    with pytest.raises(CheckpointError, match=f"no checkpoint is complete; step 20, actor: {RANK_1} is cut"):
         found.select()
     assert any("no step of the run is complete" in note for note in found.notes)
 

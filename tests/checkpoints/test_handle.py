@@ -22,7 +22,7 @@ def test_a_sequence(tmp_path: Path) -> None:
     assert found[-1] == found.latest()
     assert found[:1] == (found[0],)
     assert (found[0].run, found[0].role, found[0].complete) == (".", "actor", True)
-    assert str(found[0]) == f"{tmp_path}: ., step 1, actor"
+    assert str(found[0]) == f"{tmp_path}: step 1, actor"
 
 
 @pytest.mark.io

@@ -67,7 +67,7 @@ def test_a_step_that_was_copied_without_its_tracker(tmp_path: Path) -> None:
     (step / "data.pt").unlink()
     (tmp_path / "run" / "latest_checkpointed_iteration.txt").unlink()
     _, warning = merged(step, tmp_path / "model").warnings
-    assert warning.startswith("., step 10, actor: the end of its saving is missing")
+    assert warning.startswith("step 10, actor: the end of its saving is missing")
     by_number = Checkpoints(LocalSource(tmp_path / "run")).select(10)
     assert by_number.merge(tmp_path / "second").warnings == (NO_STEP, warning)
     assert [each.message for each in by_number.verify().findings] == [NO_STEP, warning]

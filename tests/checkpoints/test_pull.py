@@ -128,7 +128,7 @@ def test_a_step_that_is_still_being_saved_is_not_pulled(origin: Shaky, tmp_path:
     latest = Checkpoints(origin)[0]
     shutil.copytree(step / "actor", step / "critic")
     (step / "critic" / "model_world_size_2_rank_1.pt").unlink()
-    with pytest.raises(CheckpointError, match=r"step 7 of run is incomplete, .* missing: critic: rank 1\n") as raised:
+    with pytest.raises(CheckpointError, match=r"run: step 7 is incomplete, .* missing: critic: rank 1\n") as raised:
         Checkpoints(origin).select(7).pull(tmp_path / "here")
     assert "cloudrl checkpoints list" in str(raised.value.hint)
     assert not (tmp_path / "here").exists()

@@ -106,3 +106,46 @@ def test_what_nohup_has_started_goes_on(tmp_path: Path, start: Start) -> None:
     process.send_signal(signal.SIGTERM)
     assert process.wait(20) == 143
     assert list(tmp_path.iterdir()) == []
+
+
+def test_ctrl_c_before_typer_looks_is_no_traceback(start: Start, tmp_path: Path) -> None:
+    """Typer handles the one that comes while a command runs, but not a second one, or one before."""
+    program = """
+import sys, time
+from cloudrl.cli import main
+
+def app():
+    print("begun", flush=True)
+    time.sleep(60)
+
+main.app = app
+sys.stderr = open(sys.argv[1], "w")
+main.main()
+"""
+    process = start(program, str(tmp_path / "said"))
+    process.send_signal(signal.SIGINT)
+    assert (process.wait(20), (tmp_path / "said").read_text()) == (130, "")
+
+
+AT_THE_END = """
+import sys, threading, time
+from cloudrl.cli import main
+
+def app():
+    threading.Thread(target=lambda: (time.sleep(0.3), print("ends", flush=True), time.sleep(60))).start()
+    print("begun", flush=True)
+    time.sleep(60)
+
+main.app = app
+sys.stderr = open(sys.argv[1], "w")
+main.main()
+"""
+
+
+def test_ctrl_c_again_while_python_waits_for_threads_is_no_traceback(start: Start, tmp_path: Path) -> None:
+    process = start(AT_THE_END, str(tmp_path / "said"))
+    process.send_signal(signal.SIGINT)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"ends\n"
+    process.send_signal(signal.SIGINT)
+    assert (process.wait(20), (tmp_path / "said").read_text()) == (-signal.SIGINT, "")

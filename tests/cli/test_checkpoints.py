@@ -60,7 +60,7 @@ def test_a_shard_that_is_cut(run: Run, folder: Path, keep: int) -> None:
     date = shard.stat()
     os.truncate(shard, keep)
     os.utime(shard, ns=(date.st_atime_ns, date.st_mtime_ns))
-    why = "is cut: its end is missing after 5.0 kB, and another rank's has 12 kB" if keep else "is empty"
+    why = "is cut: its end is missing after 5.0 kB, and another rank's has 11.5 kB" if keep else "is empty"
     listed = run("checkpoints", "list", "--dir", "./ck").ended(0)
     assert listed.out.splitlines()[1].endswith("complete")
     assert listed.out.splitlines()[2].endswith(f"{shard.name} {why}; resume point")
@@ -122,7 +122,9 @@ def test_of_several_clusters_one_has_to_be_named_as_an_argument(run: Run, lab: F
 
 def test_an_unsound_step_of_a_cluster_hints_at_the_others_there(run: Run, lab: FakeLocal) -> None:
     (lab.cluster.disks[1] / "mine/global_step_2" / SHARD).write_bytes(b"x")
-    run("checkpoints", "verify", "2", "--cluster", "lab").ended(6, "Other steps: cloudrl checkpoints list\n")
+    run("checkpoints", "verify", "2", "--cluster", "lab").ended(
+        6, "Other steps: cloudrl checkpoints list --cluster lab\n"
+    )
 
 
 def test_list_as_json(run: Run, lab: FakeLocal) -> None:
@@ -173,7 +175,7 @@ def test_verify(run: Run, folder: Path) -> None:
     said = json.loads(rotten.out)
     assert not said["ok"]
     assert any(finding["fatal"] and finding["rank"] == 1 for finding in said["findings"])
-    assert "Other steps: cloudrl checkpoints list\n" in rotten.err
+    assert "Other steps: cloudrl checkpoints list --dir ck\n" in rotten.err
     assert run("checkpoints", "merge", "--dir", "./ck", "--to", "out").code == 6
     assert not os.path.exists("out")
 
@@ -237,7 +239,7 @@ def test_pull(run: Run, lab: FakeLocal, tmp_path: Path) -> None:
 
 
 def test_prune_asks(run: Run, folder: Path) -> None:
-    run("checkpoints", "prune", "--keep-last", "1", "--dir", "./ck").ended(2, "mine: step 1, ", "Remove 1 steps")
+    run("checkpoints", "prune", "--keep-last", "1", "--dir", "./ck").ended(2, "mine: step 1, ", "Remove 1 step, ")
     assert (folder / "mine" / "global_step_1").exists()
 
 

@@ -8,7 +8,7 @@ from small_step import write_names
 
 from cloudrl.errors import CheckpointError, InputError
 from cloudrl.saves.aggregate import aggregate, local_inventory
-from cloudrl.saves.inventory import nodes_text, places_text
+from cloudrl.saves.places import nodes_text, places_text
 from cloudrl.saves.records import SaveRecord
 
 

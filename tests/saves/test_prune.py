@@ -1,6 +1,7 @@
 """What may go: never the newest complete step, nor one that somebody would go on from."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -40,6 +41,45 @@ def test_a_critic_that_is_not_whole_makes_the_step_incomplete() -> None:
     three["roles"] += step(3, (0,), role="critic")["roles"]
     found = aggregate([node(0, run("r", step(1), step(2), three))])
     assert gone(plan_prune(found, 1)) == [("r", 1)]
+
+
+def with_critic(number: int) -> dict[str, Any]:
+    found = step(number)
+    found["roles"] += step(number, role="critic")["roles"]
+    return found
+
+
+def test_a_step_whose_critic_is_gone_is_no_reason_to_remove_one_that_has_it() -> None:
+    found = aggregate([node(0, run("r", with_critic(1), with_critic(2), step(3), tracker="3"))])
+    pruning = plan_prune(found, 1)
+    assert gone(pruning) == [("r", 1)]
+    assert pruning.notes == ("r: step 3 does not count as kept: it has no critic, and the step before has one",)
+
+
+def test_a_run_that_has_no_critic_any_more_is_pruned() -> None:
+    found = aggregate([node(0, run("r", with_critic(1), step(2), step(3), tracker="3"))])
+    assert gone(plan_prune(found, 1)) == [("r", 1), ("r", 2)]
+
+
+def test_a_role_whose_shards_are_gone_is_not_complete() -> None:
+    """Its config and tokenizer are all that is left of it."""
+    left = with_critic(2)
+    left["roles"][1]["files"] = [each for each in left["roles"][1]["files"] if each["path"].startswith("huggingface/")]
+    found = aggregate([node(0, run("r", with_critic(1), left, tracker="2"))])
+    assert [each.missing for each in found.checkpoints] == [(), (), (), ("the weights",)]
+    assert gone(plan_prune(found, 1)) == []
+
+
+def test_files_of_ranks_that_a_world_size_has_not_do_not_count() -> None:
+    only = step(1, (0, 1, 7))
+    only["roles"][0]["files"] = [
+        each for each in only["roles"][0]["files"] if "optim_world_size_2_rank_7" not in each["path"]
+    ]
+    only["roles"][0]["files"].append(
+        {"path": "cloudrl_withdrawn_world_size_2_rank_7", "size_bytes": 0, "modified_at": 1.0}
+    )
+    [found] = aggregate([node(0, run("r", only, tracker="1"))]).checkpoints
+    assert (found.complete, found.ranks, found.missing) == (True, (0, 1), ())
 
 
 def test_without_a_complete_one_all_stay() -> None:

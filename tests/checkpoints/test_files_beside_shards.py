@@ -1,0 +1,89 @@
+"""Files that no tensor is in: a check and a merge say of them what the list says."""
+
+import os
+from pathlib import Path
+
+import pytest
+from small_step import smallest_zip, write_step
+
+from cloudrl.checkpoints.handle import CheckpointHandle, Checkpoints
+from cloudrl.checkpoints.sources import LocalSource
+from cloudrl.node.save_recorder import SaveRecorder
+from cloudrl.saves.damage import damage_notes
+from cloudrl.saves.prune import plan_prune
+
+TOKENIZER = "actor/huggingface/tokenizer.json"
+BESIDE = {
+    "actor/huggingface/config.json": "null",
+    TOKENIZER: '{"a',
+    "actor/fsdp_config.json": "",
+    "data.pt": "",
+}
+
+
+def in_folder(run: Path) -> CheckpointHandle:
+    return Checkpoints(LocalSource(run)).select(20)
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_a_check_finds_what_the_list_names(tmp_path: Path, name: str) -> None:
+    step = write_step(tmp_path, 20)
+    assert in_folder(tmp_path).verify().ok
+    (step / name).write_text(BESIDE[name])
+
+    report = in_folder(tmp_path).verify()
+
+    assert not report.ok
+    assert [finding.file for finding in report.findings if finding.fatal] == [f"this machine: {step / name}"]
+
+
+def test_a_check_finds_that_the_config_is_gone(tmp_path: Path) -> None:
+    (write_step(tmp_path, 20) / "actor/huggingface/config.json").unlink()
+    [finding] = [each for each in in_folder(tmp_path).verify().findings if each.fatal]
+    assert finding.message == "huggingface/config.json is not there; a merge needs it, a resume does not"
+
+
+def test_a_merge_says_that_the_tokenizer_is_damaged(tmp_path: Path) -> None:
+    (write_step(tmp_path, 20) / TOKENIZER).write_text('{"a')
+    merged = in_folder(tmp_path).merge(tmp_path / "model")
+    assert [each.partition(",")[0] for each in merged.warnings if "tokenizer" in each] == [
+        "huggingface/tokenizer.json is no JSON object"
+    ]
+
+
+@pytest.mark.parametrize("kind", ["optim", "extra_state"])
+def test_a_file_of_the_record_that_no_rank_has_is_missing(tmp_path: Path, kind: str) -> None:
+    """Without a record, a run may have been told to leave it out."""
+    for step in (10, 20):
+        folder = write_step(tmp_path, step)
+        for rank in range(2):
+            (folder / "actor" / f"{kind}_world_size_2_rank_{rank}.pt").write_bytes(smallest_zip())
+    recorder = SaveRecorder(tmp_path)
+    recorder.scan_once()
+    assert len(recorder.scan_once()) == 4
+    for path in (tmp_path / "global_step_20/actor").glob(f"{kind}_*"):
+        path.unlink()
+
+    found = Checkpoints(LocalSource(tmp_path))
+
+    label = {"optim": "optimizer", "extra_state": "extra state"}[kind]
+    assert [each.info.missing for each in found] == [(), (f"{label} of ranks 0-1",)]
+    assert plan_prune(found.inventory, 1).removals == ()
+
+
+def test_a_file_that_a_job_may_be_writing_is_not_to_be_replaced(tmp_path: Path) -> None:
+    step = write_step(tmp_path, 20)
+    os.utime(step / "data.pt", (1e9, 1e9))
+    (step / "actor/model_world_size_2_rank_1.pt").write_bytes(b"PK\3\4")
+
+    [note] = damage_notes(LocalSource(tmp_path).inventory().checkpoints)
+
+    assert "If a job is saving this step now, wait for it. If not: put a whole copy in its place" in note
+
+
+def test_a_shard_whose_end_is_overwritten_is_not_called_cut(tmp_path: Path) -> None:
+    """What ext4 may leave after a power failure: the full size, and zeros."""
+    path = write_step(tmp_path, 20) / "actor/model_world_size_2_rank_1.pt"
+    path.write_bytes(bytes(path.with_name("model_world_size_2_rank_0.pt").stat().st_size))
+    info = in_folder(tmp_path).info
+    assert info.damage_phrases == (f"{path.name} is damaged: it does not end as such a file does",)
