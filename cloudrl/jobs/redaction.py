@@ -11,13 +11,8 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from cloudrl.protocol.secret_names import BY_FORM, is_secret, is_secret_override
+from cloudrl.protocol.secret_names import MASK, is_secret, is_secret_override, mask_by_form
 
-MASK = "***"
-_BY_FORM = re.compile(BY_FORM.pattern.decode())
-_URL_LOGIN = re.compile(r"(://[^/\s:@]*:)[^/\s]+@")
-_URL_TOKEN = re.compile(r"(https?://)(?=[^/\s:@]*\d)[^/\s:@]{16,}@")
-"""A token in place of a user's name, as for a private repository."""
 _HEADER = re.compile(r"(authorization\s*[=:]\s*(?:[a-z]+\s+)?)[^\s\"']+", re.IGNORECASE)
 _NAMED = re.compile(r"""(?<![\w.-])(-{0,2})([\w.][\w.-]*)([\\"']*\s*[=:]\s*|\s+(?!--))(?=\S)""")
 _OPTION = re.compile(r"--?([\w.][\w.-]*)")
@@ -70,9 +65,7 @@ def _mask(value: Any, secrets: list[str]) -> Any:
     named = _NAMED.match(value, len(value) - len(value.lstrip("+")))
     if named and not named[3].isspace() and _is_secret(named[2], variables=False):
         value = value if value.startswith(MASK, named.end()) else f"{value[: named.end()]}{MASK}"
-    for pattern, shown in ((_URL_LOGIN, rf"\g<1>{MASK}@"), (_URL_TOKEN, rf"\g<1>{MASK}@"), (_HEADER, rf"\g<1>{MASK}")):
-        value = pattern.sub(shown, value)
-    return _BY_FORM.sub(MASK, value)
+    return mask_by_form(_HEADER.sub(rf"\g<1>{MASK}", value))
 
 
 def _redact(word: str, before: str) -> str:

@@ -39,6 +39,33 @@ BY_FORM = re.compile(
 )  # fmt: skip
 """Tokens of the Hub, GitHub, OpenAI, Stripe and AWS, whatever they are called."""
 
+MASK = "***"
+_BY_FORM = re.compile(BY_FORM.pattern.decode())
+_URL_LOGIN = re.compile(r"(:/{1,2}[^/\s:@]*:)(?!\*\*\*@)[^/\s]+@")
+"""Also after `Path` has made one slash of two."""
+_URL_TOKEN = re.compile(r"(https?:/{1,2})(?=[^/\s:@]*\d)[^/\s:@]{16,}@")
+"""A token in place of a user's name, as for a private repository."""
+
+
+def mask_by_form(text: str) -> str:
+    """The same with `***` in place of what is a secret by its form: tokens, and passwords in URLs."""
+    for pattern in (_URL_LOGIN, _URL_TOKEN):
+        text = pattern.sub(rf"\g<1>{MASK}@", text)
+    return _BY_FORM.sub(MASK, text)
+
+
+_ASSIGNED = re.compile(r"""(?<![\w$])([A-Za-z_]\w*)=["']?(?![$"'/~]|\d+\b)[^\s"';&|)]""")
+"""What a shell command gives a variable, but for other variables, paths and numbers."""
+_VARIABLE = re.compile(r"\$\{?\w+\}?")
+
+
+def command_with_secret(command: str) -> bool:
+    """Whether the value of a secret stands in a shell command, where all users of a machine see it."""
+    without_variables = _VARIABLE.sub("", command)
+    if mask_by_form(without_variables) != without_variables:
+        return True
+    return any(is_secret(name) and not names_a_file(name) for name in _ASSIGNED.findall(command))
+
 
 def is_secret(name: str) -> bool:
     """Whether a variable of that name holds a secret: HF_TOKEN, WANDB_API_KEY, AWS_SECRET_ACCESS_KEY."""
