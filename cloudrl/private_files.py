@@ -30,10 +30,12 @@ def make_folder(folder: Path) -> None:
     """Make sure that a folder exists, belongs to this user and has mode 0700; missing parents are made alike.
 
     Raises:
-        PermissionError: The folder belongs to another user.
+        PermissionError: The folder belongs to another user, or one that it is in, see `refuse_foreign`.
         OSError: The folder cannot be made, or something else has its name.
     """
     try:
+        if folder.parent.exists():
+            refuse_foreign(folder.parent)
         make_new_folder(folder)
     except FileNotFoundError:
         make_folder(folder.parent)
@@ -49,16 +51,20 @@ def make_folder(folder: Path) -> None:
 def refuse_foreign(path: Path) -> None:
     """Refuse a file or folder that another user has put in our place, where every user may: below /tmp, for instance.
 
+    Also one within such a folder, whose owner can put another one in its place, whoever has made it.
+
     Elsewhere the owner says nothing: to root in a container, a mounted folder belongs to a user of the host, and NFS
     gives what root makes to `nobody`.
 
     Raises:
-        PermissionError: The file or folder, or the link to it, belongs to another user.
+        PermissionError: The file or folder, or the link to it, belongs to another user, or a folder above it does.
     """
-    if path.parent.stat().st_mode & stat.S_IWOTH:
-        for owner in (path.lstat().st_uid, path.stat().st_uid):
-            if owner not in (0, os.geteuid()):
-                raise PermissionError(errno.EPERM, f"it belongs to another user (uid {owner})", str(path))
+    absolute = path.absolute()
+    for each in (absolute, *absolute.parents):
+        if each.parent.stat().st_mode & stat.S_IWOTH:
+            for owner in (each.lstat().st_uid, each.stat().st_uid):
+                if owner not in (0, os.geteuid()):
+                    raise PermissionError(errno.EPERM, f"it belongs to another user (uid {owner})", str(each))
 
 
 def write_file(path: Path, content: Union[str, bytes], *, mode: int = _FILE_MODE) -> None:

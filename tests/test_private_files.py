@@ -122,6 +122,18 @@ def test_what_another_user_has_put_there_is_refused(shared: Path, tmp_path: Path
 
 
 @pytest.mark.root
+@pytest.mark.parametrize("script", ['mkdir "$1"', 'ln -s "$2" "$1"'], ids=["folder", "link"])
+def test_nothing_of_ours_is_made_below_it(shared: Path, tmp_path: Path, script: str) -> None:
+    """Its owner could put another folder in the place of ours: `CLOUDRL_HOME=/tmp/somewhere`."""
+    tmp_path.chmod(0o755)
+    assert other_user.run(script, shared / "name", tmp_path).returncode == 0
+    for below in ("home", "home/clusters/lab"):
+        with pytest.raises(PermissionError, match=f"it belongs to another user .uid {other_user.UID}"):
+            make_folder(shared / "name" / below)
+    assert [*(shared / "name").iterdir()] == []
+
+
+@pytest.mark.root
 def test_a_file_of_another_user_is_not_opened(shared: Path) -> None:
     assert other_user.run('touch "$1"', shared / "lock").returncode == 0
     with pytest.raises(PermissionError):

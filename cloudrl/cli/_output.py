@@ -13,6 +13,7 @@ from unicodedata import category
 
 from cloudrl import private_files
 from cloudrl.errors import InputError
+from cloudrl.protocol.secret_names import mask_by_form
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -52,8 +53,8 @@ def result(text: str, fields: Any, *, is_json: bool) -> None:
 
 
 def note(text: str) -> None:
-    """Something for the person at the terminal."""
-    sys.stderr.write(visible(text) + "\n")
+    """Something for the person at the terminal, without tokens and passwords that an address in it may have."""
+    sys.stderr.write(visible(mask_by_form(text)) + "\n")
     sys.stderr.flush()
 
 

@@ -11,11 +11,9 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from cloudrl.protocol.secret_names import BY_FORM, is_secret, is_secret_override
+from cloudrl.protocol.secret_names import MASK, is_secret, is_secret_override, mask_by_form
 
-MASK = "***"
-_BY_FORM = re.compile(BY_FORM.pattern.decode())
-_URL_LOGIN = re.compile(r"(://[^/\s:@]*:)[^/\s@]+@")
+_HEADER = re.compile(r"(authorization\s*[=:]\s*(?:[a-z]+\s+)?)[^\s\"']+", re.IGNORECASE)
 _NAMED = re.compile(r"""(?<![\w.-])(-{0,2})([\w.][\w.-]*)([\\"']*\s*[=:]\s*|\s+(?!--))(?=\S)""")
 _OPTION = re.compile(r"--?([\w.][\w.-]*)")
 _LAST_NAME = re.compile(r"[\w.-]+\Z")
@@ -67,7 +65,7 @@ def _mask(value: Any, secrets: list[str]) -> Any:
     named = _NAMED.match(value, len(value) - len(value.lstrip("+")))
     if named and not named[3].isspace() and _is_secret(named[2], variables=False):
         value = value if value.startswith(MASK, named.end()) else f"{value[: named.end()]}{MASK}"
-    return _BY_FORM.sub(MASK, _URL_LOGIN.sub(rf"\g<1>{MASK}@", value))
+    return mask_by_form(_HEADER.sub(rf"\g<1>{MASK}", value))
 
 
 def _redact(word: str, before: str) -> str:

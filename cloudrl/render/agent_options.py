@@ -5,7 +5,7 @@ from pathlib import Path
 
 from cloudrl.errors import SpecError
 from cloudrl.protocol.options import AgentOptions, BudgetLimits
-from cloudrl.protocol.secret_names import is_secret, names_a_file
+from cloudrl.protocol.secret_names import is_secret, mask_by_form, names_a_file
 from cloudrl.render.search import with_search
 from cloudrl.spec import Cluster
 from cloudrl.spec.data import data_argument
@@ -77,7 +77,8 @@ def refuse_secrets(env: Mapping[str, str], remedy: str) -> None:
         SpecError: one of them holds a secret; `remedy`, with its name for `{0}`, is the hint.
     """
     for name, value in env.items():
-        if is_secret(name) and value and not names_a_file(name):
+        is_named = is_secret(name) and value and not names_a_file(name)
+        if is_named or mask_by_form(value) != value:
             raise SpecError(
                 f"env {name}: the value of a secret would stand in the file",
                 hint=f"{remedy.format(name)}; or give it with a job: --env {name}",

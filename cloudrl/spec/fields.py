@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import Field, PlainValidator
 
 from cloudrl.errors import SpecError
+from cloudrl.protocol.secret_names import command_with_secret
 from cloudrl.spec.base import FrozenDict
 from cloudrl.spec.own_variables import refuse_own_variable
 from cloudrl.spec.quoting import is_text, kind_of, quoted
@@ -70,10 +71,15 @@ def plain_text(value: object) -> str:
 
 
 def command(value: object) -> str:
-    """A shell command: any text that is not empty."""
+    """A shell command: any text that is not empty, without the values of secrets."""
     checked = text(value).strip()
     if not checked:
         raise SpecError("a command is empty")
+    if command_with_secret(checked):  # it stands in files, and in the lists of processes that all users see
+        raise SpecError(
+            "a command holds a password or a token",
+            hint="Give the secret as a variable (--secret NAME) and let the command read it: $NAME",
+        )
     return checked
 
 

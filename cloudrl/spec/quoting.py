@@ -4,15 +4,13 @@ import re
 from collections.abc import Mapping
 from itertools import islice
 
-from cloudrl.protocol.secret_names import BY_FORM, is_secret
+from cloudrl.protocol.secret_names import MASK, is_secret, mask_by_form
 
-MASK = "***"
 _LONGEST = 200
 _DEEPEST, _MOST_ITEMS = 4, 20
 _NAMED = re.compile(r"""([A-Za-z_][\w.-]*)(["']?\s*[=:]\s*["']?|\s+)(?=\S)""")
 _IDENTIFIER = re.compile(r"^[A-Z0-9_.-]+$|[._-]")
 """A name rather than a word of a sentence: HF_TOKEN, trainer.api_key."""
-_BY_FORM = re.compile(BY_FORM.pattern.decode())
 _KINDS = {dict: "a mapping", list: "a list", tuple: "a list", str: "text", bool: "true or false", type(None): "nothing"}
 
 
@@ -50,7 +48,7 @@ def masked(text: str) -> str:
         if not is_word and any(map(is_secret, names)):
             text = text[: found.end()] + MASK
             break
-    return _BY_FORM.sub(MASK, text)
+    return mask_by_form(text)
 
 
 def _masked(value: object, depth: int) -> object:

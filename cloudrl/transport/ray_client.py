@@ -308,7 +308,9 @@ def _check_url(url: str) -> None:
             return
     except ValueError:  # half an IPv6 address, or a port that is none
         pass
-    shown = without_login(url)
+    shown = re.sub(
+        r":[^/:\]]*[^/:\]\d][^/:\]]*$", ":...", without_login(url)
+    )  # `user:password`, where a port should be
     raise InputError(f"{shown!r} is not the URL of a Ray dashboard", hint="For example http://localhost:8265")
 
 

@@ -20,7 +20,7 @@ ANSWERS = {**{name: WRONG[name] for name in _TYPED}, "endless": ENDLESS["endless
 """All of them meet each call of each client in `tests/transport/test_hostile_answers.py`."""
 OF_A_DASHBOARD = [
     ("jobs", "list"), ("jobs", "list", "--json"), ("jobs", "status", "a"), ("jobs", "logs", "a"), ("jobs", "stop", "a"),
-    ("why", "a"), ("report", "a", "--json"), ("watch", "a"), ("submit", "grpo-tiny", "--no-follow"), ("debug", "a"),
+    ("why", "a"), ("report", "a", "--json"), ("watch", "a"), ("submit", "grpo-tiny", "--no-wait"), ("debug", "a"),
 ]  # fmt: skip
 OF_A_CLUSTER = [
     *OF_A_DASHBOARD, ("status", "bad"), ("status", "bad", "--json"), ("status",), ("logs",), ("check", "grpo-tiny"),

@@ -99,7 +99,21 @@ OVERRIDES = [
     "++x.hf_token=[{}",
     "+trainer..api_key={}",
 ]
-URLS = ["http://me:{}@127.0.0.1:1", "me:{}@127.0.0.1:1", "http://127.0.0.1:1/?token={}"]
+DATABASE = f"DATABASE_URL=postgres://me:{MARK}@db/x"
+WITH_A_LOGIN = [
+    ("task", "create", "new", "--env", DATABASE, "--dry-run"),
+    ("up", "new", "--on", "local", "--env", DATABASE, "--dry-run"),
+    ("up", "new", "--on", "local", "--set", f"setup=[pip install -i https://me:{MARK}@h/simple x]", "--dry-run"),
+    ("up", "new", "--on", "local", "--setup", f"export WANDB_KEY={MARK}", "--dry-run"),
+    ("check", "grpo-tiny", "--model", f"https://me:{MARK}@h/m"),
+    ("check", f"https://me:{MARK}@h/r.yml"),
+    ("submit", "grpo-tiny", "--data", f"https://me:{MARK}@h/d", "--dry-run"),
+    ("submit", "grpo-tiny", "--runtime-env", f"https://me:{MARK}@h/e.yml", "--dry-run"),
+    ("submit", "grpo-tiny", "--env", DATABASE, "--dry-run"),
+    ("submit", "grpo-tiny", f"+trainer.wandb_key={MARK}", f"+trainer.login={{pg_password: {MARK}}}", "--dry-run"),
+    ("retriever", "serve", f"http://me:{MARK}@127.0.0.1:1"),
+]
+URLS = ["http://me:{}@127.0.0.1:1", "me:{}@127.0.0.1:1", "me:{}", "http://127.0.0.1:1/?token={}"]
 
 
 @pytest.fixture(params=[pytest.param(RAW[::9], id="some"), pytest.param(RAW, id="all", marks=pytest.mark.slow)])
@@ -218,6 +232,12 @@ def test_in_an_override(local: FakeLocal, typist: Typist, home: Path, text: str,
         typist.types("check", "grpo-tiny", text.format(raw))
     assert typist.found == []
     assert kept(home) == []
+
+
+@pytest.mark.parametrize("words", WITH_A_LOGIN, ids=lambda words: "-".join(words[:4:3]))
+def test_in_a_url_that_is_no_address_of_ours(local: FakeLocal, typist: Typist, words: tuple[str, ...]) -> None:
+    typist.types(*words)
+    assert typist.found == []
 
 
 @pytest.mark.parametrize("text", URLS)

@@ -1,12 +1,15 @@
 """No secret is seen in a command, however it was given; what is none stays."""
 
+import re
 import shlex
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import cloudrl.verl
 from cloudrl.jobs.redaction import MASK, redact, redact_command, redact_text, redact_words
 from cloudrl.protocol.secret_names import is_secret, is_secret_override
 
@@ -34,6 +37,15 @@ ENV_VARS = "++ray_kwargs.ray_init.runtime_env.env_vars"
         (["-c", "export HF_TOKEN=abc; python t.py"], ["-c", "export HF_TOKEN=***"]),
         (["-c", "python t.py --api-key abc"], ["-c", "python t.py --api-key ***"]),
         (["--index-url=https://me:abc@pypi.test/"], ["--index-url=https://me:***@pypi.test/"]),
+        (["--index-url=https://me:a@bc@pypi.test/"], ["--index-url=https://me:***@pypi.test/"]),
+        (["https://0123456789abcdef0123@github.com/a", "https://me@h"], ["https://***@github.com/a", "https://me@h"]),
+        (
+            ["-H", "Authorization: Bearer abc", "-H", "X-Api-Key: abc"],
+            ["-H", "Authorization: ***", "-H", "X-Api-Key: ***"],
+        ),
+        (["+trainer.wandb_key=abc"], ["+trainer.wandb_key=***"]),
+        (["+trainer={swanlab_key: abc}"], ["+trainer={swanlab_key: ***"]),
+        (["PGPASSWORD=abc"], ["PGPASSWORD=***"]),
         (["the secret of it", "API_KEY", "HF_TOKEN="], ["the secret of it", "API_KEY", "HF_TOKEN="]),
         (["--max-tokens", "5", "data.image_key=x"], ["--max-tokens", "5", "data.image_key=x"]),
         (["model={tokenizer: a, prompt_key: b}"], ["model={tokenizer: a, prompt_key: b}"]),
@@ -83,9 +95,19 @@ def test_any_words_end_well(words: list[str]) -> None:
 def test_which_variables_are_secret():
     secret = (
         "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID",
-        "MY_SECRET", "clientsecret", "DB_PASSWORD",
+        "MY_SECRET", "clientsecret", "DB_PASSWORD", "PGPASSWORD", "DB_PASS", "MYSQL_PWD", "HFTOKEN", "accessToken",
+        "API_TOKENS", "GITHUB_PAT", "REDISCLI_AUTH",
     )  # fmt: skip
-    plain = ("TOKENIZERS_PARALLELISM", "NCCL_DEBUG", "MONKEY", "KEYBOARD")
+    plain = (
+        "TOKENIZERS_PARALLELISM",
+        "NCCL_DEBUG",
+        "MONKEY",
+        "KEYBOARD",
+        "PWD",
+        "OLDPWD",
+        "MAX_TOKENS",
+        "RAY_AUTH_MODE",
+    )
     assert [name for name in (*secret, *plain) if is_secret(name)] == [*secret]
 
 
@@ -93,12 +115,21 @@ def test_which_overrides_are_secret():
     variables = "ray_kwargs.ray_init.runtime_env.env_vars"
     secret = (
         "x.api_key", "reward.hf_token", "login.password", "store.credentials", "a.token", f"{variables}.WANDB_API_KEY",
+        "trainer.wandb_key", "trainer.swanlab_key", "x.wandbKey", "x.accessToken", "db_pass", "a.git_pat", "my_token",
     )  # fmt: skip
     plain = (
         "data.prompt_key", "data.image_key", "actor_rollout_ref.rollout.max_num_batched_tokens", "data.tokenizer",
-        f"{variables}.VERL_FILE_LOGGER_PATH",
+        f"{variables}.VERL_FILE_LOGGER_PATH", "data.my_key", "data.enable_thinking_key", "reward_fn_key",
+        "x.answer_key", "x.pad_token", "trainer.balance_dp_token", "x.monkey", "a.max_tokens",
     )  # fmt: skip
     assert [key for key in (*secret, *plain) if is_secret_override(key)] == [*secret]
+
+
+def test_no_key_of_verl_is_taken_for_a_secret():
+    files = sorted(Path(cloudrl.verl.__file__).with_name("trainer_config").rglob("*.yaml"))
+    keys = {key for file in files for key in re.findall(r"^ *([\w.]+):", file.read_text(), re.MULTILINE)}
+    assert len(keys) > 400
+    assert [key for key in keys if is_secret_override(key)] == []
 
 
 @pytest.mark.parametrize("secret", ["hf_" + "a" * 34, "sk-proj-" + "b" * 40, "AKIA" + "C" * 16, "ghp_" + "d" * 36])

@@ -175,6 +175,16 @@ def test_the_value_of_a_secret_stands_in_no_file(name, value):
     assert f"  {name}: ${{{{ secrets.{name} }}}}\n" in rendered
 
 
+@pytest.mark.parametrize("value", ["postgres://me:s3cret@host/db", "hf_s3cret0123456789abcdef"])
+def test_nor_one_that_is_known_by_its_form(value):
+    with pytest.raises(SpecError) as caught:
+        to_dstack(Cluster(name="one", env={"DATABASE_URL": value}))
+    assert caught.value.message == "env DATABASE_URL: the value of a secret would stand in the file"
+    with pytest.raises(SpecError, match="a command holds a password or a token") as caught:
+        Cluster(name="one", setup=[f"run --at {value}"])
+    assert "s3cret" not in str(caught.value)
+
+
 def test_the_path_of_a_secret_may_stand_there_and_a_name_that_only_has_a_file_in_it_is_none():
     paths = ("HF_TOKEN_PATH", "AWS_SHARED_CREDENTIALS_FILE", "GOOGLE_APPLICATION_CREDENTIALS", "secrets_dir")
     env = dict.fromkeys(paths, "/run/secrets/file")

@@ -22,7 +22,7 @@ from cloudrl.node.host_info import detect_gpus
 from cloudrl.node.identity import address_towards
 from cloudrl.node.job_secrets import folder_of
 from cloudrl.protocol.options import AgentOptions, Ports
-from cloudrl.protocol.secret_names import is_secret
+from cloudrl.protocol.secret_names import is_secret, mask_by_form
 from cloudrl.protocol.services import Artifact, Service
 from cloudrl.providers.local import processes, state
 from cloudrl.providers.local.processes import MARK
@@ -74,10 +74,10 @@ class LocalPlan(Plan):
         lines += [f"# {note}" for note in self.notes]
         for rank, command in enumerate(self.commands):
             variables = [
-                f"{name}={'***' if is_secret(name) else shlex.quote(value)}"
+                f"{name}={'***' if is_secret(name) else shlex.quote(mask_by_form(value))}"
                 for name, value in self.node_env(rank).items()
             ]
-            lines.append(" ".join([*variables, shlex.join(command)]))
+            lines.append(" ".join([*variables, shlex.join(map(mask_by_form, command))]))
         return "\n".join(lines) + "\n"
 
 
