@@ -116,7 +116,7 @@ WITH_A_LOGIN = [
 URLS = ["http://me:{}@127.0.0.1:1", "me:{}@127.0.0.1:1", "me:{}", "http://127.0.0.1:1/?token={}"]
 
 
-@pytest.fixture(params=[pytest.param(RAW[::9], id="some"), pytest.param(RAW, id="all", marks=pytest.mark.slow)])
+@pytest.fixture(params=[pytest.param(RAW[::13], id="some"), pytest.param(RAW, id="all", marks=pytest.mark.slow)])
 def raws(request: pytest.FixtureRequest) -> list[str]:
     """A few of them, and with CLOUDRL_SLOW=1 all: five commands each take their time."""
     found: list[str] = request.param
