@@ -331,7 +331,9 @@ class Inventory:
         found = [each for each in fitting if str(each.step) == str(step)]
         if not found:
             steps = ", ".join(str(each.step) for each in fitting)
-            raise CheckpointError(f"there is no step {step} of the {role}; there are {steps}")
+            raise CheckpointError(
+                f"there is no step {step} of the {role}; its steps: {steps}", hint="cloudrl checkpoints list"
+            )
         runs = sorted({each.run for each in found})
         if len(runs) > 1:
             raise InputError(f"several runs have step {step}: {', '.join(runs)}", hint=f"Choose one: --name {runs[0]}")

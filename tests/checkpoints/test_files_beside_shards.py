@@ -1,6 +1,7 @@
 """Files that no tensor is in: a check and a merge say of them what the list says."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from cloudrl.checkpoints.sources import LocalSource
 from cloudrl.node.save_recorder import SaveRecorder
 from cloudrl.saves.damage import damage_notes
 from cloudrl.saves.prune import plan_prune
+from cloudrl.saves.wholeness import UNREADABLE
 
 TOKENIZER = "actor/huggingface/tokenizer.json"
 BESIDE = {
@@ -87,3 +89,13 @@ def test_a_shard_whose_end_is_overwritten_is_not_called_cut(tmp_path: Path) -> N
     path.write_bytes(bytes(path.with_name("model_world_size_2_rank_0.pt").stat().st_size))
     info = in_folder(tmp_path).info
     assert info.damage_phrases == (f"{path.name} is damaged: it does not end as such a file does",)
+
+
+def test_a_file_that_this_user_cannot_read_is_not_to_be_replaced(tmp_path: Path) -> None:
+    found = LocalSource(write_step(tmp_path, 20)).inventory().checkpoints
+    config = found[0].files["huggingface/config.json"][0]
+    closed = dict(found[0].files) | {"huggingface/config.json": (replace(config, damage=UNREADABLE),)}
+
+    [note] = damage_notes([replace(found[0], files=closed)])
+
+    assert "config.json cannot be read. Look at its permissions, and at its disk" in note
