@@ -99,3 +99,41 @@ def test_a_file_that_this_user_cannot_read_is_not_to_be_replaced(tmp_path: Path)
     [note] = damage_notes([replace(found[0], files=closed)])
 
     assert "config.json cannot be read. Look at its permissions, and at its disk" in note
+
+
+def recorded_step(run: Path) -> Path:
+    """A step with records of its ranks, of an hour ago."""
+    step = write_step(run, 20)
+    recorder = SaveRecorder(run)
+    recorder.scan_once()
+    assert len(recorder.scan_once()) == 2
+    age(step, 3600)
+    return step
+
+
+def age(step: Path, seconds: float, names: str = "*") -> None:
+    for path in (path for path in step.rglob(names) if path.is_file()):
+        at = path.stat().st_mtime - seconds
+        os.utime(path, (at, at))
+
+
+def test_a_record_of_an_earlier_save_of_the_step_is_no_reason_to_doubt(tmp_path: Path) -> None:
+    """verl trained on from an earlier step, in a folder that no agent looked after."""
+    step = recorded_step(tmp_path)
+    for rank in range(2):
+        (step / f"actor/model_world_size_2_rank_{rank}.pt").write_bytes(smallest_zip())
+    (step / "data.pt").write_bytes(b"data")
+
+    found = in_folder(tmp_path)
+
+    assert (found.complete, dict(found.info.records)) == (True, {})
+
+
+def test_a_copy_of_a_folder_keeps_its_records(tmp_path: Path) -> None:
+    """Whatever dates the copy has."""
+    step = recorded_step(tmp_path)
+    age(step, -3600)
+    assert sorted(in_folder(tmp_path).info.records) == [0, 1]
+    age(step, 3600, "cloudrl_save_*")
+    os.utime(step / "data.pt", (1e9, 1e9))  # no save ended after these shards
+    assert sorted(in_folder(tmp_path).info.records) == [0, 1]
