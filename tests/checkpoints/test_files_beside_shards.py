@@ -129,6 +129,19 @@ def test_a_record_of_an_earlier_save_of_the_step_is_no_reason_to_doubt(tmp_path:
     assert (found.complete, dict(found.info.records)) == (True, {})
 
 
+def test_a_withdrawn_record_of_an_earlier_save_is_no_doubt(tmp_path: Path) -> None:
+    step = write_step(tmp_path, 20)
+    mark = step / "actor/cloudrl_withdrawn_world_size_2_rank_1"
+    mark.touch()
+    for path in (path for path in step.rglob("*") if path.is_file()):
+        os.utime(path, (2e9, 2e9))
+    assert not in_folder(tmp_path).complete
+    os.utime(mark, (1e9, 1e9))
+    assert in_folder(tmp_path).complete
+    os.utime(step / "data.pt", (1e9, 1e9))
+    assert not in_folder(tmp_path).complete
+
+
 def test_a_copy_of_a_folder_keeps_its_records(tmp_path: Path) -> None:
     """Whatever dates the copy has."""
     step = recorded_step(tmp_path)
