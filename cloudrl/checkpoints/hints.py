@@ -4,8 +4,10 @@ import re
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from cloudrl.errors import CloudrlError
+from cloudrl.saves.names import STEP
 
 _COMMAND = re.compile(r"(cloudrl checkpoints (list|verify|merge|pull|push|prune)\b)([^`\n]*)")
 _OF_ALL = {"list", "prune"}
@@ -29,7 +31,7 @@ def complete(hint: str, where: str, *, step: int | None = None, run: str | None 
         if verb not in _OF_ALL and not re.match(r" \d", rest) and step is not None:
             options.append(str(step))
         if "--dir" not in rest and "--cluster" not in rest:
-            options.append(where)
+            options.append(_of_run(where) if verb in _OF_ALL else where)
         if verb not in _OF_ALL:
             options += ["--name", shlex.quote(run)] if run is not None and "--name" not in rest else []
             options += ["--role", shlex.quote(role)] if role != "actor" and "--role" not in rest else []
@@ -38,6 +40,14 @@ def complete(hint: str, where: str, *, step: int | None = None, run: str | None 
         return " ".join([command, *options]) + rest
 
     return _COMMAND.sub(completed, hint)
+
+
+def _of_run(where: str) -> str:
+    """The same of the run, if it names the folder of a step: other steps are beside that."""
+    option, folder = shlex.split(where)
+    path = Path(folder)
+    step = next((each for each in (path, *path.parents) if STEP.fullmatch(each.name)), None)
+    return where if step is None else f"{option} {shlex.quote(str(step.parent))}"
 
 
 @contextmanager

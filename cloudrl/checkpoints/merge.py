@@ -7,7 +7,8 @@ from typing import Any
 from cloudrl.checkpoints.megatron_inputs import OpenFile, megatron_inputs, odd_files, read_small
 from cloudrl.checkpoints.staging import refuse_existing, staged
 from cloudrl.errors import CheckpointError, InputError
-from cloudrl.saves.inventory import Checkpoint, missing_ranks
+from cloudrl.protocol.ranks import missing_ranks
+from cloudrl.saves.inventory import Checkpoint
 from cloudrl.saves.names import LORA_META
 from cloudrl.shards.lora_settings import ADAPTER_CONFIG
 from cloudrl.shards.megatron import DistInputs, plan_dist

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from cloudrl.checkpoints.remote import RangeClient, RemoteShard
 from cloudrl.errors import CheckpointError, ConnectionFailed, InputError
-from cloudrl.node.checkpoint_store import remove_step
+from cloudrl.node.checkpoint_store import purge, remove_step, runs_with_rest
 from cloudrl.node.files import Refused
 from cloudrl.protocol.backoff import Backoff
 from cloudrl.saves.aggregate import local_inventory
@@ -85,8 +85,36 @@ class LocalSource:
         """
         try:
             remove_step(Path(location.folder), path)
-        except (OSError, Refused) as error:
+        except OSError as error:
+            where = error.filename if isinstance(error.filename, str) and "/" in error.filename else None
+            raise _cannot_remove(f"{location.folder}/{path}", error.strerror or str(error), where) from error
+        except Refused as error:
             raise CheckpointError(f"{location.folder}/{path} cannot be removed: {error}") from error
+
+    def remove_rest(self) -> None:
+        """Remove what an earlier removal has left that was ended or failed: nothing lists it any more.
+
+        Raises:
+            CheckpointError: It cannot be removed.
+        """
+        root = next(
+            (each.parent for each in (self.folder, *self.folder.parents) if STEP.fullmatch(each.name)), self.folder
+        )
+        for run in runs_with_rest(root):
+            try:
+                purge(root, run)
+            except (OSError, Refused) as error:
+                where = getattr(error, "filename", None)
+                raise _cannot_remove(
+                    f"what is left of a pruned step in {root / run}", str(getattr(error, "strerror", error)), where
+                ) from error
+
+
+def _cannot_remove(what: str, why: str, where: str | None) -> CheckpointError:
+    return CheckpointError(
+        f"{what} cannot be removed: {why}{f': {where}' if where else ''}",
+        hint="Type the same command as the owner of these files, or with sudo",
+    )
 
 
 @dataclass(frozen=True)
@@ -147,6 +175,9 @@ class ClusterSource:
             self._agent.remove_step(location.ranks[0], location.root, path)
         except InputError as error:
             raise CheckpointError(f"{location.label}: {path} cannot be removed: {error.message}") from error
+
+    def remove_rest(self) -> None:
+        """See `LocalSource`: the agents do it when they start."""
 
     @cached_property
     def _agent(self) -> AgentClient:

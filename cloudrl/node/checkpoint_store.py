@@ -146,7 +146,7 @@ class CheckpointStore:
                     recorder.reset()
 
     def _purge_all(self) -> None:
-        for run in _runs_with_rest(self.folder):
+        for run in runs_with_rest(self.folder):
             self._purge(self.folder, run)
 
     def _purge(self, root: Path, run: str) -> None:
@@ -249,7 +249,7 @@ def purge(root: Path, run: str) -> None:
         raise failed[0]
 
 
-def _runs_with_rest(root: Path) -> Iterator[str]:
+def runs_with_rest(root: Path) -> Iterator[str]:
     """Runs, as paths below `root`, in which something lies that was put aside; it may be all that is left of a run."""
     for text, folders, _ in os.walk(root, followlinks=False):
         if any(name.startswith(_ASIDE) for name in folders):

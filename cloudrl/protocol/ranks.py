@@ -67,3 +67,14 @@ def _shortened(texts: Sequence[str], weights: Sequence[int], between: str, limit
 
 def _more(count: int) -> str:
     return f" and {count} more" if count else ""
+
+
+def missing_ranks(ranks: Sequence[int], count: int) -> str:
+    """What ascending ranks lack of so many, for a message: `ranks 0-3, 7`; "" if they lack none."""
+    gaps, following = [], 0
+    for rank in (*(rank for rank in ranks if rank < count), count):
+        if rank > following:
+            gaps.append((following, rank - 1))
+        following = rank + 1
+    several = len(gaps) > 1 or any(first < last for first, last in gaps)
+    return f"rank{'s' * several} {spans_text(gaps)}" if gaps else ""

@@ -17,12 +17,13 @@ from cloudrl.protocol.routes import CHECKPOINTS
 from cloudrl.saves.damage import damage_notes
 from cloudrl.saves.inventory import CLOCKS_S, Checkpoint, FileCopy, Inventory, Location
 from cloudrl.saves.megatron_layout import find_weights
-from cloudrl.saves.names import SHARD, STEP, TRACKER, find_data, of_run, shard_file, step_folder
+from cloudrl.saves.names import SHARD, STEP, TRACKER, find_data, of_run, record_file, shard_file, step_folder
 from cloudrl.saves.places import nodes_text
 from cloudrl.saves.records import SaveRecord
 from cloudrl.saves.scan import folder_identity, scan, scan_only_role
 from cloudrl.saves.wholeness import Inspector, read_parts
 
+_Copied = Mapping[str, Tuple[FileCopy, ...]]
 _Answer = Tuple[Optional[NodeReport], Mapping[str, Any]]
 
 
@@ -178,6 +179,19 @@ def _by_age(copies: Iterable[FileCopy]) -> tuple[FileCopy, ...]:
     return (newest, *others)
 
 
+def _is_of_earlier_save(record: SaveRecord, files: _Copied, step_files: _Copied) -> bool:
+    """Whether a rank was saved again since, to the end, while no agent looked after the folder.
+
+    The date of the record's own file is compared: a copy of the folder may have given all of them new dates.
+    """
+    data, own = find_data(step_files), files.get(record_file(record.world_size, record.rank))
+    shards = [files[name][0].modified_at for name in record.files if SHARD.fullmatch(name) and name in files]
+    if data is None or own is None or not shards:
+        return False
+    is_newer = min(shards) - own[0].modified_at > CLOCKS_S
+    return is_newer and step_files[data][0].modified_at >= max(shards) - CLOCKS_S
+
+
 _Parts = Tuple[float, Tuple[str, ...]]
 _Copies = Dict[str, List[FileCopy]]
 _Key = Tuple[int, Optional[str], Optional[int]]
@@ -248,6 +262,7 @@ class _Run:
             # of several copies, the record where the chosen model file lies
             for copy in files.get(shard_file("model", world_size, record.rank), ())[:1]
             if record.world_size == world_size and copy.location == location
+            if not _is_of_earlier_save(record, files, step_files)
         }
         return Checkpoint(
             self.name, step, role, world_size, files, records,

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from cloudrl.saves.inventory import Checkpoint
 from cloudrl.saves.names import of_run
+from cloudrl.saves.wholeness import UNREADABLE, describe
 
 _MOST_NOTES = 3
 
@@ -22,6 +23,8 @@ def damage_notes(checkpoints: Sequence[Checkpoint]) -> Iterator[str]:
         tracked = ", and verl's tracker names it" if each.resumes else ""
         instead = "no step of the run is complete" if whole is None else f"step {whole} is complete"
         remedy = "Put a whole copy in its place if there is one"
+        if all(text == describe(UNREADABLE, 1) for text in each.damaged.values()):
+            remedy = "Look at its permissions, and at its disk"
         if each.unfinished:  # a job may be writing the file
             remedy = f"If a job is saving this step now, wait for it. If not: {remedy[0].lower()}{remedy[1:]}"
         yield f"{each.name} is not whole{tracked}: {'; '.join(each.damage_phrases)}. {remedy}; {instead}"

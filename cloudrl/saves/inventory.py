@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Tuple
 
 from cloudrl.errors import CheckpointError, ConnectionFailed, InputError
-from cloudrl.protocol.ranks import ranks_text, spans, spans_text
+from cloudrl.protocol.ranks import missing_ranks, ranks_text, spans
 from cloudrl.saves.megatron_layout import (
     DIST_FILE,
     Weights,
@@ -20,7 +20,7 @@ from cloudrl.saves.megatron_layout import (
     missing_parts,
     named_parts,
 )
-from cloudrl.saves.names import CONFIG, SHARD, WITHDRAWN, find_data, is_ours, on_one_line, shard_file
+from cloudrl.saves.names import CONFIG, SHARD, WITHDRAWN, find_data, is_ours, on_one_line, shard_file, withdrawn_file
 from cloudrl.saves.records import SaveRecord
 from cloudrl.saves.wholeness import describe
 
@@ -251,10 +251,22 @@ class Checkpoint:
         """Ranks whose record was removed since their files changed, and which have no end since."""
         marks = (match for name in self.files if (match := WITHDRAWN.fullmatch(name)))
         ranks = sorted({int(mark[2]) for mark in marks if int(mark[1]) == self.world_size} - set(self.records))
-        ranks = [rank for rank in ranks if rank < (self.world_size or 0)]
+        ranks = [rank for rank in ranks if rank < (self.world_size or 0) and not self._is_saved_since(rank)]
         if ranks:
             several = "s" * (len(ranks) > 1)
             yield f"the record of rank{several} {spans(ranks)}, whose files changed after they were saved"
+
+    def _is_saved_since(self, rank: int) -> bool:
+        """Whether a rank was saved anew, to the end, after its record was removed: no agent has looked since."""
+        data, mark = find_data(self.step_files), self.files[withdrawn_file(self.world_size or 0, rank)][0]
+        kinds = [
+            saved[rank].modified_at
+            for kind in ("model", "optim", "extra_state")
+            if rank in (saved := self.shards(kind))
+        ]
+        if data is None or not kinds or min(kinds) - mark.modified_at <= CLOCKS_S:
+            return False
+        return self.step_files[data][0].modified_at >= max(kinds) - CLOCKS_S
 
     def _saved_again(self) -> Iterator[str]:
         """Shards of a later attempt: a save writes `data.pt` last (verl 0.9.1, trainer/ppo/v1/trainer_base.py)."""
@@ -331,7 +343,9 @@ class Inventory:
         found = [each for each in fitting if str(each.step) == str(step)]
         if not found:
             steps = ", ".join(str(each.step) for each in fitting)
-            raise CheckpointError(f"there is no step {step} of the {role}; there are {steps}")
+            raise CheckpointError(
+                f"there is no step {step} of the {role}; its steps: {steps}", hint="cloudrl checkpoints list"
+            )
         runs = sorted({each.run for each in found})
         if len(runs) > 1:
             raise InputError(f"several runs have step {step}: {', '.join(runs)}", hint=f"Choose one: --name {runs[0]}")
@@ -341,17 +355,6 @@ class Inventory:
         """Raises: ConnectionFailed: a node has not answered."""
         if self.silent:
             raise ConnectionFailed(f"{self.silent[0]}; {why}", hint=hint)
-
-
-def missing_ranks(ranks: Sequence[int], count: int) -> str:
-    """What ascending ranks lack of so many, for a message: `ranks 0-3, 7`; "" if they lack none."""
-    gaps, following = [], 0
-    for rank in (*(rank for rank in ranks if rank < count), count):
-        if rank > following:
-            gaps.append((following, rank - 1))
-        following = rank + 1
-    several = len(gaps) > 1 or any(first < last for first, last in gaps)
-    return f"rank{'s' * several} {spans_text(gaps)}" if gaps else ""
 
 
 def _latest(fitting: Sequence[Checkpoint]) -> Checkpoint:

@@ -264,7 +264,10 @@ def describe(
     if recorded_bytes is not None and size_bytes != recorded_bytes:
         if size_bytes < recorded_bytes:
             return f"is cut: {sizes_text(size_bytes, recorded_bytes)}"
-        return f"has changed since its save was recorded: {sizes_text(size_bytes, recorded_bytes)}"
+        now, then = size_text(size_bytes), size_text(recorded_bytes)
+        if now == then:
+            now, then = f"{size_bytes} bytes", f"{recorded_bytes}"
+        return f"has {now}, and had {then} when its save was recorded"
     if damage == CUT and size_bytes == (recorded_bytes or usual_bytes):
         return "is damaged: it does not end as such a file does"
     if damage == CUT:

@@ -119,6 +119,7 @@ def prune(
         raise InputError("nothing was removed")
     for removal in plan.removals:
         _remove(found.source, removal)
+    found.source.remove_rest()
     return plan
 
 

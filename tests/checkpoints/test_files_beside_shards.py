@@ -1,6 +1,7 @@
 """Files that no tensor is in: a check and a merge say of them what the list says."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from cloudrl.checkpoints.sources import LocalSource
 from cloudrl.node.save_recorder import SaveRecorder
 from cloudrl.saves.damage import damage_notes
 from cloudrl.saves.prune import plan_prune
+from cloudrl.saves.wholeness import UNREADABLE
 
 TOKENIZER = "actor/huggingface/tokenizer.json"
 BESIDE = {
@@ -87,3 +89,64 @@ def test_a_shard_whose_end_is_overwritten_is_not_called_cut(tmp_path: Path) -> N
     path.write_bytes(bytes(path.with_name("model_world_size_2_rank_0.pt").stat().st_size))
     info = in_folder(tmp_path).info
     assert info.damage_phrases == (f"{path.name} is damaged: it does not end as such a file does",)
+
+
+def test_a_file_that_this_user_cannot_read_is_not_to_be_replaced(tmp_path: Path) -> None:
+    found = LocalSource(write_step(tmp_path, 20)).inventory().checkpoints
+    config = found[0].files["huggingface/config.json"][0]
+    closed = dict(found[0].files) | {"huggingface/config.json": (replace(config, damage=UNREADABLE),)}
+
+    [note] = damage_notes([replace(found[0], files=closed)])
+
+    assert "config.json cannot be read. Look at its permissions, and at its disk" in note
+
+
+def recorded_step(run: Path) -> Path:
+    """A step with records of its ranks, of an hour ago."""
+    step = write_step(run, 20)
+    recorder = SaveRecorder(run)
+    recorder.scan_once()
+    assert len(recorder.scan_once()) == 2
+    age(step, 3600)
+    return step
+
+
+def age(step: Path, seconds: float, names: str = "*") -> None:
+    for path in (path for path in step.rglob(names) if path.is_file()):
+        at = path.stat().st_mtime - seconds
+        os.utime(path, (at, at))
+
+
+def test_a_record_of_an_earlier_save_of_the_step_is_no_reason_to_doubt(tmp_path: Path) -> None:
+    """verl trained on from an earlier step, in a folder that no agent looked after."""
+    step = recorded_step(tmp_path)
+    for rank in range(2):
+        (step / f"actor/model_world_size_2_rank_{rank}.pt").write_bytes(smallest_zip())
+    (step / "data.pt").write_bytes(b"data")
+
+    found = in_folder(tmp_path)
+
+    assert (found.complete, dict(found.info.records)) == (True, {})
+
+
+def test_a_withdrawn_record_of_an_earlier_save_is_no_doubt(tmp_path: Path) -> None:
+    step = write_step(tmp_path, 20)
+    mark = step / "actor/cloudrl_withdrawn_world_size_2_rank_1"
+    mark.touch()
+    for path in (path for path in step.rglob("*") if path.is_file()):
+        os.utime(path, (2e9, 2e9))
+    assert not in_folder(tmp_path).complete
+    os.utime(mark, (1e9, 1e9))
+    assert in_folder(tmp_path).complete
+    os.utime(step / "data.pt", (1e9, 1e9))
+    assert not in_folder(tmp_path).complete
+
+
+def test_a_copy_of_a_folder_keeps_its_records(tmp_path: Path) -> None:
+    """Whatever dates the copy has."""
+    step = recorded_step(tmp_path)
+    age(step, -3600)
+    assert sorted(in_folder(tmp_path).info.records) == [0, 1]
+    age(step, 3600, "cloudrl_save_*")
+    os.utime(step / "data.pt", (1e9, 1e9))  # no save ended after these shards
+    assert sorted(in_folder(tmp_path).info.records) == [0, 1]

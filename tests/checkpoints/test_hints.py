@@ -36,6 +36,12 @@ def test_a_command_is_completed(hint: str, completed: str) -> None:
     assert complete(hint, "--dir 'a b'", step=20, run="r") == completed
 
 
+@pytest.mark.parametrize("named", ["r/global_step_20", "r/global_step_20/actor"])
+def test_other_steps_are_beside_the_one_that_is_named(named: str) -> None:
+    assert complete("cloudrl checkpoints list", f"--dir {named}") == "cloudrl checkpoints list --dir r"
+    assert complete("cloudrl checkpoints verify", f"--dir {named}") == f"cloudrl checkpoints verify --dir {named}"
+
+
 def test_the_role_of_a_critic_is_named() -> None:
     hint = "cloudrl checkpoints verify; cloudrl checkpoints merge --role actor"
     assert complete("cloudrl checkpoints verify", "--cluster c", step=1, role="critic").endswith("c --role critic")

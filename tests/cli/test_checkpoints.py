@@ -207,7 +207,7 @@ def test_merge_waits_for_the_disk_if_asked(run: Run, folder: Path, monkeypatch: 
     [
         (["--to", "ck"], 2, "exists already"),
         (["--to", "x", "--dtype", "int4"], 2, "int4"),
-        (["9", "--to", "x"], 6, "there is no step 9 of the actor; there are 1, 2"),
+        (["9", "--to", "x"], 6, "there is no step 9 of the actor; its steps: 1, 2"),
         (["--to", "x", "--role", "critic"], 6, "no checkpoint of the critic"),
         (["--to", "x", "--name", "other"], 6, "of run 'other'; runs: mine"),
     ],

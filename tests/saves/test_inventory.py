@@ -217,7 +217,7 @@ def test_nothing_is_complete() -> None:
 
 def test_what_is_not_there_is_told() -> None:
     found = aggregate([node(0, run("r", step(2), step(4)))])
-    with pytest.raises(CheckpointError, match="there is no step 3 of the actor; there are 2, 4"):
+    with pytest.raises(CheckpointError, match="there is no step 3 of the actor; its steps: 2, 4"):
         found.select(3)
     with pytest.raises(CheckpointError, match="no checkpoint of the critic; runs: r"):
         found.select(2, role="critic")
