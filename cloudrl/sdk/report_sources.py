@@ -17,8 +17,8 @@ from cloudrl.jobs.causes import Cause, Evidence, LogTail, find_cause
 from cloudrl.jobs.causes.kept import kept_evidence, newest_kept_job
 from cloudrl.jobs.cluster_archive import ask_cluster
 from cloudrl.jobs.history import earlier_steps, find_attempts, joined
-from cloudrl.jobs.redaction import MASK, redact, redact_command, secret_values
-from cloudrl.protocol.secret_names import is_secret_override
+from cloudrl.jobs.redaction import redact, redact_command, secret_values
+from cloudrl.protocol.secret_names import MASK, is_secret_override
 from cloudrl.providers.model import Status
 from cloudrl.providers.registry import locate, provider
 from cloudrl.report import RunReport, Table
