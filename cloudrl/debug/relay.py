@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from cloudrl.debug.socket_owner import NobodyKnows, owner
 from cloudrl.errors import CloudrlError
 from cloudrl.listening.acceptor import Acceptor, Limits
 
@@ -23,6 +24,7 @@ debugpy takes a request of HTTP for one of its own, as that header is among the 
 """
 _HEAD_BYTES, _HEAD_S, _PENDING = 64, 10.0, 64
 _TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
+_UP_TO_THE_USER = r" +\S+ +\S+ +\S+ +\S+ +(\d+)"
 _MAPPED = bytes(10) + b"\xff\xff"
 """Before the four bytes of an IPv4 address that a socket of IPv6 uses (RFC 4291, 2.5.5.2)."""
 
@@ -99,7 +101,7 @@ def _pass_on(source: socket.socket, sink: socket.socket) -> None:
                 each.shutdown(socket.SHUT_RDWR)
 
 
-def is_own_connection(peer: tuple[str, int], port: int, *, tables: Sequence[Path] = _TABLES) -> bool:
+def is_own_connection(peer: tuple[str, int], port: int, *, tables: Sequence[Path] | None = None) -> bool:
     """Whether the other end of a connection to a loopback port is this user's; also where nobody can say.
 
     A connection that Linux does not list is nobody's: its other end is gone.
@@ -108,18 +110,24 @@ def is_own_connection(peer: tuple[str, int], port: int, *, tables: Sequence[Path
         peer: address and port of the other end.
         port: ours.
         tables: Linux's tables of connections, proc_pid_net(5); of IPv4, and of IPv6, whose sockets reach us as well.
+            None: the kernel is asked, and they are read where it does not answer.
     """
-    read = [rows for table in tables if (rows := _rows(table)) is not None]
+    if tables is None:
+        with suppress(NobodyKnows):
+            return owner(peer, ("127.0.0.1", port)) == os.getuid()
+    read = [text for table in tables or _TABLES if (text := _text_of(table)) is not None]
     if not read:
         return True
-    wanted = [tuple(form(*end) for end in (peer, ("127.0.0.1", port))) for form in (_address, _mapped)]
-    found = [int(row[7]) for rows in read for row in rows if len(row) > 7 and (row[1], row[2]) in wanted]
+    ends = [[form(*end) for end in (peer, ("127.0.0.1", port))] for form in (_address, _mapped)]
+    # a search: there can be thousands of rows, and each connection asks
+    rows = re.compile("|".join(f" {theirs} {ours}{_UP_TO_THE_USER}" for theirs, ours in ends))
+    found = [int("".join(uids)) for text in read for uids in rows.findall(text)]
     return bool(found) and all(uid == os.getuid() for uid in found)
 
 
-def _rows(table: Path) -> Sequence[Sequence[str]] | None:
+def _text_of(table: Path) -> str | None:
     try:
-        return [line.split() for line in table.read_text().splitlines()[1:]]
+        return table.read_text()
     except OSError:
         return None
 

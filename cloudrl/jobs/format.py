@@ -47,7 +47,7 @@ def job_fields(job: RayJob) -> dict[str, Any]:
         "entrypoint": redact_command(job.entrypoint),
         "runtime_env": dict(job.runtime_env),
     }
-    masked: dict[str, Any] = redact(fields, secret_values(job.runtime_env.get("env_vars") or {}))
+    masked: dict[str, Any] = redact(fields, secret_values(job.variables))
     return masked
 
 

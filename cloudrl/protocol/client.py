@@ -79,6 +79,10 @@ class AgentRefused(ApiError):
         self.code, self.status = code, status
 
 
+class NoAgent(ConnectionFailed):
+    """Something answers, and not as an agent of this release does."""
+
+
 class AgentClient:
     """One agent; of rank 0 it passes on what concerns another rank. Thread-safe.
 
@@ -324,8 +328,8 @@ class AgentClient:
         except NOT_AS_EXPECTED:
             raise self._no_agent("its answer has another form") from None
 
-    def _no_agent(self, sign: str) -> ConnectionFailed:
-        return ConnectionFailed(
+    def _no_agent(self, sign: str) -> NoAgent:
+        return NoAgent(
             f"what answers at {self.url} is no cloudrl agent: {sign}",
             hint="Has another server taken the port? See: cloudrl status",
         )

@@ -223,7 +223,7 @@ def _overrides(entrypoint: str) -> dict[str, str]:
 
 def _masked(config: Mapping[str, str], job: RayJob | None = None) -> dict[str, str]:
     """Without the values of secrets."""
-    known = secret_values(job.runtime_env.get("env_vars") or {}) if job is not None else ()
+    known = secret_values(job.variables) if job is not None else ()
     shown = {
         key: MASK if is_secret_override(key) and value not in ("", "None") else value for key, value in config.items()
     }

@@ -83,6 +83,12 @@ class RayJob:
         )
 
     @property
+    def variables(self) -> dict[str, str]:
+        """Of its runtime environment; Ray's clients can submit any JSON there."""
+        found = self.runtime_env.get("env_vars")
+        return {name: str(value) for name, value in found.items()} if isinstance(found, dict) else {}
+
+    @property
     def log_name(self) -> str:
         """The file of the driver's output in Ray's log folder (common.py: JOB_LOGS_PATH_TEMPLATE)."""
         return f"job-driver-{self.submission_id}.log"

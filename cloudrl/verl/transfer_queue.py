@@ -11,7 +11,10 @@ from cloudrl.verl.keys import has_key
 
 CONTROLLER = "TransferQueueController"
 """Name of the actor that a cluster has one of."""
-_MAIN_WORD = re.compile(r"(?<![\w.])(?:\S*/)?verl[./]trainer[./]main_ppo(?:\.py)?(?![\w.])")
+_MAIN_WORD = re.compile(
+    r"(?:(?<![\w.])|(?<=\s-m)|(?<=\s-[A-Za-z]m))(?:\S*/)?verl[./]trainer[./]main_ppo(?:\.py)?(?![\w.])"
+)
+"""As a word of its own, or behind Python's `-m`."""
 _USE_V1 = re.compile(r"(?<![\w.])\+{0,2}trainer\.use_v1=['\"]?(\w+)")
 
 

@@ -61,6 +61,8 @@ def test_a_cluster(run: Run, local: FakeLocal, answer: str) -> None:
         for words in OF_A_CLUSTER:
             done = run(*words)
             assert done.code in FINE, (words, done.err)
+            if words[0] == "status" and answer not in ("302", "endless"):
+                assert "no cloudrl agent" in done.out
         local.state.write()
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from cloudrl.debug.relay import Relay, is_own_connection
+from cloudrl.debug.socket_owner import owner
 from cloudrl.errors import ConnectionFailed
 
 pytestmark = pytest.mark.io
@@ -156,6 +157,9 @@ def test_a_connection_of_our_own_is_found_in_the_real_tables(family: int, addres
             pytest.skip(f"no IPv6 here: {error}")
         connection, peer = server.accept()
         assert is_own_connection(peer, port)
+        assert is_own_connection(peer, port, tables=[Path(f"/proc/net/{each}") for each in ("tcp", "tcp6")])
+        assert owner(peer, ("127.0.0.1", port)) == os.getuid(), "the tables, which are slow to read, are not needed"
+        assert owner(peer, ("127.0.0.1", port - 1)) is None
         table = "tcp6" if family == socket.AF_INET6 else "tcp"
         mapped = MAPPED if family == socket.AF_INET6 else ""
         ours = f"{mapped}0100007F:{mine.getsockname()[1]:04X} {mapped}0100007F:{port:04X}"

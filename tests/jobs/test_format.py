@@ -6,8 +6,8 @@ import pytest
 
 from cloudrl.jobs import Ended, Line, Progress, Step
 from cloudrl.jobs.causes import Cause
-from cloudrl.jobs.format import as_fields, describe
-from cloudrl.transport.ray_job import JobStatus
+from cloudrl.jobs.format import as_fields, describe, job_fields
+from cloudrl.transport.ray_job import JobStatus, RayJob
 
 
 @pytest.mark.parametrize(
@@ -32,3 +32,10 @@ def test_events_for_a_program():
         "message": "m",
         "cause": {**asdict(Cause("KeyError: 1", rank=1)), "lines": [], "elsewhere": []},
     }
+
+
+@pytest.mark.parametrize("variables", ["x", ["HF_TOKEN=abcdefg"], 5, {"HF_TOKEN": 12345678}, {"A": None}])
+def test_a_job_whose_variables_are_of_another_form(variables: object):
+    """Ray takes what a client sends it."""
+    job = RayJob.read({"status": "RUNNING", "submission_id": "a", "runtime_env": {"env_vars": variables}})
+    assert "12345678" not in json.dumps(job_fields(job))

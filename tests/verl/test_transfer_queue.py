@@ -18,6 +18,8 @@ MAIN = "python3 -m verl.trainer.main_ppo"
         f"{MAIN} data.train_files=/d/not.trainer.use_v1=False",
         "/bin/sh /dev/shm/cloudrl-0-x/job python3 -m verl.trainer.main_ppo trainer.nnodes=2",
         "cd /w && PYTHONUNBUFFERED=1 python -um verl.trainer.main_ppo 2>&1 | tee log",
+        "python3 -mverl.trainer.main_ppo",
+        "python3 -umverl.trainer.main_ppo",
         "bash -c 'exec python3 -m verl.trainer.main_ppo'",
         "python3 /opt/verl/verl/trainer/main_ppo.py",
         "python3 verl/trainer/main_ppo.py --config-name ppo_trainer",

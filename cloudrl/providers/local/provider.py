@@ -17,6 +17,7 @@ from cloudrl.node.job_secrets import folder_of
 from cloudrl.node.tokens import derive, read_or_make_key
 from cloudrl.private_files import make_new_folder, refuse_foreign, write_file
 from cloudrl.protocol import outcome
+from cloudrl.protocol.client import NoAgent
 from cloudrl.protocol.outcome import FILE as OUTCOME_FILE
 from cloudrl.protocol.phases import Phase
 from cloudrl.providers.local import processes, state
@@ -300,12 +301,16 @@ def read_status(known: LocalState) -> Status:
         run_id=known.id,
     )
     if coming_or_going:
-        with suppress(ConnectionFailed):  # it does not listen yet, or no more: then it has left its reason
+        try:
             way = connection(known)
             said = AgentClient(str(way.agent_url), str(way.agent_token), timeout_s=5.0).status()
             budget = said.budget
             status = replace(status, price_per_hour=budget.price_per_hour, cost=budget.cost, **agent_fields(said))
             return replace(status, dashboard_url=way.ray_url)
+        except NoAgent as error:
+            return replace(status, reason=error.message)
+        except ConnectionFailed:  # it does not listen yet, or no more: then it has left its reason
+            pass
     phase, reason = exit_reason(known)
     if reason:
         return replace(status, phase=phase, reason=reason)
