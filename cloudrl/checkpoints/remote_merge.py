@@ -24,13 +24,13 @@ from cloudrl.foreign import NOT_AS_EXPECTED, Malformed, as_object, number_of, pa
 from cloudrl.jobs import Ended, JobHandle, Line
 from cloudrl.jobs.handle import find_job, raise_for_status, way_back
 from cloudrl.protocol.backoff import Backoff
-from cloudrl.render.agent import python_sources
+from cloudrl.render.agent import SHARED_PARTS, python_sources
 from cloudrl.shards.progress import OnProgress, silent
 from cloudrl.transport import inspect_cluster
 from cloudrl.verl.metrics import plain
 
 _PARTS = (
-    "__init__.py", "errors.py", "foreign.py", "private_files.py", "protocol", "saves", "shards", "data", "node",
+    *SHARED_PARTS, "protocol", "saves", "shards", "data", "node",
     "checkpoints",
 )  # fmt: skip
 _EPOCH = (1980, 1, 1, 0, 0, 0)

@@ -16,11 +16,12 @@ CPU_AGENT_FILE = "cloudrl-node-cpu.pyz"
 """The same beside the rendered file of a cluster that trains on CPUs: it has the parts for that, too."""
 RETRIEVER_FILE = "cloudrl-retriever.pyz"
 
-_SHARED = ("__init__.py", "errors.py", "units.py", "foreign.py", "private_files.py", "listening")
-_PARTS = (*_SHARED, "protocol", "saves", "node", "data")
+SHARED_PARTS = ("__init__.py", "errors.py", "units.py", "foreign.py", "private_files.py", "listening")
+"""What everything that travels needs."""
+_PARTS = (*SHARED_PARTS, "protocol", "saves", "node", "data")
 # the agent makes the tiny models and their data sets; jobs find the plug-in for verl through PYTHONPATH
 _CPU_PARTS = ("verl_cpu", "data/addition.py", "data/capitals.py")
-_RETRIEVER_PARTS = (*_SHARED, "foreign_httpx.py", "retriever")
+_RETRIEVER_PARTS = (*SHARED_PARTS, "foreign_httpx.py", "retriever")
 _MAIN = "import sys\n\nfrom cloudrl.{}.main import main\n\nsys.exit(main())\n"
 _LINE_STARTS = (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest date that a zip can hold
