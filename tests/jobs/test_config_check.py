@@ -92,11 +92,11 @@ def test_a_debugger_is_not_another_verl() -> None:
 
 def test_a_set_up_command_may_bring_another_verl() -> None:
     fields = {"setup": ["pip install git+https://github.com/verl-project/verl"], "gpu": "H100:8"}
-    [note] = cloudrl.check("grpo", {"trainer.new_key": 1}, cluster=fields, on="dstack")
-    assert note.startswith("with verl 0.9.1: trainer.new_key: verl 0.9.1 has no such key")
-    with pytest.raises(InputError, match=r"trainer\.new_key"):
+    [note] = cloudrl.check("grpo", {"trainer.new_entry": 1}, cluster=fields, on="dstack")
+    assert note.startswith("with verl 0.9.1: trainer.new_entry: verl 0.9.1 has no such key")
+    with pytest.raises(InputError, match=r"trainer\.new_entry"):
         cloudrl.check(
-            "grpo", {"trainer.new_key": 1}, cluster={"setup": ["pip install x"], "gpu": "H100:8"}, on="dstack"
+            "grpo", {"trainer.new_entry": 1}, cluster={"setup": ["pip install x"], "gpu": "H100:8"}, on="dstack"
         )
 
 
