@@ -103,7 +103,7 @@ def test_zombies_and_oneself_are_not_of_a_session():
     if child == 0:
         os.setsid()
         os._exit(0)
-    time.sleep(0.1)
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)  # it has ended, and stays a zombie
     try:
         assert session_pids(child) == []
         assert os.getpid() not in session_pids(os.getsid(0))
