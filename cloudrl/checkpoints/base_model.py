@@ -41,6 +41,18 @@ def read_base(base: str) -> dict[str, bytes]:
     return files
 
 
+def _too_large(name: str) -> list[str]:
+    """Files of a model on the Hub that nobody needs beside weights: their sizes are asked for before anything comes."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import DryRunError
+
+    try:
+        found = snapshot_download(name, allow_patterns=list(_PATTERNS), ignore_patterns=list(_NOT), dry_run=True)
+    except DryRunError:  # without the Hub, what is in the cache is all that there is
+        return []
+    return [each.filename for each in found if not is_small(each.filename, each.file_size)]
+
+
 def _download(name: str) -> Path:
     try:
         from huggingface_hub import snapshot_download
@@ -52,7 +64,8 @@ def _download(name: str) -> Path:
         ) from error
 
     try:
-        return Path(snapshot_download(name, allow_patterns=list(_PATTERNS), ignore_patterns=list(_NOT)))
+        wanted = {"allow_patterns": list(_PATTERNS), "ignore_patterns": [*_NOT, *_too_large(name)]}
+        return Path(snapshot_download(name, **wanted))
     except (RepositoryNotFoundError, HFValidationError) as error:
         raise InputError(
             f"--base {name} is no folder and no model of the Hub that may be read",

@@ -2,10 +2,11 @@
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import huggingface_hub
 import pytest
-from huggingface_hub.errors import LocalEntryNotFoundError
+from huggingface_hub.errors import DryRunError, LocalEntryNotFoundError
 
 from cloudrl.checkpoints.base_model import read_base
 from cloudrl.data.hub import http_errors
@@ -33,15 +34,29 @@ def test_links_as_in_a_cache_of_the_hub_are_followed(model: Path) -> None:
 
 
 def test_of_the_hub(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is too large to go beside weights is never downloaded."""
     asked = []
+    sizes = {"config.json": 700, "vocab.txt": 10**12, "deep/tokens.json": 10**10}
 
-    def download(name: str, *, allow_patterns: list[str], ignore_patterns: list[str]) -> str:
-        asked.append((name, "*.safetensors" in allow_patterns))
+    def download(name: str, *, allow_patterns: list[str], ignore_patterns: list[str], dry_run: bool = False) -> object:
+        if dry_run:
+            return [SimpleNamespace(filename=file, file_size=size) for file, size in sizes.items()]
+        asked.append((name, "*.safetensors" in allow_patterns, ignore_patterns[-2:]))
         return str(model)
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
     assert list(read_base("Qwen/Qwen3-8B")) == KEPT
-    assert asked == [("Qwen/Qwen3-8B", False)]
+    assert asked == [("Qwen/Qwen3-8B", False, ["vocab.txt", "deep/tokens.json"])]
+
+
+def test_without_the_hub_the_cache_is_read(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def download(*_: object, dry_run: bool = False, **__: object) -> str:
+        if dry_run:
+            raise DryRunError("no network")
+        return str(model)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    assert list(read_base("Qwen/Qwen3-8B")) == KEPT
 
 
 @pytest.mark.parametrize("error", [LocalEntryNotFoundError, RuntimeError, *http_errors()])
