@@ -42,7 +42,8 @@ class Head(Agent):
         self._gpu_watch = GpuWatch(self.dashboard, lambda ips: self.state.publish(gpus_of_ray=ips))
         file = self.options.run_dir / usage_rows.FILE
         self.history = UsageHistory(self._reports_with_gpus, file, self._money)
-        self._job = ClusterJob(read_job(self.options.job), self.dashboard) if self.options.job else None
+        job = read_job(self.options.job) if self.options.job else None
+        self._job = ClusterJob(job, self.dashboard, say=self.log.line) if job is not None else None
 
     def run_phases(self) -> None:
         """See `Agent`."""

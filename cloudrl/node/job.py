@@ -11,6 +11,7 @@ from typing import Any, Callable, Dict, Optional
 from cloudrl.errors import InputError
 from cloudrl.node.ray import Dashboard
 from cloudrl.node.shutdown import Shutdown
+from cloudrl.node.tracker import point_at_whole_step
 
 _POLL_S = 1.0
 _SUBMIT_S = 120.0
@@ -40,6 +41,7 @@ class ClusterJob:
         request: as `read_job` gives it.
         dashboard: of rank 0.
         write: where its log goes, byte for byte.
+        say: is told what it goes on from instead of a damaged step.
         clock: seconds that never run backwards.
     """
 
@@ -49,10 +51,11 @@ class ClusterJob:
         dashboard: Dashboard,
         write: Optional[Callable[[bytes], object]] = None,
         *,
+        say: Callable[[str], object] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._request, self._dashboard = request, dashboard
-        self._write, self._clock = write or _to_stdout, clock
+        self._write, self._say, self._clock = write or _to_stdout, say, clock
         self._id = request["submission_id"]
         self._is_submitted, self._offset = False, 0
         self._sent_at: Optional[float] = None
@@ -92,6 +95,8 @@ class ClusterJob:
 
         After that a refusal may mean that it does: it counts only where nothing was lost.
         """
+        if self._sent_at is None:
+            point_at_whole_step(self._request, self._say)
         refused = self._dashboard.submit(self._request)
         if refused == "" or self._dashboard.job(self._id) is not None:
             return True

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from cloudrl.errors import CheckpointError
 from cloudrl.protocol.ranks import ranks_text
@@ -98,15 +99,35 @@ def _instead_of_damaged(
     steps: Mapping[int, Sequence[Checkpoint]], run: str, checkpoint_dir: str, cluster: str
 ) -> ResumePlan | None:
     """Another step of Megatron's, where verl's tracker names a damaged one; which rank loads what is verl's matter."""
+    damaged = damaged_resume(steps)
+    if damaged is None:
+        return None
+    if damaged.instead is None:
+        raise _no_step(run, damaged.why, cluster)
+    folder = f"{checkpoint_dir}/{step_folder(run, damaged.instead)}"
+    return ResumePlan(damaged.instead, folder, (f"{damaged.why}, so it was not taken",))
+
+
+class DamagedResume(NamedTuple):
+    """A damaged step that verl's tracker names.
+
+    Attributes:
+        why: The step and what is wrong with it.
+        instead: The newest whole step; None if there is none.
+    """
+
+    why: str
+    instead: int | None
+
+
+def damaged_resume(steps: Mapping[int, Sequence[Checkpoint]]) -> DamagedResume | None:
+    """Whether verl would go on from a damaged step, of the roles of each step of a run."""
     resumed = next((step for step, roles in steps.items() if any(each.resumes for each in roles)), None)
     flaws = [phrase for each in (steps[resumed] if resumed is not None else ()) for phrase in each.damage_phrases]
-    if resumed is None or not flaws:
+    if not flaws:
         return None
-    why = f"step {resumed}: {flaws[0]}"
-    for step in resume_order(steps):
-        if all(each.complete for each in steps[step]):
-            return ResumePlan(step, f"{checkpoint_dir}/{step_folder(run, step)}", (f"{why}, so it was not taken",))
-    raise _no_step(run, why, cluster)
+    whole = (step for step in resume_order(steps) if all(each.complete for each in steps[step]))
+    return DamagedResume(f"step {resumed}: {flaws[0]}", next(whole, None))
 
 
 def _skipped(problems: Mapping[int, str], chosen: int) -> tuple[str, ...]:

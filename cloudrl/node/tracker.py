@@ -1,0 +1,41 @@
+"""Keeps a job that starts again by itself from going on at a damaged step.
+
+The command of a Slurm script is fixed when the script is written, and verl then goes on from the step that its tracker
+names. A node that has lost power may have cut a file of that step; each further start would fail on it.
+"""
+
+import shlex
+from collections import defaultdict
+from pathlib import Path
+from typing import Any, Callable, DefaultDict, List, Mapping
+
+from cloudrl.errors import CheckpointError, InputError
+from cloudrl.private_files import write_file
+from cloudrl.saves.aggregate import local_inventory
+from cloudrl.saves.inventory import Checkpoint
+from cloudrl.saves.names import TRACKER
+from cloudrl.saves.resume import RESUME_MODE, damaged_resume
+
+
+def point_at_whole_step(job: Mapping[str, Any], say: Callable[[str], object]) -> None:
+    """Have verl's tracker name the newest whole step where it names a damaged one. No checkpoint is touched.
+
+    Args:
+        job: As `cloudrl.node.job.read_job` gives it. A job that chooses its step itself is left alone.
+        say: Is told what was done, or that no step is whole.
+    """
+    folder = str((job.get("metadata") or {}).get("cloudrl_checkpoints") or "")
+    if not folder or f"{RESUME_MODE}=auto" not in shlex.split(str(job.get("entrypoint"))):
+        return
+    steps: DefaultDict[int, List[Checkpoint]] = defaultdict(list)
+    try:
+        for checkpoint in local_inventory(Path(folder)).checkpoints:
+            steps[checkpoint.step].append(checkpoint)
+        damaged = damaged_resume(steps)
+        if damaged is not None and damaged.instead is not None:
+            write_file(Path(folder) / TRACKER, str(damaged.instead), mode=0o644)
+    except (InputError, CheckpointError, OSError):  # a first start, or a volume that fails: verl says what it is
+        return
+    if damaged is not None:
+        then = f"{TRACKER} now names step {damaged.instead}" if damaged.instead is not None else "no step is whole"
+        say(f"warning: {folder}: {damaged.why}; {then}")
