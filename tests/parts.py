@@ -1,9 +1,9 @@
 """The tests in parts that run side by side, since each waits a good deal: `python tests/parts.py [PART ...]`.
 
-Without a name all tests run, as `WHOLE` says, three parts at a time, the longest first. The labs have networks of their
-own; clusters on this machine are all in one part. What the first part says is seen at once, that of the next after it;
-each test that has failed comes last. PYTEST_ADDOPTS goes to each. Ctrl-C and SIGTERM end what runs, and it is waited
-for while it cleans up.
+Without a name all tests run, as `WHOLE` says, three parts at a time. The labs have networks of their own; clusters on
+this machine are all in one part, and run beside labs alone. What the first part says is seen at once, that of the next
+after it; each test that has failed comes last. PYTEST_ADDOPTS goes to each. Ctrl-C and SIGTERM end what runs, and it is
+waited for while it cleans up.
 
 `python tests/parts.py durations` writes what the files of the last run have taken into `tests/durations.json`, by which
 the parts are balanced. A file that is missing there counts as a short one.
@@ -58,7 +58,9 @@ PARTS = {
     "second-unit": ("-m", UNIT, *(f"--ignore={path}" for path in ("tests/verl_cpu", *HALF))),
 }
 HALVES = ("first", "second")
-WHOLE = ("clusters", *HALVES, "lab", "second-lab", "second-slurm", "slurm")  # the first three have the unit tests
+WHOLE = ("clusters", "lab", "second-lab", *HALVES, "second-slurm", "slurm")  # clusters and halves have the unit tests
+APART = {"clusters": {"first", "second"}, "first": {"clusters"}, "second": {"clusters"}}
+"""Parts that use the ports of this machine: verl chooses a port, and another test may take it before verl does."""
 AT_ONCE = 3
 CACHE = Path(".pytest_cache")
 NO_TESTS = 5  # pytest's status, as with `-k` in PYTEST_ADDOPTS
@@ -135,8 +137,11 @@ def main(names: list[str]) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, end)
     while waiting or printed < len(parts):
-        if waiting and sum(not part.is_over for part in parts) < AT_ONCE:
-            parts.append(Part.start(waiting.pop(0)))
+        running = {part.name for part in parts if not part.is_over}
+        name = next((each for each in waiting if not running & APART.get(each, set())), None)
+        if name is not None and len(running) < AT_ONCE:
+            waiting.remove(name)
+            parts.append(Part.start(name))
         if printed < len(parts):
             is_over = parts[printed].is_over
             position = parts[printed].print_from(position)

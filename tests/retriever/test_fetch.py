@@ -63,7 +63,7 @@ def test_a_download(hub: FakeHub, encoder_path: Path, tmp_path: Path) -> None:
     record = fetch("wiki-18", tmp_path / "to", say=said.append)
     check(tmp_path / "to", hub)
     assert (record.passages, record.encoder, record.prefixes) == (PASSAGES, "intfloat/e5-base-v2", "e5")
-    assert said[0] == f"part_aa: 0.0 GB from {hub.url}/datasets/{INDEX}"
+    assert said[0] == f"part_aa: 20.0 kB from {hub.url}/datasets/{INDEX}"
     hub.data_sets.clear()
     assert fetch("wiki-18", tmp_path / "to", say=said.append) == record  # asks nobody
     with pytest.raises(InputError, match="has an index of PeterJinGo/wiki-18-e5-index, not of") as raised:
@@ -158,7 +158,7 @@ def test_too_little_room(hub: FakeHub, tmp_path: Path) -> None:
     usage = mock.Mock(free=1000)
     with (
         mock.patch.object(module.shutil, "disk_usage", return_value=usage),
-        pytest.raises(InputError, match=r"takes about 0\.0 GB of disk"),
+        pytest.raises(InputError, match=r"takes about 50\.1 kB of disk"),
     ):
         fetch("wiki-18", tmp_path / "to")
 

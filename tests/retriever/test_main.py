@@ -140,5 +140,5 @@ def test_progress_is_a_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> 
     for now[0] in (10.0, 30.0, 40.0, 60.0):
         log.progress("downloading part_aa", int(now[0]) * 10**9, 100 * 10**9)
     assert capsys.readouterr().out.splitlines() == [
-        "downloading part_aa: 30 % of 100.0 GB", "downloading part_aa: 60 % of 100.0 GB",
+        "downloading part_aa: 30 % of 100 GB", "downloading part_aa: 60 % of 100 GB",
     ]  # fmt: skip
