@@ -235,7 +235,9 @@ def _resolved(config: DictConfig, overrides: Sequence[str], lookalikes: Mapping[
     try:
         values = OmegaConf.to_container(config, resolve=True)
     except InterpolationKeyError as error:
-        return Composed(None, (Problem(f"{error.full_key}: {_first_line(error)}"),), lookalikes)
+        key = str(error.full_key)
+        words = "it names a key that does not exist" if is_secret_override(key) else _first_line(error)
+        return Composed(None, (Problem(f"{key}: {words}"),), lookalikes)
     except OmegaConfBaseException as error:
         return Composed(None, (), lookalikes, f"{error.full_key} is known to the nodes alone")
     return Composed(values, (), lookalikes) if isinstance(values, dict) else Composed(None)
