@@ -175,7 +175,7 @@ def checked_time(seconds: float) -> float:
 
 
 def whole_number(text: Optional[str]) -> Optional[int]:
-    """The number in a header; None where it is none, or too large for a size."""
+    """The number in a header. None for other text, and for a number too large to be a size."""
     is_number = text is not None and text.isascii() and text.isdecimal() and len(text) < _MAX_DIGITS
     return int(text) if text is not None and is_number else None
 

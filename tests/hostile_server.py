@@ -80,39 +80,15 @@ def answering(body: bytes, status: str = "200 OK", **headers: str) -> Body:
     return lambda server, connection: server.send(connection, f"HTTP/1.1 {status}\r\n{head}\r\n".encode() + body)
 
 
-def endless(server: Hostile, connection: socket.socket) -> None:
-    """JSON without an end and without a length."""
-    server.send(connection, b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n")
-    while not server.is_over:
-        server.send(connection, _PIECE)
+def without_end(head: bytes, piece: bytes = _PIECE) -> Body:
+    """This head, and then the same piece until the server is over."""
 
+    def body(server: Hostile, connection: socket.socket) -> None:
+        server.send(connection, head)
+        while not server.is_over:
+            server.send(connection, piece)
 
-def endless_with_length(server: Hostile, connection: socket.socket) -> None:
-    """The same, and its head names a terabyte."""
-    server.send(connection, b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000000\r\nConnection: close\r\n\r\n")
-    while not server.is_over:
-        server.send(connection, _PIECE)
-
-
-def endless_chunks(server: Hostile, connection: socket.socket) -> None:
-    """The same in chunks."""
-    server.send(connection, b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n")
-    while not server.is_over:
-        server.send(connection, b"%x\r\n%s\r\n" % (len(_PIECE), _PIECE))
-
-
-def endless_refusal(server: Hostile, connection: socket.socket) -> None:
-    """An error without an end."""
-    server.send(connection, b"HTTP/1.1 500 Oops\r\nConnection: close\r\n\r\n")
-    while not server.is_over:
-        server.send(connection, _PIECE)
-
-
-def endless_head(server: Hostile, connection: socket.socket) -> None:
-    """A head without an end."""
-    server.send(connection, b"HTTP/1.1 200 OK\r\n")
-    while not server.is_over:
-        server.send(connection, b"X-More: " + b"x" * 1000 + b"\r\n")
+    return body
 
 
 def _dribble(server: Hostile, connection: socket.socket, data: bytes) -> None:
@@ -141,7 +117,14 @@ def dribbling_continues(server: Hostile, connection: socket.socket) -> None:
 DRIBBLING = {each.__name__: each for each in (dribbling, dribbling_head, dribbling_continues)}
 """Ended by a time limit: tests give a short one."""
 ENDLESS = {
-    each.__name__: each for each in (endless, endless_with_length, endless_chunks, endless_refusal, endless_head)
+    "json": without_end(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n"),
+    "with_length": without_end(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000000\r\nConnection: close\r\n\r\n"),
+    "chunks": without_end(
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n",
+        b"%x\r\n%s\r\n" % (len(_PIECE), _PIECE),
+    ),
+    "refusal": without_end(b"HTTP/1.1 500 Oops\r\nConnection: close\r\n\r\n"),
+    "head": without_end(b"HTTP/1.1 200 OK\r\n", b"X-More: " + b"x" * 1000 + b"\r\n"),
 }
 _NESTED = b"[" * 5000 + b"]" * 5000
 _BOMB = gzip.compress(b"[" + b"0," * 30_000_000 + b"0]")

@@ -23,7 +23,7 @@ class NobodyKnows(Exception):
 
 
 def owner(end: tuple[str, int], other: tuple[str, int]) -> int | None:
-    """The user id of the socket of IPv4 at `end` that is connected to `other`; None where there is none.
+    """The user id of the IPv4 socket that connects `end` to `other`. None without such a socket.
 
     Raises:
         NobodyKnows: This is not Linux, or it is not allowed to say.

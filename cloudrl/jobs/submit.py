@@ -37,7 +37,7 @@ OnProgress = Callable[[Notice | Transfer | JobHandle], None]
 _BACKOFF = Backoff(first_s=1.0, longest_s=1.0, give_up_s=10.0)
 _LOST = Backoff(first_s=1.0, longest_s=5.0, give_up_s=60.0)
 _FEW = 4
-"""Of more nodes than these, not each that is done is told."""
+"""Up to so many nodes, each finished transfer is reported by itself."""
 _STANDS_STILL_S = 180.0
 """A node reports each 32 MiB; this long without any of it, at the slowest link that is worth using."""
 

@@ -41,7 +41,7 @@ class ClusterJob:
         request: as `read_job` gives it.
         dashboard: of rank 0.
         write: where its log goes, byte for byte.
-        say: is told what it goes on from instead of a damaged step.
+        say: Prints a line if the job resumes from another step than a damaged one.
         clock: seconds that never run backwards.
     """
 

@@ -113,7 +113,7 @@ class DamagedResume(NamedTuple):
 
     Attributes:
         why: The step and what is wrong with it.
-        instead: The newest whole step; None if there is none.
+        instead: The newest whole step. None if every step is damaged or incomplete.
     """
 
     why: str

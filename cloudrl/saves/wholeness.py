@@ -241,7 +241,7 @@ _Judge = Callable[[int, _Read], Evidence]
 
 
 def read_parts(text: object) -> Tuple[str, ...]:
-    """The parts that an inventory gives of a `.metadata`; what is none is left out."""
+    """The parts of a `.metadata` that an inventory lists. Malformed entries are left out."""
     return tuple(part for part in str(text).split() if _PART.fullmatch(part))
 
 

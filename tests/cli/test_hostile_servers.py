@@ -16,7 +16,7 @@ _TYPED = (
     "null", "a list", "an empty object", "deep jobs", "a huge integer", "a late time", "wrong types",
     "lists for objects", "a lone surrogate", "a gzip bomb", "302",
 )  # fmt: skip
-ANSWERS = {**{name: WRONG[name] for name in _TYPED}, "endless": ENDLESS["endless"]}
+ANSWERS = {**{name: WRONG[name] for name in _TYPED}, "endless": ENDLESS["json"]}
 """All of them meet each call of each client in `tests/transport/test_hostile_answers.py`."""
 OF_A_DASHBOARD = [
     ("jobs", "list"), ("jobs", "list", "--json"), ("jobs", "status", "a"), ("jobs", "logs", "a"), ("jobs", "stop", "a"),

@@ -126,10 +126,10 @@ def test_ctrl_c_right_after_the_file_was_written_ends_it(
 
     opened = ports(lab, file)
     lab.cluster.stops = [STOP]
-    monkeypatch.setattr(Path, "replace", replace_and_interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        opened.refresh()
-    monkeypatch.undo()
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", replace_and_interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            opened.refresh()
     with opened:
         pass
     assert not file.exists()

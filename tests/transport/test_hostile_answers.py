@@ -79,7 +79,7 @@ def test_an_answer_without_an_end(name: str, answer: str):
 
 def test_the_usual_limit_is_one_for_all_that_is_read():
     """Without the fixture above: what a laptop can hold."""
-    with hostile(ENDLESS["endless"]) as server:
+    with hostile(ENDLESS["json"]) as server:
         with pytest.raises(ConnectionFailed, match="it has more than 32 MiB"):
             call("list_jobs", server.url)
         assert server.sent_bytes < foreign.LIMIT_BYTES + _KERNEL_BYTES
