@@ -4,13 +4,13 @@ import gzip
 import json
 from pathlib import Path
 
-from cloudrl.jobs.causes import Evidence, LogTail
+from cloudrl.logs.causes import Evidence, LogTail
 from cloudrl.protocol.ray_state import RayState
 from cloudrl.protocol.wire import from_json, to_json
 from cloudrl.saves.archive import FOLDER as ARCHIVE
 from cloudrl.saves.archive import NODE, Piece, state_file
 
-FOLDER = Path(__file__).parent / "jobs/causes/recorded"
+FOLDER = Path(__file__).parent / "logs/causes/recorded"
 
 
 def load(name: str) -> Evidence:

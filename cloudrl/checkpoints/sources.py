@@ -57,8 +57,8 @@ class LocalSource:
 
     def commands(self, run: str) -> list[str]:
         """Of the jobs that trained a run, without secrets, as far as the logs that agents kept beside it tell."""
-        from cloudrl.jobs.archive import Archive, FolderArchive  # not for a merge that does not ask
         from cloudrl.jobs.redaction import redact_command
+        from cloudrl.logs.archive import Archive, FolderArchive  # not for a merge that does not ask
         from cloudrl.transport.ray_job import RayJob
 
         folder = self.folder.resolve()

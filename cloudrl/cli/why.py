@@ -11,7 +11,7 @@ from cloudrl.cli._options import AddressOption, ClusterOption, JsonOption, KeptO
 from cloudrl.cli.jobs import JobArgument
 
 if TYPE_CHECKING:
-    from cloudrl.jobs.causes import Cause
+    from cloudrl.logs.causes import Cause
     from cloudrl.sdk.failures import Failure
 
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from cloudrl.jobs.causes import Cause
-from cloudrl.jobs.causes.evidence import LAST_LINES
-from cloudrl.jobs.causes.printed import shortened
+from cloudrl.logs.causes import Cause
+from cloudrl.logs.causes.evidence import LAST_LINES
+from cloudrl.logs.causes.printed import shortened
 from cloudrl.transport.ray_job import JobStatus
 from cloudrl.verl.metrics import Step, parse_step, parse_total_steps
 

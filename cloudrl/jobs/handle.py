@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from cloudrl.errors import ConnectionFailed, FailedError, InputError, JobFailed, WaitTimeout, without_login
-from cloudrl.jobs.causes import Cause, Finding, search
-from cloudrl.jobs.causes.evidence import last_lines
-from cloudrl.jobs.causes.gather import gather
 from cloudrl.jobs.events import Ended, Event, EventReader
+from cloudrl.logs.causes import Cause, Finding, search
+from cloudrl.logs.causes.evidence import last_lines
+from cloudrl.logs.causes.gather import gather
 from cloudrl.protocol.backoff import Backoff, retry
 from cloudrl.transport import Connection
 from cloudrl.transport.log_stream import LogSource, choose_log, follow_log, split_lines

@@ -3,8 +3,8 @@
 from collections import deque
 from collections.abc import Iterable, Mapping
 
-from cloudrl.jobs.causes.evidence import LAST_LINES
-from cloudrl.jobs.causes.printed import shortened
+from cloudrl.logs.causes.evidence import LAST_LINES
+from cloudrl.logs.causes.printed import shortened
 from cloudrl.transport.log_stream import split_lines
 from cloudrl.verl.metrics import Step, parse_step, parse_total_steps
 from cloudrl.verl.printed_config import ConfigReader

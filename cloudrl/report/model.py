@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from cloudrl.jobs.causes import Cause
+from cloudrl.logs.causes import Cause
 from cloudrl.report.series import elapsed_seconds, finite
 from cloudrl.report.usage import NodeUsage, usage_json
 from cloudrl.verl.metrics import Step

@@ -12,7 +12,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from cloudrl.jobs.causes import Cause
+from cloudrl.logs.causes import Cause
 from cloudrl.report.model import Report, RunReport, Table
 from cloudrl.report.series import charts_of, finite, run_series
 from cloudrl.report.usage import usage_series

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
-from cloudrl.jobs.causes import Evidence
+from cloudrl.logs.causes import Evidence
 from cloudrl.protocol.report import GpuUsage, NodeReport
 from cloudrl.providers.model import Status
 from cloudrl.report.model import Table

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cloudrl.errors import CloudrlError
-from cloudrl.jobs.archive import Archive, FolderArchive
-from cloudrl.jobs.causes import Cause, Finding, cluster_end, search
-from cloudrl.jobs.causes.kept import kept_evidence, newest_kept_job
+from cloudrl.logs.archive import Archive, FolderArchive
+from cloudrl.logs.causes import Cause, Finding, cluster_end, search
+from cloudrl.logs.causes.kept import kept_evidence, newest_kept_job
 from cloudrl.providers.model import Status
 from cloudrl.sdk.find import Kept, find_job, find_kept
 from cloudrl.transport.ray_job import JobStatus

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from cloudrl.errors import CloudrlError, InputError
-from cloudrl.jobs.archive import Archive, FolderArchive
-from cloudrl.jobs.cluster_archive import ask_cluster
-from cloudrl.jobs.log_view import LogLine, log_lines, moment
+from cloudrl.logs.archive import Archive, FolderArchive
+from cloudrl.logs.cluster_archive import ask_cluster
+from cloudrl.logs.view import LogLine, log_lines, moment
 from cloudrl.protocol.ranks import spans
 from cloudrl.sdk.callbacks import Notice, OnProgress, silent
 from cloudrl.sdk.find import find, find_here

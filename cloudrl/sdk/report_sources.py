@@ -12,12 +12,12 @@ from cloudrl.checkpoints.sources import ClusterSource, LocalSource
 from cloudrl.errors import CloudrlError, ConnectionFailed, InputError
 from cloudrl.foreign import Malformed
 from cloudrl.jobs import JobHandle
-from cloudrl.jobs.archive import Archive, FolderArchive
-from cloudrl.jobs.causes import Cause, Evidence, LogTail, find_cause
-from cloudrl.jobs.causes.kept import kept_evidence, newest_kept_job
-from cloudrl.jobs.cluster_archive import ask_cluster
 from cloudrl.jobs.history import earlier_steps, find_attempts, joined
 from cloudrl.jobs.redaction import redact, redact_command, secret_values
+from cloudrl.logs.archive import Archive, FolderArchive
+from cloudrl.logs.causes import Cause, Evidence, LogTail, find_cause
+from cloudrl.logs.causes.kept import kept_evidence, newest_kept_job
+from cloudrl.logs.cluster_archive import ask_cluster
 from cloudrl.protocol.secret_names import MASK, is_secret_override
 from cloudrl.providers.model import Status
 from cloudrl.providers.registry import locate, provider

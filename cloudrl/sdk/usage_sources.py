@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from cloudrl.errors import InputError
 from cloudrl.foreign import NOT_AS_EXPECTED, Malformed, parse_object, read_file
-from cloudrl.jobs.archive import Archive
+from cloudrl.logs.archive import Archive
 from cloudrl.protocol.client import AgentClient
 from cloudrl.protocol.report import Usage
 from cloudrl.protocol.usage_rows import FILE, from_row

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from cloudrl.jobs.causes.signatures import signatures
+from cloudrl.logs.causes.signatures import signatures
 
 PAGE = Path(__file__).parents[2] / "docs/failures.md"
 HEAD = "| name | what it means | what to do |\n|---|---|---|\n"

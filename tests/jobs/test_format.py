@@ -5,8 +5,8 @@ from dataclasses import asdict
 import pytest
 
 from cloudrl.jobs import Ended, Line, Progress, Step
-from cloudrl.jobs.causes import Cause
 from cloudrl.jobs.format import as_fields, describe, job_fields
+from cloudrl.logs.causes import Cause
 from cloudrl.transport.ray_job import JobStatus, RayJob
 
 

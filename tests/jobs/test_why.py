@@ -7,7 +7,7 @@ from fake_cluster import FakeCluster
 from typed_command import Run
 
 from cloudrl.jobs import JobHandle
-from cloudrl.jobs.causes import Cause, Finding
+from cloudrl.logs.causes import Cause, Finding
 
 pytestmark = pytest.mark.io
 

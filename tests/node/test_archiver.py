@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from child_processes import until
 
-from cloudrl.jobs.archive import Archive, FolderArchive, LogFile
+from cloudrl.logs.archive import Archive, FolderArchive, LogFile
 from cloudrl.node import archiver as module
 from cloudrl.node.archiver import Archiver
 from cloudrl.protocol.ray_state import RayState

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import pytest
 from node_harness import Maker, Nodes, Scenarios, until
 
-from cloudrl.jobs.archive import Archive, FolderArchive
+from cloudrl.logs.archive import Archive, FolderArchive
 
 pytestmark = pytest.mark.agents
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudrl.jobs.archive import decompressed
+from cloudrl.logs.archive import decompressed
 from cloudrl.node import log_copy
 from cloudrl.node.files import open_below
 from cloudrl.node.log_copy import Bounds, LogCopy

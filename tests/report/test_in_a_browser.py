@@ -13,7 +13,7 @@ import pytest
 from browser import Browser
 from make_report import make_report, make_run
 
-from cloudrl.jobs.causes import Cause, Sighting
+from cloudrl.logs.causes import Cause, Sighting
 from cloudrl.report import Report, Sample, Table
 from cloudrl.report.page import page
 from cloudrl.report.server import ReportServer

@@ -7,7 +7,7 @@ import math
 
 from make_report import make_report
 
-from cloudrl.jobs.causes import Cause, Sighting
+from cloudrl.logs.causes import Cause, Sighting
 from cloudrl.report import Report, RunReport
 from cloudrl.verl.metrics import Step
 

@@ -14,7 +14,7 @@ from hostile import texts
 from hypothesis import given
 from make_report import make_report
 
-from cloudrl.jobs.causes import Cause, Sighting
+from cloudrl.logs.causes import Cause, Sighting
 from cloudrl.report.page import VENDOR, as_element, data, page, policy
 
 

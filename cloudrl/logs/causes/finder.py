@@ -1,0 +1,159 @@
+"""The first root cause among all that went wrong. Pure: the same evidence gives the same cause."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from cloudrl.logs.causes.budget import Budget
+from cloudrl.logs.causes.cause import Cause, Finding, Sighting
+from cloudrl.logs.causes.cluster_end import end_of_cluster
+from cloudrl.logs.causes.evidence import Evidence
+from cloudrl.logs.causes.last_words import printed_by
+from cloudrl.logs.causes.log_failures import DRIVER, chosen, failures
+from cloudrl.logs.causes.log_suspects import suspect_of_driver, suspects_of_logs, suspects_seen_by_driver
+from cloudrl.logs.causes.signatures import signatures
+from cloudrl.logs.causes.suspect import SURVIVED_MS, Suspect, process_name
+from cloudrl.logs.causes.suspects import suspects_of_state
+
+_SAME_MOMENT_MS = 1000
+"""Clocks of nodes differ by as much, and the raylet sees a dead process later than the others do."""
+_MOST_SIGHTINGS = 8
+_END_LINES = 20
+
+
+def find_cause(evidence: Evidence) -> Cause | None:
+    """See `search`."""
+    return search(evidence).cause
+
+
+def search(evidence: Evidence, budget: Budget | None = None) -> Finding:
+    """What a job failed of first.
+
+    The order is that of Ray's state. What comes after the job's end is Ray tidying up. What follows from another
+    failure is never a cause; ranks that waited in vain give away the one that they waited for. Within a second a
+    process that died comes before an exception, and of tasks that called each other the innermost one first. Where the
+    state is lost, or has only what follows from something else, the logs decide, by the times in them. A job that was
+    still running went down with its cluster.
+
+    Args:
+        evidence: All that is left of the job.
+        budget: How long it may take; 20 s for None. What is found by then is the answer.
+    """
+    budget = budget or Budget()
+    driver = end_of_cluster(evidence) if evidence.was_running else suspect_of_driver(evidence, budget)
+    end = evidence.ended_ms or math.inf
+    of_state = [each for each in suspects_of_state(evidence, budget) if _at(each) <= end]
+    found = of_state or [each for each in suspects_of_logs(evidence, budget) if _at(each) <= end]
+    cause = _chosen(evidence, found, driver, has_state=bool(of_state), budget=budget)
+    made = None if cause is None else _cause(_placed(cause, driver, found), found)
+    return Finding(made, not budget.is_spent)
+
+
+def _chosen(
+    evidence: Evidence, found: Sequence[Suspect], driver: Suspect | None, *, has_state: bool, budget: Budget
+) -> Suspect | None:
+    leads = [each for each in found if each.is_lead]
+    if driver is not None and driver.is_lead:
+        leads = _not_survived([*leads, driver], driver)
+    silent = sorted((each for each in [*found, *filter(None, [driver])] if each.follows == "silence"), key=_at)
+    if (first := _first(leads) or _awaited(evidence, silent, budget)) is not None:
+        return first
+    logs = suspects_of_logs(evidence, budget) if has_state else list(found)
+    seen = suspects_seen_by_driver(evidence, budget)
+    silent = silent or [each for each in [*logs, *seen] if each.follows == "silence"]
+    others = [*found, *filter(None, [driver]), *logs, *seen]
+    return (
+        _first([each for each in logs if each.is_lead])
+        or next((each for each in seen if each.is_lead), None)
+        or end_of_cluster(evidence)
+        or min((each for each in others if each.is_vague), key=_row, default=None)
+        or next((each for each in others if each.only_logged and each.follows is None), None)
+        or (replace(silent[0], rank=None, process="", actor_id=None) if silent else None)
+    )
+
+
+def _row(suspect: Suspect) -> int:
+    """Where its signature is in the table, which has what is particular before what is general."""
+    return signatures().index(suspect.signature) if suspect.signature is not None else len(signatures())
+
+
+def _first(leads: Sequence[Suspect]) -> Suspect | None:
+    moment = min(map(_at, leads), default=math.inf) + _SAME_MOMENT_MS
+    same = [each for each in leads if _at(each) <= moment]
+    return min(same, key=_order, default=None)
+
+
+def _order(suspect: Suspect) -> tuple[bool, float, int, int, str]:
+    """What comes first within a second; by rank and process where nothing else tells them apart."""
+    rank = -1 if suspect.rank is None else suspect.rank
+    return not suspect.crashed, _at(suspect), -suspect.depth, rank, suspect.process
+
+
+def _not_survived(leads: Sequence[Suspect], driver: Suspect) -> list[Suspect]:
+    """Without what went wrong long before the failure that ended the job."""
+    last = min(_at(each) for each in leads if each.error == driver.error)
+    return [each for each in leads if not _at(each) < last - SURVIVED_MS]
+
+
+def _placed(chosen: Suspect, driver: Suspect | None, found: Sequence[Suspect]) -> Suspect:
+    """In the process in which the driver says that its own error was raised, where Ray has no failure of that one.
+
+    A process that ends at once takes along what Ray has not heard yet; what Ray has is the task that passed it on.
+    """
+    if driver is None or driver.error != chosen.error or driver.process in {DRIVER, *(each.process for each in found)}:
+        return chosen
+    return replace(chosen, rank=driver.rank, process=driver.process)
+
+
+def _awaited(evidence: Evidence, silent: Sequence[Suspect], budget: Budget) -> Suspect | None:
+    """The process for which others have waited in vain, and what it said; None where all of them have waited."""
+    ids = {each.actor_id for each in silent}
+    classes = {actor.get("class_name") for actor in evidence.state.actors if actor.get("actor_id") in ids}
+    for actor in budget.take(evidence.state.actors):
+        if actor.get("class_name") in classes and actor.get("actor_id") not in ids:
+            pid, rank = actor.get("pid"), evidence.rank_of(actor.get("node_id"))
+            name, logs = process_name(actor, "worker", pid), printed_by(evidence, "", pid, rank)
+            own = chosen([each for log, stream in logs for _, each in failures(evidence, log, stream, budget)])
+            if own is not None and own.is_lead:
+                return replace(own, rank=rank, process=name)
+            said = [line.text for _, stream in logs for line in stream.lines[-_END_LINES:]]
+            error = f"{name} did not come while the others waited for it: {silent[0].error}"
+            return replace(silent[0], error=error, lines=tuple(said), rank=rank, process=name, actor_id=None)
+    return None
+
+
+def _cause(chosen: Suspect, found: Sequence[Suspect]) -> Cause:
+    signature = chosen.signature
+    return Cause(
+        error=chosen.error,
+        at=_seconds(chosen),
+        rank=chosen.rank,
+        process=chosen.process,
+        signature=signature.name if signature else None,
+        meaning=signature.cause if signature else "",
+        remedy=signature.remedy if signature else "",
+        lines=chosen.lines,
+        elsewhere=_sightings(chosen, found),
+    )
+
+
+def _sightings(chosen: Suspect, found: Sequence[Suspect]) -> tuple[Sighting, ...]:
+    """What other processes said in that second; a task that only repeats the error of one that it called is none."""
+    others = [
+        each
+        for each in sorted(found, key=_at)
+        if abs(_at(each) - _at(chosen)) <= _SAME_MOMENT_MS
+        and (each.rank, each.process) != (chosen.rank, chosen.process)
+        and (each.error != chosen.error or each.depth >= chosen.depth)
+    ]
+    return tuple(Sighting(each.error, _seconds(each), each.rank, each.process) for each in others[:_MOST_SIGHTINGS])
+
+
+def _at(suspect: Suspect) -> float:
+    return suspect.at_ms if suspect.at_ms is not None else math.inf
+
+
+def _seconds(suspect: Suspect) -> float | None:
+    return suspect.at_ms / 1000 if suspect.at_ms is not None else None

@@ -1,0 +1,94 @@
+"""What failed in one process, by the lines that it has printed into a log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from cloudrl.logs.causes.budget import Budget
+from cloudrl.logs.causes.evidence import Evidence, LogTail
+from cloudrl.logs.causes.printed import Stream
+from cloudrl.logs.causes.signatures import recognise
+from cloudrl.logs.causes.suspect import MOST_LINES, SURVIVED_MS, Suspect, known, raised
+from cloudrl.logs.causes.tracebacks import Block, blocks, explained, innermost
+
+DRIVER = "driver"
+_AROUND = 5
+_LOST_RAYLET = "Raylet is terminated. Termination is unexpected."
+"""Of a node that was lost, above a list of possible reasons (Ray 2.60, _private/process_watcher.py)."""
+
+
+def failures(evidence: Evidence, log: LogTail, stream: Stream, budget: Budget) -> Iterator[tuple[int, Suspect]]:
+    """The failures of a process, and the last line of each in the stream, in their order.
+
+    Exceptions are known by their form, other failures by a signature or, as `only_logged`, by the level of a logger.
+    """
+    texts = stream.texts
+    found = {block.start: block for block in blocks(texts)}
+    until = 0
+    for at in budget.take(range(len(texts))):
+        if (block := found.get(at)) is not None:
+            until = block.end
+            yield block.end - 1, _raised(evidence, log, stream, texts, block)
+        elif at >= until and (said := _said(evidence, log, stream, at)) is not None:
+            yield at, said
+
+
+def chosen(found: Sequence[Suspect]) -> Suspect | None:
+    """What a process failed of, among its failures in their order: the first that may be the cause of all.
+
+    What it has survived by more than a minute is none. Where none may be it, the first that follows from another
+    process's failure, and else what was only logged.
+    """
+    vague = next((each for each in found if each.is_vague), None)
+    follower = next((each for each in found if each.follows is not None), None)
+    leads = [each for each in found if each.is_lead]
+    last_ms = (leads[-1].at_ms if leads else None) or 0.0
+    recent = [each for each in leads if (each.at_ms or last_ms) >= last_ms - SURVIVED_MS]
+    return next(iter(recent), vague or follower or next(iter(found), None))
+
+
+def _raised(evidence: Evidence, log: LogTail, stream: Stream, texts: Sequence[str], block: Block) -> Suspect:
+    own = [text for text in texts[block.start : block.end] if text.strip()]
+    trace, at_ms = innermost("\n".join(own)), _at_ms(log, stream, block.error_at)
+    if trace.pid or trace.actor_id:  # it came from another process, which says so
+        return raised(evidence, trace, {}, "task", at_ms=at_ms)
+    error, lines = explained(texts, block), trace.lines[-MOST_LINES:]
+    return _placed(Suspect(error, lines, at_ms, signature=known(trace.lines, error)), evidence, log, stream)
+
+
+def _said(evidence: Evidence, log: LogTail, stream: Stream, at: int) -> Suspect | None:
+    """What a line says that is no part of a traceback."""
+    line = stream.lines[at]
+    if not line.text.strip() or line.is_quiet:
+        return None
+    is_raylet = line.text.startswith(_LOST_RAYLET)
+    error = "the node has died: its raylet ended unexpectedly" if is_raylet else line.text.strip()
+    signature = recognise(error)
+    if signature is None and not line.is_error:
+        return None
+    around = tuple(each.text for each in stream.lines[max(0, at - _AROUND) : at + _AROUND])
+    found = Suspect(
+        error=error,
+        lines=around,
+        at_ms=_at_ms(log, stream, at),
+        crashed=signature is not None,
+        signature=signature,
+        only_logged=signature is None,
+    )
+    return _placed(found, evidence, log, stream)
+
+
+def _placed(found: Suspect, evidence: Evidence, log: LogTail, stream: Stream) -> Suspect:
+    """With its process: in the driver's log the lines of others say whose they are."""
+    by = stream.first
+    if log.pid is not None:
+        return replace(found, rank=log.rank, process=f"worker (pid {log.pid})")
+    if not log.is_driver or stream.is_own:
+        return replace(found, rank=log.rank, process=DRIVER if log.is_driver else log.name.partition(".")[0])
+    rank = evidence.rank_of_process(by.ip, by.pid)
+    return replace(found, rank=rank, process=f"{by.name or 'worker'} (pid {by.pid})" if by.pid else by.name)
+
+
+def _at_ms(log: LogTail, stream: Stream, at: int) -> float | None:
+    return log.times_ms[stream.places[at]] or log.modified_ms

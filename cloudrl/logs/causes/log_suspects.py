@@ -1,0 +1,129 @@
+"""What went wrong by the logs: the driver's end, and what processes said of themselves where the state is lost."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+
+from cloudrl.logs.causes.budget import Budget
+from cloudrl.logs.causes.evidence import Evidence, LogTail, last_lines
+from cloudrl.logs.causes.last_words import Dead, death, printed_by
+from cloudrl.logs.causes.log_failures import DRIVER, chosen, failures
+from cloudrl.logs.causes.printed import Stream
+from cloudrl.logs.causes.suspect import MOST_LINES, Suspect, known, line_of, process_name, raised
+from cloudrl.logs.causes.tracebacks import innermost
+
+_END_LINES = 60
+_DEATH = re.compile(r"Worker exit type: \w{1,40} Worker exit detail: ")
+_DEAD_PID = re.compile(r"(?:Worker PID|\tpid): (?P<pid>\d{1,10})\b")
+_PID_ABOVE = 8
+"""Lines in which Ray names the process above what it died of (Ray 2.60, exceptions.py: ActorDiedError)."""
+_EXIT_CODE = re.compile(r"Job entrypoint command failed with exit code (-?\d{1,3})\b")
+_FATAL_SIGNALS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE)
+
+
+def suspect_of_driver(evidence: Evidence, budget: Budget) -> Suspect | None:
+    """What the driver ended with: a signal, an error of its own, or one that it got from a task."""
+    if (killed := _killed_driver(evidence, budget)) is not None:
+        return killed
+    for log in budget.take(_drivers(evidence)):
+        if (found := _end_of(evidence, log, budget)) is not None:
+            return replace(found, at_ms=evidence.ended_ms)
+    return None
+
+
+def suspects_of_logs(evidence: Evidence, budget: Budget) -> list[Suspect]:
+    """What each process of the workers' logs has failed of."""
+    return [each for log in evidence.logs if not log.is_driver for _, each in _by_process(evidence, log, budget)]
+
+
+def suspects_seen_by_driver(evidence: Evidence, budget: Budget) -> list[Suspect]:
+    """The same by the driver's log, where Ray repeats what all processes print; in the order of its lines."""
+    found = [each for log in _drivers(evidence) for each in _by_process(evidence, log, budget)]
+    return [each for _, each in sorted(found, key=lambda placed: placed[0])]
+
+
+def _drivers(evidence: Evidence) -> list[LogTail]:
+    """The driver's log; where it is lost, its end as Ray quotes it."""
+    job, logs = evidence.state.job, [log for log in evidence.logs if log.is_driver and log.lines]
+    quoted = last_lines(str(job.get("message") or "").splitlines())
+    return logs or [LogTail("job-driver-.log", evidence.rank_of(job.get("driver_node_id")), quoted)]
+
+
+def _by_process(evidence: Evidence, log: LogTail, budget: Budget) -> Iterator[tuple[int, Suspect]]:
+    """What each process has failed of, and the line of the log at which it did."""
+    for stream in budget.take(log.streams):
+        found = list(_retold(evidence, log, stream, budget))
+        first = chosen([each for _, each in found])
+        if first is not None:
+            yield next(at for at, each in found if each is first), first
+
+
+def _retold(evidence: Evidence, log: LogTail, stream: Stream, budget: Budget) -> Iterator[tuple[int, Suspect]]:
+    """The failures of a process and their lines in the log; where it reports a death, the words of who died."""
+    for at, each in failures(evidence, log, stream, budget):
+        yield stream.places[at], _in_own_words(evidence, stream, at, each, budget)
+
+
+def _in_own_words(evidence: Evidence, stream: Stream, at: int, report: Suspect, budget: Budget) -> Suspect:
+    """Where Ray reports that a process has died, what that process said at its end."""
+    text = stream.lines[at].text
+    if _DEATH.search(text) is None:
+        return report
+    above = [line.text for line in stream.lines[max(0, at - _PID_ABOVE) : at]]
+    named = next((match for line in [text, *reversed(above)] if (match := _DEAD_PID.search(line))), None)
+    pid = int(named["pid"]) if named is not None else None
+    rank = evidence.rank_of_process(None, pid)
+    streams = printed_by(evidence, "", pid, rank)
+    name = next((each.first.name for _, each in streams if each.first.name), "worker")
+    dead = Dead(process_name(None, name, pid), text, streams, rank, at_ms=report.at_ms)
+    found = death(evidence, dead, budget)
+    return replace(found, lines=(*found.lines, text)[-MOST_LINES:])
+
+
+def _end_of(evidence: Evidence, log: LogTail, budget: Budget) -> Suspect | None:
+    """The last exception of the driver; without one what a signature knows of its last lines."""
+    own = [stream for stream in log.streams if stream.is_own]
+    found = [
+        (stream.places[at], each)
+        for stream in own
+        for at, each in failures(evidence, log, stream, budget)
+        if not each.crashed and not each.only_logged
+    ]
+    if found:
+        return max(found, key=lambda placed: placed[0])[1]
+    lines = sorted((place, text) for stream in own for place, text in zip(stream.places, stream.texts, strict=True))
+    return _of_text("\n".join(text for _, text in lines[-_END_LINES:]), evidence, log.rank)
+
+
+def _of_text(text: str, evidence: Evidence, rank: int | None) -> Suspect | None:
+    trace = innermost(text)
+    signature = known(trace.lines, trace.error)
+    if trace.error is None and signature is None:
+        return None
+    if trace.pid or trace.actor_id:
+        return raised(evidence, trace, {}, "task", at_ms=evidence.ended_ms)
+    error = trace.error or line_of(signature, trace.lines)
+    return Suspect(error, trace.lines[-MOST_LINES:], evidence.ended_ms, rank, DRIVER, signature=signature)
+
+
+def _killed_driver(evidence: Evidence, budget: Budget) -> Suspect | None:
+    """A driver that a signal has ended: whatever its log has of exceptions, it has survived them."""
+    job = evidence.state.job
+    code = job.get("driver_exit_code")
+    said = _EXIT_CODE.search(str(job.get("message") or "")[:200])
+    code = code if isinstance(code, int) else int(said[1]) if said is not None else 0
+    number = -code if code < 0 else code - 128
+    if number not in _FATAL_SIGNALS:
+        return None
+    dead = Dead(
+        process=DRIVER,
+        detail=f"the job's driver was killed by signal {number}, {signal.Signals(number).name} (exit code {code})",
+        streams=[(log, stream) for log in _drivers(evidence) for stream in log.streams if stream.is_own],
+        rank=evidence.rank_of(job.get("driver_node_id")),
+        at_ms=evidence.ended_ms,
+        is_sudden=number == signal.SIGKILL,
+    )
+    return death(evidence, dead, budget)

@@ -1,0 +1,55 @@
+"""The known failures: the table in `signatures.yml`, and the one way to ask it."""
+
+import re
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from pathlib import Path
+
+from cloudrl.logs.causes.guesses import facts_of
+from cloudrl.spec.yaml_core import load_value
+
+_TABLE = Path(__file__).with_suffix(".yml")
+_LONGEST = 20_000
+"""Characters of a text that are looked at: a log may hold a line of any length."""
+
+
+@dataclass(frozen=True)
+class Signature:
+    """A failure by what it prints.
+
+    Attributes:
+        name: of the row.
+        pattern: that finds it.
+        cause: what it means.
+        remedy: what to do, with a command or an override.
+        example: a line that the pattern finds.
+        source: where the line was seen.
+        follows: None for a cause; "peer" where it only says that another process has gone or points to another error,
+            "silence" where its process has waited for another one in vain, "report" where it is a cause of the process
+            that died and of no other.
+        is_vague: whether it is a cause only where nothing else is known.
+    """
+
+    name: str
+    pattern: re.Pattern[str]
+    cause: str
+    remedy: str
+    example: str
+    source: str
+    follows: str | None = None
+    is_vague: bool = False
+
+
+@cache
+def signatures() -> tuple[Signature, ...]:
+    """All rows, in the order in which they are asked."""
+    rows = load_value(_TABLE.read_text(encoding="utf-8"), _TABLE.name)
+    return tuple(Signature(**{**row, "pattern": re.compile(row["pattern"], re.MULTILINE)}) for row in rows)
+
+
+@lru_cache(maxsize=4096)  # workers print the same lines, and the driver repeats them
+def recognise(text: str) -> Signature | None:
+    """The first row that knows what the text says has happened, and not what it supposes; None where none does."""
+    shown = text if len(text) <= _LONGEST else text[: _LONGEST // 2] + "\n" + text[-_LONGEST // 2 :]
+    facts = facts_of(shown)
+    return next((each for each in signatures() if each.pattern.search(facts)), None)
