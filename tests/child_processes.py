@@ -5,12 +5,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from patience import SLOWER
+
 
 def until(condition: Callable[[], object], what: str, *, timeout_s: float = 30.0) -> None:
-    """Poll a condition that other processes, or threads, bring about."""
-    deadline = time.monotonic() + timeout_s
+    """Poll a condition that other processes, or threads, bring about; `timeout_s` is that of a quiet machine."""
+    deadline = time.monotonic() + SLOWER * timeout_s
     while not condition():
-        assert time.monotonic() < deadline, f"not within {timeout_s:.0f} s: {what}"
+        assert time.monotonic() < deadline, f"not within {SLOWER * timeout_s:.0f} s: {what}"
         time.sleep(0.01)
 
 

@@ -153,7 +153,7 @@ class FakeCluster(testing.FakeCluster):
         """To a debugger on this machine, if a stop names it."""
         if (int(rank), int(port)) not in {(each.node, each.port) for each in self.stops}:
             raise ApiError(ErrorCode.NO_DEBUGGER, f"no debugger waits at port {port} of rank {rank}")
-        return Response(101, UPGRADE, socket.create_connection(("127.0.0.1", int(port)), timeout=10))
+        return Response(101, UPGRADE, socket.create_connection(("127.0.0.1", int(port)), timeout=60))
 
     def _disk(self, rank: str) -> Path:
         disk = self.disks.get(int(rank))

@@ -63,7 +63,7 @@ main.main()
         assert process.stdout is not None
         assert process.stdout.readline() == "begun\n"
         process.send_signal(number)
-        _, said = process.communicate(timeout=20)
+        _, said = process.communicate(timeout=60)
     assert (process.returncode, "Traceback" in said) == (128 + number, False)
     assert [each.step for each in Checkpoints(LocalSource(tmp_path))] == [20]
     prune(Checkpoints(LocalSource(tmp_path)), 1, confirm=yes)

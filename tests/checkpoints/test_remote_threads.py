@@ -74,7 +74,7 @@ def test_a_refusal_that_comes_after_another_thread_has_renewed_the_token(cluster
 
 
 def test_many_threads_renew_once(cluster: FakeCluster) -> None:
-    together, asked = threading.Barrier(4, timeout=10), []
+    together, asked = threading.Barrier(4, timeout=60), []
 
     def renew(refused: str) -> str:
         asked.append(refused)
@@ -164,7 +164,7 @@ def test_no_sum_takes_longer_than_an_answer_may() -> None:
 @pytest.mark.parametrize("length", [1000, 8 << 20])
 def test_threads_read_one_shard_side_by_side(length: int) -> None:
     """Each answer waits until as many are on their way as there are threads."""
-    together = threading.Barrier(4, timeout=10)
+    together = threading.Barrier(4, timeout=60)
     shard = Zeros(together.wait).shard
     with ThreadPoolExecutor(4) as pool:
         reads = [pool.submit(shard.read, number * (10 << 20), length) for number in range(4)]

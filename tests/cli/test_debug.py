@@ -180,7 +180,7 @@ def test_vs_code_attaches_through_a_port_and_ray_s_extension_through_the_front(
         url = process.stdout.readline().strip()
         until(lambda: "cloudrl: local/lab, WorkerDict rank 1" in launch.read_text(), "there is an entry")
         assert "// mine" in launch.read_text()
-        front = http.client.HTTPConnection(url.removeprefix("http://"), timeout=10)
+        front = http.client.HTTPConnection(url.removeprefix("http://"), timeout=60)
         front.request("GET", "/api/v0/workers?detail=1&limit=10000")
         [row] = json.loads(front.getresponse().read())["data"]["result"]["result"]
         front.close()

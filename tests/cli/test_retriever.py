@@ -55,7 +55,7 @@ def starting(index: Path, *options: object, **variables: str) -> Iterator[Callab
 
         yield address
         process.send_signal(signal.SIGTERM)
-        _, rest = process.communicate(timeout=20)
+        _, rest = process.communicate(timeout=60)
         assert (process.returncode, "Traceback" in rest) == (0, False)
 
 

@@ -98,7 +98,7 @@ class Debugged:
 
     def dial(self) -> socket.socket:
         """A connection to its debugger, as the agent's relay gives one."""
-        return socket.create_connection(("127.0.0.1", self.port), timeout=10)
+        return socket.create_connection(("127.0.0.1", self.port), timeout=60)
 
     def rest(self) -> list[str]:
         """What it prints until it ends."""

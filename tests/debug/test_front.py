@@ -41,7 +41,7 @@ def front(cluster: FakeCluster) -> Iterator[Front]:
 
 
 def ask(front: Front, path: str, *, method: str = "GET", **headers: str) -> tuple[int, bytes]:
-    connection = http.client.HTTPConnection("127.0.0.1", front.server_port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", front.server_port, timeout=60)
     connection.request(method, path, headers={name.replace("_", "-"): value for name, value in headers.items()})
     answer = connection.getresponse()
     found = answer.status, answer.read()
@@ -89,7 +89,7 @@ def test_a_path_is_no_url(front: Front, cluster: FakeCluster) -> None:
 
 def asked(front: Front, path: bytes) -> bytes:
     """The first line of the answer to a path that no client of ours would send."""
-    with socket.create_connection(("127.0.0.1", front.server_port), timeout=10) as mine, mine.makefile("rb") as file:
+    with socket.create_connection(("127.0.0.1", front.server_port), timeout=60) as mine, mine.makefile("rb") as file:
         mine.sendall(b"GET %b HTTP/1.0\r\nHost: 127.0.0.1:%d\r\n\r\n" % (path, front.server_port))
         return file.readline()
 

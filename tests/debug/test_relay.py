@@ -41,13 +41,13 @@ def test_bytes_go_both_ways_and_so_does_the_end(echo: int) -> None:
     relay = Relay(lambda: socket.create_connection(("127.0.0.1", echo)))
     said = HELLO + os.urandom(300_000)
     for _ in range(2):
-        with socket.create_connection(("127.0.0.1", relay.port), timeout=10) as mine, mine.makefile("rb") as file:
+        with socket.create_connection(("127.0.0.1", relay.port), timeout=60) as mine, mine.makefile("rb") as file:
             mine.sendall(said)
             mine.shutdown(socket.SHUT_WR)
             assert file.read() == b"heard " + said
     relay.close()
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.1", relay.port), timeout=10)
+        socket.create_connection(("127.0.0.1", relay.port), timeout=60)
 
 
 def test_a_stop_that_is_over_is_an_end() -> None:
@@ -55,7 +55,7 @@ def test_a_stop_that_is_over_is_an_end() -> None:
         raise ConnectionFailed("gone")
 
     relay = Relay(dial)
-    with socket.create_connection(("127.0.0.1", relay.port), timeout=10) as mine:
+    with socket.create_connection(("127.0.0.1", relay.port), timeout=60) as mine:
         mine.sendall(HELLO)
         assert mine.recv(1) == b""
     relay.close()
@@ -81,7 +81,7 @@ def test_what_is_no_client_of_a_debugger_reaches_none(said: bytes) -> None:
         raise ConnectionFailed("dialled")
 
     relay = Relay(dial, head_s=0.2)
-    with socket.create_connection(("127.0.0.1", relay.port), timeout=10) as mine:
+    with socket.create_connection(("127.0.0.1", relay.port), timeout=60) as mine:
         mine.sendall(said)
         with suppress(ConnectionResetError):
             assert mine.recv(1) == b""
@@ -91,7 +91,7 @@ def test_what_is_no_client_of_a_debugger_reaches_none(said: bytes) -> None:
 
 def test_a_head_may_come_in_pieces(echo: int) -> None:
     relay = Relay(lambda: socket.create_connection(("127.0.0.1", echo)))
-    with socket.create_connection(("127.0.0.1", relay.port), timeout=10) as mine, mine.makefile("rb") as file:
+    with socket.create_connection(("127.0.0.1", relay.port), timeout=60) as mine, mine.makefile("rb") as file:
         mine.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for each in HELLO:
             mine.sendall(bytes([each]))
@@ -105,8 +105,8 @@ def test_silent_connections_have_no_threads_and_keep_nobody_out(echo: int) -> No
     before = threading.active_count()
     with ExitStack() as held:
         for _ in range(100):
-            held.enter_context(socket.create_connection(("127.0.0.1", relay.port), timeout=10)).sendall(b"Content")
-        with socket.create_connection(("127.0.0.1", relay.port), timeout=10) as mine, mine.makefile("rb") as file:
+            held.enter_context(socket.create_connection(("127.0.0.1", relay.port), timeout=60)).sendall(b"Content")
+        with socket.create_connection(("127.0.0.1", relay.port), timeout=60) as mine, mine.makefile("rb") as file:
             mine.sendall(HELLO)
             mine.shutdown(socket.SHUT_WR)
             assert file.read() == b"heard " + HELLO
@@ -119,7 +119,7 @@ def test_other_users_are_turned_away() -> None:
         raise AssertionError("a connection was made")
 
     relay = Relay(dial, is_own=lambda _peer, _port: False)
-    with socket.create_connection(("127.0.0.1", relay.port), timeout=10) as mine:
+    with socket.create_connection(("127.0.0.1", relay.port), timeout=60) as mine:
         mine.sendall(HELLO)
         assert mine.recv(1) == b""
     relay.close()

@@ -12,6 +12,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from patience import SLOWER
+
 from . import namespaces
 
 
@@ -114,11 +116,11 @@ class Client:
         self._process.signal(signal.SIGKILL)
 
     def finish(self, timeout_s: float) -> subprocess.CompletedProcess[str]:
-        """Wait for its end. Raises TimeoutExpired with what it printed, after killing it."""
+        """Wait for its end; `timeout_s` is that of a quiet machine. Raises TimeoutError with what it printed, after killing it."""
         try:
-            status = self._process.wait(timeout_s)
+            status = self._process.wait(SLOWER * timeout_s)
             if status is None:
-                raise subprocess.TimeoutExpired(self._words, timeout_s, self.output)
+                raise TimeoutError(f"{self._words} runs for {SLOWER * timeout_s:.0f} s and has printed:\n{self.output}")
         finally:
             self.close()
         return subprocess.CompletedProcess(self._words, status, self.output, "")

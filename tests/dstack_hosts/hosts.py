@@ -12,7 +12,7 @@ from pathlib import Path
 from . import namespaces
 from .standin.config import HostConfig
 
-_UP_S = 30.0
+_UP_S = 90.0
 _ANSWER_S = 20.0
 
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _MAIN = "import sys\n\nfrom standin.main import main\n\nsys.exit(main(sys.argv))\n"
 _PREFORK = Path(__file__).with_name("prefork.py")
 _NETWORK = "10.77.0"  # inside the lab's own network namespace: two labs may both use it
-_START_S = 60.0
+_START_S = 180.0
 _END_S = 60.0
 _HIDDEN = ("/root/", "/home/", "/tmp/", "/var/tmp/")  # private to each host, see standin/root.py
 
@@ -157,7 +157,7 @@ class Lab:
     def run(
         self, *words: str, cwd: Path | None = None, env: Mapping[str, str] | None = None, timeout_s: float = 60.0
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command there to its end. Raises TimeoutExpired, after killing it."""
+        """Run a command there to its end. Raises TimeoutError, after killing it."""
         return self.popen(*words, cwd=cwd, env=env).finish(timeout_s)
 
     def network(self) -> AbstractContextManager[None]:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from patience import SLOWER
+
 if TYPE_CHECKING:
     from .lab import Lab
 
@@ -151,11 +153,14 @@ class Runs:
 
 
 def until(look: Callable[[], Any], timeout_s: float, what: Callable[[], str]) -> Any:
-    """Look until there is something, less often the longer it takes. Raises TimeoutError with the words of `what`."""
+    """Look until there is something, less often the longer it takes. Raises TimeoutError with the words of `what`.
+
+    `timeout_s` is that of a quiet machine.
+    """
     start = time.monotonic()
     while not (found := look()):
         waited_s = time.monotonic() - start
-        if waited_s > timeout_s:
+        if waited_s > SLOWER * timeout_s:
             raise TimeoutError(what())
         time.sleep(min(_LONGEST_PAUSE_S, _PAUSE_S + waited_s / 10))
     return found

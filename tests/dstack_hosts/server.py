@@ -18,7 +18,7 @@ from . import namespaces
 from .cloud import BACKEND
 from .standin.config import PROGRAM
 
-_UP_S = 120.0
+_UP_S = 300.0
 _DOWN_S = 40.0
 _FAST = Path(__file__).with_name("fast_server.py")
 

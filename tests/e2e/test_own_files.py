@@ -171,7 +171,7 @@ def test_the_secret_is_in_no_file_and_no_answer(shell, cluster, secrets):
         env["RAY_ADDRESS"].strip("'") + "/api/jobs/",
         headers={"Authorization": f"Bearer {env['RAY_AUTH_TOKEN'].strip(chr(39))}"},
     )
-    with urllib.request.urlopen(request, timeout=10) as answer:
+    with urllib.request.urlopen(request, timeout=60) as answer:
         jobs = answer.read()
     assert b"MY_API_TOKEN" not in jobs
     assert b'"one"' in jobs

@@ -252,7 +252,7 @@ class TestTerminal:
             while b"step" not in shown.readline():
                 assert process.poll() is None
             process.send_signal(signal.SIGINT)
-            _, err = process.communicate(timeout=20)
+            _, err = process.communicate(timeout=60)
 
         assert process.returncode == 130
         assert cluster.jobs["one"].status == "RUNNING"

@@ -85,7 +85,7 @@ def is_open(connection: socket.socket) -> bool:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 10
+    end = time.monotonic() + 30
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.005)

@@ -119,7 +119,7 @@ class Served:
         body: bytes | None = None,
     ) -> Answer:
         """One request; the path goes over the wire as it is given, without any normalisation."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         try:
             connection.putrequest(method, path, skip_accept_encoding=True)
             if token is not None:

@@ -35,7 +35,7 @@ def a_cluster_is_ready_when_its_services_answer(nodes: Maker) -> None:
     gate.touch()
     cluster.ready()
     for rank, port in enumerate(ports):
-        with urllib.request.urlopen(f"http://{IP}:{port}/", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://{IP}:{port}/", timeout=60) as answer:
             assert answer.status == 200
         assert (cluster[rank].run_dir / f"service-{port}.log").read_text().startswith("loading\n")
     cluster.end()

@@ -24,7 +24,7 @@ def read_back(path: Path, *arguments: str) -> tuple[dict[str, str], list[str]]:
         env={"PATH": os.environ["PATH"], "KEPT": "1", "HF_TOKEN": "of the node"},
         capture_output=True,
         check=True,
-        timeout=20,
+        timeout=60,
     )
     env, words = json.loads(done.stdout)
     return env, words

@@ -100,7 +100,10 @@ def test_a_training_and_a_post_mortem(user: User, first: str, home: Path) -> Non
     own = ("--submission-id", "debugged", "--steps", "1", "trainer.test_freq=1")
     user.types("cloudrl", "submit", "grpo-tiny", *MODEL, *words, *own, cwd=home)
     client = user.lab.popen("python", "look.py", "1", "2", "1", cwd=home)
-    client.finish(240)
+    try:
+        client.finish(240)
+    finally:  # its paused tasks are not those of the next test
+        user.types("cloudrl", "jobs", "stop", "debugged", "--cluster", first, "-y")
     assert client.returncode == 0, client.output[-3000:]
     loop, *ranks, failed = map(json.loads, filter(lambda line: line.startswith("{"), client.output.splitlines()))
     assert (loop["stack"], loop["stop"]["actor"]) == ("run", "AgentLoopWorkerTQ")
@@ -111,7 +114,6 @@ def test_a_training_and_a_post_mortem(user: User, first: str, home: Path) -> Non
     assert all("TensorDict" in each["locals"]["data"] for each in ranks)
     assert failed["stop"]["reason"].startswith("ValueError: no reward for ")
     assert (failed["stack"], failed["line"]) == ("compute_score", failed["stop"]["line"])
-    user.types("cloudrl", "jobs", "stop", "debugged", "--cluster", first, "-y")
 
 
 def test_the_legacy_debugger_and_a_port_scan_meanwhile(user: User, first: str, home: Path) -> None:

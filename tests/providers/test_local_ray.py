@@ -78,7 +78,7 @@ def _gpus_and_cpus(connection: Connection) -> list[tuple[float, float]]:
     request = urllib.request.Request(
         f"{connection.ray_url}/api/v0/nodes?detail=1", headers={"Authorization": f"Bearer {connection.ray_token}"}
     )
-    with urllib.request.urlopen(request, timeout=10) as answer:
+    with urllib.request.urlopen(request, timeout=60) as answer:
         nodes = json.load(answer)["data"]["result"]["result"]
     return [(node["resources_total"]["GPU"], node["resources_total"]["CPU"]) for node in nodes]
 
@@ -87,7 +87,7 @@ def _dashboard_is_for_this_machine_and_this_token_only(plan: LocalPlan) -> None:
     port = plan.state.dashboard_port
     assert _listening(port) == {"127.0.0.1"}
     with pytest.raises(urllib.error.HTTPError) as caught:
-        urllib.request.urlopen(f"http://127.0.0.1:{port}/api/jobs/", timeout=10).close()
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/api/jobs/", timeout=60).close()
     caught.value.close()
     assert caught.value.code == 401
 

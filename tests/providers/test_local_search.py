@@ -41,20 +41,20 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def _ask(port: int, query: str) -> str:
     body = json.dumps({"queries": [query], "topk": 1, "return_scores": True}).encode()
     request = urllib.request.Request(f"http://127.0.0.1:{port}/retrieve", body)
-    with urllib.request.urlopen(request, timeout=20) as answer:
+    with urllib.request.urlopen(request, timeout=60) as answer:
         return str(json.load(answer)["result"][0][0]["document"]["contents"])
 
 
 def _ids(port: int, queries: list[str], topk: int) -> list[list[str]]:
     body = json.dumps({"queries": queries, "topk": topk, "return_scores": True}).encode()
     with urllib.request.urlopen(
-        urllib.request.Request(f"http://127.0.0.1:{port}/retrieve", body), timeout=20
+        urllib.request.Request(f"http://127.0.0.1:{port}/retrieve", body), timeout=60
     ) as answer:
         return [[each["document"]["id"] for each in found] for found in json.load(answer)["result"]]
 
 
 def _health(port: int) -> dict[str, Any]:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=20) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=60) as answer:
         return dict(json.load(answer))
 
 
@@ -103,7 +103,7 @@ def test_nodes_share_an_index_and_answer_as_one_that_has_it_all(home: Home, tmp_
     assert parts == [{"number": 0, "of": 2, "passages": 20}, {"number": 1, "of": 2, "passages": 21}]
     for port in (first_peer, second_peer):
         with pytest.raises(urllib.error.HTTPError, match="401") as refused:
-            urllib.request.urlopen(f"http://{plan.state.ip}:{port}/shard", timeout=20)
+            urllib.request.urlopen(f"http://{plan.state.ip}:{port}/shard", timeout=60)
         refused.value.close()
 
     # a node that is lost is not answered for, and comes back

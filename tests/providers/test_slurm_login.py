@@ -81,7 +81,7 @@ def test_a_job_in_which_this_program_runs_says_nothing_of_another(monkeypatch: p
     monkeypatch.setenv("SLURM_CONF", "/etc/of the site/slurm.conf")
     shown = 'echo "${SLURM_MEM_PER_CPU:-none} ${SLURM_CONF:-none}"'
     assert Login().shell(shown) == "none /etc/of the site/slurm.conf\n"
-    relay = subprocess.run(Login().words(shown), env={}, capture_output=True, text=True, check=True, timeout=20)
+    relay = subprocess.run(Login().words(shown), env={}, capture_output=True, text=True, check=True, timeout=60)
     assert relay.stdout == "none /etc/of the site/slurm.conf\n"  # as ssh starts its ProxyCommand
 
 
@@ -96,7 +96,7 @@ def test_what_only_a_terminal_is_for_is_left_out_of_the_users_ssh_config(tmp_pat
     config.write_text("Host *\n  RemoteCommand tmux\n  RequestTTY force\n  ControlMaster auto\n  User somebody\n")
     ssh, *words = THERE.words("squeue")
     words = ["-G", "-F", str(config), *words[: words.index("--")], "me@login"]
-    said = subprocess.run([ssh, *words], capture_output=True, text=True, check=True, timeout=20).stdout.splitlines()
+    said = subprocess.run([ssh, *words], capture_output=True, text=True, check=True, timeout=60).stdout.splitlines()
     assert {"controlmaster false", "requesttty false", "batchmode yes"} <= set(said)
     assert not [line for line in said if line.startswith("remotecommand")]
 

@@ -530,7 +530,7 @@ def test_keys_of_nodes_are_not_written_into_the_users_own_file(
     for options in (each.hosts["lab"] for each in (way.route(), way.route())):
         asked = ["ssh", "-G", "-F", "/dev/stdin", "lab"]
         text = Route("lab", {"lab": options}).config()
-        said = subprocess.run(asked, input=text, capture_output=True, text=True, check=True, timeout=20).stdout
+        said = subprocess.run(asked, input=text, capture_output=True, text=True, check=True, timeout=60).stdout
         [file] = [line.split()[1] for line in said.splitlines() if line.startswith("userknownhostsfile ")]
         assert Path(file).parent == tmp_path / "cloudrl/slurm-clusters/lab"
 

@@ -35,7 +35,7 @@ def _pythons() -> dict[str, str]:
     for version in VERSIONS:
         of_pyenv = sorted(map(str, kept.glob(f"{version}.*/bin/python{version}")))
         beside = of_pyenv[-1] if of_pyenv else shutil.which(f"python{version}")
-        if beside and subprocess.run([beside, "-c", ""], check=False, timeout=20).returncode == 0:
+        if beside and subprocess.run([beside, "-c", ""], check=False, timeout=60).returncode == 0:
             found[version] = beside
     return found
 

@@ -201,7 +201,7 @@ def test_the_job_script_for_amd(golden, repository):
 def test_bash_and_shellcheck_have_nothing_to_say_on_the_job_script_for_amd(tmp_path):
     script = tmp_path / "ppo-rocm.sh"
     script.write_text(slurm_script("ppo-rocm-0.5b", cluster=TASKS["ppo-rocm"].explicit_fields()))
-    subprocess.run(["bash", "-n", str(script)], check=True, timeout=20)
+    subprocess.run(["bash", "-n", str(script)], check=True, timeout=60)
     if not shutil.which("shellcheck"):
         pytest.skip("no shellcheck: apt-get install shellcheck")
     done = subprocess.run(["shellcheck", str(script)], capture_output=True, text=True, timeout=60, check=False)

@@ -71,7 +71,7 @@ def variant(back_end: str, vendor: str) -> Cluster:
 def evaluated(script: str, expression: str) -> list[str]:
     """What bash makes of the settings."""
     text = script.partition(START)[0] + f"\nprintf '%s\\0' {expression}\n"
-    done = subprocess.run(["bash", "-c", text], capture_output=True, check=True, timeout=20)
+    done = subprocess.run(["bash", "-c", text], capture_output=True, check=True, timeout=60)
     return done.stdout.decode().split("\0")[:-1]
 
 
@@ -111,7 +111,7 @@ def test_rendered_bytes(back_end, vendor, golden, repository):
 def test_bash_and_shellcheck_have_nothing_to_say(back_end, vendor, tmp_path):
     script = tmp_path / "job.sh"
     script.write_text(to_slurm(variant(back_end, vendor) if vendor else cluster(), JOB if vendor else None))
-    subprocess.run(["bash", "-n", str(script)], check=True, timeout=20)
+    subprocess.run(["bash", "-n", str(script)], check=True, timeout=60)
     if not shutil.which("shellcheck"):
         pytest.skip("no shellcheck: apt-get install shellcheck")
     done = subprocess.run(["shellcheck", str(script)], capture_output=True, text=True, timeout=60, check=False)
@@ -195,7 +195,7 @@ def test_the_job_is_read_as_it_was_given(text):
     job = {**JOB, "argv": ["python3", text, "JOB\n", f"a\nJOB\n{text}"]}
     script = to_slurm(cluster(), job, agent=b"")
     function = script[script.index("write_job() {") :].partition("\n# cloudrl-node")[0]
-    done = subprocess.run(["bash", "-c", f"{function}\nwrite_job"], capture_output=True, check=True, timeout=20)
+    done = subprocess.run(["bash", "-c", f"{function}\nwrite_job"], capture_output=True, check=True, timeout=60)
     assert json.loads(done.stdout) == job
 
 
@@ -283,7 +283,7 @@ def test_of_two_jobs_one_pulls_the_image_of_apptainer(holder, others, code, imag
         """
     text = text.rpartition("\nif [")[0] + stand_ins
     env = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "SLURM_JOB_ID": "13"}
-    done = subprocess.run(["bash", "-c", text], env=env, capture_output=True, text=True, timeout=20, check=False)
+    done = subprocess.run(["bash", "-c", text], env=env, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == code, done.stdout + done.stderr
     file = images / "a_b_c.sif"
     assert (file.read_text().strip() if file.exists() else None) == image

@@ -28,7 +28,7 @@ Answer = tuple[int, http.client.HTTPMessage, str]
 
 
 def ask(server: ReportServer, path: str, method: str = "GET", **headers: str) -> Answer:
-    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
     connection.request(method, path, headers=headers)
     answer = connection.getresponse()
     text = answer.read().decode()

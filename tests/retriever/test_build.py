@@ -118,9 +118,9 @@ def test_two_builds_into_one_folder(corpus_path: Path, tmp_path: Path) -> None:
     with ThreadPoolExecutor() as threads:
         with locked(folder):
             second = threads.submit(build, options, folder, replace=True, say=said.put)
-            assert said.get(timeout=20) == f"another build or fetch writes into {folder}; waiting for its end"
+            assert said.get(timeout=60) == f"another build or fetch writes into {folder}; waiting for its end"
             shutil.copytree(tmp_path / "done", folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".lock"))
-        assert second.result(timeout=20) == record
+        assert second.result(timeout=60) == record
     assert said.get_nowait() == f"{folder} is up to date"
 
 

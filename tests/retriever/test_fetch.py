@@ -185,8 +185,8 @@ def test_what_another_has_fetched_meanwhile_is_taken(hub: FakeHub, tmp_path: Pat
     with ThreadPoolExecutor() as threads:
         with locked(folder):
             second = threads.submit(fetch, "wiki-18", folder, say=said.put)
-            assert said.get(timeout=20) == f"another build or fetch writes into {folder}; waiting for its end"
+            assert said.get(timeout=60) == f"another build or fetch writes into {folder}; waiting for its end"
             record = _fetch(PUBLISHED["wiki-18"], folder, lambda *_: None, print, 1 << 20)
-        assert second.result(timeout=20) == record
+        assert second.result(timeout=60) == record
     assert said.get_nowait() == f"{folder} is complete"
     check(folder, hub)

@@ -56,7 +56,7 @@ def serving(folder: Path, place: str, port: int, **env: str) -> Iterator[str]:
 def ask(url: str, query: str) -> str:
     body = json.dumps({"queries": [query], "topk": 1, "return_scores": True}).encode()
     request = urllib.request.Request(f"{url}/retrieve", body, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=20) as answer:
+    with urllib.request.urlopen(request, timeout=60) as answer:
         return str(json.load(answer)["result"][0][0]["document"]["contents"])
 
 
@@ -80,7 +80,7 @@ def test_it_builds_and_serves_and_builds_again_when_the_passages_have_changed(pr
         assert program("build", "index", "--to=linked").returncode == 0
     with serving(tmp_path, "linked", 0) as url:
         assert ask(url, "capital of Spain") == '"Spain"\nThe capital of Spain is Madrid.'
-        with urllib.request.urlopen(f"{url}/health", timeout=20) as answer:
+        with urllib.request.urlopen(f"{url}/health", timeout=60) as answer:
             assert json.load(answer)["ready"] is True
 
 
@@ -91,7 +91,7 @@ def test_the_server_asks_for_the_token_of_its_environment(program: Program, tmp_
         with pytest.raises(urllib.error.HTTPError, match="401") as refused:
             ask(url, "capital of France")
         refused.value.close()
-        with urllib.request.urlopen(f"{url}/health", timeout=20) as answer:
+        with urllib.request.urlopen(f"{url}/health", timeout=60) as answer:
             assert json.load(answer) == {"ready": True}, "which is what the agent asks"
 
 

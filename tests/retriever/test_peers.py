@@ -255,7 +255,7 @@ def test_a_node_with_another_index_or_token(change: dict[str, str], said: str) -
         await asyncio.wait_for(until(has_said), 20)
         assert f"waiting for {one.address}: the node {one.address} does not answer" in nodes[1].said[0]
         tasks.append(nodes[0].start())
-        [first, *_], others = await asyncio.wait(tasks, timeout=20, return_when=asyncio.FIRST_COMPLETED)
+        [first, *_], others = await asyncio.wait(tasks, timeout=60, return_when=asyncio.FIRST_COMPLETED)
         with pytest.raises(InputError, match=said) as raised:
             first.result()
         assert "All nodes need the same index" in str(raised.value.hint)

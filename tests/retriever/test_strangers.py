@@ -154,7 +154,7 @@ def test_strangers_without_number_keep_no_user_out(crowded: tuple[subprocess.Pop
         for each in strangers:
             each.close()
     server.terminate()
-    said, _ = server.communicate(timeout=10)
+    said, _ = server.communicate(timeout=60)
     assert said == b"", "nothing is printed of strangers"
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from dstack_hosts import cgroups, namespaces
 from dstack_hosts.client import Client, Entered
 from dstack_hosts.hosts import Host
+from patience import SLOWER
 
 from . import containers
 from .config import SYSTEM_PATH, NodeConfig
@@ -55,13 +56,13 @@ class Node(Host):
             cwd: a folder of the node; None for the user's home.
             env: beside what a login sets.
             text: its standard input.
-            timeout_s: it is killed afterwards. Raises TimeoutExpired.
+            timeout_s: that of a quiet machine; it is killed afterwards. Raises TimeoutExpired.
         """
         command = [*namespaces.enter(self.pid), *login_words(words, user, cwd)]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         with subprocess.Popen(command, env=login_environment(user, env), start_new_session=True, **pipes) as process:
             try:
-                output, errors = process.communicate(text, timeout_s)
+                output, errors = process.communicate(text, SLOWER * timeout_s)
             except BaseException:
                 os.killpg(process.pid, signal.SIGKILL)  # the command too, not only the door to the node
                 raise

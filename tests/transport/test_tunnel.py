@@ -80,7 +80,7 @@ def test_a_host_that_the_route_says_nothing_of_is_learned_and_then_kept() -> Non
     text = Route("lab", {"lab": {"StrictHostKeyChecking": "no"}, "proxy": {}}).config()
     asked = ["ssh", "-G", "-F", "/dev/stdin"]
     found = {
-        host: subprocess.run([*asked, host], input=text, capture_output=True, text=True, check=True, timeout=20).stdout
+        host: subprocess.run([*asked, host], input=text, capture_output=True, text=True, check=True, timeout=60).stdout
         for host in ("lab", "proxy")
     }
     assert "stricthostkeychecking false" in found["lab"]
