@@ -116,7 +116,10 @@ class Client:
         self._process.signal(signal.SIGKILL)
 
     def finish(self, timeout_s: float) -> subprocess.CompletedProcess[str]:
-        """Wait for its end; `timeout_s` is that of a quiet machine. Raises TimeoutError with what it printed, after killing it."""
+        """Wait for its end; `timeout_s` is that of a quiet machine.
+
+        Raises TimeoutError with what it printed, after killing it.
+        """
         try:
             status = self._process.wait(SLOWER * timeout_s)
             if status is None:
