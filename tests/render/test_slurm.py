@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
 import re
@@ -25,6 +26,13 @@ FEW = max(20, settings().max_examples // 4)
 GPUS = {"nvidia": "H100:8", "amd": "MI300X:8"}
 BACK_ENDS = ("bare", "docker", "podman", "apptainer", "pyxis")
 VARIANTS = [(back_end, vendor) for back_end in BACK_ENDS for vendor in GPUS]
+WHOLE = ("bare", "nvidia")
+COMPARED_WITH = {
+    **{(back_end, "nvidia"): WHOLE for back_end in BACK_ENDS},
+    **{(back_end, "amd"): (back_end, "nvidia") for back_end in BACK_ENDS},
+    ("podman", "nvidia"): ("docker", "nvidia"),
+}
+"""The golden file of a variant is its difference from this one, so that it shows what the variant changes."""
 JOB = {
     "submission_id": "grpo__TASK__",
     "argv": [
@@ -68,6 +76,10 @@ def variant(back_end: str, vendor: str) -> Cluster:
     )  # fmt: skip
 
 
+def rendered(back_end: str, vendor: str) -> str:
+    return to_slurm(variant(back_end, vendor), JOB, agent=b"")
+
+
 def evaluated(script: str, expression: str) -> list[str]:
     """What bash makes of the settings."""
     text = script.partition(START)[0] + f"\nprintf '%s\\0' {expression}\n"
@@ -99,12 +111,21 @@ def directives(script: str) -> dict[str, str | None]:
     return found
 
 
-@pytest.mark.parametrize(("back_end", "vendor"), VARIANTS)
-def test_rendered_bytes(back_end, vendor, golden, repository):
-    golden(
-        repository / "tests/golden" / f"{back_end}-{vendor}.slurm.sh",
-        to_slurm(variant(back_end, vendor), JOB, agent=b""),
+def test_rendered_bytes(golden, repository):
+    golden(repository / "tests/golden/bare-nvidia.slurm.sh", rendered(*WHOLE))
+
+
+@pytest.mark.parametrize(("back_end", "vendor"), [each for each in VARIANTS if each != WHOLE])
+def test_rendered_bytes_of_a_variant(back_end, vendor, golden, repository):
+    other = COMPARED_WITH[back_end, vendor]
+    difference = difflib.unified_diff(
+        rendered(*other).splitlines(keepends=True),
+        rendered(back_end, vendor).splitlines(keepends=True),
+        f"{'-'.join(other)}.slurm.sh",
+        f"{back_end}-{vendor}.slurm.sh",
+        n=1,
     )
+    golden(repository / "tests/golden" / f"{back_end}-{vendor}.slurm.diff", "".join(difference))
 
 
 @pytest.mark.parametrize(("back_end", "vendor"), [*VARIANTS, ("bare", None)])
