@@ -21,7 +21,7 @@ def find_field(name: str, row: Mapping[str, Any], option: str, wanted: Optional[
         usual: The usual names, `PROMPTS` or `ANSWERS`.
 
     Raises:
-        InputError: There is no such field; the message says which columns there are.
+        InputError: The rows have no such field; the message lists the columns.
     """
     flag = "--" + option.replace("_", "-")
     if wanted is None:
@@ -37,7 +37,7 @@ def find_field(name: str, row: Mapping[str, Any], option: str, wanted: Optional[
         value_at(row, wanted)
     except BadRow:
         raise InputError(
-            f"data set {name}: {option} {wanted!r} is no column{did_you_mean(wanted, _leaves(row))}",
+            f"data set {name}: {option} {wanted!r} is not a column{did_you_mean(wanted, _leaves(row))}",
             hint=f"It has {_shown(row)}; say which one: {option}=... ({flag} ...)",
         ) from None
     return wanted
@@ -95,7 +95,7 @@ def messages(value: Any, system: Optional[str]) -> List[Mapping[str, str]]:
         system: Comes before it as the system's message.
 
     Raises:
-        BadRow: It is empty, is none, or has a system message of its own besides `system`.
+        BadRow: The conversation is empty, malformed, or has a system message of its own besides `system`.
     """
     chat = [_message(each) for each in value] if isinstance(value, list) else [_from_user(value)]
     if not chat:

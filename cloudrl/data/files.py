@@ -1,4 +1,4 @@
-"""Raw rows from local files: jsonl, json, csv and parquet, as they lie on a disk or in a copy of a Hub repository.
+"""Raw rows from local files: jsonl, json, csv and parquet, on a disk or in a copy of a Hub repository.
 
 Rows are read as a stream, again and again if need be; only a `.json` file, which holds one array, is read whole.
 Values are what the file says: nothing is guessed from texts, so that "007" and "NA" stay what they are.
@@ -40,11 +40,11 @@ def read_files(place: Path, config: Optional[str] = None) -> Dict[str, FileTable
         config: Which folder, where there are several configurations.
 
     Raises:
-        InputError: There is no such thing, or nothing in it that can be read.
+        InputError: The path does not exist, or holds no file that can be read.
     """
     if place.is_file():
         if place.suffix not in SUFFIXES:
-            raise InputError(f"{place} is none of {', '.join(SUFFIXES)}")
+            raise InputError(f"{place} does not end in {', '.join(SUFFIXES)}")
         return {"train": FileTable((place,))}
     if not place.is_dir():
         raise InputError(f"{place} does not exist", hint="The path is taken on the machine that prepares the data")
@@ -84,7 +84,7 @@ def _nothing_in(place: Path) -> str:
 
 
 def _jsonl(path: Path) -> Iterator[Mapping[str, Any]]:
-    # "utf-8-sig": a byte-order mark, as Windows writes it, is no part of the first row
+    # "utf-8-sig": a byte-order mark, as Windows writes it, does not belong to the first row
     with path.open(encoding="utf-8-sig", newline="\n") as file, _as_utf_8(path):
         for number, line in enumerate(file, start=1):
             if line.strip():

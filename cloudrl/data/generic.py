@@ -87,7 +87,7 @@ def _choose_splits(request: Request, names: Iterable[str]) -> Tuple[str, Optiona
     """The splits to train and to test on, as asked for or by their usual names; without one to test on it is None.
 
     Raises:
-        InputError: There is no such split, or nothing says which one to train on.
+        InputError: The data set has no such split, or it is not clear which one to train on.
     """
     has = list(names)
     train = request.split or ("train" if "train" in has else has[0] if len(has) == 1 else None)

@@ -19,7 +19,7 @@ _FINAL_ANSWER = re.compile(r"#### (-?[0-9.,]+)")
 
 
 def final_answer(answer: str) -> Optional[str]:
-    """The number after the first "#### ", without its thousands separators; None where there is none."""
+    """The number after the first "#### ", without its thousands separators; None for an answer without one."""
     found = _FINAL_ANSWER.search(answer)
     return found[1].replace(",", "") if found else None
 

@@ -11,7 +11,7 @@ from cloudrl.errors import CloudrlError, ConnectionFailed, InputError
 def download(
     name: str, hub_id: str, config: Optional[str] = None, *, say: Callable[[str], None] = silent
 ) -> Mapping[str, Iterable[Mapping[str, Any]]]:
-    """All splits of a data set, each a table on disk, of which only what is read lies in memory.
+    """All splits of a data set, each a table on disk; only the rows being read are in memory.
 
     Args:
         name: What the user calls it, for messages.
@@ -20,7 +20,7 @@ def download(
         say: Is told where the rows come from.
 
     Raises:
-        InputError: There is no such data set or configuration, or this token may not read it, or it is not in
+        InputError: The Hub has no such data set or configuration, or this token may not read it, or it is not in
             the cache and the variables forbid to download it.
         ConnectionFailed: The download failed (without a network: after about 25 s, in which `datasets` tries
             again and again). The message is one line with the remedy in it, since the agent quotes the last

@@ -120,9 +120,9 @@ def is_hub_id(place: str) -> bool:
 
 
 def folder_name(name: str) -> str:
-    """The folder in which a data set of this name comes to lie: one component, another one for each name.
+    """The folder for a data set of this name: one path component, different for each name.
 
-    `owner/name` gives `owner--name`, which is no name on the Hub; of a path it is the stem and a digest.
+    `owner/name` gives `owner--name`, which cannot be a name on the Hub; of a path it is the stem and a digest.
     """
     if _SAFE.fullmatch(name):
         return name

@@ -37,7 +37,7 @@ class Breakpoints:
         """Set one at `FILE:LINE` or, in the file of a frame, `LINE`, with `, CONDITION` if need be; what to say.
 
         Raises:
-            Refused: there is no such place, or several.
+            Refused: no such place, or several of them.
         """
         match = _PLACE.fullmatch(place)
         if match is None:
@@ -76,7 +76,7 @@ class Breakpoints:
         """Remove one by its number; what to say.
 
         Raises:
-            Refused: there is none.
+            Refused: no breakpoint has this number.
         """
         found = next((each for each in self._set if str(each.number) == number), None)
         if found is None:

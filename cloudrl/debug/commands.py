@@ -69,7 +69,7 @@ def number(text: str, usage: str) -> int:
     """A number that is typed.
 
     Raises:
-        Refused: it is none, or of more than 9 digits; the message is the usage.
+        Refused: the text is not a number, or has more than 9 digits; the message is the usage.
     """
     if not text.isdecimal() or len(text) > _DIGITS:
         raise Refused(usage)

@@ -1,7 +1,7 @@
 """A client of the Debug Adapter Protocol over a connected socket, for processes that debugpy has stopped.
 
 The protocol: https://microsoft.github.io/debug-adapter-protocol/specification. What is at the other end is not trusted:
-a frame that is too large, or is none, ends the session.
+a frame that is too large or malformed ends the session.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class DapClient:
 
         Raises:
             Refused: the answer is no.
-            NoAnswer: there is none in time.
+            NoAnswer: no answer within the time limit.
         """
         return self.answer(self.send(command, arguments), timeout_s)
 
@@ -166,7 +166,7 @@ class DapClient:
         """The next one, as soon as it is there; None waits until Ctrl-C.
 
         Raises:
-            NoAnswer: there is none in time.
+            NoAnswer: no answer within the time limit.
         """
         self._until(lambda: bool(self._events), timeout_s)
         return self._events.popleft()
@@ -226,7 +226,7 @@ class DapClient:
         except (ValueError, RecursionError):
             message = None
         if not isinstance(message, dict):
-            raise ConnectionLost("what answers is no debugger: a frame is no message")
+            raise ConnectionLost("the port does not speak the debugger protocol: a frame is not a message")
         return message
 
     def _take(self, message: Mapping[str, Any]) -> None:
@@ -284,7 +284,7 @@ def _length(head: bytes) -> int:
             if length <= _BODY_BYTES:
                 return length
             raise ConnectionLost(f"the debugger sends {length} bytes at once; {_BODY_BYTES} are the limit")
-    raise ConnectionLost("what answers is no debugger: a frame has no length")
+    raise ConnectionLost("the port does not speak the debugger protocol: a frame has no length")
 
 
 def _reason(answer: Mapping[str, Any]) -> str:

@@ -2,7 +2,7 @@
 
 The extension asks the dashboard for workers that are paused, and connects to the address and port that it finds there
 (Ray 2.60, `/api/v0/workers`: `ip`, `debugger_port`). Here both lead to a relay of this machine. Whoever reaches the
-front uses the cluster's token, so it answers nothing but GET, and only to programs of this user that are no web page.
+front uses the cluster's token, so it answers nothing but GET, and only to this user's programs, never to a web page.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def merged(text: str, entries: Sequence[dict[str, Any]], is_old: Callable[[Any],
     """The text of the file with these entries in place of old ones; None where it cannot be read.
 
     Args:
-        text: of the file, "" where there is none.
+        text: of the file, "" if the file does not exist.
         entries: ours.
         is_old: whether an entry goes.
     """

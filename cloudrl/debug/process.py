@@ -147,7 +147,7 @@ class Process:
         """See whether an expression is one for the Python of the process.
 
         Raises:
-            Refused: it is none; the message says why.
+            Refused: the text is not a valid expression; the message says why.
         """
         self._evaluate(frame, f"bool(compile({expression!r}, 'condition', 'eval'))", "repl", TIMEOUT_S)
 
@@ -163,7 +163,7 @@ class Process:
         return found
 
     def source(self, frame: Frame, file: str = "") -> tuple[str, ...]:
-        """The lines of the file of a frame, or of another, as the process itself reads it; none where there is none.
+        """The lines of a frame's file, or of another, as the process itself reads it; empty if there is no such file.
 
         Raises:
             NoAnswer: it does not say so now.
@@ -178,7 +178,7 @@ class Process:
         return self._sources[file]
 
     def lines(self, frames: Sequence[Frame]) -> list[str]:
-        """The line at which each frame stands, without its indent; "" where nobody has it."""
+        """The line at which each frame stands, without its indent; "" if its file is not available."""
         if not frames:
             return []
         places = [(each.file, each.line) for each in frames]

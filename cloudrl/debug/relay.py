@@ -81,7 +81,7 @@ class Relay:
 
 
 def join(one: socket.socket, other: socket.socket) -> None:
-    """Pass bytes on both ways until both ends have ended; an end that only writes no more is told to the other."""
+    """Pass bytes on both ways until both ends have ended; a half-closed end is passed on as such."""
     for each in (one, other):
         each.settimeout(None)
     back = threading.Thread(target=_pass_on, args=(other, one), daemon=True)
@@ -102,9 +102,9 @@ def _pass_on(source: socket.socket, sink: socket.socket) -> None:
 
 
 def is_own_connection(peer: tuple[str, int], port: int, *, tables: Sequence[Path] | None = None) -> bool:
-    """Whether the other end of a connection to a loopback port is this user's; also where nobody can say.
+    """Whether the other end of a connection to a loopback port is this user's; True if the system does not tell.
 
-    A connection that Linux does not list is nobody's: its other end is gone.
+    A connection that Linux does not list has no owner: its other end is gone.
 
     Args:
         peer: address and port of the other end.

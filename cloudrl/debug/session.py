@@ -20,7 +20,7 @@ _FIRST_STOP_S = 30.0
 _LOOK_S = 5.0
 _PAUSE_S = 5.0
 _VALUE_CHARACTERS = 300
-_NO_FAREWELL = "the debugger does not answer; the task goes on once it notices that nobody is connected"
+_NO_FAREWELL = "the debugger does not answer; the task goes on once it notices the lost connection"
 _RUNS = "the task is running: c waits until it stops, Ctrl-C then stops it, q leaves"
 
 
@@ -67,7 +67,7 @@ class Session:
         self._differs: set[str] = set()
         self._end: End | None = None
         self._is_news = False
-        """Whether the process has stopped and nobody was shown where."""
+        """Whether the process has stopped at a place that was not shown yet."""
         self._goes_on = ""
         self.lost = ""
         """Why the connection broke, at the end of a session."""
@@ -183,7 +183,7 @@ class Session:
             self._frames, self._is_news = [], False
 
     def _show_news(self) -> bool:
-        """Show where the process has stopped, if nobody was shown; whether that was so."""
+        """Show where the process has stopped, unless it was shown before; whether it had to be shown."""
         is_news, self._is_news = self._is_news, False
         if is_news:
             self._show_stop()
@@ -349,7 +349,7 @@ class Session:
         cwd = self._stop.cwd.rstrip("/")
         if cwd and file.startswith(f"{cwd}/"):
             return file[len(cwd) + 1 :]
-        # what Ray has pickled names the folder of the node where it was defined, which may lie elsewhere on that node
+        # what Ray has pickled names the folder of the node where it was defined, which may be elsewhere on that node
         folder = cwd.rpartition("/")[2]
         return file.partition(f"/{folder}/")[2] or file if folder.startswith(_PACKAGE) else file
 
@@ -378,4 +378,4 @@ class Session:
 
 
 def _frames_in(argument: str) -> int:
-    return max(1, commands.number(argument or "1", f"{argument[:20]!r} is no number of frames"))
+    return max(1, commands.number(argument or "1", f"{argument[:20]!r} is not a number of frames"))

@@ -48,7 +48,7 @@ def refuse_other_sites(headers: Headers, *, may_open: bool = False) -> None:
 
 
 def is_loopback_host(host: Optional[str], port: Optional[int] = None) -> bool:
-    """Whether a header `Host` names this machine by an address or name that nobody else can own."""
+    """Whether a header `Host` names this machine by an address or name that no other machine can own."""
     try:
         parts = urlsplit(f"//{host or ''}")
         name, named_port = parts.hostname or "", parts.port

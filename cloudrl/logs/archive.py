@@ -1,4 +1,4 @@
-"""Reading the archive of a run's logs, wherever it lies: the layout is `cloudrl.saves.archive`."""
+"""Reads the archive of a run's logs, local or on a node; its layout is in `cloudrl.saves.archive`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LONGEST_LINE = 1 << 20
 
 
 class ArchiveSource(Protocol):
-    """Where an archive lies."""
+    """The place of an archive."""
 
     @property
     def name(self) -> str:
@@ -97,7 +97,7 @@ class Archive:
     """The logs of all runs in one place.
 
     Args:
-        source: Where it lies.
+        source: Its place.
     """
 
     def __init__(self, source: ArchiveSource) -> None:
@@ -124,7 +124,7 @@ class Archive:
         """The files of one run, of the newest one for None, and of one session or node of it if one is named.
 
         Raises:
-            InputError: There is no such run, or none at all.
+            InputError: The archive has no such run, or no run at all.
         """
         known = self.runs
         if not known:

@@ -90,7 +90,7 @@ def moment(text: str, newest: float) -> float:
         newest: When the logs end; a time without a day is the last one before.
 
     Raises:
-        InputError: It is none.
+        InputError: The text is not a time.
     """
     try:
         text = re.sub("Z$", "+00:00", text)  # Python 3.10 does not know it
@@ -100,7 +100,7 @@ def moment(text: str, newest: float) -> float:
         day = datetime.fromtimestamp(newest, clock.tzinfo).astimezone(clock.tzinfo)
         at = datetime.combine(day, clock, day.tzinfo)
     except ValueError:
-        raise InputError(f"{text!r} is no time", hint="Such as 13:05:10, or '2026-11-23 13:05:10'") from None
+        raise InputError(f"{text!r} is not a time", hint="Such as 13:05:10, or '2026-11-23 13:05:10'") from None
     return (at if at.timestamp() <= newest + AROUND_S else at - timedelta(days=1)).timestamp()
 
 

@@ -57,7 +57,7 @@ def load(name_or_path: str | os.PathLike[str]) -> Job:
     after its file.
 
     Raises:
-        SpecError: No recipe of that name, no such file, not YAML, or its fields are no job.
+        SpecError: No recipe of that name, no such file, not YAML, or fields that are not those of a job.
     """
     path = path_of(name_or_path)
     shown = os.fspath(name_or_path)
@@ -68,7 +68,7 @@ def load_spec(kind: type[S], path: str | os.PathLike[str]) -> S:
     """What a YAML file declares: `load_spec(Cluster, "cluster.yml")`. Its fields are those of the kind.
 
     Raises:
-        SpecError: No such file, not YAML, or its fields are no such thing.
+        SpecError: No such file, not YAML, or fields that the model does not have.
     """
     shown = os.fspath(path)
     return _declared(kind, read_mapping(_existing(shown), shown), shown)
@@ -199,7 +199,7 @@ def algorithm(name: str) -> Algorithm:
     """An algorithm by its name.
 
     Raises:
-        SpecError: there is none of that name.
+        SpecError: no algorithm has that name.
     """
     if name not in algorithms():
         raise SpecError(

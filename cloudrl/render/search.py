@@ -118,7 +118,9 @@ def write_files(cluster: Cluster, folder: Path) -> None:
 def _read(text: str) -> bytes:
     path = Path(text).expanduser()
     if path.suffix not in SUFFIXES:
-        raise InputError(f"search:{text} is none of {', '.join(SUFFIXES)}", hint="A file of passages: ./passages.jsonl")
+        raise InputError(
+            f"search:{text} does not end in {', '.join(SUFFIXES)}", hint="A file of passages: ./passages.jsonl"
+        )
     most = LARGEST_BYTES * (MOST_PIECES if path.suffix == ".jsonl" else 1)
     if path.is_file() and path.stat().st_size > most:
         raise InputError(

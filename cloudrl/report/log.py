@@ -34,7 +34,7 @@ class LogReading:
         """Take the next bytes; the line that they end in is read once it is whole.
 
         Args:
-            content: as they lie in the log.
+            content: as in the log.
             is_last: whether the log has ended.
         """
         self.offset += len(content)

@@ -17,7 +17,7 @@ class Sample:
     """One answer of the model.
 
     Attributes:
-        truth: what the answer should have been; "" where nobody says.
+        truth: what the answer should have been; "" if unknown.
         more: what the reward function returned beside the score.
     """
 

@@ -13,7 +13,7 @@ from cloudrl.report.model import Sample
 from cloudrl.report.series import finite
 
 READ_BYTES = 4 << 20
-"""Of each file, from its start: answers lie in it in random order."""
+"""Of each file, from its start: its answers are in random order."""
 STEPS = 12
 PER_STEP = 40
 _TEXT = 4_000

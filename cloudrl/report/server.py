@@ -1,6 +1,6 @@
 """The page of a living run, for the browser of this machine alone.
 
-It listens on loopback, answers under a path that nobody can guess, and refuses requests that name another host: a web
+It listens on loopback, answers under a path that cannot be guessed, and refuses requests that name another host: a web
 page elsewhere whose name leads to 127.0.0.1 gets nothing.
 """
 

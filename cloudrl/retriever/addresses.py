@@ -24,7 +24,7 @@ class Address(NamedTuple):
         """Read `HOST:PORT`, or `[HOST]:PORT` for IPv6.
 
         Raises:
-            ValueError: it is none.
+            ValueError: the text is not an address.
         """
         parts = urlsplit(f"//{text}")
         if not parts.hostname or not parts.port or parts.netloc != text or "@" in text:
@@ -42,7 +42,7 @@ def is_loopback(host: str) -> bool:
 
 @contextlib.contextmanager
 def bind(address: Address, *, hint: str) -> Iterator[socket.socket]:
-    """Take a port for the block, 0 for any that is free. Nobody is let in before somebody listens on the socket.
+    """Take a port for the block, 0 for any that is free. No client can connect before the socket listens.
 
     Args:
         address: of this machine.
@@ -57,7 +57,7 @@ def bind(address: Address, *, hint: str) -> Iterator[socket.socket]:
             taken = held.enter_context(socket.socket(family, socket.SOCK_STREAM))
             taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             taken.bind(sockaddr)
-            if address.port:  # Linux gives a port twice while nobody listens, but not to two UDP sockets
+            if address.port:  # Linux gives a port twice while no process listens, but not to two UDP sockets
                 held.enter_context(socket.socket(family, socket.SOCK_DGRAM)).bind(sockaddr)
         yield taken
 

@@ -94,7 +94,7 @@ class Batcher(Generic[T]):
         return len(self._waiting)
 
     async def ask(self, queries: Sequence[str], k: int) -> list[T]:
-        """The answers, in the order of the queries. When it is cancelled, what nobody else wants is not searched.
+        """The answers, in the order of the queries. A cancelled call's queries are searched only for others.
 
         Raises:
             QueueFull: they do not all find room.
@@ -167,7 +167,7 @@ class Batcher(Generic[T]):
             future = self._asked.pop((query, k)).answer
             if isinstance(answer, Exception):
                 future.set_exception(answer)
-                future.exception()  # nobody may be left to ask for it
+                future.exception()  # no request may be left to ask for it
             else:
                 future.set_result(answer)
         failed = sum(isinstance(answer, Exception) for answer in answers)

@@ -41,7 +41,7 @@ class Bm25Engine:
         self.passages = int(self._index.scores["num_docs"])
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        """See `Engine`. Passages without a word of the query are no hits."""
+        """See `Engine`. Passages without a word of the query do not count as hits."""
         return [self._best(words, k) for words in _tokens(self._bm25s, queries)]
 
     def _best(self, words: list[str], k: int) -> list[Hit]:

@@ -45,7 +45,7 @@ class BuildOptions:
         prefixes: see `encoder.PREFIXES`; by the encoder's name if "".
         words: a passage has at most, where texts are cut.
         factory: for faiss, the kind of index.
-        by_content: sources are the same wherever they lie, and whenever they were written.
+        by_content: sources are compared by their content, not by path or date.
     """
 
     sources: tuple[Path, ...]
@@ -73,11 +73,11 @@ def build(
         folder: new, empty, or with a build of the same that has not ended.
         device: of torch, for the encoder.
         replace: remove what a build of other sources or options has left there; one that is not of `build` stays.
-        on_progress: is told how far it is.
-        say: is told what goes on from an earlier build.
+        on_progress: gets the progress.
+        say: gets a line about what is reused of an earlier build.
 
     Raises:
-        InputError: a source cannot be read, something is not installed or is none, or the folder has something else
+        InputError: a source cannot be read, an encoder or package is missing or unusable, or the folder has other files
             in it.
     """
     if options.engine not in ENGINES:
@@ -125,7 +125,7 @@ def is_of_build(paths: Iterable[Path]) -> bool:
 
 
 def _encoder(options: BuildOptions, device: str) -> Encoder | None:
-    """None for bm25. What is not installed, or is none, is found before hours of work."""
+    """None for bm25. A missing package or an unusable encoder is found before hours of work."""
     if options.engine == "bm25":
         import_bm25s()
         return None

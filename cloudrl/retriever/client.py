@@ -53,7 +53,7 @@ class RetrieverClient:
         """For each query what was found, as `document` and `score`.
 
         Raises:
-            ConnectionFailed: nobody answers, or not with that.
+            ConnectionFailed: no server answers, or not with hits.
             Unauthorized: the token is refused.
             InputError: the server takes no such request.
         """
@@ -74,7 +74,7 @@ class RetrieverClient:
         """What `GET /health` says.
 
         Raises:
-            ConnectionFailed: nobody answers, or the server is not ready.
+            ConnectionFailed: no server answers, or it is not ready.
             Unauthorized: the token is refused.
         """
         said = self._request("GET", "/health", None)
@@ -120,7 +120,7 @@ class RetrieverClient:
 
     def _no_server(self, path: str, sign: str) -> ConnectionFailed:
         return ConnectionFailed(
-            f"what answers at {self.url}{path} is no retrieval server: {sign}",
+            f"{self.url}{path} does not answer as a retrieval server: {sign}",
             hint="Start one: cloudrl retriever serve DIR; or name another: --url",
         )
 

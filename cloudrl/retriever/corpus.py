@@ -1,6 +1,6 @@
 """The passages: a jsonl file that is mapped, with the offset of each line in a file beside it.
 
-A line is the `document` of an answer already: it is sent as it lies there, and never parsed for that.
+A line is the `document` of an answer already: it is sent as it is, without parsing.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _FORM = 'A corpus has lines such as {"id": "0", "contents": "\\"Title\\"\\ntext"
 
 
 def offsets_path(path: Path) -> Path:
-    """Where the offsets of a corpus lie."""
+    """The file with the offsets of a corpus."""
     return path.with_name(f"{path.name}.offsets")
 
 
@@ -83,7 +83,7 @@ def open_corpus(path: Path, *, on_progress: OnProgress = lambda _done, _total: N
     They are written beside it, whole or not at all; where nothing can be written they are made anew at each start.
 
     Raises:
-        InputError: it is missing, empty, compressed, or a line of it is no passage.
+        InputError: it is missing, empty, compressed, or a line of it is not a passage.
     """
     try:
         stat = path.stat()
@@ -107,7 +107,7 @@ def open_corpus(path: Path, *, on_progress: OnProgress = lambda _done, _total: N
 
 
 def check_line(line: bytes, where: str) -> None:
-    """Refuse a line that is no passage, strictly: answers contain it as it is.
+    """Refuse a line that is not a passage, strictly: answers contain it as it is.
 
     Raises:
         InputError: it is not JSON, or has no `contents`.

@@ -55,7 +55,7 @@ class Encoder:
             ) from error
         self.name, self.prefixes = name, prefixes or prefixes_for(name)
         if self.prefixes not in PREFIXES:
-            raise InputError(f"there are no prefixes {self.prefixes!r}", hint=f"Known: {', '.join(PREFIXES)}")
+            raise InputError(f"unknown prefixes {self.prefixes!r}", hint=f"Known: {', '.join(PREFIXES)}")
         try:
             self._tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
             model = AutoModel.from_pretrained(name, trust_remote_code=False)

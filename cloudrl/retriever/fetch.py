@@ -91,12 +91,12 @@ def fetch(
     Args:
         name: one of `PUBLISHED`.
         folder: new, or one where this was begun.
-        on_progress: is told how far it is.
-        say: is told what is done.
+        on_progress: gets the progress.
+        say: gets a line for each thing done.
         move_bytes: of a part that are in two places at once.
 
     Raises:
-        InputError: there is no such index, not enough room, or the folder has something else in it.
+        InputError: no such index, not enough room, or the folder has other files in it.
         ConnectionFailed: the Hub does not answer, or sends something else than it says.
     """
     if name not in PUBLISHED:

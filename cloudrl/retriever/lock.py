@@ -22,7 +22,7 @@ def locked(folder: Path, say: Callable[[str], object] = lambda _: None) -> Itera
 
     Args:
         folder: to be written.
-        say: is told that another is waited for.
+        say: gets a line when it has to wait for another process.
 
     Raises:
         InputError: it cannot be written.

@@ -74,7 +74,7 @@ def _build(args: argparse.Namespace, log: Log) -> None:
         say(f"{place} is an index already")
         link(place, args.to, say)
         return
-    # what was sent along lies in a new folder at each start of a cluster
+    # uploaded files are in a new folder at each start of a cluster
     is_sent = place.is_file() and str(place.absolute().parent) == os.environ.get("CLOUDRL_FILES")
     options = BuildOptions(places, engine=args.engine, by_content=is_sent)
     build(options, args.to, device=args.device, replace=True, on_progress=log.progress, say=say)

@@ -56,7 +56,7 @@ def _groups(root: Path) -> list[Path]:
 
 
 def _limit(group: Path) -> tuple[int, int] | None:
-    """What a group allows, and what is left of it; None where there is no limit.
+    """What a group allows, and what is left of it; None without a limit.
 
     v1 counts groups below only in `total_...` (the kernel's cgroup-v1/memory.rst).
     """
@@ -77,7 +77,7 @@ def gpu_memory(device: str) -> Memory:
     """Of a device of torch: `cuda:0`, which it also calls those of AMD.
 
     Raises:
-        InputError: there is none.
+        InputError: there is not enough memory.
     """
     import torch
 

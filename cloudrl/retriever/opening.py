@@ -101,8 +101,8 @@ def open_retriever(
 
     Args:
         source: what to load.
-        on_progress: is told how far it is.
-        say: is told what it takes.
+        on_progress: gets the progress.
+        say: gets a line about the memory it takes.
 
     Raises:
         InputError: files are missing or damaged, do not belong together, or do not fit into the memory.

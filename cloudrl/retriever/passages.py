@@ -28,7 +28,7 @@ def find_files(places: Sequence[Path]) -> list[Path]:
     """The files to read: those that are named, and of folders all that can be read, in the order of their names.
 
     Raises:
-        InputError: there is none, or one that is named cannot be read.
+        InputError: no file was found, or a named one cannot be read.
     """
     files: list[Path] = []
     for place in places:
@@ -39,7 +39,7 @@ def find_files(places: Sequence[Path]) -> list[Path]:
         elif not place.exists():
             raise InputError(f"there is no {place}")
         elif place.suffix not in SUFFIXES:
-            raise InputError(f"{place} is none of {', '.join(SUFFIXES)}")
+            raise InputError(f"{place} does not end in {', '.join(SUFFIXES)}")
         else:
             files.append(place)
     if not files:

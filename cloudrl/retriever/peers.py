@@ -263,7 +263,7 @@ async def share(
         bound: from `bind_shard`.
         in_thread: see `InThread`.
         timeout_s: for an answer of a node.
-        say: is told which node is waited for.
+        say: gets the name of the node that it waits for.
 
     Raises:
         InputError: a node has another index, or another token, or its port is blocked.

@@ -53,7 +53,7 @@ def write_json(path: Path, value: dict[str, Any]) -> None:
 
 
 def read_record(folder: Path) -> Record | None:
-    """The record of a folder; None where there is none.
+    """The record of a folder; None if it has no record.
 
     Raises:
         InputError: it cannot be read.

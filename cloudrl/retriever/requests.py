@@ -1,6 +1,6 @@
 """What a request may say: word for word as Search-R1's server reads it (search_r1/search/retrieval_server.py, a14dc3a).
 
-Beyond that there are limits, so that nobody alone can stop the server.
+Limits keep a single client from stopping the server.
 """
 
 from typing import Annotated, Any

@@ -65,7 +65,7 @@ class SerpApi:
         return self._get("account.json", {})
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Found] | Exception]:
-        """For each query at most `k` pages, the best first, or why there are none."""
+        """For each query at most `k` pages, the best first, or the reason for an empty answer."""
         return [found[:k] if isinstance(found, list) else found for found in self._threads.map(self._try, queries)]
 
     def _try(self, query: str) -> list[Found] | Exception:
@@ -73,7 +73,7 @@ class SerpApi:
             return self._found(query)
         except CloudrlError as error:
             return error
-        except (TypeError, AttributeError, ValueError) as error:  # an odd answer, or a query that is no text
+        except (TypeError, AttributeError, ValueError) as error:  # an odd answer, or a query that is not text
             return QueryFailed(f"SerpAPI's answer cannot be read: {error!r}")
 
     def _find(self, query: str) -> list[Found]:
@@ -125,11 +125,11 @@ def open_serpapi(env: Mapping[str, str], *, say: Callable[[str], object], url: s
 
     Args:
         env: has the key.
-        say: is told how many searches the account has.
+        say: gets a line with the number of searches that are left.
         url: of SerpAPI.
 
     Raises:
-        InputError: there is no key, or SerpAPI refuses it.
+        InputError: the key is missing, or SerpAPI refuses it.
     """
     key = env.get(KEY_VARIABLE)
     if not key:

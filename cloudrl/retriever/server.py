@@ -32,7 +32,7 @@ from cloudrl.retriever.site import GuardedSite, answering, make_runner
 from cloudrl.retriever.tokens import shows_token
 
 TIMEOUT_HEADER = "X-Timeout-S"
-"""How long a client waits; it gets 504 then, and what nobody else asked for is not searched."""
+"""How long a client waits; it gets 504 then, and queries that no other client asked for are not searched."""
 DEFAULT_TOPK, DEFAULT_PORT = 3, 8000
 _BODY_BYTES, _BODY_S, _BODY_WITHOUT_TOKEN_S = 1 << 26, 60.0, 10.0
 _SHUTDOWN_S = 5.0
@@ -79,7 +79,7 @@ class ServeOptions:
 
 
 def bind(options: ServeOptions) -> contextlib.AbstractContextManager[socket.socket]:
-    """Take the port for a block. Nobody is let in before the server listens, which it does when it can answer.
+    """Take the port for a block. Clients can connect once the server is ready to answer.
 
     Raises:
         InputError: it is taken, or everybody would be let in.
@@ -227,7 +227,7 @@ class Server:
             elif not shows_token(shown, token):
                 raise Refused(401, "the token is missing or wrong", {"WWW-Authenticate": "Bearer"})
         except Refused:
-            if path == "/health" and not (token and shown):  # what watches the server, as a gateway, is no user
+            if path == "/health" and not (token and shown):  # a gateway's health check is not use
                 return False
             self._counters.requests["refused"] += 1
             raise
@@ -310,7 +310,7 @@ class Server:
         except ValueError:
             timeout_s = -1.0
         if not 0 < timeout_s <= 86_400:
-            text = f"{timeout!r} is no number of seconds above 0"
+            text = f"{timeout!r} is not a number of seconds above 0"
             raise InvalidRequest([{"type": "timeout", "loc": ["header", TIMEOUT_HEADER], "msg": text}])
         return asked, timeout_s
 
@@ -339,7 +339,7 @@ class Server:
 
 
 def answer_body(found: list[list[Found]], *, with_scores: bool) -> bytes:
-    """The answer, documents as they lie in the corpus.
+    """The answer, with documents as in the corpus.
 
     Scores are those of float64 rounded to float32's seven digits.
     """

@@ -31,9 +31,9 @@ def serve(
         options: how.
         sharing: the nodes that hold a part of the vectors each; None if this one holds all of them.
         threads: that torch computes with; all processors if None.
-        on_progress: is told how far loading is.
-        say: is told what is loaded, and which node is waited for.
-        on_ready: is told the address at which it answers.
+        on_progress: gets the progress of loading.
+        say: gets a line about what is loaded, and about the node that it waits for.
+        on_ready: gets the server's address.
 
     Raises:
         InputError: the port is taken, or what is to be served does not go together or does not fit.

@@ -54,7 +54,7 @@ class Sharing:
         """Read the addresses as `HOST:PORT,HOST:PORT`.
 
         Raises:
-            InputError: one is none, or what `shard` and `token` say cannot be.
+            InputError: a peer is not an address, or `shard` and `token` contradict it.
         """
         try:
             addresses = tuple(Address.parse(each.strip()) for each in peers.split(","))
@@ -118,7 +118,7 @@ def read_vectors(content: bytes, dim: int) -> Floats:
     """What `vectors_bytes` has made.
 
     Raises:
-        ValueError: these are none, or not of `dim` numbers.
+        ValueError: the bytes are not hits, or not of `dim` numbers.
     """
     found: Floats = np.frombuffer(content, "<f4").reshape(-1, dim).astype(np.float32)
     return found

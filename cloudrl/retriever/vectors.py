@@ -1,4 +1,4 @@
-"""Files of vectors: faiss's flat index and NumPy's .npy, mapped as they lie on the disk."""
+"""Files of vectors: faiss's flat index and NumPy's .npy, mapped from the disk as they are."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def open_vectors(path: Path) -> VectorFile:
     """Read the header.
 
     Raises:
-        InputError: it is no such file, or shorter than its header says.
+        InputError: the file has another format, or is shorter than its header says.
     """
     with path.open("rb") as file:
         head = file.read(_FAISS.size)

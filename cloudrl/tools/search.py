@@ -115,7 +115,7 @@ class Search:
         """The passages for a query, as the model reads them.
 
         Raises:
-            SearchError: There are none.
+            SearchError: The answer has no documents.
             RunEnded: Too many searches have failed.
         """
         if self._ended is not None:

@@ -16,17 +16,17 @@ from cloudrl.transport.ray_client import RayClient
 
 
 class TokenSource(Protocol):
-    """Whoever made a connection; asked when a token is refused, or when nobody answers any more."""
+    """Whoever made a connection; asked when a token is refused, or when the cluster no longer answers."""
 
     def refresh(self, refused: str) -> Connection:
-        """The connection with tokens that are newer than the refused one, or the same if there are none.
+        """The connection with tokens that are newer than the refused one, or the same if there are no newer ones.
 
         Raises:
             ConnectionFailed: they cannot be read now, for example since the cluster is being started again.
         """
 
     def ensure_alive(self) -> None:
-        """Return while the cluster is there, is being started again, or nobody can say.
+        """Return if the cluster exists, is being started again, or its state is unknown.
 
         Raises:
             ClusterFailed: it is over for good, so that waiting for it is in vain.
@@ -87,7 +87,7 @@ def inspect_cluster(connection: Connection) -> ClusterShape:
     """Look at the cluster behind a connection.
 
     Raises:
-        ConnectionFailed: nobody answers, or another cluster does.
+        ConnectionFailed: the cluster does not answer, or another one does.
         ClusterFailed: the cluster has failed, or is not ready yet.
     """
     agent = connection.agent()

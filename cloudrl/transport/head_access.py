@@ -48,7 +48,7 @@ class HeadAccess:
 
         Raises:
             ClusterFailed: it is over for good.
-            ConnectionFailed: nobody answers.
+            ConnectionFailed: the head does not answer.
         """
         raise NotImplementedError
 
@@ -56,7 +56,7 @@ class HeadAccess:
         """The way to its head, as it was at the last `update`.
 
         Raises:
-            ConnectionFailed: there is none now.
+            ConnectionFailed: no route to the head at present.
         """
         raise NotImplementedError
 
@@ -64,7 +64,7 @@ class HeadAccess:
         """The key of its present attempt.
 
         Raises:
-            ConnectionFailed: there is none yet, or it cannot be reached.
+            ConnectionFailed: the head does not exist yet, or cannot be reached.
         """
         raise NotImplementedError
 

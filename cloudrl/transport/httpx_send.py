@@ -22,7 +22,7 @@ def send(request: Request) -> Response:
     """Send a request over a connection of its own.
 
     Raises:
-        ConnectionFailed: nobody answers; the same when the body breaks off later.
+        ConnectionFailed: the server does not answer; the same when the body breaks off later.
     """
     import httpx2
 

@@ -155,7 +155,7 @@ class RayLog:
                 yield from _skip(iter(response.stream.read1, b""), offset)
             return
         with closing(_ReadAhead(opener)) as ahead:
-            ahead.next(None)  # until it is open: no silence before that, or nobody would ever give up
+            ahead.next(None)  # until it is open: no silence counts before that, or it would never give up
             yield from _skip(_chunks_or_silence(ahead, *self.poll_s), offset)
 
 

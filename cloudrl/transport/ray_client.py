@@ -38,7 +38,7 @@ _RAISED = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit)?: (.+)"
 class RayClient:
     """One Ray cluster's job server. Each call opens and closes its own connection.
 
-    Every method raises `ConnectionFailed` when nobody answers or the answer is not Ray's, and `Unauthorized`
+    Every method raises `ConnectionFailed` when the server is silent or the answer is not Ray's, and `Unauthorized`
     when the token is refused.
 
     Args:
@@ -117,7 +117,7 @@ class RayClient:
         submission_id, reason = str(body.get("submission_id")), ray_reason(answer.text)
         # The head wraps what its own agent answered: a 400 arrives as a 500 that quotes it, also of a taken id.
         if answer.status != 400:
-            with suppress(ConnectionFailed):  # then nobody says what is taken
+            with suppress(ConnectionFailed):  # then the names in use are unknown
                 if any(job.submission_id == submission_id for job in self.list_jobs()):
                     raise id_taken(submission_id, job_url_at(self.ray_url, submission_id), reason)
         if answer.status < 400 or answer.status == 404:
@@ -129,7 +129,7 @@ class RayClient:
         """What Ray knows of one job.
 
         Raises:
-            InputError: There is no such job.
+            InputError: The cluster has no such job.
         """
         answer = self._json("GET", f"/api/jobs/{_part(submission_id)}", job=submission_id)
         with self._of_rays("/api/jobs/ID"):
@@ -146,7 +146,7 @@ class RayClient:
         """Ask a job to stop; returns at once, False when it was not running.
 
         Raises:
-            InputError: There is no such job.
+            InputError: The cluster has no such job.
         """
         answer = self._json("POST", f"/api/jobs/{_part(submission_id)}/stop", job=submission_id)
         with self._of_rays("/api/jobs/ID/stop"):
@@ -306,7 +306,7 @@ def _check_url(url: str) -> None:
         parts = urlsplit(url)
         if parts.scheme in ("http", "https") and parts.hostname and (parts.port or 1) > 0:
             return
-    except ValueError:  # half an IPv6 address, or a port that is none
+    except ValueError:  # half an IPv6 address, or an invalid port
         pass
     shown = re.sub(
         r":[^/:\]]*[^/:\]\d][^/:\]]*$", ":...", without_login(url)

@@ -62,7 +62,7 @@ class RayJob:
         """Read one entry of `/api/jobs/` (Ray 2.60, pydantic_models.py: JobDetails).
 
         Raises:
-            Malformed: It is none.
+            Malformed: The answer is not Ray's.
         """
         row = as_object(details, "a job")
         if not isinstance(row.get("status"), str):
@@ -108,7 +108,7 @@ class RayNode:
         """Read one entry of `/api/v0/nodes?detail=1` (Ray 2.60, util/state/common.py: NodeState).
 
         Raises:
-            Malformed: It is none.
+            Malformed: The answer is not Ray's.
         """
         row = as_object(node, "a node")
         resources = as_object(row.get("resources_total") or {}, "resources_total")

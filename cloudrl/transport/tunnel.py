@@ -29,7 +29,7 @@ class Tunnel:
     """Remote ports of a node's loopback, on this machine's loopback.
 
     Args:
-        find_route: the present way to the node; `ConnectionFailed` while there is none, `ClusterFailed` when there
+        find_route: the present way to the node; `ConnectionFailed` while no route exists, `ClusterFailed` when there
             will never be one again, which ends the tunnel, `Unauthorized` when this user has none.
         ports: remote port -> local port. Until it is open for the first time it takes others where these are gone.
         folder: for the ssh_config and ssh's own messages.

@@ -44,7 +44,7 @@ class RouteFinder(Protocol):
         """The present way.
 
         Raises:
-            ConnectionFailed: there is none now.
+            ConnectionFailed: no tunnel at present.
             ClusterFailed: there will never be one again.
         """
 
@@ -86,7 +86,7 @@ def read_state(folder: Path) -> TunnelState | None:
 def acquire_lock(folder: Path, timeout_s: float = 0.0) -> IO[str] | None:
     """Take the daemon's lock for the life of the returned file; None when another process has it all the while.
 
-    What a daemon that is gone has left in the file is no longer in it.
+    Clears what an earlier daemon left in the file.
     """
     make_folder(folder)
     file = open(folder / _FILE, "a", encoding="utf-8", opener=open_file)  # noqa: SIM115  it is returned open
@@ -175,7 +175,7 @@ def _log_since(folder: Path, offset: int) -> bytes:
 
 
 def stop(folder: Path) -> bool:
-    """End the daemon, and return once its lock is free for another; False when there is none."""
+    """End the daemon, and return once its lock is free for another; False if no daemon runs."""
     state = read_state(folder)
     if state is None:
         return False

@@ -81,7 +81,7 @@ def generate(
 
 
 def left_padded(rows: Sequence[Sequence[int]], padding_id: int = _PADDING_ID) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return (rows, longest) token ids and the mask of what is no padding."""
+    """Return (rows, longest) token ids and the mask of all that is not padding."""
     width = max(map(len, rows))
     gaps = [width - len(row) for row in rows]
     ids = [[padding_id] * gap + list(row) for gap, row in zip(gaps, rows, strict=True)]

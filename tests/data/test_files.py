@@ -101,7 +101,7 @@ def test_a_configuration_is_a_folder(tmp_path: Path) -> None:
         ("x.csv", b"a\n\xff\n", "x.csv, line "),
         ("x.parquet", b"PAR1", "x.parquet cannot be read as parquet: "),
         ("x.parquet", b"", "x.parquet cannot be read as parquet: "),
-        ("x.txt", b"", "x.txt is none of .jsonl, .json, .csv, .parquet"),
+        ("x.txt", b"", "x.txt does not end in .jsonl, .json, .csv, .parquet"),
     ],
 )
 def test_a_bad_file_is_named_with_the_place(name: str, content: bytes, message: str, tmp_path: Path) -> None:

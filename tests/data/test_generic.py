@@ -106,10 +106,10 @@ def test_fields_by_their_usual_names_or_as_told(
     ("rows", "fields", "message", "hint"),
     [
         (raw(3), {"prompt_field": "qestion"},
-         "data set mine: prompt_field 'qestion' is no column; did you mean 'question'?",
+         "data set mine: prompt_field 'qestion' is not a column; did you mean 'question'?",
          "It has question, answer, id; say which one: prompt_field=... (--prompt-field ...)"),
         ([{"question": "q", "answers": {"text": "a", "start": 1}}] * 3, {"answer_field": "answers.txt"},
-         "data set mine: answer_field 'answers.txt' is no column; did you mean 'answers.text'?",
+         "data set mine: answer_field 'answers.txt' is not a column; did you mean 'answers.text'?",
          "It has question, answers.text, answers.start; say which one: answer_field=... (--answer-field ...)"),
         ([{"question": "q", "gold": "a"}] * 3, {},
          ("data set mine: no column is called answer, final_answer, solution, response, output, ground_truth, "

@@ -110,5 +110,5 @@ def test_a_moment_as_it_is_typed() -> None:
         assert moment(text, NOON + 7200) == NOON, text
     assert moment("12:00Z", NOON - 7200) == NOON - 86400
     for wrong in ("", "noon", "25:00", "2026-13-01"):
-        with pytest.raises(InputError, match="is no time"):
+        with pytest.raises(InputError, match="is not a time"):
             moment(wrong, newest.timestamp())

@@ -45,5 +45,5 @@ def test_a_described_data_set_is_on_every_node(nodes: Maker, tmp_path: Path) -> 
 def test_a_field_that_is_not_there_ends_the_cluster_with_the_columns(nodes: Maker, tmp_path: Path) -> None:
     asked = DataSet(name="mine", source=str(_raw(tmp_path / "raw.jsonl")), prompt_field="txt")
     cluster = nodes(2).start(f"--data={asked.argument()}")
-    said = "prompt_field 'txt' is no column; did you mean 'text'?"
+    said = "prompt_field 'txt' is not a column; did you mean 'text'?"
     assert f"rank 0, data: data mine: data set mine: {said}" in cluster.failed()

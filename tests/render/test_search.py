@@ -207,7 +207,7 @@ def test_a_file_that_is_missing_or_too_large_is_refused(tmp_path: Path, monkeypa
 
 @pytest.mark.parametrize("name", ["mine.json", "mine.jsonl.gz", "mine"])
 def test_a_file_that_no_node_could_read_is_refused(name: str) -> None:
-    with pytest.raises(InputError, match=rf"search:\./{name} is none of \.jsonl, \.parquet, \.txt, \.md"):
+    with pytest.raises(InputError, match=rf"search:\./{name} does not end in \.jsonl, \.parquet, \.txt, \.md"):
         to_dstack(cluster(f"search:./{name}"))
 
 

@@ -64,5 +64,5 @@ def test_an_encoder_that_is_none(tmp_path: Path, encoder_path: Path) -> None:
     with pytest.raises(InputError, match=f"the encoder {tmp_path} cannot be loaded") as raised:
         Encoder(str(tmp_path))
     assert "intfloat/e5-base-v2" in str(raised.value.hint)
-    with pytest.raises(InputError, match="there are no prefixes 'x'"):
+    with pytest.raises(InputError, match="unknown prefixes 'x'"):
         Encoder(str(encoder_path), prefixes="x")

@@ -65,7 +65,7 @@ def test_texts_are_cut_into_passages(tmp_path: Path) -> None:
         ("a.jsonl", b'{"id": 1, "contents": "a"}\n{"id": NaN, "contents": "b"}', "line 2: no JSON"),
         ("a.parquet", b"hello", "cannot be read as parquet"),
         ("a.txt", b"\xff", "is not UTF-8"),
-        ("a.csv", b"a", "is none of .jsonl, .parquet, .txt, .md"),
+        ("a.csv", b"a", "does not end in .jsonl, .parquet, .txt, .md"),
     ],
 )
 def test_files_that_cannot_be_read(name: str, content: bytes, said: str, tmp_path: Path) -> None:

@@ -23,9 +23,9 @@ class LogTail:
 
     Attributes:
         name: as Ray names it: `job-driver-ID.log`, `worker-WORKER-JOB-PID.err`, `raylet.out`.
-        rank: of the node that it lies on.
+        rank: of the node that has it.
         lines: the last ones, without their ends.
-        modified_ms: when it was written to last; None where nobody knows.
+        modified_ms: when it was written to last; None if unknown.
         utc_offset_s: how far the clock of its node is ahead of UTC.
     """
 
@@ -78,7 +78,7 @@ class Evidence:
     """All that is left of a job. Any part may be missing: a dead head takes the state with it.
 
     Attributes:
-        state: Ray's at the job's end; `LOST` where nobody has it.
+        state: Ray's at the job's end; `LOST` if Ray has forgotten it.
         ranks: ids of nodes -> their ranks.
         logs: of the job's processes and of the raylets.
         agents: what the agents of a cluster that is gone have logged; of its last start.

@@ -140,7 +140,7 @@ def _cause(chosen: Suspect, found: Sequence[Suspect]) -> Cause:
 
 
 def _sightings(chosen: Suspect, found: Sequence[Suspect]) -> tuple[Sighting, ...]:
-    """What other processes said in that second; a task that only repeats the error of one that it called is none."""
+    """What other processes said in that second, without tasks that only repeat the error of one that they called."""
     others = [
         each
         for each in sorted(found, key=_at)

@@ -40,7 +40,7 @@ def kept_evidence(archive: Archive, job: str, *, cluster_is_over: bool = False) 
 
 
 def _state(archive: Archive, job: str) -> RayState | None:
-    """As it was kept, less the rows that are none."""
+    """As it was kept, without malformed rows."""
     state = archive.state(job)
     if state is None:
         return None
@@ -88,7 +88,7 @@ def _tail(archive: Archive, file: LogFile, utc_offset_s: float) -> LogTail:
 
 
 def _ranks(state: RayState, files: tuple[LogFile, ...]) -> Iterator[tuple[str, int]]:
-    """Ids of nodes and their ranks: a worker's log lies below the rank of its node."""
+    """Ids of nodes and their ranks: a worker's log is stored below the rank of its node."""
     by_worker = {each.path.removeprefix(_WORKER).partition("-")[0]: each.rank for each in files}
     for row in (*state.tasks, *state.workers):
         if row.get("node_id") and (rank := by_worker.get(row.get("worker_id"))) is not None:

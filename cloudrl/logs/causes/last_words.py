@@ -90,7 +90,7 @@ def _words(evidence: Evidence, streams: Sequence[tuple[LogTail, Stream]], budget
 
 
 def _lines_below(stream: Stream) -> list[int]:
-    """Below each line, how many there are that are no stack."""
+    """Below each line, the number of lines that do not belong to a stack."""
     counts, count = list[int](), 0
     for line in reversed(stream.lines):
         counts.append(count)

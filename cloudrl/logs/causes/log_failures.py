@@ -37,8 +37,8 @@ def failures(evidence: Evidence, log: LogTail, stream: Stream, budget: Budget) -
 def chosen(found: Sequence[Suspect]) -> Suspect | None:
     """What a process failed of, among its failures in their order: the first that may be the cause of all.
 
-    What it has survived by more than a minute is none. Where none may be it, the first that follows from another
-    process's failure, and else what was only logged.
+    A failure that the process survived by more than a minute does not count. If no other is left, the first that
+    follows from another process's failure, and else what was only logged.
     """
     vague = next((each for each in found if each.is_vague), None)
     follower = next((each for each in found if each.follows is not None), None)
@@ -58,7 +58,7 @@ def _raised(evidence: Evidence, log: LogTail, stream: Stream, texts: Sequence[st
 
 
 def _said(evidence: Evidence, log: LogTail, stream: Stream, at: int) -> Suspect | None:
-    """What a line says that is no part of a traceback."""
+    """What a line outside a traceback says."""
     line = stream.lines[at]
     if not line.text.strip() or line.is_quiet:
         return None

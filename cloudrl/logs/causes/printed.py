@@ -58,7 +58,7 @@ _REPEATED = re.compile(r"\s*\[repeated \d{1,9}x across cluster\](?: \(Ray dedup.
 _SETTING = re.compile(
     r"\s*\{?'\w+': |Running entrypoint for job |Error executing job with overrides: |server_args=ServerArgs\("
 )
-"""Names of settings are no failures. Ray prints the command, Hydra the overrides, verl and SGLang all settings."""
+"""Names of settings, not failures. Ray prints the command, Hydra the overrides, verl and SGLang all settings."""
 _OF_OTHERS = ("worker.py", "W")
 """Where and how the driver logs what Ray tells it of others, such as that a worker has died."""
 

@@ -48,7 +48,7 @@ class Suspect:
     def follows(self) -> str | None:
         """What its signature says of others; None where it may be the cause.
 
-        A dead process is a cause, and an exception of another one that reports it is none.
+        A dead process is a cause, and an exception by which another process reports it is not.
         """
         follows = self.signature.follows if self.signature else None
         return None if follows == "report" and self.crashed else follows

@@ -19,7 +19,7 @@ _FAILED = (
 )  # fmt: skip
 """Ends of a task by itself (Ray 2.60, common.proto: ErrorType); the others follow from the end of something else."""
 _CRASHES = ("SYSTEM_ERROR", "NODE_OUT_OF_MEMORY", "USER_ERROR")
-"""Ends of a process that nobody wanted (Ray 2.60, common.proto: WorkerExitType)."""
+"""Unwanted ends of a process (Ray 2.60, common.proto: WorkerExitType)."""
 _ENDED_BY_RAY = ("OWNER_DIED", "RAY_KILL", "OUT_OF_SCOPE", "REF_DELETED")
 """Ends of an actor that Ray decided on before its process ended (Ray 2.60, common.proto: ActorDiedErrorContext)."""
 _NEVER_STARTED = ("runtime_env_failed_context", "actor_unschedulable_context")
