@@ -153,9 +153,7 @@ def push(
     as_json: JsonOption = False,
 ) -> None:
     """Merge a step and publish it on the Hugging Face Hub. Run it again to resume after an interruption."""
-    from cloudrl.checkpoints.push import push as publish
-    from cloudrl.sdk.callbacks import transfer
-    from cloudrl.sdk.checkpoints import plan_push
+    from cloudrl.sdk.checkpoints import plan_push, publish
     from cloudrl.shards.signals import undone_once
 
     with undone_once(), Terminal() as terminal:
@@ -164,7 +162,7 @@ def push(
         if dry_run:
             _output.data(plan.render())
             return
-        url = publish(plan, on_progress=transfer(f"merging step {checkpoint.step}", terminal))
+        url = publish(plan, on_progress=terminal)
     fields = {"step": checkpoint.step, "run": checkpoint.run, "url": url}
     _output.result(url, fields, is_json=as_json)
 

@@ -31,14 +31,13 @@ def create(
 
     Defaults to two nodes with 80GB..:8.
     """
-    from cloudrl.render.search import refuse_other_files, write_files
     from cloudrl.sdk import Cluster
 
     cluster = Cluster.load({"name": "ray-cluster", "nodes": 2, "gpu": "80GB..:8", **fields})
     path = output or Path(f"{cluster.name}.dstack.yml")
     if not (dry_run or yes):
-        refuse_other_files(cluster, path.parent)
+        cluster.refuse_other_files(path.parent)
     _output.print_or_write(cluster.to_dstack(), path, dry_run=dry_run, confirm=Terminal(yes=yes).confirm)
     if not dry_run:
-        write_files(cluster, path.parent)
+        cluster.write_files(path.parent)
         _output.result(str(path), {"name": cluster.name, "path": str(path)}, is_json=as_json)

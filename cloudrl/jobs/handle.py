@@ -1,7 +1,6 @@
 """A submitted job, from any machine that reaches the cluster."""
 
 import math
-import re
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
@@ -17,12 +16,9 @@ from cloudrl.logs.causes.gather import gather
 from cloudrl.protocol.backoff import Backoff, retry
 from cloudrl.transport import Connection
 from cloudrl.transport.log_stream import LogSource, choose_log, follow_log, split_lines
-from cloudrl.transport.ray_client import job_url_at
 from cloudrl.transport.ray_job import JobStatus, RayJob
 
 FOLLOW = "cloudrl jobs logs -f"
-JOB_URL = re.compile(r"ray(?P<secure>\+https)?://(?P<place>.+)/(?P<id>[^/]+)")
-"""See `JobHandle.url`."""
 _TAIL_LINES = 20
 
 
@@ -42,11 +38,8 @@ class JobHandle:
 
     @property
     def url(self) -> str:
-        """The job as one word, to be passed on or noted down.
-
-        A cluster of ours is named: the port here through which it is reached is another one tomorrow.
-        """
-        return job_url(self.connection, self.submission_id)
+        """The job as one word, to be passed on or noted down."""
+        return self.connection.job_url(self.submission_id)
 
     def __str__(self) -> str:
         return self.url
@@ -225,13 +218,6 @@ class JobHandle:
 def way_back(url: str, command: str = FOLLOW) -> str:
     """How to follow the job at `url` again, and how to stop it."""
     return f"Follow it: {command} {url}\nStop it:   cloudrl jobs stop {url}"
-
-
-def job_url(connection: Connection, submission_id: str) -> str:
-    """See `JobHandle.url`."""
-    if connection.cluster_id is not None:
-        return f"ray://{connection.name}/{submission_id}"
-    return job_url_at(connection.ray_url, submission_id)
 
 
 def raise_for_status(job: JobHandle, ended: Ended) -> None:

@@ -5,10 +5,11 @@ from contextlib import suppress
 from typing import Any
 
 from cloudrl.errors import CloudrlError, InputError, Interrupted
-from cloudrl.jobs.handle import JOB_URL, JobHandle, find_job, job_url, way_back
+from cloudrl.jobs.handle import JobHandle, find_job, way_back
 from cloudrl.jobs.submission import Submission
 from cloudrl.providers.machines import Notice
 from cloudrl.transport import Connection, RayClient
+from cloudrl.transport.job_url import JOB_URL
 from cloudrl.transport.ray_client import id_taken
 from cloudrl.transport.ray_job import RayJob
 from cloudrl.verl.transfer_queue import CONTROLLER, uses_transfer_queue
@@ -22,8 +23,8 @@ _WHY = (
 class ClusterJobs:
     """What runs on a cluster already, before and after a job is submitted to it."""
 
-    def __init__(self, api: RayClient, connection: Connection) -> None:
-        self._api, self._connection = api, connection
+    def __init__(self, api: RayClient) -> None:
+        self._api = api
 
     def ensure_free_for(self, submission: Submission, *, on_progress: Callable[[Notice], object]) -> None:
         """Refuse a job that has the id or the run of another one, or that would stop another one.
@@ -38,7 +39,7 @@ class ClusterJobs:
         jobs = self._api.list_jobs()
         for job in jobs:
             if job.submission_id == submission.submission_id:
-                raise id_taken(submission.submission_id, job_url(self._connection, submission.submission_id))
+                raise id_taken(submission.submission_id, self._api.job_url(submission.submission_id))
         running = [job for job in jobs if not job.status.is_terminal]
         for job in running:
             if job.metadata.get("job_name") == submission.name:
@@ -103,7 +104,7 @@ class ClusterJobs:
 
     def _ways_out(self, job: RayJob) -> str:
         after = f"When it has ended: --after {job.submission_id}\nNow, on another cluster: --cluster NAME"
-        return f"{after}\n{way_back(job_url(self._connection, job.submission_id))}"
+        return f"{after}\n{way_back(self._api.job_url(job.submission_id))}"
 
 
 def wait_for_end(

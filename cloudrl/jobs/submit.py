@@ -12,7 +12,7 @@ from pathlib import Path
 
 from cloudrl.errors import CloudrlError, ConnectionFailed, InputError, Unauthorized
 from cloudrl.jobs.draft import Snapshot
-from cloudrl.jobs.handle import JobHandle, job_handle, job_url
+from cloudrl.jobs.handle import JobHandle, job_handle
 from cloudrl.jobs.local_files import digests_of, inspect_files
 from cloudrl.jobs.neighbours import ClusterJobs
 from cloudrl.jobs.options import SubmitOptions
@@ -128,7 +128,7 @@ def send(
         raise InputError(f"job {submission.submission_id} needs {submission.absent[0]}, which was not given")
     api = connection.ray()
     _check_cluster(api, connection, submission.ray_session)
-    on_cluster = ClusterJobs(api, connection)
+    on_cluster = ClusterJobs(api)
     on_cluster.ensure_free_for(submission, on_progress=on_progress)
 
     def report_upload(done_bytes: int, total_bytes: int) -> None:
@@ -139,9 +139,10 @@ def send(
     if submission.package is not None:
         _upload(connection, submission.package, report_upload)
     submit_once(
-        api, submission, job_url(connection, submission.submission_id),
+        api,
+        submission,
         on_break=lambda failure: on_progress(Notice(f"asking again whether the job is there: {failure.message}")),
-    )  # fmt: skip
+    )
     on_cluster.withdraw_if_late(submission)
     job = job_handle(connection, submission.submission_id, submission.metadata, submission.notes)
     on_progress(job)
@@ -193,7 +194,6 @@ def _check_cluster(api: RayClient, connection: Connection, session: str | None) 
 def submit_once(
     api: RayClient,
     submission: Submission,
-    url: str,
     *,
     on_break: Callable[[ConnectionFailed], None] = lambda _failure: None,
     clock: Callable[[], float] = time.monotonic,
@@ -204,7 +204,6 @@ def submit_once(
     Args:
         api: The cluster's.
         submission: The job, whose id is free.
-        url: The job's, for messages.
         on_break: Is told why it is asked again, once.
         clock: Seconds that never run backwards.
         sleep: Waits that many seconds.
@@ -223,9 +222,8 @@ def submit_once(
         except ConnectionFailed as failure:
             if attempts.are_exhausted:
                 unknown = f"{failure.message}; nobody says whether job {submission.submission_id} is there"
-                raise ConnectionFailed(
-                    unknown, hint=f"Look before you submit it again: cloudrl jobs status {url}"
-                ) from failure
+                look = f"cloudrl jobs status {api.job_url(submission.submission_id)}"
+                raise ConnectionFailed(unknown, hint=f"Look before you submit it again: {look}") from failure
             if not was_sent:
                 on_break(failure)
             was_sent = True

@@ -89,6 +89,19 @@ def plan_push(
     )
 
 
+def publish(plan: PushPlan, *, on_progress: OnProgress = silent) -> str:
+    """Merge a checkpoint and upload it to the Hugging Face Hub; returns the repository's URL.
+
+    Raises:
+        InputError: the Hub refuses, or this machine's disk fails.
+        CheckpointError: the checkpoint cannot be merged.
+        ConnectionFailed: the Hub or a node does not answer.
+    """
+    from cloudrl.checkpoints.push import push
+
+    return push(plan, on_progress=transfer(f"merging step {plan.checkpoint.step}", on_progress))
+
+
 def prune(
     found: Checkpoints,
     keep: int,

@@ -10,6 +10,7 @@ from cloudrl.errors import CloudrlError, InputError, Interrupted
 from cloudrl.jobs.local_files import is_marked
 from cloudrl.providers.model import Plan, Provider
 from cloudrl.providers.registry import DEFAULT, default_provider, ensure_name_free, provider
+from cloudrl.render import search
 from cloudrl.render.dstack import to_dstack
 from cloudrl.render.slurm import to_slurm
 from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, Question, notify, silent, unattended
@@ -26,6 +27,14 @@ class Cluster(spec.Cluster):
     def to_dstack(self) -> str:
         """The exact YAML of its dstack task."""
         return to_dstack(self)
+
+    def refuse_other_files(self, folder: Path) -> None:
+        """Raise `InputError` where `write_files` would replace a file with another content."""
+        search.refuse_other_files(self, folder)
+
+    def write_files(self, folder: Path) -> None:
+        """Write the files that the task needs beside it: the agent's, and those of its search servers."""
+        search.write_files(self, folder)
 
     def to_slurm(self) -> str:
         """The exact text of its job script; `cloudrl.sdk.slurm.slurm_script` makes one with a job."""

@@ -12,12 +12,13 @@ from urllib.parse import urlsplit
 
 from cloudrl.errors import CloudrlError, InputError
 from cloudrl.jobs import JobHandle
-from cloudrl.jobs.handle import JOB_URL, newest_job
+from cloudrl.jobs.handle import newest_job
 from cloudrl.providers import registry
 from cloudrl.providers.model import Status
 from cloudrl.providers.registry import names_in_use, provider
 from cloudrl.sdk.callbacks import Notice, OnProgress, silent
 from cloudrl.sdk.running import RunningCluster, attach, connect
+from cloudrl.transport.job_url import JOB_URL
 
 PLAIN_URL = "http://localhost:8265"
 _LOOPBACK = ("127.0.0.1", "localhost")

@@ -12,6 +12,7 @@ from cloudrl.protocol.exchange import Send, send
 from cloudrl.protocol.phases import Phase
 from cloudrl.spec.cluster import ClusterShape
 from cloudrl.transport import httpx_send
+from cloudrl.transport.job_url import job_url
 from cloudrl.transport.ray_client import RayClient
 
 
@@ -64,10 +65,18 @@ class Connection:
         variables = {"RAY_ADDRESS": self.ray_url, "RAY_AUTH_MODE": "token" if self.ray_token else "disabled"}
         return {**variables, "RAY_AUTH_TOKEN": self.ray_token} if self.ray_token else variables
 
+    @property
+    def _own_name(self) -> str | None:
+        return self.name if self.cluster_id is not None else None
+
+    def job_url(self, submission_id: str) -> str:
+        """A job of this cluster in one word."""
+        return job_url(submission_id, self.ray_url, self._own_name)
+
     def ray(self) -> RayClient:
         """Ray's job server; a refused token is read again once."""
         refresh, through = self._refresher("ray_token"), self.send or httpx_send.send
-        return RayClient(self.ray_url, self.ray_token, refresh=refresh, send=through)
+        return RayClient(self.ray_url, self.ray_token, refresh=refresh, send=through, cluster=self._own_name)
 
     def agent(self, *, timeout_s: float = 10.0) -> AgentClient | None:
         """The agent of rank 0; None for a plain Ray cluster. A refused token is read again once."""

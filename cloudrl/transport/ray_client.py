@@ -21,6 +21,7 @@ from cloudrl.protocol import ray_state
 from cloudrl.protocol.client import Token
 from cloudrl.protocol.exchange import Request, Response, Send
 from cloudrl.transport import httpx_send
+from cloudrl.transport.job_url import job_url
 from cloudrl.transport.ray_job import RayJob, RayNode
 
 PACKAGE_LIMIT_BYTES = 100 * 1024 * 1024
@@ -47,6 +48,7 @@ class RayClient:
         timeout_s: for each step of a request.
         refresh: gives a newer token for a refused one: a cluster that was started again has new ones.
         send: the seam.
+        cluster: the name of a cluster of ours, for the URLs of its jobs.
     """
 
     def __init__(
@@ -57,12 +59,17 @@ class RayClient:
         timeout_s: float = 30.0,
         refresh: Callable[[str], str] | None = None,
         send: Send = httpx_send.send,
+        cluster: str | None = None,
     ) -> None:
         _check_url(ray_url)
         _check_token(token or "")
         self._url, self.ray_url = ray_url.rstrip("/"), without_login(ray_url).rstrip("/")
         self._token = Token(token or "", refresh if token else None)
-        self._timeout_s, self._send = timeout_s, send
+        self._timeout_s, self._send, self._cluster = timeout_s, send, cluster
+
+    def job_url(self, submission_id: str) -> str:
+        """A job of this cluster in one word."""
+        return job_url(submission_id, self.ray_url, self._cluster)
 
     def version(self) -> Mapping[str, str]:
         """`ray_version`, `session_name` and the like."""
@@ -119,7 +126,7 @@ class RayClient:
         if answer.status != 400:
             with suppress(ConnectionFailed):  # then the names in use are unknown
                 if any(job.submission_id == submission_id for job in self.list_jobs()):
-                    raise id_taken(submission_id, job_url_at(self.ray_url, submission_id), reason)
+                    raise id_taken(submission_id, self.job_url(submission_id), reason)
         if answer.status < 400 or answer.status == 404:
             self._refuse(answer)
         refused = answer.status == 400 or "status code 400" in answer.text
@@ -274,13 +281,6 @@ class RayClient:
             f"what answers at {self.ray_url} is not Ray's job server: {sign}",
             hint="Is that the dashboard's port (8265 unless it was taken)? See: cloudrl status",
         )
-
-
-def job_url_at(ray_url: str, submission_id: str) -> str:
-    """A job by the address of its dashboard: `ray://host:port/submission_id`."""
-    at = urlsplit(without_login(ray_url))
-    secure = "+https" if at.scheme == "https" else ""
-    return f"ray{secure}://{at.netloc}{at.path.rstrip('/')}/{submission_id}"
 
 
 def id_taken(submission_id: str, url: str, reason: str = "") -> InputError:

@@ -100,7 +100,7 @@ class TestTwoAtTheSameTime:
         submission = prepare(cluster.connection(), JOB, SubmitOptions(submission_id="mine"))
         cluster.on_submit = lambda _id: None
         cluster.add("theirs", entrypoint=VERL)
-        on_cluster = ClusterJobs(cluster.connection().ray(), cluster.connection())
+        on_cluster = ClusterJobs(cluster.connection().ray())
         cluster.add("mine", entrypoint=submission.entrypoint)
         with pytest.raises(InputError, match="job theirs was submitted to this cluster a moment before"):
             on_cluster.withdraw_if_late(submission)
@@ -110,7 +110,7 @@ class TestTwoAtTheSameTime:
         submission = prepare(cluster.connection(), JOB, SubmitOptions(submission_id="mine"))
         cluster.add("mine", entrypoint=submission.entrypoint)
         cluster.add("theirs", entrypoint=VERL)
-        ClusterJobs(cluster.connection().ray(), cluster.connection()).withdraw_if_late(submission)
+        ClusterJobs(cluster.connection().ray()).withdraw_if_late(submission)
         assert {job.status for job in cluster.jobs.values()} == {"RUNNING"}
 
 

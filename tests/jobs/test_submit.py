@@ -120,7 +120,7 @@ class TestALostAnswer:
         self, cluster: FakeCluster, submission: Submission, clock: Clock, before: int, after: int
     ):
         lab, told = self.breaks(cluster, before=before, after=after), list[ConnectionFailed]()
-        submit_once(lab.ray(), submission, "url", on_break=told.append, clock=clock, sleep=clock.sleep)
+        submit_once(lab.ray(), submission, on_break=told.append, clock=clock, sleep=clock.sleep)
         assert cluster.jobs["mine"].body == submission.request()
         assert [each.message for each in told] == ["cut off"]
 
@@ -133,7 +133,7 @@ class TestALostAnswer:
                 cluster.add("mine", **request)
 
         cluster.on_request = late
-        submit_once(lab.ray(), submission, "url", clock=clock, sleep=clock.sleep)
+        submit_once(lab.ray(), submission, clock=clock, sleep=clock.sleep)
         assert cluster.jobs["mine"].body["metadata"] == request["metadata"]
 
     def test_a_look_that_fails_is_no_end_of_it(self, cluster: FakeCluster, submission: Submission, clock: Clock):
@@ -149,13 +149,13 @@ class TestALostAnswer:
                 raise ConnectionFailed("cut off")
 
         cluster.on_request = late
-        submit_once(lab.ray(), submission, "url", clock=clock, sleep=clock.sleep)
+        submit_once(lab.ray(), submission, clock=clock, sleep=clock.sleep)
         assert len(looks) == 2
 
     def test_it_is_said_where_nobody_answers_any_more(self, cluster: FakeCluster, submission: Submission, clock: Clock):
         with pytest.raises(ConnectionFailed, match="cut off; nobody says whether job mine is there") as caught:
-            submit_once(self.breaks(cluster, before=99).ray(), submission, "u", clock=clock, sleep=clock.sleep)
-        assert "cloudrl jobs status u" in str(caught.value)
+            submit_once(self.breaks(cluster, before=99).ray(), submission, clock=clock, sleep=clock.sleep)
+        assert "cloudrl jobs status ray://lab/mine" in str(caught.value)
         assert 60 <= clock.now < 70
 
     def test_an_id_that_another_has_taken_meanwhile_is_no_answer(
@@ -164,7 +164,7 @@ class TestALostAnswer:
         lab = self.breaks(cluster, before=1)
         clock.on_sleep = lambda: cluster.add("mine")
         with pytest.raises(InputError, match="submission id 'mine' is taken"):
-            submit_once(lab.ray(), submission, "url", clock=clock, sleep=clock.sleep)
+            submit_once(lab.ray(), submission, clock=clock, sleep=clock.sleep)
 
 
 def test_a_package_that_the_cluster_loses(cluster: FakeCluster, folder: Path):
