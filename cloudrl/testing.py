@@ -34,6 +34,7 @@ from cloudrl.protocol.report import ClusterInfo, ClusterStatus, NodeReport, RayI
 from cloudrl.protocol.routes import ROUTES, SIZE_HEADER
 from cloudrl.protocol.wire import to_json
 from cloudrl.transport import Connection
+from cloudrl.verl.releases import RELEASE
 
 RAY_URL, AGENT_URL = "http://ray.fake:8265", "http://agent.fake:8266"
 _RAY_VERSION = "2.60.0"
@@ -373,7 +374,7 @@ def _status(cluster: ClusterInfo) -> dict[str, Any]:
     reported: Any = {"phase": Phase.READY, "gpus": cluster.gpus_per_node, "debuggers": ("debugpy", "pdb")}
     status = ClusterStatus(
         cluster, Phase.READY, started_at=1.0, ready_at=2.0, ray=RayInfo(_RAY_VERSION, session_name="session_x"),
-        verl_version="0.9.1", rollouts=("vllm",), checkpoint_dir="/vol/checkpoints",
+        verl_version=RELEASE.verl, rollouts=("vllm",), checkpoint_dir="/vol/checkpoints",
         data={"addition": {"train": "/vol/data/train.parquet", "test": "/vol/data/test.parquet"}},
         models={"tiny-adder": "/vol/models/tiny-adder"}, services=(),
         nodes=tuple(NodeReport(rank, _ip(rank), **reported) for rank in range(cluster.nodes)),

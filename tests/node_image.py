@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from cloudrl.verl.releases import release
+from cloudrl.verl.releases import RELEASE, release
 
 _FAKE_RAY = Path(__file__).parent / "node" / "fake_ray.py"
 _PYARROW = """\
@@ -98,7 +98,7 @@ class Image:
             (self.python.parent / name).write_text(text)
             (self.python.parent / name).chmod(0o755)
         self.have("huggingface_hub", "1.33.0")
-        self.have("verl", "0.9.1")
+        self.have("verl", RELEASE.verl)
         datasets = _DATASETS.replace("RAW", str(Path(__file__).parent / "data"))
         sources = {"huggingface_hub": _HUB, "datasets.__init__": datasets, "datasets.exceptions": _ERRORS,
                    "sitecustomize": _CPUS, "numpy": "", "torch": "", "vllm": "", "sglang": ""}  # fmt: skip

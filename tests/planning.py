@@ -14,6 +14,7 @@ from cloudrl.jobs.uploads import plan_uploads
 from cloudrl.spec import Job, parse_override
 from cloudrl.spec.cluster import ClusterShape
 from cloudrl.transport import Connection
+from cloudrl.verl.releases import RELEASE
 
 NOW = datetime(2026, 11, 21, 10, 5, 9, tzinfo=timezone.utc)
 
@@ -28,7 +29,7 @@ def cluster(**changes: Any) -> ClusterShape:
         "checkpoint_dir": "/checkpoints",
         "data": {"gsm8k": {"train": "/data/gsm8k/train.parquet", "test": "/data/gsm8k/test.parquet"}},
         "models": {"Qwen/Qwen2.5-7B-Instruct": "/models/qwen"},
-        "verl_version": "0.9.1",
+        "verl_version": RELEASE.verl,
     }
     return ClusterShape(**{**lab, **changes})
 
@@ -46,7 +47,7 @@ def job(**changes: Any) -> Job:
         "overrides": {"algorithm.adv_estimator": "grpo", **LEAST},
         "data": ["gsm8k"],
         "model": "Qwen/Qwen2.5-7B-Instruct",
-        "verl": "0.9.1",
+        "verl": RELEASE.verl,
     }
     return Job(**{**base, **changes})
 

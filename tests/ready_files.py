@@ -6,6 +6,7 @@ from pathlib import Path
 
 from cloudrl.recipes import load_spec
 from cloudrl.spec import Cluster, Fleet
+from cloudrl.verl.releases import RELEASE
 
 AMD_FILE = Path(__file__).parents[1] / "tasks/ppo-rocm.cluster.yml"
 
@@ -54,7 +55,7 @@ TASKS = {
             name="ray-cluster-cpu", nodes=2, dstack={"python": "3.12"},
             setup=[
                 "pip install torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu",
-                "pip install 'ray[default]==2.60.0' verl==0.9.1 transformers==5.10.4 tensordict==0.10.0",
+                f"pip install 'ray[default]==2.60.0' verl=={RELEASE.verl} transformers==5.10.4 tensordict==0.10.0",
                 "pip install TransferQueue==0.1.11 uvicorn==0.54.0 fastapi==0.165.0 cachetools==8.0.1",
             ],
             env={

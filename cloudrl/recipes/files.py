@@ -24,6 +24,7 @@ from cloudrl.spec.hydra import hydra_text, split_key
 from cloudrl.spec.job import Overrides
 from cloudrl.spec.quoting import kind_of
 from cloudrl.spec.yaml_core import dump_mapping, load_value
+from cloudrl.verl.releases import RELEASE
 
 S = TypeVar("S", bound=Spec)
 
@@ -42,6 +43,7 @@ MAKES_AN_ALGORITHM = re.compile(
 """Keys that say which algorithm it is. An overlay replaces them as a whole: what it does not set goes back to
 verl's default. Coefficients and rates stay as the recipe has them."""
 
+_NAME = re.compile(r"^name: .*\n", re.MULTILINE)
 _OF_A_CRITIC = re.compile(r"critic(\..+)?|trainer\.critic_warmup")
 
 
@@ -61,7 +63,13 @@ def load(name_or_path: str | os.PathLike[str]) -> Job:
     """
     path = path_of(name_or_path)
     shown = os.fspath(name_or_path)
-    return _declared(Job, {"name": path.stem, **read_mapping(path, shown)}, shown)
+    return _declared(Job, _recipe_fields(path, shown), shown)
+
+
+def _recipe_fields(path: Path, shown: str) -> dict[str, Any]:
+    """The fields of a job's file. A recipe of ours that names no release of verl is for the default one."""
+    inherited = {"verl": RELEASE.verl} if path.parent == _FOLDER else {}
+    return {"name": path.stem, **inherited, **read_mapping(path, shown)}
 
 
 def load_spec(kind: type[S], path: str | os.PathLike[str]) -> S:
@@ -162,7 +170,7 @@ class Algorithm(Spec):
     name: Annotated[str, PlainValidator(text)]
     summary: Annotated[str, PlainValidator(text)]
     source: Annotated[str, PlainValidator(text)]
-    verl: Annotated[str, PlainValidator(text)]
+    verl: Annotated[str, PlainValidator(text)] = RELEASE.verl
     """The release whose keys these are."""
     critic: bool = False
     """Whether it trains a critic. Without one, a recipe's keys for it are dropped."""
@@ -241,9 +249,10 @@ def render_recipe(name_or_path: str | os.PathLike[str], algorithm: str | None = 
     path, shown = path_of(name_or_path), os.fspath(name_or_path)
     job = load(name_or_path)
     if algorithm is None:
-        return path.read_text(encoding="utf-8")
+        written, release = path.read_text(encoding="utf-8"), f'verl: "{job.verl}"\n'
+        return written if "\nverl: " in written or job.verl is None else _NAME.sub(rf"\g<0>{release}", written, count=1)
     job = with_algorithm(job, algorithm)
-    recipe, overlay = read_mapping(path, shown), _fields(algorithm)
+    recipe, overlay = _recipe_fields(path, shown), _fields(algorithm)
     # A job holds Hydra's text; the values that it was made of stand in the two files.
     groups = (recipe.get("overrides", {}), overlay.get("overrides", {}), overlay.get("defaults", {}))
     values = [value for group in groups for value in group.values()] + [overlay.get("answers")]

@@ -12,12 +12,12 @@ In any other process no module of verl is imported, no registry is touched and n
 
 import logging
 import os
+import pkgutil
 import sys
 from collections.abc import Mapping, Sequence
 
 PLATFORM = "cpu"
 PLATFORM_VARIABLE = "VERL_PLATFORM"
-TESTED_VERL = "0.9.1"
 
 _log = logging.getLogger(__name__)
 
@@ -37,6 +37,12 @@ def is_cpu_job(arguments: Sequence[str], environ: Mapping[str, str]) -> bool:
     return bool(devices) and devices[-1] == "cpu"
 
 
+def tested_verl() -> str:
+    """The default release of verl: the first row of `verl/releases.yml`, which travels with the plug-in."""
+    table = (pkgutil.get_data("cloudrl", "verl/releases.yml") or b"").decode()
+    return table.partition("\n- verl: ")[2].partition("\n")[0]
+
+
 def register() -> None:
     """Register the CPU platform and the rollout `hf` with verl, and hand the platform on to the job's actors.
 
@@ -49,8 +55,8 @@ def register() -> None:
 
     from cloudrl.verl_cpu.platform import CpuPlatform
 
-    if verl.__version__ != TESTED_VERL:
-        _log.warning("cloudrl.verl_cpu is tested with verl %s; this is %s", TESTED_VERL, verl.__version__)
+    if verl.__version__ != tested_verl():
+        _log.warning("cloudrl.verl_cpu is tested with verl %s; this is %s", tested_verl(), verl.__version__)
     PlatformRegistry.register(platform=PLATFORM)(CpuPlatform)
     set_platform(CpuPlatform())
     replica.RolloutReplicaRegistry.register("hf", _load_replica)
@@ -85,7 +91,7 @@ def _register_if_cpu_job() -> None:
         register()
     except ImportError:
         # verl reports a plug-in that fails at debug level only, and then goes on to look for a GPU.
-        _log.exception("cloudrl.verl_cpu cannot be used with this verl; it is tested with %s", TESTED_VERL)
+        _log.exception("cloudrl.verl_cpu cannot be used with this verl; it is tested with %s", tested_verl())
         raise
 
 

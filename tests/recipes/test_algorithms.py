@@ -12,6 +12,7 @@ from cloudrl.jobs.defaults import needs_critic
 from cloudrl.recipes.files import MAKES_AN_ALGORITHM
 from cloudrl.spec import HydraText, Job
 from cloudrl.spec.hydra import parse_overrides
+from cloudrl.verl.releases import RELEASE
 
 ACTOR, ANSWERS = "actor_rollout_ref.actor", "actor_rollout_ref.rollout.n"
 
@@ -33,12 +34,14 @@ def core_algos() -> str:
 
 
 def job(**overrides: object) -> Job:
-    return Job(name="mine", verl="0.9.1", overrides={key.replace("__", "."): each for key, each in overrides.items()})
+    return Job(
+        name="mine", verl=RELEASE.verl, overrides={key.replace("__", "."): each for key, each in overrides.items()}
+    )
 
 
 def by(algorithm: str, overrides: dict[str, object] | None = None) -> dict[str, str]:
     """Bare key -> value of a job with these overrides, by that algorithm."""
-    changed = recipes.with_algorithm(Job(name="mine", verl="0.9.1", overrides=overrides or {}), algorithm)
+    changed = recipes.with_algorithm(Job(name="mine", verl=RELEASE.verl, overrides=overrides or {}), algorithm)
     return parse_overrides(changed.overrides)
 
 
@@ -63,7 +66,7 @@ def test_every_algorithm_says_what_it_is_and_where_its_numbers_are_from():
         assert algorithm.name == name
         assert algorithm.summary
         assert re.match(r"verl v?0\.\d\.\d: ", algorithm.source)
-        assert algorithm.verl == "0.9.1"
+        assert algorithm.verl == RELEASE.verl
         assert not set(parse_overrides(algorithm.overrides)) & set(parse_overrides(algorithm.defaults))
 
 

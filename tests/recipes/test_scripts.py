@@ -16,6 +16,7 @@ from cloudrl import recipes
 from cloudrl.jobs import SubmitOptions
 from cloudrl.spec import parse_override
 from cloudrl.spec.hydra import parse_overrides
+from cloudrl.verl.releases import RELEASE
 
 SCRIPTS = Path(__file__).parent / "scripts"
 NAMES = sorted(path.stem for path in SCRIPTS.glob("*.sh"))
@@ -212,7 +213,7 @@ def sent(name: str, script: str | None = None) -> dict[str, Any]:
 
 
 def moved(name: str) -> dict[str, str]:
-    return MOVED if recipes.load(name).verl == "0.9.1" else {}
+    return MOVED if recipes.load(name).verl == RELEASE.verl else {}
 
 
 def translated(name: str) -> dict[str, Any]:

@@ -26,9 +26,20 @@ overrides:
 """
 
 
-def test_a_recipe_is_shown_as_it_is_written():
+def test_a_recipe_is_shown_as_it_is_written_and_with_the_release_of_verl_that_it_inherits(tmp_path):
     for name in recipes.names():
-        assert recipes.render_recipe(name).encode() == Path(recipes.__file__).with_name(f"{name}.yml").read_bytes()
+        written = Path(recipes.__file__).with_name(f"{name}.yml").read_text("utf-8").splitlines()
+        shown = recipes.render_recipe(name)
+        assert [line for line in shown.splitlines() if line not in written] in ([], [f'verl: "{RELEASE.verl}"'])
+        copy = tmp_path / "mine.yml"
+        copy.write_text(shown, encoding="utf-8")
+        assert recipes.load(copy) == recipes.load(name)
+
+
+def test_a_file_of_the_users_own_inherits_no_release_of_verl(tmp_path):
+    path = tmp_path / "mine.yml"
+    path.write_text("name: mine\n")
+    assert recipes.load(path).verl is None
 
 
 def test_what_is_shown_loads_as_the_same_job(tmp_path):

@@ -16,6 +16,7 @@ from cloudrl.render.agent import AGENT_FILE, CPU_AGENT_FILE, build_agent, write_
 
 pytestmark = pytest.mark.io
 
+TABLE = "cloudrl/verl/releases.yml"
 BUILD = """
 import importlib.util, pathlib, sys, cloudrl
 # by its path: the room around it wants pydantic and yaml, which a bare Python does not have
@@ -69,7 +70,7 @@ def test_it_is_small(for_cpu: bool) -> None:
 def test_it_is_the_program_line_by_line_without_comments(repository: Path) -> None:
     with zipfile.ZipFile(io.BytesIO(build_agent(for_cpu=True))) as archive:
         for name in archive.namelist():
-            if name != "__main__.py":
+            if name not in ("__main__.py", TABLE):
                 source, sent = (repository / name).read_text(), archive.read(name).decode()
                 assert _without_strings(sent) == _without_strings(source), name
                 assert source.count("\n") == sent.count("\n"), name
@@ -83,7 +84,7 @@ def _without_strings(source: str) -> str:
     return ast.dump(tree)
 
 
-CPU_ALONE = {"cloudrl/data/addition.py", "cloudrl/data/capitals.py", "cloudrl/verl_cpu/plugin.py"}
+CPU_ALONE = {"cloudrl/data/addition.py", "cloudrl/data/capitals.py", "cloudrl/verl_cpu/plugin.py", TABLE}
 
 
 @pytest.mark.parametrize("for_cpu", [False, True])
@@ -93,11 +94,11 @@ def test_it_holds_what_it_needs_and_nothing_else(for_cpu: bool) -> None:
         infos = archive.infolist()
     assert names == sorted(names)
     folders = {name.rpartition("/")[0] for name in names}
-    parts = ("listening", "protocol", "saves", "node", "data", *(["verl_cpu"] if for_cpu else []))
+    parts = ("listening", "protocol", "saves", "node", "data", *(["verl", "verl_cpu"] if for_cpu else []))
     assert folders == {"", "cloudrl", *(f"cloudrl/{part}" for part in parts), "cloudrl/node/stop_hook"}
     assert {"__main__.py", "cloudrl/errors.py", "cloudrl/node/main.py", "cloudrl/data/gsm8k.py"} <= set(names)
     assert CPU_ALONE & set(names) == (CPU_ALONE if for_cpu else set())
-    assert all(name.endswith(".py") for name in names)
+    assert all(name.endswith(".py") or name == TABLE for name in names)
     assert {(info.date_time, info.external_attr, info.create_system, info.compress_type) for info in infos} == {
         ((1980, 1, 1, 0, 0, 0), 0o644 << 16, 3, zipfile.ZIP_STORED)
     }
@@ -139,7 +140,7 @@ sys.path.insert(0, sys.argv[1])
 for name in zipfile.ZipFile(sys.argv[1]).namelist():
     # of the plug-in, jobs import the rest, under a Python that has verl
     bare = ("__init__.py", "tiny_model.py", "pretraining.py", "texts.py")
-    if name != "__main__.py" and ("verl_cpu" not in name or name.endswith(bare)):
+    if name.endswith(".py") and name != "__main__.py" and ("verl_cpu" not in name or name.endswith(bare)):
         __import__(name[:-3].replace("/", ".").replace(".__init__", "").replace(".__main__", ".main"))
 """
 

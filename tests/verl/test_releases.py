@@ -1,10 +1,13 @@
 import re
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 
 from cloudrl.errors import SpecError
+from cloudrl.verl import releases
 from cloudrl.verl.releases import RELEASE, RELEASES, release
+from cloudrl.verl_cpu import plugin
 
 PINNED = re.compile(r"[A-Za-z0-9_-]+==[0-9.]+")
 
@@ -35,6 +38,16 @@ def test_none_was_run_on_gpus_yet():
 def test_the_release_is_the_one_that_the_tests_run():
     assert version("verl") == RELEASE.verl
     assert release() is RELEASE
+
+
+def test_it_stands_once_and_the_plug_in_reads_it_there():
+    package = Path(releases.__file__).parents[1]
+    named = re.compile(rf"^(?!\s*#).*['\"]{re.escape(RELEASE.verl)}['\"]", re.MULTILINE)
+    files = [
+        file for kind in ("py", "yml") for file in package.rglob(f"*.{kind}") if "trainer_config" not in file.parts
+    ]
+    assert [file.name for file in files if named.search(file.read_text("utf-8"))] == ["fields.py"]  # an example
+    assert plugin.tested_verl() == RELEASE.verl
 
 
 @pytest.mark.parametrize(
