@@ -6,7 +6,7 @@ import yaml
 from dstack._internal.core.models.configurations import TaskConfiguration, parse_apply_configuration
 
 from cloudrl.protocol.options import AgentOptions
-from cloudrl.render import to_dstack
+from cloudrl.providers.dstack.task import to_dstack
 from cloudrl.spec import Cluster
 
 

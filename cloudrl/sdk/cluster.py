@@ -8,11 +8,11 @@ from typing import Any
 from cloudrl import spec
 from cloudrl.errors import CloudrlError, InputError, Interrupted
 from cloudrl.jobs.local_files import is_marked
+from cloudrl.providers.dstack.task import to_dstack
 from cloudrl.providers.model import Plan, Provider
 from cloudrl.providers.registry import DEFAULT, default_provider, ensure_name_free, provider
+from cloudrl.providers.slurm.script import to_slurm
 from cloudrl.render import search
-from cloudrl.render.dstack import to_dstack
-from cloudrl.render.slurm import to_slurm
 from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, Question, notify, silent, unattended
 from cloudrl.sdk.costs import price_difference, report_price, with_state
 from cloudrl.sdk.running import RunningCluster, report_port

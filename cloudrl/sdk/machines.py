@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 
 from cloudrl import spec
 from cloudrl.errors import InputError, Interrupted
+from cloudrl.providers.dstack.machine_files import fleet_to_dstack, volume_to_dstack
 from cloudrl.providers.machines import FleetPlan, Fleets, FleetState, Volumes, VolumeState, never_released
 from cloudrl.providers.registry import machine_provider
-from cloudrl.render.machines import fleet_to_dstack, volume_to_dstack
 from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, Question, silent, unattended
 from cloudrl.sdk.costs import report_price
 from cloudrl.units import dollars_text

@@ -12,7 +12,7 @@ from cloudrl import jobs, recipes
 from cloudrl.errors import InputError
 from cloudrl.jobs import Submission, SubmitOptions, run_plan
 from cloudrl.jobs.options import JobKeywords, submit_options
-from cloudrl.render.slurm import TASK, to_slurm
+from cloudrl.providers.slurm.script import TASK, to_slurm
 from cloudrl.sdk.callbacks import Notice, OnProgress, silent
 from cloudrl.sdk.cluster import Cluster
 from cloudrl.sdk.runs import cluster_fields

@@ -20,9 +20,9 @@ from cloudrl.providers.slurm.login import Login
 from cloudrl.providers.slurm.plan import make_plan
 from cloudrl.providers.slurm.provider import SlurmProvider
 from cloudrl.providers.slurm.queue import JobState
+from cloudrl.providers.slurm.script import to_slurm
 from cloudrl.providers.slurm.state import SlurmState, read
 from cloudrl.providers.slurm.watcher import JobWatcher, describe
-from cloudrl.render.slurm import to_slurm
 from cloudrl.spec import Cluster
 from cloudrl.transport import command
 from cloudrl.transport.ssh import Route

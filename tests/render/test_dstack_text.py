@@ -8,7 +8,7 @@ from dstack_task import agent_options, parsed
 
 from cloudrl.errors import SpecError
 from cloudrl.protocol.options import AgentOptions
-from cloudrl.render import to_dstack
+from cloudrl.providers.dstack.task import to_dstack
 from cloudrl.spec import Cluster
 from cloudrl.verl.releases import RELEASE
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloudrl.errors import SpecError
-from cloudrl.render import fleet_to_dstack
+from cloudrl.providers.dstack.machine_files import fleet_to_dstack
 from cloudrl.spec import Fleet, Gpu
 from cloudrl.spec.sizes import seconds_of
 

@@ -11,10 +11,10 @@ import yaml
 from cloudrl.errors import InputError, SpecError
 from cloudrl.protocol.options import AgentOptions
 from cloudrl.protocol.services import Artifact, Service
+from cloudrl.providers.dstack.task import to_dstack
+from cloudrl.providers.slurm.script import to_slurm
 from cloudrl.render.agent import AGENT_FILE, RETRIEVER_FILE, build_agent, build_retriever
-from cloudrl.render.dstack import to_dstack
 from cloudrl.render.search import files_of, refuse_other_files, with_search, write_files
-from cloudrl.render.slurm import to_slurm
 from cloudrl.spec import Cluster
 
 PYZ = 'exec python3 "$CLOUDRL_FILES/cloudrl-retriever.pyz"'

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from cloudrl.errors import SpecError
 from cloudrl.protocol.options import AgentOptions
 from cloudrl.providers.slurm.plan import make_plan
-from cloudrl.render.slurm import checkpoint_folder, to_slurm
+from cloudrl.providers.slurm.script import checkpoint_folder, to_slurm
 from cloudrl.spec import Cluster
 
 FEW = max(20, settings().max_examples // 4)

@@ -15,7 +15,7 @@ from fake_slurm import FakeSlurm
 
 from cloudrl.node.identity import read_identity
 from cloudrl.protocol.options import AgentOptions
-from cloudrl.render.slurm import to_slurm
+from cloudrl.providers.slurm.script import to_slurm
 from cloudrl.spec import Cluster
 
 pytestmark = pytest.mark.io

@@ -15,7 +15,7 @@ from slurm_nodes import SlurmNodes
 from slurm_nodes.containers import IMAGE
 from slurm_nodes.gpus import Gpus
 
-from cloudrl.render.slurm import to_slurm
+from cloudrl.providers.slurm.script import to_slurm
 from cloudrl.sdk.slurm import slurm_script
 from cloudrl.spec import Cluster
 

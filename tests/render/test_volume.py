@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloudrl.errors import SpecError
-from cloudrl.render import volume_to_dstack
+from cloudrl.providers.dstack.machine_files import volume_to_dstack
 from cloudrl.spec import NetworkVolume
 
 FEW = max(20, settings().max_examples // 2)

@@ -2,7 +2,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudrl.render.yaml_text import Section, document
+from cloudrl.providers.dstack.yaml_text import Section, document
 
 texts = st.text(st.characters(exclude_categories=["Cs"]))
 

@@ -103,7 +103,7 @@ def test_a_missing_value_says_where_secrets_go():
 
 
 def test_declaring_and_rendering_import_nothing_heavy(run_python):
-    loaded = run_python("import sys, cloudrl.recipes, cloudrl.render; print(*sys.modules)").split()
+    loaded = run_python("import sys, cloudrl.recipes, cloudrl.sdk; print(*sys.modules)").split()
     assert not {"dstack", "ray", "torch", "verl", "transformers", "hydra", "omegaconf"} & set(loaded)
 
 

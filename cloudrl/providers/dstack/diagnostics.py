@@ -181,7 +181,7 @@ def _dstack_reason(ended: list[tuple[int, Attempt]]) -> str:
 
 def _output(server: Server, run: RunState, rank: int, attempt: int | None = None, *, first: bool = False) -> str:
     """The last lines of one node's output, or the first, in the latest attempt or the one of that number."""
-    from dstack._internal.server.schemas.logs import PollLogsRequest
+    from cloudrl.providers.dstack.internals import PollLogsRequest
 
     job = next(each for each in run.answer.jobs if each.job_spec.job_num == rank)
     wanted = [each for each in job.job_submissions if attempt in (None, each.submission_num)]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
 from cloudrl.errors import CapacityError, InputError, WaitTimeout, did_you_mean
+from cloudrl.providers.dstack.machine_files import fleet_to_dstack, volume_to_dstack
 from cloudrl.providers.dstack.server import Server, parse, wait_for
 from cloudrl.providers.machines import (
     FleetPlan,
@@ -18,7 +19,6 @@ from cloudrl.providers.machines import (
     VolumeState,
     never_released,
 )
-from cloudrl.render.machines import fleet_to_dstack, volume_to_dstack
 from cloudrl.spec import Fleet, NetworkVolume
 
 S = TypeVar("S", FleetState, VolumeState)
@@ -72,8 +72,7 @@ class DstackFleets(_Named[FleetState], Fleets):
         return self._plan(fleet_to_dstack(fleet))
 
     def _plan(self, text: str) -> FleetPlan:
-        from dstack._internal.core.models.fleets import FleetSpec
-        from dstack._internal.core.models.profiles import Profile
+        from cloudrl.providers.dstack.internals import FleetSpec, Profile
 
         configuration = parse(text)
         _read_keys(configuration)
@@ -227,8 +226,7 @@ def _read_keys(configuration: Any) -> None:
 
 
 def _read_key(path: str) -> Any:
-    from dstack._internal.core.models.instances import SSHKey
-    from dstack._internal.utils.ssh import resolve_ssh_key
+    from cloudrl.providers.dstack.internals import SSHKey, resolve_ssh_key
 
     try:
         public, _, private, _ = resolve_ssh_key(path)
@@ -286,7 +284,7 @@ def _idle_duration_s(spec: Any) -> int | None:
 
     Where nobody says, dstack takes three days (core/models/profiles.py: DEFAULT_FLEET_TERMINATION_IDLE_TIME).
     """
-    from dstack._internal.core.models.profiles import DEFAULT_FLEET_TERMINATION_IDLE_TIME
+    from cloudrl.providers.dstack.internals import DEFAULT_FLEET_TERMINATION_IDLE_TIME
 
     seconds = spec.merged_profile.idle_duration
     if spec.configuration.ssh_config is not None or (seconds is not None and seconds < 0):

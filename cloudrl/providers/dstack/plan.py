@@ -11,10 +11,10 @@ from cloudrl.providers.dstack import runs
 from cloudrl.providers.dstack.machines import DstackFleets, offers_of
 from cloudrl.providers.dstack.runs import RunState
 from cloudrl.providers.dstack.server import Server, connect, parse
+from cloudrl.providers.dstack.task import to_dstack
 from cloudrl.providers.machines import FleetState, Notice, Offer, Price
 from cloudrl.providers.model import NoFleet, Plan, make_state_folder
 from cloudrl.render.agent_options import release_of
-from cloudrl.render.dstack import to_dstack
 from cloudrl.render.search import write_files
 from cloudrl.spec import Cluster, Fleet
 from cloudrl.spec.names import secrets_in

@@ -33,9 +33,7 @@ def route(server: Server, run: RunState, rank: int = 0) -> Route:
 
 def _hosts(job: Any, submission: Any, *, identity: Path, name: str) -> dict[str, dict[str, str]]:
     """What dstack's own attach would write into its file; here the object is only asked, never opened."""
-    from dstack._internal.core.consts import DSTACK_RUNNER_SSH_PORT
-    from dstack._internal.core.services.ssh.attach import SSHAttach, SSHProxyAttach
-    from dstack._internal.core.services.ssh.ports import PortsLock
+    from cloudrl.providers.dstack.internals import DSTACK_RUNNER_SSH_PORT, PortsLock, SSHAttach, SSHProxyAttach
 
     common: dict[str, Any] = {"run_name": name, "identity_path": identity, "ports_lock": PortsLock()}
     info, machine = job.job_connection_info, submission.job_provisioning_data
@@ -73,8 +71,7 @@ def _identity(server: Server, run: RunState) -> Path:
 
     Source: core/services/ssh/key_manager.py, api/_public/runs.py.
     """
-    from dstack._internal.core.services.configs import ConfigManager
-    from dstack._internal.core.services.ssh.key_manager import UserSSHKeyManager
+    from cloudrl.providers.dstack.internals import ConfigManager, UserSSHKeyManager
 
     config = ConfigManager()
     key = server.call(UserSSHKeyManager(server.api, config.dstack_ssh_dir).get_user_key)

@@ -1,8 +1,4 @@
-"""The user's dstack server, through dstack's own client.
-
-The only module, with its neighbours in this folder, that touches what dstack does not document; facts are from
-dstack 0.22.5, paths relative to `dstack/_internal`. pyproject.toml pins the minor version.
-"""
+"""The user's dstack server, through dstack's own client. Facts are from dstack 0.22.5, paths from its package on."""
 
 import os
 import time
@@ -50,19 +46,20 @@ class Server:
             ConnectionFailed: it does not answer, or not as a dstack server does.
         """
         import requests
-        from dstack._internal.core import errors
+
+        from cloudrl.providers.dstack.internals import ClientError, ResourceNotExistsError, ServerClientError
 
         try:
             return function(*args, **kwargs)
         except CloudrlError:
             raise
-        except errors.ResourceNotExistsError as error:
+        except ResourceNotExistsError as error:
             raise NotThere(f"dstack: {error.msg}") from error
-        except errors.ServerClientError as error:
+        except ServerClientError as error:
             said = str(error.msg or error)
             # the server has no code for it, and what is chosen by its words is a hint alone
             raise InputError(f"dstack: {said}", hint=_IMAGE if "docker registry" in said else None) from error
-        except (errors.ClientError, requests.RequestException) as error:
+        except (ClientError, requests.RequestException) as error:
             raise ConnectionFailed(f"dstack server at {self.url}: {error}") from error
         except NOT_AS_EXPECTED as error:
             raise _other_form(self.url, error) from None
@@ -90,18 +87,9 @@ def connect(project: str | None = None) -> Server:
         InputError: no server is configured, or no such project.
         CloudrlError: another version of dstack is installed than cloudrl was made for.
     """
-    try:
-        from dstack._internal.core.errors import ConfigurationError
-        from dstack._internal.core.services.api_client import get_api_client
+    from cloudrl.providers.dstack.internals import ConfigurationError, get_api_client
+    from cloudrl.providers.dstack.session import SETUP, mount
 
-        from cloudrl.providers.dstack.session import SETUP, mount
-    except ImportError as error:
-        from importlib.metadata import version
-
-        raise CloudrlError(
-            f"cloudrl is made for dstack 0.22, and {version('dstack')} is installed: {error}",
-            hint="pip install 'dstack>=0.22,<0.23'",
-        ) from error
     try:
         api, name = get_api_client(project_name=project)
     except ConfigurationError as error:
@@ -146,6 +134,7 @@ def wait_for(
 def parse(text: str) -> Any:
     """A rendered YAML as dstack's own configuration, so that what is shown is what is sent."""
     import yaml
-    from dstack._internal.core.models.configurations import parse_apply_configuration
+
+    from cloudrl.providers.dstack.internals import parse_apply_configuration
 
     return parse_apply_configuration(yaml.safe_load(text))

@@ -12,7 +12,14 @@ from cloudrl.providers.model import Plan
 from cloudrl.providers.slurm.login import CommandFailed, Login
 from cloudrl.providers.slurm.queue import SlurmJob
 from cloudrl.providers.slurm.run_folder import shell_word
-from cloudrl.render.slurm import COMMENT, checkpoint_folder, cpus_per_node, data_folder, release_on_nodes, to_slurm
+from cloudrl.providers.slurm.script import (
+    COMMENT,
+    checkpoint_folder,
+    cpus_per_node,
+    data_folder,
+    release_on_nodes,
+    to_slurm,
+)
 from cloudrl.spec import Cluster
 from cloudrl.spec.slurm import read_slurm
 

@@ -16,9 +16,9 @@ from cloudrl.providers.slurm.login import CommandFailed, Login, is_here
 from cloudrl.providers.slurm.plan import SlurmPlan, make_plan
 from cloudrl.providers.slurm.queue import JobState, SlurmJob
 from cloudrl.providers.slurm.run_folder import shell_word
+from cloudrl.providers.slurm.script import COMMENT
 from cloudrl.providers.slurm.state import SlurmState
 from cloudrl.providers.slurm.watcher import JobWatcher, describe
-from cloudrl.render.slurm import COMMENT
 from cloudrl.spec import Cluster
 from cloudrl.transport import Connection, ssh
 

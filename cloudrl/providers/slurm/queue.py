@@ -84,7 +84,7 @@ class SlurmJob:
         start: when it has started or is expected to, as Slurm writes it; "" where nobody knows.
         nodes: their number.
         node_list: as Slurm writes them, `node[1-2]`; "" while it waits.
-        comment: of a cluster it begins with `cloudrl.render.slurm.COMMENT`, unless the user has one of their own.
+        comment: of a cluster it begins with `script.COMMENT`, unless the user has one of their own.
     """
 
     id: int

@@ -1,4 +1,4 @@
-"""The run folder of a job (`cloudrl.render.slurm` has its layout), read where Slurm's commands are."""
+"""The run folder of a job (`cloudrl.providers.slurm.script` has its layout), read where Slurm's commands are."""
 
 import re
 import shlex

@@ -6,11 +6,11 @@ from typing import Any
 
 from cloudrl.errors import SpecError
 from cloudrl.protocol.outcome import FAILED
+from cloudrl.providers.dstack.judge import check_with_dstack, refuse_rendered
+from cloudrl.providers.dstack.yaml_text import Section, document, pick, plain
 from cloudrl.render.agent import AGENT_FILE, CPU_AGENT_FILE
 from cloudrl.render.agent_options import agent_options, refuse_secrets, release_of
-from cloudrl.render.dstack_models import check_with_dstack, refuse_rendered
 from cloudrl.render.search import file_names
-from cloudrl.render.yaml_text import Section, document, pick, plain
 from cloudrl.spec import Cluster
 from cloudrl.spec.cluster import disk_for, memory_for
 from cloudrl.spec.gpu import Gpu

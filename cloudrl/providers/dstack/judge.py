@@ -42,9 +42,9 @@ def check_with_dstack(text: str, section: Collection[str] = ()) -> None:
             `registry_auth` is not repeated.
     """
     import yaml
-    from dstack._internal.core.errors import ConfigurationError
-    from dstack._internal.core.models.configurations import parse_apply_configuration
     from pydantic import ValidationError
+
+    from cloudrl.providers.dstack.internals import ConfigurationError, parse_apply_configuration
 
     values = yaml.safe_load(text)
     hint = f"What dstack knows of a {values['type']}: {_PAGES}/{values['type']}"
@@ -79,9 +79,11 @@ def _reason(error: ErrorDetails, path: list[str], kind: str) -> str:
 
 
 def _fields(kind: str) -> Collection[str]:
-    from dstack._internal.core.models.configurations import TaskConfiguration
-    from dstack._internal.core.models.fleets import FleetConfiguration
-    from dstack._internal.core.models.volumes import KubernetesVolumeConfiguration
+    from cloudrl.providers.dstack.internals import (
+        FleetConfiguration,
+        KubernetesVolumeConfiguration,
+        TaskConfiguration,
+    )
 
     models = {"task": TaskConfiguration, "fleet": FleetConfiguration, "volume": KubernetesVolumeConfiguration}
     return list(models[kind].model_fields)

@@ -1,4 +1,4 @@
-"""A cluster, and the job that it is for, as a script for sbatch: header, settings, and the shell text in `slurm_job/`.
+"""A cluster, and the job that it is for, as a script for sbatch: header, settings, and the shell text in `job/`.
 
 The script starts one agent a node and guards it; all else is the agent's. It runs twice: as the batch script, and by
 its copy in the run folder as `job.sh node RANK`, the step of one node. Where it has no job, the cluster waits for jobs
@@ -79,7 +79,7 @@ _LONGEST_SOCKET = "/cr-67108863-99-0/ray/session_2026-01-01_00-00-00_000000_4194
 """Below `tmp_dir`: the last job (Slurm 26.05, slurm/slurm.h: MAX_JOB_ID) in a hundredth start, rank 0; the session (Ray
 2.60, _private/node.py) of the last process of Linux; and of the sockets that Ray refuses with a longer path
 (_private/utils.py: validate_socket_filepath) the one with the longest name, a module of the head's dashboard."""
-_TEXTS = Path(__file__).parent / "slurm_job"
+_TEXTS = Path(__file__).parent / "job"
 
 _HEADER = """\
 #!/bin/bash
