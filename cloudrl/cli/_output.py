@@ -58,6 +58,12 @@ def note(text: str) -> None:
     sys.stderr.flush()
 
 
+def notes(sentences: Iterable[str]) -> None:
+    """What the user should know, a line each."""
+    for each in sentences:
+        note(f"note: {each}")
+
+
 def hint(text: str) -> None:
     """The next command to type."""
     note("\n".join(f"  → {line}" for line in text.splitlines()))

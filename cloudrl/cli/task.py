@@ -34,6 +34,7 @@ def create(
     from cloudrl.sdk import Cluster
 
     cluster = Cluster.load({"name": "ray-cluster", "nodes": 2, "gpu": "80GB..:8", **fields})
+    _output.notes(cluster.plan("dstack").notes)
     path = output or Path(f"{cluster.name}.dstack.yml")
     if not (dry_run or yes):
         cluster.refuse_other_files(path.parent)

@@ -31,7 +31,9 @@ def up(
 
     cluster, where = load_cluster(fields, on)
     if dry_run:
-        _output.data(cluster.plan(where.name, dashboard_port=dashboard_port).preview())
+        plan = cluster.plan(where.name, dashboard_port=dashboard_port)
+        _output.notes(plan.notes)
+        _output.data(plan.preview())
         return
     with Terminal(yes=yes) as terminal:
         running = cluster.up(where.name, dashboard_port=dashboard_port, confirm=terminal.confirm, on_progress=terminal)

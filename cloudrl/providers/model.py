@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from cloudrl.errors import CapacityError, ConnectionFailed, InputError
 from cloudrl.private_files import make_folder
@@ -78,7 +78,6 @@ class Plan:
         verl_version: likewise.
         rollouts: the engines that they have; none where nobody says it before they run.
         nodes_are_here: whether nodes read this machine's own files.
-        notes: what the user should know before it starts, a sentence each.
         price: what it costs; None before `priced`, and where nothing has a price.
     """
 
@@ -92,8 +91,21 @@ class Plan:
     verl_version: str | None = None
     rollouts: tuple[str, ...] = ()
     nodes_are_here: bool = False
-    notes: tuple[str, ...] = ()
     price: Price | None = None
+
+    place: ClassVar[str]
+    """Where it runs, for a sentence: `on Slurm`."""
+
+    @property
+    def honoured(self) -> Collection[str]:
+        """The fields of `cluster` that have an effect there; the user is told of each other field that is set."""
+        raise NotImplementedError
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the user should know before it starts, a sentence each."""
+        unused = ", ".join(name for name in self.cluster.explicit_fields() if name not in self.honoured)
+        return (f"without effect {self.place}: {unused}",) if unused else ()
 
     @property
     def name(self) -> str:

@@ -21,7 +21,7 @@ def agent_options(cluster: Cluster, known: Release | None) -> AgentOptions:
 
     Args:
         cluster: as it is declared.
-        known: the release of verl whose image the nodes run; see `release_of`.
+        known: the release of verl whose image the nodes run; see `image_release`.
 
     Raises:
         SpecError: a cost is limited and the price is unknown.
@@ -44,15 +44,13 @@ def agent_options(cluster: Cluster, known: Release | None) -> AgentOptions:
     )
 
 
-def release_of(cluster: Cluster) -> Release | None:
-    """The release of verl whose image the nodes run; None where the user names the image or a Python.
+def image_release(cluster: Cluster) -> Release | None:
+    """The release of verl whose image a cluster asks for; None where the user names the image.
 
     Raises:
         SpecError: no image is known for what the cluster asks for.
     """
-    if cluster.image is not None or cluster.dstack.get("python") is not None:
-        return None
-    return release(cluster.verl, vendor=cluster.vendor, rollout=cluster.rollout)
+    return None if cluster.image is not None else release(cluster.verl, vendor=cluster.vendor, rollout=cluster.rollout)
 
 
 def budget_limits(cluster: Cluster) -> BudgetLimits:

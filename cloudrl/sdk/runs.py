@@ -17,7 +17,7 @@ from cloudrl.jobs import JobHandle, Progress, SubmitOptions, run_plan
 from cloudrl.jobs.options import JobKeywords, submit_options
 from cloudrl.providers.model import NoFleet, Plan, Status
 from cloudrl.providers.registry import ensure_name_free
-from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, Question, silent, unattended
+from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, Question, notify, silent, unattended
 from cloudrl.sdk.checkpoints import merge_result
 from cloudrl.sdk.cluster import Cluster, load_cluster, nothing_started, plan_to_start, start
 from cloudrl.sdk.costs import costs, with_state
@@ -90,6 +90,7 @@ class RunRequest:
 
     def render(self, *, on_progress: OnProgress = silent) -> str:
         """Cluster and job, as `--dry-run` prints them; refuses what `execute` would."""
+        notify(on_progress, *(f"note: {note}" for note in self.plan.notes))
         snapshot = run_plan.expected_snapshot(self.plan, self.job, self.options, shell=os.environ)
         submission = jobs.prepare(self.job, self.options, snapshot, on_progress=on_progress)
         return f"{self.plan.preview().rstrip()}\n{submission.render()}"

@@ -13,7 +13,7 @@ from cloudrl.errors import InputError
 from cloudrl.jobs import Submission, SubmitOptions, run_plan
 from cloudrl.jobs.options import JobKeywords, submit_options
 from cloudrl.providers.slurm.script import TASK, to_slurm
-from cloudrl.sdk.callbacks import Notice, OnProgress, silent
+from cloudrl.sdk.callbacks import Notice, OnProgress, notify, silent
 from cloudrl.sdk.cluster import Cluster
 from cloudrl.sdk.runs import cluster_fields
 from cloudrl.spec import Job
@@ -61,7 +61,9 @@ def render_script(
     declared = Cluster.load({"name": name, **cluster_fields(job, options, {} if cluster is None else cluster)[0]})
     run = options.name or f"{job.name[:80]}-{datetime.now(timezone.utc):%Y%m%d-%H%M%S}"
     options = replace(options, name=run + TASK, submission_id=(options.submission_id or run) + TASK)
-    snapshot = run_plan.expected_snapshot(declared.plan("slurm"), job, options)
+    plan = declared.plan("slurm")
+    notify(on_progress, *(f"note: {note}" for note in plan.notes))
+    snapshot = run_plan.expected_snapshot(plan, job, options)
     submission = jobs.prepare(job, options, snapshot, on_progress=lambda update: on_progress(_readable(update)))
     _refuse_what_is_here(submission)
     fields = ("submission_id", "runtime_env", "metadata")

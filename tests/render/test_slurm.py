@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 
 from cloudrl.errors import SpecError
 from cloudrl.protocol.options import AgentOptions
+from cloudrl.providers.slurm.cluster import SlurmCluster
 from cloudrl.providers.slurm.plan import make_plan
-from cloudrl.providers.slurm.script import checkpoint_folder, to_slurm
+from cloudrl.providers.slurm.script import to_slurm
 from cloudrl.spec import Cluster
 
 FEW = max(20, settings().max_examples // 4)
@@ -342,5 +343,8 @@ def test_no_variable_of_the_user_replaces_one_of_the_script():
 
 def test_without_a_container_checkpoints_lie_where_the_volume_does():
     section = {"volumes": ["/shared/me:/checkpoints"]}
-    assert checkpoint_folder(cluster("bare", slurm=section, checkpoints="/checkpoints/a")) == "/shared/me/a"
-    assert checkpoint_folder(cluster("docker", slurm=section, checkpoints="/checkpoints/a")) == "/checkpoints/a"
+    declared = {
+        back_end: cluster(back_end, slurm=section, checkpoints="/checkpoints/a") for back_end in ("bare", "docker")
+    }
+    assert SlurmCluster.read(declared["bare"]).checkpoint_folder == "/shared/me/a"
+    assert SlurmCluster.read(declared["docker"]).checkpoint_folder == "/checkpoints/a"

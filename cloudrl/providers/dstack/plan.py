@@ -11,17 +11,24 @@ from cloudrl.providers.dstack import runs
 from cloudrl.providers.dstack.machines import DstackFleets, offers_of
 from cloudrl.providers.dstack.runs import RunState
 from cloudrl.providers.dstack.server import Server, connect, parse
-from cloudrl.providers.dstack.task import to_dstack
+from cloudrl.providers.dstack.task import release_of, task_text
 from cloudrl.providers.machines import FleetState, Notice, Offer, Price
 from cloudrl.providers.model import NoFleet, Plan, make_state_folder
-from cloudrl.render.agent_options import release_of
 from cloudrl.render.search import write_files
 from cloudrl.spec import Cluster, Fleet
 from cloudrl.spec.names import secrets_in
 from cloudrl.spec.volume import Volume
+from cloudrl.verl.releases import Release
 
 _NO_INSTANCE_VOLUMES = ("daytona", "lium", "runpod", "slurm", "vastai")
 """Backends whose containers see no folder of the host: no ComputeWithInstanceVolumesSupport (core/backends)."""
+
+
+_HONOURED = (
+    "name", "nodes", "image", "user", "working_dir", "setup", "services", "artifacts", "env", "secrets", "ports", "gpu",
+    "cpu", "memory", "disk", "shm_size", "data", "models", "checkpoints", "volumes", "down_when_idle", "max_cost",
+    "price_per_hour", "dstack",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,14 +36,24 @@ class DstackPlan(Plan):
     """A cluster as the YAML that is sent.
 
     Attributes:
+        release: of verl, whose image it runs in; None for another image.
         text: the YAML of the task.
         server: the one that was asked; None before `priced`.
         answer: what it has said to the task (dstack 0.22.5, core/models/runs.py: RunPlan), which is what `up` applies.
     """
 
+    release: Release | None = field(repr=False)
     text: str
     server: Server | None = field(default=None, repr=False, compare=False)
     answer: Any = field(default=None, repr=False, compare=False)
+
+    place = "on dstack"
+
+    @property
+    def honoured(self) -> tuple[str, ...]:
+        """See `Plan`: an image of the user's own, or a Python in its place, has the release of verl that it has."""
+        of_the_image = ("verl", "rollout") if self.release is not None else ()
+        return (*_HONOURED, *of_the_image, *(("rollout",) if self.cluster.device == "gpu" else ()))
 
     @property
     def secrets(self) -> tuple[str, ...]:
@@ -88,7 +105,7 @@ class DstackPlan(Plan):
         if not self.needs_price:
             return replace(plan, price=price)
         cluster = with_price(self.cluster, per_hour)
-        text = to_dstack(cluster)
+        text = task_text(cluster, self.release)
         _write(server, self.name, text)
         plan.answer.run_spec.configuration = parse(text)  # its commands alone differ: no offer depends on those
         return replace(plan, price=price, cluster=cluster, text=text)
@@ -98,7 +115,8 @@ def make_plan(cluster: Cluster) -> DstackPlan:
     """The task of a cluster. One whose cost is limited and whose price is unknown has that limit once it is priced."""
     user = (cluster.user or "root").partition(":")[0]
     home = "/root" if user in ("root", "0") else f"/home/{user}"
-    known = release_of(cluster) if cluster.device == "gpu" else None
+    release = release_of(cluster)
+    known = release if cluster.device == "gpu" else None
     plan = DstackPlan(
         provider="dstack",
         cluster=cluster,
@@ -107,9 +125,11 @@ def make_plan(cluster: Cluster) -> DstackPlan:
         secrets_dir="/dev/shm/cloudrl-0-RUN-ID",  # noqa: S108  as the agent does
         verl_version=known.verl if known else None,
         rollouts=(known.rollout,) if known else (),
+        release=release,
         text="",
     )
-    return replace(plan, text=to_dstack(cluster.replace(max_cost=None) if plan.needs_price else cluster))
+    known_in_full = cluster.replace(max_cost=None) if plan.needs_price else cluster
+    return replace(plan, text=task_text(known_in_full, release))
 
 
 def with_price(cluster: Cluster, per_hour: float) -> Cluster:

@@ -9,7 +9,7 @@ from cloudrl.protocol.outcome import FAILED
 from cloudrl.providers.dstack.judge import check_with_dstack, refuse_rendered
 from cloudrl.providers.dstack.yaml_text import Section, document, pick, plain
 from cloudrl.render.agent import AGENT_FILE, CPU_AGENT_FILE
-from cloudrl.render.agent_options import agent_options, refuse_secrets, release_of
+from cloudrl.render.agent_options import agent_options, image_release, refuse_secrets
 from cloudrl.render.search import file_names
 from cloudrl.spec import Cluster
 from cloudrl.spec.cluster import disk_for, memory_for
@@ -62,8 +62,26 @@ READY in its output means that Ray has all nodes, data and models. `cloudrl subm
 dstack server, attached or not. While it is attached, Ray's dashboard is at {ray}."""
 
 
+def release_of(cluster: Cluster) -> Release | None:
+    """The release of verl whose image a task has; None where the user names the image, or a Python in its place.
+
+    Raises:
+        SpecError: no image is known for what the cluster asks for.
+    """
+    return None if cluster.dstack.get("python") is not None else image_release(cluster)
+
+
 def to_dstack(cluster: Cluster) -> str:
-    """Render the YAML of a dstack task that runs `cluster`.
+    """Render the YAML of a dstack task that runs `cluster`: see `task_text`.
+
+    Raises:
+        SpecError: no image is known for its release of verl, vendor of GPUs and rollout engine, or as `task_text`.
+    """
+    return task_text(cluster, release_of(cluster))
+
+
+def task_text(cluster: Cluster, known: Release | None) -> str:
+    """Render the YAML of a dstack task that runs `cluster` in the image of a release of verl, or in one of its own.
 
     A raw `dstack apply` of it needs nothing but the node agent beside the file, and no variable in the user's
     environment: secrets are dstack's, or given when a job is submitted.
@@ -72,8 +90,7 @@ def to_dstack(cluster: Cluster) -> str:
         The text of a `.dstack.yml` file, ending in a line break.
 
     Raises:
-        SpecError: no image is known for its release of verl, vendor of GPUs and rollout engine, a secret would
-            stand in the file, or dstack refuses what stands in the section `dstack`.
+        SpecError: a secret would stand in the file, or dstack refuses what stands in the section `dstack`.
     """
     _refuse_secrets(cluster)
     refuse_rendered(cluster.dstack, _RENDERED)
@@ -81,7 +98,6 @@ def to_dstack(cluster: Cluster) -> str:
     ray = f"localhost:{local}" if local else f"the local port that dstack prints for {RAY_PORT}"
     files = (CPU_AGENT_FILE if cluster.needs_cpu_parts else AGENT_FILE, *file_names(cluster))
     header = _HEADER.format(agent=" and ".join(files), name=cluster.name, ray=ray)
-    known = release_of(cluster)
     sections = [*_container(cluster, known, files), *_resources(cluster, known), *_lifecycle(cluster.dstack)]
     text = document(header, sections)
     if cluster.dstack:  # without it nothing of dstack is imported

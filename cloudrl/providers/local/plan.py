@@ -53,6 +53,13 @@ class LocalPlan(Plan):
     state: LocalState
     commands: tuple[tuple[str, ...], ...]
 
+    place = "on this machine"
+
+    @property
+    def honoured(self) -> tuple[str, ...]:
+        """See `Plan`: here is no container, no machine to choose and no volume of a cloud."""
+        return _HONOURED if checkpoint_folder(self.cluster) is None else (*_HONOURED, "checkpoints", "volumes")
+
     def node_env(self, rank: int) -> dict[str, str]:
         """What one agent gets in addition to the environment of this command."""
         state = self.state
@@ -71,7 +78,6 @@ class LocalPlan(Plan):
     def render(self) -> str:
         """One shell line a node; secrets are masked."""
         lines = [f"# {self.state.nodes} agents on this machine; state in {self.state.folder}"]
-        lines += [f"# {note}" for note in self.notes]
         for rank, command in enumerate(self.commands):
             variables = [
                 f"{name}={'***' if is_secret(name) else shlex.quote(mask_by_form(value))}"
@@ -126,8 +132,6 @@ def make_plan(cluster: Cluster, *, dashboard_port: int | None = None) -> LocalPl
         ),
     )
     commands = tuple(_command(cluster, known, gpus, rank, own, rendered.artifacts) for rank, own in enumerate(services))
-    unused = ", ".join(unsupported_fields(cluster))
-    notes = (f"without effect on this machine: {unused}",) if unused else ()
     return LocalPlan(
         provider="local",
         cluster=cluster,
@@ -137,7 +141,6 @@ def make_plan(cluster: Cluster, *, dashboard_port: int | None = None) -> LocalPl
         ray_version=version("ray"),
         verl_version=_installed("verl"),
         nodes_are_here=True,
-        notes=notes,
         state=known,
         commands=commands,
     )
@@ -248,12 +251,6 @@ def checkpoint_folder(cluster: Cluster) -> Path | None:
         if isinstance(mount, Volume) and mount.holds(cluster.checkpoints):
             return Path(mount.instance_path) / Path(cluster.checkpoints).relative_to(mount.path)
     return None
-
-
-def unsupported_fields(cluster: Cluster) -> tuple[str, ...]:
-    """Fields that say nothing here, where there is no container, no machine to choose and no volume of a cloud."""
-    used = _HONOURED if checkpoint_folder(cluster) is None else (*_HONOURED, "checkpoints", "volumes")
-    return tuple(name for name in cluster.explicit_fields() if name not in used)
 
 
 def free_ports(count: int, *, cluster: str, avoid: Collection[int] = (), preferred: Sequence[int] = ()) -> list[int]:

@@ -9,24 +9,16 @@ from dataclasses import dataclass, field, replace
 from cloudrl.errors import CapacityError, CloudrlError, ConnectionFailed, InputError
 from cloudrl.providers.machines import Notice, Price
 from cloudrl.providers.model import Plan
+from cloudrl.providers.slurm.cluster import SlurmCluster
 from cloudrl.providers.slurm.login import CommandFailed, Login
 from cloudrl.providers.slurm.queue import SlurmJob
 from cloudrl.providers.slurm.run_folder import shell_word
-from cloudrl.providers.slurm.script import (
-    COMMENT,
-    checkpoint_folder,
-    cpus_per_node,
-    data_folder,
-    release_on_nodes,
-    to_slurm,
-)
+from cloudrl.providers.slurm.script import COMMENT, cpus_per_node, to_slurm
 from cloudrl.spec import Cluster
-from cloudrl.spec.slurm import read_slurm
 
 _NO_NODES = "Requested node configuration is not available"
 """sbatch says so where there are none; `--test-only` also where they are down (Slurm, slurmctld/job_scheduler.c)."""
 _TOO_MANY = "Node count specification invalid"
-_WITHOUT_EFFECT = ("dstack", "disk", "ports")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,16 +26,25 @@ class SlurmPlan(Plan):
     """A cluster as the script that is sent.
 
     Attributes:
+        on_slurm: the cluster with its section.
         login: where Slurm's commands are.
         run_dir: what all jobs of the user share there, as the shell reads it.
         script: for the standard input of sbatch.
         secrets: name -> value, for those that this shell has; the others lie in a file there already.
     """
 
+    on_slurm: SlurmCluster = field(repr=False)
     login: Login
     run_dir: str
     script: str = field(repr=False)
     secrets: dict[str, str] = field(default_factory=dict, repr=False, compare=False)
+
+    place = "on Slurm"
+
+    @property
+    def honoured(self) -> tuple[str, ...]:
+        """See `Plan`: what nodes run the agent in decides some, and the section takes the place of others."""
+        return self.on_slurm.honoured
 
     @property
     def secrets_folder(self) -> str:
@@ -52,7 +53,7 @@ class SlurmPlan(Plan):
 
     def may_be(self, job: SlurmJob) -> bool:
         """Whether a job in the queue may be this cluster, by its name and comment."""
-        comment = read_slurm(self.cluster.slurm)[1].get("comment")
+        comment = self.on_slurm.given.get("comment")
         return job.name == self.name and (
             job.comment.startswith(COMMENT) if comment is None else job.comment == comment
         )
@@ -93,7 +94,7 @@ class SlurmPlan(Plan):
 
     def _check_clusters(self) -> None:
         """Raises: InputError: the job would be where the commands that follow it do not look."""
-        _, options = read_slurm(self.cluster.slurm)
+        options = self.on_slurm.given
         if "clusters" in options:
             raise InputError(
                 "slurm.clusters: sbatch would find that cluster, and the commands that follow the job would not",
@@ -120,21 +121,20 @@ def make_plan(cluster: Cluster) -> SlurmPlan:
     Raises:
         SpecError: it cannot be had on Slurm.
     """
-    own, _ = read_slurm(cluster.slurm)
-    known = release_on_nodes(cluster, own)
-    unused = [name for name in cluster.explicit_fields() if name in _WITHOUT_EFFECT]
+    on_slurm = SlurmCluster.read(cluster)
+    known = on_slurm.release
     return SlurmPlan(
         provider="slurm",
         cluster=cluster,
-        checkpoint_dir=checkpoint_folder(cluster),
-        data_dir=data_folder(cluster),
+        checkpoint_dir=on_slurm.checkpoint_folder,
+        data_dir=on_slurm.data_folder,
         secrets_dir="/dev/shm/cloudrl-UID-RUN-ID",  # noqa: S108  as the agent does
-        cpus_per_node=cpus_per_node(cluster),
+        cpus_per_node=cpus_per_node(on_slurm),
         verl_version=known.verl if known else None,
         rollouts=(known.rollout,) if known else (),
-        notes=(f"without effect on Slurm: {', '.join(unused)}",) if unused else (),
-        login=Login(own.login or ""),
-        run_dir=shell_word(own.run_dir),
+        on_slurm=on_slurm,
+        login=Login(on_slurm.own.login or ""),
+        run_dir=shell_word(on_slurm.own.run_dir),
         script=to_slurm(cluster),
         secrets={name: os.environ[name] for name in cluster.secrets if os.environ.get(name)},
     )

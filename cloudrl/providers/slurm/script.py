@@ -32,18 +32,17 @@ import re
 import shlex
 import textwrap
 from collections.abc import Iterator, Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from cloudrl.errors import SpecError
+from cloudrl.providers.slurm.cluster import SlurmCluster
+from cloudrl.providers.slurm.section import SlurmSection
 from cloudrl.render.agent import AGENT_FILE, build_agent
-from cloudrl.render.agent_options import CPU_SLOTS, agent_options, refuse_secrets, release_of
+from cloudrl.render.agent_options import CPU_SLOTS, agent_options, refuse_secrets
 from cloudrl.render.search import files_of
 from cloudrl.spec import Cluster, CountRange
 from cloudrl.spec.sizes import seconds_of
-from cloudrl.spec.slurm import SlurmSection, read_slurm
-from cloudrl.spec.volume import Volume
-from cloudrl.verl.releases import Release
 
 COMMENT = "cloudrl:"
 """Begins the comment of the Slurm job, by which a client finds it; the run folder follows if it is not the usual."""
@@ -58,7 +57,6 @@ _DEFAULTS: dict[str, str | None] = {
     "requeue": None, "open-mode": "append", "output": "%x-%j.log", "signal": f"B:USR1@{_NOTICE_S}",
 }  # fmt: skip
 _COUNTS_GPUS = ("gres", "gpus-per-node", "gpus-per-task", "tres-per-node")
-_COUNTS_CPUS = ("cpus-per-task", "cpus-per-gpu", "exclusive")
 _OF_A_STEP = (
     "cpu-bind", "cpus-per-gpu", "cpus-per-task", "gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task",
     "mem-bind", "ntasks-per-gpu", "ntasks-per-tres", "tres-per-task",
@@ -102,20 +100,20 @@ def to_slurm(cluster: Cluster, job: Mapping[str, Any] | None = None, *, agent: b
     Raises:
         SpecError: the section or a field cannot be had on Slurm, or the value of a secret would stand in the script.
     """
-    own, directives = read_slurm(cluster.slurm)
+    on_slurm = SlurmCluster.read(cluster)
+    own, back_end, directives = on_slurm.own, on_slurm.back_end, _directives(on_slurm)
     _check_names([*cluster.env, *cluster.secrets])
     refuse_secrets(cluster.env, "secrets: [{0}] takes it from the environment of sbatch")
-    back_end = back_end_of(cluster, own)
     run_dir = _quote(own.run_dir) if own.run_dir else "$HOME/.cloudrl/slurm"
     what = "Ray cluster for verl" if job is None else f"Training {job['submission_id'].replace(TASK, '')}"
     parts = [
         _HEADER.format(what=what, file=f"{cluster.name}.sh", run_dir=own.run_dir or "~/.cloudrl/slurm"),
-        *(_directive(name, value) for name, value in _directives(cluster, own, directives).items()),
+        *(_directive(name, value) for name, value in directives.items()),
         "\nset -euo pipefail\numask 077\n",
-        _unset_variables(_directives(cluster, own, directives)),
+        _unset_variables(directives),
         f"RUN_DIR={run_dir}",
         f"TMP_DIR={_tmp_dir(own, back_end)}",
-        *_settings(cluster, own, back_end, _notice_s(directives)),
+        *_settings(on_slurm, _notice_s(directives)),
         _set_up_node(own),
         (_TEXTS / "job.sh").read_text().rstrip(),
         (_TEXTS / f"{'docker' if back_end == 'podman' else back_end}.sh").read_text().rstrip(),
@@ -127,85 +125,18 @@ def to_slurm(cluster: Cluster, job: Mapping[str, Any] | None = None, *, agent: b
     return "\n".join(parts) + "\n"
 
 
-def back_end_of(cluster: Cluster, own: SlurmSection) -> str:
-    """What its nodes run the agent in.
-
-    Raises:
-        SpecError: the section does not say, or says what does not go together.
-    """
-    image = own.image or cluster.image
-    if own.container is None and (cluster.device == "gpu" or image is not None):
-        raise SpecError(
-            f"slurm.container is not set: how do nodes run {image or 'an image'}?",
-            hint="slurm: {container: docker}; or podman, apptainer, pyxis, or bare for a Python of the nodes",
-        )
-    back_end = own.container or "bare"
-    if own.dockerfile is not None and back_end not in ("docker", "podman"):
-        raise SpecError(f"slurm.dockerfile: {back_end} builds no image", hint="slurm: {container: docker}, or podman")
-    if own.image is not None and back_end not in ("apptainer", "pyxis"):
-        raise SpecError(f"slurm.image: {back_end} runs no file", hint="slurm: {container: apptainer}, or pyxis")
-    if own.container_options and back_end in ("bare", "pyxis"):
-        raise SpecError(
-            f"slurm.container_options: {back_end} takes none", hint="Options of sbatch stand in the section by name"
-        )
-    if own.modules and back_end == "pyxis":
-        raise SpecError("slurm.modules: with pyxis all of a node runs in the container, which has none")
-    return back_end
-
-
-def release_on_nodes(cluster: Cluster, own: SlurmSection) -> Release | None:
-    """The release of verl whose image the nodes run; None where the user names another image, or a Python.
-
-    Raises:
-        SpecError: no image is known for what the cluster asks for.
-    """
-    is_known = back_end_of(cluster, own) != "bare" and own.dockerfile is None and own.image is None
-    return release_of(cluster) if is_known else None
-
-
-def checkpoint_folder(cluster: Cluster) -> str:
-    """Where jobs save, as they see it: in the container, or on the shared file system where there is none.
-
-    Raises:
-        SpecError: nobody says where that is on the hosts, or a volume cannot be had.
-    """
-    own, _ = read_slurm(cluster.slurm)
-    is_bare = back_end_of(cluster, own) == "bare"
-    for mount in _volumes(cluster, own):
-        inside = PurePosixPath(cluster.checkpoints)
-        if mount.holds(cluster.checkpoints):
-            return str(PurePosixPath(mount.instance_path) / inside.relative_to(mount.path)) if is_bare else str(inside)
-    raise SpecError(
-        f"checkpoints {cluster.checkpoints!r} lies on none of the volumes in section slurm",
-        hint=f"slurm: {{volumes: ['/shared/checkpoints:{cluster.checkpoints}']}}",
-    )
-
-
-def _volumes(cluster: Cluster, own: SlurmSection) -> list[Volume]:
-    if own.volumes is None and not {"volumes", "checkpoints"} & set(cluster.explicit_fields()):
-        raise SpecError(
-            "no folder for checkpoints is given, and on Slurm it has to be one that all nodes share",
-            hint=f"slurm: {{volumes: ['/shared/you/checkpoints:{cluster.checkpoints}']}}",
-        )
-    volumes: list[Volume] = []
-    for mount in cluster.mounts if own.volumes is None else own.volumes:
-        if not isinstance(mount, Volume):
-            raise SpecError(f"volume {mount}: Slurm has no network volumes", hint="slurm: {volumes: [/shared:/path]}")
-        volumes.append(mount)
-    return volumes
-
-
-def _directives(cluster: Cluster, own: SlurmSection, given: Mapping[str, str | None]) -> dict[str, str | None]:
+def _directives(on_slurm: SlurmCluster) -> dict[str, str | None]:
     """The options of sbatch: from the portable fields, ours unless the section says otherwise, and the section's."""
+    cluster, own, given = on_slurm.cluster, on_slurm.own, on_slurm.given
     wanted: dict[str, str | None] = {"job-name": cluster.name, "nodes": str(cluster.nodes), "ntasks-per-node": "1"}
     gpus = cluster.gpus_per_node
     if cluster.device == "gpu" and not any(name in given for name in _COUNTS_GPUS):
         if gpus is None:
             raise SpecError(f"gpu {cluster.gpu!r} leaves their number open, and Slurm wants it", hint="gpu: H100:8")
         wanted["gpus-per-node"] = str(gpus)
-    if not any(name in given for name in _COUNTS_CPUS):
+    if not on_slurm.counts_cpus:
         wanted["cpus-per-task"] = str(_cpus(cluster, gpus))
-    if cluster.memory is not None and not any(name.startswith("mem") for name in given):
+    if cluster.memory is not None and not on_slurm.sizes_memory:
         wanted["mem"] = _slurm_size(cluster.memory)
     defaults = {"comment": f"{COMMENT}{own.run_dir or ''}", **_DEFAULTS}
     if "no-requeue" in given:
@@ -219,11 +150,11 @@ def _cpus(cluster: Cluster, gpus: int | None) -> int:
     return _CPUS_PER_GPU * gpus if gpus else _CPUS_WITHOUT_GPU
 
 
-def cpus_per_node(cluster: Cluster) -> int | None:
+def cpus_per_node(on_slurm: SlurmCluster) -> int | None:
     """What Ray counts on each node; None where Slurm is told otherwise than by `cpus-per-task`."""
-    if cluster.device == "cpu":
+    if on_slurm.cluster.device == "cpu":
         return CPU_SLOTS
-    number = _directives(cluster, *read_slurm(cluster.slurm)).get("cpus-per-task") or ""
+    number = _directives(on_slurm).get("cpus-per-task") or ""
     return int(number) if number.isdigit() else None
 
 
@@ -256,12 +187,12 @@ def _notice_s(directives: Mapping[str, str | None]) -> int:
     return int(found[1]) if found else _NOTICE_S
 
 
-def _settings(cluster: Cluster, own: SlurmSection, back_end: str, notice_s: int) -> Iterator[str]:
-    known = release_on_nodes(cluster, own)
+def _settings(on_slurm: SlurmCluster, notice_s: int) -> Iterator[str]:
+    cluster, own, back_end, known = on_slurm.cluster, on_slurm.own, on_slurm.back_end, on_slurm.release
     image = own.image or cluster.image or (known.image if known else f"cloudrl-{cluster.name}")
-    volumes = [] if back_end == "bare" else [f"{each.instance_path}:{each.path}" for each in _volumes(cluster, own)]
+    volumes = [] if back_end == "bare" else [f"{each.instance_path}:{each.path}" for each in on_slurm.volumes]
     if back_end == "bare":
-        _check_bare(cluster, own)
+        _check_bare(on_slurm)
     yield f"CLUSTER={cluster.name}"
     yield f"GPUS={cluster.vendor if cluster.device == 'gpu' else 'none'}"
     yield f"MAX_FAILURES={_MAX_FAILURES}          # so often a lost node lets the job start again"
@@ -284,16 +215,11 @@ def _settings(cluster: Cluster, own: SlurmSection, back_end: str, notice_s: int)
         yield f"export {name}={_quote(value)}"
     options = dataclasses.replace(
         agent_options(cluster, known),
-        checkpoints=Path(checkpoint_folder(cluster)),
-        data_dir=Path(data_folder(cluster)),
+        checkpoints=Path(on_slurm.checkpoint_folder),
+        data_dir=Path(on_slurm.data_folder),
         join_timeout_s=float(seconds_of(own.join_timeout)),
     )
     yield _array("options", options.to_argv())
-
-
-def data_folder(cluster: Cluster) -> str:
-    """Where prepared data lie: beside the checkpoints, which all nodes share, so that a new start finds them."""
-    return f"{checkpoint_folder(cluster)}/.cloudrl/data"
 
 
 def _tmp_dir(own: SlurmSection, back_end: str) -> str:
@@ -308,9 +234,9 @@ def _tmp_dir(own: SlurmSection, back_end: str) -> str:
     return _quote(own.tmp_dir)
 
 
-def _check_bare(cluster: Cluster, own: SlurmSection) -> None:
-    for mount in _volumes(cluster, own):
-        if mount.instance_path != mount.path and not mount.holds(cluster.checkpoints):
+def _check_bare(on_slurm: SlurmCluster) -> None:
+    for mount in on_slurm.volumes:
+        if mount.instance_path != mount.path and not mount.holds(on_slurm.cluster.checkpoints):
             raise SpecError(
                 f"volume {mount}: without a container nothing can be mounted",
                 hint=f"slurm: {{container: docker}}, or name {mount.instance_path} itself",

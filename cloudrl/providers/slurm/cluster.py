@@ -1,0 +1,151 @@
+"""A cluster as Slurm gives it: what its nodes run the agent in, and where they keep things."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+
+from cloudrl.errors import SpecError
+from cloudrl.providers.slurm.section import SlurmSection, read_slurm
+from cloudrl.render.agent_options import image_release
+from cloudrl.spec import Cluster
+from cloudrl.spec.volume import Volume
+from cloudrl.verl.releases import Release
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_COUNTS_CPUS = ("cpus-per-task", "cpus-per-gpu", "exclusive")
+_HONOURED = (
+    "name", "nodes", "gpu", "env", "secrets", "setup", "services", "artifacts", "data", "models", "checkpoints",
+    "down_when_idle", "max_cost", "price_per_hour", "slurm",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class SlurmCluster:
+    """A cluster whose section `slurm` has been read, once.
+
+    Attributes:
+        own: what of the section is ours.
+        given: the long options of sbatch in it, with their values; None for one that takes none.
+    """
+
+    cluster: Cluster
+    own: SlurmSection
+    given: Mapping[str, str | None]
+
+    @classmethod
+    def read(cls, cluster: Cluster) -> Self:
+        """Raises: SpecError: the section is wrong."""
+        return cls(cluster, *read_slurm(cluster.slurm))
+
+    @cached_property
+    def back_end(self) -> str:
+        """What its nodes run the agent in.
+
+        Raises:
+            SpecError: the section does not say, or says what does not go together.
+        """
+        own, image = self.own, self.own.image or self.cluster.image
+        if own.container is None and (self.cluster.device == "gpu" or image is not None):
+            raise SpecError(
+                f"slurm.container is not set: how do nodes run {image or 'an image'}?",
+                hint="slurm: {container: docker}; or podman, apptainer, pyxis, or bare for a Python of the nodes",
+            )
+        back_end = own.container or "bare"
+        if own.dockerfile is not None and back_end not in ("docker", "podman"):
+            raise SpecError(
+                f"slurm.dockerfile: {back_end} builds no image", hint="slurm: {container: docker}, or podman"
+            )
+        if own.image is not None and back_end not in ("apptainer", "pyxis"):
+            raise SpecError(f"slurm.image: {back_end} runs no file", hint="slurm: {container: apptainer}, or pyxis")
+        if own.container_options and back_end in ("bare", "pyxis"):
+            raise SpecError(
+                f"slurm.container_options: {back_end} takes none", hint="Options of sbatch stand in the section by name"
+            )
+        if own.modules and back_end == "pyxis":
+            raise SpecError("slurm.modules: with pyxis all of a node runs in the container, which has none")
+        return back_end
+
+    @cached_property
+    def release(self) -> Release | None:
+        """The release of verl whose image the nodes run; None where the user names another image, or a Python.
+
+        Raises:
+            SpecError: no image is known for what the cluster asks for.
+        """
+        is_known = self.back_end != "bare" and self.own.dockerfile is None and self.own.image is None
+        return image_release(self.cluster) if is_known else None
+
+    @cached_property
+    def volumes(self) -> tuple[Volume, ...]:
+        """Folders that all nodes share.
+
+        Raises:
+            SpecError: there is none for the checkpoints, or it is a network volume.
+        """
+        cluster, own = self.cluster, self.own
+        if own.volumes is None and not {"volumes", "checkpoints"} & set(cluster.explicit_fields()):
+            raise SpecError(
+                "no folder for checkpoints is given, and on Slurm it has to be one that all nodes share",
+                hint=f"slurm: {{volumes: ['/shared/you/checkpoints:{cluster.checkpoints}']}}",
+            )
+        volumes: list[Volume] = []
+        for mount in cluster.mounts if own.volumes is None else own.volumes:
+            if not isinstance(mount, Volume):
+                hint = "slurm: {volumes: [/shared:/path]}"
+                raise SpecError(f"volume {mount}: Slurm has no network volumes", hint=hint)
+            volumes.append(mount)
+        return tuple(volumes)
+
+    @cached_property
+    def checkpoint_folder(self) -> str:
+        """Where jobs save, as they see it: in the container, or on the shared file system where there is none.
+
+        Raises:
+            SpecError: no volume holds it.
+        """
+        inside = PurePosixPath(self.cluster.checkpoints)
+        for mount in self.volumes:
+            if mount.holds(str(inside)):
+                outside = PurePosixPath(mount.instance_path) / inside.relative_to(mount.path)
+                return str(outside if self.back_end == "bare" else inside)
+        raise SpecError(
+            f"checkpoints {self.cluster.checkpoints!r} lies on none of the volumes in section slurm",
+            hint=f"slurm: {{volumes: ['/shared/checkpoints:{self.cluster.checkpoints}']}}",
+        )
+
+    @property
+    def data_folder(self) -> str:
+        """Where prepared data are: beside the checkpoints, which all nodes share, so that a new start finds them."""
+        return f"{self.checkpoint_folder}/.cloudrl/data"
+
+    @property
+    def counts_cpus(self) -> bool:
+        """Whether the section says how many CPUs a node gives."""
+        return any(name in self.given for name in _COUNTS_CPUS)
+
+    @property
+    def sizes_memory(self) -> bool:
+        """Whether the section says how much memory a node gives."""
+        return any(name.startswith("mem") for name in self.given)
+
+    @property
+    def honoured(self) -> tuple[str, ...]:
+        """Fields that have an effect: some only with some back ends, or unless the section says the same."""
+        has_effect = {
+            "verl": self.release is not None,
+            "rollout": self.release is not None or self.cluster.device == "gpu",
+            "image": self.back_end != "bare" and self.own.image is None,
+            "user": self.back_end in ("docker", "podman"),
+            "shm_size": self.back_end in ("docker", "podman"),
+            "working_dir": self.back_end in ("docker", "podman", "apptainer"),
+            "volumes": self.own.volumes is None,
+            "cpu": not self.counts_cpus,
+            "memory": not self.sizes_memory,
+        }
+        return (*_HONOURED, *(name for name, counts in has_effect.items() if counts))
