@@ -94,14 +94,14 @@ class Process:
     def threads(self) -> list[Thread]:
         """All of them."""
         found = self._client.request("threads").get("threads")
-        return [Thread(_number(each.get("id")), _line(each.get("name"))) for each in _rows(found)]
+        return [Thread(_number(row.get("id")), _line(row.get("name"))) for row in _rows(found)]
 
     def frames(self, thread: int) -> list[Frame]:
         """The stack of a thread that stands, the innermost frame first."""
         answer = self._client.request("stackTrace", {"threadId": thread, "startFrame": 0, "levels": _FRAMES})
         return [
-            Frame(_number(each.get("id")), _function(each.get("name")), _line(_path(each)), _number(each.get("line")))
-            for each in _rows(answer.get("stackFrames"))
+            Frame(_number(row.get("id")), _function(row.get("name")), _line(_path(row)), _number(row.get("line")))
+            for row in _rows(answer.get("stackFrames"))
         ]
 
     def error(self, thread: int) -> str:
@@ -121,7 +121,7 @@ class Process:
             return []
         reference = {"variablesReference": scopes[0].get("variablesReference"), "count": _VARIABLES}
         rows = _rows(self._client.request("variables", reference).get("variables"))
-        named = [(_line(each.get("name")), str(each.get("value"))) for each in rows]
+        named = [(_line(row.get("name")), str(row.get("value"))) for row in rows]
         return [(name, value) for name, value in named if not name.endswith(" variables")][:_VARIABLES]
 
     def evaluate(self, frame: Frame, code: str) -> str:
@@ -181,7 +181,7 @@ class Process:
         """The line at which each frame stands, without its indent; "" if its file is not available."""
         if not frames:
             return []
-        places = [(each.file, each.line) for each in frames]
+        places = [(frame.file, frame.line) for frame in frames]
         code = f"[__import__('linecache').getline(f, n).strip()[:500] for f, n in {places!r}]"
         try:
             found = self._whole(frames[0], code)

@@ -198,8 +198,8 @@ class Session:
         self._show_frame()
 
     def _tell_others(self) -> None:
-        for each in self._others():
-            self._note(f"also paused: {each} (np goes there)")
+        for other in self._others():
+            self._note(f"also paused: {other} (np goes there)")
 
     def _run_on(self, command: str) -> None:
         self._resume(command)

@@ -66,7 +66,7 @@ def parse_head(received: bytes) -> Head:
         found = _HEADER.fullmatch(line.rstrip(b"\r"))
         if found is None:
             raise Refused(400, "a header is malformed")
-        name, value = (each.decode("latin-1") for each in found.groups())
+        name, value = (group.decode("latin-1") for group in found.groups())
         headers.setdefault(name.lower(), value.rstrip(" \t"))
     return Head(method, target, headers)
 

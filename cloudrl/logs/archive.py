@@ -85,12 +85,12 @@ class LogFile:
     @property
     def size_bytes(self) -> int:
         """Of the pieces, compressed."""
-        return sum(each.size_bytes for each in self.pieces)
+        return sum(piece.size_bytes for piece in self.pieces)
 
     @property
     def modified_at(self) -> float:
         """When something was added, in seconds since the epoch."""
-        return max(each.modified_at for each in self.pieces)
+        return max(piece.modified_at for piece in self.pieces)
 
 
 class Archive:
@@ -132,11 +132,11 @@ class Archive:
         if run is not None and run not in known:
             raise InputError(f"no logs of run {run!r} are kept; there are: {', '.join(known)}")
         return tuple(
-            each
-            for each in self.files
-            if each.run == (run or known[0])
-            and (session is None or each.session == session)
-            and (rank is None or each.rank == rank)
+            file
+            for file in self.files
+            if file.run == (run or known[0])
+            and (session is None or file.session == session)
+            and (rank is None or file.rank == rank)
         )
 
     def lines(self, file: LogFile) -> Iterator[str]:
@@ -154,16 +154,16 @@ class Archive:
 
     def utc_offset_s(self, session: str, rank: int) -> float:
         """How far the clock of a node is ahead of UTC, in whose time its logs are written; 0 where it is lost."""
-        for each in self.files:
-            if (each.session, each.rank, each.path) == (session, rank, NODE):
+        for file in self.files:
+            if (file.session, file.rank, file.path) == (session, rank, NODE):
                 with suppress(*NOT_AS_EXPECTED):
-                    return float(self._facts(each)["utc_offset_s"])
+                    return float(self._facts(file)["utc_offset_s"])
         return 0.0
 
     def runs_of(self, cluster: str) -> frozenset[str]:
         """The runs of clusters of that name, as far as their nodes have said it."""
-        nodes = (each for each in self.files if each.path == NODE)
-        return frozenset(each.run for each in nodes if self._facts(each).get("cluster") == cluster)
+        nodes = (file for file in self.files if file.path == NODE)
+        return frozenset(node.run for node in nodes if self._facts(node).get("cluster") == cluster)
 
     @property
     def jobs(self) -> tuple[str, ...]:
@@ -173,7 +173,7 @@ class Archive:
     def jobs_of(self, runs: Container[str]) -> tuple[str, ...]:
         """Those of some runs."""
         before, after = names.driver_log("|").split("|")
-        found = [(each.modified_at, first_name(each.path)) for each in self.files if each.run in runs]
+        found = [(file.modified_at, first_name(file.path)) for file in self.files if file.run in runs]
         drivers = [path for _, path in sorted(found) if path.startswith(before) and path.endswith(after)]
         newest_first = dict.fromkeys(path.removeprefix(before).removesuffix(after) for path in reversed(drivers))
         return tuple(reversed(newest_first))
@@ -191,7 +191,7 @@ class Archive:
             return None
 
     def _newest(self, path: str) -> LogFile | None:
-        found = [each for each in self.files if first_name(each.path) == path]
+        found = [file for file in self.files if first_name(file.path) == path]
         return max(found, key=lambda each: each.modified_at, default=None)
 
     def _facts(self, file: LogFile) -> Mapping[str, Any]:

@@ -68,18 +68,18 @@ def log_lines(
         around: A moment; lines are left out that are not of its surroundings.
     """
     files = list(files)
-    nodes = {(each.session, each.rank) for each in files}
+    nodes = {(file.session, file.rank) for file in files}
     offsets = {node: archive.utc_offset_s(*node) for node in nodes}
     since, until = (0.0, float("inf")) if around is None else (around - AROUND_S, around + AROUND_S)
     streams = [
-        _lines(archive, each, offsets[each.session, each.rank], since, until)
-        for each in files
-        if not each.path.partition("~")[0].endswith(_NO_LOGS) and _is_called(each, name)
-        and each.modified_at >= since - _CLOCKS_AGREE_S
+        _lines(archive, file, offsets[file.session, file.rank], since, until)
+        for file in files
+        if not file.path.partition("~")[0].endswith(_NO_LOGS) and _is_called(file, name)
+        and file.modified_at >= since - _CLOCKS_AGREE_S
     ]  # fmt: skip
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         lines = heapq.merge(*pool.map(_begun, streams), key=attrgetter("at"))
-    return (each for each in lines if pattern is None or pattern.search(each.text))
+    return (line for line in lines if pattern is None or pattern.search(line.text))
 
 
 def moment(text: str, newest: float) -> float:

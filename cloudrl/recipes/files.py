@@ -95,8 +95,8 @@ def merge_fields(
     Raises:
         SpecError: No such file, not YAML, no assignment, or one of a field that `options` has already.
     """
-    for each in assignments:
-        field = each.partition("=")[0]
+    for assignment in assignments:
+        field = assignment.partition("=")[0]
         inner: Any = options
         for name in field.split("."):
             inner = inner.get(name) if isinstance(inner, Mapping) else None

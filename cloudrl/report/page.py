@@ -98,10 +98,10 @@ def _run(run: RunReport, series: dict[str, Any]) -> dict[str, Any]:
         "usage": usage_series(run.usage),
         "samples": [
             {
-                "step": each.step, "score": finite(each.score), "prompt": each.prompt, "answer": each.answer,
-                "truth": each.truth, "more": dict(each.more),
+                "step": sample.step, "score": finite(sample.score), "prompt": sample.prompt, "answer": sample.answer,
+                "truth": sample.truth, "more": dict(sample.more),
             }
-            for each in run.samples
+            for sample in run.samples
         ],
         **series,
     }  # fmt: skip

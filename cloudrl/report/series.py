@@ -60,7 +60,7 @@ def run_series(steps: Sequence[Step], runs: int, top: frozenset[str]) -> dict[st
         series[key] = mine
     return {
         "steps": [step.step for step in steps],
-        "elapsed": [round(each, 1) for each in elapsed_seconds(steps)],
+        "elapsed": [round(second, 1) for second in elapsed_seconds(steps)],
         "series": series,
         "summary": _summary(steps),
         "time": _time_bars(steps),

@@ -54,10 +54,10 @@ def checkpoints_table(checkpoints: Iterable[Checkpoint]) -> Table:
     """Those of one run."""
     rows = tuple(
         (
-            str(each.step), each.role, each.shortfall or "complete",
-            size_text(each.size_bytes), nodes_text(place for place in each.locations if place.ranks),
+            str(checkpoint.step), checkpoint.role, checkpoint.shortfall or "complete",
+            size_text(checkpoint.size_bytes), nodes_text(place for place in checkpoint.locations if place.ranks),
         )
-        for each in checkpoints
+        for checkpoint in checkpoints
     )  # fmt: skip
     return Table("Checkpoints", ("step", "role", "state", "size", "where"), rows)
 

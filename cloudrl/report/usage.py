@@ -68,7 +68,7 @@ def usage_series(nodes: Sequence[NodeUsage]) -> list[dict[str, Any]]:
 
     Beyond 16 nodes a chart has the least busy, the busiest and the mean of all.
     """
-    rows = {node.rank: [(each.sampled_at, measures(each)) for each in node.samples] for node in nodes}
+    rows = {node.rank: [(sample.sampled_at, measures(sample)) for sample in node.samples] for node in nodes}
     charts = []
     for title, key in MEASURES:
         points = {rank: [(at, found[key]) for at, found in samples if key in found] for rank, samples in rows.items()}
@@ -81,7 +81,7 @@ def usage_series(nodes: Sequence[NodeUsage]) -> list[dict[str, Any]]:
 def usage_json(nodes: Sequence[NodeUsage]) -> list[dict[str, Any]]:
     """All of it, for a program."""
     return [
-        {"rank": node.rank, "samples": [{"at": each.sampled_at, **measures(each)} for each in node.samples]}
+        {"rank": node.rank, "samples": [{"at": sample.sampled_at, **measures(sample)} for sample in node.samples]}
         for node in nodes
     ]
 
@@ -98,8 +98,8 @@ def _chosen(points: Mapping[int, list[tuple[float, float]]]) -> list[tuple[str, 
 def _mean(points: Mapping[int, list[tuple[float, float]]]) -> list[tuple[float, float]]:
     """By the minute, as clocks and samples of nodes differ."""
     minutes: dict[int, list[float]] = {}
-    for each in points.values():
-        for at, value in each:
+    for point in points.values():
+        for at, value in point:
             minutes.setdefault(int(at // 60), []).append(value)
     return [(60.0 * minute, round(fmean(values), 2)) for minute, values in sorted(minutes.items())]
 

@@ -119,7 +119,7 @@ def remove(paths: Iterable[Path]) -> None:
 
 def is_of_build(paths: Iterable[Path]) -> bool:
     """Whether all of this was made by one, ended or not."""
-    names, made = {each.name for each in paths}, (NAME, _STATE, CORPUS, f"{CORPUS}.offsets", *INDEXES.values())
+    names, made = {path.name for path in paths}, (NAME, _STATE, CORPUS, f"{CORPUS}.offsets", *INDEXES.values())
     unfinished = tuple(f".{name}" for name in made)
     return bool(names & {NAME, _STATE}) and all(name in made or name.startswith(unfinished) for name in names)
 

@@ -74,7 +74,7 @@ class _State:
             ) from error
 
     def save(self) -> None:
-        files = [asdict(each) for each in self.files]
+        files = [asdict(file) for file in self.files]
         write_json(self.path, {"files": files, "verified": self.verified, "joined": self.joined})
 
 
@@ -160,7 +160,7 @@ def _list(published: Published) -> list[_File]:
             info = api.dataset_info(repo, files_metadata=True)
         except _hub_errors() as error:
             raise _failure(repo, error) from error
-        wanted = [each for each in info.siblings or () if each.rfilename.startswith(start)]
+        wanted = [sibling for sibling in info.siblings or () if sibling.rfilename.startswith(start)]
         found = sorted(wanted, key=lambda each: str(each.rfilename))
         if not found or not all(each.lfs for each in found):
             raise ConnectionFailed(f"{repo} on {_hub()} has not the files that Search-R1 has published there")
@@ -170,7 +170,7 @@ def _list(published: Published) -> list[_File]:
 
 def _check_room(folder: Path, files: list[_File]) -> None:
     *parts, packed = files
-    needed = sum(each.size_bytes for each in parts) + (1 + _GZIP_FACTOR) * packed.size_bytes
+    needed = sum(part.size_bytes for part in parts) + (1 + _GZIP_FACTOR) * packed.size_bytes
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise InputError(f"this takes about {size_text(needed)} of disk, and {folder} has {size_text(free)} free")

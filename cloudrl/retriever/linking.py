@@ -17,7 +17,7 @@ def link(index: Path, folder: Path, say: Callable[[str], object]) -> None:
     with locked(folder, say):
         if folder.samefile(index):
             return
-        wanted = {each.name: str(each.absolute()) for each in contents(index)}
+        wanted = {content.name: str(content.absolute()) for content in contents(index)}
         there = contents(folder)
         links = {each.name: str(each.readlink()) for each in there if each.is_symlink()}
         if links == wanted and len(there) == len(links):

@@ -63,7 +63,7 @@ def _talk(process: subprocess.Popen[bytes], data: memoryview, deadline: float, l
     stdin, outputs = process.stdin, (process.stdout, process.stderr)
     said: dict[object, bytearray] = {stream: bytearray() for stream in outputs}
     with selectors.DefaultSelector() as selector:
-        for stream, event in ((stdin, selectors.EVENT_WRITE), *((each, selectors.EVENT_READ) for each in outputs)):
+        for stream, event in ((stdin, selectors.EVENT_WRITE), *((output, selectors.EVENT_READ) for output in outputs)):
             if stream is not None:
                 selector.register(stream, event)
         while selector.get_map():

@@ -29,7 +29,7 @@ def end_of_cluster(evidence: Evidence) -> Suspect | None:
     ends = sorted(_ends(evidence), key=lambda each: each.at_ms or 0)
     until = (evidence.ended_ms or float("inf")) + _LATER_MS
     if ends:
-        return next((each for each in ends if (each.at_ms or 0) <= until), None)
+        return next((end for end in ends if (end.at_ms or 0) <= until), None)
     if not _is_silent(evidence):
         return None
     text = "the agents of all nodes are gone, and none of them has logged why"
@@ -74,6 +74,6 @@ def _end(agent: AgentLog) -> Suspect | None:
 def _death_of(name: str, code: int) -> str:
     """For example `Ray's gcs_server was killed by signal 9, SIGKILL`."""
     number = -code if code < 0 else code - 128
-    names = {each.value: each.name for each in signal.Signals}
+    names = {number.value: number.name for number in signal.Signals}
     how = f"was killed by signal {number}, {names[number]}" if number in names else f"ended with exit code {code}"
     return f"Ray's {name} {how}"

@@ -45,7 +45,7 @@ def search(evidence: Evidence, budget: Budget | None = None) -> Finding:
     driver = end_of_cluster(evidence) if evidence.was_running else suspect_of_driver(evidence, budget)
     end = evidence.ended_ms or math.inf
     of_state = [each for each in suspects_of_state(evidence, budget) if _at(each) <= end]
-    found = of_state or [each for each in suspects_of_logs(evidence, budget) if _at(each) <= end]
+    found = of_state or [log for log in suspects_of_logs(evidence, budget) if _at(log) <= end]
     cause = _chosen(evidence, found, driver, has_state=bool(of_state), budget=budget)
     made = None if cause is None else _cause(_placed(cause, driver, found), found)
     return Finding(made, not budget.is_spent)
@@ -65,11 +65,11 @@ def _chosen(
     silent = silent or [each for each in [*logs, *seen] if each.follows == "silence"]
     others = [*found, *filter(None, [driver]), *logs, *seen]
     return (
-        _first([each for each in logs if each.is_lead])
+        _first([log for log in logs if log.is_lead])
         or next((each for each in seen if each.is_lead), None)
         or end_of_cluster(evidence)
-        or min((each for each in others if each.is_vague), key=_row, default=None)
-        or next((each for each in others if each.only_logged and each.follows is None), None)
+        or min((other for other in others if other.is_vague), key=_row, default=None)
+        or next((other for other in others if other.only_logged and other.follows is None), None)
         or (replace(silent[0], rank=None, process="", actor_id=None) if silent else None)
     )
 
@@ -81,7 +81,7 @@ def _row(suspect: Suspect) -> int:
 
 def _first(leads: Sequence[Suspect]) -> Suspect | None:
     moment = min(map(_at, leads), default=math.inf) + _SAME_MOMENT_MS
-    same = [each for each in leads if _at(each) <= moment]
+    same = [lead for lead in leads if _at(lead) <= moment]
     return min(same, key=_order, default=None)
 
 
@@ -93,8 +93,8 @@ def _order(suspect: Suspect) -> tuple[bool, float, int, int, str]:
 
 def _not_survived(leads: Sequence[Suspect], driver: Suspect) -> list[Suspect]:
     """Without what went wrong long before the failure that ended the job."""
-    last = min(_at(each) for each in leads if each.error == driver.error)
-    return [each for each in leads if not _at(each) < last - SURVIVED_MS]
+    last = min(_at(lead) for lead in leads if lead.error == driver.error)
+    return [lead for lead in leads if not _at(lead) < last - SURVIVED_MS]
 
 
 def _placed(chosen: Suspect, driver: Suspect | None, found: Sequence[Suspect]) -> Suspect:
@@ -148,7 +148,9 @@ def _sightings(chosen: Suspect, found: Sequence[Suspect]) -> tuple[Sighting, ...
         and (each.rank, each.process) != (chosen.rank, chosen.process)
         and (each.error != chosen.error or each.depth >= chosen.depth)
     ]
-    return tuple(Sighting(each.error, _seconds(each), each.rank, each.process) for each in others[:_MOST_SIGHTINGS])
+    return tuple(
+        Sighting(other.error, _seconds(other), other.rank, other.process) for other in others[:_MOST_SIGHTINGS]
+    )
 
 
 def _at(suspect: Suspect) -> float:

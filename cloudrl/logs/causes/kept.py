@@ -25,7 +25,7 @@ def kept_evidence(archive: Archive, job: str, *, cluster_is_over: bool = False) 
     Raises:
         InputError: nothing is.
     """
-    files = [each for each in archive.files if first_name(each.path) in _files_of(job)]
+    files = [file for file in archive.files if first_name(file.path) in _files_of(job)]
     if not files:
         raise InputError(f"nothing of job {job!r} is kept in {archive.source.name}")
     newest = max(files, key=lambda each: each.modified_at)
@@ -89,7 +89,7 @@ def _tail(archive: Archive, file: LogFile, utc_offset_s: float) -> LogTail:
 
 def _ranks(state: RayState, files: tuple[LogFile, ...]) -> Iterator[tuple[str, int]]:
     """Ids of nodes and their ranks: a worker's log is stored below the rank of its node."""
-    by_worker = {each.path.removeprefix(_WORKER).partition("-")[0]: each.rank for each in files}
+    by_worker = {file.path.removeprefix(_WORKER).partition("-")[0]: file.rank for file in files}
     for row in (*state.tasks, *state.workers):
         if row.get("node_id") and (rank := by_worker.get(row.get("worker_id"))) is not None:
             yield row["node_id"], rank

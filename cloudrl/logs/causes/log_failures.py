@@ -44,7 +44,7 @@ def chosen(found: Sequence[Suspect]) -> Suspect | None:
     follower = next((each for each in found if each.follows is not None), None)
     leads = [each for each in found if each.is_lead]
     last_ms = (leads[-1].at_ms if leads else None) or 0.0
-    recent = [each for each in leads if (each.at_ms or last_ms) >= last_ms - SURVIVED_MS]
+    recent = [lead for lead in leads if (lead.at_ms or last_ms) >= last_ms - SURVIVED_MS]
     return next(iter(recent), vague or follower or next(iter(found), None))
 
 

@@ -140,7 +140,7 @@ class Stream:
     @cached_property
     def texts(self) -> tuple[str, ...]:
         """Of all lines, without those that report no failure."""
-        return tuple("" if each.is_quiet else each.text for each in self.lines)
+        return tuple("" if line.is_quiet else line.text for line in self.lines)
 
 
 def read_streams(lines: Sequence[str]) -> tuple[Stream, ...]:

@@ -52,4 +52,4 @@ def recognise(text: str) -> Signature | None:
     """The first row that knows what the text says has happened, and not what it supposes; None where none does."""
     shown = text if len(text) <= _LONGEST else text[: _LONGEST // 2] + "\n" + text[-_LONGEST // 2 :]
     facts = facts_of(shown)
-    return next((each for each in signatures() if each.pattern.search(facts)), None)
+    return next((signature for signature in signatures() if signature.pattern.search(facts)), None)
