@@ -14,7 +14,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 # what tests import they would compile again in each of hundreds of processes
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-unit test-dstack test-slurm test-slow check format bench-help bench-up bench-dstack bench-merge bench-archive bench-usage bench-report bench-retriever dstack-lab dstack-lab-down slurm-lab slurm-lab-down dstack-packages slurm-packages browser-packages agent clean
+.PHONY: demo test test-unit test-dstack test-slurm test-slow check format bench-help bench-up bench-dstack bench-merge bench-archive bench-usage bench-report bench-retriever dstack-lab dstack-lab-down slurm-lab slurm-lab-down dstack-packages slurm-packages browser-packages agent reference clean
 
 demo: $(VENV)/.local
 	$(BIN)/cloudrl demo
@@ -102,6 +102,10 @@ dstack-packages slurm-packages browser-packages: $(VENV)/.dev
 		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $$missing \
 			|| { echo "$$missing cannot be installed" >&2; $(UNLESS_INSTALLED); }; \
 	else echo "tests of $(PACKAGES_OF) will be skipped: install $$missing" >&2; fi
+
+# The tables of options in docs/reference.md
+reference: $(VENV)/.dev
+	$(BIN)/python -m pytest -q tests/docs/test_reference.py --update-golden
 
 # The agent's files that the ready tasks send to their nodes; git has none of them
 agent:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 import json
-import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,17 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cloudrl.errors import InputError
+from cloudrl.options.declaration import Declared, declared, read_typed
+from cloudrl.options.job import SubmitOptions
+from cloudrl.options.machines import ClusterOptions, PreparedOptions
 from cloudrl.providers.registry import PROVIDERS, known_names
 
 if TYPE_CHECKING:
-    from cloudrl.jobs import JobHandle, Progress, SubmitOptions
-    from cloudrl.spec import Job
+    from cloudrl.jobs import JobHandle, Progress
     from cloudrl.transport.ray_job import JobStatus
-
-
-OverridesArgument = Annotated[
-    list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Overrides of verl's configuration.")
-]
 
 
 def _recipe_names() -> list[str]:
@@ -83,14 +79,10 @@ DryRunOption = Annotated[
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Answer yes to questions.")]
 OutputOption = Annotated[Path | None, option("FILE", "Write YAML for `dstack apply`.", "--output", "-o")]
 ProjectOption = Annotated[str | None, option("NAME", "dstack project, if not the default one.")]
-GpuOption = Annotated[str | None, option("SPEC", "GPUs per node: 80GB..:8, amd:MI300X:8, none.")]
 FileOption = Annotated[
     Path | None, option("FILE", "Read fields from a YAML file; options override them.", "--file", "-f")
 ]
 SetOption = Annotated[list[str] | None, option("PATH=YAML", "Set any other field. Repeatable.", "--set")]
-EnvOption = Annotated[
-    list[str] | None, option("K[=V]", "Environment variable; K alone copies this shell's. Repeatable.", "--env", "-e")
-]
 
 
 def cluster_name(name: ClusterArgument = None, cluster: ClusterOption = None) -> str | None:
@@ -152,116 +144,77 @@ def with_options(**blocks: Callable[..., Any]) -> Callable[[Callable[..., Any]],
     return decorate
 
 
+def declared_options(fields: type) -> Callable[..., dict[str, Any]]:
+    """A block of the options that a class declares on its fields; what comes of them is field -> value."""
+
+    def read(**typed: Any) -> dict[str, Any]:
+        return read_typed(fields, typed)
+
+    read.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [
+            inspect.Parameter(
+                each.parameter,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=False if each.typed is bool else None,
+                annotation=Annotated[each.typed if each.typed is bool else each.typed | None, _shown(each)],
+            )
+            for each in declared(fields)
+        ]
+    )
+    return read
+
+
+def _shown(each: Declared) -> Any:
+    names = each.option.names or (f"--{each.parameter.replace('_', '-')}",)
+    return typer.Option(*names, metavar=each.option.metavar, help=each.option.help)
+
+
+@with_options(options=declared_options(ClusterOptions))
 def cluster_options(
     file: FileOption = None,
-    nodes: Annotated[int | None, option("N", "Number of nodes.")] = None,
-    gpu: GpuOption = None,
-    image: Annotated[str | None, typer.Option(help="Container image. Default: verl's own.")] = None,
-    setup: Annotated[list[str] | None, option("COMMAND", "Command to run first on every node. Repeatable.")] = None,
-    secret: Annotated[list[str] | None, option("NAME", "Secret to pass to every process. Repeatable.")] = None,
-    checkpoints: Annotated[str | None, option("DIR", "Folder on the nodes for checkpoints.")] = None,
-    volume: Annotated[
-        list[str] | None, option("A:B", "/host:/container, or name:/container for a network volume. Repeatable.")
-    ] = None,
-    down_when_idle: Annotated[
-        str | None, option("TIME", "Stop the cluster after this long without a job: 30m.")
-    ] = None,
-    max_cost: Annotated[float | None, option("DOLLARS", "Stop the cluster once it has cost this much.")] = None,
+    *,
+    options: dict[str, Any],
     login: Annotated[str | None, option("USER@HOST", "Slurm login node, with --on slurm.")] = None,
     field: SetOption = None,
 ) -> dict[str, Any]:
     """Fields of `cloudrl.Cluster` by their names, and what `-f` and `--set` say for `declared_fields`."""
     if login is not None:
         field = [f"slurm.login={json.dumps(login)}", *(field or ())]
-    return explicit(
-        nodes=nodes, gpu=0 if gpu == "none" else gpu, image=image, setup=setup, secrets=secret,
-        checkpoints=checkpoints, volumes=volume, down_when_idle=down_when_idle, max_cost=max_cost, file=file, set=field,
-    )  # fmt: skip
+    return {**options, **explicit(file=file, set=field)}
 
 
-@with_options(options=cluster_options)
+@with_options(prepared=declared_options(PreparedOptions), options=cluster_options)
 def new_cluster(
     name: Annotated[str | None, typer.Argument(metavar="CLUSTER", help="Same as --cluster.")] = None,
     cluster: ClusterOption = None,
-    data: Annotated[
-        list[str] | None, option("NAME|HUB_ID|PATH", "Data set to prepare for jobs. Repeatable.", "--data")
-    ] = None,
-    model: Annotated[list[str] | None, option("HUB_ID", "Model to download for jobs. Repeatable.", "--model")] = None,
-    env: EnvOption = None,
     *,
+    prepared: dict[str, Any],
     options: dict[str, Any],
 ) -> dict[str, Any]:
     """Fields of a cluster that has its data and models before any job comes."""
-    from cloudrl.jobs.options import parse_env
-
-    variables = parse_env(env, os.environ) if env else None
-    mine = explicit(name=cluster_name(name, cluster), data=data, models=model, env=variables)
-    return declared_fields({**options, **mine})
+    return declared_fields({**options, **prepared, **explicit(name=cluster_name(name, cluster))})
 
 
-def submit_options(
-    model: Annotated[str | None, option("HUB_ID|./DIR", "Model: a Hub ID, or a folder here (with ./).")] = None,
-    data: Annotated[
-        list[str] | None,
-        option(
-            "NAME|PATH",
-            "Data set of the cluster, a parquet file, or a folder with train.parquet and test.parquet. Repeatable.",
-        ),
-    ] = None,
-    reward: Annotated[
-        str | None, option("FILE.py[:FUNCTION]", "Reward function. Default FUNCTION: compute_score.")
+JobRequest = tuple[Any, SubmitOptions]
+"""A recipe as a `Job`, and what is asked for beyond it."""
+
+
+@with_options(options=declared_options(SubmitOptions))
+def requested_job(
+    recipe: RecipeArgument,
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Overrides of verl's configuration.")
     ] = None,
     algorithm: AlgorithmOption = None,
-    steps: Annotated[int | None, option("N", "Total training steps.")] = None,
-    name: Annotated[
-        str | None, option("RUN", "Run name. Using the same name again resumes from its checkpoints.")
-    ] = None,
-    env: EnvOption = None,
-    runtime_env: Annotated[
-        Path | None, option("FILE", "Ray runtime environment as YAML, as in `ray job submit`.")
-    ] = None,
-    working_dir: Annotated[str | None, option("DIR", "Folder to upload; the job starts in it.")] = None,
-    submission_id: Annotated[str | None, option("ID", "Ray's ID for the job; must be unused.")] = None,
-    debug: Annotated[bool, typer.Option("--debug", help="Let breakpoint() wait for `cloudrl debug`.")] = False,
-    post_mortem: Annotated[
-        bool, typer.Option("--post-mortem", help="Let a task that fails wait, too. Implies --debug.")
-    ] = False,
-    legacy_debugger: Annotated[
-        bool, typer.Option("--legacy-debugger", help="The same with pdb, Ray's legacy debugger. Implies --debug.")
-    ] = False,
-    unchecked: Annotated[
-        bool, typer.Option("--unchecked", help="Send the job even if its verl configuration cannot work.")
-    ] = False,
-) -> dict[str, Any]:
-    """The same by the names of `cloudrl.jobs.SubmitOptions`."""
-    return explicit(
-        model=model, data=data, reward=reward, algorithm=algorithm, steps=steps, name=name, env=env,
-        runtime_env=runtime_env, working_dir=working_dir, submission_id=submission_id,
-        debug="pdb" if legacy_debugger else "debugpy" if debug else None, post_mortem=post_mortem or None,
-        unchecked=unchecked or None,
-    )  # fmt: skip
-
-
-def load(recipe: str, overrides: list[str] | None, options: dict[str, Any]) -> tuple[Job, SubmitOptions]:
-    """The recipe and what the options ask for beyond it.
-
-    Raises:
-        InputError: there is no such recipe, or a value is none.
-    """
+    *,
+    options: dict[str, Any],
+) -> JobRequest:
+    """Raises: InputError: there is no such recipe, or a value is wrong."""
     from cloudrl import sdk
-    from cloudrl.jobs import SubmitOptions
-    from cloudrl.jobs.options import load_runtime_env, parse_env
     from cloudrl.spec import parse_override
 
-    job = sdk.recipe(recipe, algorithm=options.get("algorithm"))
-    own = {name: value for name, value in options.items() if name != "algorithm"}
-    own |= {
-        "overrides": dict(map(parse_override, overrides or ())),
-        "env": parse_env(options.get("env", ()), os.environ),
-        "data": tuple(options.get("data", ())),
-        "runtime_env": load_runtime_env(options["runtime_env"]) if "runtime_env" in options else {},
-    }
-    return job, SubmitOptions(**own)
+    job = sdk.recipe(recipe, algorithm=algorithm)
+    return job, SubmitOptions(overrides=dict(map(parse_override, overrides or ())), **options)
 
 
 def job_fields(

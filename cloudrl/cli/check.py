@@ -4,25 +4,21 @@ from typing import Any
 
 from cloudrl.cli import _output
 from cloudrl.cli._options import (
+    JobRequest,
     JsonOption,
     OnOption,
-    OverridesArgument,
-    RecipeArgument,
     cluster_options,
     declared_fields,
-    load,
-    submit_options,
+    requested_job,
     with_options,
 )
 
 
-@with_options(options=submit_options, declared=cluster_options)
+@with_options(asked=requested_job, declared=cluster_options)
 def check(
-    recipe: RecipeArgument,
-    overrides: OverridesArgument = None,
     on: OnOption = None,
     *,
-    options: dict[str, Any],
+    asked: JobRequest,
     declared: dict[str, Any],
     as_json: JsonOption = False,
 ) -> None:
@@ -35,7 +31,7 @@ def check(
     from cloudrl.errors import CloudrlError
     from cloudrl.sdk.runs import plan_run
 
-    job, job_options = load(recipe, overrides, options)
+    job, job_options = asked
     request = plan_run(job, job_options, declared_fields(declared), on)
     try:
         notes = request.check()

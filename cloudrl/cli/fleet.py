@@ -11,18 +11,20 @@ from cloudrl.cli import _output
 from cloudrl.cli._options import (
     DryRunOption,
     FileOption,
-    GpuOption,
     JsonOption,
     OutputOption,
     ProjectOption,
     SetOption,
     YesOption,
     declared_fields,
+    declared_options,
     explicit,
     option,
+    with_options,
 )
 from cloudrl.cli._terminal import Terminal
 from cloudrl.errors import InputError
+from cloudrl.options.machines import FleetOptions
 
 if TYPE_CHECKING:
     from cloudrl.providers.machines import FleetState
@@ -31,12 +33,12 @@ app = typer.Typer(help="Manage dstack fleets, the machines for clusters.", no_ar
 
 
 @app.command()
+@with_options(options=declared_options(FleetOptions))
 def create(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="Fleet name. Default: gpu-fleet.")] = None,
-    nodes: Annotated[str | None, option("N|A..B", "Maximum number of machines, or a range such as 2..4.")] = None,
-    gpu: GpuOption = None,
+    *,
+    options: dict[str, Any],
     now: Annotated[bool, typer.Option("--now", help="Rent the machines now instead of with the first run.")] = False,
-    idle_duration: Annotated[str | None, option("TIME", "Release a machine after it was idle this long: 30m.")] = None,
     ssh_host: Annotated[list[str] | None, option("HOST", "A machine of your own. Repeatable.")] = None,
     ssh_user: Annotated[str | None, option("USER", "User to log in as.")] = None,
     ssh_key: Annotated[str | None, option("FILE", "Private SSH key.")] = None,
@@ -59,14 +61,8 @@ def create(
                 f"machines of your own need {flag}",
                 hint="--ssh-host HOST1 --ssh-host HOST2 --ssh-user ubuntu --ssh-key ~/.ssh/id_ed25519",
             )
-    fleet = Fleet.load(
-        declared_fields(
-            explicit(
-                name=name, nodes=nodes, gpu=gpu, idle_duration=idle_duration, ssh_config=ssh or None,
-                file=file, set=field,
-            )
-        )
-    )  # fmt: skip
+    declared = {**options, **explicit(name=name, ssh_config=ssh or None, file=file, set=field)}
+    fleet = Fleet.load(declared_fields(declared))
     fleet = fleet.rented_now() if now else fleet
     with Terminal(yes=yes) as terminal:
         if dry_run or output is not None:

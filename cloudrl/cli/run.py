@@ -10,19 +10,17 @@ from cloudrl.cli._options import (
     AfterOption,
     ClusterOption,
     DryRunOption,
+    JobRequest,
     JsonOption,
     OnOption,
-    OverridesArgument,
-    RecipeArgument,
     WatchOption,
     YesOption,
     cluster_options,
     declared_fields,
     explicit,
     job_fields,
-    load,
     option,
-    submit_options,
+    requested_job,
     with_options,
 )
 from cloudrl.cli._terminal import Terminal
@@ -37,14 +35,12 @@ _DOWN = Annotated[
 ]
 
 
-@with_options(options=submit_options, declared=cluster_options)
+@with_options(asked=requested_job, declared=cluster_options)
 def run(
-    recipe: RecipeArgument,
-    overrides: OverridesArgument = None,
     cluster: ClusterOption = None,
     on: OnOption = None,
     *,
-    options: dict[str, Any],
+    asked: JobRequest,
     declared: dict[str, Any],
     to: Annotated[Path | None, option("DIR", "Merge the trained model into this new folder.", "--to")] = None,
     down: _DOWN = None,
@@ -63,7 +59,7 @@ def run(
     from cloudrl.errors import JobFailed
     from cloudrl.sdk.runs import plan_run
 
-    job, job_options = load(recipe, overrides, options)
+    job, job_options = asked
     fields = declared_fields({**declared, **explicit(name=cluster)})
     request = plan_run(job, job_options, fields, on)
     with Terminal(yes=yes, prints_job=not as_json) as terminal:

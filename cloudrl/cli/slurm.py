@@ -7,13 +7,11 @@ import typer
 from cloudrl.cli import _output
 from cloudrl.cli._options import (
     ClusterOption,
-    OverridesArgument,
-    RecipeArgument,
+    JobRequest,
     cluster_options,
     declared_fields,
     explicit,
-    load,
-    submit_options,
+    requested_job,
     with_options,
 )
 from cloudrl.cli._terminal import Terminal
@@ -27,13 +25,11 @@ def _root() -> None:
 
 
 @app.command()
-@with_options(options=submit_options, declared=cluster_options)
+@with_options(asked=requested_job, declared=cluster_options)
 def script(
-    recipe: RecipeArgument,
-    overrides: OverridesArgument = None,
     cluster: ClusterOption = None,
     *,
-    options: dict[str, Any],
+    asked: JobRequest,
     declared: dict[str, Any],
 ) -> None:
     """Print one self-contained job script: cluster, training, and its exit code. Redirect it, then `sbatch` it.
@@ -43,7 +39,7 @@ def script(
     """
     from cloudrl.sdk.slurm import render_script
 
-    job, job_options = load(recipe, overrides, options)
+    job, job_options = asked
     with Terminal(prints_job=False) as terminal:
         fields = declared_fields({**declared, **explicit(name=cluster)})
         _output.data(render_script(job, job_options, fields, on_progress=terminal).rstrip("\n"))

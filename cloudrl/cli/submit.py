@@ -1,6 +1,6 @@
 """`cloudrl submit`: a recipe, completed for a cluster, as a job."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -10,24 +10,20 @@ from cloudrl.cli._options import (
     AfterOption,
     ClusterOption,
     DryRunOption,
+    JobRequest,
     JsonOption,
-    OverridesArgument,
-    RecipeArgument,
     WatchOption,
     job_fields,
-    load,
-    submit_options,
+    requested_job,
     with_options,
 )
 from cloudrl.cli._terminal import Terminal
 
 
-@with_options(options=submit_options)
+@with_options(asked=requested_job)
 def submit(
-    recipe: RecipeArgument,
-    overrides: OverridesArgument = None,
     *,
-    options: dict[str, Any],
+    asked: JobRequest,
     after: AfterOption = None,
     no_wait: Annotated[bool, typer.Option("--no-wait", help="Return once submitted.")] = False,
     watch: WatchOption = False,
@@ -54,7 +50,7 @@ def submit(
     from cloudrl.sdk.submission import submit as send
     from cloudrl.sdk.watching import watch as watch_job
 
-    job_spec, job_options = load(recipe, overrides, options)
+    job_spec, job_options = asked
     with Terminal(prints_job=not as_json) as terminal:
         connection = find(cluster, address).connection
         if dry_run:

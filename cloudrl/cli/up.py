@@ -2,10 +2,8 @@
 
 from typing import Annotated, Any
 
-import typer
-
 from cloudrl.cli import _output
-from cloudrl.cli._options import DryRunOption, JsonOption, OnOption, YesOption, new_cluster, with_options
+from cloudrl.cli._options import DryRunOption, JsonOption, OnOption, YesOption, new_cluster, option, with_options
 from cloudrl.cli._terminal import Terminal
 from cloudrl.providers.registry import DEFAULT
 
@@ -16,7 +14,7 @@ def up(
     fields: dict[str, Any],
     on: OnOption = DEFAULT,
     dashboard_port: Annotated[
-        int | None, typer.Option(help="Local port for Ray's dashboard. Default: as last time, else 8265, if free.")
+        int | None, option("PORT", "Local port for Ray's dashboard. Default: as last time, else 8265, if free.")
     ] = None,
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,

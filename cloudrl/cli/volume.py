@@ -1,7 +1,7 @@
 """`cloudrl volume`: disks that outlive the machines."""
 
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -15,21 +15,22 @@ from cloudrl.cli._options import (
     SetOption,
     YesOption,
     declared_fields,
+    declared_options,
     explicit,
-    option,
+    with_options,
 )
 from cloudrl.cli._terminal import Terminal
+from cloudrl.options.machines import NetworkVolumeOptions
 
 app = typer.Typer(help="Manage dstack network volumes, disks that outlive machines.", no_args_is_help=True)
 
 
 @app.command()
+@with_options(options=declared_options(NetworkVolumeOptions))
 def create(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Volume name.")],
-    backend: Annotated[str | None, option("NAME", "aws, gcp, runpod or kubernetes.")] = None,
-    region: Annotated[str | None, option("NAME", "Region of the machines that will use it.")] = None,
-    size: Annotated[str | None, option("SIZE", "Size of a new disk: 500GB.")] = None,
-    volume_id: Annotated[str | None, option("ID", "The cloud's ID of an existing disk.")] = None,
+    *,
+    options: dict[str, Any],
     file: FileOption = None,
     field: SetOption = None,
     output: OutputOption = None,
@@ -41,8 +42,7 @@ def create(
     """Create a network volume, or write its YAML with -o."""
     from cloudrl.sdk import NetworkVolume
 
-    options = explicit(name=name, backend=backend, region=region, size=size, volume_id=volume_id, file=file, set=field)
-    volume = NetworkVolume.load(declared_fields(options))
+    volume = NetworkVolume.load(declared_fields({**options, **explicit(name=name, file=file, set=field)}))
     with Terminal(yes=yes) as terminal:
         if not _output.print_or_write(volume.to_dstack(), output, dry_run=dry_run, confirm=terminal.confirm):
             state = volume.create(project, confirm=terminal.confirm, on_progress=terminal)

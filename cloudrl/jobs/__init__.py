@@ -7,10 +7,10 @@ from cloudrl.jobs.events import Progress as Progress
 from cloudrl.jobs.handle import JobHandle as JobHandle
 from cloudrl.jobs.handle import find_job as find_job
 from cloudrl.jobs.neighbours import wait_for_end as wait_for_end
-from cloudrl.jobs.options import SubmitOptions as SubmitOptions
 from cloudrl.jobs.pipeline import plan_job as plan_job
 from cloudrl.jobs.submission import Submission as Submission
 from cloudrl.jobs.submit import prepare as prepare
 from cloudrl.jobs.submit import send as send
 from cloudrl.jobs.submit import take_snapshot as take_snapshot
+from cloudrl.options.job import SubmitOptions as SubmitOptions
 from cloudrl.verl.metrics import Step as Step

@@ -9,7 +9,7 @@ from cloudrl.errors import InputError, did_you_mean
 from cloudrl.jobs.defaults import CRITIC_MODEL, MODEL, TRAIN, VAL
 from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.jobs.local_files import PARTS, LocalFiles, is_of_this_machine, missing_path, split_reward
-from cloudrl.jobs.options import is_remote
+from cloudrl.options.environment import is_remote
 from cloudrl.spec.cluster import ClusterShape
 from cloudrl.spec.hydra import hydra_text, one_or_many, parse_overrides, unquoted
 from cloudrl.verl.keys import REWARD_FUNCTION, REWARD_NAME, REWARD_PATH, PathKind

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from cloudrl.errors import InputError
 from cloudrl.jobs.draft import JobDraft, Snapshot
-from cloudrl.jobs.options import is_remote
+from cloudrl.options.environment import is_remote
 from cloudrl.spec import override_argument
 from cloudrl.verl.composition import CONFIG_NAME, Composed, Problem, compose, is_known
 from cloudrl.verl.keys import MAIN

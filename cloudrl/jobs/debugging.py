@@ -5,7 +5,7 @@ from dataclasses import replace
 from cloudrl.errors import InputError
 from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.jobs.local_files import LocalFiles
-from cloudrl.jobs.options import SubmitOptions
+from cloudrl.options.job import SubmitOptions
 from cloudrl.protocol.ranks import ranks_text
 from cloudrl.protocol.stops import DEBUGPY, PDB
 

@@ -8,9 +8,9 @@ from datetime import datetime, timezone
 from typing import Any
 
 from cloudrl.jobs.local_files import LocalFiles
-from cloudrl.jobs.options import SubmitOptions
 from cloudrl.jobs.submission import Upload
 from cloudrl.jobs.working_dir import PackagePlan
+from cloudrl.options.job import SubmitOptions
 from cloudrl.saves.inventory import Inventory
 from cloudrl.spec import HydraText, Job
 from cloudrl.spec.cluster import ClusterShape

@@ -19,8 +19,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
 from cloudrl.errors import InputError, did_you_mean
-from cloudrl.jobs.options import SubmitOptions, is_remote
 from cloudrl.jobs.working_dir import Entry, scan
+from cloudrl.options.environment import is_remote
+from cloudrl.options.job import SubmitOptions
 from cloudrl.spec import Job
 from cloudrl.spec.hydra import hydra_text, items, split_key
 from cloudrl.verl.keys import PathKind, kind_of

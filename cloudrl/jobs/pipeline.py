@@ -28,10 +28,11 @@ from cloudrl.jobs.config_check import check_config
 from cloudrl.jobs.debugging import set_debugger
 from cloudrl.jobs.defaults import LOCAL_DIR, take_cluster_defaults
 from cloudrl.jobs.draft import JobDraft, Snapshot
-from cloudrl.jobs.options import SubmitOptions, checked_env
 from cloudrl.jobs.secrets import collect_secrets, deliver_secrets
 from cloudrl.jobs.submission import Submission
 from cloudrl.jobs.uploads import plan_uploads
+from cloudrl.options.environment import checked_env
+from cloudrl.options.job import SubmitOptions
 from cloudrl.protocol.secret_names import is_secret, is_secret_override
 from cloudrl.saves import resume as saves
 from cloudrl.spec import Job, override_argument

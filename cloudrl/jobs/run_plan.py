@@ -9,9 +9,9 @@ from cloudrl.data.request import folder_name
 from cloudrl.errors import InputError
 from cloudrl.jobs.draft import Snapshot
 from cloudrl.jobs.local_files import HUB_ID, inspect_files, is_marked
-from cloudrl.jobs.options import SubmitOptions
 from cloudrl.jobs.services import needed_services
 from cloudrl.node.replication import FILES
+from cloudrl.options.job import SubmitOptions
 from cloudrl.protocol.data_sets import BUILT_IN
 from cloudrl.protocol.options import MADE_ON_NODES
 from cloudrl.providers.model import Plan

@@ -15,10 +15,10 @@ from cloudrl.jobs.draft import Snapshot
 from cloudrl.jobs.handle import JobHandle, job_handle
 from cloudrl.jobs.local_files import digests_of, inspect_files
 from cloudrl.jobs.neighbours import ClusterJobs
-from cloudrl.jobs.options import SubmitOptions
 from cloudrl.jobs.pipeline import continues_a_run, plan_job
 from cloudrl.jobs.submission import Submission, Upload
 from cloudrl.jobs.working_dir import Entry, PackagePlan, zip_package
+from cloudrl.options.job import SubmitOptions
 from cloudrl.protocol.backoff import Attempts, Backoff, retry
 from cloudrl.protocol.ranks import ranks_text
 from cloudrl.protocol.report import Replica

@@ -14,7 +14,7 @@ from cloudrl import recipes
 from cloudrl.checkpoints.handle import Checkpoints
 from cloudrl.errors import CheckpointError, ClusterFailed, InputError, without_login
 from cloudrl.jobs import JobHandle, find_job
-from cloudrl.jobs.options import JobKeywords, submit_options
+from cloudrl.options.job import JobKeywords, submit_options
 from cloudrl.providers.model import ClusterRef, Provider, Status
 from cloudrl.providers.registry import locate, provider
 from cloudrl.saves.inventory import SaveVersion

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from cloudrl import jobs, recipes
 from cloudrl.errors import CheckpointError, CloudrlError, FailedError, InputError, Interrupted
 from cloudrl.jobs import JobHandle, Progress, SubmitOptions, run_plan
-from cloudrl.jobs.options import JobKeywords, submit_options
+from cloudrl.options.job import JobKeywords, submit_options
 from cloudrl.providers.model import NoFleet, Plan, Status
 from cloudrl.providers.registry import ensure_name_free
 from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, Question, notify, silent, unattended

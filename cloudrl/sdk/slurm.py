@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from cloudrl import jobs, recipes
 from cloudrl.errors import InputError
 from cloudrl.jobs import Submission, SubmitOptions, run_plan
-from cloudrl.jobs.options import JobKeywords, submit_options
+from cloudrl.options.job import JobKeywords, submit_options
 from cloudrl.providers.slurm.script import TASK, to_slurm
 from cloudrl.sdk.callbacks import Notice, OnProgress, notify, silent
 from cloudrl.sdk.cluster import Cluster

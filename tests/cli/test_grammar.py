@@ -4,15 +4,11 @@ import os
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import typer
+from command_tree import commands, options
 from typed_command import Run
-
-from cloudrl.cli.main import app
 
 pytestmark = pytest.mark.io
 
@@ -24,21 +20,6 @@ DESCRIBED_BY_THEIR_COMMANDS = {
     "--output", "--port",  # a rendered file or a page; of a search server or of a page
     "--watch",  # what refreshes: the nodes of a cluster, or all of a job
 }  # fmt: skip
-
-
-def commands(group: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Every command that can be typed."""
-    group = group or typer.main.get_command(app)
-    for name in group.list_commands(None):
-        command = group.get_command(None, name)
-        if hasattr(command, "list_commands"):
-            yield from commands(command, (*path, name))
-        else:
-            yield (*path, name), command
-
-
-def options(command: Any) -> dict[str, Any]:
-    return {option: each for each in command.params for option in each.opts if option.startswith("--")}
 
 
 def test_every_command_that_means_a_cluster_takes_its_name_by_the_same_option() -> None:

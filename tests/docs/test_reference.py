@@ -1,16 +1,22 @@
-"""The reference has every public name and every field, with the defaults, exit codes and limits of the code."""
+"""The reference has every public name, field and option, with the defaults, exit codes and limits of the code."""
 
 import re
+from collections import defaultdict
+from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
+from command_tree import commands
 from pydantic_core import PydanticUndefined
 
 import cloudrl
 from cloudrl.jobs import JobHandle
 from cloudrl.jobs.uploads import SMALL_BYTES
 from cloudrl.node.job_secrets import MAX_BYTES
+from cloudrl.options.declaration import declared
+from cloudrl.options.job import JobKeywords, SubmitOptions
+from cloudrl.options.machines import ClusterOptions, FleetOptions, NetworkVolumeOptions, PreparedOptions
 from cloudrl.protocol.backoff import Backoff
 from cloudrl.protocol.options import AgentOptions
 from cloudrl.providers.model import UP_TIMEOUT_S
@@ -18,7 +24,14 @@ from cloudrl.spec.base import Spec
 from cloudrl.spec.fleet import IDLE_DURATION
 from cloudrl.transport.ray_client import PACKAGE_LIMIT_BYTES
 
-PAGE = (Path(__file__).parents[2] / "docs/reference.md").read_text()
+PATH = Path(__file__).parents[2] / "docs/reference.md"
+PAGE = PATH.read_text()
+BEGIN, END = "<!-- Written by `make reference` from the declarations of the options. -->\n", "<!-- End. -->\n"
+GROUPS = {
+    "Options of a job": ("check", "submit", "run", "slurm script"),
+    "Options of a cluster": ("task create", "up", "check", "run", "slurm script"),
+}
+MANY = 20
 SPECS = (cloudrl.Cluster, cloudrl.Fleet, cloudrl.Job)
 VERBS = {
     "| `cloudrl.RunningCluster`": cloudrl.RunningCluster,
@@ -51,6 +64,66 @@ def default(spec: type[Spec], name: str) -> str:
     if isinstance(value, tuple):
         value = " ".join(value)
     return "" if value in (None, "", {}) else f"`{value}`"
+
+
+def shown(option: Any) -> str:
+    """An option as it is typed."""
+    names = [*option.opts, *option.secondary_opts]
+    value = "" if option.is_flag else f" {option.metavar}"
+    return ", ".join(f"`{name}{value if index == 0 else ''}`" for index, name in enumerate(names)).replace("|", "\\|")
+
+
+def option_tables() -> Iterator[str]:
+    """The options of all commands: those of a job, those of a cluster, and the others by their commands."""
+    users: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for path, command in commands():
+        for option in command.params:
+            if option.param_type_name == "option":
+                users[shown(option), option.help].append(" ".join(path))
+    others = dict(users)
+    for title, group in GROUPS.items():
+        yield f"### {title}\n\n{of(group)}:\n\n| option | |\n|---|---|\n"
+        for (name, text), those in users.items():
+            if set(those) >= set(group):
+                yield f"| {name} | {text} |\n"
+                others[name, text] = [each for each in others[name, text] if each not in group]
+        yield "\n"
+    yield "### Other options\n\n| option | of | |\n|---|---|---|\n"
+    for (name, text), those in sorted(others.items(), key=lambda each: -len(each[1])):
+        if those:
+            yield f"| {name} | {of(those)} | {text} |\n"
+
+
+def of(those: Collection[str]) -> str:
+    return "most commands" if len(those) > MANY else ", ".join(f"`{each}`" for each in those)
+
+
+def test_every_option_is_there_as_it_is_declared(pytestconfig: pytest.Config) -> None:
+    before, written = PAGE.split(BEGIN)
+    written, after = written.split(END)
+    tables = "".join(option_tables())
+    if pytestconfig.getoption("--update-golden"):
+        PATH.write_text(f"{before}{BEGIN}{tables}{END}{after}")
+        return
+    assert written == tables, "make reference"
+
+
+def test_keywords_and_fields_are_the_same() -> None:
+    fields, keywords = get_type_hints(SubmitOptions), get_type_hints(JobKeywords)
+    assert {**keywords, "overrides": fields["overrides"], "data": fields["data"]} == fields
+
+
+@pytest.mark.parametrize(
+    ("options", "spec"),
+    [
+        (ClusterOptions, cloudrl.Cluster),
+        (PreparedOptions, cloudrl.Cluster),
+        (FleetOptions, cloudrl.Fleet),
+        (NetworkVolumeOptions, cloudrl.NetworkVolume),
+    ],
+)
+def test_an_option_gives_the_value_of_a_field(options: type, spec: type[Spec]) -> None:
+    assert {each.field for each in declared(options)} <= set(spec.model_fields)
 
 
 def test_every_public_name_is_there_and_no_other() -> None:

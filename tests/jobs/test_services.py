@@ -4,9 +4,9 @@ import pytest
 from planning import cluster, job, planned
 
 from cloudrl.errors import InputError
-from cloudrl.jobs.options import SubmitOptions
 from cloudrl.jobs.run_plan import cluster_for_job
 from cloudrl.jobs.services import check_own_search, check_services, needed_services
+from cloudrl.options.job import SubmitOptions
 from cloudrl.recipes import load
 from cloudrl.spec import Job
 

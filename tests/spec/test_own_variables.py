@@ -4,7 +4,7 @@ import pytest
 
 import cloudrl
 from cloudrl.errors import InputError, SpecError
-from cloudrl.jobs.options import parse_env
+from cloudrl.options.environment import parse_env
 
 OWN = [
     "CLOUDRL_RUN_ID", "CLOUDRL_NODE_RANK", "CLOUDRL_FILES", "CLOUDRL_DEBUGGER_DIR",

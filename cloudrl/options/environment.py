@@ -1,10 +1,9 @@
-"""What the user asks for when a job is submitted, and its variables and Ray's runtime environment as they are read."""
+"""The variables of a job and Ray's runtime environment, as options and keywords give them."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from cloudrl.errors import InputError, SpecError
 from cloudrl.foreign import Malformed, read_file
@@ -15,80 +14,6 @@ from cloudrl.spec.yaml_core import load_yaml_1_1
 _REMOTE = re.compile(r"[a-z0-9]+://", re.IGNORECASE)
 _READ_BY_RAY = ("pip", "uv", "conda", "container", "image_uri", "config")
 """Fields of a runtime environment that Ray's own client checks, and whose files it reads."""
-
-
-@dataclass(frozen=True)
-class SubmitOptions:
-    """None leaves the choice to cloudrl."""
-
-    overrides: Mapping[str, Any] = field(default_factory=dict)
-    """In verl's keys; they win over recipe and cluster."""
-    name: str | None = None
-    """The run's name; the same name again continues from the newest step that its ranks can load. None makes one of
-    recipe and time, so that no run continues another by accident."""
-    steps: int | None = None
-    """Total training steps of the run."""
-    model: str | None = None
-    """A model on the Hub, one that the cluster has prepared, a folder of this machine (`./my-model`), or an absolute
-    one on the nodes."""
-    data: tuple[str, ...] = ()
-    """Data sets that the cluster has prepared, parquet files, and folders with train.parquet and test.parquet."""
-    reward: str | None = None
-    """A Python file, and after a colon the function in it."""
-    env: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Variables; they win over those of `runtime_env` and recipe. Secrets among them reach the job through the agents,
-    where the cluster has them and its Ray is 2.43 or later."""
-    runtime_env: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """Fields of Ray's runtime environment, as `load_runtime_env` reads them."""
-    working_dir: str | None = None
-    """A folder to send along, or a URL; wins over the one of `runtime_env`. The job starts in it, and a verl in it
-    takes the place of the nodes'."""
-    submission_id: str | None = None
-    """Ray's id of the job, which makes a repeated call harmless; None makes one of name and time."""
-    debug: str | None = None
-    """Which debugger `breakpoint()` waits for, "debugpy" or "pdb", Ray's legacy one; `cloudrl debug` is its client.
-    With None, `breakpoint()` does nothing in a job."""
-    post_mortem: bool = False
-    """Whether a task that fails waits for the debugger, too; without `debug` for debugpy."""
-    unchecked: bool = False
-    """Send the job also where its configuration cannot work by what is known of verl; the reasons become notes."""
-
-    @property
-    def working_dir_source(self) -> str | None:
-        """The working directory, wherever it was asked for."""
-        return self.working_dir or self.runtime_env.get("working_dir")
-
-
-class JobKeywords(TypedDict, total=False):
-    """What can be asked for beyond a recipe and its overrides, as keyword arguments; see `SubmitOptions`."""
-
-    name: str | None
-    steps: int | None
-    model: str | None
-    data: str | Sequence[str]
-    reward: str | None
-    env: Mapping[str, str]
-    runtime_env: Mapping[str, Any]
-    working_dir: str | None
-    submission_id: str | None
-    debug: str | None
-    post_mortem: bool
-    unchecked: bool
-
-
-def submit_options(overrides: Mapping[str, Any] | None, keywords: JobKeywords) -> SubmitOptions:
-    """The same for the planning of a job.
-
-    Raises:
-        InputError: `runtime_env` is none.
-    """
-    data = keywords.get("data", ())
-    checked: dict[str, Any] = {
-        "overrides": overrides or {},
-        "data": (data,) if isinstance(data, str) else tuple(data),
-        "runtime_env": checked_runtime_env(keywords.get("runtime_env", {}), "runtime_env"),
-    }
-    return SubmitOptions(**{**keywords, **checked})
 
 
 def parse_env(items: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]:

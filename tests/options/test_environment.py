@@ -4,7 +4,8 @@ import pytest
 import yaml
 
 from cloudrl.errors import InputError
-from cloudrl.jobs.options import is_remote, load_runtime_env, parse_env, submit_options
+from cloudrl.options.environment import is_remote, load_runtime_env, parse_env
+from cloudrl.options.job import submit_options
 
 
 def test_variables_of_the_command_line():

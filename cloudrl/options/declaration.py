@@ -1,0 +1,72 @@
+"""How an option of the command line is declared: on the field whose value it gives.
+
+Standard library only, as are the modules with declarations: `cloudrl --help` imports them.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import NoneType, UnionType
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option of the command line, in the annotation of the field that it sets.
+
+        steps: Annotated[int | None, Option("Total training steps.", "N")] = None
+
+    Attributes:
+        help: one or two sentences, for `--help` and docs/reference.md.
+        metavar: how both show the value; None for a flag.
+        names: the flag's names, unless it is called as the field.
+        sets: the field's value where the option is a flag.
+        typed: the type of what is typed, where it is not the field's own.
+        read: makes the field's value of what is typed.
+    """
+
+    help: str
+    metavar: str | None = None
+    names: tuple[str, ...] = ()
+    sets: Any = None
+    typed: Any = None
+    read: Callable[[Any], Any] = lambda value: value
+
+
+@dataclass(frozen=True)
+class Declared:
+    """An option with its field, the parameter of a command that receives it, and that parameter's type."""
+
+    field: str
+    parameter: str
+    typed: Any
+    option: Option
+
+
+def declared(fields: type) -> Iterator[Declared]:
+    """The options of a dataclass or a TypedDict, in the order of its fields. A field may have several flags."""
+    for field, hint in get_type_hints(fields, include_extras=True).items():
+        if get_origin(hint) is not Annotated:
+            continue
+        own, *options = get_args(hint)
+        for option in options:
+            parameter = option.names[0].lstrip("-").replace("-", "_") if option.names else field
+            typed = bool if option.sets is not None else option.typed or _without_none(own)
+            yield Declared(field, parameter, typed, option)
+
+
+def read_typed(fields: type, typed: Mapping[str, Any]) -> dict[str, Any]:
+    """Field -> value, of what was typed for the parameters of `declared`; the others are left to their defaults."""
+    values = {}
+    for each in declared(fields):
+        value = typed.get(each.parameter)
+        if each.option.sets is not None and value:
+            values[each.field] = each.option.sets
+        elif each.option.sets is None and value is not None:
+            values[each.field] = each.option.read(value)
+    return values
+
+
+def _without_none(hint: Any) -> Any:
+    if get_origin(hint) in (Union, UnionType):
+        [hint] = [each for each in get_args(hint) if each is not NoneType]
+    return hint

@@ -1,0 +1,114 @@
+"""What the user asks for when a job is submitted, beyond its recipe."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, TypedDict
+
+from cloudrl.options.declaration import Option
+
+
+def _variables(items: Sequence[str]) -> dict[str, str]:
+    from cloudrl.options.environment import parse_env
+
+    return parse_env(items, os.environ)
+
+
+def _runtime_env(path: Path) -> dict[str, Any]:
+    from cloudrl.options.environment import load_runtime_env
+
+    return load_runtime_env(path)
+
+
+ENV = Option(
+    "Environment variable; K alone copies this shell's. Repeatable.", "K[=V]", ("--env", "-e"),
+    typed=list[str], read=_variables,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class SubmitOptions:
+    """What a job is to be beyond its recipe; None leaves the choice to cloudrl."""
+
+    model: Annotated[str | None, Option("Model: a Hub ID, or a folder here (with ./).", "HUB_ID|./DIR")] = None
+    """Also one that the cluster has prepared, or an absolute folder on the nodes."""
+    data: Annotated[
+        tuple[str, ...],
+        Option(
+            "Data set of the cluster, a parquet file, or a folder with train.parquet and test.parquet. Repeatable.",
+            "NAME|PATH", typed=list[str], read=tuple,
+        ),
+    ] = ()  # fmt: skip
+    reward: Annotated[str | None, Option("Reward function. Default FUNCTION: compute_score.", "FILE.py[:FUNCTION]")] = (
+        None
+    )
+    steps: Annotated[int | None, Option("Total training steps.", "N")] = None
+    name: Annotated[str | None, Option("Run name. Using the same name again resumes from its checkpoints.", "RUN")] = (
+        None
+    )
+    """The run goes on from the newest step that its ranks can load. None makes a name of recipe and time, so that no
+    run continues another by accident."""
+    env: Annotated[Mapping[str, str], ENV] = field(default_factory=dict, repr=False)
+    """They win over those of `runtime_env` and recipe. Secrets among them reach the job through the agents, where the
+    cluster has them and its Ray is 2.43 or later."""
+    runtime_env: Annotated[
+        Mapping[str, Any],
+        Option(
+            "Ray runtime environment as YAML, as in `ray job submit`.", "FILE", typed=Path, read=_runtime_env,
+        ),
+    ] = field(default_factory=dict, repr=False)  # fmt: skip
+    working_dir: Annotated[str | None, Option("Folder to upload; the job starts in it.", "DIR")] = None
+    """Or a URL; wins over the one of `runtime_env`. A verl in it takes the place of the nodes'."""
+    submission_id: Annotated[str | None, Option("Ray's ID for the job; must be unused.", "ID")] = None
+    """Makes a repeated call harmless; None makes one of name and time."""
+    debug: Annotated[
+        str | None,
+        Option("Let breakpoint() wait for `cloudrl debug`.", names=("--debug",), sets="debugpy"),
+        Option("The same with pdb, Ray's legacy debugger. Implies --debug.", names=("--legacy-debugger",), sets="pdb"),
+    ] = None
+    """The debugger. With None, `breakpoint()` does nothing in a job."""
+    post_mortem: Annotated[bool, Option("Let a task that fails wait, too. Implies --debug.", sets=True)] = False
+    unchecked: Annotated[bool, Option("Send the job even if its verl configuration cannot work.", sets=True)] = False
+    """What is known to be wrong with it becomes notes."""
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    """In verl's keys; they win over recipe and cluster."""
+
+    @property
+    def working_dir_source(self) -> str | None:
+        """The working directory, wherever it was asked for."""
+        return self.working_dir or self.runtime_env.get("working_dir")
+
+
+class JobKeywords(TypedDict, total=False):
+    """The fields of `SubmitOptions` but `overrides`, as keyword arguments; a test compares the two."""
+
+    model: str | None
+    data: str | Sequence[str]
+    reward: str | None
+    steps: int | None
+    name: str | None
+    env: Mapping[str, str]
+    runtime_env: Mapping[str, Any]
+    working_dir: str | None
+    submission_id: str | None
+    debug: str | None
+    post_mortem: bool
+    unchecked: bool
+
+
+def submit_options(overrides: Mapping[str, Any] | None, keywords: JobKeywords) -> SubmitOptions:
+    """The same for the planning of a job.
+
+    Raises:
+        InputError: `runtime_env` is not a runtime environment.
+    """
+    from cloudrl.options.environment import checked_runtime_env
+
+    data = keywords.get("data", ())
+    checked: dict[str, Any] = {
+        "overrides": overrides or {},
+        "data": (data,) if isinstance(data, str) else tuple(data),
+        "runtime_env": checked_runtime_env(keywords.get("runtime_env", {}), "runtime_env"),
+    }
+    return SubmitOptions(**{**keywords, **checked})
