@@ -15,7 +15,8 @@ from cloudrl.errors import InputError
 from cloudrl.options.declaration import Declared, declared, read_typed
 from cloudrl.options.job import SubmitOptions
 from cloudrl.options.machines import ClusterOptions, PreparedOptions
-from cloudrl.providers.registry import PROVIDERS, known_names
+from cloudrl.plugins import own_providers, providers
+from cloudrl.providers.registry import known_names
 
 if TYPE_CHECKING:
     from cloudrl.jobs import JobHandle, Progress
@@ -58,8 +59,8 @@ KeptOption = Annotated[
 OnOption = Annotated[
     str | None,
     typer.Option(
-        "--on", metavar="PROVIDER", autocompletion=_complete(lambda: PROVIDERS),
-        help=f"Where to start the cluster: {' or '.join(PROVIDERS)}.",
+        "--on", metavar="PROVIDER", autocompletion=_complete(providers),
+        help=f"Where to start the cluster: {' or '.join(own_providers())}.",
     ),
 ]  # fmt: skip
 RecipeArgument = Annotated[

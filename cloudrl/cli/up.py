@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from cloudrl.cli import _output
 from cloudrl.cli._options import DryRunOption, JsonOption, OnOption, YesOption, new_cluster, option, with_options
 from cloudrl.cli._terminal import Terminal
-from cloudrl.providers.registry import DEFAULT
+from cloudrl.plugins import DEFAULT
 
 
 @with_options(fields=new_cluster)
@@ -27,14 +27,16 @@ def up(
     """
     from cloudrl.sdk.cluster import load_cluster
 
+    if dashboard_port is not None:
+        fields = {**fields, "local": {**fields.get("local", {}), "dashboard_port": dashboard_port}}
     cluster, where = load_cluster(fields, on)
     if dry_run:
-        plan = cluster.plan(where.name, dashboard_port=dashboard_port)
+        plan = cluster.plan(where.name)
         _output.notes(plan.notes)
         _output.data(plan.preview())
         return
     with Terminal(yes=yes) as terminal:
-        running = cluster.up(where.name, dashboard_port=dashboard_port, confirm=terminal.confirm, on_progress=terminal)
+        running = cluster.up(where.name, confirm=terminal.confirm, on_progress=terminal)
     recipe = "grpo" if cluster.gpu else "grpo-tiny"
     _output.hint(f"cloudrl submit {recipe} --cluster {cluster.name}\ncloudrl down {cluster.name}")
     url = running.connection.ray_url

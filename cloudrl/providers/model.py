@@ -282,7 +282,7 @@ class Provider(Protocol):
     def is_configured(self) -> bool:
         """Whether there is anybody to ask. Asks nobody."""
 
-    def plan(self, cluster: Cluster, *, dashboard_port: int | None = None) -> Plan:
+    def plan(self, cluster: Cluster) -> Plan:
         """What `up` would do. Pure: no network, nothing is started or written.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Which providers there are, and which of them has the cluster of a name. A provider's module is imported when used."""
+"""Providers by their names, and which of them has the cluster of a name. A provider's module is imported when used."""
 
 from __future__ import annotations
 
@@ -8,18 +8,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
 from cloudrl.errors import CloudrlError, InputError
+from cloudrl.plugins import DEFAULT, providers
 
 if TYPE_CHECKING:
     from cloudrl.providers.model import ClusterRef, Provider, Status
-
-PROVIDERS = {
-    "local": "cloudrl.providers.local.provider:LocalProvider",
-    "dstack": "cloudrl.providers.dstack.provider:DstackProvider",
-    "slurm": "cloudrl.providers.slurm.provider:SlurmProvider",
-}
-"""Name -> module and class. Of clusters that are over, the first provider's counts."""
-DEFAULT = "local"
-"""The provider that starts a cluster where the user names none; a job to be run chooses by `default_provider`."""
 
 
 @dataclass(frozen=True)
@@ -50,26 +42,32 @@ def provider(name: str) -> Provider:
 
     Raises:
         InputError: there is none of that name.
+        CloudrlError: that of another package cannot be imported.
     """
-    if name not in PROVIDERS:
+    if name not in providers():
         from cloudrl.errors import did_you_mean
 
         raise InputError(
-            f"no provider {name!r}{did_you_mean(name, PROVIDERS)}; this release has: {', '.join(PROVIDERS)}",
-            hint=f"For example: --on {next(iter(PROVIDERS))}",
+            f"no provider {name!r}{did_you_mean(name, providers())}; installed: {', '.join(providers())}",
+            hint=f"For example: --on {DEFAULT}",
         )
-    module, _, of_class = PROVIDERS[name].partition(":")
-    return cast("Provider", getattr(import_module(module), of_class)())
+    module, _, of_class = providers()[name].partition(":")
+    try:
+        return cast("Provider", getattr(import_module(module), of_class)())
+    except (ImportError, AttributeError) as error:
+        raise CloudrlError(
+            f"provider {name} cannot be imported: {error}", hint=f"Its class is {module}:{of_class}"
+        ) from error
 
 
 def default_provider(*, gpus: bool) -> Provider:
     """The provider of a cluster for which the user names none: one that is configured, if any is."""
-    return _configured(each for each in map(provider, PROVIDERS) if each.has_gpus == gpus)
+    return _configured(each for each in map(provider, providers()) if each.has_gpus == gpus)
 
 
 def machine_provider() -> Provider:
     """The provider whose fleets and volumes are meant; where none is configured, its verbs say what is missing."""
-    return _configured(each for each in map(provider, PROVIDERS) if each.has_machines)
+    return _configured(each for each in map(provider, providers()) if each.has_machines)
 
 
 def _configured(fitting: Iterable[Provider]) -> Provider:
@@ -82,7 +80,7 @@ def known_names() -> list[str]:
     """Clusters that this machine has started or attached to, up or not. Asks nobody."""
     from cloudrl.providers.model import home
 
-    return sorted({folder.name for name in PROVIDERS for folder in home().glob(provider(name).state_pattern)})
+    return sorted({folder.name for name in providers() for folder in home().glob(provider(name).state_pattern)})
 
 
 def find(name: str | None = None) -> Found:
@@ -96,7 +94,7 @@ def find(name: str | None = None) -> Found:
     clusters: list[Status] = []
     errors: dict[str, CloudrlError] = {}
     of_provider, _, plain = (name or "").rpartition("/")
-    for each in map(provider, [of_provider] if of_provider else PROVIDERS):
+    for each in map(provider, [of_provider] if of_provider else providers()):
         if not each.is_configured():
             continue
         try:
@@ -132,7 +130,7 @@ def locate(name: str) -> ClusterRef:
     if not refs:
         running = ", ".join(names_in_use(find().running))
         others = f"; running: {running}" if running else ""
-        unasked = [each.name for each in map(provider, PROVIDERS) if not each.is_configured()]
+        unasked = [each.name for each in map(provider, providers()) if not each.is_configured()]
         hint = f"\nNot asked, since it is not configured: {', '.join(unasked)}" if unasked else ""
         raise InputError(f"there is no cluster {name!r}{others}", hint=f"See what there is: cloudrl status{hint}")
     if len(refs) > 1:

@@ -8,9 +8,10 @@ from typing import Any
 from cloudrl import spec
 from cloudrl.errors import CloudrlError, InputError, Interrupted
 from cloudrl.jobs.local_files import is_marked
+from cloudrl.plugins import DEFAULT
 from cloudrl.providers.dstack.task import to_dstack
 from cloudrl.providers.model import Plan, Provider
-from cloudrl.providers.registry import DEFAULT, default_provider, ensure_name_free, provider
+from cloudrl.providers.registry import default_provider, ensure_name_free, provider
 from cloudrl.providers.slurm.script import to_slurm
 from cloudrl.render import search
 from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, Question, notify, silent, unattended
@@ -40,15 +41,14 @@ class Cluster(spec.Cluster):
         """The exact text of its job script; `cloudrl.sdk.slurm.slurm_script` makes one with a job."""
         return to_slurm(self)
 
-    def plan(self, on: str = DEFAULT, *, dashboard_port: int | None = None) -> Plan:
+    def plan(self, on: str = DEFAULT) -> Plan:
         """What `up` would do; `.preview()` is the text that `--dry-run` prints."""
-        return provider(on).plan(self, dashboard_port=dashboard_port)
+        return provider(on).plan(self)
 
     def up(
         self,
         on: str = DEFAULT,
         *,
-        dashboard_port: int | None = None,
         detach: bool = True,
         down_anyway: bool = False,
         confirm: Confirm = unattended,
@@ -62,7 +62,6 @@ class Cluster(spec.Cluster):
 
         Args:
             on: the provider.
-            dashboard_port: for Ray's dashboard; None is that of last time, else 8265, if free.
             detach: let it outlive this program; otherwise it ends when this program does, even by SIGKILL, which
                 only provider `local` can do.
             down_anyway: let a `with` block end it even if checkpoints are lost with it.
@@ -77,18 +76,15 @@ class Cluster(spec.Cluster):
             Interrupted: Ctrl-C; the message says what goes on and what it costs.
         """
         with nothing_started():
-            plan = plan_to_start(self, on, dashboard_port=dashboard_port, confirm=confirm, on_progress=on_progress)
+            plan = plan_to_start(self, on, confirm=confirm, on_progress=on_progress)
         running = start(plan, detach=detach, down_anyway=down_anyway, on_progress=on_progress)
-        if dashboard_port is None:
-            report_port(self.name, running.connection.ray_url, on_progress)
+        report_port(self.name, running.connection.ray_url, on_progress)
         return running
 
 
-def plan_to_start(
-    cluster: Cluster, on: str, *, dashboard_port: int | None = None, confirm: Confirm, on_progress: OnProgress
-) -> Plan:
+def plan_to_start(cluster: Cluster, on: str, *, confirm: Confirm, on_progress: OnProgress) -> Plan:
     """What is started of a cluster, priced and confirmed. Raises as `Cluster.up` does before it."""
-    plan = provider(on).plan(cluster, dashboard_port=dashboard_port)
+    plan = provider(on).plan(cluster)
     ensure_name_free(cluster.name, on)
     return priced_and_confirmed(plan, confirm, on_progress)
 

@@ -114,10 +114,9 @@ def _hint(model: type[Spec], error: ErrorDetails) -> str | None:
     if error["type"] in ("extra_forbidden", "missing"):
         known = f"Fields of {model.__name__}: {', '.join(model.model_fields)}"
         field = error["loc"][0]
-        sections = [
-            f"What only {each} knows goes into {each}: {{{masked(str(field))}: ...}}" for each in model.sections
-        ]
-        return "\n".join([known, *sections])
+        owners = [f"{each}: {{{masked(str(field))}: ...}}" for each in model.sections]
+        section = f"What only one provider knows goes into its section: {', '.join(owners)}"
+        return "\n".join([known, *([section] if owners else [])])
     cause = error.get("ctx", {}).get("error")
     return cause.hint if isinstance(cause, SpecError) else None
 

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import PlainValidator, model_validator
 
@@ -35,6 +35,7 @@ from cloudrl.spec.gpu import cpu as parse_cpu
 from cloudrl.spec.names import image_name, resource_name, secret_in, secret_name, unix_user
 from cloudrl.spec.ports import Port, all_ports, port_texts
 from cloudrl.spec.quoting import quoted
+from cloudrl.spec.sections import with_sections
 from cloudrl.spec.services import SERPAPI, SERPAPI_KEY, Artifacts, Search, Services, agent_service, parse_search
 from cloudrl.spec.sizes import duration, size, size_range
 from cloudrl.spec.volume import Mount, Volume, mount_list, parse_mount
@@ -54,14 +55,13 @@ _WEIGHT_BYTES = 2
 _BILLIONS = re.compile(r"(?:(\d+)x)?(\d+(?:\.\d+)?)b(?![a-z])", re.IGNORECASE)
 
 
+@with_sections
 class Cluster(Spec):
     """N equal nodes that form one Ray cluster, with the data and models that its jobs need.
 
     The fields mean the same wherever it runs. What one provider alone understands stands in a section of that
     provider's name, which is passed on as it is, and which its own models check when a plan is made.
     """
-
-    sections: ClassVar[tuple[str, ...]] = ("dstack", "slurm")
 
     name: Annotated[str, PlainValidator(resource_name)]
     nodes: Positive = 1
@@ -110,10 +110,10 @@ class Cluster(Spec):
     """The cluster ends by itself when it has cost so many US dollars, earlier attempts included."""
     price_per_hour: Dollars | None = None
     """US dollars of all nodes together; None leaves it to `up`, which asks the provider when there is a `max_cost`."""
-    dstack: Section = FrozenDict()
-    """What dstack alone knows of a task: fleets, backends, regions, spot_policy, retry, max_duration, tags, ..."""
-    slurm: Section = FrozenDict()
-    """Options of sbatch by their long names (partition, account, time, gres, ...), and the words of `SlurmSection`."""
+    if TYPE_CHECKING:  # a type checker knows the sections of no other provider
+        local: Section = FrozenDict()
+        dstack: Section = FrozenDict()
+        slurm: Section = FrozenDict()
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:

@@ -13,10 +13,10 @@ from typed_command import Run
 
 import cloudrl
 from cloudrl.errors import ConnectionFailed, InputError
+from cloudrl.plugins import providers
 from cloudrl.protocol.phases import Phase
 from cloudrl.providers.dstack.plan import make_plan
 from cloudrl.providers.model import CheckpointRetention, Status
-from cloudrl.providers.registry import PROVIDERS
 
 pytestmark = pytest.mark.io
 
@@ -65,7 +65,7 @@ class Rented:
 def rented(home: Path, monkeypatch: pytest.MonkeyPatch) -> Rented:
     made = Rented()
     monkeypatch.setitem(sys.modules, "rented_provider", SimpleNamespace(RentedProvider=lambda: made))
-    monkeypatch.setitem(PROVIDERS, "rented", "rented_provider:RentedProvider")
+    monkeypatch.setitem(providers(), "rented", "rented_provider:RentedProvider")
     return made
 
 

@@ -74,9 +74,8 @@ class Home:
         fields = {"models": [str(self.folder / "model")], **fields}
         # not 8265, which another Ray on this machine may take as soon as ours has let go of it
         [dashboard_port] = free_ports(1, cluster=name)
-        plan = LocalProvider().plan(
-            Cluster.load({"name": name, "nodes": nodes, **fields}), dashboard_port=dashboard_port
-        )
+        section = {"dashboard_port": dashboard_port}
+        plan = LocalProvider().plan(Cluster.load({"name": name, "nodes": nodes, "local": section, **fields}))
         python = python or str(self.image.python)
         commands = tuple((python, *command[1:], *options) for command in plan.commands)
         self.plans.append(replace(plan, commands=commands))

@@ -12,11 +12,12 @@ import pytest
 from node_harness import until
 
 from cloudrl.errors import CapacityError, InputError
+from cloudrl.plugins import providers
 from cloudrl.protocol.options import AgentOptions, Ports
 from cloudrl.providers.local import processes
 from cloudrl.providers.local.plan import LocalPlan, free_ports, is_taken, make_plan
 from cloudrl.providers.local.provider import LocalProvider
-from cloudrl.providers.registry import PROVIDERS, provider
+from cloudrl.providers.registry import provider
 from cloudrl.spec import Cluster
 
 local = LocalProvider()
@@ -28,7 +29,8 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _plan(dashboard_port: int | None = None, **fields: Any) -> LocalPlan:
-    return make_plan(Cluster.load({"name": "one", "nodes": 2, **fields}), dashboard_port=dashboard_port)
+    section = {} if dashboard_port is None else {"local": {"dashboard_port": dashboard_port}}
+    return make_plan(Cluster.load({"name": "one", "nodes": 2, **section, **fields}))
 
 
 def test_it_touches_nothing(tmp_path: Path) -> None:
@@ -142,14 +144,14 @@ def test_a_port_of_a_cluster_that_is_still_coming_up_is_taken() -> None:
     first = _plan(dashboard_port=free_ports(1, cluster="one")[0]).state
     first.write()
     other = Cluster.load({"name": "two", "nodes": 1})
-    make_plan(other, dashboard_port=first.dashboard_port)  # nothing of it runs
+    make_plan(other.with_set(f"local.dashboard_port={first.dashboard_port}"))  # nothing of it runs
     env = {**os.environ, processes.MARK: first.id}
     with subprocess.Popen(["sleep", "600"], env=env) as running:
         try:
             until(lambda: processes.of_cluster(first.id), "its environment can be read")
             for port in first.ports:
                 with pytest.raises(InputError, match=f"port {port} on this machine is in use"):
-                    make_plan(other, dashboard_port=port)
+                    make_plan(other.with_set(f"local.dashboard_port={port}"))
             assert _plan(dashboard_port=first.dashboard_port).state.ports[1] == first.dashboard_port  # its own name
         finally:
             running.kill()
@@ -194,7 +196,7 @@ def test_an_unknown_provider() -> None:
     assert provider("local").list() == ()
     with pytest.raises(InputError, match="no provider 'slrum'") as caught:
         provider("slrum")
-    assert ", ".join(PROVIDERS) in caught.value.message
+    assert ", ".join(providers()) in caught.value.message
     with pytest.raises(InputError, match="did you mean 'dstack'"):
         provider("dstak")
 

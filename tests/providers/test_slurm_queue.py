@@ -11,6 +11,7 @@ import pytest
 from fake_clock import Clock
 
 from cloudrl.errors import CapacityError, CloudrlError, ConnectionFailed, InputError, Interrupted, SpecError
+from cloudrl.plugins import providers
 from cloudrl.protocol.phases import Phase
 from cloudrl.protocol.report import BudgetStatus, ClusterInfo, ClusterStatus
 from cloudrl.providers import registry
@@ -287,7 +288,7 @@ def test_a_login_node_that_does_not_answer_hides_only_its_own_clusters(
     """Nobody is asked for a password either, as long as there is another one to be shown."""
     monkeypatch.delenv("SLURM_CONF")
     monkeypatch.setattr(login, "_CONFIGS", ())
-    monkeypatch.setattr(registry, "PROVIDERS", {"slurm": registry.PROVIDERS["slurm"]})
+    monkeypatch.setattr(registry, "providers", lambda: {"slurm": providers()["slurm"]})
     monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
     ssh = """
         case "$*" in

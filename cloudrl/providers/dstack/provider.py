@@ -41,13 +41,8 @@ class DstackProvider(Provider):
         """See `Provider`."""
         return is_configured()
 
-    def plan(self, cluster: Cluster, *, dashboard_port: int | None = None) -> DstackPlan:
+    def plan(self, cluster: Cluster) -> DstackPlan:
         """See `Provider`."""
-        if dashboard_port is not None:
-            raise InputError(
-                f"--dashboard-port {dashboard_port}: on dstack the dashboard is forwarded to 8265 if that is free",
-                hint="Leave it out",
-            )
         return make_plan(cluster)
 
     def up(

@@ -32,6 +32,7 @@ from cloudrl.render.agent import AGENT_FILE
 from cloudrl.render.agent_options import CPU_SLOTS, budget_limits
 from cloudrl.render.search import with_search
 from cloudrl.spec import Cluster, Volume, data_argument
+from cloudrl.spec.base import Spec
 from cloudrl.spec.services import agent_service
 from cloudrl.transport.tunnel import bind
 
@@ -40,10 +41,17 @@ DATA = ("addition",)
 MODELS = ("tiny-adder",)
 _HONOURED = (
     "name", "nodes", "gpu", "env", "secrets", "setup", "services", "artifacts", "data", "models", "down_when_idle",
-    "max_cost", "price_per_hour",
+    "max_cost", "price_per_hour", "local",
 )  # fmt: skip
 DEFAULT_DASHBOARD_PORT = 8265
 _FIRST_PORT = 20_000
+
+
+class LocalSection(Spec):
+    """The section `local` of a cluster."""
+
+    dashboard_port: int | None = None
+    """For Ray's dashboard; None is that of last time, else 8265, if free."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,12 +95,12 @@ class LocalPlan(Plan):
         return "\n".join(lines) + "\n"
 
 
-def make_plan(cluster: Cluster, *, dashboard_port: int | None = None) -> LocalPlan:
+def make_plan(cluster: Cluster) -> LocalPlan:
     """Decide ports and folders; a cluster that is started again keeps the two ports at which clients wait for it.
 
     Raises:
         CapacityError: the cluster asks for GPUs that this machine does not have.
-        InputError: `dashboard_port` is given and in use, or this shell does not have a secret.
+        InputError: the dashboard's port is given and in use, or this shell does not have a secret.
     """
     for secret in cluster.secrets:
         if not os.environ.get(secret):
@@ -101,7 +109,7 @@ def make_plan(cluster: Cluster, *, dashboard_port: int | None = None) -> LocalPl
             )
     gpus = _gpus(cluster)
     last = state.read(cluster.name)
-    dashboard = choose_dashboard_port(dashboard_port, cluster=cluster.name, last=last)
+    dashboard = choose_dashboard_port(LocalSection.load(cluster.local).dashboard_port, cluster=cluster.name, last=last)
     *agent_ports, gcs, client = free_ports(
         cluster.nodes + 2,
         cluster=cluster.name,

@@ -56,9 +56,9 @@ class LocalProvider(Provider):
         """See `Provider`."""
         return True
 
-    def plan(self, cluster: Cluster, *, dashboard_port: int | None = None) -> LocalPlan:
+    def plan(self, cluster: Cluster) -> LocalPlan:
         """See `Provider`."""
-        return make_plan(cluster, dashboard_port=dashboard_port)
+        return make_plan(cluster)
 
     def up(
         self,

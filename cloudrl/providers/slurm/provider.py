@@ -48,13 +48,8 @@ class SlurmProvider(Provider):
         """See `Provider`."""
         return bool(state.names()) or is_here()
 
-    def plan(self, cluster: Cluster, *, dashboard_port: int | None = None) -> SlurmPlan:
+    def plan(self, cluster: Cluster) -> SlurmPlan:
         """See `Provider`."""
-        if dashboard_port is not None:
-            raise InputError(
-                f"--dashboard-port {dashboard_port}: on Slurm the dashboard is forwarded to 8265 if that is free",
-                hint="Leave it out",
-            )
         return make_plan(cluster)
 
     def up(
