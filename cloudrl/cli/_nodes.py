@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from datetime import datetime
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from cloudrl.cli import _output
@@ -15,8 +17,6 @@ if TYPE_CHECKING:
     from cloudrl.protocol.report import NodeReport
     from cloudrl.providers.model import Status
 
-HEADS = ("rank", "address", "phase", "for", "detail")
-"""The columns, on a terminal and in a pipe."""
 _EACH, _EACH_CHANGE = 16, 4
 """Of so many nodes each has its row, or its line."""
 _ROWS = 40
@@ -39,20 +39,40 @@ def rows_of(nodes: Sequence[NodeReport]) -> list[tuple[list[str], str]]:
         groups.setdefault((node.phase.value, _state(node)), []).append(node)
     shown = [(_cells(group), phase) for (phase, _), group in list(groups.items())[:_ROWS]]
     if rest := [node.rank for group in list(groups.values())[_ROWS:] for node in group]:
-        shown.append(([spans(rest, _RANKS_WIDTH), "", "", "", f"{len(rest)} more nodes; all of them: --json"], ""))
+        cells = {"rank": spans(rest, _RANKS_WIDTH), "detail": f"{len(rest)} more nodes; all of them: --json"}
+        shown.append(([cells.get(head, "") for head in columns()], ""))
     return shown
 
 
 def _cells(nodes: Sequence[NodeReport]) -> list[str]:
-    """A row of nodes that are in the same state; `for` is how long the steps so far took."""
-    more = f" and {len(nodes) - 1} more" if len(nodes) > 1 else ""
+    """A row of nodes that are in the same state."""
+    return [cell(nodes) for cell in columns().values()]
+
+
+def _ranks(nodes: Sequence[NodeReport]) -> str:
+    return spans((node.rank for node in nodes), _RANKS_WIDTH)
+
+
+def _reported(field: str) -> Callable[[Sequence[NodeReport]], str]:
+    """What nodes report in a field: the first one's, and how many others there are if they differ."""
+
+    def cell(nodes: Sequence[NodeReport]) -> str:
+        values = [str(getattr(node, field)) for node in nodes]
+        return values[0] if len(set(values)) == 1 else f"{values[0]} and {len(nodes) - 1} more"
+
+    return cell
+
+
+def _took(nodes: Sequence[NodeReport]) -> str:
+    """How long the steps so far took."""
     seconds = [f"{sum(each for key, each in node.seconds.items() if key != 'files'):.1f}" for node in nodes]
     fastest, slowest = min(seconds, key=float), max(seconds, key=float)
-    took = fastest if fastest == slowest else f"{fastest}-{slowest}"
+    return f"{fastest if fastest == slowest else f'{fastest}-{slowest}'} s"
+
+
+def _detail(nodes: Sequence[NodeReport]) -> str:
     silent_s = max(node.seen_s_ago for node in nodes)
-    detail = f"{_state(nodes[0])} for {silent_s:.0f} s" if _is_silent(nodes[0]) else _state(nodes[0])
-    ranks = spans((node.rank for node in nodes), _RANKS_WIDTH)
-    return [ranks, f"{nodes[0].ip}{more}", nodes[0].phase.value, f"{took} s", detail]
+    return f"{_state(nodes[0])} for {silent_s:.0f} s" if _is_silent(nodes[0]) else _state(nodes[0])
 
 
 def _state(node: NodeReport) -> str:
@@ -65,6 +85,15 @@ def _state(node: NodeReport) -> str:
 
 def _is_silent(node: NodeReport) -> bool:
     return node.failure is None and node.seen_s_ago > _SILENT_S
+
+
+@cache
+def columns() -> dict[str, Callable[[Sequence[NodeReport]], str]]:
+    """Head -> what a row of nodes has in that column, on a terminal and in a pipe."""
+    from cloudrl.protocol.report import COLUMN, NodeReport
+
+    reported = {each.metadata[COLUMN]: _reported(each.name) for each in fields(NodeReport) if COLUMN in each.metadata}
+    return {"rank": _ranks, **reported, "for": _took, "detail": _detail}
 
 
 def changes(nodes: Sequence[NodeReport]) -> list[str]:
@@ -95,14 +124,14 @@ def node_table(status: Status) -> RenderableType:
 
     title = f"{headline(status)}, {len(status.nodes)} of {status.nodes_wanted} nodes"
     view = Table(box=None, pad_edge=False, header_style="bold")
-    for head in HEADS:
+    for head in columns():
         view.add_column(head, no_wrap=head != "detail")
     for cells, phase in rows_of(status.nodes):
         styles = {"phase": STYLES.get(phase, "yellow")}
         view.add_row(
             *(
                 Text(_output.visible(cell, keep=""), style=styles.get(head, ""), overflow="ellipsis")
-                for head, cell in zip(HEADS, cells, strict=True)
+                for head, cell in zip(columns(), cells, strict=True)
             )
         )
     return Group(Text(title), view)  # a title of the table would be as narrow as the table

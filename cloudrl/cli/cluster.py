@@ -122,7 +122,7 @@ def _list(statuses: list[Status], *, as_json: bool) -> None:
 
 
 def _show(cluster: Status) -> None:
-    from cloudrl.cli._nodes import HEADS, describe_attempt, headline, node_table, rows_of
+    from cloudrl.cli._nodes import columns, describe_attempt, headline, node_table, rows_of
     from cloudrl.sdk.costs import describe
     from cloudrl.sdk.debugging import waiting
     from cloudrl.sdk.failures import newest_failure
@@ -133,7 +133,7 @@ def _show(cluster: Status) -> None:
     elif sys.stdout.isatty():
         _output.show(node_table(cluster))
     else:
-        _output.table(HEADS, [cells for cells, _ in rows_of(cluster.nodes)])
+        _output.table([*columns()], [cells for cells, _ in rows_of(cluster.nodes)])
     for line in [*map(describe_attempt, cluster.previous_attempts), *describe(cluster)]:
         _output.note(line)
     for warning in (waiting(cluster), idle_gpus(cluster)):

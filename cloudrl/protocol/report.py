@@ -63,9 +63,13 @@ class Usage:
     gpus: Tuple[GpuUsage, ...] = ()
 
 
+COLUMN = "column"
+"""In the metadata of a field of `NodeReport`: the head under which `cloudrl status` shows it."""
+
+
 @dataclass(frozen=True)
 class NodeReport:
-    """One node.
+    """One node. A field with a `COLUMN` in its metadata is one of `cloudrl status`.
 
     Attributes:
         detail: what it does at the moment, for a person.
@@ -86,10 +90,10 @@ class NodeReport:
     """
 
     rank: int
-    ip: str
+    ip: str = field(metadata={COLUMN: "address"})
     hostname: str = ""
     agent_port: int = 0
-    phase: Phase = Phase.START
+    phase: Phase = field(default=Phase.START, metadata={COLUMN: "phase"})
     detail: str = ""
     ray_version: Optional[str] = None
     python_version: str = ""

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from cloudrl.cli import cluster
-from cloudrl.cli._nodes import HEADS, changes, node_table, rows_of
+from cloudrl.cli._nodes import changes, columns, node_table, rows_of
 from cloudrl.cli._terminal import _Nodes
 from cloudrl.protocol.failures import Failure, FailureKind
 from cloudrl.protocol.phases import Phase
@@ -35,7 +35,7 @@ def test_both_say_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     cluster._show(status)
     for text in (screen.getvalue().partition("\n")[2], capsys.readouterr().out):
         lines = [" ".join(line.split()) for line in text.splitlines()]
-        assert lines[:5] == [" ".join(row) for row in [list(HEADS), *ROWS]]
+        assert lines[:5] == [" ".join(row) for row in [list(columns()), *ROWS]]
 
 
 # -- many nodes ---------------------------------------------------------------------------------------------------
