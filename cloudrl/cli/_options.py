@@ -16,7 +16,7 @@ from cloudrl.options.declaration import Declared, declared, read_typed
 from cloudrl.options.job import SubmitOptions
 from cloudrl.options.machines import ClusterOptions, PreparedOptions
 from cloudrl.plugins import own_providers, providers
-from cloudrl.providers.registry import known_names
+from cloudrl.providers.registry import known_names, section_options
 
 if TYPE_CHECKING:
     from cloudrl.jobs import JobHandle, Progress
@@ -170,18 +170,30 @@ def _shown(each: Declared) -> Any:
     return typer.Option(*names, metavar=each.option.metavar, help=each.option.help)
 
 
-@with_options(options=declared_options(ClusterOptions))
+def _provider_options() -> Callable[..., list[str]]:
+    """A block of the options that providers declare for their sections; what comes of them are values for `--set`."""
+    declaring = section_options()
+
+    def read(**typed: Any) -> list[str]:
+        values = {name: read_typed(fields, typed) for name, fields in declaring.items()}
+        return [f"{name}.{key}={json.dumps(value)}" for name in values for key, value in values[name].items()]
+
+    blocks = map(declared_options, declaring.values())
+    parameters = [each for block in blocks for each in inspect.signature(block).parameters.values()]
+    read.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return read
+
+
+@with_options(options=declared_options(ClusterOptions), of_providers=_provider_options())
 def cluster_options(
     file: FileOption = None,
     *,
     options: dict[str, Any],
-    login: Annotated[str | None, option("USER@HOST", "Slurm login node, with --on slurm.")] = None,
+    of_providers: list[str],
     field: SetOption = None,
 ) -> dict[str, Any]:
     """Fields of `cloudrl.Cluster` by their names, and what `-f` and `--set` say for `declared_fields`."""
-    if login is not None:
-        field = [f"slurm.login={json.dumps(login)}", *(field or ())]
-    return {**options, **explicit(file=file, set=field)}
+    return {**options, **explicit(file=file, set=[*of_providers, *(field or ())] or None)}
 
 
 @with_options(prepared=declared_options(PreparedOptions), options=cluster_options)

@@ -1,9 +1,9 @@
 """`cloudrl up`: start a cluster."""
 
-from typing import Annotated, Any
+from typing import Any
 
 from cloudrl.cli import _output
-from cloudrl.cli._options import DryRunOption, JsonOption, OnOption, YesOption, new_cluster, option, with_options
+from cloudrl.cli._options import DryRunOption, JsonOption, OnOption, YesOption, new_cluster, with_options
 from cloudrl.cli._terminal import Terminal
 from cloudrl.plugins import DEFAULT
 
@@ -13,9 +13,6 @@ def up(
     *,
     fields: dict[str, Any],
     on: OnOption = DEFAULT,
-    dashboard_port: Annotated[
-        int | None, option("PORT", "Local port for Ray's dashboard. Default: as last time, else 8265, if free.")
-    ] = None,
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
     yes: YesOption = False,
@@ -27,8 +24,6 @@ def up(
     """
     from cloudrl.sdk.cluster import load_cluster
 
-    if dashboard_port is not None:
-        fields = {**fields, "local": {**fields.get("local", {}), "dashboard_port": dashboard_port}}
     cluster, where = load_cluster(fields, on)
     if dry_run:
         plan = cluster.plan(where.name)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from cloudrl.errors import CloudrlError, InputError
-from cloudrl.plugins import DEFAULT, providers
+from cloudrl.plugins import DEFAULT, GROUP, own_providers, providers
 
 if TYPE_CHECKING:
     from cloudrl.providers.model import ClusterRef, Provider, Status
@@ -58,6 +59,12 @@ def provider(name: str) -> Provider:
         raise CloudrlError(
             f"provider {name} cannot be imported: {error}", hint=f"Its class is {module}:{of_class}"
         ) from error
+
+
+def section_options() -> dict[str, type]:
+    """Provider -> the options that it declares for its section; only those that come with cloudrl have any."""
+    declaring = (name for name in own_providers() if (Path(__file__).parent / name / "options.py").is_file())
+    return {name: import_module(f"{GROUP}.{name}.options").SectionOptions for name in declaring}
 
 
 def default_provider(*, gpus: bool) -> Provider:

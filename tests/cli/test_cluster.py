@@ -28,6 +28,17 @@ def test_up_shows_what_it_would_start_with_secrets_masked(run: Run, monkeypatch:
 
 
 @pytest.mark.parametrize(
+    ("words", "unused"),
+    [
+        (["--login", "me@gpu-login"], "this machine: slurm"),
+        (["--on", "dstack", "--gpu", "H100:8", "--dashboard-port", "9000"], "dstack: local"),
+    ],
+)
+def test_an_option_of_another_provider_is_named(run: Run, words: list[str], unused: str) -> None:
+    assert f"note: without effect on {unused}\n" in run("up", *words, "--dry-run").ended(0).err
+
+
+@pytest.mark.parametrize(
     ("words", "code", "said"),
     [
         (["--dashboard-port", "99999"], 2, "99999 is not a port number"),

@@ -19,7 +19,10 @@ from cloudrl.options.job import JobKeywords, SubmitOptions
 from cloudrl.options.machines import ClusterOptions, FleetOptions, NetworkVolumeOptions, PreparedOptions
 from cloudrl.protocol.backoff import Backoff
 from cloudrl.protocol.options import AgentOptions
+from cloudrl.providers.local.plan import LocalSection
 from cloudrl.providers.model import UP_TIMEOUT_S
+from cloudrl.providers.registry import section_options
+from cloudrl.providers.slurm.section import SlurmSection
 from cloudrl.spec.base import Spec
 from cloudrl.spec.fleet import IDLE_DURATION
 from cloudrl.transport.ray_client import PACKAGE_LIMIT_BYTES
@@ -120,6 +123,8 @@ def test_keywords_and_fields_are_the_same() -> None:
         (PreparedOptions, cloudrl.Cluster),
         (FleetOptions, cloudrl.Fleet),
         (NetworkVolumeOptions, cloudrl.NetworkVolume),
+        (section_options()["local"], LocalSection),
+        (section_options()["slurm"], SlurmSection),
     ],
 )
 def test_an_option_gives_the_value_of_a_field(options: type, spec: type[Spec]) -> None:
