@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 import yaml
 
-from cloudrl.jobs.defaults import MODEL, TRAIN
 from cloudrl.jobs.events import EventReader
 from cloudrl.jobs.handle import job_handle
 from cloudrl.jobs.local_files import HUB_ID
@@ -15,6 +14,7 @@ from cloudrl.jobs.redaction import redact_command
 from cloudrl.spec.hydra import items, parse_overrides
 from cloudrl.transport import Connection
 from cloudrl.verl.charts import ALL_VALIDATION, CHARTS, REWARD_KEYS
+from cloudrl.verl.keys import MODEL_PATH, TRAIN_FILES
 from cloudrl.verl.metrics import Step
 
 _SHOWN = {*REWARD_KEYS, *(key for chart in CHARTS if chart.on_card for key in chart.keys)}
@@ -60,11 +60,11 @@ def provenance(connection: Connection, run: str, step: int) -> Provenance:
             }
             metrics |= {key: value for key, value in shown.items() if math.isfinite(value)}
             last = event.step
-    model = overrides.get(MODEL)
+    model = overrides.get(MODEL_PATH)
     if model is not None and not HUB_ID.fullmatch(model):
         model = model.rstrip("/").rpartition("/")[2]
     # the folders in which prepared data lies are named after their data sets
-    files = [path for path in items(overrides.get(TRAIN, "")) if path]
+    files = [path for path in items(overrides.get(TRAIN_FILES, "")) if path]
     data = [path.rpartition("/")[0].rpartition("/")[2] or path for path in files]
     return Provenance(
         recipe=ray_job.metadata.get("cloudrl_recipe"),

@@ -12,7 +12,7 @@ from cloudrl.checkpoints.sources import CheckpointSource
 from cloudrl.checkpoints.staging import check_room
 from cloudrl.errors import CheckpointError, InputError
 from cloudrl.saves.inventory import Checkpoint, FileCopy
-from cloudrl.saves.names import TRACKER, step_folder
+from cloudrl.saves.names import RESUME_FROM, RESUME_MODE, TRACKER, step_folder
 from cloudrl.saves.scan import read_small
 from cloudrl.shards.progress import Meter, OnProgress, silent
 
@@ -69,7 +69,7 @@ def _track(folder: Path, step: int) -> list[str]:
     tracker, part = folder / TRACKER, folder / f".{TRACKER}.part"
     text = (read_small(tracker, follow_links=True) or "").strip()
     if text.isdecimal() and len(text) < _MOST_DIGITS and int(text) > step and (folder / f"global_step_{text}").is_dir():
-        how = f"trainer.resume_mode=resume_path trainer.resume_from_path={folder.absolute() / f'global_step_{step}'}"
+        how = f"{RESUME_MODE}=resume_path {RESUME_FROM}={folder.absolute() / f'global_step_{step}'}"
         return [f"{tracker} still names step {text}, which is there and later. To go on from step {step}: {how}"]
     try:
         part.write_text(str(step))

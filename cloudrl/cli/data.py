@@ -64,6 +64,7 @@ def prepare(
     from cloudrl import data
     from cloudrl.sdk.cluster import absolute_data
     from cloudrl.spec import DataSet, hydra_text, override_argument
+    from cloudrl.verl.keys import TRAIN_FILES, VAL_FILES
 
     fields = explicit(
         name=place, source=source, prompt_field=prompt_field, answer_field=answer_field, system=system, config=config,
@@ -77,7 +78,7 @@ def prepare(
     if as_json:
         _output.as_json(paths)
         return
-    for key, part in (("data.train_files", "train"), ("data.val_files", "test")):
+    for key, part in ((TRAIN_FILES, "train"), (VAL_FILES, "test")):
         _output.data(override_argument(key, hydra_text(_sent_along(paths[part]))))
 
 

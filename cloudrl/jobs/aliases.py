@@ -6,16 +6,13 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from cloudrl.errors import InputError, did_you_mean
-from cloudrl.jobs.defaults import CRITIC_MODEL, MODEL, TRAIN, VAL
 from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.jobs.local_files import PARTS, LocalFiles, is_of_this_machine, missing_path, split_reward
 from cloudrl.options.environment import is_remote
 from cloudrl.spec.cluster import ClusterShape
 from cloudrl.spec.hydra import hydra_text, one_or_many, parse_overrides, unquoted
-from cloudrl.verl.keys import REWARD_FUNCTION, REWARD_NAME, REWARD_PATH, PathKind
-
-_LEGACY_REWARD = ("custom_reward_function.path", "custom_reward_function.name")
-"""verl up to 0.7; where 0.9.1 finds one of them, it wins (verl 0.9.1, experimental/reward_loop/reward_loop.py)."""
+from cloudrl.verl import keys
+from cloudrl.verl.keys import PathKind
 
 
 def expand_aliases(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
@@ -28,14 +25,14 @@ def expand_aliases(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
     values = parse_overrides({key: str(hydra_text(value)) for key, value in draft.overrides.items()})
     overrides, draft = draft.overrides, replace(draft, overrides={})
     if options.model is not None:
-        _check_free(values, f"--model {options.model}", MODEL)
+        _check_free(values, f"--model {options.model}", keys.MODEL_PATH)
         draft = _model(draft, options.model, files)
     if options.data:
-        _check_free(values, f"--data {options.data[0]}", TRAIN)
+        _check_free(values, f"--data {options.data[0]}", keys.TRAIN_FILES)
         draft = _data(draft, options.data, files, values)
     if options.reward is not None:
-        _check_free(values, f"--reward {options.reward}", REWARD_PATH)
-        draft = draft.without(REWARD_PATH, REWARD_NAME, *_LEGACY_REWARD)
+        _check_free(values, f"--reward {options.reward}", keys.REWARD_PATH)
+        draft = draft.without(keys.REWARD_PATH, keys.REWARD_NAME, keys.OLD_REWARD_PATH, keys.OLD_REWARD_NAME)
         draft = draft.overriding(_reward(options.reward, values))
     return draft.overriding(overrides)
 
@@ -46,25 +43,25 @@ def _check_free(values: Mapping[str, str], alias: str, key: str) -> None:
 
 
 def _model(draft: JobDraft, model: str, files: LocalFiles) -> JobDraft:
-    old, critic = draft.job.override(MODEL), draft.job.override(CRITIC_MODEL)
+    old, critic = draft.job.override(keys.MODEL_PATH), draft.job.override(keys.CRITIC_MODEL_PATH)
     follows = critic is not None and old is not None and unquoted(critic) == unquoted(old)
     is_here = model not in draft.cluster.models and is_of_this_machine(model, PathKind.MODEL, files)
-    draft = draft.without(MODEL, *([CRITIC_MODEL] if follows else []))
+    draft = draft.without(keys.MODEL_PATH, *([keys.CRITIC_MODEL_PATH] if follows else []))
     draft = replace(draft, job=draft.job.replace(model=None if is_here else model))
-    return draft.overriding({MODEL: model}) if is_here else draft
+    return draft.overriding({keys.MODEL_PATH: model}) if is_here else draft
 
 
 def _data(draft: JobDraft, names: tuple[str, ...], files: LocalFiles, values: Mapping[str, str]) -> JobDraft:
-    draft, cluster = draft.without(TRAIN, VAL), draft.cluster
+    draft, cluster = draft.without(keys.TRAIN_FILES, keys.VAL_FILES), draft.cluster
     if all(name in cluster.data for name in names):
         return replace(draft, job=draft.job.replace(data=names))
     train, val = zip(*(_files(name, cluster, files) for name in names), strict=True)
-    paths: dict[str, Any] = {TRAIN: one_or_many(train)}
+    paths: dict[str, Any] = {keys.TRAIN_FILES: one_or_many(train)}
     notes = []
-    if VAL not in values:
-        paths[VAL] = one_or_many(val)
+    if keys.VAL_FILES not in values:
+        paths[keys.VAL_FILES] = one_or_many(val)
         if train == val:
-            notes = [f"validation reads {train[0]}, too: {VAL}=... names another file for it"]
+            notes = [f"validation reads {train[0]}, too: {keys.VAL_FILES}=... names another file for it"]
     return draft.noting(*notes, job=draft.job.replace(data=())).overriding(paths)
 
 
@@ -91,7 +88,7 @@ def _files(name: str, cluster: ClusterShape, files: LocalFiles) -> tuple[str, st
     if missing:
         raise InputError(
             f"--data {name} has no {missing[0]} (it has: {', '.join(folder.children) or 'nothing'})",
-            hint=f"Name the files: {TRAIN}=[...] {VAL}=[...]",
+            hint=f"Name the files: {keys.TRAIN_FILES}=[...] {keys.VAL_FILES}=[...]",
         )
     return train, test
 
@@ -99,6 +96,6 @@ def _files(name: str, cluster: ClusterShape, files: LocalFiles) -> tuple[str, st
 def _reward(text: str, values: Mapping[str, str]) -> dict[str, Any]:
     path, function = split_reward(text)
     if function is not None:
-        _check_free(values, f"--reward {text}", REWARD_NAME)
-    name = {} if REWARD_NAME in values else {REWARD_NAME: function or REWARD_FUNCTION}
-    return {REWARD_PATH: path, **name}
+        _check_free(values, f"--reward {text}", keys.REWARD_NAME)
+    name = {} if keys.REWARD_NAME in values else {keys.REWARD_NAME: function or keys.REWARD_FUNCTION}
+    return {keys.REWARD_PATH: path, **name}

@@ -7,29 +7,21 @@ from cloudrl.data.rewards import reward_of
 from cloudrl.errors import InputError
 from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.jobs.services import check_own_search, check_services
-from cloudrl.jobs.tool_agent import check_tool_agent
 from cloudrl.node.preflight import CPUS_PER_GPU
 from cloudrl.protocol.data_sets import BUILT_IN
 from cloudrl.spec import Gpu, Job
 from cloudrl.spec.cluster import ROLLOUTS, ClusterShape
 from cloudrl.spec.hydra import integer
-from cloudrl.verl.keys import MAIN, REWARD_PATH, has_key, release_number
+from cloudrl.verl import keys
+from cloudrl.verl.keys import brings_scores, has_key, release_number
+from cloudrl.verl.tool_agent import check_tool_agent
 from cloudrl.verl.transfer_queue import uses_transfer_queue
 
-NODES, GPUS = "trainer.nnodes", "trainer.n_gpus_per_node"
-_ROLLOUT = "actor_rollout_ref.rollout"
-_OF_ONE_REPLICA = tuple(
-    f"{_ROLLOUT}.{each}"
-    for each in ("tensor_model_parallel_size", "data_parallel_size", "pipeline_model_parallel_size")
-)
-_ELSEWHERE = (f"{_ROLLOUT}.nnodes", f"{_ROLLOUT}.disaggregation.")
+_OF_ONE_REPLICA = tuple(f"{keys.ROLLOUT}.{each}_parallel_size" for each in ("tensor_model", "data", "pipeline_model"))
+_ELSEWHERE = (f"{keys.ROLLOUT}.nnodes", f"{keys.ROLLOUT}.disaggregation.")
 """Keys that give the rollout GPUs of its own, or replicas of another kind."""
-QUEUE_UNITS = "transfer_queue.backend.SimpleStorage.num_data_storage_units"
 USUAL_QUEUE_UNITS = 8
 """verl 0.9.1, trainer/config/transfer_queue/transfer_queue.yaml."""
-_QUEUE_BACKEND = "transfer_queue.backend.storage_backend"
-_SCORING = ("custom_reward_function.", "reward_model.", "reward_manager.module.")
-"""Begin the keys by which a job brings its own scores, below `reward.` since verl 0.8."""
 
 
 def check_compatibility(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
@@ -47,8 +39,10 @@ def check_compatibility(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
     check_own_search(values, cluster)
     notes = [*_device_notes(job, cluster), *_release_notes(job, cluster), *_shape_notes(job, cluster)]
     _check_scored(job, cluster, values)
-    notes += check_tool_agent(draft, snapshot)
-    if not has_key(cluster.verl_version, "trainer.resume_mode"):
+    written = {upload.to: upload.text for upload in draft.uploads}
+    typed = {key: written.get(value, value) for key, value in values.items()}
+    notes += check_tool_agent(typed, cluster, lambda path: snapshot.files.at(path).source)
+    if not has_key(cluster.verl_version, keys.RESUME_MODE):
         notes.append(
             f"verl {cluster.verl_version} cannot resume a run: one that is interrupted starts over from its model"
         )
@@ -58,8 +52,8 @@ def check_compatibility(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
 def _check_shape(values: Mapping[str, str], cluster: ClusterShape) -> None:
     nodes, gpus = cluster.nodes, cluster.gpus_per_node
     for key, available, things, option in (
-        (NODES, nodes, f"{nodes} node{'' if nodes == 1 else 's'}", "--nodes"),
-        (GPUS, gpus, f"{gpus} GPU{'' if gpus == 1 else 's'} a node", "--gpu"),
+        (keys.NODES, nodes, f"{nodes} node{'' if nodes == 1 else 's'}", "--nodes"),
+        (keys.GPUS, gpus, f"{gpus} GPU{'' if gpus == 1 else 's'} a node", "--gpu"),
     ):
         if key not in values:
             continue
@@ -86,8 +80,8 @@ def _check_replicas(values: Mapping[str, str], cluster: ClusterShape) -> None:
     verl asserts it once all models are loaded (verl 0.9.1, workers/engine_workers.py: init_model; verl 0.1,
     workers/fsdp_workers.py: _build_rollout, of the tensor parallelism alone).
     """
-    nodes = integer(values.get(NODES, str(cluster.nodes)))
-    gpus = integer(values.get(GPUS, str(cluster.gpus_per_node)))
+    nodes = integer(values.get(keys.NODES, str(cluster.nodes)))
+    gpus = integer(values.get(keys.GPUS, str(cluster.gpus_per_node)))
     sizes = {key: integer(values[key]) or 0 for key in _OF_ONE_REPLICA if key in values}
     has_own_gpus = any(key.startswith(_ELSEWHERE) for key in values)
     if has_own_gpus or nodes is None or gpus is None or min(sizes.values(), default=1) < 1:
@@ -117,10 +111,10 @@ def queue_room(job: Job, values: Mapping[str, str], cluster: ClusterShape) -> in
     none while they run, and start where none is free (Ray 2.60, _private/ray_constants.py:
     DEFAULT_ACTOR_CREATION_CPU_SIMPLE; src/ray/raylet/scheduling/local_lease_manager.cc: GetRequiredResources).
     """
-    nodes = integer(values.get(NODES, str(cluster.nodes)))
-    gpus = integer(values.get(GPUS, str(cluster.gpus_per_node)))
-    command = " ".join([*job.entrypoint, f"trainer.use_v1={values.get('trainer.use_v1', 'true')}"])
-    has_units = values.get(_QUEUE_BACKEND, "SimpleStorage") == "SimpleStorage"
+    nodes = integer(values.get(keys.NODES, str(cluster.nodes)))
+    gpus = integer(values.get(keys.GPUS, str(cluster.gpus_per_node)))
+    command = " ".join([*job.entrypoint, f"{keys.USE_V1}={values.get(keys.USE_V1, 'true')}"])
+    has_units = values.get(keys.QUEUE_BACKEND, "SimpleStorage") == "SimpleStorage"
     if not has_units or not uses_transfer_queue(command, cluster.verl_version):
         return None
     if cluster.cpus_per_node is None or gpus is None or nodes != cluster.nodes:  # fewer nodes: some have no workers
@@ -129,15 +123,15 @@ def queue_room(job: Job, values: Mapping[str, str], cluster: ClusterShape) -> in
 
 
 def _check_queue(job: Job, values: Mapping[str, str], cluster: ClusterShape) -> None:
-    room, units = queue_room(job, values, cluster), integer(values.get(QUEUE_UNITS, "1"))
+    room, units = queue_room(job, values, cluster), integer(values.get(keys.QUEUE_UNITS, "1"))
     if room is None or units is None or units <= room:
         return
-    least = CPUS_PER_GPU * (integer(values.get(GPUS)) or cluster.gpus_per_node) + 2
-    more = f"cloudrl up ... --set cpu={least}..\nverl's older trainer has no queue: trainer.use_v1=False"
+    least = CPUS_PER_GPU * (integer(values.get(keys.GPUS)) or cluster.gpus_per_node) + 2
+    more = f"cloudrl up ... --set cpu={least}..\nverl's older trainer has no queue: {keys.USE_V1}=False"
     raise InputError(
         f"{cluster.cpus_per_node} CPUs a node are too few for verl, which would wait for ever: it reserves "
         f"{CPUS_PER_GPU} for each GPU, 1 for each storage unit of its queue ({units} in all), and 1 for the queue",
-        hint=f"{QUEUE_UNITS}={room}, or leave it out" if room > 0 else more,
+        hint=f"{keys.QUEUE_UNITS}={room}, or leave it out" if room > 0 else more,
     )
 
 
@@ -180,8 +174,8 @@ def _check_rollout(job: Job, cluster: ClusterShape) -> None:
 
 def _check_scored(job: Job, cluster: ClusterShape, values: Mapping[str, str]) -> None:
     """For rows of an unknown source, verl raises NotImplementedError in step 1 (data/rewards.py)."""
-    brings_its_own = any(key.removeprefix("reward.").startswith(_SCORING) for key in values)
-    if brings_its_own or MAIN not in job.entrypoint or release_number(cluster.verl_version) < (0, 2):
+    brings_its_own = any(map(brings_scores, values))
+    if brings_its_own or keys.MAIN not in job.entrypoint or release_number(cluster.verl_version) < (0, 2):
         return
     for name in job.data:
         source = BUILT_IN[name].load().DATA_SOURCE if name in BUILT_IN else None
@@ -190,7 +184,7 @@ def _check_scored(job: Job, cluster: ClusterShape, values: Mapping[str, str]) ->
         if ours := BUILT_IN[name].reward:
             raise InputError(
                 f"verl has no reward function for data set {name!r}, and the job names none",
-                hint=f"cloudrl has one: {REWARD_PATH}={ours}",
+                hint=f"cloudrl has one: {keys.REWARD_PATH}={ours}",
             )
         raise InputError(
             f"data set {name!r} is for Search-R1's fork of verl: verl itself has no reward function for its data "

@@ -8,14 +8,13 @@ from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.options.environment import is_remote
 from cloudrl.spec import override_argument
 from cloudrl.verl.composition import CONFIG_NAME, Composed, Problem, compose, is_known
-from cloudrl.verl.keys import MAIN
+from cloudrl.verl.keys import MAIN, PY_EXECUTABLE
 from cloudrl.verl.rules import notes, problems
 from cloudrl.verl.setting import Setting
 
 _NAMES = ("--config-name", "-cn")
 _INSTALLS = ("pip", "uv", "conda", "container", "image_uri", "py_modules", "py_executable")
 """Fields of a runtime environment that may bring another verl."""
-_PY_EXECUTABLE = "ray_kwargs.ray_init.runtime_env.py_executable"
 _USUAL = (("python", "-m"), ("python3", "-m"))
 
 
@@ -50,7 +49,7 @@ def check_config(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
         gpus = draft.cluster.nodes * draft.cluster.gpus_per_node
         setting = Setting(composed.values, gpus, has_own_code=not command.is_usual or _brings_code(draft))
         found += problems(setting)
-        is_certain = is_certain and not setting.get(_PY_EXECUTABLE)
+        is_certain = is_certain and not setting.get(PY_EXECUTABLE)
         draft = draft.noting(*notes(setting))
     elif composed.untold:
         draft = draft.noting(

@@ -4,24 +4,20 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from cloudrl.errors import InputError, did_you_mean
-from cloudrl.jobs.compatibility import GPUS, NODES, QUEUE_UNITS, USUAL_QUEUE_UNITS, queue_room
+from cloudrl.jobs.compatibility import USUAL_QUEUE_UNITS, queue_room
 from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.jobs.local_files import HUB_ID
 from cloudrl.spec import Job, hydra_text
 from cloudrl.spec.cluster import ClusterShape
 from cloudrl.spec.hydra import integer, one_or_many
+from cloudrl.verl import keys
 from cloudrl.verl.keys import has_key
 
-SAVE_FREQ = 20
+USUAL_SAVE_FREQ = 20
 """Steps between checkpoints when nobody says, so the most that a failure costs. It is what multi-node runs of
 verl usually set; a shorter run still saves, because verl saves its last step whenever save_freq is above zero
 (verl 0.9.1, trainer/ppo/v1/trainer_base.py: fit)."""
 
-TRAIN, VAL = "data.train_files", "data.val_files"
-MODEL, CRITIC_MODEL = "actor_rollout_ref.model.path", "critic.model.path"
-LOCAL_DIR = "trainer.default_local_dir"
-VALIDATION_DIR = "trainer.validation_data_dir"
-"""verl writes `STEP.jsonl` there: prompt, answer and score of each answer of a validation."""
 PACKAGE_FOLDER = "cloudrl_files"
 """Where the user's own files lie in a job's package, and so below its working directory."""
 
@@ -35,32 +31,32 @@ def take_cluster_defaults(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
     job, cluster, values = draft.job, draft.cluster, draft.values
     _check_saving(values)
     defaults: dict[str, str | int | list[str]] = {
-        NODES: cluster.nodes,
-        GPUS: cluster.gpus_per_node,
-        "trainer.project_name": job.name,
-        "trainer.experiment_name": draft.name,
-        "trainer.logger": ["console", "wandb"] if draft.variables.get("WANDB_API_KEY") else ["console"],
-        "trainer.save_freq": SAVE_FREQ,
-        "trainer.resume_mode": "auto",
+        keys.NODES: cluster.nodes,
+        keys.GPUS: cluster.gpus_per_node,
+        keys.PROJECT: job.name,
+        keys.EXPERIMENT: draft.name,
+        keys.LOGGER: ["console", "wandb"] if draft.variables.get("WANDB_API_KEY") else ["console"],
+        keys.SAVE_FREQ: USUAL_SAVE_FREQ,
+        keys.RESUME_MODE: "auto",
     }
     if job.device == "cpu":
-        defaults["trainer.device"] = "cpu"
+        defaults[keys.DEVICE] = "cpu"
     if cluster.checkpoint_dir is not None:
-        defaults[LOCAL_DIR] = f"{cluster.checkpoint_dir.rstrip('/')}/{draft.name}"
-        folder = values.get(LOCAL_DIR) or defaults[LOCAL_DIR]
-        defaults[VALIDATION_DIR] = f"{folder}/validation"  # where `cloudrl report` finds it
+        defaults[keys.LOCAL_DIR] = f"{cluster.checkpoint_dir.rstrip('/')}/{draft.name}"
+        folder = values.get(keys.LOCAL_DIR) or defaults[keys.LOCAL_DIR]
+        defaults[keys.VALIDATION_DIR] = f"{folder}/validation"  # where `cloudrl report` finds it
     room = queue_room(job, values, cluster)
     if room is not None and room < USUAL_QUEUE_UNITS:
-        defaults[QUEUE_UNITS] = room
+        defaults[keys.QUEUE_UNITS] = room
     defaults |= _data(job, cluster, values)
     defaults |= _model(job, cluster, values)
     complete = {**defaults, **values}
     _check_complete(job, cluster, complete)
-    keys = [key for key in defaults if key not in values and has_key(cluster.verl_version, key)]
+    new = [key for key in defaults if key not in values and has_key(cluster.verl_version, key)]
     model, notes = job.model or "", []
-    if MODEL not in values and "/" in model and model[0] != "/" and model not in cluster.models:
+    if keys.MODEL_PATH not in values and "/" in model and model[0] != "/" and model not in cluster.models:
         notes = [f"model {model} is not prepared on cluster {cluster.name!r}: every worker downloads it from the Hub"]
-    draft = draft.noting(*notes, defaults={key: hydra_text(defaults[key]) for key in keys})
+    draft = draft.noting(*notes, defaults={key: hydra_text(defaults[key]) for key in new})
     return replace(draft, variables={"HF_HUB_OFFLINE": "1", **draft.variables}) if is_offline(draft) else draft
 
 
@@ -69,7 +65,7 @@ def is_offline(draft: JobDraft) -> bool:
     models = {
         value
         for key, value in draft.values.items()
-        if key in (MODEL, CRITIC_MODEL) or (key.endswith("path") and HUB_ID.fullmatch(value))
+        if key in (keys.MODEL_PATH, keys.CRITIC_MODEL_PATH) or (key.endswith("path") and HUB_ID.fullmatch(value))
     }
     prepared = set(draft.cluster.models.values())
     return all(model.startswith(("/", f"{PACKAGE_FOLDER}/")) or model in prepared for model in models)
@@ -77,30 +73,30 @@ def is_offline(draft: JobDraft) -> bool:
 
 def needs_critic(values: Mapping[str, str]) -> bool:
     """Whether verl is going to build a critic (verl 0.9.1, trainer/ppo/utils.py: need_critic)."""
-    enabled = values.get("critic.enable", "null").lower()
+    enabled = values.get(keys.USES_CRITIC, "null").lower()
     if enabled in ("true", "false"):
         return enabled == "true"
-    return values.get("algorithm.adv_estimator", "gae") == "gae" or any(key.startswith("critic.") for key in values)
+    return values.get(keys.ESTIMATOR, "gae") == "gae" or any(key.startswith(f"{keys.CRITIC}.") for key in values)
 
 
 def _check_saving(values: Mapping[str, str]) -> None:
-    folder = values.get(LOCAL_DIR)
+    folder = values.get(keys.LOCAL_DIR)
     if folder is not None and not folder.startswith("/"):
         raise InputError(
-            f"{LOCAL_DIR}={folder} is relative: checkpoints would land in Ray's temporary copy of the "
+            f"{keys.LOCAL_DIR}={folder} is relative: checkpoints would land in Ray's temporary copy of the "
             "working directory, another one on each node, and vanish with it",
-            hint=f"Leave it out, or give an absolute path: {LOCAL_DIR}=/checkpoints/NAME",
+            hint=f"Leave it out, or give an absolute path: {keys.LOCAL_DIR}=/checkpoints/NAME",
         )
-    frequency = integer(values.get("trainer.save_freq"))
+    frequency = integer(values.get(keys.SAVE_FREQ))
     if frequency is not None and frequency < 1:
         raise InputError(
-            f"trainer.save_freq={frequency} never saves: the run could be neither resumed nor merged",
-            hint="trainer.save_freq=1000000 saves the last step only",
+            f"{keys.SAVE_FREQ}={frequency} never saves: the run could be neither resumed nor merged",
+            hint=f"{keys.SAVE_FREQ}=1000000 saves the last step only",
         )
 
 
 def _data(job: Job, cluster: ClusterShape, values: Mapping[str, str]) -> dict[str, list[str] | str]:
-    if TRAIN in values and VAL in values:
+    if keys.TRAIN_FILES in values and keys.VAL_FILES in values:
         return {}
     names = list(job.data) or (list(cluster.data) if len(cluster.data) == 1 else [])
     unknown = [name for name in names if name not in cluster.data]
@@ -109,21 +105,21 @@ def _data(job: Job, cluster: ClusterShape, values: Mapping[str, str]) -> dict[st
         raise InputError(
             f"recipe {job.name!r} reads data set {unknown[0]!r}, which cluster {cluster.name!r} has not "
             f"prepared (it has: {available}{did_you_mean(unknown[0], cluster.data)})",
-            hint=f"cloudrl up ... --data {unknown[0]}, or give {TRAIN}=/path {VAL}=/path",
+            hint=f"cloudrl up ... --data {unknown[0]}, or give {keys.TRAIN_FILES}=/path {keys.VAL_FILES}=/path",
         )
     if unknown or not names:
         return {}
     return {
-        TRAIN: one_or_many([cluster.data[name]["train"] for name in names]),
-        VAL: one_or_many([cluster.data[name]["test"] for name in names]),
+        keys.TRAIN_FILES: one_or_many([cluster.data[name]["train"] for name in names]),
+        keys.VAL_FILES: one_or_many([cluster.data[name]["test"] for name in names]),
     }
 
 
 def _model(job: Job, cluster: ClusterShape, values: Mapping[str, str]) -> dict[str, str]:
-    path = values.get(MODEL) or _model_path(job, cluster)
+    path = values.get(keys.MODEL_PATH) or _model_path(job, cluster)
     if path is None:
         return {}
-    return {MODEL: path, CRITIC_MODEL: path} if needs_critic(values) else {MODEL: path}
+    return {keys.MODEL_PATH: path, keys.CRITIC_MODEL_PATH: path} if needs_critic(values) else {keys.MODEL_PATH: path}
 
 
 def _model_path(job: Job, cluster: ClusterShape) -> str | None:
@@ -136,12 +132,14 @@ def _model_path(job: Job, cluster: ClusterShape) -> str | None:
         return None  # a plain Ray cluster makes none; what is missing is said in one message
     raise InputError(
         f"model {model!r} is made by cloudrl, and cluster {cluster.name!r} has not made it",
-        hint=f"cloudrl up ... --model {model}, or give {MODEL}=/path",
+        hint=f"cloudrl up ... --model {model}, or give {keys.MODEL_PATH}=/path",
     )
 
 
 def _check_complete(job: Job, cluster: ClusterShape, everything: Mapping[str, object]) -> None:
-    missing = [key for key in (TRAIN, VAL, MODEL, LOCAL_DIR) if key not in everything]
+    missing = [
+        key for key in (keys.TRAIN_FILES, keys.VAL_FILES, keys.MODEL_PATH, keys.LOCAL_DIR) if key not in everything
+    ]
     if not missing:
         return
     if cluster.checkpoint_dir is None:
@@ -149,7 +147,7 @@ def _check_complete(job: Job, cluster: ClusterShape, everything: Mapping[str, ob
     else:
         reason = f"neither recipe {job.name!r} nor cluster {cluster.name!r} says"
     files = ("/data/train.parquet", "/data/test.parquet", "/models/NAME", "/ckpt/NAME")
-    example = dict(zip((TRAIN, VAL, MODEL, LOCAL_DIR), files, strict=True))
+    example = dict(zip((keys.TRAIN_FILES, keys.VAL_FILES, keys.MODEL_PATH, keys.LOCAL_DIR), files, strict=True))
     raise InputError(
         f"{reason}: {', '.join(missing)}",
         hint="Add, with paths that every node sees: " + " ".join(f"{key}={example[key]}" for key in missing),

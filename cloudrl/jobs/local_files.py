@@ -24,10 +24,10 @@ from cloudrl.options.environment import is_remote
 from cloudrl.options.job import SubmitOptions
 from cloudrl.spec import Job
 from cloudrl.spec.hydra import hydra_text, items, split_key
-from cloudrl.verl.keys import PathKind, kind_of
+from cloudrl.verl.keys import CRITIC_MODEL_PATH, MODEL_PATH, REWARD_MODEL_PATH, PathKind, kind_of
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
-_WHOLE_MODELS = ("actor_rollout_ref.model.path", "critic.model.path", "reward.reward_model.model_path")
+_WHOLE_MODELS = (MODEL_PATH, CRITIC_MODEL_PATH, REWARD_MODEL_PATH)
 _OURS, _PACKAGE = "cloudrl://", Path(__file__).parents[1]
 UNREAD = "0" * 64
 """Stands for the SHA-256 of a file that was not read yet."""

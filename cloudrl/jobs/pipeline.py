@@ -23,10 +23,10 @@ from dataclasses import replace
 
 from cloudrl.errors import InputError
 from cloudrl.jobs.aliases import expand_aliases
-from cloudrl.jobs.compatibility import GPUS, NODES, check_compatibility
+from cloudrl.jobs.compatibility import check_compatibility
 from cloudrl.jobs.config_check import check_config
 from cloudrl.jobs.debugging import set_debugger
-from cloudrl.jobs.defaults import LOCAL_DIR, take_cluster_defaults
+from cloudrl.jobs.defaults import take_cluster_defaults
 from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.jobs.secrets import collect_secrets, deliver_secrets
 from cloudrl.jobs.submission import Submission
@@ -37,10 +37,10 @@ from cloudrl.protocol.secret_names import is_secret, is_secret_override
 from cloudrl.saves import resume as saves
 from cloudrl.spec import Job, override_argument
 from cloudrl.spec.hydra import integer, parse_overrides, split_key
+from cloudrl.verl import keys
 from cloudrl.verl.keys import has_key
 
-STEPS, EPOCHS = "trainer.total_training_steps", "trainer.total_epochs"
-_RESUME_DECIDED_BY = {saves.RESUME_MODE, saves.RESUME_FROM, LOCAL_DIR}
+_RESUME_DECIDED_BY = {keys.RESUME_MODE, keys.RESUME_FROM, keys.LOCAL_DIR}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -83,9 +83,9 @@ def limit_steps(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
     if steps < 1:
         raise InputError(f"--steps {steps} is less than 1", hint="For example --steps 100")
     values = parse_overrides({key: str(value) for key, value in draft.overrides.items()})
-    if STEPS in values and integer(values[STEPS]) != steps:
-        raise InputError(f"--steps {steps} and {STEPS}={values[STEPS]} differ", hint="Give one of the two")
-    return replace(draft, overrides={STEPS: steps, EPOCHS: steps, **draft.overrides})
+    if keys.STEPS in values and integer(values[keys.STEPS]) != steps:
+        raise InputError(f"--steps {steps} and {keys.STEPS}={values[keys.STEPS]} differ", hint="Give one of the two")
+    return replace(draft, overrides={keys.STEPS: steps, keys.EPOCHS: steps, **draft.overrides})
 
 
 def continues_a_run(job: Job, options: SubmitOptions) -> bool:
@@ -106,14 +106,14 @@ def plan_resume(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
     cluster, saved, values = draft.cluster, snapshot.saved, draft.values
     if snapshot.is_expected and continues_a_run(draft.job, draft.options):
         return draft.noting("the step that the run continues from is known once the cluster is up")
-    if saved is None or cluster.checkpoint_dir is None or not has_key(cluster.verl_version, saves.RESUME_MODE):
+    if saved is None or cluster.checkpoint_dir is None or not has_key(cluster.verl_version, keys.RESUME_MODE):
         return draft
-    if integer(values.get(NODES)) not in (None, cluster.nodes):  # nobody knows yet on which of the nodes
+    if integer(values.get(keys.NODES)) not in (None, cluster.nodes):  # nobody knows yet on which of the nodes
         return draft
     found = saves.plan_resume(
         saved,
         draft.name,
-        world_size=cluster.nodes * (integer(values.get(GPUS)) or cluster.gpus_per_node),
+        world_size=cluster.nodes * (integer(values.get(keys.GPUS)) or cluster.gpus_per_node),
         addresses=snapshot.addresses,
         checkpoint_dir=cluster.checkpoint_dir,
         cluster=cluster.name,
@@ -139,13 +139,13 @@ def set_environment(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
 def note_surprises(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
     """Pass: what a user may not expect of the finished job."""
     values, options, checkpoint_dir = draft.values, draft.options, draft.cluster.checkpoint_dir
-    folder, logger, notes = values[LOCAL_DIR], values["trainer.logger"], []
-    if options.name is not None and values.get("trainer.resume_mode") == "auto":
+    folder, logger, notes = values[keys.LOCAL_DIR], values[keys.LOGGER], []
+    if options.name is not None and values.get(keys.RESUME_MODE) == "auto":
         notes.append(f"run {draft.name!r} continues from the newest checkpoint in {folder}, if there is one")
     if checkpoint_dir is not None and not f"{folder}/".startswith(checkpoint_dir.rstrip("/") + "/"):
         notes.append(f"{folder} lies outside {checkpoint_dir}: cloudrl can neither list nor merge it")
     if "console" not in logger:
-        notes.append(f"trainer.logger={logger} has no console: no progress can be shown")
+        notes.append(f"{keys.LOGGER}={logger} has no console: no progress can be shown")
     for key, value in draft.asked.overrides.items():
         if value and is_secret_override(split_key(key)[1]):
             notes.append(f"{key} is part of the command, which Ray's dashboard and log show; --env hides it")
@@ -190,11 +190,11 @@ def plan_job(job: Job, options: SubmitOptions, snapshot: Snapshot) -> Submission
     for each in PASSES:
         draft = each(draft, snapshot)
     values = draft.values
-    steps = integer(values.get(STEPS))
+    steps = integer(values.get(keys.STEPS))
     metadata = {
         "job_name": draft.name,  # Ray's own key: the name in the dashboard
         "cloudrl_recipe": draft.job.name,
-        "cloudrl_checkpoints": values[LOCAL_DIR],
+        "cloudrl_checkpoints": values[keys.LOCAL_DIR],
         **({"cloudrl_verl": draft.cluster.verl_version} if draft.cluster.verl_version else {}),
         **({"cloudrl_total_steps": str(steps)} if steps is not None else {}),
     }

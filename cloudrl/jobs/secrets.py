@@ -18,7 +18,7 @@ from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.protocol.secret_names import is_secret
 from cloudrl.spec.cluster import ClusterShape
 from cloudrl.spec.hydra import split_key
-from cloudrl.verl.keys import release_number
+from cloudrl.verl.keys import LOGGER, PY_EXECUTABLE, release_number
 
 _OF_LOGGERS = {
     "wandb": ("WANDB_API_KEY",),
@@ -35,7 +35,6 @@ _NEEDS_A_KEY = {"wandb": ("WANDB_API_KEY", "WANDB_MODE"), "swanlab": ("SWANLAB_A
 _OWN_PYTHON = ("pip", "uv", "conda", "container", "image_uri", "nsight", "rocprof-sys", "_nsight")
 """Fields with which Ray chooses the Python of a worker itself, in place of `py_executable` (Ray 2.60, _private/
 runtime_env: pip.py, uv.py, conda.py, image_uri.py, nsight.py)."""
-PYTHON_KEY = "ray_kwargs.ray_init.runtime_env.py_executable"
 _VERL_TAKES_A_PYTHON = (0, 6)
 """Before that release `ray.init` gets no runtime environment from verl's configuration, and none is in the way."""
 _PY_EXECUTABLE_SINCE = (2, 43)  # https://github.com/ray-project/ray/pull/50160
@@ -47,8 +46,8 @@ def collect_secrets(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
     What the job is given already is never replaced. Where Ray would write them to its logs, they stay here.
     """
     shell, variables = snapshot.shell, draft.variables
-    loggers = set(re.findall(r"\w+", draft.values.get("trainer.logger", "")))
-    needed = {name: f"trainer.logger has {each}" for each in sorted(loggers) for name in _OF_LOGGERS.get(each, ())}
+    loggers = set(re.findall(r"\w+", draft.values.get(LOGGER, "")))
+    needed = {name: f"{LOGGER} has {each}" for each in sorted(loggers) for name in _OF_LOGGERS.get(each, ())}
     if not is_offline(draft):
         needed = {**dict.fromkeys(_OF_THE_HUB, "a model is read from the Hub"), **needed}
     from_shell = {name: shell[name] for name in needed if shell.get(name) and name not in variables}
@@ -64,7 +63,7 @@ def collect_secrets(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
     there = {**dict.fromkeys(draft.cluster.variables, "set"), **variables}
     for logger, (key, mode) in _NEEDS_A_KEY.items():
         if logger in loggers and not {**shell, **there}.get(key) and not there.get(mode):
-            notes.append(f"trainer.logger has {logger}, and no {key} goes with the job: the nodes need one")
+            notes.append(f"{LOGGER} has {logger}, and no {key} goes with the job: the nodes need one")
     return draft.noting(*notes, variables={**from_shell, **variables})
 
 
@@ -83,7 +82,7 @@ def deliver_secrets(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
     if blocker is not None:
         return draft.noting(f"passed on by Ray: {', '.join(secrets)}; {blocker}")
     wrapper = ("/bin/sh", f"{cluster.secrets_dir}/{draft.submission_id}")
-    configured = draft.values.get(PYTHON_KEY, "null")
+    configured = draft.values.get(PY_EXECUTABLE, "null")
     python = (configured if configured != "null" else None) or draft.runtime_env.get("py_executable") or "python3"
     started = f"{shlex.join(wrapper)} {python}"
     remaining = {name: value for name, value in variables.items() if name not in secrets}
@@ -91,8 +90,8 @@ def deliver_secrets(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
     if release_number(cluster.verl_version) < _VERL_TAKES_A_PYTHON:
         rest["py_executable"] = started
     else:
-        overrides = {key: each for key, each in draft.overrides.items() if split_key(key)[1] != PYTHON_KEY}
-        draft = replace(draft.without(PYTHON_KEY), overrides={**overrides, f"++{PYTHON_KEY}": started})
+        overrides = {key: each for key, each in draft.overrides.items() if split_key(key)[1] != PY_EXECUTABLE}
+        draft = replace(draft.without(PY_EXECUTABLE), overrides={**overrides, f"++{PY_EXECUTABLE}": started})
     job = draft.job.replace(entrypoint=(*wrapper, *draft.job.entrypoint))
     return replace(draft, job=job, runtime_env=rest, variables=remaining, secrets=secrets)
 

@@ -7,10 +7,11 @@ from cloudrl.errors import InputError
 from cloudrl.spec import Job, Search, Service
 from cloudrl.spec.cluster import ClusterShape
 from cloudrl.spec.services import agent_service
+from cloudrl.verl.keys import SEARCH_R1_URL
 
 _SEARCH_URL = "CLOUDRL_SEARCH_URL"
 """By which the search function asks another server (tools/search.py)."""
-_FORK_URL, _ON_THE_NODE = "retriever.url", ("http://127.0.0.1:", "http://localhost:")
+_ON_THE_NODE = ("http://127.0.0.1:", "http://localhost:")
 
 
 def needed_services(job: Job, env: Mapping[str, str]) -> Sequence[str | Service | Search]:
@@ -48,12 +49,12 @@ def check_own_search(values: Mapping[str, str], cluster: ClusterShape) -> None:
     Raises:
         InputError: The cluster is known to have none.
     """
-    url = values.get(_FORK_URL, "")
+    url = values.get(SEARCH_R1_URL, "")
     if url.startswith(_ON_THE_NODE) and cluster.services == ():
         raise InputError(
-            f"{_FORK_URL}={url}, and cluster {cluster.name!r} has no services",
+            f"{SEARCH_R1_URL}={url}, and cluster {cluster.name!r} has no services",
             hint='cloudrl up NAME ... --set \'services=["8000:bash retrieval_launch.sh"]\', or "search:wiki-18"\n'
-            f"Ask a server elsewhere: {_FORK_URL}=http://HOST:8000/retrieve",
+            f"Ask a server elsewhere: {SEARCH_R1_URL}=http://HOST:8000/retrieve",
         )
 
 

@@ -9,6 +9,7 @@ from cloudrl.protocol.ranks import ranks_text
 from cloudrl.protocol.report import Usage
 from cloudrl.protocol.stops import Stop
 from cloudrl.units import duration_text, size_text
+from cloudrl.verl import keys
 from cloudrl.verl.charts import CUT, ENTROPY, LENGTH, REWARD
 from cloudrl.verl.metrics import Step, not_finite
 
@@ -112,8 +113,8 @@ def _not_finite(steps: Sequence[Step]) -> Iterator[RunWarning]:
     yield RunWarning(
         "nan",
         f"NaN or infinite at step {min(bad.values())}: {', '.join([*bad][:_NAMED_METRICS])}{more}",
-        "If it does not recover, stop the job and resume from a checkpoint before that step (trainer.resume_mode="
-        "resume_path, trainer.resume_from_path=DIR) with a lower learning rate (actor_rollout_ref.actor.optim.lr)",
+        "If it does not recover, stop the job and resume from a checkpoint before that step "
+        f"({keys.RESUME_MODE}=resume_path, {keys.RESUME_FROM}=DIR) with a lower learning rate ({keys.LEARNING_RATE})",
     )
 
 
@@ -125,7 +126,7 @@ def _reward(trained: Sequence[Step]) -> Iterator[RunWarning]:
         yield RunWarning(
             "reward",
             f"every answer of the last {_WINDOW} steps scored {lows[0]:g}: there is nothing to learn from",
-            "Read some answers (trainer.rollout_data_dir=/DIR): the reward function may not find the result in them, "
+            f"Read some answers ({keys.ROLLOUT_DIR}=/DIR): the reward function may not find the result in them, "
             "or the task is too hard for this model",
         )
 
@@ -140,8 +141,8 @@ def _entropy(trained: Sequence[Step]) -> Iterator[RunWarning]:
             "entropy",
             f"entropy fell from {first:.3g} to {last:.3g} nats, and answers are not yet right: "
             "they are all alike, so little is left to choose from",
-            "Lower the learning rate (actor_rollout_ref.actor.optim.lr), raise clip_ratio_high (0.28 in DAPO) or add "
-            "actor_rollout_ref.actor.entropy_coeff",
+            f"Lower the learning rate ({keys.LEARNING_RATE}), raise clip_ratio_high (0.28 in DAPO) or add "
+            f"{keys.ENTROPY_BONUS}",
         )
 
 
@@ -155,7 +156,7 @@ def _length(trained: Sequence[Step]) -> Iterator[RunWarning]:
         yield RunWarning(
             "length",
             f"{fmean(clipped):.0%} of the answers reach the limit of {max(longest):.0f} tokens and are cut off",
-            "Raise data.max_response_length, or reward shorter answers",
+            f"Raise {keys.RESPONSE_LENGTH}, or reward shorter answers",
         )
 
 
@@ -203,8 +204,7 @@ def _disks(usage: Mapping[int, Sequence[Usage]], left_s: float | None) -> Iterat
     yield RunWarning(
         "disk",
         f"the disk of rank {rank} {when} ({size_text(total - used)} of {size_text(total)} free){others}{until}",
-        "Keep fewer checkpoints (trainer.max_actor_ckpt_to_keep=2), or remove some: "
-        "cloudrl checkpoints prune --keep-last 2",
+        f"Keep fewer checkpoints ({keys.CHECKPOINTS_KEPT}=2), or remove some: cloudrl checkpoints prune --keep-last 2",
     )
 
 

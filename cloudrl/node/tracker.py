@@ -13,8 +13,8 @@ from cloudrl.errors import CheckpointError, InputError
 from cloudrl.private_files import write_file
 from cloudrl.saves.aggregate import local_inventory
 from cloudrl.saves.inventory import Checkpoint
-from cloudrl.saves.names import TRACKER
-from cloudrl.saves.resume import RESUME_MODE, damaged_resume
+from cloudrl.saves.names import RESUME_MODE, TRACKER
+from cloudrl.saves.resume import damaged_resume
 
 
 def point_at_whole_step(job: Mapping[str, Any], say: Callable[[str], object]) -> None:

@@ -24,6 +24,7 @@ from cloudrl.spec.hydra import hydra_text, split_key
 from cloudrl.spec.job import Overrides
 from cloudrl.spec.quoting import kind_of
 from cloudrl.spec.yaml_core import dump_mapping, load_value
+from cloudrl.verl.keys import ANSWERS
 from cloudrl.verl.releases import RELEASE
 
 S = TypeVar("S", bound=Spec)
@@ -32,7 +33,6 @@ _FOLDER = Path(__file__).parent
 _LIMIT_BYTES = 32 << 20
 _SUFFIXES = (".yml", ".yaml")
 _ALGORITHMS = Path(__file__).parent / "algorithms"
-_ANSWERS = "actor_rollout_ref.rollout.n"
 
 MAKES_AN_ALGORITHM = re.compile(
     r"algorithm\.(adv_estimator|norm_adv_by_std_in_grpo|use_kl_in_reward|filter_groups(\..+)?)"
@@ -194,8 +194,8 @@ class Algorithm(Spec):
         return bool(MAKES_AN_ALGORITHM.fullmatch(key) or without_critic) or key in self.without
 
     def _group(self, job: Job) -> dict[str, Any]:
-        alone = job.override(_ANSWERS) in (None, "1")
-        return {_ANSWERS: self.answers} if self.answers is not None and alone else {}
+        alone = job.override(ANSWERS) in (None, "1")
+        return {ANSWERS: self.answers} if self.answers is not None and alone else {}
 
 
 def algorithms() -> list[str]:

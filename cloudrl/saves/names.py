@@ -38,6 +38,9 @@ WITHDRAWN = re.compile(r"cloudrl_withdrawn_world_size_([0-9]{1,9})_rank_([0-9]{1
 INDEX = "model.safetensors.index.json"
 """Which file of a Hugging Face model has which tensor, where there are several."""
 
+RESUME_MODE, RESUME_FROM = "trainer.resume_mode", "trainer.resume_from_path"
+"""Keys of verl's configuration that say which step a run goes on from (0.9.1, trainer/config/ppo_trainer.yaml)."""
+
 OURS = ".cloudrl"
 """The folder of what the agents keep beside the runs."""
 

@@ -16,10 +16,8 @@ from cloudrl.errors import CheckpointError
 from cloudrl.protocol.ranks import ranks_text
 from cloudrl.protocol.routes import CHECKPOINTS
 from cloudrl.saves.inventory import Checkpoint, Inventory, resume_order
-from cloudrl.saves.names import DATA, find_data, on_one_line, step_folder
+from cloudrl.saves.names import DATA, RESUME_FROM, RESUME_MODE, find_data, on_one_line, step_folder
 
-RESUME_MODE, RESUME_FROM = "trainer.resume_mode", "trainer.resume_from_path"
-"""verl's keys (0.9.1, trainer/config/ppo_trainer.yaml)."""
 _NOT_NEEDED = ("huggingface/", "fsdp_config.json")  # for a model, not to go on
 _ONE_SAVE_S = 60.0
 """Ranks of one save write within this time of each other, as far as the clocks of their nodes agree."""

@@ -31,6 +31,7 @@ from cloudrl.sdk.samples import NodeFiles, Samples, read_here
 from cloudrl.sdk.usage_sources import KeptUsage, asked_usage, span_of
 from cloudrl.spec.hydra import parse_overrides
 from cloudrl.transport.ray_job import JobStatus, RayJob
+from cloudrl.verl.keys import EXPERIMENT, LOCAL_DIR
 from cloudrl.verl.metrics import Step, not_finite
 
 _PIECE_BYTES = 4 << 20
@@ -71,7 +72,7 @@ class LogSource:
         except OSError as error:
             raise InputError(f"{self._path} cannot be read: {error.strerror or error}") from error
         config = _masked(self._reading.config or {})
-        name = config.get("trainer.experiment_name") or self._path.stem.removeprefix("job-driver-")
+        name = config.get(EXPERIMENT) or self._path.stem.removeprefix("job-driver-")
         driver = LogTail("job-driver-.log", None, tuple(self._reading.last_lines))
         cause = None if self._reading.is_finished else find_cause(Evidence(logs=(driver,)))
         made = _of_log(self._reading, self._samples, config, name=name, job=str(self._path), cause=cause)
@@ -295,7 +296,7 @@ class _KeptJob(NamedTuple):
 
 
 def _run_of(job: RayJob, config: Mapping[str, str]) -> tuple[str | None, str | None]:
-    names = {"job_name": "trainer.experiment_name", "cloudrl_checkpoints": "trainer.default_local_dir"}
+    names = {"job_name": EXPERIMENT, "cloudrl_checkpoints": LOCAL_DIR}
     name, folder = (job.metadata.get(said) or config.get(key) for said, key in names.items())
     return name, folder
 

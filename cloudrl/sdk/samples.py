@@ -6,14 +6,12 @@ from pathlib import Path
 
 from cloudrl.errors import CloudrlError
 from cloudrl.jobs import JobHandle
-from cloudrl.jobs.defaults import VALIDATION_DIR
 from cloudrl.protocol.client import AgentClient
 from cloudrl.protocol.side_by_side import side_by_side
 from cloudrl.report import Sample
 from cloudrl.report.samples import READ_BYTES, choose_steps, parse_samples
+from cloudrl.verl.keys import ROLLOUT_DIR, VALIDATION_DIR
 from cloudrl.verl.metrics import Step
-
-ROLLOUT_DIR = "trainer.rollout_data_dir"
 
 
 def read_here(folder: str, step: int) -> bytes | None:

@@ -18,6 +18,11 @@ from cloudrl.spec.services import Services
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+MAIN = "verl.trainer.main_ppo"
+"""The module that starts verl's trainer."""
+DEVICE, ENGINE = "trainer.device", "actor_rollout_ref.rollout.name"
+"""Keys of verl's configuration that a job itself looks at; all others are in `cloudrl.verl.keys`."""
+
 _job_name = matching(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", "the name of a job", "Letters, digits, dots, dashes and _")
 
 
@@ -66,7 +71,7 @@ class Job(Spec):
     summary: Annotated[str, PlainValidator(text)] = ""
     source: Annotated[str, PlainValidator(text)] = ""
     """Where the numbers come from."""
-    entrypoint: Words = ("python3", "-m", "verl.trainer.main_ppo")
+    entrypoint: Words = ("python3", "-m", MAIN)
     overrides: Overrides = FrozenDict()
     env: Environment = FrozenDict()
     data: DataNames = ()
@@ -84,12 +89,12 @@ class Job(Spec):
     @model_validator(mode="after")
     def _check_together(self) -> Self:
         if not self.entrypoint:
-            raise SpecError("entrypoint is empty", hint="Leave it out for python3 -m verl.trainer.main_ppo")
-        wanted = self.override("trainer.device")
+            raise SpecError("entrypoint is empty", hint=f"Leave it out for python3 -m {MAIN}")
+        wanted = self.override(DEVICE)
         if wanted is not None and (wanted == "cpu") != (self.device == "cpu"):
             raise SpecError(
-                f"device is {quoted(self.device)} but trainer.device is {quoted(wanted)}",
-                hint="device: cpu goes with trainer.device=cpu; leave trainer.device out to follow device",
+                f"device is {quoted(self.device)} but {DEVICE} is {quoted(wanted)}",
+                hint=f"device: cpu goes with {DEVICE}=cpu; leave {DEVICE} out to follow device",
             )
         if self.device == "cpu" and self.gpu is not None:
             raise SpecError(f"device is 'cpu' but gpu is {quoted(self.gpu)}", hint="Leave one of the two out")
@@ -98,7 +103,7 @@ class Job(Spec):
     @property
     def rollout(self) -> str | None:
         """The rollout engine, as verl calls it; None where the job does not say."""
-        engine = self.override("actor_rollout_ref.rollout.name")
+        engine = self.override(ENGINE)
         return None if engine is None or "${" in engine else engine.strip("'\"")
 
     def override(self, key: str) -> HydraText | None:

@@ -1,4 +1,6 @@
-"""Keys of verl's configuration: which of those that cloudrl fills in a release has, and which are paths.
+"""Keys of verl's configuration: those that cloudrl reads or fills in, since which release, and which are paths.
+
+A key that only a rule of `cloudrl.verl.rules` looks at stands there.
 
 An old release gets no key that it lacks: Hydra refuses it ("Could not override ..."). Read in verl's repository, tag by
 tag: trainer/config/ppo_trainer.yaml.
@@ -13,22 +15,68 @@ installed verl.
 import re
 from enum import Enum
 
+from cloudrl.saves import names
+from cloudrl.spec import job
+
+ACTOR, ROLLOUT, REF = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.ref"
+MODEL, CRITIC = "actor_rollout_ref.model", "critic"
+"""Sections of the configuration."""
+
+MAIN, DEVICE, ENGINE = job.MAIN, job.DEVICE, job.ENGINE
+RESUME_MODE, RESUME_FROM = names.RESUME_MODE, names.RESUME_FROM
+
+MODEL_PATH, CRITIC_MODEL_PATH = f"{MODEL}.path", f"{CRITIC}.model.path"
+REWARD_MODEL_PATH = "reward.reward_model.model_path"
+TRAIN_FILES, VAL_FILES = "data.train_files", "data.val_files"
+RESPONSE_LENGTH = "data.max_response_length"
+
+NODES, GPUS = "trainer.nnodes", "trainer.n_gpus_per_node"
+STEPS, EPOCHS = "trainer.total_training_steps", "trainer.total_epochs"
+PROJECT, EXPERIMENT, LOGGER = "trainer.project_name", "trainer.experiment_name", "trainer.logger"
+SAVE_FREQ, CHECKPOINTS_KEPT = "trainer.save_freq", "trainer.max_actor_ckpt_to_keep"
+LOCAL_DIR = "trainer.default_local_dir"
+VALIDATION_DIR, ROLLOUT_DIR = "trainer.validation_data_dir", "trainer.rollout_data_dir"
+"""verl writes `STEP.jsonl` there: prompt, answer and score of each answer of a validation, or of a training step."""
+USE_V1 = "trainer.use_v1"
+"""Whether verl's default trainer runs, and not the older one."""
+
+ESTIMATOR = "algorithm.adv_estimator"
+USES_CRITIC = f"{CRITIC}.enable"
+ANSWERS = f"{ROLLOUT}.n"
+LEARNING_RATE, ENTROPY_BONUS = f"{ACTOR}.optim.lr", f"{ACTOR}.entropy_coeff"
+
+QUEUE_UNITS = "transfer_queue.backend.SimpleStorage.num_data_storage_units"
+QUEUE_BACKEND = "transfer_queue.backend.storage_backend"
+PY_EXECUTABLE = "ray_kwargs.ray_init.runtime_env.py_executable"
+
+REWARD_PATH, REWARD_NAME = "reward.custom_reward_function.path", "reward.custom_reward_function.name"
+REWARD_FUNCTION = "compute_score"
+"""verl's default for `REWARD_NAME` (verl 0.9.1, trainer/config/reward/reward.yaml)."""
+OLD_REWARD_PATH, OLD_REWARD_NAME = "custom_reward_function.path", "custom_reward_function.name"
+"""verl up to 0.7; where 0.9.1 finds one of them, it wins (verl 0.9.1, experimental/reward_loop/reward_loop.py)."""
+_SCORING = ("custom_reward_function.", "reward_model.", "reward_manager.module.")
+"""Begin the keys by which a job brings its own scores, below `reward.` since verl 0.8."""
+
+SEARCH_R1_URL = "retriever.url"
+"""Of Search-R1's fork of verl alone."""
+
 _SINCE = {
-    "trainer.resume_mode": (0, 2),  # not in v0.1, in v0.2
-    "trainer.device": (0, 4),  # not in v0.3.0.post1, in v0.4.0
-    "trainer.validation_data_dir": (0, 4),  # likewise
-    "trainer.use_v1": (0, 9),  # not in v0.8.0, in v0.9.0
+    RESUME_MODE: (0, 2),  # not in v0.1, in v0.2
+    DEVICE: (0, 4),  # not in v0.3.0.post1, in v0.4.0
+    VALIDATION_DIR: (0, 4),  # likewise
+    USE_V1: (0, 9),  # not in v0.8.0, in v0.9.0
 }
-"""Key -> the first release that has it. Those that v0.1 has already, such as trainer.nnodes, are not listed."""
-
-
-MAIN = "verl.trainer.main_ppo"
-"""The module that starts verl's trainer."""
+"""Key -> the first release that has it. Those that v0.1 has already, such as `NODES`, are not listed."""
 
 
 def has_key(verl: str | None, key: str) -> bool:
     """Whether a release of verl has a key that cloudrl fills in; one of unknown number counts as new."""
     return release_number(verl) >= _SINCE.get(key, (0, 0))
+
+
+def brings_scores(key: str) -> bool:
+    """Whether a job that has this bare key brings its own scores."""
+    return key.removeprefix("reward.").startswith(_SCORING)
 
 
 def release_number(verl: str | None) -> tuple[int, ...]:
@@ -52,10 +100,6 @@ class PathKind(Enum):
     """Or the id of a model on the Hugging Face Hub."""
     FOLDER = "folder"
 
-
-REWARD_PATH, REWARD_NAME = "reward.custom_reward_function.path", "reward.custom_reward_function.name"
-REWARD_FUNCTION = "compute_score"
-"""verl's default for `REWARD_NAME` (verl 0.9.1, trainer/config/reward/reward.yaml)."""
 
 _KINDS: tuple[tuple[str, PathKind], ...] = (
     (r"data\.(train|val)_files", PathKind.DATA),

@@ -10,8 +10,10 @@ import difflib
 import math
 from collections.abc import Callable, Iterator
 
+from cloudrl.verl import keys
 from cloudrl.verl.composition import Problem
-from cloudrl.verl.setting import ACTOR, BATCH, CRITIC, MODE, MODEL, REF, ROLLOUT, SAMPLER, Setting
+from cloudrl.verl.keys import ACTOR, CRITIC, MODEL, REF, ROLLOUT
+from cloudrl.verl.setting import BATCH, MODE, SAMPLER, Setting
 
 LOSS_AGG_MODES = ("token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
 """workers/config/actor.py: ActorConfig."""
@@ -63,7 +65,7 @@ def names_are_known(setting: Setting) -> Iterator[Problem]:
     Code or a package of the user's may register others: of those, only what is nearly one of verl's counts, and only
     where no such code is seen.
     """
-    for key, names in ((f"{ACTOR}.loss_agg_mode", LOSS_AGG_MODES), ("trainer.resume_mode", RESUME_MODES)):
+    for key, names in ((f"{ACTOR}.loss_agg_mode", LOSS_AGG_MODES), (keys.RESUME_MODE, RESUME_MODES)):
         value = setting.get(key)
         if isinstance(value, str) and value not in names:
             similar = difflib.get_close_matches(value, names, 1)
@@ -77,7 +79,7 @@ def _unknown_names(setting: Setting) -> Iterator[tuple[str, str, str]]:
     """Keys whose names may be registered: key, name, and the one of verl's that it nearly is."""
     known: dict[str, tuple[str, ...]] = {MODE: TRAINER_MODES} if setting.is_v1 else {}
     if setting.trains:
-        known["algorithm.adv_estimator"] = ADVANTAGES
+        known[keys.ESTIMATOR] = ADVANTAGES
     if setting.trains and ACTOR in setting.trained and not setting.get(f"{_TEACHER}.enabled"):
         known[f"{ACTOR}.policy_loss.loss_mode"] = POLICY_LOSSES
     for key, names in known.items():
@@ -88,11 +90,11 @@ def _unknown_names(setting: Setting) -> Iterator[tuple[str, str, str]]:
 
 def estimators_have_what_they_ask(setting: Setting) -> Iterator[Problem]:
     """trainer/ppo/core_algos.py: compute_gae_advantage_return, compute_remax_outcome_advantage, ..."""
-    key, name = "algorithm.adv_estimator", setting.get("algorithm.adv_estimator")
+    key, name = keys.ESTIMATOR, setting.get(keys.ESTIMATOR)
     if name == "gae" and setting.trains and not setting.uses_critic:
-        yield Problem(f"{key}=gae needs a critic, and critic.enable=False", "critic.enable=True")
+        yield Problem(f"{key}=gae needs a critic, and {keys.USES_CRITIC}=False", f"{keys.USES_CRITIC}=True")
     if name in _OLDER_TRAINER and setting.trains and setting.is_v1 and setting.get(MODE) in TRAINER_MODES:
-        yield Problem(f"{key}={name} works with verl's older trainer alone", "trainer.use_v1=False")
+        yield Problem(f"{key}={name} works with verl's older trainer alone", f"{keys.USE_V1}=False")
 
 
 def batch_is_divided(setting: Setting) -> Iterator[Problem]:
@@ -313,7 +315,7 @@ def pools_fit_the_cluster(setting: Setting) -> Iterator[Problem]:
         parts = ", ".join(f"{gpus} for {what}" for what, gpus in pools.items())
         yield Problem(
             f"{sum(pools.values())} GPUs are needed ({parts}), and the cluster has {setting.cluster_gpus}",
-            "Train on fewer: trainer.nnodes, trainer.n_gpus_per_node",
+            f"Train on fewer: {keys.NODES}, {keys.GPUS}",
         )
 
 
@@ -349,9 +351,9 @@ def filtering_is_possible(setting: Setting) -> Iterator[Problem]:
 
 def resume_is_named(setting: Setting) -> Iterator[Problem]:
     """trainer/ppo/v1/trainer_base.py: _load_checkpoint."""
-    path = setting.get("trainer.resume_from_path")
-    if setting.get("trainer.resume_mode") == "resume_path" and "global_step_" not in str(path):
-        yield Problem(f"trainer.resume_from_path={path} names no step", "trainer.resume_from_path=.../global_step_40")
+    path = setting.get(keys.RESUME_FROM)
+    if setting.get(keys.RESUME_MODE) == "resume_path" and "global_step_" not in str(path):
+        yield Problem(f"{keys.RESUME_FROM}={path} names no step", f"{keys.RESUME_FROM}=.../global_step_40")
 
 
 RULES: tuple[Callable[[Setting], Iterator[Problem]], ...] = (

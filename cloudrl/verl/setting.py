@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-ACTOR, ROLLOUT, REF = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.ref"
-MODEL, CRITIC = "actor_rollout_ref.model", "critic"
+from cloudrl.verl import keys
+from cloudrl.verl.keys import ACTOR, CRITIC, MODEL, REF, ROLLOUT
+
 BATCH, MODE = "data.train_batch_size", "trainer.v1.trainer_mode"
 SAMPLER = "trainer.v1.sampler.custom_sampler.path"
 _FSDP = ("fsdp", "fsdp2")
@@ -55,12 +56,12 @@ class Setting:
     @cached_property
     def gpus_per_node(self) -> int:
         """That training takes of a node; at least 1."""
-        return max(1, self.whole("trainer.n_gpus_per_node") or 1)
+        return max(1, self.whole(keys.GPUS) or 1)
 
     @cached_property
     def world_size(self) -> int:
         """GPUs of training."""
-        return self.gpus_per_node * max(1, self.whole("trainer.nnodes") or 1)
+        return self.gpus_per_node * max(1, self.whole(keys.NODES) or 1)
 
     @cached_property
     def rollout_n(self) -> int:
@@ -70,12 +71,12 @@ class Setting:
     @cached_property
     def is_v1(self) -> bool:
         """Whether the default trainer runs, and not the older one."""
-        return bool(self.get("trainer.use_v1"))
+        return bool(self.get(keys.USE_V1))
 
     @cached_property
     def trains(self) -> bool:
         """Whether there is more than one validation (trainer/ppo/v1/trainer_base.py: fit)."""
-        never = 0 in (self.whole("trainer.total_epochs"), self.whole("trainer.total_training_steps"))
+        never = 0 in (self.whole(keys.EPOCHS), self.whole(keys.STEPS))
         return not (never or (self.get("trainer.val_only") and self.get("trainer.val_before_train") is not False))
 
     @cached_property
@@ -97,8 +98,8 @@ class Setting:
     @cached_property
     def uses_critic(self) -> bool:
         """trainer/ppo/utils.py: need_critic."""
-        enabled = self.get("critic.enable")
-        return self.get("algorithm.adv_estimator") == "gae" if enabled is None else bool(enabled)
+        enabled = self.get(keys.USES_CRITIC)
+        return self.get(keys.ESTIMATOR) == "gae" if enabled is None else bool(enabled)
 
     @cached_property
     def brings_code(self) -> bool:

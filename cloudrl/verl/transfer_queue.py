@@ -7,7 +7,7 @@ TaskRunnerV1.run). The other job then waits for ever, without an error.
 
 import re
 
-from cloudrl.verl.keys import has_key
+from cloudrl.verl.keys import USE_V1, has_key
 
 CONTROLLER = "TransferQueueController"
 """Name of the actor that a cluster has one of."""
@@ -15,7 +15,7 @@ _MAIN_WORD = re.compile(
     r"(?:(?<![\w.])|(?<=\s-m)|(?<=\s-[A-Za-z]m))(?:\S*/)?verl[./]trainer[./]main_ppo(?:\.py)?(?![\w.])"
 )
 """As a word of its own, or behind Python's `-m`."""
-_USE_V1 = re.compile(r"(?<![\w.])\+{0,2}trainer\.use_v1=['\"]?(\w+)")
+_USE_V1 = re.compile(rf"(?<![\w.])\+{{0,2}}{re.escape(USE_V1)}=['\"]?(\w+)")
 
 
 def uses_transfer_queue(command: str, verl_version: str | None) -> bool:
@@ -26,7 +26,7 @@ def uses_transfer_queue(command: str, verl_version: str | None) -> bool:
             is not read.
         verl_version: The release that it runs; None, which is unknown, counts as new.
     """
-    if _MAIN_WORD.search(command) is None or not has_key(verl_version, "trainer.use_v1"):
+    if _MAIN_WORD.search(command) is None or not has_key(verl_version, USE_V1):
         return False
     settings = _USE_V1.findall(command)
     return not settings or settings[-1].lower() not in ("false", "0", "no", "off")

@@ -12,8 +12,9 @@ from planning import cluster, plan
 from cloudrl import recipes
 from cloudrl.errors import InputError
 from cloudrl.jobs import SubmitOptions
-from cloudrl.jobs.compatibility import QUEUE_UNITS, USUAL_QUEUE_UNITS
+from cloudrl.jobs.compatibility import USUAL_QUEUE_UNITS
 from cloudrl.spec import HydraText, Job
+from cloudrl.verl.keys import QUEUE_UNITS
 
 PATHS = {"train": "/d/train.parquet", "test": "/d/test.parquet"}
 

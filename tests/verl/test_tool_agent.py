@@ -1,5 +1,7 @@
 """What makes nothing of a model's calls is refused, with what to set instead."""
 
+import re
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,9 @@ from planning import cluster, plan, typed
 from cloudrl import recipes
 from cloudrl.errors import InputError
 from cloudrl.jobs import SubmitOptions
+from cloudrl.verl.tool_agent import GONE_FORMATS, TOOL_FORMATS
 
+VERL = Path(find_spec("verl").origin).parent
 PATHS = {"train": "/d/train.parquet", "test": "/d/test.parquet"}
 ROLLOUT = "actor_rollout_ref.rollout"
 LOOP, WORKERS = f"{ROLLOUT}.agent.default_agent_loop", f"{ROLLOUT}.agent.num_workers"
@@ -121,3 +125,14 @@ def test_other_classes_and_other_files_are_verls_to_judge(tmp_path: Path, text: 
     (tmp_path / "my.yaml").write_text(text)
     assert notes("grpo", f"{LOOP}=tool_agent", f"{TURN}.tool_config_path=./my.yaml", here=tmp_path, nodes=1) == ()
     assert notes("grpo", f"{LOOP}=tool_agent", f"{TURN}.tool_config_path=/on/the/nodes.yaml", nodes=1) == ()
+
+
+def test_the_formats_are_those_of_the_installed_verl() -> None:
+    parsers = (VERL / "experimental/agent_loop/tool_parser.py").read_text()
+    assert set(re.findall(r'^@ToolParser\.register\("(.+)"\)$', parsers, re.MULTILINE)) == set(TOOL_FORMATS)
+    assert not set(GONE_FORMATS) & set(TOOL_FORMATS)
+
+
+def test_the_installed_verl_has_no_class_of_a_tool_but_the_base() -> None:
+    modules = {path.stem for path in (VERL / "tools").rglob("*.py")}
+    assert modules == {"__init__", "base_tool", "function_tool", "schemas", "tool_registry"}

@@ -3,36 +3,50 @@
 What is wrong here ends no run: verl makes text of it for the model, or cuts it off, and trains on.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from cloudrl.errors import InputError
-from cloudrl.jobs.draft import JobDraft, Snapshot
+from cloudrl.spec.cluster import ClusterShape
 from cloudrl.spec.hydra import integer
 from cloudrl.spec.yaml_core import load_yaml_1_1
-from cloudrl.verl.keys import release_number
-from cloudrl.verl.tools import GONE_FORMATS, TOOL_CLASSES, TOOL_CLASSES_UNTIL, TOOL_FORMATS
+from cloudrl.verl.keys import NODES, RESPONSE_LENGTH, ROLLOUT, release_number
 
-_ROLLOUT = "actor_rollout_ref.rollout"
-_LOOP, _WORKERS = f"{_ROLLOUT}.agent.default_agent_loop", f"{_ROLLOUT}.agent.num_workers"
-_OWN_LOOPS = f"{_ROLLOUT}.agent.agent_loop_config_path"
-_FUNCTIONS, _CLASSES = f"{_ROLLOUT}.multi_turn.function_tool_path", f"{_ROLLOUT}.multi_turn.tool_config_path"
-_FORMAT, _TURNS = f"{_ROLLOUT}.multi_turn.format", f"{_ROLLOUT}.multi_turn.max_assistant_turns"
-_LENGTH, _SIDE = f"{_ROLLOUT}.multi_turn.max_tool_response_length", f"{_ROLLOUT}.multi_turn.tool_response_truncate_side"
-_RESPONSE = "data.max_response_length"
-_DEFAULTS = {_WORKERS: "8", _LENGTH: "256", _RESPONSE: "512"}
+_LOOP, _WORKERS = f"{ROLLOUT}.agent.default_agent_loop", f"{ROLLOUT}.agent.num_workers"
+_OWN_LOOPS = f"{ROLLOUT}.agent.agent_loop_config_path"
+_FUNCTIONS, _CLASSES = f"{ROLLOUT}.multi_turn.function_tool_path", f"{ROLLOUT}.multi_turn.tool_config_path"
+_FORMAT, _TURNS = f"{ROLLOUT}.multi_turn.format", f"{ROLLOUT}.multi_turn.max_assistant_turns"
+_LENGTH, _SIDE = f"{ROLLOUT}.multi_turn.max_tool_response_length", f"{ROLLOUT}.multi_turn.tool_response_truncate_side"
+_DEFAULTS = {_WORKERS: "8", _LENGTH: "256", RESPONSE_LENGTH: "512"}
 """Of verl 0.9.1 (trainer/config/rollout/rollout.yaml, data/legacy_data.yaml)."""
+TOOL_FORMATS = ("hermes", "gpt-oss", "qwen3_coder", "glm", "seed", "minimax", "kimi", "deepseek_v4", "gemma4")
+"""Parsers of calls, for `multi_turn.format` (verl 0.9.1, experimental/agent_loop/tool_parser.py). A file that is loaded
+into the workers may register more."""
+
+GONE_FORMATS = ("qwen", "llama3_json")
+"""Formats of older examples and comments, for which verl 0.9.1 has no parser."""
+
+TOOL_CLASSES = "verl.tools."
+"""Begins the names of classes that verl had for search, MCP, code and gsm8k up to 0.7.1. #6126, #6300 and #6302 took
+them out before 0.8; what is left there is for deriving one's own (verl 0.9.1, tools/base_tool.py)."""
+TOOL_CLASSES_UNTIL = (0, 8)
+"""The first release without them."""
+
 _SEARCH = "cloudrl://tools/search.py"
 _PASSAGES = 1000
 """Characters that three passages of 100 words do not fit into."""
 
 
-def check_tool_agent(draft: JobDraft, snapshot: Snapshot) -> list[str]:
+def check_tool_agent(values: Mapping[str, str], cluster: ClusterShape, read_file: Callable[[str], bytes]) -> list[str]:
     """What the user should know of a job whose model calls tools; nothing of any other.
+
+    Args:
+        values: Bare key -> value of all overrides, paths as the user wrote them.
+        cluster: Where the job goes, with the release of verl that is going to run there.
+        read_file: Gives the content of a file of this machine; nothing for any other path.
 
     Raises:
         InputError: No call can work, or what it finds would not reach the model.
     """
-    values = draft.values
     paths = {key: values[key] for key in (_FUNCTIONS, _CLASSES) if values.get(key, "null") != "null"}
     if not paths and values.get(_LOOP) != "tool_agent":
         return []
@@ -41,29 +55,27 @@ def check_tool_agent(draft: JobDraft, snapshot: Snapshot) -> list[str]:
             f"{_LOOP}=tool_agent has no tools: whatever the model calls is unknown",
             hint=f"{_FUNCTIONS}=cloudrl://tools/search.py, or a file of your own: ./tools.py",
         )
-    release = release_number(draft.cluster.verl_version)
+    release = release_number(cluster.verl_version)
     _check_format(values, release)
     if integer(values.get(_TURNS)) == 1:
         raise InputError(
             f"{_TURNS}=1: verl executes no call of the last turn, so no tool is ever used",
             hint=f"One more than calls: {_TURNS}=5",
         )
-    sent = {upload.to: upload.text for upload in draft.uploads}
-    typed = {key: sent.get(path, path) for key, path in paths.items()}
-    classes = _classes(snapshot, typed[_CLASSES]) if _CLASSES in typed else []
+    classes = _classes(read_file, paths[_CLASSES]) if _CLASSES in paths else []
     if release >= TOOL_CLASSES_UNTIL:
-        _check_classes(typed.get(_CLASSES), classes)
+        _check_classes(paths.get(_CLASSES), classes)
     notes = []
-    if _FUNCTIONS in typed and _LOOP not in values and _OWN_LOOPS not in values:
+    if _FUNCTIONS in paths and _LOOP not in values and _OWN_LOOPS not in values:
         notes.append(
-            f"{_FUNCTIONS}={typed[_FUNCTIONS]} is used only with {_LOOP}=tool_agent, or where rows of the "
+            f"{_FUNCTIONS}={paths[_FUNCTIONS]} is used only with {_LOOP}=tool_agent, or where rows of the "
             "data name their agent"
         )
-    if typed.get(_FUNCTIONS) == _SEARCH or any(
+    if paths.get(_FUNCTIONS) == _SEARCH or any(
         name.startswith(TOOL_CLASSES) and "search" in name.lower() for name in classes
     ):
         _check_length(values)
-        notes += _idle_servers(values, draft.cluster.nodes)
+        notes += _idle_servers(values, cluster.nodes)
     return notes
 
 
@@ -75,10 +87,10 @@ def _check_format(values: Mapping[str, str], release: tuple[int, ...]) -> None:
         )
 
 
-def _classes(snapshot: Snapshot, path: str) -> list[str]:
+def _classes(read_file: Callable[[str], bytes], path: str) -> list[str]:
     """That a file of this machine names."""
     try:
-        declared = load_yaml_1_1(snapshot.files.at(path).source.decode(), path)
+        declared = load_yaml_1_1(read_file(path).decode(), path)
         return [str(each["class_name"]) for each in declared["tools"]]
     except (InputError, ValueError, LookupError, TypeError):
         return []  # not here, or not in this form, which verl will say
@@ -94,7 +106,7 @@ def _check_classes(path: str | None, names: list[str]) -> None:
 
 
 def _check_length(values: Mapping[str, str]) -> None:
-    length, room = (integer(values.get(key, _DEFAULTS[key])) for key in (_LENGTH, _RESPONSE))
+    length, room = (integer(values.get(key, _DEFAULTS[key])) for key in (_LENGTH, RESPONSE_LENGTH))
     if length is not None and room is not None and length < min(_PASSAGES, room):
         said = "" if _LENGTH in values else ", verl's default,"
         raise InputError(
@@ -104,7 +116,7 @@ def _check_length(values: Mapping[str, str]) -> None:
 
 
 def _idle_servers(values: Mapping[str, str], nodes: int) -> Iterator[str]:
-    nodes = integer(values.get("trainer.nnodes")) or nodes
+    nodes = integer(values.get(NODES)) or nodes
     workers = integer(values.get(_WORKERS, _DEFAULTS[_WORKERS]))
     if workers is not None and workers < nodes:
         yield (
