@@ -166,8 +166,7 @@ def declared_options(fields: type) -> Callable[..., dict[str, Any]]:
 
 
 def _shown(each: Declared) -> Any:
-    names = each.option.names or (f"--{each.parameter.replace('_', '-')}",)
-    return typer.Option(*names, metavar=each.option.metavar, help=each.option.help)
+    return typer.Option(*each.names, metavar=each.option.metavar, help=each.option.help)
 
 
 def _provider_options() -> Callable[..., list[str]]:

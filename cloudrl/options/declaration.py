@@ -41,6 +41,11 @@ class Declared:
     typed: Any
     option: Option
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """As they are typed, the long one first."""
+        return self.option.names or (f"--{self.parameter.replace('_', '-')}",)
+
 
 def declared(fields: type) -> Iterator[Declared]:
     """The options of a dataclass or a TypedDict, in the order of its fields. A field may have several flags."""

@@ -64,56 +64,66 @@ class Cluster(Spec):
     """
 
     name: Annotated[str, PlainValidator(resource_name)]
+    """A lowercase letter, then lowercase letters, digits and dashes; 2 to 41 characters."""
     nodes: Positive = 1
     verl: Annotated[str | None, PlainValidator(optional(release))] = None
-    """Release of verl, which decides the image; None means the one that cloudrl is for."""
+    """Release of verl, which decides the image. Default: the newest that cloudrl knows."""
     rollout: Literal["vllm", "sglang"] | None = None
-    """Engine that the image must have; None means the release's usual one."""
+    """`vllm` or `sglang`, which the image must have. Default: the release's usual one."""
     image: Annotated[str | None, PlainValidator(optional(image_name))] = None
-    """Container image; None means the image of the release of verl."""
     user: Annotated[str | None, PlainValidator(optional(unix_user))] = None
+    """User in the container."""
     working_dir: Annotated[str | None, PlainValidator(optional(absolute_path))] = None
     """Where set-up commands run. Jobs run in the folder that is uploaded with them."""
     setup: Commands = ()
-    """Shell commands that the agent runs on every node before Ray starts."""
+    """Shell commands that the agent runs on every node before Ray starts. They read secrets from variables
+    (`$NAME`)."""
     services: Services = ()
-    """Servers beside Ray on every node: `8000:bash launch.sh`, a `Service` with more to say, or `search:wiki-18`,
-    which is short for a `Search`. READY waits for all."""
+    """Servers beside Ray on every node: `8000:bash launch.sh`, a `Service` with more fields, or `search:wiki-18`, which
+    is short for a `Search`. READY waits for all."""
     artifacts: Artifacts = ()
-    """Files that services need, each brought to the nodes by a command."""
+    """Files that services need, each an `Artifact`, which a command brings to the nodes."""
     env: Environment = FrozenDict()
     """Variables of every process on every node. Values are taken as they are: nothing is expanded."""
     secrets: Annotated[Sequence[str], PlainValidator(unique_list_of(secret_name))] = ()
-    """Names of dstack's secrets that become variables of the same name. Their values stand nowhere."""
+    """Names of dstack's secrets that become variables of the same name. Their values are not in any file."""
     ports: Annotated[Sequence[str | int], PlainValidator(port_texts)] = ()
     """Forwarded besides Ray's dashboard (8265) and the agent (8266); `9265:8265` moves one of those."""
     gpu: Annotated[str | None, spelled(image_gpu)] = None
-    """GPUs of each node, for example `80GB..:8`; None means a cluster without GPUs."""
+    """GPUs of each node, such as `80GB..:8`. Default: a cluster without GPUs."""
     cpu: Annotated[str | None, spelled(parse_cpu)] = None
+    """CPUs of each node, such as `32..`."""
     memory: Annotated[str | None, spelled(size_range)] = None
+    """Memory of each node, such as `512GB..`."""
     disk: Annotated[str | None, spelled(size_range)] = None
+    """Disk of each node, such as `1TB..`."""
     shm_size: Annotated[str | None, spelled(size)] = None
-    """Shared memory of each container; see `shared_memory` for what None means."""
+    """Shared memory of each container. Default: 16 GB per GPU."""
     data: DataSets = ()
-    """Names (`gsm8k`), `owner/name` on the Hub, absolute paths of the nodes, or a `DataSet` with more to say."""
+    """Data sets to prepare: names (`gsm8k`), `owner/name` on the Hub, absolute paths of the nodes, or a `DataSet` with
+    more fields. On this machine `up` and `run` also take `./x.jsonl`."""
     models: ModelNames = ()
+    """Models on the Hub to download."""
     checkpoints: Annotated[str, PlainValidator(mount_path)] = "/checkpoints"
-    """The folder, in the container, that jobs save into."""
+    """Folder in the container that jobs save into."""
     volumes: Annotated[Sequence[str | Mount] | None, PlainValidator(optional(mount_list))] = None
-    """`/host:/container`, or a network volume, `name:/container` or `name-${{ dstack.node_rank }}:/container`.
-
-    None means the checkpoints folder, on the hosts, under the same path; see `mounts`.
-    """
+    """`/host:/container`, or a network volume: `name:/container` or `name-${{ dstack.node_rank }}:/container`. Default:
+    the folder of `checkpoints`, under the same path on the hosts."""
     down_when_idle: Annotated[str | None, PlainValidator(optional(duration))] = None
     """The cluster ends by itself after so long without a job or a transfer, counted from READY."""
     max_cost: Dollars | None = None
     """The cluster ends by itself when it has cost so many US dollars, earlier attempts included."""
     price_per_hour: Dollars | None = None
-    """US dollars of all nodes together; None leaves it to `up`, which asks the provider when there is a `max_cost`."""
+    """US dollars of all nodes together. Default: with a `max_cost`, `up` and `run` ask the provider."""
     if TYPE_CHECKING:  # a type checker knows the sections of no other provider
         local: Section = FrozenDict()
+        """Of a cluster on this machine: `dashboard_port` for Ray's dashboard. Default: as last time, else 8265, if
+        free."""
         dstack: Section = FrozenDict()
+        """Fields of a [task](https://dstack.ai/docs/reference/dstack.yml/task) that only dstack has: `fleets`,
+        `backends`, `regions`, `spot_policy`, `retry`, `max_duration`, `registry_auth`, `tags`, ..."""
         slurm: Section = FrozenDict()
+        """Options of sbatch by their long names (`partition`, `account`, `time`, ...), and cloudrl's own keys."""
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:

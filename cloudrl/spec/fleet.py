@@ -88,21 +88,27 @@ class Fleet(Spec):
 
     name: Annotated[str, PlainValidator(resource_name)] = "gpu-fleet"
     nodes: Annotated[int | str | Mapping[str, Any] | None, PlainValidator(optional(_nodes))] = None
-    """For rented machines; None means `0..`, as many as a run asks for. See `NodeRange`."""
+    """Rented machines: `2` (at most two), `0..4`, or `{min: 0, target: 2, max: 4}`: `target` machines are rented at
+    once, `min` are never released. Default: as many as runs ask for."""
     ssh_config: Section | None = None
-    """One's own machines, as dstack has them: `{user: ubuntu, identity_file: ~/.ssh/id, hosts: [...]}`."""
+    """Your own machines, as dstack has them: `{user: ubuntu, identity_file: ~/.ssh/id_ed25519, hosts: [a, b]}`."""
     placement: PlainText = None
-    """None means `cluster` where there can be several machines: dstack runs multi-node tasks nowhere else."""
+    """`cluster` or `any`. Default: `cluster` if there can be several machines, as dstack runs multi-node tasks nowhere
+    else."""
     gpu: PlainText = None
-    """GPUs of each machine; None leaves them to the runs."""
+    """GPUs of each machine. Default: what runs ask for."""
     cpu: PlainText = None
+    """CPUs of each machine."""
     memory: PlainText = None
+    """Memory of each machine."""
     disk: PlainText = None
-    """None leaves it to the runs; GPU machines that are rented before there is one get `2TB..`."""
+    """Disk of each machine. Default: what runs ask for, and `2TB..` for GPU machines that are rented before a run needs
+    them."""
     idle_duration: PlainText = None
-    """Rented machines are given back when idle for so long; None means `1h`, where dstack has three days."""
+    """A rented machine is released after it was idle this long. Default: `1h`, where dstack has three days."""
     dstack: Section = FrozenDict()
-    """All else that dstack knows of a fleet: backends, regions, spot_policy, max_price, blocks, tags, ..."""
+    """All other fields of a dstack [fleet](https://dstack.ai/docs/reference/dstack.yml/fleet): `backends`, `regions`,
+    `spot_policy`, `max_price`, `retry`, `blocks`, `tags`, ..."""
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:

@@ -1,8 +1,12 @@
 """The reference has every public name, field and option, with the defaults, exit codes and limits of the code."""
 
+import ast
+import inspect
 import re
+import sys
 from collections import defaultdict
 from collections.abc import Collection, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -11,6 +15,7 @@ from command_tree import commands
 from pydantic_core import PydanticUndefined
 
 import cloudrl
+from cloudrl import spec
 from cloudrl.jobs import JobHandle
 from cloudrl.jobs.uploads import SMALL_BYTES
 from cloudrl.node.job_secrets import MAX_BYTES
@@ -29,13 +34,12 @@ from cloudrl.transport.ray_client import PACKAGE_LIMIT_BYTES
 
 PATH = Path(__file__).parents[2] / "docs/reference.md"
 PAGE = PATH.read_text()
-BEGIN, END = "<!-- Written by `make reference` from the declarations of the options. -->\n", "<!-- End. -->\n"
+BEGIN, END = "<!-- Written by `make reference`. -->\n", "<!-- End. -->\n"
 GROUPS = {
     "Options of a job": ("check", "submit", "run", "slurm script"),
     "Options of a cluster": ("task create", "up", "check", "run", "slurm script"),
 }
 MANY = 20
-SPECS = (cloudrl.Cluster, cloudrl.Fleet, cloudrl.Job)
 VERBS = {
     "| `cloudrl.RunningCluster`": cloudrl.RunningCluster,
     "| `cloudrl.Cluster`": cloudrl.Cluster,
@@ -101,14 +105,41 @@ def of(those: Collection[str]) -> str:
     return "most commands" if len(those) > MANY else ", ".join(f"`{each}`" for each in those)
 
 
-def test_every_option_is_there_as_it_is_declared(pytestconfig: pytest.Config) -> None:
-    before, written = PAGE.split(BEGIN)
-    written, after = written.split(END)
-    tables = "".join(option_tables())
+def field_table(spec: type[Spec], *options: type) -> Iterator[str]:
+    """The fields of something declared: by what stands below them, or the help of their option."""
+    by_field = {each.field: each for block in options for each in declared(block)}
+    texts = docstrings(spec)
+    yield "| field | default | option | |\n|---|---|---|---|\n"
+    for name in spec.model_fields:
+        flag, text = "", texts.get(name, "")
+        if name in by_field:
+            flag, text = f"`{by_field[name].names[0]}`", text or by_field[name].option.help
+        yield f"| `{name}` | {default(spec, name)} | {flag} | {text} |\n"
+
+
+def docstrings(spec: type[Spec]) -> dict[str, str]:
+    """Field -> the text below it, also of those that only type checkers see."""
+    module = ast.parse(inspect.getsource(sys.modules[spec.__module__]))
+    [own] = [each for each in module.body if isinstance(each, ast.ClassDef) and each.name == spec.__name__]
+    statements = [inner for each in own.body for inner in (each.body if isinstance(each, ast.If) else [each])]
+    return {
+        ast.unparse(field.target): inspect.cleandoc(ast.literal_eval(below.value)).replace("\n", " ")
+        for field, below in pairwise(statements)
+        if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr)
+    }
+
+
+def test_the_tables_are_those_of_the_declarations(pytestconfig: pytest.Config) -> None:
+    tables = [
+        option_tables(),
+        field_table(spec.Cluster, ClusterOptions, PreparedOptions),
+        field_table(spec.Fleet, FleetOptions),
+    ]
+    rest, ends = PAGE.split(BEGIN)[0], [each.split(END)[1] for each in PAGE.split(BEGIN)[1:]]
+    written = rest + "".join(f"{BEGIN}{''.join(table)}{END}{end}" for table, end in zip(tables, ends, strict=True))
     if pytestconfig.getoption("--update-golden"):
-        PATH.write_text(f"{before}{BEGIN}{tables}{END}{after}")
-        return
-    assert written == tables, "make reference"
+        PATH.write_text(written)
+    assert PATH.read_text() == written, "make reference"
 
 
 def test_keywords_and_fields_are_the_same() -> None:
@@ -143,10 +174,9 @@ def test_every_error_has_its_exit_code() -> None:
     assert listed == {name: each.exit_code for name, each in public.items()}
 
 
-@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.__name__)
-def test_every_field_is_there_with_its_default(spec: type[Spec]) -> None:
-    said = {name: row[1] for row in rows(spec.__name__) for name in code(row[0])}
-    assert said == {name: default(spec, name) for name in spec.model_fields}
+def test_every_field_of_a_job_is_there_with_its_default() -> None:
+    said = {name: row[1] for row in rows("Job") for name in code(row[0])}
+    assert said == {name: default(cloudrl.Job, name) for name in cloudrl.Job.model_fields}
 
 
 def test_the_fields_of_the_other_parts_are_there() -> None:
