@@ -12,7 +12,7 @@ from cloudrl.checkpoints.sources import CheckpointSource
 from cloudrl.checkpoints.staging import check_room
 from cloudrl.errors import CheckpointError, InputError
 from cloudrl.saves.inventory import Checkpoint, FileCopy
-from cloudrl.saves.names import RESUME_FROM, RESUME_MODE, TRACKER, step_folder
+from cloudrl.saves.names import OF_STEP, RESUME_FROM, RESUME_MODE, TRACKER, step_folder
 from cloudrl.saves.scan import read_small
 from cloudrl.shards.progress import Meter, OnProgress, silent
 
@@ -25,9 +25,15 @@ class Pulled:
     """What a pull has brought: a run of one step, from which a job can go on; `notes` are what to know of it."""
 
     folder: Path
+    step: int
     files: int
     size_bytes: int
     notes: tuple[str, ...] = ()
+
+    @property
+    def path(self) -> Path:
+        """The folder of the step."""
+        return self.folder / step_folder(".", self.step)
 
 
 def pull(
@@ -51,7 +57,7 @@ def pull(
     step = roles[0].step
     files = _files(roles)
     total = sum(file.size_bytes for file in files.values())
-    target = folder / f"global_step_{step}"
+    target = folder / step_folder(".", step)
     try:
         target.mkdir(parents=True, exist_ok=True)
         check_room(target, sum(_missing_bytes(target / name, file) for name, file in files.items()))
@@ -61,15 +67,15 @@ def pull(
     except OSError as error:
         raise InputError(f"{error.filename or folder} cannot be written: {error.strerror or error}") from error
     meter.finish()
-    return Pulled(folder, len(files), total, tuple(notes))
+    return Pulled(folder, step, len(files), total, tuple(notes))
 
 
 def _track(folder: Path, step: int) -> list[str]:
     """Name the step in the tracker, unless that names a later one which is there: a resume would lose that work."""
     tracker, part = folder / TRACKER, folder / f".{TRACKER}.part"
     text = (read_small(tracker, follow_links=True) or "").strip()
-    if text.isdecimal() and len(text) < _MOST_DIGITS and int(text) > step and (folder / f"global_step_{text}").is_dir():
-        how = f"{RESUME_MODE}=resume_path {RESUME_FROM}={folder.absolute() / f'global_step_{step}'}"
+    if text.isdecimal() and len(text) < _MOST_DIGITS and int(text) > step and (folder / f"{OF_STEP}{text}").is_dir():
+        how = f"{RESUME_MODE}=resume_path {RESUME_FROM}={folder.absolute() / step_folder('.', step)}"
         return [f"{tracker} still names step {text}, which is there and later. To go on from step {step}: {how}"]
     try:
         part.write_text(str(step))

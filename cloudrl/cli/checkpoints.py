@@ -188,9 +188,8 @@ def pull(
         pulled = checkpoint.pull(to, on_progress=transfer(f"copying step {checkpoint.step}", terminal))
     for note in pulled.notes:
         _output.note(f"note: {note}")
-    path = pulled.folder / f"global_step_{checkpoint.step}"
-    fields = {"path": path, "files": pulled.files, "size_bytes": pulled.size_bytes, "notes": list(pulled.notes)}
-    text = f"{path}: {pulled.files} files, {size_text(pulled.size_bytes)}"
+    fields = {"path": pulled.path, "files": pulled.files, "size_bytes": pulled.size_bytes, "notes": list(pulled.notes)}
+    text = f"{pulled.path}: {pulled.files} files, {size_text(pulled.size_bytes)}"
     _output.result(text, fields, is_json=as_json)
 
 

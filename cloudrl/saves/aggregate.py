@@ -67,7 +67,7 @@ def _local(root: Path, runs: list[dict[str, Any]] | None = None) -> Inventory:
 
 
 def _of_step(found: Inventory, name: str) -> Inventory:
-    steps = tuple(each for each in found.checkpoints if each.run == "." and f"global_step_{each.step}" == name)
+    steps = tuple(each for each in found.checkpoints if each.run == "." and step_folder(".", each.step) == name)
     return Inventory(steps, found.notes, is_step=True)
 
 

@@ -20,7 +20,17 @@ from cloudrl.saves.megatron_layout import (
     missing_parts,
     named_parts,
 )
-from cloudrl.saves.names import CONFIG, SHARD, WITHDRAWN, find_data, is_ours, on_one_line, shard_file, withdrawn_file
+from cloudrl.saves.names import (
+    CONFIG,
+    KINDS,
+    SHARD,
+    WITHDRAWN,
+    find_data,
+    is_ours,
+    on_one_line,
+    shard_file,
+    withdrawn_file,
+)
 from cloudrl.saves.records import SaveRecord
 from cloudrl.saves.wholeness import describe
 
@@ -128,7 +138,7 @@ class Checkpoint:
         return None if self.world_size is not None else find_weights(self.files)
 
     def shards(self, kind: str) -> dict[int, FileCopy]:
-        """Training rank -> its file of kind `model`, `optim` or `extra_state`."""
+        """Training rank -> its file of one of `KINDS`."""
         found = {}
         for name, copies in self.files.items():
             match = SHARD.fullmatch(name)
@@ -259,11 +269,7 @@ class Checkpoint:
     def _is_saved_since(self, rank: int) -> bool:
         """Whether a rank was saved anew, to the end, after its record was removed: no agent has looked since."""
         data, mark = find_data(self.step_files), self.files[withdrawn_file(self.world_size or 0, rank)][0]
-        kinds = [
-            saved[rank].modified_at
-            for kind in ("model", "optim", "extra_state")
-            if rank in (saved := self.shards(kind))
-        ]
+        kinds = [saved[rank].modified_at for kind in KINDS if rank in (saved := self.shards(kind))]
         if data is None or not kinds or min(kinds) - mark.modified_at <= CLOCKS_S:
             return False
         return self.step_files[data][0].modified_at >= max(kinds) - CLOCKS_S

@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterator, Mapping
 from enum import Enum
 from typing import NamedTuple
 
-from cloudrl.saves.names import INDEX, SHARD
+from cloudrl.saves.names import HUGGINGFACE, INDEX, SHARD
 
 MANIFEST = "ckpt_contents.json"
 METADATA = ".metadata"
@@ -26,7 +26,7 @@ DIST_FILE = re.compile(r"__([0-9]{1,9})_[0-9]{1,9}\.distcp")
 """Of a writing rank."""
 FOLDERS = frozenset({"model", "optimizer", "extra", "dist_ckpt", "huggingface"})
 """What a role has, the last also in FSDP's saves; a step has it where there are no roles."""
-_HUGGINGFACE = ("model/huggingface/", "huggingface/")
+_HUGGINGFACE = (f"model/{HUGGINGFACE}", HUGGINGFACE)
 _DIST = ("model/dist_ckpt/", "dist_ckpt/")
 _ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
 _NUMBERED = re.compile(r"(.*-)([0-9]{5,9})-of-([0-9]{5,9})\.safetensors")

@@ -16,11 +16,15 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
-STEP = re.compile(r"global_step_(0|[1-9][0-9]{0,17})")
+OF_STEP = "global_step_"
+"""Begins the name of a step's folder."""
+STEP = re.compile(rf"{OF_STEP}(0|[1-9][0-9]{{0,17}})")
 TRACKER = "latest_checkpointed_iteration.txt"
 ROLES = frozenset({"actor", "critic"})
 """Whatever else is in a folder of such a name, it is a role's."""
-CONFIG = "huggingface/config.json"
+HUGGINGFACE = "huggingface/"
+"""The folder of the model's config and tokenizer, beside the shards of a role."""
+CONFIG = f"{HUGGINGFACE}config.json"
 """What a model takes beside the shards of a role."""
 LORA_META = "lora_train_meta.json"
 """Beside the shards of rank 0's node: rank and alpha of a LoRA adapter."""
@@ -30,7 +34,9 @@ DATA_OF_SFT = "data_0.pt"
 """The same of verl's SFT trainer."""
 OF_LOADER = re.compile(r"data(_[0-9]{1,9})?\.pt")
 """That, and those of each rank that verl's SFT trainer writes."""
-SHARD = re.compile(r"(model|optim|extra_state)_world_size_([0-9]{1,9})_rank_([0-9]{1,9})\.pt")
+KINDS = ("model", "optim", "extra_state")
+"""Of a rank's shards."""
+SHARD = re.compile(rf"({'|'.join(KINDS)})_world_size_([0-9]{{1,9}})_rank_([0-9]{{1,9}})\.pt")
 RECORD = re.compile(r"cloudrl_save_world_size_([0-9]{1,9})_rank_([0-9]{1,9})\.json")
 """Ours: see `cloudrl.saves.records`."""
 WITHDRAWN = re.compile(r"cloudrl_withdrawn_world_size_([0-9]{1,9})_rank_([0-9]{1,9})")
@@ -83,11 +89,11 @@ def file_name(name: str) -> str:
 
 def step_folder(run: str, step: int) -> str:
     """The folder of a step below the folder of checkpoints."""
-    return f"global_step_{step}" if run == "." else f"{run}/global_step_{step}"
+    return f"{OF_STEP}{step}" if run == "." else f"{run}/{OF_STEP}{step}"
 
 
 def shard_file(kind: str, world_size: int | None, rank: int) -> str:
-    """The name of a rank's file of kind `model`, `optim` or `extra_state`."""
+    """The name of a rank's file of one of `KINDS`."""
     return f"{kind}_world_size_{world_size}_rank_{rank}.pt"
 
 

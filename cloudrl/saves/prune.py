@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from cloudrl.errors import InputError
 from cloudrl.saves.inventory import Checkpoint, Inventory, Location, resume_order
-from cloudrl.saves.names import of_run, step_folder
+from cloudrl.saves.names import OF_STEP, of_run, step_folder
 
-_STEP_PATH = re.compile(r"[^\s'\"=]*global_step_[0-9]+")
+_STEP_PATH = re.compile(rf"[^\s'\"=]*{OF_STEP}[0-9]+")
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ from cloudrl.errors import CheckpointError
 from cloudrl.protocol.ranks import ranks_text
 from cloudrl.protocol.routes import CHECKPOINTS
 from cloudrl.saves.inventory import Checkpoint, Inventory, resume_order
-from cloudrl.saves.names import DATA, RESUME_FROM, RESUME_MODE, find_data, on_one_line, step_folder
+from cloudrl.saves.names import DATA, HUGGINGFACE, KINDS, RESUME_FROM, RESUME_MODE, find_data, on_one_line, step_folder
 
-_NOT_NEEDED = ("huggingface/", "fsdp_config.json")  # for a model, not to go on
+_NOT_NEEDED = (HUGGINGFACE, "fsdp_config.json")  # for a model, not to go on
 _ONE_SAVE_S = 60.0
 """Ranks of one save write within this time of each other, as far as the clocks of their nodes agree."""
 
@@ -163,7 +163,7 @@ def _blockers(saved: Checkpoint, world_size: int, order: Sequence[int], spared: 
 
 def _misplaced_files(saved: Checkpoint, per_node: int, order: Sequence[int]) -> list[str]:
     """Files that lie on another node than the one where their rank is going to run."""
-    for kind in ("model", "optim", "extra_state"):
+    for kind in KINDS:
         for rank, file in saved.shards(kind).items():
             if rank >= (saved.world_size or 0):
                 continue

@@ -8,6 +8,7 @@ import re
 import shlex
 from collections.abc import Set as AbstractSet
 
+from cloudrl.saves.names import OF_STEP
 from cloudrl.shards.shard import Shard
 from cloudrl.shards.source import LocalShard
 from cloudrl.shards.wrappers import common_prefix
@@ -23,7 +24,7 @@ VERL_MERGES = frozenset(
 """Those of which the result of verl's merger was loaded again, equal to the model (tests/shards/verl_others.py)."""
 _TOPS = {"model", "transformer", "gpt_neox", "lm_head", "embed_out"}
 """The first part of all their names."""
-_ROLE = re.compile(r"global_step_(\d+)(/[^/]+)?(?=/model_world_size_)")
+_ROLE = re.compile(rf"{OF_STEP}(\d+)(/[^/]+)?(?=/model_world_size_)")
 CONFIG_OF_THE_RUN = (
     "Is it the config of this model? Take huggingface/config.json from the run's rank 0, or another step: "
     "cloudrl checkpoints list"
@@ -49,6 +50,6 @@ def way_out(architecture: str, names: AbstractSet[str], shard: Shard, *, is_plai
     if isinstance(source, LocalShard):
         before, folder = "", str(source.path.parent)
     else:
-        before, folder = f"{pull} && ", f"raw/{found[0]}" if found else "raw/global_step_N/actor"
+        before, folder = f"{pull} && ", f"raw/{found[0] if found else f'{OF_STEP}N/actor'}"
     command = f"python -m verl.model_merger merge --backend fsdp --local_dir {shlex.quote(folder)} --target_dir ./model"
     return f"verl's own merger loads the model to do this, with as much memory as it is large: {before}{command}"

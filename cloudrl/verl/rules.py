@@ -10,6 +10,7 @@ import difflib
 import math
 from collections.abc import Callable, Iterator
 
+from cloudrl.saves.names import OF_STEP, step_folder
 from cloudrl.verl import keys
 from cloudrl.verl.composition import Problem
 from cloudrl.verl.keys import ACTOR, CRITIC, MODEL, REF, ROLLOUT
@@ -352,8 +353,8 @@ def filtering_is_possible(setting: Setting) -> Iterator[Problem]:
 def resume_is_named(setting: Setting) -> Iterator[Problem]:
     """trainer/ppo/v1/trainer_base.py: _load_checkpoint."""
     path = setting.get(keys.RESUME_FROM)
-    if setting.get(keys.RESUME_MODE) == "resume_path" and "global_step_" not in str(path):
-        yield Problem(f"{keys.RESUME_FROM}={path} names no step", f"{keys.RESUME_FROM}=.../global_step_40")
+    if setting.get(keys.RESUME_MODE) == "resume_path" and OF_STEP not in str(path):
+        yield Problem(f"{keys.RESUME_FROM}={path} names no step", f"{keys.RESUME_FROM}=.../{step_folder('.', 40)}")
 
 
 RULES: tuple[Callable[[Setting], Iterator[Problem]], ...] = (
