@@ -35,11 +35,11 @@ def prepare(text: str, folder: Union[str, Path], *, say: Callable[[str], None] =
         ConnectionFailed: The Hub could not be reached.
     """
     request = parse_request(text)
-    known = built_in(request)
-    if known is None:
+    data_set = built_in(request)
+    if data_set is None:
         from cloudrl.data.generic import prepare as prepare_generic
 
         return prepare_generic(folder, request, say=say)
-    source = {"source": request.place} if known.hub_id and request.place != known.name else {}
-    paths: Dict[str, str] = known.load().prepare(folder, say=say, **source)
+    source = {"source": request.place} if data_set.hub_id and request.place != data_set.name else {}
+    paths: Dict[str, str] = data_set.load().prepare(folder, say=say, **source)
     return paths

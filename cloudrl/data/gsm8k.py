@@ -20,8 +20,8 @@ _FINAL_ANSWER = re.compile(r"#### (-?[0-9.,]+)")
 
 def final_answer(answer: str) -> Optional[str]:
     """The number after the first "#### ", without its thousands separators; None for an answer without one."""
-    found = _FINAL_ANSWER.search(answer)
-    return found[1].replace(",", "") if found else None
+    match = _FINAL_ANSWER.search(answer)
+    return match[1].replace(",", "") if match else None
 
 
 def _row(split: str, index: int, raw: Mapping[str, Any]) -> Dict[str, object]:

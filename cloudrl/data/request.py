@@ -87,11 +87,11 @@ def built_in(request: Request) -> Optional[BuiltIn]:
     Raises:
         InputError: It is neither built in nor a place, or has fields that a built-in data set does not have.
     """
-    known = BUILT_IN.get(request.name)
-    if known is None and set(request.explicit_fields) <= {"source"}:
+    data_set = BUILT_IN.get(request.name)
+    if data_set is None and set(request.explicit_fields) <= {"source"}:
         meant = (request.name, request.place)
-        known = next((each for each in BUILT_IN.values() if each.owns_hub_id and each.hub_id in meant), None)
-    if known is None:
+        data_set = next((each for each in BUILT_IN.values() if each.owns_hub_id and each.hub_id in meant), None)
+    if data_set is None:
         if not (is_path(request.place) or is_hub_id(request.place)):
             names = ", ".join(BUILT_IN)
             raise InputError(
@@ -99,14 +99,14 @@ def built_in(request: Request) -> Optional[BuiltIn]:
                 hint=f"Known data sets: {names}; others by owner/name on the Hub or by path",
             )
         return None
-    wrong = [field for field in request.explicit_fields if field != "source" or known.hub_id is None]
+    wrong = [field for field in request.explicit_fields if field != "source" or data_set.hub_id is None]
     if wrong:
-        instead = f"name='my-{known.name}', source='{known.hub_id}', ..." if known.hub_id else "name=..., ..."
+        instead = f"name='my-{data_set.name}', source='{data_set.hub_id}', ..." if data_set.hub_id else "name=..., ..."
         raise InputError(
-            f"{known.name} is built in and makes its own rows: it has no {', '.join(wrong)}",
+            f"{data_set.name} is built in and makes its own rows: it has no {', '.join(wrong)}",
             hint=f"Ask for other rows under another name: DataSet({instead})",
         )
-    return known
+    return data_set
 
 
 def is_path(place: str) -> bool:

@@ -78,12 +78,12 @@ class Breakpoints:
         Raises:
             Refused: no breakpoint has this number.
         """
-        found = next((each for each in self._set if str(each.number) == number), None)
-        if found is None:
+        chosen = next((each for each in self._set if str(each.number) == number), None)
+        if chosen is None:
             raise Refused("cl N, with the number of a breakpoint that `b` lists")
-        self._set.remove(found)
-        self._process.set_breakpoints(found.file, self._of(found.file))
-        return f"Deleted breakpoint {found.number} at {_describe(found)}"
+        self._set.remove(chosen)
+        self._process.set_breakpoints(chosen.file, self._of(chosen.file))
+        return f"Deleted breakpoint {chosen.number} at {_describe(chosen)}"
 
     def _of(self, file: str) -> list[Breakpoint]:
         return [each for each in self._set if each.file == file]
@@ -92,12 +92,12 @@ class Breakpoints:
         name = name.removeprefix("./")
         if frame.file.endswith(f"/{name}"):
             return frame.file
-        found = self._process.find_file(frame, name, self._folder)
-        if not found:
+        paths = self._process.find_file(frame, name, self._folder)
+        if not paths:
             raise Refused(f"no file {name} in the job's folder, and no imported module ends so")
-        if len(found) > 1:
-            raise Refused(f"{name} may be any of these:\n" + "\n".join(found[:20]))
-        return found[0]
+        if len(paths) > 1:
+            raise Refused(f"{name} may be any of these:\n" + "\n".join(paths[:20]))
+        return paths[0]
 
 
 def _describe(each: Breakpoint) -> str:

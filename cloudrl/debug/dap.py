@@ -142,14 +142,14 @@ class DapClient:
         """The body of an answer; see `request`."""
         try:
             self._until(lambda: number in self._answers, timeout_s)
-            found = self._answers[number]
+            answer = self._answers[number]
         finally:
             self._awaited.discard(number)
             if self._answers.pop(number, None) is None:
                 self._given_up.add(number)
-        if found.get("success") is not True:
-            raise Refused(_reason(found))
-        return _mapping(found.get("body"))
+        if answer.get("success") is not True:
+            raise Refused(_reason(answer))
+        return _mapping(answer.get("body"))
 
     def is_outstanding(self, number: int) -> bool:
         """Whether a request that was given up, by Ctrl-C or after its time, still has no answer."""

@@ -67,8 +67,8 @@ def merged(text: str, entries: Sequence[dict[str, Any]], is_old: Callable[[Any],
     if "configurations" not in old and before.strip():
         new = _with_configurations(new, is_empty=not old)
     new = _inserted(_without(new, is_old), entries)
-    kept = [each for each in old.get("configurations", []) if not is_old(each)]
-    wanted = {**({"version": "0.2.0"} if not before.strip() else {}), **old, "configurations": [*kept, *entries]}
+    others = [each for each in old.get("configurations", []) if not is_old(each)]
+    wanted = {**({"version": "0.2.0"} if not before.strip() else {}), **old, "configurations": [*others, *entries]}
     return mark + new if _read(new) == wanted else None
 
 
@@ -93,11 +93,13 @@ def _without(text: str, is_old: Callable[[Any], bool]) -> str:
 
 def _joined(head: str, tail: str) -> str:
     """Without the blanks between them, but for those that end a comment of the head's."""
-    kept = head.rstrip()
-    ends_in_comment = any(found[0].startswith("//") and found.end() == len(kept) for found in _NOT_CODE.finditer(kept))
+    before = head.rstrip()
+    ends_in_comment = any(
+        found[0].startswith("//") and found.end() == len(before) for found in _NOT_CODE.finditer(before)
+    )
     if ends_in_comment and not re.match(r"[ \t]*\r?\n", tail):
-        kept = head
-    return kept + tail
+        before = head
+    return before + tail
 
 
 def _inserted(text: str, entries: Sequence[dict[str, Any]]) -> str:
@@ -127,8 +129,8 @@ def _plain(text: str) -> str:
 
 
 def _blank(match: re.Match[str]) -> str:
-    found = match[0]
-    return found if found.startswith('"') else re.sub(r"[^\n]", " ", found)
+    token = match[0]
+    return token if token.startswith('"') else re.sub(r"[^\n]", " ", token)
 
 
 def _read(text: str) -> Any:
@@ -142,31 +144,31 @@ def _read(text: str) -> Any:
 def _array(text: str) -> tuple[int, int]:
     """Where the list `configurations` of the outermost object starts and ends; of several the last, as JSON has it."""
     plain, decoder = _plain(text), json.JSONDecoder()
-    place, found = _skip(plain, plain.index("{") + 1), (0, 0)
+    place, span = _skip(plain, plain.index("{") + 1), (0, 0)
     while plain[place] != "}":
         key, place = decoder.raw_decode(plain, place)
         start = _skip(plain, _skip(plain, place) + 1)
         _, place = decoder.raw_decode(plain, start)
         if key == "configurations":
-            found = start, place
+            span = start, place
         place = _skip(plain, place)
         if plain[place] == ",":
             place = _skip(plain, place + 1)
-    return found
+    return span
 
 
 def _elements(text: str) -> list[tuple[tuple[int, int], Any]]:
     """Where each of the configurations stands, and its value."""
     plain, decoder = _plain(text), json.JSONDecoder()
     start, end = _array(text)
-    place, found = _skip(plain, start + 1), []
+    place, spans = _skip(plain, start + 1), []
     while place < end - 1:
         value, last = decoder.raw_decode(plain, place)
-        found.append(((place, last), value))
+        spans.append(((place, last), value))
         place = _skip(plain, last)
         if plain[place] == ",":
             place = _skip(plain, place + 1)
-    return found
+    return spans
 
 
 def _skip(text: str, place: int) -> int:

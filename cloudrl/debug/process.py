@@ -93,8 +93,8 @@ class Process:
 
     def threads(self) -> list[Thread]:
         """All of them."""
-        found = self._client.request("threads").get("threads")
-        return [Thread(_number(row.get("id")), _line(row.get("name"))) for row in _rows(found)]
+        threads = self._client.request("threads").get("threads")
+        return [Thread(_number(row.get("id")), _line(row.get("name"))) for row in _rows(threads)]
 
     def frames(self, thread: int) -> list[Frame]:
         """The stack of a thread that stands, the innermost frame first."""
@@ -107,12 +107,12 @@ class Process:
     def error(self, thread: int) -> str:
         """What was raised, such as `ValueError: no`; "" where nothing was."""
         try:
-            found = self._client.request("exceptionInfo", {"threadId": thread})
+            info = self._client.request("exceptionInfo", {"threadId": thread})
         except Refused:
             return ""
         # pydevd adds a remark of its own to the name
-        name, _, _ = str(found.get("exceptionId") or "").partition("(note:")
-        return f"{name.strip()}: {found.get('description') or ''}".strip(": ")
+        name, _, _ = str(info.get("exceptionId") or "").partition("(note:")
+        return f"{name.strip()}: {info.get('description') or ''}".strip(": ")
 
     def locals(self, frame: Frame) -> list[tuple[str, str]]:
         """Names and values of the variables of a frame."""
@@ -157,10 +157,10 @@ class Process:
         Raises:
             Refused: it raises, or gives no string.
         """
-        found = self._whole(frame, code)
-        if not isinstance(found, str):
+        value = self._whole(frame, code)
+        if not isinstance(value, str):
             raise Refused("no text")
-        return found
+        return value
 
     def source(self, frame: Frame, file: str = "") -> tuple[str, ...]:
         """The lines of a frame's file, or of another, as the process itself reads it; empty if there is no such file.
@@ -184,19 +184,19 @@ class Process:
         places = [(frame.file, frame.line) for frame in frames]
         code = f"[__import__('linecache').getline(f, n).strip()[:500] for f, n in {places!r}]"
         try:
-            found = self._whole(frames[0], code)
+            listed = self._whole(frames[0], code)
         except (Refused, NoAnswer):
-            found = []
-        known = [str(each) for each in found] if isinstance(found, list) else []
-        return known + [""] * (len(frames) - len(known))
+            listed = []
+        files = [str(each) for each in listed] if isinstance(listed, list) else []
+        return files + [""] * (len(frames) - len(files))
 
     def find_file(self, frame: Frame, name: str, folder: str) -> list[str]:
         """Paths on the node that a name may mean: below the folder, or else of imported modules that end so."""
         try:
-            found = self._whole(frame, _FIND.format(name=name, folder=folder))
+            paths = self._whole(frame, _FIND.format(name=name, folder=folder))
         except Refused:
             return []
-        return [str(each) for each in found] if isinstance(found, list) else []
+        return [str(each) for each in paths] if isinstance(paths, list) else []
 
     def set_breakpoints(self, file: str, wanted: Sequence[Breakpoint]) -> list[int]:
         """Those of one file, in place of all from before; the line where each really is.
@@ -206,11 +206,11 @@ class Process:
         """
         rows = [{"line": each.line, **({"condition": each.condition} if each.condition else {})} for each in wanted]
         answer = self._client.request("setBreakpoints", {"source": {"path": file}, "breakpoints": rows})
-        found = _rows(answer.get("breakpoints"))
-        if len(found) == len(wanted) and found and not found[-1].get("verified"):
+        places = _rows(answer.get("breakpoints"))
+        if len(places) == len(wanted) and places and not places[-1].get("verified"):
             self._client.request("setBreakpoints", {"source": {"path": file}, "breakpoints": rows[:-1]})
-            raise Refused(str(found[-1].get("message") or "there is no code at this line"))
-        lines = [_number(each.get("line")) for each in found] + [0] * len(wanted)
+            raise Refused(str(places[-1].get("message") or "there is no code at this line"))
+        lines = [_number(each.get("line")) for each in places] + [0] * len(wanted)
         return [line or each.line for line, each in zip(lines, wanted, strict=False)]
 
     def resume(self, command: str, thread: int) -> None:

@@ -121,8 +121,8 @@ def is_own_connection(peer: tuple[str, int], port: int, *, tables: Sequence[Path
     ends = [[form(*end) for end in (peer, ("127.0.0.1", port))] for form in (_address, _mapped)]
     # a search: there can be thousands of rows, and each connection asks
     rows = re.compile("|".join(f" {theirs} {ours}{_UP_TO_THE_USER}" for theirs, ours in ends))
-    found = [int("".join(uids)) for text in read for uids in rows.findall(text)]
-    return bool(found) and all(uid == os.getuid() for uid in found)
+    owners = [int("".join(uids)) for text in read for uids in rows.findall(text)]
+    return bool(owners) and all(uid == os.getuid() for uid in owners)
 
 
 def _text_of(table: Path) -> str | None:

@@ -307,8 +307,8 @@ class Session:
             self._say(f"{name} = {cut}")
 
     def _break(self, argument: str) -> None:
-        said = self._breakpoints.add(argument, self._frames[self._at]) if argument else self._breakpoints.listed()
-        self._say(said)
+        text = self._breakpoints.add(argument, self._frames[self._at]) if argument else self._breakpoints.listed()
+        self._say(text)
 
     def _clear(self, argument: str) -> None:
         self._say(self._breakpoints.clear(argument))

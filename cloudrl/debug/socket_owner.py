@@ -35,13 +35,13 @@ def owner(end: tuple[str, int], other: tuple[str, int]) -> int | None:
         with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG) as kernel:
             kernel.settimeout(_TIMEOUT_S)
             kernel.sendto(_HEAD.pack(_HEAD.size + len(asked), _BY_FAMILY, _REQUEST, 1, 0) + asked, (0, 0))
-            said = kernel.recv(8192)
-        if _HEAD.unpack_from(said)[1] == _ERROR:
-            number = -struct.unpack_from("=i", said, _HEAD.size)[0]
+            reply = kernel.recv(8192)
+        if _HEAD.unpack_from(reply)[1] == _ERROR:
+            number = -struct.unpack_from("=i", reply, _HEAD.size)[0]
             if number == errno.ENOENT:
                 return None
             raise NobodyKnows(os.strerror(number))
-        uid: int = struct.unpack_from("=I", said, _UID_AT)[0]
+        uid: int = struct.unpack_from("=I", reply, _UID_AT)[0]
     except (OSError, AttributeError, struct.error) as error:
         raise NobodyKnows(str(error)) from None
     return uid

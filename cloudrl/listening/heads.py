@@ -63,10 +63,10 @@ def parse_head(received: bytes) -> Head:
     method, target = _request_line(first.rstrip(b"\r").decode("latin-1"))
     headers: Dict[str, str] = {}
     for line in rest:
-        found = _HEADER.fullmatch(line.rstrip(b"\r"))
-        if found is None:
+        match = _HEADER.fullmatch(line.rstrip(b"\r"))
+        if match is None:
             raise Refused(400, "a header is malformed")
-        name, value = (group.decode("latin-1") for group in found.groups())
+        name, value = (group.decode("latin-1") for group in match.groups())
         headers.setdefault(name.lower(), value.rstrip(" \t"))
     return Head(method, target, headers)
 

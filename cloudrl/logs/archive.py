@@ -126,15 +126,15 @@ class Archive:
         Raises:
             InputError: The archive has no such run, or no run at all.
         """
-        known = self.runs
-        if not known:
+        runs = self.runs
+        if not runs:
             raise InputError(f"no logs are kept in {self.source.name}", hint="They are there once Ray has run")
-        if run is not None and run not in known:
-            raise InputError(f"no logs of run {run!r} are kept; there are: {', '.join(known)}")
+        if run is not None and run not in runs:
+            raise InputError(f"no logs of run {run!r} are kept; there are: {', '.join(runs)}")
         return tuple(
             file
             for file in self.files
-            if file.run == (run or known[0])
+            if file.run == (run or runs[0])
             and (session is None or file.session == session)
             and (rank is None or file.rank == rank)
         )
@@ -173,8 +173,8 @@ class Archive:
     def jobs_of(self, runs: Container[str]) -> tuple[str, ...]:
         """Those of some runs."""
         before, after = names.driver_log("|").split("|")
-        found = [(file.modified_at, first_name(file.path)) for file in self.files if file.run in runs]
-        drivers = [path for _, path in sorted(found) if path.startswith(before) and path.endswith(after)]
+        paths = [(file.modified_at, first_name(file.path)) for file in self.files if file.run in runs]
+        drivers = [path for _, path in sorted(paths) if path.startswith(before) and path.endswith(after)]
         newest_first = dict.fromkeys(path.removeprefix(before).removesuffix(after) for path in reversed(drivers))
         return tuple(reversed(newest_first))
 
@@ -191,8 +191,8 @@ class Archive:
             return None
 
     def _newest(self, path: str) -> LogFile | None:
-        found = [file for file in self.files if first_name(file.path) == path]
-        return max(found, key=lambda each: each.modified_at, default=None)
+        files = [file for file in self.files if first_name(file.path) == path]
+        return max(files, key=lambda each: each.modified_at, default=None)
 
     def _facts(self, file: LogFile) -> Mapping[str, Any]:
         """What a node has said of itself."""

@@ -55,7 +55,7 @@ def ask_cluster(name: str, agent: AgentClient, ranks: Iterable[int], run: str | 
         Unauthorized: The token is refused.
         InputError: The agents keep no logs, being of an older release.
     """
-    found: dict[str, tuple[Piece, int]] = {}
+    newest: dict[str, tuple[Piece, int]] = {}
     silent: dict[int, str] = {}
     unable: dict[int, str] = {}
     for rank, answer in _ask_all(agent, list(ranks), run):
@@ -68,13 +68,13 @@ def ask_cluster(name: str, agent: AgentClient, ranks: Iterable[int], run: str | 
         for each in answer["pieces"]:
             piece = parse_piece(*each)
             # nodes may share a volume, and each knows best what it has written itself
-            if piece is not None and (rank == piece.rank or piece.where not in found):
-                found[piece.where] = piece, rank
+            if piece is not None and (rank == piece.rank or piece.where not in newest):
+                newest[piece.where] = piece, rank
     notes = (
         *_notes(unable, ("cannot keep its logs now", "cannot keep their logs either")),
         *_notes(silent, ("does not say what it has", "do not say what they have either")),
     )
-    return ClusterArchive(name, agent, run, dict(found.values()), notes)
+    return ClusterArchive(name, agent, run, dict(newest.values()), notes)
 
 
 def _ask_all(agent: AgentClient, ranks: list[int], run: str | None) -> list[tuple[int, _Answer]]:

@@ -128,8 +128,8 @@ def _dated(lines: Iterable[tuple[str, float]], offset_s: float) -> Iterator[tupl
 
 
 def _believed(text: str, offset_s: float, kept_at: float) -> float | None:
-    said = stamp(text)
-    return said - offset_s if said is not None and said - offset_s < kept_at + 1 else None
+    stamped_at = stamp(text)
+    return stamped_at - offset_s if stamped_at is not None and stamped_at - offset_s < kept_at + 1 else None
 
 
 def _is_called(file: LogFile, name: str) -> bool:

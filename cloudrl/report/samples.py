@@ -36,10 +36,10 @@ def parse_samples(content: bytes, step: int) -> list[Sample]:
 
 def choose_steps(steps: Iterable[int]) -> list[int]:
     """At most `STEPS` of them, evenly spread, the last ones among them."""
-    known = sorted(set(steps))
-    if len(known) <= STEPS:
-        return known
-    return sorted({known[round(place * (len(known) - 1) / (STEPS - 1))] for place in range(STEPS)})
+    distinct = sorted(set(steps))
+    if len(distinct) <= STEPS:
+        return distinct
+    return sorted({distinct[round(place * (len(distinct) - 1) / (STEPS - 1))] for place in range(STEPS)})
 
 
 def _sample(line: bytes, step: int) -> Sample | None:

@@ -19,9 +19,9 @@ _POINTS, _TOP_POINTS, _BARS = 1_000, 10_000, 300
 
 def charts_of(keys: Iterable[str]) -> list[Chart]:
     """The charts of which there is something to draw, with the keys that are there."""
-    known = sorted(keys)
-    found = [chart._replace(keys=chart.matching(known)) for chart in CHARTS]
-    return [each._replace(band=tuple(key for key in each.band if key in known)) for each in found if each.keys]
+    names = sorted(keys)
+    charts = [chart._replace(keys=chart.matching(names)) for chart in CHARTS]
+    return [each._replace(band=tuple(key for key in each.band if key in names)) for each in charts if each.keys]
 
 
 def finite(value: float | None) -> float | None:
@@ -53,10 +53,10 @@ def run_series(steps: Sequence[Step], runs: int, top: frozenset[str]) -> dict[st
     series = {}
     for key, (places, values) in columns.items():
         limit = max(200, (_TOP_POINTS if key in top else _POINTS) // runs)
-        kept = thinned(values, limit)
-        mine = {"v": [_short(values[each]) for each in kept]}
-        if len(kept) < len(steps):
-            mine["i"] = [places[each] for each in kept]
+        indices = thinned(values, limit)
+        mine = {"v": [_short(values[each]) for each in indices]}
+        if len(indices) < len(steps):
+            mine["i"] = [places[each] for each in indices]
         series[key] = mine
     return {
         "steps": [step.step for step in steps],
@@ -71,11 +71,11 @@ def thinned(values: Sequence[float], limit: int) -> list[int]:
     """Places of at most `limit` values: the last, and of each bucket the least and the greatest: no peak is lost."""
     if len(values) <= limit:
         return list(range(len(values)))
-    buckets, kept = max(1, (limit - 1) // 2), {len(values) - 1}
+    buckets, indices = max(1, (limit - 1) // 2), {len(values) - 1}
     for bucket in range(buckets):
         span = range(bucket * len(values) // buckets, (bucket + 1) * len(values) // buckets)
-        kept |= {min(span, key=values.__getitem__), max(span, key=values.__getitem__)}
-    return sorted(kept)
+        indices |= {min(span, key=values.__getitem__), max(span, key=values.__getitem__)}
+    return sorted(indices)
 
 
 def _summary(steps: Sequence[Step]) -> dict[str, float | None]:

@@ -49,7 +49,7 @@ def measures(usage: Usage) -> dict[str, float]:
     percents = [gpu.utilization_percent for gpu in usage.gpus if gpu.utilization_percent is not None]
     powers = [gpu.power_w for gpu in usage.gpus if gpu.power_w is not None]
     rates = {"received": usage.received_bytes_per_s, "sent": usage.sent_bytes_per_s}
-    found = {
+    drawn = {
         "gpu": fmean(percents) if percents else None,
         "gpu_memory": _share(
             sum(gpu.memory_used_mib or 0 for gpu in usage.gpus), sum(gpu.memory_total_mib or 0 for gpu in usage.gpus)
@@ -60,7 +60,7 @@ def measures(usage: Usage) -> dict[str, float]:
         "disk": _share(usage.disk_used_bytes, usage.disk_total_bytes),
         **{key: None if rate is None else rate / 1e6 for key, rate in rates.items()},
     }
-    return {key: round(value, 2) for key, value in found.items() if value is not None}
+    return {key: round(value, 2) for key, value in drawn.items() if value is not None}
 
 
 def usage_series(nodes: Sequence[NodeUsage]) -> list[dict[str, Any]]:
@@ -87,12 +87,16 @@ def usage_json(nodes: Sequence[NodeUsage]) -> list[dict[str, Any]]:
 
 
 def _chosen(points: Mapping[int, list[tuple[float, float]]]) -> list[tuple[str, list[tuple[float, float]]]]:
-    known = {rank: each for rank, each in points.items() if each}
-    if len(known) <= _MOST_CURVES:
-        return [(f"rank {rank}", each) for rank, each in known.items()]
-    means = {rank: fmean(value for _, value in each) for rank, each in known.items()}
+    not_empty = {rank: each for rank, each in points.items() if each}
+    if len(not_empty) <= _MOST_CURVES:
+        return [(f"rank {rank}", each) for rank, each in not_empty.items()]
+    means = {rank: fmean(value for _, value in each) for rank, each in not_empty.items()}
     low, high = min(means, key=means.__getitem__), max(means, key=means.__getitem__)
-    return [("mean of all", _mean(known)), (f"lowest: rank {low}", known[low]), (f"highest: rank {high}", known[high])]
+    return [
+        ("mean of all", _mean(not_empty)),
+        (f"lowest: rank {low}", not_empty[low]),
+        (f"highest: rank {high}", not_empty[high]),
+    ]
 
 
 def _mean(points: Mapping[int, list[tuple[float, float]]]) -> list[tuple[float, float]]:
@@ -106,8 +110,8 @@ def _mean(points: Mapping[int, list[tuple[float, float]]]) -> list[tuple[float, 
 
 def _curve(label: str, points: Sequence[tuple[float, float]]) -> dict[str, Any]:
     values = [value for _, value in points]
-    kept = thinned(values, _POINTS)
-    return {"label": label, "x": [round(points[each][0]) for each in kept], "y": [values[each] for each in kept]}
+    indices = thinned(values, _POINTS)
+    return {"label": label, "x": [round(points[each][0]) for each in indices], "y": [values[each] for each in indices]}
 
 
 def _share(used: float | None, total: float | None) -> float | None:

@@ -45,10 +45,10 @@ class Bm25Engine:
         return [self._best(words, k) for words in _tokens(self._bm25s, queries)]
 
     def _best(self, words: list[str], k: int) -> list[Hit]:
-        known = self._index.get_tokens_ids(words)
-        if not known:
+        token_ids = self._index.get_tokens_ids(words)
+        if not token_ids:
             return []
-        scores = self._index.get_scores_from_ids(known)
+        scores = self._index.get_scores_from_ids(token_ids)
         k = min(k, len(scores))
         least = np.partition(scores, -k)[-k]
         rows = np.flatnonzero(scores >= max(least, np.finfo(scores.dtype).tiny))
@@ -68,8 +68,8 @@ def build_bm25(texts: Iterable[str], path: Path) -> None:
 
 
 def _tokens(bm25s: Any, texts: Sequence[str]) -> list[list[str]]:
-    found: list[list[str]] = bm25s.tokenize(list(texts), return_ids=False, show_progress=False)
-    return found
+    tokens: list[list[str]] = bm25s.tokenize(list(texts), return_ids=False, show_progress=False)
+    return tokens
 
 
 def import_bm25s() -> Any:

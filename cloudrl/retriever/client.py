@@ -58,10 +58,10 @@ class RetrieverClient:
             InputError: the server takes no such request.
         """
         content = {"queries": list(queries), "topk": topk, "return_scores": True}
-        said = self._request("POST", "/retrieve", content)
+        answer = self._request("POST", "/retrieve", content)
         try:
-            found = [as_list(each, "what was found") for each in as_list(said.get("result"), "`result`")]
-            return [[as_object(hit, "a hit") for hit in each] for each in found]
+            lists = [as_list(each, "what was found") for each in as_list(answer.get("result"), "`result`")]
+            return [[as_object(hit, "a hit") for hit in each] for each in lists]
         except Malformed as error:
             raise self._no_server("/retrieve", str(error)) from None
 
@@ -77,10 +77,10 @@ class RetrieverClient:
             ConnectionFailed: no server answers, or it is not ready.
             Unauthorized: the token is refused.
         """
-        said = self._request("GET", "/health", None)
-        if said.keys() == {"ready"}:  # all that a server says without its token
+        answer = self._request("GET", "/health", None)
+        if answer.keys() == {"ready"}:  # all that a server says without its token
             raise self._unauthorized()
-        return said
+        return answer
 
     def _unauthorized(self) -> Unauthorized:
         return Unauthorized(f"{self.url} refuses the token", hint="--token-file FILE, or CLOUDRL_RETRIEVER_TOKEN")

@@ -100,10 +100,10 @@ def open_corpus(path: Path, *, on_progress: OnProgress = lambda _done, _total: N
             len(offsets),
         ):
             return Corpus(path, identity, offsets)
-    identity, found = _read(path, stat, on_progress)
+    identity, new_offsets = _read(path, stat, on_progress)
     with contextlib.suppress(OSError):
-        _write(beside, identity, found)
-    return Corpus(path, identity, found)
+        _write(beside, identity, new_offsets)
+    return Corpus(path, identity, new_offsets)
 
 
 def check_line(line: bytes, where: str) -> None:

@@ -76,10 +76,10 @@ class FlatEngine:
         Raises:
             ValueError: one is not finite.
         """
-        found = self._index.search(vectors, k)
+        results = self._index.search(vectors, k)
         if self._first_row:
-            return [[Hit(row + self._first_row, score) for row, score in hits] for hits in found]
-        return found
+            return [[Hit(row + self._first_row, score) for row, score in hits] for hits in results]
+        return results
 
 
 class FaissEngine:

@@ -164,8 +164,8 @@ class ExactIndex:
         best = torch.empty((len(queries), 0), device=self._device)
         rows = torch.empty((len(queries), 0), dtype=torch.int64, device=self._device)
         for start, block in self._blocks(len(queries)):
-            scores, found = self._scores(block, asked).topk(min(count, len(block)), dim=1, sorted=False)
-            best, rows = torch.cat([best, scores], 1), torch.cat([rows, found + start], 1)
+            scores, columns = self._scores(block, asked).topk(min(count, len(block)), dim=1, sorted=False)
+            best, rows = torch.cat([best, scores], 1), torch.cat([rows, columns + start], 1)
             best, chosen = best.topk(min(count, best.shape[1]), dim=1, sorted=False)
             rows = rows.gather(1, chosen)
         return best.cpu().numpy(), rows.cpu().numpy()

@@ -63,9 +63,9 @@ class _State:
     @classmethod
     def read(cls, path: Path) -> _State:
         try:
-            said = parse_object(read_file(path))
-            files = [_File(**each) for each in said["files"]]
-            return cls(path, files, list(map(str, said["verified"])), int(said["joined"]))
+            metadata = parse_object(read_file(path))
+            files = [_File(**each) for each in metadata["files"]]
+            return cls(path, files, list(map(str, metadata["verified"])), int(metadata["joined"]))
         except FileNotFoundError:
             return cls(path)
         except NOT_AS_EXPECTED as error:
@@ -245,12 +245,12 @@ def _download(file: _File, folder: Path, state: _State, on_progress: OnProgress,
         )
     except _hub_errors() as error:
         raise _failure(file.repo, error) from error
-    found = _sha256(path, on_progress)
-    if (path.stat().st_size, found) != (file.size_bytes, file.sha256):
+    digest = _sha256(path, on_progress)
+    if (path.stat().st_size, digest) != (file.size_bytes, file.sha256):
         length = path.stat().st_size
         path.unlink()
         raise ConnectionFailed(
-            f"{file.name} has {length:,} bytes with sha256 {found}, and {_hub()} says {file.size_bytes:,} bytes with "
+            f"{file.name} has {length:,} bytes with sha256 {digest}, and {_hub()} says {file.size_bytes:,} bytes with "
             f"{file.sha256}",
             hint="It was removed; type the same command to download it again",
         )

@@ -30,9 +30,9 @@ def host_memory(root: Path = Path("/")) -> Memory:
     Args:
         root: where proc and sys are.
     """
-    said = dict(re.findall(r"^(\w+): +(\d+) kB", (root / "proc/meminfo").read_text(), re.MULTILINE))
-    total, free = (int(said[name]) * 1024 for name in ("MemTotal", "MemAvailable"))
-    limits = [found for group in _groups(root) if (found := _limit(group)) and found[0] < total]
+    meminfo = dict(re.findall(r"^(\w+): +(\d+) kB", (root / "proc/meminfo").read_text(), re.MULTILINE))
+    total, free = (int(meminfo[name]) * 1024 for name in ("MemTotal", "MemAvailable"))
+    limits = [limit for group in _groups(root) if (limit := _limit(group)) and limit[0] < total]
     if not limits:
         return Memory("this machine", total, free)
     return Memory("this container or job", min(most for most, _ in limits), min(free, *(left for _, left in limits)))

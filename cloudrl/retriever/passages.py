@@ -33,9 +33,9 @@ def find_files(places: Sequence[Path]) -> list[Path]:
     files: list[Path] = []
     for place in places:
         if place.is_dir():
-            found = [each for each in place.rglob("*") if each.suffix in SUFFIXES and each.is_file()]
-            hidden = {each for each in found if any(part.startswith(".") for part in each.relative_to(place).parts)}
-            files += sorted(set(found) - hidden)
+            readable = [each for each in place.rglob("*") if each.suffix in SUFFIXES and each.is_file()]
+            hidden = {each for each in readable if any(part.startswith(".") for part in each.relative_to(place).parts)}
+            files += sorted(set(readable) - hidden)
         elif not place.exists():
             raise InputError(f"there is no {place}")
         elif place.suffix not in SUFFIXES:

@@ -296,7 +296,7 @@ async def share(
 
 
 async def _wait_for(peers: Sequence[Peer], timeout_s: float, say: Callable[[str], object]) -> None:
-    said = None
+    reported = None
     while True:
         await asyncio.gather(*(peer.look(timeout_s) for peer in peers))
         missing = [peer for peer in peers if peer.fault]
@@ -310,9 +310,9 @@ async def _wait_for(peers: Sequence[Peer], timeout_s: float, say: Callable[[str]
                 f"{blocked[0].address} cannot be reached, and does not refuse either",
                 hint=f"Open port {blocked[0].address.port} between the nodes (firewall, security group)",
             )
-        if [peer.address for peer in missing] != said:
-            said = [peer.address for peer in missing]
-            say(f"waiting for {', '.join(map(str, said))}: {missing[0].fault}")
+        if [peer.address for peer in missing] != reported:
+            reported = [peer.address for peer in missing]
+            say(f"waiting for {', '.join(map(str, reported))}: {missing[0].fault}")
         await asyncio.sleep(_RETRY_S)
 
 

@@ -84,16 +84,16 @@ class SerpApi:
         asked = urlencode({**parameters, "api_key": self._key})
         try:
             with urlopen(f"{self._url}/{path}?{asked}", timeout=_TIMEOUT_S) as answer:  # noqa: S310 - https, above
-                said = parse_json(read_all(answer))
+                page = parse_json(read_all(answer))
         except HTTPError as error:
             raise _refusal(error) from None
         except (OSError, HTTPException) as error:
             raise Unavailable(f"SerpAPI does not answer: {type(error).__name__}: {error}", _RETRY_S) from None
         except Malformed as error:
             raise QueryFailed(f"SerpAPI's answer cannot be read: {error}") from None
-        if not isinstance(said, dict):
-            raise QueryFailed(f"SerpAPI's answer cannot be read: it is a {type(said).__name__}")
-        return said
+        if not isinstance(page, dict):
+            raise QueryFailed(f"SerpAPI's answer cannot be read: it is a {type(page).__name__}")
+        return page
 
 
 def _refusal(error: HTTPError) -> CloudrlError:

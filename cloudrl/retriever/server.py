@@ -254,11 +254,11 @@ class Server:
             self._counters.queries += len(asked.queries)
             answer = self._batcher.ask(asked.queries, asked.topk or self._options.topk)
             with answering(request):
-                found = await asyncio.wait_for(answer, timeout_s)
+                hits = await asyncio.wait_for(answer, timeout_s)
             outcome = "answered"
             self._counters.request_s.add(time.monotonic() - began)
             return web.Response(
-                body=answer_body(found, with_scores=asked.return_scores), content_type="application/json"
+                body=answer_body(hits, with_scores=asked.return_scores), content_type="application/json"
             )
         except (InvalidRequest, Refused) as error:
             outcome = "invalid"

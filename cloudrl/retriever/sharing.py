@@ -120,8 +120,8 @@ def read_vectors(content: bytes, dim: int) -> Floats:
     Raises:
         ValueError: the bytes are not hits, or not of `dim` numbers.
     """
-    found: Floats = np.frombuffer(content, "<f4").reshape(-1, dim).astype(np.float32)
-    return found
+    vectors: Floats = np.frombuffer(content, "<f4").reshape(-1, dim).astype(np.float32)
+    return vectors
 
 
 def hits_bytes(found: Sequence[Sequence[Hit]]) -> bytes:

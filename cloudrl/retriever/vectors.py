@@ -56,22 +56,22 @@ def open_vectors(path: Path) -> VectorFile:
     with path.open("rb") as file:
         head = file.read(_FAISS.size)
         if head.startswith(_FLAT_IP):
-            found = _faiss_header(path, head)
+            header = _faiss_header(path, head)
         elif head.startswith(_NPY):
-            found = _npy_header(path, file)
+            header = _npy_header(path, file)
         else:
             raise InputError(
                 f"{path} is neither a flat index of faiss (inner product) nor a .npy file",
                 hint="For other indexes of faiss: --engine faiss",
             )
-    size, wanted = path.stat().st_size, found.offset_bytes + found.size_bytes
+    size, wanted = path.stat().st_size, header.offset_bytes + header.size_bytes
     if size != wanted:
         raise InputError(
-            f"{path} has {size:,} bytes, but its header says {found.count:,} vectors of {found.dim}, which take "
+            f"{path} has {size:,} bytes, but its header says {header.count:,} vectors of {header.dim}, which take "
             f"{wanted:,}: it is {'truncated' if size < wanted else 'too long'}",
             hint="Copy, download or build it again",
         )
-    return found
+    return header
 
 
 def _faiss_header(path: Path, head: bytes) -> VectorFile:

@@ -61,7 +61,7 @@ def run(
 def _talk(process: subprocess.Popen[bytes], data: memoryview, deadline: float, limit_bytes: int) -> tuple[bytes, bytes]:
     """Both of its outputs, while it takes its input."""
     stdin, outputs = process.stdin, (process.stdout, process.stderr)
-    said: dict[object, bytearray] = {stream: bytearray() for stream in outputs}
+    printed: dict[object, bytearray] = {stream: bytearray() for stream in outputs}
     with selectors.DefaultSelector() as selector:
         for stream, event in ((stdin, selectors.EVENT_WRITE), *((output, selectors.EVENT_READ) for output in outputs)):
             if stream is not None:
@@ -75,12 +75,12 @@ def _talk(process: subprocess.Popen[bytes], data: memoryview, deadline: float, l
                     data = _give(stdin, data)
                     is_over = not data
                 else:
-                    is_over = not _take(ready, said[ready], limit_bytes)
+                    is_over = not _take(ready, printed[ready], limit_bytes)
                 if is_over:
                     selector.unregister(ready)
                     with suppress(BrokenPipeError):
                         ready.close()
-    stdout, stderr = (bytes(each) for each in said.values())
+    stdout, stderr = (bytes(each) for each in printed.values())
     return stdout, stderr
 
 

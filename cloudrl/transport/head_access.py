@@ -79,12 +79,12 @@ class HeadAccess:
         Raises:
             ConnectionFailed: the head cannot be reached through SSH, or has no key yet.
         """
-        kept = tunnel_daemon.read_state(daemon_folder(self._folder))
-        if kept is not None and kept.target == self.target:
-            self._ports = kept.ports
+        state = tunnel_daemon.read_state(daemon_folder(self._folder))
+        if state is not None and state.target == self.target:
+            self._ports = state.ports
             deadline = time.monotonic() + min(timeout_s, REOPEN_S)
             # one that has just broken is being opened again; who comes after that need not know
-            while not all(map(listens, kept.ports.values())) and time.monotonic() < deadline:
+            while not all(map(listens, state.ports.values())) and time.monotonic() < deadline:
                 time.sleep(_POLL_S)
         else:
             self._tunnel = Tunnel(self.find, free_ports(self._remote_ports), self._folder)

@@ -173,10 +173,10 @@ def choose_log(
 def _skip(chunks: Iterable[bytes], count: int) -> Generator[bytes]:
     """Leave out the first `count` bytes; silence (`b""`) stays."""
     for chunk in chunks:
-        kept = chunk[count:]
+        rest = chunk[count:]
         count = max(0, count - len(chunk))
-        if kept or not chunk:
-            yield kept
+        if rest or not chunk:
+            yield rest
 
 
 def _chunks_or_silence(ahead: _ReadAhead, shortest_s: float, longest_s: float) -> Generator[bytes]:

@@ -285,9 +285,9 @@ class RayClient:
 
 def id_taken(submission_id: str, url: str, reason: str = "") -> InputError:
     """The error for a submission id that is taken, by the job at `url`; `reason` is what Ray says."""
-    said = f"; Ray says: {reason}" if reason else ""
+    reason_text = f"; Ray says: {reason}" if reason else ""
     return InputError(
-        f"submission id {submission_id!r} is taken on this cluster; Ray never uses an id twice{said}",
+        f"submission id {submission_id!r} is taken on this cluster; Ray never uses an id twice{reason_text}",
         hint=f"Follow it: cloudrl jobs logs -f {url}\nAnother job: leave out --submission-id",
     )
 

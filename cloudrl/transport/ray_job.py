@@ -85,8 +85,8 @@ class RayJob:
     @property
     def variables(self) -> dict[str, str]:
         """Of its runtime environment; Ray's clients can submit any JSON there."""
-        found = self.runtime_env.get("env_vars")
-        return {name: str(value) for name, value in found.items()} if isinstance(found, dict) else {}
+        variables = self.runtime_env.get("env_vars")
+        return {name: str(value) for name, value in variables.items()} if isinstance(variables, dict) else {}
 
     @property
     def log_name(self) -> str:

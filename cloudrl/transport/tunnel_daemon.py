@@ -155,9 +155,9 @@ def start(
         gave_way = status == 0 and is_locked(folder)  # to another daemon, which is opening the tunnel
         if clock() > deadline or not (status is None or gave_way):
             process.terminate()
-            said = _log_since(folder, before).decode("utf-8", "replace").strip().splitlines()
+            lines = _log_since(folder, before).decode("utf-8", "replace").strip().splitlines()
             raise ConnectionFailed(
-                f"the tunnel to {name!r} did not open: {said[-1] if said else 'no reason given'}",
+                f"the tunnel to {name!r} did not open: {lines[-1] if lines else 'no reason given'}",
                 hint=f"cloudrl status {name}",
             )
         sleep(0.1)

@@ -74,9 +74,9 @@ def test_frames_may_come_in_pieces_and_together(debugger: Debugger, client: DapC
         (b"Content-Length: 99999999999999999\r\n\r\n", "a frame has no length"),
         (b"Content-Length: 33554433\r\n\r\n", "33554432 are the limit"),
         (b"A" * 5000, "a frame has no length"),
-        (b"Content-Length: 2\r\n\r\n[]", "a frame is no message"),
-        (b"Content-Length: 2\r\n\r\n{]", "a frame is no message"),
-        (b"Content-Length: 200000\r\n\r\n" + b"[" * 200000, "a frame is no message"),
+        (b"Content-Length: 2\r\n\r\n[]", "a frame is not a message"),
+        (b"Content-Length: 2\r\n\r\n{]", "a frame is not a message"),
+        (b"Content-Length: 200000\r\n\r\n" + b"[" * 200000, "a frame is not a message"),
     ],
 )
 def test_what_is_no_frame_ends_the_session(debugger: Debugger, client: DapClient, raw: bytes, said: str) -> None:

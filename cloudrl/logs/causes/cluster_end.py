@@ -56,13 +56,13 @@ def _end(agent: AgentLog) -> Suspect | None:
     if outcome is None or outcome.phase is not Phase.FAILED:
         return None
     lines = [without_ansi(line) for line in agent.lines]
-    said = [line for line in lines if line.strip() and not line.startswith(_DUMP) and not read_line(line).is_quiet]
-    exited = next((found for line in said if (found := _EXITED.search(line)) is not None), None)
+    printed = [line for line in lines if line.strip() and not line.startswith(_DUMP) and not read_line(line).is_quiet]
+    exited = next((match for line in printed if (match := _EXITED.search(line)) is not None), None)
     named = _RANK.search(outcome.reason)
     text = outcome.reason if exited is None else _death_of(exited["name"], int(exited["code"]))
     return Suspect(
         error=text,
-        lines=tuple(said[-MOST_LINES:]),
+        lines=tuple(printed[-MOST_LINES:]),
         at_ms=outcome.at * 1000,
         rank=int(named["rank"]) if named is not None else agent.rank,
         process="agent" if exited is None else exited["name"],

@@ -45,9 +45,9 @@ def search(evidence: Evidence, budget: Budget | None = None) -> Finding:
     driver = end_of_cluster(evidence) if evidence.was_running else suspect_of_driver(evidence, budget)
     end = evidence.ended_ms or math.inf
     of_state = [each for each in suspects_of_state(evidence, budget) if _at(each) <= end]
-    found = of_state or [log for log in suspects_of_logs(evidence, budget) if _at(log) <= end]
-    cause = _chosen(evidence, found, driver, has_state=bool(of_state), budget=budget)
-    made = None if cause is None else _cause(_placed(cause, driver, found), found)
+    suspects = of_state or [log for log in suspects_of_logs(evidence, budget) if _at(log) <= end]
+    cause = _chosen(evidence, suspects, driver, has_state=bool(of_state), budget=budget)
+    made = None if cause is None else _cause(_placed(cause, driver, suspects), suspects)
     return Finding(made, not budget.is_spent)
 
 
@@ -118,9 +118,9 @@ def _awaited(evidence: Evidence, silent: Sequence[Suspect], budget: Budget) -> S
             own = chosen([each for log, stream in logs for _, each in failures(evidence, log, stream, budget)])
             if own is not None and own.is_lead:
                 return replace(own, rank=rank, process=name)
-            said = [line.text for _, stream in logs for line in stream.lines[-_END_LINES:]]
+            last_lines = [line.text for _, stream in logs for line in stream.lines[-_END_LINES:]]
             error = f"{name} did not come while the others waited for it: {silent[0].error}"
-            return replace(silent[0], error=error, lines=tuple(said), rank=rank, process=name, actor_id=None)
+            return replace(silent[0], error=error, lines=tuple(last_lines), rank=rank, process=name, actor_id=None)
     return None
 
 

@@ -56,8 +56,8 @@ def _ranks_by_ip(connection: Connection) -> dict[str, int]:
 def _state(ray: RayClient, job: RayJob) -> RayState:
     rows = {kind: _rows(ray, kind, job.job_id) for kind in kinds_of(job.job_id)}
     ended_ms = job.end_time * 1000 if job.end_time else None
-    known = {**asdict(job), "end_time": ended_ms, "runtime_env": None}
-    return RayState(saved_at=time.time(), job=known, **rows)
+    fields = {**asdict(job), "end_time": ended_ms, "runtime_env": None}
+    return RayState(saved_at=time.time(), job=fields, **rows)
 
 
 def _rows(ray: RayClient, kind: str, job_id: str | None) -> tuple[Row, ...]:

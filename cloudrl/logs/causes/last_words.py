@@ -55,10 +55,10 @@ def death(evidence: Evidence, dead: Dead, budget: Budget) -> Suspect:
     end = tuple(line.text for _, each in dead.streams for line in each.lines[-_END_LINES:] if line.text.strip())
     trace = innermost(dead.detail)  # it has one where the actor's own start raised
     first = next(filter(str.strip, facts_of(dead.detail[:_LONGEST]).splitlines()), "no reason given").strip()
-    said = words.lines if words is not None and words.signature is None else end
+    shown = words.lines if words is not None and words.signature is None else end
     return Suspect(
         error=words.error if words is not None else trace.error or first,
-        lines=(*said, *trace.lines)[-MOST_LINES:],
+        lines=(*shown, *trace.lines)[-MOST_LINES:],
         at_ms=dead.at_ms,
         rank=dead.rank,
         process=dead.process,
@@ -79,14 +79,14 @@ def printed_by(evidence: Evidence, worker_id: str, pid: int | None, rank: int | 
 
 def _words(evidence: Evidence, streams: Sequence[tuple[LogTail, Stream]], budget: Budget) -> Suspect | None:
     """What the process failed of by its own last lines: of a failure that no signature knows, only the very last."""
-    found = list[Suspect]()
+    suspects = list[Suspect]()
     for log, stream in budget.take(streams):
         below = _lines_below(stream)
         for at, each in failures(evidence, log, stream, budget):
             most = _MOST_BELOW if each.signature is None else _END_LINES
             if below[at] <= most and not each.only_logged:
-                found.append(each)
-    return chosen(found)
+                suspects.append(each)
+    return chosen(suspects)
 
 
 def _lines_below(stream: Stream) -> list[int]:

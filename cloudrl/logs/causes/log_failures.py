@@ -24,14 +24,14 @@ def failures(evidence: Evidence, log: LogTail, stream: Stream, budget: Budget) -
     Exceptions are known by their form, other failures by a signature or, as `only_logged`, by the level of a logger.
     """
     texts = stream.texts
-    found = {block.start: block for block in blocks(texts)}
+    tracebacks = {block.start: block for block in blocks(texts)}
     until = 0
     for at in budget.take(range(len(texts))):
-        if (block := found.get(at)) is not None:
+        if (block := tracebacks.get(at)) is not None:
             until = block.end
             yield block.end - 1, _raised(evidence, log, stream, texts, block)
-        elif at >= until and (said := _said(evidence, log, stream, at)) is not None:
-            yield at, said
+        elif at >= until and (logged := _said(evidence, log, stream, at)) is not None:
+            yield at, logged
 
 
 def chosen(found: Sequence[Suspect]) -> Suspect | None:
@@ -68,7 +68,7 @@ def _said(evidence: Evidence, log: LogTail, stream: Stream, at: int) -> Suspect 
     if signature is None and not line.is_error:
         return None
     around = tuple(each.text for each in stream.lines[max(0, at - _AROUND) : at + _AROUND])
-    found = Suspect(
+    suspect = Suspect(
         error=error,
         lines=around,
         at_ms=_at_ms(log, stream, at),
@@ -76,7 +76,7 @@ def _said(evidence: Evidence, log: LogTail, stream: Stream, at: int) -> Suspect 
         signature=signature,
         only_logged=signature is None,
     )
-    return _placed(found, evidence, log, stream)
+    return _placed(suspect, evidence, log, stream)
 
 
 def _placed(found: Suspect, evidence: Evidence, log: LogTail, stream: Stream) -> Suspect:

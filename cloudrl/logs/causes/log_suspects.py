@@ -29,8 +29,8 @@ def suspect_of_driver(evidence: Evidence, budget: Budget) -> Suspect | None:
     if (killed := _killed_driver(evidence, budget)) is not None:
         return killed
     for log in budget.take(_drivers(evidence)):
-        if (found := _end_of(evidence, log, budget)) is not None:
-            return replace(found, at_ms=evidence.ended_ms)
+        if (end := _end_of(evidence, log, budget)) is not None:
+            return replace(end, at_ms=evidence.ended_ms)
     return None
 
 
@@ -41,8 +41,8 @@ def suspects_of_logs(evidence: Evidence, budget: Budget) -> list[Suspect]:
 
 def suspects_seen_by_driver(evidence: Evidence, budget: Budget) -> list[Suspect]:
     """The same by the driver's log, where Ray repeats what all processes print; in the order of its lines."""
-    found = [each for log in _drivers(evidence) for each in _by_process(evidence, log, budget)]
-    return [each for _, each in sorted(found, key=lambda placed: placed[0])]
+    of_drivers = [each for log in _drivers(evidence) for each in _by_process(evidence, log, budget)]
+    return [each for _, each in sorted(of_drivers, key=lambda placed: placed[0])]
 
 
 def _drivers(evidence: Evidence) -> list[LogTail]:
@@ -55,10 +55,10 @@ def _drivers(evidence: Evidence) -> list[LogTail]:
 def _by_process(evidence: Evidence, log: LogTail, budget: Budget) -> Iterator[tuple[int, Suspect]]:
     """What each process has failed of, and the line of the log at which it did."""
     for stream in budget.take(log.streams):
-        found = list(_retold(evidence, log, stream, budget))
-        first = chosen([each for _, each in found])
+        retold = list(_retold(evidence, log, stream, budget))
+        first = chosen([each for _, each in retold])
         if first is not None:
-            yield next(at for at, each in found if each is first), first
+            yield next(at for at, each in retold if each is first), first
 
 
 def _retold(evidence: Evidence, log: LogTail, stream: Stream, budget: Budget) -> Iterator[tuple[int, Suspect]]:
@@ -79,21 +79,21 @@ def _in_own_words(evidence: Evidence, stream: Stream, at: int, report: Suspect, 
     streams = printed_by(evidence, "", pid, rank)
     name = next((each.first.name for _, each in streams if each.first.name), "worker")
     dead = Dead(process_name(None, name, pid), text, streams, rank, at_ms=report.at_ms)
-    found = death(evidence, dead, budget)
-    return replace(found, lines=(*found.lines, text)[-MOST_LINES:])
+    suspect = death(evidence, dead, budget)
+    return replace(suspect, lines=(*suspect.lines, text)[-MOST_LINES:])
 
 
 def _end_of(evidence: Evidence, log: LogTail, budget: Budget) -> Suspect | None:
     """The last exception of the driver; without one what a signature knows of its last lines."""
     own = [stream for stream in log.streams if stream.is_own]
-    found = [
+    suspects = [
         (stream.places[at], each)
         for stream in own
         for at, each in failures(evidence, log, stream, budget)
         if not each.crashed and not each.only_logged
     ]
-    if found:
-        return max(found, key=lambda placed: placed[0])[1]
+    if suspects:
+        return max(suspects, key=lambda placed: placed[0])[1]
     lines = sorted((place, text) for stream in own for place, text in zip(stream.places, stream.texts, strict=True))
     return _of_text("\n".join(text for _, text in lines[-_END_LINES:]), evidence, log.rank)
 
@@ -113,8 +113,8 @@ def _killed_driver(evidence: Evidence, budget: Budget) -> Suspect | None:
     """A driver that a signal has ended: whatever its log has of exceptions, it has survived them."""
     job = evidence.state.job
     code = job.get("driver_exit_code")
-    said = _EXIT_CODE.search(str(job.get("message") or "")[:200])
-    code = code if isinstance(code, int) else int(said[1]) if said is not None else 0
+    exit_code = _EXIT_CODE.search(str(job.get("message") or "")[:200])
+    code = code if isinstance(code, int) else int(exit_code[1]) if exit_code is not None else 0
     number = -code if code < 0 else code - 128
     if number not in _FATAL_SIGNALS:
         return None

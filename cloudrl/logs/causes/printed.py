@@ -101,16 +101,18 @@ def read_line(line: str) -> Printed:
     text, by, level, file = without_ansi(shortened(line)), list[str](), "", ""
     name, pid, ip = "", None, None
     for _ in range(_MOST_PREFIXES):
-        if (found := _PREFIX.match(text)) is None:
+        if (prefix := _PREFIX.match(text)) is None:
             break
-        text = text[found.end() :]
-        level = next((found[key][0] for key in _LEVELS if found[key]), level)
-        file = found["file"] or file
-        if found["pid"] and pid is None:
-            name, pid, ip = found["name"] or "", int(found["pid"]), found["ip"]
-        names_process = found["pid"] or found["rank"] or found["mpi"] or found["task"] or (found["daemon"] and not name)
-        by += [found[0].strip(" :")] if names_process else []
-        name = name or found["daemon"] or ""
+        text = text[prefix.end() :]
+        level = next((prefix[key][0] for key in _LEVELS if prefix[key]), level)
+        file = prefix["file"] or file
+        if prefix["pid"] and pid is None:
+            name, pid, ip = prefix["name"] or "", int(prefix["pid"]), prefix["ip"]
+        names_process = (
+            prefix["pid"] or prefix["rank"] or prefix["mpi"] or prefix["task"] or (prefix["daemon"] and not name)
+        )
+        by += [prefix[0].strip(" :")] if names_process else []
+        name = name or prefix["daemon"] or ""
     text = _REPEATED.sub("", text) if "[repeated" in text else text
     return Printed(text.rstrip(), " ".join(by), "" if (file, level) == _OF_OTHERS else level, name, pid, ip)
 
@@ -145,8 +147,10 @@ class Stream:
 
 def read_streams(lines: Sequence[str]) -> tuple[Stream, ...]:
     """The lines of a log by the processes that have printed them; the process that came first is the first one."""
-    found: dict[str, list[tuple[int, Printed]]] = {}
+    by_process: dict[str, list[tuple[int, Printed]]] = {}
     for place, line in enumerate(lines):
         printed = read_line(line)
-        found.setdefault(printed.by, []).append((place, printed))
-    return tuple(Stream(tuple(line for _, line in each), tuple(place for place, _ in each)) for each in found.values())
+        by_process.setdefault(printed.by, []).append((place, printed))
+    return tuple(
+        Stream(tuple(line for _, line in each), tuple(place for place, _ in each)) for each in by_process.values()
+    )

@@ -93,8 +93,8 @@ def known(lines: Sequence[str], error: str | None) -> Signature | None:
 
 def line_of(signature: Signature | None, lines: Sequence[str]) -> str:
     """The line that a signature has found; the last one where it is found in none alone."""
-    found = (line.strip() for line in lines if signature is not None and signature.pattern.search(line))
-    return next(found, lines[-1].strip() if lines else "no reason given")
+    matching = (line.strip() for line in lines if signature is not None and signature.pattern.search(line))
+    return next(matching, lines[-1].strip() if lines else "no reason given")
 
 
 def process_name(actor: Row | None, fallback: str, pid: object) -> str:

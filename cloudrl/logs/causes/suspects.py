@@ -75,9 +75,9 @@ def _crash(evidence: Evidence, worker: Row, actor: Row | None, budget: Budget) -
         actor_id=(actor or {}).get("actor_id"),
         at_ms=_ms(worker.get("end_time_ms")),
     )
-    found = death(evidence, dead, budget)
+    suspect = death(evidence, dead, budget)
     report = f"Worker exit type: {exit_type} Worker exit detail: {detail.splitlines()[0]}"
-    return replace(found, lines=(*found.lines, shortened(report))[-MOST_LINES:])
+    return replace(suspect, lines=(*suspect.lines, shortened(report))[-MOST_LINES:])
 
 
 def _nodes(evidence: Evidence) -> Iterator[Suspect]:

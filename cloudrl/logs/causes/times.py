@@ -30,7 +30,7 @@ def times_ms(lines: Sequence[str], utc_offset_s: float = 0.0) -> tuple[float | N
     """
     times, moment, dated_at = list[float | None](), None, 0
     for at, line in enumerate(lines):
-        if (said := stamp(line)) is not None:
-            moment, dated_at = (said - utc_offset_s) * 1000, at
+        if (at_ms := stamp(line)) is not None:
+            moment, dated_at = (at_ms - utc_offset_s) * 1000, at
         times.append(moment if at - dated_at <= _LINES_ABOVE else None)
     return tuple(times)

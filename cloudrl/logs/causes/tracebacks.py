@@ -128,11 +128,13 @@ def innermost(text: str) -> Traceback:
     lines = [read_line(line).text[:_LONGEST_LINE] for line in text[-_LONGEST_TEXT:].splitlines()]
     heads = [(at, match) for at, line in enumerate(lines) if (match := _REMOTE.search(line) or _CUT.match(line))]
     start, place = (heads[-1][0] + 1, heads[-1][1].groupdict()) if heads else (0, {})
-    kept = tuple(line for line in _without_rays_frames(lines[start:]) if line.strip() and line != "User exception:")
-    found, pid = list(blocks(kept)), place.get("pid")
+    own_lines = tuple(
+        line for line in _without_rays_frames(lines[start:]) if line.strip() and line != "User exception:"
+    )
+    found, pid = list(blocks(own_lines)), place.get("pid")
     return Traceback(
-        lines=kept,
-        error=explained(kept, found[-1]) if found else None,
+        lines=own_lines,
+        error=explained(own_lines, found[-1]) if found else None,
         actor_id=place.get("actor"),
         pid=int(pid) if pid else None,
         ip=place.get("ip"),
@@ -142,8 +144,8 @@ def innermost(text: str) -> Traceback:
 
 def last_failure(lines: Sequence[str]) -> tuple[str, ...]:
     """The last traceback of a log, with those that it is chained to; nothing where the log has none."""
-    found = list(blocks([read_line(line).text for line in lines]))
-    return tuple(lines[found[-1].start : found[-1].end]) if found else ()
+    tracebacks = list(blocks([read_line(line).text for line in lines]))
+    return tuple(lines[tracebacks[-1].start : tracebacks[-1].end]) if tracebacks else ()
 
 
 def without_code(lines: Sequence[str]) -> list[str]:
