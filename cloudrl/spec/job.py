@@ -68,23 +68,33 @@ class Job(Spec):
     """One run of verl: its entry point, and overrides in verl's own keys."""
 
     name: Annotated[str, PlainValidator(_job_name)]
+    """Letters, digits, dots, dashes and underscores; 1 to 100 characters."""
     summary: Annotated[str, PlainValidator(text)] = ""
+    """What the job is, in one line."""
     source: Annotated[str, PlainValidator(text)] = ""
     """Where the numbers come from."""
     entrypoint: Words = ("python3", "-m", MAIN)
+    """The command before its overrides."""
     overrides: Overrides = FrozenDict()
+    """In verl's own keys."""
     env: Environment = FrozenDict()
+    """Environment variables of the job."""
     data: DataNames = ()
+    """Data sets of the cluster."""
     model: Annotated[str | None, PlainValidator(optional(model_name))] = None
+    """A model on the Hub, or one that nodes make: `tiny-adder`, trained on sums for 15 s, `tiny-searcher`, trained on
+    conversations with a search for 15 s, or `tiny-qwen2`, with random weights."""
     verl: Annotated[str | None, PlainValidator(optional(release))] = None
     """The release of verl that the overrides are written for."""
     needs: Services = ()
-    """Services that it asks, as in `Cluster.services`; a cluster that is started for it has them."""
+    """Services that the job asks, as in `services` of a cluster. `run` starts a cluster that has them, `submit` refuses
+    a cluster that does not."""
     device: Literal["gpu", "cpu"] = "gpu"
+    """`gpu` or `cpu`."""
     nodes: Positive | None = None
-    """How many nodes the numbers are made for; None means any."""
+    """How many nodes the numbers are made for. Default: any number."""
     gpu: Annotated[str | None, PlainValidator(optional(_gpu))] = None
-    """The GPUs of each node that the numbers are made for, as dstack writes them: `80GB..:8`."""
+    """The GPUs of each node that the numbers are made for, such as `80GB..:8`."""
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
