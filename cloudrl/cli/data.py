@@ -7,7 +7,9 @@ from typing import Annotated, Any
 import typer
 
 from cloudrl.cli import _output
-from cloudrl.cli._options import JsonOption, explicit, option
+from cloudrl.cli._options import JsonOption, declared_options, option, with_options
+from cloudrl.cli._terminal import Terminal
+from cloudrl.options.data import DataSetOptions
 
 app = typer.Typer(help="List data sets, and prepare them on this machine.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -40,41 +42,29 @@ def list_(as_json: JsonOption = False) -> None:
 
 
 @app.command()
+@with_options(options=declared_options(DataSetOptions))
 def prepare(
     place: Annotated[
         str, typer.Argument(metavar="NAME|HUB_ID|PATH", help="Built-in name, owner/name on the Hub, or a path.")
     ],
     to: Annotated[Path, option("DIR", "Folder for train.parquet and test.parquet.")],
-    source: Annotated[str | None, option("PLACE", "Where the raw rows are: owner/name, or a path.")] = None,
-    prompt_field: Annotated[str | None, option("FIELD", "Prompt column; dots select nested fields.")] = None,
-    answer_field: Annotated[str | None, option("FIELD", "Answer column.")] = None,
-    system: Annotated[str | None, option("TEXT", "System message to put before each prompt.")] = None,
-    config: Annotated[str | None, option("NAME", "Configuration (subset) on the Hub.")] = None,
-    split: Annotated[str | None, option("NAME", "Training split.")] = None,
-    test_split: Annotated[str | None, option("NAME", "Test split.")] = None,
-    test_rows: Annotated[int | None, option("N", "Hold out N rows of the training split for testing.")] = None,
-    data_source: Annotated[str | None, option("NAME", "Name by which verl chooses the reward function.")] = None,
-    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Skip rows with an empty prompt or answer.")] = False,
+    *,
+    options: dict[str, Any],
     as_json: JsonOption = False,
 ) -> None:
     """Write train.parquet and test.parquet in verl's format, as a node would. Prints overrides that use them.
 
     To send them to the nodes: cloudrl data prepare gsm8k --to ./data, then cloudrl submit grpo --data ./data
     """
-    from cloudrl import data
-    from cloudrl.sdk.cluster import absolute_data
-    from cloudrl.spec import DataSet, hydra_text, override_argument
+    from cloudrl.sdk.data import prepare_data
+    from cloudrl.spec import hydra_text, override_argument
     from cloudrl.verl.keys import TRAIN_FILES, VAL_FILES
 
-    fields = explicit(
-        name=place, source=source, prompt_field=prompt_field, answer_field=answer_field, system=system, config=config,
-        split=split, test_split=test_split, test_rows=test_rows, data_source=data_source, skip_bad=skip_bad,
-    )  # fmt: skip
-    declared = DataSet.load(absolute_data(fields))
     if not _output.is_interactive():  # `datasets` and the Hub's client read this when they are imported
         for library in ("HF_DATASETS", "HF_HUB"):
             os.environ.setdefault(f"{library}_DISABLE_PROGRESS_BARS", "1")
-    paths = data.prepare(declared.argument(), to, say=_output.note)
+    with Terminal() as terminal:
+        paths = prepare_data({"name": place, **options}, to, on_progress=terminal)
     if as_json:
         _output.as_json(paths)
         return

@@ -19,6 +19,7 @@ from cloudrl import spec
 from cloudrl.jobs import JobHandle
 from cloudrl.jobs.uploads import SMALL_BYTES
 from cloudrl.node.job_secrets import MAX_BYTES
+from cloudrl.options.data import DataSetOptions
 from cloudrl.options.declaration import declared
 from cloudrl.options.job import JobKeywords, SubmitOptions
 from cloudrl.options.machines import ClusterOptions, FleetOptions, NetworkVolumeOptions, PreparedOptions
@@ -156,6 +157,7 @@ def test_keywords_and_fields_are_the_same() -> None:
         (PreparedOptions, cloudrl.Cluster),
         (FleetOptions, cloudrl.Fleet),
         (NetworkVolumeOptions, cloudrl.NetworkVolume),
+        (DataSetOptions, cloudrl.DataSet),
         (section_options()["local"], LocalSection),
         (section_options()["slurm"], SlurmSection),
     ],
