@@ -265,11 +265,11 @@ class PartlyListed(ConnectionFailed):
 class Provider(Protocol):
     """Where clusters live. All verbs raise errors of `cloudrl.errors` only.
 
-    A class that derives from this and is named in `cloudrl.providers.registry` is a provider; mypy checks the rest.
+    An entry point of group `cloudrl.providers` makes a class that derives from this a provider; mypy checks the rest.
     """
 
     name: str
-    """Its name in the registry."""
+    """The name of its entry point, and of its section in a cluster."""
     nodes_are_here: bool
     """Whether nodes read this machine's own files."""
     has_gpus: bool
