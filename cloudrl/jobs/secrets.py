@@ -19,19 +19,10 @@ from cloudrl.protocol.secret_names import is_secret
 from cloudrl.spec.cluster import ClusterShape
 from cloudrl.spec.hydra import split_key
 from cloudrl.verl.keys import LOGGER, PY_EXECUTABLE, release_number
+from cloudrl.verl.loggers import KEY_OR_MODE, SECRETS_OF
 
-_OF_LOGGERS = {
-    "wandb": ("WANDB_API_KEY",),
-    "swanlab": ("SWANLAB_API_KEY",),
-    "mlflow": ("MLFLOW_TRACKING_TOKEN", "MLFLOW_TRACKING_PASSWORD"),
-    "vemlp_wandb": ("VOLC_ACCESS_KEY_ID", "VOLC_SECRET_ACCESS_KEY"),
-    "clearml": ("CLEARML_API_ACCESS_KEY", "CLEARML_API_SECRET_KEY"),
-    "trackio": ("HF_TOKEN",),
-}
-"""Logger -> what it, or the library below it, reads (verl 0.9.1, utils/tracking.py)."""
 _OF_THE_HUB = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 """huggingface_hub/constants.py and utils/_auth.py."""
-_NEEDS_A_KEY = {"wandb": ("WANDB_API_KEY", "WANDB_MODE"), "swanlab": ("SWANLAB_API_KEY", "SWANLAB_MODE")}
 _OWN_PYTHON = ("pip", "uv", "conda", "container", "image_uri", "nsight", "rocprof-sys", "_nsight")
 """Fields with which Ray chooses the Python of a worker itself, in place of `py_executable` (Ray 2.60, _private/
 runtime_env: pip.py, uv.py, conda.py, image_uri.py, nsight.py)."""
@@ -47,7 +38,7 @@ def collect_secrets(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
     """
     shell, variables = snapshot.shell, draft.variables
     loggers = set(re.findall(r"\w+", draft.values.get(LOGGER, "")))
-    needed = {name: f"{LOGGER} has {each}" for each in sorted(loggers) for name in _OF_LOGGERS.get(each, ())}
+    needed = {name: f"{LOGGER} has {each}" for each in sorted(loggers) for name in SECRETS_OF.get(each, ())}
     if not is_offline(draft):
         needed = {**dict.fromkeys(_OF_THE_HUB, "a model is read from the Hub"), **needed}
     from_shell = {name: shell[name] for name in needed if shell.get(name) and name not in variables}
@@ -61,7 +52,7 @@ def collect_secrets(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
         )
         from_shell = {}
     there = {**dict.fromkeys(draft.cluster.variables, "set"), **variables}
-    for logger, (key, mode) in _NEEDS_A_KEY.items():
+    for logger, (key, mode) in KEY_OR_MODE.items():
         if logger in loggers and not {**shell, **there}.get(key) and not there.get(mode):
             notes.append(f"{LOGGER} has {logger}, and no {key} goes with the job: the nodes need one")
     return draft.noting(*notes, variables={**from_shell, **variables})
