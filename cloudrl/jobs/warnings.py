@@ -10,7 +10,7 @@ from cloudrl.protocol.report import Usage
 from cloudrl.protocol.stops import Stop
 from cloudrl.units import duration_text, size_text
 from cloudrl.verl import keys
-from cloudrl.verl.charts import CUT, ENTROPY, LENGTH, REWARD
+from cloudrl.verl.charts import CUT, ENTROPY, LENGTH, REWARD, TRAINING
 from cloudrl.verl.metrics import Step, not_finite
 
 _WINDOW = 5
@@ -32,7 +32,6 @@ _FULL = 0.95
 _PAUSED_S = 120.0
 _FEW_BYTES = 50 * 10**9
 """Of a large share, 5% are room enough."""
-_TRAINING = ("actor/", "critic/")
 _NAMED_METRICS = 3
 
 
@@ -106,7 +105,7 @@ def _debugger(stops: Sequence[Stop], now: float) -> Iterator[RunWarning]:
 
 def _not_finite(steps: Sequence[Step]) -> Iterator[RunWarning]:
     """What the model has learned from such numbers is lost, so that it rarely recovers."""
-    bad = {key: step for key, step in not_finite(steps[-_WINDOW:]).items() if key.startswith(_TRAINING)}
+    bad = {key: step for key, step in not_finite(steps[-_WINDOW:]).items() if key.startswith(TRAINING)}
     if not bad:
         return
     more = f" and {len(bad) - _NAMED_METRICS} more" if len(bad) > _NAMED_METRICS else ""

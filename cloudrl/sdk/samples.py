@@ -10,6 +10,7 @@ from cloudrl.protocol.client import AgentClient
 from cloudrl.protocol.side_by_side import side_by_side
 from cloudrl.report import Sample
 from cloudrl.report.samples import READ_BYTES, choose_steps, parse_samples
+from cloudrl.verl.charts import ALL_VALIDATION
 from cloudrl.verl.keys import ROLLOUT_DIR, VALIDATION_DIR
 from cloudrl.verl.metrics import Step
 
@@ -85,7 +86,7 @@ class Samples:
 
     def of(self, config: Mapping[str, str], steps: Sequence[Step]) -> tuple[tuple[Sample, ...], tuple[str, ...]]:
         """A choice of them, and notes on what is missing."""
-        validated = [step.step for step in steps if any(key.startswith("val-") for key in step.metrics)]
+        validated = [step.step for step in steps if any(key.startswith(ALL_VALIDATION) for key in step.metrics)]
         folders = [(config.get(VALIDATION_DIR), validated), (config.get(ROLLOUT_DIR), [step.step for step in steps])]
         folder, numbers = next(
             ((each, known) for each, known in folders if each and each.startswith("/") and known), ("", [])

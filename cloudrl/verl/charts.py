@@ -39,6 +39,8 @@ LOSS = Chart("Loss", ("train/loss", "val/loss"))
 VALIDATION = Chart("Validation", ("val-core/",))
 ALL_VALIDATION = "val-"
 """What the keys of every validation start with, also of those that are no core metrics."""
+TRAINING = ("actor/", "critic/")
+"""What the keys of a training step's metrics start with."""
 KL = Chart("KL divergence", ("actor/ppo_kl", "actor/kl_loss", "actor/reward_kl_penalty"), on_card=True)
 ENTROPY = Chart("Entropy", ("actor/entropy",), in_watch=True, on_card=True)
 LENGTH = Chart(
