@@ -1,4 +1,6 @@
-"""The names of verl's files (0.9.1, trainer/ppo/v1/trainer_base.py and utils/checkpoint/fsdp_checkpoint_manager.py).
+"""The names of verl's files.
+
+Sources: verl 0.9.1, trainer/ppo/v1/trainer_base.py and utils/checkpoint/fsdp_checkpoint_manager.py.
 
 ::
 
@@ -45,7 +47,7 @@ INDEX = "model.safetensors.index.json"
 """Which file of a Hugging Face model has which tensor, where there are several."""
 
 RESUME_MODE, RESUME_FROM = "trainer.resume_mode", "trainer.resume_from_path"
-"""Keys of verl's configuration that say which step a run goes on from (0.9.1, trainer/config/ppo_trainer.yaml)."""
+"""Keys of verl's configuration that say which step a run goes on from (verl 0.9.1, trainer/config/ppo_trainer.yaml)."""
 
 OURS = ".cloudrl"
 """The folder of what the agents keep beside the runs."""

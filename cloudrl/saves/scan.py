@@ -129,7 +129,7 @@ def _is_of_trainer(name: str) -> bool:
 def scan_only_role(folder: Path, *, follow_links: bool, inspector: Optional[Inspector] = None) -> Dict[str, Any]:
     """What lies in a folder of a step without roles, as that of an actor.
 
-    verl's SFT trainer knows none (0.9.1, utils/checkpoint/checkpoint_handler.py, `save_checkpoint`).
+    verl's SFT trainer knows none (verl 0.9.1, utils/checkpoint/checkpoint_handler.py, `save_checkpoint`).
     """
     look = _Look(follow_links, [])
     role = _only_role(folder, look)
