@@ -74,7 +74,7 @@ class FakeDstack:
         return value
 
     def _run(self, _project: str, name: str) -> SimpleNamespace:
-        found = [each for each in self._answer(self.held_runs) if each.run_spec.run_name == name]
+        found: list[SimpleNamespace] = [each for each in self._answer(self.held_runs) if each.run_spec.run_name == name]
         if not found:
             raise ResourceNotExistsError
         return found[-1]

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from shards.crafted import archived, dump
@@ -28,12 +29,14 @@ MODEL = {
     "model.norm.weight": (8,),
     "lm_head.weight": (11, 8),
 }  # fmt: skip
-Floats = dict[str, "np.ndarray[tuple[int, ...], np.dtype[np.float32]]"]
+Floats = dict[str, "np.ndarray[Any, np.dtype[Any]]"]
 
 
 def write_lora_step(run: Path, step: int) -> Floats:
     """Write it as verl does, all linear layers adapted; returns the tensors of the merged model."""
-    numbers, stored, merged = np.random.default_rng(step), {}, {}
+    numbers = np.random.default_rng(step)
+    stored: Floats = {}
+    merged: Floats = {}
     for name, shape in MODEL.items():
         whole = numbers.integers(-64, 64, shape).astype("<f4") / 64
         module = name.removesuffix(".weight")

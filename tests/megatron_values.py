@@ -13,4 +13,5 @@ def values(name: str, shape: Sequence[int], dtype: str) -> bytes:
     """The bytes of a tensor of this name."""
     bits, mask, exponent = _KEPT[dtype]
     raw = np.random.PCG64(zlib.crc32(name.encode())).random_raw(math.prod(shape))
-    return (raw.astype(bits) & np.asarray(mask, bits) | np.asarray(exponent, bits)).astype(bits).tobytes()
+    value: bytes = (raw.astype(bits) & np.asarray(mask, bits) | np.asarray(exponent, bits)).astype(bits).tobytes()
+    return value

@@ -34,7 +34,7 @@ def cluster(**changes: Any) -> ClusterShape:
     return ClusterShape(**{**lab, **changes})
 
 
-PLAIN = {"id": None, "checkpoint_dir": None, "data": {}, "models": {}, "verl_version": None}
+PLAIN: dict[str, Any] = {"id": None, "checkpoint_dir": None, "data": {}, "models": {}, "verl_version": None}
 
 
 LEAST = {"actor_rollout_ref.actor.use_dynamic_bsz": True, "actor_rollout_ref.rollout.name": "vllm"}

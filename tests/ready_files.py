@@ -62,7 +62,7 @@ TASKS = {
                 "PYTHONPATH": "/opt/cloudrl/cloudrl-node.pyz",
                 "VERL_USE_EXTERNAL_MODULES": "cloudrl.verl_cpu.plugin",
             },
-            gpu=0, cpu="4..", memory="16GB..", disk="50GB..", data=["addition"], models=["tiny-adder"],
+            gpu="0", cpu="4..", memory="16GB..", disk="50GB..", data=["addition"], models=["tiny-adder"],
         ),
     )
 }  # fmt: skip

@@ -11,7 +11,7 @@ from typing import Any
 
 from small_step import CONFIG
 
-from cloudrl.checkpoints.merge import Merged, merge, merge_inputs
+from cloudrl.checkpoints.merge import Inputs, Merged, merge, merge_inputs
 from cloudrl.checkpoints.sources import LocalSource
 from cloudrl.shards.source import MergeInputs
 
@@ -81,7 +81,7 @@ def role_folder(run: Path) -> Path:
     return run / "global_step_1" / "actor"
 
 
-def opened(role: Path) -> MergeInputs:
+def opened(role: Path) -> Inputs:
     """The folder of a role of a step, as all commands open it; its records may be of any step."""
     origin = LocalSource(role.parent)
     (found,) = [each for each in origin.inventory().checkpoints if each.role == role.name]

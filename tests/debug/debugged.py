@@ -157,9 +157,11 @@ def typed(
 ) -> tuple[End, Typist]:
     """A session with it, in which these lines are typed."""
     typist = Typist(lines)
-    console = Console(
-        typist.read, typist.shown.append, lambda text: typist.shown.append(f"[{text}]"),
-        lambda question: typist.shown.append(f"[{question}]") or confirm,
-    )  # fmt: skip
+
+    def asked(question: str) -> bool:
+        typist.shown.append(f"[{question}]")
+        return confirm
+
+    console = Console(typist.read, typist.shown.append, lambda text: typist.shown.append(f"[{text}]"), asked)
     session = Session(DapClient(process.dial(), open_another=process.dial), process.stop, console, folder=folder)
     return session.run(), typist

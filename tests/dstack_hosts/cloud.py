@@ -137,7 +137,7 @@ class Cloud:
         else:
             self.terminate(machine.id)
 
-    def limit(self, name: str, **capacities: int) -> None:
+    def limit(self, name: str, **capacities: Any) -> None:
         """Change how many machines of a type there are: `capacity`, `spot_capacity`."""
         with self._lock:
             self.types = [replace(each, **capacities) if each.name == name else each for each in self.types]

@@ -86,7 +86,7 @@ class LabCompute(
 
     def __init__(self) -> None:
         super().__init__()
-        self._offers_cache = type(self._offers_cache)(maxsize=10, ttl=1)  # three minutes are too long for a test
+        self._offers_cache: Any = type(self._offers_cache)(maxsize=10, ttl=1)  # three minutes are too long for a test
 
     def get_offers_by_requirements(
         self, requirements: Requirements, full_offers: bool, unallocated_resources: bool

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
+
+from .hosts import Host
+from .lab import Lab
 
 
 @pytest.fixture(scope="session")
-def lab(dstack_pair):
+def lab(dstack_pair: Lab) -> Lab:
     """The shared lab with an idle fleet of the hosts 0 and 1."""
     return dstack_pair
 
 
 @pytest.fixture
-def pair(lab):
+def pair(lab: Lab) -> Iterator[list[Host]]:
     """Hosts 0 and 1, up and connected; no run is left on them afterwards, also by a test that has failed."""
     hosts = lab.hosts[:2]
     yield hosts

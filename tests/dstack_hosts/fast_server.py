@@ -91,7 +91,7 @@ def _change_patience(number: int, _frame: object = None) -> None:
     jobs_running.JOB_DISCONNECTED_RETRY_TIMEOUT = timedelta(seconds=_LOST_S[signal.Signals(number)])
 
 
-def _parts(module: ModuleType) -> list[type]:
+def _parts(module: ModuleType) -> list[Any]:
     kinds = (base.Pipeline, base.Fetcher)
     classes = [value for value in vars(module).values() if inspect.isclass(value)]
     return [value for value in classes if issubclass(value, kinds) and value.__module__ != base.__name__]

@@ -67,7 +67,10 @@ def first(user: User) -> Iterator[str]:
     user.types("cloudrl", "down", "first", "-y")
     left = [process for host in user.lab.hosts[2:] for process in host.processes(containers_only=True)]
     assert not left
-    daemons = lambda: user.lab.run("pgrep", "-f", "cloudrl.transport.tunnel_daemon").stdout  # noqa: E731
+
+    def daemons() -> str:
+        return user.lab.run("pgrep", "-f", "cloudrl.transport.tunnel_daemon").stdout
+
     until(lambda: not daemons(), 20, daemons)  # the last one may be on its way out
 
 

@@ -125,8 +125,10 @@ class Lab:
         if self.cloud is not None:
             self.cloud.stop()
         guarded.stop()
-        for part in (*self.hosts, *self._servers):
-            part.forget()
+        for host in self.hosts:
+            host.forget()
+        for server in self._servers:
+            server.forget()
         if self._forker is not None:
             self._forker.wait(_END_S)
         for client in self._clients:

@@ -89,7 +89,7 @@ def _run(main: Callable[[], Any]) -> None:
         if isinstance(end.code, str):
             print(end.code, file=sys.stderr)
     except BaseException:  # noqa: BLE001 - as the interpreter would
-        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+        sys.excepthook(*sys.exc_info())
     finally:
         sys.stdout.flush()
         sys.stderr.flush()

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -62,7 +63,7 @@ class Shell:
 
 
 @pytest.fixture(scope="module")
-def shell(tmp_path_factory):
+def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
     shell = Shell(tmp_path_factory.mktemp("home"))
     yield shell
     try:

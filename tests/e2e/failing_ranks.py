@@ -13,6 +13,7 @@ import socket
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import ray
 from ray.util.placement_group import placement_group
@@ -133,11 +134,13 @@ class Runner:
     def start(self) -> list[tuple[int, str]]:
         group = placement_group([{"CPU": 1.0}] * RANKS, strategy="STRICT_SPREAD")
         ray.get(group.ready(), timeout=120)
+        actor: Any = Rank
         self.ranks = [
-            Rank.options(scheduling_strategy=PlacementGroupSchedulingStrategy(group, rank)).remote()
+            actor.options(scheduling_strategy=PlacementGroupSchedulingStrategy(group, rank)).remote()
             for rank in range(RANKS)
         ]
-        return ray.get([each.place.remote() for each in self.ranks])
+        places: list[tuple[int, str]] = ray.get([each.place.remote() for each in self.ranks])
+        return places
 
     def run(self, way: str) -> None:
         with socket.socket() as free:
@@ -158,7 +161,8 @@ def main(way: str) -> None:
     ray.init()
     if way == "infeasible":
         infeasible()
-    runner = Runner.remote()
+    actor: Any = Runner
+    runner = actor.remote()
     for rank, (pid, node) in enumerate(ray.get(runner.start.remote())):
         # by the driver itself: what actors print may come too late for the log of a job that fails at once
         print("PLACE", json.dumps({"rank": rank, "pid": pid, "node": node}), flush=True)

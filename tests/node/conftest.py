@@ -5,6 +5,7 @@ import uuid
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,7 +56,8 @@ def outcomes(
     request: pytest.FixtureRequest, image: Image, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, Future[None]]]:
     """The scenarios of a file (those of them that were asked for), all running at once."""
-    asked = {item.callspec.params["name"] for item in request.session.items if item.module is request.module}
+    items: list[Any] = request.session.items
+    asked = {item.callspec.params["name"] for item in items if item.module is request.module}
 
     def run(name: str, folder: Path) -> None:
         with making(folder, image) as make:

@@ -32,11 +32,11 @@ VERSION = "2.60.0"
 CONTROL = Path(os.environ.get("FAKE_RAY", "/tmp/fake-ray"))
 ALIVE_ACTORS = "/api/v0/actors?filter_keys=state&filter_predicates=%3D&filter_values=ALIVE&detail=true&limit=1000"
 STARTED = "Ray runtime started."
-RAYLETS = []
+RAYLETS: list[subprocess.Popen[bytes]] = []
 """Held here: one ends with us, as Ray's does: when its standard input, which we hold, is closed."""
 
 
-def say(line):
+def say(line: str) -> None:
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
@@ -44,17 +44,17 @@ def say(line):
 class Store:
     """The control store: who belongs to the cluster."""
 
-    def __init__(self, ip, port):
+    def __init__(self, ip: str, port: int) -> None:
         self.members, self.lock = 1, threading.Lock()
         self.listener = socket.create_server((ip, port))
         threading.Thread(target=self._accept, daemon=True).start()
 
-    def _accept(self):
+    def _accept(self) -> None:
         while True:
             connection, _ = self.listener.accept()
             threading.Thread(target=self._member, args=(connection,), daemon=True).start()
 
-    def _member(self, connection):
+    def _member(self, connection: socket.socket) -> None:
         with connection:
             if connection.recv(100) == b"join\n":  # a mere probe says nothing
                 self._count(1)
@@ -62,7 +62,7 @@ class Store:
                 connection.recv(1)
                 self._count(-1)
 
-    def _count(self, change):
+    def _count(self, change: int) -> None:
         with self.lock:  # hundreds come at once
             self.members += change
 
@@ -72,13 +72,13 @@ class Dashboard(BaseHTTPRequestHandler):
     session: str
     token: str
 
-    def do_GET(self):
+    def do_GET(self) -> None:
         head = {"nodeId": "0head", "state": "ALIVE", "isHeadNode": True}
         others = [{"nodeId": f"{index}node", "state": "ALIVE"} for index in range(1, self.store.members)]
         if (CONTROL / "alone").exists():
             others = []
         nodes = [{"raylet": node} for node in (head, *others, {"nodeId": "9gone", "state": "DEAD"})]
-        answers = {
+        answers: dict[str, object] = {
             "/api/version": {"ray_version": VERSION, "session_name": self.session},
             "/nodes?view=summary": {"data": {"summary": nodes}},
             "/api/v0/logs?node_id=0head&glob=raylet.out": {"result": True},
@@ -97,20 +97,20 @@ class Dashboard(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, *args):
+    def log_message(self, *args: object) -> None:
         pass
 
 
-def _state(kind):
+def _state(kind: str) -> dict[str, object]:
     return {"result": True, "data": {"result": {"result": _listed(kind)}}}
 
 
-def _listed(name):
+def _listed(name: str) -> object:
     file = CONTROL / name
     return json.loads(file.read_text()) if file.exists() else []
 
 
-def main(argv):
+def main(argv: list[str]) -> int:
     options = dict(word[2:].partition("=")[::2] for word in argv[1:])
     rank, control = os.environ.get("CLOUDRL_NODE_RANK") or os.environ["DSTACK_NODE_RANK"], CONTROL
     control.mkdir(parents=True, exist_ok=True)
@@ -127,20 +127,22 @@ def main(argv):
     return _head(options) if "head" in options else _worker(options)
 
 
-def _leave_a_store(options):
+def _leave_a_store(options: dict[str, str]) -> None:
     code = "import socket, sys, time; kept = socket.create_server((sys.argv[1], int(sys.argv[2]))); print()"
     code += "; time.sleep(600)"
     words = [sys.executable, "-u", "-c", code, options["node-ip-address"], options["port"]]
-    subprocess.Popen(words, stdout=subprocess.PIPE, start_new_session=True).stdout.readline()
+    left = subprocess.Popen(words, stdout=subprocess.PIPE, start_new_session=True)
+    assert left.stdout is not None
+    left.stdout.readline()
 
 
-def _fails_now(counter):
+def _fails_now(counter: Path) -> bool:
     left = int(counter.read_text()) if counter.exists() else 0
     counter.write_text(str(max(left - 1, 0)))
     return left > 0
 
 
-def _head(options):
+def _head(options: dict[str, str]) -> int:
     session = f"session_{os.getpid()}"
     logs = Path(options.get("temp-dir", "/tmp/ray")) / session / "logs"
     logs.mkdir(parents=True)
@@ -154,7 +156,7 @@ def _head(options):
     return 0
 
 
-def _worker(options):
+def _worker(options: dict[str, str]) -> int:
     ip, port = options["address"].split(":")
     with socket.create_connection((ip, int(port)), timeout=5) as store:
         store.sendall(b"join\n")

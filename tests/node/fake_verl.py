@@ -9,6 +9,7 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import ray
 
@@ -20,7 +21,7 @@ TESTS = str(Path(__file__).resolve().parents[1])
 class Node:
     """Holds a node's GPUs."""
 
-    def save(self, rank, run):
+    def save(self, rank: int, run: Path) -> None:
         sys.path.append(TESTS)
         from small_step import write_step
 
@@ -34,14 +35,15 @@ class Node:
                     shutil.copy(path, target)
 
 
-def main(words):
+def main(words: list[str]) -> None:
     options = dict(word.partition("=")[::2] for word in words)
     files = ("data.train_files", "data.val_files", "actor_rollout_ref.model.path")
     absent = [name for name in files if not Path(options[name]).exists()]
     nodes, gpus = int(options["trainer.nnodes"]), int(options["trainer.n_gpus_per_node"])
     ray.init(log_to_driver=False)
     assert (absent, ray.cluster_resources()["GPU"]) == ([], nodes * gpus)
-    held = [Node.options(num_gpus=gpus).remote() for _ in range(nodes)]
+    actor: Any = Node
+    held = [actor.options(num_gpus=gpus).remote() for _ in range(nodes)]
     print("Total training steps:", STEPS, flush=True)
     for step in range(1, STEPS + 1):
         print(f"step:{step} - critic/score/mean:{step / 10} - timing_s/step:0.1", flush=True)

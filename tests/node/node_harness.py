@@ -6,6 +6,7 @@ What they run in is an `Image` (`tests/node_image.py`).
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import random
@@ -317,6 +318,10 @@ def making(folder: Path, image: Image) -> Iterator[Maker]:
     assert not left, f"temporary folders were left: {left}"
 
 
+def _of_case(function: Callable[..., None], case: tuple[Any, ...], nodes: Maker) -> None:
+    function(nodes, *case)
+
+
 class Scenarios:
     """The tests of a file whose agents mostly wait. They run at once, and each test is the outcome of one."""
 
@@ -334,7 +339,7 @@ class Scenarios:
         def add(function: Callable[..., None]) -> Callable[..., None]:
             for case in cases:
                 name = f"{function.__name__}[{'-'.join(map(str, case))}]"
-                self.all[name] = lambda nodes, case=case: function(nodes, *case)
+                self.all[name] = functools.partial(_of_case, function, case)
             return function
 
         return add

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 from cloudrl.node.archiver import Archiver
 from cloudrl.node.checkpoint_store import CheckpointStore
@@ -84,12 +84,14 @@ class Served:
         self.history = (
             UsageHistory(self.state.reports, folder / "usage.jsonl", lambda: (None, None)) if rank == 0 else None
         )
-        times = {"unauthenticated_s": unauthenticated_s, "rank_timeout_s": rank_timeout_s}
+        times: dict[str, Any] = {"unauthenticated_s": unauthenticated_s, "rank_timeout_s": rank_timeout_s}
         self.archiver = Archiver(
             self.checkpoints, "run", {"rank": rank}, own_logs=folder / "run", ray_logs=lambda: self.ray_logs,
             secrets=lambda: [token], dashboard=None, say=lambda _: None,
         )  # fmt: skip
-        self.server = AgentServer(["127.0.0.1"], 0, self.agent, self.archiver, history=self.history, **times)
+        self.server = AgentServer(
+            ["127.0.0.1"], 0, cast("Any", self.agent), self.archiver, history=self.history, **times
+        )
         self.port = self.server.port
         self.state.update(agent_port=self.port)
 

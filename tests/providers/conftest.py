@@ -91,6 +91,7 @@ class Home:
         words = [sys.executable, "-c", STARTER, python or str(self.image.python), str(self.folder / "model")]
         starter = subprocess.Popen([*words, phase, *options], stdout=subprocess.PIPE)
         with starter, ended(starter):
+            assert starter.stdout is not None
             value = json.loads(starter.stdout.readline())
             assert processes.of_cluster(value["id"])
             for number in signals:

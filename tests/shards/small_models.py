@@ -32,7 +32,7 @@ DELTA_NET = {
     "linear_conv_kernel_dim": 3,
     "layer_types": ["linear_attention", "full_attention"],
 }
-MORE = {  # one layer with and one without experts, where a family can have both
+MORE: dict[str, dict[str, Any]] = {  # one layer with and one without experts, where a family can have both
     "Qwen2Moe": EXPERTS | {"shared_expert_intermediate_size": 10, "decoder_sparse_step": 2},
     "Qwen3Moe": EXPERTS | {"mlp_only_layers": [0]},
     "Mixtral": EXPERTS,
@@ -76,7 +76,7 @@ TOWER = {
     "patch_size": 4,
     "num_channels": 3,
 }
-MORE_SEES = {
+MORE_SEES: dict[str, dict[str, Any]] = {
     "Qwen2VL": {"hidden_size": 16},  # here that of the text
     "Qwen2_5_VL": {"window_size": 16, "fullatt_block_indexes": [1]},
     "Qwen3VL": {"num_position_embeddings": 16, "deepstack_visual_indexes": [0]},
@@ -89,7 +89,7 @@ MORE_SEES = {
     "Gemma4": TOWER | {"num_key_value_heads": 1, "head_dim": 8, "position_embedding_size": 16},
     "Llama4": TOWER | {"projector_input_dim": 16, "projector_output_dim": 16, "vision_output_dim": 16},
 }
-MORE_TEXT = {
+MORE_TEXT: dict[str, dict[str, Any]] = {
     "InternVL": {"model_type": "qwen2"},
     # of their own way to turn heads
     **{family: {"rope_parameters": None} for family in ("Gemma3", "Gemma4", "Llama4", "Qwen3_5", "Qwen3_5Moe")},

@@ -15,6 +15,7 @@ import sys
 import warnings
 from contextlib import redirect_stdout
 from pathlib import Path
+from typing import Any
 
 from small_models import EXPERTS, SMALL
 
@@ -25,7 +26,7 @@ MORE = {
 }
 
 
-def made(architecture: str):
+def made(architecture: str) -> Any:
     import torch
     import transformers
 
@@ -39,7 +40,7 @@ def made(architecture: str):
     return model
 
 
-def merge(model, actor: Path, target: Path) -> None:
+def merge(model: Any, actor: Path, target: Path) -> None:
     from make_sharded import save
     from tokenizers import Tokenizer, models
     from transformers import PreTrainedTokenizerFast
@@ -57,7 +58,7 @@ def merge(model, actor: Path, target: Path) -> None:
         main()
 
 
-def problem(model, folder: Path) -> str | None:
+def problem(model: Any, folder: Path) -> str | None:
     import torch
 
     merge(model, folder / "actor", folder / "merged")

@@ -13,7 +13,7 @@ import os
 import sys
 import warnings
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from small_models import small_model
 
@@ -74,7 +74,7 @@ STEPS = 2
 STEP = "global_step_1"
 
 
-def model_of(case: Case, tiny: str):
+def model_of(case: Case, tiny: str) -> Any:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForTokenClassification
 
@@ -96,7 +96,7 @@ def model_of(case: Case, tiny: str):
     return model
 
 
-def adapted(model):
+def adapted(model: Any) -> Any:
     """As verl 0.9.1 does it (workers/engine/fsdp/transformer_impl.py, `_build_lora_module`), and as if trained."""
     import torch
     from peft import LoraConfig, TaskType, get_peft_model
@@ -111,7 +111,7 @@ def adapted(model):
     return model
 
 
-def wrapped(case: Case, model):
+def wrapped(case: Case, model: Any) -> Any:
     import torch
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy

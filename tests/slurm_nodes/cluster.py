@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
 from dstack_hosts import cgroups
 from dstack_hosts.guarded import Guarded
@@ -188,7 +188,13 @@ class SlurmNodes:
     def _make_nodes(self, site: Site, first_process: int) -> None:
         configs = [site.login(), site.laptop(), *(site.compute(name) for name in site.names)]
         self._all = [
-            Node(first_process, each, self.folder / "nodes" / each.name, self.folder / "disks" / each.name, index)
+            Node(
+                first_process,
+                cast("Any", each),
+                self.folder / "nodes" / each.name,
+                self.folder / "disks" / each.name,
+                index,
+            )
             for index, each in enumerate(configs)
         ]
         self.login, self.laptop, *self.nodes = self._all

@@ -61,7 +61,7 @@ def main(config: Path, disk: Path) -> None:
 
 def _join_cgroups(name: str) -> list[str]:
     """Enter a group of the node's own in each hierarchy, and make it the root of all that the node sees."""
-    found = cgroups.hierarchies()
+    found: list[str] = cgroups.hierarchies()
     for hierarchy in found:
         group = _GROUPS / hierarchy
         for part in name.split("/"):

@@ -117,7 +117,10 @@ class Jobs:
         """Cancel whatever there is and wait until all have ended. Raises TimeoutError when they do not."""
         for state in ("PENDING", "RUNNING"):  # what waits would start
             self._login.run("scancel", f"--state={state}")
-        listed = lambda: self._login.run("squeue", "-h").stdout  # noqa: E731
+
+        def listed() -> str:
+            return self._login.run("squeue", "-h").stdout
+
         until(lambda: not listed(), timeout_s, listed)
 
     def _daemons(self, job: int) -> list[tuple[str, ...]]:

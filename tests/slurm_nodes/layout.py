@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from dstack_hosts import cgroups
 from dstack_hosts.lab import hidden_folders
@@ -171,7 +172,7 @@ class Site:
             binds.append((str(self._image), containers.TAR))
         return self._node(name, port, {**own, **files}, users=dict(self.users), binds=binds, **fields)
 
-    def _node(self, name: str, port: int, files: Mapping[str, File], **fields: object) -> NodeConfig:
+    def _node(self, name: str, port: int, files: Mapping[str, File], **fields: Any) -> NodeConfig:
         lines = ["127.0.0.1 localhost", *(f"{address} {name}" for name, address in self._addresses.items())]
         # No name is ever asked of anybody else.
         names = {"/etc/hosts": File("\n".join(lines) + "\n"), "/etc/resolv.conf": File("")}

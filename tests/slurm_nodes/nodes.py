@@ -27,7 +27,7 @@ _DAEMONS = ("slurmctld", "slurmd", "slurmdbd", "mariadbd", "munged", "sshd", "do
 class Node(Host):
     """A node of a Slurm cluster, or the user's own machine. Made by `SlurmNodes`; its disk outlives its power."""
 
-    config: NodeConfig
+    config: NodeConfig  # type: ignore[assignment] # Host looks at what both have
 
     def power_on(self) -> None:
         """Start it without waiting for it."""
@@ -59,8 +59,10 @@ class Node(Host):
             timeout_s: that of a quiet machine; it is killed afterwards. Raises TimeoutExpired.
         """
         command = [*namespaces.enter(self.pid), *login_words(words, user, cwd)]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        with subprocess.Popen(command, env=login_environment(user, env), start_new_session=True, **pipes) as process:
+        with subprocess.Popen(
+            command, env=login_environment(user, env), start_new_session=True, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        ) as process:  # fmt: skip
             try:
                 output, errors = process.communicate(text, SLOWER * timeout_s)
             except BaseException:
@@ -76,7 +78,7 @@ class Node(Host):
             list(words), Entered(self.pid, login_words(words, user, cwd), Path("/"), login_environment(user, env))
         )
 
-    def processes(self) -> list[tuple[str, ...]]:
+    def processes(self) -> list[tuple[str, ...]]:  # type: ignore[override] # containers are processes of the node
         """The command lines of all that runs on the node, daemons of the system aside."""
         found = []
         for process in self.path("/proc").glob("[0-9]*"):

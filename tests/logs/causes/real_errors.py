@@ -63,10 +63,15 @@ def peer_silent() -> None:
     reduce_with(lambda: time.sleep(2 * LIMIT_S))
 
 
+def _second_rank(store: str, other: Callable[[], None]) -> None:
+    join(store, 1)
+    other()
+
+
 def reduce_with(other: Callable[[], None]) -> None:
     """Rank 0 reduces, and rank 1, a child, does something else."""
     store = f"tcp://127.0.0.1:{free_port()}"
-    child = multiprocessing.get_context("fork").Process(target=lambda: (join(store, 1), other()))
+    child = multiprocessing.get_context("fork").Process(target=_second_rank, args=(store, other))
     child.start()
     try:
         join(store)
