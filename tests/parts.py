@@ -1,23 +1,25 @@
 """The tests in parts that run side by side, since each waits a good deal: `python tests/parts.py [PART ...]`.
 
-Without a name all tests run, as `WHOLE` says, three parts at a time. The labs have networks of their own; clusters on
-this machine are all in one part, and run beside labs alone. What the first part says is seen at once, that of the next
-after it; each test that has failed comes last. PYTEST_ADDOPTS goes to each. Ctrl-C and SIGTERM end what runs, and it is
-waited for while it cleans up.
+Without a name all tests run, as `WHOLE` says, six parts at a time, which keeps two CPUs busy. The labs have networks of
+their own, and as root each other part gets one, so that no test meets the ports of another part.
+Otherwise clusters on this machine, which are all in one part, run beside labs alone. The output of the first part is
+printed at once, that of the next after it. Last come all tests that have failed, and the time and the CPU time of each
+part. PYTEST_ADDOPTS goes to each. Ctrl-C and SIGTERM end what runs, and it is waited for while it cleans up.
 
 `python tests/parts.py durations` writes what the files of the last run have taken into `tests/durations.json`, by which
 the parts are balanced. A file that is missing there counts as a short one.
 """
 
 import json
+import os
 import re
 import signal
 import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ET
-from collections import Counter
-from dataclasses import dataclass
+from collections import defaultdict
+from dataclasses import dataclass, field
 from pathlib import Path
 
 DURATIONS = Path("tests/durations.json")  # of the files of the two halves, in seconds
@@ -34,7 +36,7 @@ SECOND_LAB = (
     "tests/providers/test_one_definition.py",
 )
 OTHERS = "not dstack and not slurm"
-CLUSTERS = ("tests/e2e", "tests/providers")  # real clusters on this machine, whose ports must not meet
+CLUSTERS = ("tests/e2e", "tests/providers")  # real clusters on this machine
 UNIT = " and ".join(f"not {marker}" for marker in ("io", "agents", "verl", "ray", "e2e", "dstack", "slurm"))
 HALF = (
     "tests/shards",
@@ -58,10 +60,21 @@ PARTS = {
     "second-unit": ("-m", UNIT, *(f"--ignore={path}" for path in ("tests/verl_cpu", *HALF))),
 }
 HALVES = ("first", "second")
-WHOLE = ("clusters", "lab", "second-lab", *HALVES, "second-slurm", "slurm")  # clusters and halves have the unit tests
+WHOLE = ("clusters", "second", "first", "lab", "second-lab", "second-slurm", "slurm")  # the longest first
+"""The unit tests are in `clusters` and in the halves."""
 APART = {"clusters": {"first", "second"}, "first": {"clusters"}, "second": {"clusters"}}
 """Parts that use the ports of this machine: verl chooses a port, and another test may take it before verl does."""
-AT_ONCE = 3
+NETWORK = """set -e
+ip link set lo up
+ip link add own type bridge
+ip addr add 192.0.2.2/24 dev own
+ip link set own up
+ip route add default via 192.0.2.1
+exec "$@"
+"""
+OWN_NETWORK = ("unshare", "--net", "sh", "-c", NETWORK, "sh")
+"""As of a machine with one address, from which nobody else can be reached."""
+AT_ONCE = 6
 CACHE = Path(".pytest_cache")
 NO_TESTS = 5  # pytest's status, as with `-k` in PYTEST_ADDOPTS
 
@@ -69,6 +82,15 @@ NO_TESTS = 5  # pytest's status, as with `-k` in PYTEST_ADDOPTS
 def words_of(name: str) -> tuple[str, ...]:
     """What pytest is told for a part."""
     return (*PARTS[name], *(half(HALVES.index(name)) if name in HALVES else ()))
+
+
+def own_network() -> tuple[str, ...]:
+    """What a command is started with to have a network of its own; nothing where that is not possible."""
+    try:
+        done = subprocess.run([*OWN_NETWORK, "true"], capture_output=True, timeout=60)
+    except OSError:
+        return ()
+    return OWN_NETWORK if done.returncode == 0 else ()
 
 
 def half(number: int) -> list[str]:
@@ -84,27 +106,37 @@ def half(number: int) -> list[str]:
     return sorted(parts[number])
 
 
-@dataclass(frozen=True)
+@dataclass
 class Part:
     """The tests of a part, running. What they say goes to a file."""
 
     name: str
     output: Path
     process: subprocess.Popen[bytes]
+    started: float = field(default_factory=time.monotonic)
+    took_s: float = 0.0
+    cpu_s: float = 0.0
 
     @classmethod
-    def start(cls, name: str) -> "Part":
+    def start(cls, name: str, network: tuple[str, ...]) -> "Part":
         output = CACHE / f"{name}.txt"
         color = "yes" if sys.stdout.isatty() else "no"
         kept = ("-o", f"cache_dir={CACHE / name}", f"--junit-xml={CACHE / name}.xml")
-        words = (sys.executable, "-m", "pytest", f"--color={color}", *words_of(name), *kept)
+        words = (*network, sys.executable, "-m", "pytest", f"--color={color}", *words_of(name), *kept)
         with output.open("wb") as file:
             process = subprocess.Popen(words, stdout=file, stderr=file)
         return cls(name, output, process)
 
     @property
     def is_over(self) -> bool:
-        return self.process.poll() is not None
+        """Whether it has ended. The first time, its CPU time is that of all its processes that were waited for."""
+        if self.process.returncode is None:
+            ended, status, usage = os.wait4(self.process.pid, os.WNOHANG)
+            if ended:
+                self.process.returncode = os.waitstatus_to_exitcode(status)
+                self.took_s = time.monotonic() - self.started
+                self.cpu_s = usage.ru_utime + usage.ru_stime
+        return self.process.returncode is not None
 
     def print_from(self, position: int) -> int:
         """Print what its tests have said since this place in the output; the place up to which that is."""
@@ -119,29 +151,33 @@ class Part:
         lines = re.sub(r"\x1b\[[0-9;]*m", "", self.output.read_text(errors="replace")).splitlines()
         failed = [line for line in lines if line.startswith(("FAILED ", "ERROR "))]
         last = next((line.strip("= ") for line in reversed(lines) if line.startswith("=")), "no tests")
-        return "\n".join([*failed, f"{self.name}: status {self.process.returncode}, {last}"])
+        took = f"{self.took_s:.0f} s, {self.cpu_s:.0f} s of CPU"
+        return "\n".join([*failed, f"{self.name}: status {self.process.returncode}, {took}, {last}"])
 
 
 def main(names: list[str]) -> int:
     """The exit status: that of the first part that has failed."""
     CACHE.mkdir(exist_ok=True)
     waiting = list(names or WHOLE)
+    network = own_network()
+    apart = {} if network else APART
     parts: list[Part] = []
     printed = position = 0
 
     def end(*_: object) -> None:
         waiting.clear()
         for part in parts:
-            part.process.terminate()
+            if part.process.returncode is None:
+                part.process.terminate()
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, end)
     while waiting or printed < len(parts):
         running = {part.name for part in parts if not part.is_over}
-        name = next((each for each in waiting if not running & APART.get(each, set())), None)
+        name = next((each for each in waiting if not running & apart.get(each, set())), None)
         if name is not None and len(running) < AT_ONCE:
             waiting.remove(name)
-            parts.append(Part.start(name))
+            parts.append(Part.start(name, network if name in APART else ()))
         if printed < len(parts):
             is_over = parts[printed].is_over
             position = parts[printed].print_from(position)
@@ -155,7 +191,7 @@ def main(names: list[str]) -> int:
 
 def record_durations() -> None:
     """Write what each file has taken in the last run of its part."""
-    taken = Counter[str]()
+    taken: dict[str, float] = defaultdict(float)
     for name in HALVES:
         for case in ET.parse(CACHE / f"{name}.xml").iter("testcase"):
             words = case.attrib["classname"].split(".")
@@ -166,4 +202,7 @@ def record_durations() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(record_durations() if sys.argv[1:] == ["durations"] else main(sys.argv[1:]))
+    if sys.argv[1:] == ["durations"]:
+        record_durations()
+    else:
+        sys.exit(main(sys.argv[1:]))
