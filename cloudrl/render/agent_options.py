@@ -1,6 +1,6 @@
 """What the agents of a cluster are asked to do, whoever starts them; a provider adds its folders and ports."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from cloudrl.errors import SpecError
@@ -12,21 +12,29 @@ from cloudrl.spec.data import data_argument
 from cloudrl.spec.sizes import seconds_of
 from cloudrl.verl.releases import Release, release
 
+HONOURED = (
+    "name", "nodes", "gpu", "env", "secrets", "setup", "services", "artifacts", "data", "models", "down_when_idle",
+    "max_cost", "price_per_hour",
+)  # fmt: skip
+"""Fields that have an effect wherever a cluster runs; a provider adds those that have one there."""
 CPU_SLOTS = 8
 """CPUs that Ray counts on a node without GPU: 3 for verl's training worker, the rest for its driver and loops."""
 
 
-def agent_options(cluster: Cluster, known: Release | None) -> AgentOptions:
+def agent_options(
+    cluster: Cluster, known: Release | None, *, place: Callable[[str], str] | None = None
+) -> AgentOptions:
     """The options that follow from the portable fields.
 
     Args:
         cluster: as it is declared.
         known: the release of verl whose image the nodes run; see `image_release`.
+        place: see `with_search`.
 
     Raises:
         SpecError: a cost is limited and the price is unknown.
     """
-    rendered = with_search(cluster)
+    rendered = with_search(cluster, place=place)
     return AgentOptions(
         device=cluster.device,
         # Without GPUs one place a node: verl 0.9.1 places its workers on nothing else (single_controller/ray/base.py).
@@ -51,6 +59,13 @@ def image_release(cluster: Cluster) -> Release | None:
         SpecError: no image is known for what the cluster asks for.
     """
     return None if cluster.image is not None else release(cluster.verl, vendor=cluster.vendor, rollout=cluster.rollout)
+
+
+def honoured_for_image(cluster: Cluster, known: Release | None) -> tuple[str, ...]:
+    """Those of `verl` and `rollout` that have an effect; an image of the user's own has the release that it has."""
+    if known is not None:
+        return ("verl", "rollout")
+    return () if cluster.device == "cpu" else ("rollout",)  # see `_import_check`
 
 
 def budget_limits(cluster: Cluster) -> BudgetLimits:

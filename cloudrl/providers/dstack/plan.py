@@ -14,6 +14,7 @@ from cloudrl.providers.dstack.server import Server, connect, parse
 from cloudrl.providers.dstack.task import release_of, task_text
 from cloudrl.providers.machines import FleetState, Notice, Offer, Price
 from cloudrl.providers.model import NoFleet, Plan, make_state_folder
+from cloudrl.render.agent_options import HONOURED, honoured_for_image
 from cloudrl.render.search import write_files
 from cloudrl.spec import Cluster, Fleet
 from cloudrl.spec.names import secrets_in
@@ -25,9 +26,8 @@ _NO_INSTANCE_VOLUMES = ("daytona", "lium", "runpod", "slurm", "vastai")
 
 
 _HONOURED = (
-    "name", "nodes", "image", "user", "working_dir", "setup", "services", "artifacts", "env", "secrets", "ports", "gpu",
-    "cpu", "memory", "disk", "shm_size", "data", "models", "checkpoints", "volumes", "down_when_idle", "max_cost",
-    "price_per_hour", "dstack",
+    *HONOURED, "image", "user", "working_dir", "ports", "cpu", "memory", "disk", "shm_size", "checkpoints", "volumes",
+    "dstack",
 )  # fmt: skip
 
 
@@ -51,9 +51,8 @@ class DstackPlan(Plan):
 
     @property
     def honoured(self) -> tuple[str, ...]:
-        """See `Plan`: an image of the user's own, or a Python in its place, has the release of verl that it has."""
-        of_the_image = ("verl", "rollout") if self.release is not None else ()
-        return (*_HONOURED, *of_the_image, *(("rollout",) if self.cluster.device == "gpu" else ()))
+        """See `Plan`."""
+        return (*_HONOURED, *honoured_for_image(self.cluster, self.release))
 
     @property
     def secrets(self) -> tuple[str, ...]:

@@ -23,15 +23,14 @@ from cloudrl.node.identity import address_towards
 from cloudrl.node.job_secrets import folder_of
 from cloudrl.protocol.options import AgentOptions, Ports
 from cloudrl.protocol.secret_names import is_secret, mask_by_form
-from cloudrl.protocol.services import Artifact, Service
+from cloudrl.protocol.services import Service
 from cloudrl.providers.local import processes, state
 from cloudrl.providers.local.processes import MARK
 from cloudrl.providers.local.state import LocalState
 from cloudrl.providers.model import Plan
 from cloudrl.render.agent import AGENT_FILE
-from cloudrl.render.agent_options import CPU_SLOTS, budget_limits
-from cloudrl.render.search import with_search
-from cloudrl.spec import Cluster, Volume, data_argument
+from cloudrl.render.agent_options import HONOURED, agent_options
+from cloudrl.spec import Cluster, Volume
 from cloudrl.spec.base import Spec
 from cloudrl.spec.services import agent_service
 from cloudrl.transport.tunnel import bind
@@ -39,10 +38,6 @@ from cloudrl.transport.tunnel import bind
 OBJECT_STORE_BYTES = 256 * 1024**2
 DATA = ("addition",)
 MODELS = ("tiny-adder",)
-_HONOURED = (
-    "name", "nodes", "gpu", "env", "secrets", "setup", "services", "artifacts", "data", "models", "down_when_idle",
-    "max_cost", "price_per_hour", "local",
-)  # fmt: skip
 DEFAULT_DASHBOARD_PORT = 8265
 _FIRST_PORT = 20_000
 
@@ -66,7 +61,8 @@ class LocalPlan(Plan):
     @property
     def honoured(self) -> tuple[str, ...]:
         """See `Plan`: here is no container, no machine to choose and no volume of a cloud."""
-        return _HONOURED if checkpoint_folder(self.cluster) is None else (*_HONOURED, "checkpoints", "volumes")
+        of_volume = () if checkpoint_folder(self.cluster) is None else ("checkpoints", "volumes")
+        return (*HONOURED, "local", *of_volume)
 
     def node_env(self, rank: int) -> dict[str, str]:
         """What one agent gets in addition to the environment of this command."""
@@ -116,8 +112,8 @@ def make_plan(cluster: Cluster) -> LocalPlan:
         avoid=(dashboard,),
         preferred=last.agent_ports[:1] if last else (),
     )
-    rendered = with_search(cluster, place=_here)
-    services = _services(rendered.services, cluster, avoid=(dashboard, gcs, client, *agent_ports))
+    asked = agent_options(cluster, None, place=_here)
+    services = _services(asked.services, cluster, avoid=(dashboard, gcs, client, *agent_ports))
     cluster_id = secrets.token_hex(8)
     known = LocalState(
         name=cluster.name,
@@ -139,7 +135,15 @@ def make_plan(cluster: Cluster) -> LocalPlan:
             if port
         ),
     )
-    commands = tuple(_command(cluster, known, gpus, rank, own, rendered.artifacts) for rank, own in enumerate(services))
+    options = replace(
+        asked,
+        gpus=gpus,
+        setup=tuple(cluster.setup),  # nothing is installed for search servers: the Python is the user's
+        import_check=(),
+        data=asked.data or DATA,
+        models=asked.models or MODELS,
+    )
+    commands = tuple(_command(replace(options, services=own), known, rank) for rank, own in enumerate(services))
     return LocalPlan(
         provider="local",
         cluster=cluster,
@@ -162,29 +166,16 @@ def _installed(package: str) -> str | None:
         return None
 
 
-def _command(
-    cluster: Cluster,
-    state: LocalState,
-    gpus: int,
-    rank: int,
-    services: tuple[Service, ...],
-    artifacts: tuple[Artifact, ...],
-) -> tuple[str, ...]:
+def _command(options: AgentOptions, state: LocalState, rank: int) -> tuple[str, ...]:
+    """The options with what is a node's own: its ports, and folders of its own in that of the cluster."""
     node_ports = Ports(
         agent=state.agent_ports[rank], head_agent=state.agent_ports[0], gcs=state.gcs_port,
         dashboard=state.dashboard_port, client=state.client_port,
         # zero: Ray takes free ports, several nodes share this machine
         dashboard_agent=0, node_manager=0, object_manager=0, worker=(0, 0),
     )  # fmt: skip
-    options = AgentOptions(
-        device=cluster.device,
-        gpus=gpus,
-        cpus=CPU_SLOTS if cluster.device == "cpu" else None,
-        setup=tuple(cluster.setup),
-        services=services,
-        artifacts=artifacts,
-        data=tuple(map(data_argument, cluster.data)) or DATA,
-        models=tuple(cluster.models) or MODELS,
+    options = replace(
+        options,
         checkpoints=state.checkpoints,
         data_dir=state.data,
         run_dir=state.node_dir(rank),
@@ -193,7 +184,6 @@ def _command(
         key_file=state.key_file,
         ports=node_ports,
         join_timeout_s=120,
-        limits=budget_limits(cluster),
     )
     return (sys.executable, str(state.folder / AGENT_FILE), "run", *options.to_argv())
 

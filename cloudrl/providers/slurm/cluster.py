@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from cloudrl.errors import SpecError
 from cloudrl.providers.slurm.section import SlurmSection, read_slurm
-from cloudrl.render.agent_options import image_release
+from cloudrl.render.agent_options import HONOURED, honoured_for_image, image_release
 from cloudrl.spec import Cluster
 from cloudrl.spec.volume import Volume
 from cloudrl.verl.releases import Release
@@ -19,10 +19,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 _COUNTS_CPUS = ("cpus-per-task", "cpus-per-gpu", "exclusive")
-_HONOURED = (
-    "name", "nodes", "gpu", "env", "secrets", "setup", "services", "artifacts", "data", "models", "checkpoints",
-    "down_when_idle", "max_cost", "price_per_hour", "slurm",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -138,8 +134,8 @@ class SlurmCluster:
     def honoured(self) -> tuple[str, ...]:
         """Fields that have an effect: some only with some back ends, or unless the section says the same."""
         has_effect = {
-            "verl": self.release is not None,
-            "rollout": self.release is not None or self.cluster.device == "gpu",
+            "checkpoints": True,
+            "slurm": True,
             "image": self.back_end != "bare" and self.own.image is None,
             "user": self.back_end in ("docker", "podman"),
             "shm_size": self.back_end in ("docker", "podman"),
@@ -148,4 +144,5 @@ class SlurmCluster:
             "cpu": not self.counts_cpus,
             "memory": not self.sizes_memory,
         }
-        return (*_HONOURED, *(name for name, counts in has_effect.items() if counts))
+        own = (name for name, counts in has_effect.items() if counts)
+        return (*HONOURED, *honoured_for_image(self.cluster, self.release), *own)
