@@ -36,7 +36,7 @@ def citations() -> Iterator[Citation]:
         cited = [text] if path.name in _ALL_OF_VERL else [each[0] for each in _CITATION.finditer(text)]
         for passage in cited:
             for place in _PLACE.finditer(passage):
-                symbols = [each.strip("` ") for each in (place["symbols"] or "").split(",") if each.strip("` ")]
+                symbols = [each.strip("` .") for each in (place["symbols"] or "").split(",") if each.strip("` .")]
                 yield Citation(str(path.relative_to(SOURCES)), place["file"], tuple(symbols))
 
 
