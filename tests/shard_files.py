@@ -11,8 +11,11 @@ from typing import Any
 
 from small_step import CONFIG
 
-from cloudrl.checkpoints.merge import Inputs, Merged, merge, merge_inputs
+from cloudrl.checkpoints.fsdp import plan_shards, shard_inputs
+from cloudrl.checkpoints.merge import Merged, write
+from cloudrl.checkpoints.saved_files import SavedFiles
 from cloudrl.checkpoints.sources import LocalSource
+from cloudrl.shards.merge import MERGE
 from cloudrl.shards.source import MergeInputs
 
 FIXTURES = Path(__file__).parent / "shards" / "fixtures"
@@ -81,18 +84,22 @@ def role_folder(run: Path) -> Path:
     return run / "global_step_1" / "actor"
 
 
-def opened(role: Path) -> Inputs:
+def opened(role: Path) -> MergeInputs:
     """The folder of a role of a step, as all commands open it; its records may be of any step."""
     origin = LocalSource(role.parent)
     (found,) = [each for each in origin.inventory().checkpoints if each.role == role.name]
-    inputs = merge_inputs(found, origin.open)
-    return replace(inputs, step=None) if isinstance(inputs, MergeInputs) else inputs
+    return replace(shard_inputs(SavedFiles(found, origin.open)), step=None)
 
 
 def merge_role(role: Path, target: Path, files: Mapping[str, bytes] | None = None, **options: Any) -> Merged:
     """Merge the folder of a role; `files` lie in `huggingface/` instead of what is there."""
     inputs = opened(role)
     return merge(inputs if files is None else replace(inputs, config_files=files), target, **options)
+
+
+def merge(inputs: MergeInputs, target: Path, *, dtype: str | None = None, lora: str = MERGE, **options: Any) -> Merged:
+    """Merge shards, wherever their bytes come from."""
+    return write(plan_shards(inputs, dtype, lora), target, **options)
 
 
 def read_safetensors(folder: Path) -> dict[str, tuple[str, tuple[int, ...], bytes]]:

@@ -5,13 +5,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypedDict, overload
+from typing import Any, TypedDict, overload
 
 from cloudrl.checkpoints.first_adapter import first_adapter
+from cloudrl.checkpoints.formats import Format, format_of
 from cloudrl.checkpoints.hints import complete, completed_hints
-from cloudrl.checkpoints.megatron import verify_megatron
-from cloudrl.checkpoints.merge import Merged, merge, merge_inputs
+from cloudrl.checkpoints.merge import Merged, merge
 from cloudrl.checkpoints.pull import Pulled, pull
+from cloudrl.checkpoints.saved_files import SavedFiles
 from cloudrl.checkpoints.sources import CheckpointSource
 from cloudrl.errors import CheckpointError
 from cloudrl.saves.inventory import LATEST, Checkpoint, Inventory, SaveVersion
@@ -19,8 +20,6 @@ from cloudrl.saves.names import CONFIG, LORA_META, of_run
 from cloudrl.shards.merge import MERGE
 from cloudrl.shards.progress import OnProgress, silent
 from cloudrl.shards.report import Finding, Report
-from cloudrl.shards.source import MergeInputs
-from cloudrl.shards.validate import verify
 
 
 class _Named(TypedDict):
@@ -58,6 +57,11 @@ class CheckpointHandle:
         return self.info.role
 
     @property
+    def format(self) -> Format[Any]:
+        """The form of its weights."""
+        return format_of(self.info)
+
+    @property
     def complete(self) -> bool:
         """Whether all ranks are there, and their files whole as far as some KB of each tell."""
         return self.info.complete
@@ -92,8 +96,8 @@ class CheckpointHandle:
                 or the folder cannot be written.
         """
         with self._completed_hints():
-            inputs = merge_inputs(self.info, self.source.open, base, first_adapter=self.first_adapter())
-            merged = merge(inputs, Path(path), dtype=dtype, lora=lora, sync=sync, on_progress=on_progress)
+            save = SavedFiles(self.info, self.source.open, base, self.first_adapter())
+            merged = merge(save, Path(path), dtype=dtype, lora=lora, sync=sync, on_progress=on_progress)
         if self.role == "actor":
             self.on_copied(self.info.version)
         return merged
@@ -109,11 +113,7 @@ class CheckpointHandle:
             CheckpointError: A node stays silent.
         """
         with self._completed_hints():
-            inputs = None if self.info.is_megatron else merge_inputs(self.info, self.source.open)
-            if not isinstance(inputs, MergeInputs):
-                report = verify_megatron(self.info, self.source.open, on_progress=on_progress)
-            else:
-                report = verify(inputs, on_progress=on_progress)
+            report = self.format.verify(SavedFiles(self.info, self.source.open), on_progress)
         return replace(report, findings=(*report.findings, *self._incomplete(report)))
 
     def hint(self, text: str) -> str:

@@ -1,6 +1,6 @@
-"""Whether Megatron's checkpoints are intact.
+"""Saves of Megatron, and whole models: where their files are, and whether they are intact.
 
-By default their weights are a whole model as safetensors files. All else is torch's distributed checkpoints (verl
+By default Megatron's weights are a whole model as safetensors files. All else is torch's distributed checkpoints (verl
 0.9.1, utils/checkpoint/megatron_checkpoint_manager.py): `__R_N.distcp` of each writing rank, and `.metadata`, a pickle
 that says which tensor lies where. It is written last and renamed into place (torch 2.13, distributed/checkpoint/
 filesystem.py, `_FileSystemWriter.finish`).
@@ -9,13 +9,15 @@ filesystem.py, `_FileSystemWriter.finish`).
 from collections import defaultdict
 from collections.abc import Iterator
 
-from cloudrl.checkpoints.megatron_inputs import OpenFile, files_below, megatron_inputs, read_json
-from cloudrl.errors import CheckpointError
+from cloudrl.checkpoints.base_model import read_base
+from cloudrl.checkpoints.saved_files import SavedFiles
+from cloudrl.errors import CheckpointError, InputError
 from cloudrl.saves.inventory import Checkpoint
-from cloudrl.saves.megatron_layout import DIST_FILE, MANIFEST, METADATA, Kind
+from cloudrl.saves.megatron_layout import DIST_FILE, MANIFEST, METADATA, Kind, Weights
 from cloudrl.shards.dist_items import StoredChunk, open_archives, open_chunks
 from cloudrl.shards.dist_metadata import DistMetadata, Item, read_metadata
-from cloudrl.shards.megatron import writer
+from cloudrl.shards.megatron import DistInputs, plan_dist, writer
+from cloudrl.shards.merge import MERGE, Plan, dtype_name
 from cloudrl.shards.model_folder import ModelInputs, check_model, read_header
 from cloudrl.shards.progress import Meter, OnProgress, silent
 from cloudrl.shards.report import Finding, Report
@@ -23,33 +25,79 @@ from cloudrl.shards.source import ShardSource
 from cloudrl.shards.torch_zip import Archive
 from cloudrl.shards.validate import find_rotten
 
+_CONFIG = "transformer_config.json"
+_FLAT = "huggingface/"
+"""Config and tokenizer beside the distributed format: verl 0.8 and before wrote them there."""
+_OTHERS = "cloudrl checkpoints list"
 
-def verify_megatron(checkpoint: Checkpoint, open_file: OpenFile, *, on_progress: OnProgress = silent) -> Report:
+
+def model_inputs(save: SavedFiles) -> ModelInputs:
+    """Say where the files of a whole model or an adapter are.
+
+    Raises:
+        CheckpointError: A small file cannot be read.
+    """
+    folder = _weights(save).folder
+    return ModelInputs(save.open_below(folder, ".safetensors"), save.read_small(folder), save.warnings(folder))
+
+
+def dist_inputs(save: SavedFiles) -> DistInputs:
+    """Say where the files of Megatron's distributed format are.
+
+    Raises:
+        InputError: The base model is none.
+        ConnectionFailed: The Hub does not answer.
+        CheckpointError: There are no weights, or a small file cannot be read.
+    """
+    checkpoint, folder = save.checkpoint, _weights(save).folder
+    metadata = checkpoint.files.get(folder + METADATA)
+    if metadata is None:
+        raise CheckpointError(
+            f"{checkpoint.name} has no {folder}{METADATA}: its saving was cut off, or a node is gone",
+            hint=f"Take another step: {_OTHERS}",
+        )
+    manifest = save.read_json(MANIFEST)
+    return DistInputs(
+        save.open_file(metadata[0]),
+        save.open_below(folder, ".distcp"),
+        read_base(save.base) if save.base is not None else save.read_small(_FLAT),
+        {**save.read_json(_CONFIG), **({"arch": manifest["arch"]} if "arch" in manifest else {})},
+        save.warnings(_FLAT),
+    )
+
+
+def plan_distributed(inputs: DistInputs, dtype: str | None, lora: str) -> Plan:
+    """See `plan_dist`; no adapter is made of this format."""
+    if lora != MERGE:
+        raise InputError("of Megatron's distributed format no adapter is made", hint="Leave out --lora")
+    return plan_dist(inputs, dtype=dtype_name(dtype, lora))
+
+
+def verify_files(save: SavedFiles, on_progress: OnProgress = silent) -> Report:
     """Check what can be: every byte of the distributed format, and the structure of a whole model.
 
     Raises:
         CheckpointError: A file cannot be read from where it lies.
     """
-    weights = checkpoint.weights
+    checkpoint, weights = save.checkpoint, save.checkpoint.weights
     findings: list[Finding] = []
     tensors = size_bytes = 0
-    inputs = megatron_inputs(checkpoint, open_file) if weights and weights.kind is not Kind.DIST else None
-    if isinstance(inputs, ModelInputs):
+    if weights and weights.kind is not Kind.DIST:
+        inputs = model_inputs(save)
         tensors, found = _check_model(inputs)
         findings += found
         size_bytes += sum(source.size_bytes() for source in inputs.weights.values())
-    folders = _dist_folders(checkpoint)
-    files = {folder: files_below(checkpoint, folder, ".distcp", open_file) for folder in folders}
+    files = {folder: save.open_below(folder, ".distcp") for folder in _dist_folders(checkpoint)}
     total = sum(source.size_bytes() for each in files.values() for source in each.values())
     meter = Meter(total, on_progress)
     for folder, data in files.items():
-        metadata, found = _open_metadata(checkpoint, folder, open_file)
+        metadata, found = _open_metadata(save, folder)
         findings += found
         if metadata is not None:
             findings += _check_data(folder, metadata, data, meter)
             tensors += len(metadata.tensors) if weights and folder == weights.folder else 0
     meter.finish()
-    manifest = read_json(checkpoint, MANIFEST, open_file)
+    manifest = save.read_json(MANIFEST)
     step, world_size = manifest.get("global_step"), manifest.get("world_size")
     if step not in (None, checkpoint.step):
         findings.append(
@@ -65,6 +113,17 @@ def verify_megatron(checkpoint: Checkpoint, open_file: OpenFile, *, on_progress:
         step_source="manifest" if isinstance(step, int) else None,
         findings=tuple(findings),
     )
+
+
+def _weights(save: SavedFiles) -> Weights:
+    """Where the weights are.
+
+    Raises:
+        CheckpointError: There are none.
+    """
+    if save.checkpoint.weights is None:
+        raise CheckpointError(f"{save.checkpoint.name} has no weights", hint=_OTHERS)
+    return save.checkpoint.weights
 
 
 def _check_model(inputs: ModelInputs) -> tuple[int, list[Finding]]:
@@ -87,15 +146,13 @@ def _dist_folders(checkpoint: Checkpoint) -> list[str]:
     return sorted(f"{folder}/" for folder in folders)
 
 
-def _open_metadata(
-    checkpoint: Checkpoint, folder: str, open_file: OpenFile
-) -> tuple[DistMetadata | None, list[Finding]]:
-    copies = checkpoint.files.get(folder + METADATA)
+def _open_metadata(save: SavedFiles, folder: str) -> tuple[DistMetadata | None, list[Finding]]:
+    copies = save.checkpoint.files.get(folder + METADATA)
     if copies is None:
         message = f"{folder}{METADATA} is not there: its saving was cut off, or it lies on a node that is gone"
         return None, [Finding(message)]
     try:
-        return read_metadata(open_file(copies[0])), []
+        return read_metadata(save.open_file(copies[0])), []
     except CheckpointError as error:
         return None, [Finding(error.message, file=copies[0].label)]
 

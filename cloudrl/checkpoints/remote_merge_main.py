@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cloudrl.checkpoints.merge import merge, merge_inputs
+from cloudrl.checkpoints.merge import merge
 from cloudrl.checkpoints.remote import READ_TIMEOUT_S, RangeClient, RemoteShard
+from cloudrl.checkpoints.saved_files import SavedFiles
 from cloudrl.errors import CheckpointError, CloudrlError
 from cloudrl.protocol.backoff import Backoff, retry
 from cloudrl.protocol.client import AgentClient
@@ -69,9 +70,9 @@ def main(wanted: HeadMerge) -> int:
     client = RangeClient(agent, backoff=backoff, on_break=lambda sentence: _report(note=sentence))
     try:
         found = _find(agent, wanted, backoff)
-        inputs = merge_inputs(found, open_file, wanted.base, first_adapter=wanted.first_adapter)
+        save = SavedFiles(found, open_file, wanted.base, wanted.first_adapter)
         merged = merge(
-            inputs, Path(wanted.path), dtype=wanted.dtype, lora=wanted.lora, sync=wanted.sync, on_progress=progress
+            save, Path(wanted.path), dtype=wanted.dtype, lora=wanted.lora, sync=wanted.sync, on_progress=progress
         )
     except CloudrlError as error:
         _report(error=error.message, hint=error.hint)

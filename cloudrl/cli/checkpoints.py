@@ -15,7 +15,6 @@ from cloudrl.cli._terminal import Terminal
 
 if TYPE_CHECKING:
     from cloudrl.checkpoints.handle import CheckpointHandle
-    from cloudrl.saves.inventory import Checkpoint
     from cloudrl.shards.report import Report
 
 app = typer.Typer(
@@ -71,13 +70,13 @@ def list_(cluster: ClusterOption = None, folder: DirOption = None, as_json: Json
         found = find_checkpoints(cluster, folder, on_progress=terminal)
     if as_json:
         notes = list(found.notes)
-        _output.as_json({"checkpoints": [_fields(each.info) for each in found], "notes": notes})
+        _output.as_json({"checkpoints": [_fields(each) for each in found], "notes": notes})
         return
     for note in found.notes:
         _output.note(f"note: {note}")
     if found:
         columns = ("run", "step", "role", "ranks", "where", "size", "age", "state")
-        _output.table(columns, [_row(each.info) for each in found])
+        _output.table(columns, [_row(each) for each in found])
     else:
         _output.note(f"There are no checkpoints in {found.source.name}.")
 
@@ -215,12 +214,12 @@ def prune(
     _output.result(f"removed {plan.steps_text}, {size_text(plan.size_bytes)}", fields, is_json=as_json)
 
 
-def _row(info: Checkpoint) -> tuple[str, ...]:
+def _row(checkpoint: CheckpointHandle) -> tuple[str, ...]:
     from cloudrl.saves.places import places_text
     from cloudrl.units import duration_text, size_text
 
-    size = info.world_size
-    ranks = f"{len(info.ranks)} of {size}" if size is not None else "Megatron" if info.is_megatron else "none"
+    info, size = checkpoint.info, checkpoint.info.world_size
+    ranks = f"{len(info.ranks)} of {size}" if size is not None else checkpoint.format.label
     missing = [f"missing: {', '.join(info.missing)}"] if info.missing else []
     flaws = (*missing, *info.damage_phrases) or ("complete",)
     state = "; ".join((*flaws, *(["resume point"] if info.resumes else [])))
@@ -230,7 +229,8 @@ def _row(info: Checkpoint) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def _fields(info: Checkpoint) -> dict[str, Any]:
+def _fields(checkpoint: CheckpointHandle) -> dict[str, Any]:
+    info = checkpoint.info
     places = {
         place.label: {"folder": place.folder, "nodes": list(place.ranks), "ranks": list(ranks)}
         for place, ranks in info.locations.items()
@@ -239,7 +239,7 @@ def _fields(info: Checkpoint) -> dict[str, Any]:
         "run": info.run,
         "step": info.step,
         "role": info.role,
-        "format": "megatron" if info.is_megatron else "fsdp",
+        "format": checkpoint.format.label.lower(),
         "world_size": info.world_size,
         "ranks": list(info.ranks),
         "places": places,

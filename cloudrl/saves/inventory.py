@@ -137,6 +137,11 @@ class Checkpoint:
         """Where the weights lie that are no shards of FSDP; None where they are, and where there are none."""
         return None if self.world_size is not None else find_weights(self.files)
 
+    @property
+    def is_sharded(self) -> bool:
+        """Whether it is what FSDP saves: shards, or what is left of such a save."""
+        return not self.is_megatron and self.weights is None
+
     def shards(self, kind: str) -> dict[int, FileCopy]:
         """Training rank -> its file of one of `KINDS`."""
         found = {}
@@ -167,20 +172,20 @@ class Checkpoint:
     @property
     def missing(self) -> tuple[str, ...]:
         """What is not there, one phrase each; nothing for a complete checkpoint."""
-        if self.is_megatron or self.weights is not None:
-            gaps = [*missing_files(self.files), *missing_parts(self.files, self.parts)]
-        else:
+        if self.is_sharded:
             gaps = [*self._missing_ranks(), *self._partial_kinds()]
             if self.world_size is None:  # config and tokenizer alone
                 gaps.append("the weights")
             if self.lacks_config:
                 gaps.append(CONFIG)
+        else:
+            gaps = [*missing_files(self.files), *missing_parts(self.files, self.parts)]
         return (*gaps, *self.unfinished)
 
     @property
     def lacks_config(self) -> bool:
         """Whether shards of FSDP are without the config of their model."""
-        return not self.is_megatron and self.weights is None and CONFIG not in self.files
+        return self.is_sharded and CONFIG not in self.files
 
     @property
     def unfinished(self) -> tuple[str, ...]:

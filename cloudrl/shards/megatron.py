@@ -15,7 +15,7 @@ from cloudrl.shards.dist_metadata import Chunk, DistMetadata, StoredTensor, read
 from cloudrl.shards.dtypes import WANTED, result_type
 from cloudrl.shards.megatron_names import HfTensor, hf_tensors
 from cloudrl.shards.merge import Plan, make_plan
-from cloudrl.shards.model_files import read_config
+from cloudrl.shards.model_files import read_files
 from cloudrl.shards.plan import HEAD, MAX_FILE_BYTES, Output, Piece
 from cloudrl.shards.shard import Shard
 from cloudrl.shards.source import ShardSource
@@ -70,7 +70,8 @@ def plan_dist(inputs: DistInputs, *, dtype: str = "bf16", max_file_bytes: int = 
             "Megatron's distributed format has neither config nor tokenizer",
             hint="Name the model that the run was trained from, a folder or one of the Hub: --base MODEL",
         )
-    config = read_config(inputs.config_files)
+    beside = read_files(inputs.config_files)
+    config = beside.config
     _check_base(config, inputs.saved)
     metadata = read_metadata(inputs.metadata)
     tensors = hf_tensors(metadata.tensors, config, inputs.metadata.label.removesuffix("/.metadata"))
@@ -82,9 +83,7 @@ def plan_dist(inputs: DistInputs, *, dtype: str = "bf16", max_file_bytes: int = 
         changes, outputs = critic_config(config), critic_outputs(outputs)
     elif HEAD in names and config.get("tie_word_embeddings") is True:
         changes = {"tie_word_embeddings": False}
-    return make_plan(
-        outputs, inputs.config_files, changes, WANTED[dtype], warnings=inputs.warnings, max_file_bytes=max_file_bytes
-    )
+    return make_plan(outputs, beside, changes, WANTED[dtype], warnings=inputs.warnings, max_file_bytes=max_file_bytes)
 
 
 def _check_base(config: Mapping[str, Any], saved: Mapping[str, Any]) -> None:

@@ -15,7 +15,7 @@ from cloudrl.shards.copying import Target, copy
 from cloudrl.shards.dtypes import WANTED, DType
 from cloudrl.shards.lora import Lora, has_lora, read_lora, refuse_adapted_experts
 from cloudrl.shards.lora_settings import read_settings, unsure_of_scale
-from cloudrl.shards.model_files import file_names, header, in_file_order, index, output_files, read_config
+from cloudrl.shards.model_files import ModelFiles, file_names, header, in_file_order, index, output_files, read_files
 from cloudrl.shards.on_disk import rule_of
 from cloudrl.shards.parameters import check_parameters, is_tied, keeps_experts_fused
 from cloudrl.shards.plan import (
@@ -108,7 +108,8 @@ def plan_merge(
         CheckpointError: The checkpoint is incomplete, damaged, mixed, or not of a kind that can be merged.
     """
     wanted = wanted_type(dtype, lora)
-    config = read_config(inputs.config_files)
+    beside = read_files(inputs.config_files)
+    config = beside.config
     validated = validate(inputs)
     parts, wrappers = unwrapped(validated.chosen())
     tensors, label = parts[0].tensors, parts[0].label
@@ -144,9 +145,7 @@ def plan_merge(
     rule = replace(rule_of(architecture), keeps_experts=keeps_experts_fused(config))
     outputs = make_outputs(parts, wanted, names=names, rule=rule, updates=updates)
     try:
-        return make_plan(
-            outputs, inputs.config_files, changes, wanted, warnings=warnings, max_file_bytes=max_file_bytes
-        )
+        return make_plan(outputs, beside, changes, wanted, warnings=warnings, max_file_bytes=max_file_bytes)
     except CheckpointError as error:
         if not wrappers:
             raise
@@ -192,7 +191,7 @@ def tie(config: Mapping[str, Any], names: Collection[str], is_embedding: Callabl
 
 def make_plan(
     outputs: Sequence[Output],
-    config_files: Mapping[str, bytes],
+    beside: ModelFiles,
     changes: Mapping[str, object],
     wanted: DType | None,
     *,
@@ -203,7 +202,7 @@ def make_plan(
 
     Args:
         outputs: Every tensor.
-        config_files: What goes with the weights.
+        beside: What goes with the weights.
         changes: What is another in the model's config.
         wanted: The type that was asked for; None if each tensor keeps its own.
         warnings: What to look at.
@@ -214,12 +213,11 @@ def make_plan(
     """
     files = [in_file_order(file) for file in split_files(outputs, max_file_bytes)]
     named = dict(zip(file_names(len(files)), files, strict=True))
-    config = read_config(config_files)
-    if config.get(_QUANTIZATION) is not None:
+    if beside.config.get(_QUANTIZATION) is not None:
         changes = {**changes, _QUANTIZATION: None}
         warnings = [*warnings, f"config.json has a {_QUANTIZATION}, left out, since these weights are plain"]
-    texts = output_files(config_files, config, changes, wanted or _common_type(outputs))
-    _check(outputs, {**config, **changes})
+    texts = output_files(beside, changes, wanted or _common_type(outputs))
+    _check(outputs, {**beside.config, **changes})
     if len(named) > 1:
         texts[INDEX] = index(named)
     return Plan(named, texts, tuple(warnings))

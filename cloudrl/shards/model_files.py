@@ -6,6 +6,7 @@ That is safetensors 0.8, README.md, `Format`: header, names of files, index.
 import json
 import struct
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from cloudrl.errors import CheckpointError
@@ -39,17 +40,32 @@ _ALIGN_BYTES = 8
 _ORDER = list(DType)
 
 
-def read_config(files: Mapping[str, bytes]) -> dict[str, Any]:
-    """The model's configuration, as it is going to be written (`without_nulls`).
+@dataclass(frozen=True)
+class ModelFiles:
+    """What is stored beside the weights of a model.
+
+    Attributes:
+        files: By name.
+        saved: `config.json` as it is there.
+        config: The same as it is going to be written (`without_nulls`).
+    """
+
+    files: Mapping[str, bytes]
+    saved: Mapping[str, Any]
+    config: Mapping[str, Any]
+
+
+def read_files(files: Mapping[str, bytes]) -> ModelFiles:
+    """Read the model's configuration.
 
     Raises:
         CheckpointError: There is none, it is no JSON object, or has null where a model needs a value.
     """
-    return without_nulls(_as_saved(files))
+    saved = _parse(files.get(_CONFIG))
+    return ModelFiles(files, saved, without_nulls(saved))
 
 
-def _as_saved(files: Mapping[str, bytes]) -> dict[str, Any]:
-    text = files.get(_CONFIG)
+def _parse(text: bytes | None) -> dict[str, Any]:
     if text is None:
         raise CheckpointError(
             "there is no huggingface/config.json beside the shards",
@@ -96,31 +112,29 @@ def first_architecture(config: Mapping[str, Any]) -> str:
     return named[0] if isinstance(named, list) and named and isinstance(named[0], str) else ""
 
 
-def output_files(
-    files: Mapping[str, bytes], config: Mapping[str, Any], changes: Mapping[str, Any], dtype: DType | None
-) -> dict[str, bytes]:
+def output_files(beside: ModelFiles, changes: Mapping[str, Any], dtype: DType | None) -> dict[str, bytes]:
     """What is to lie beside the merged weights.
 
     Args:
-        files: What lies in `huggingface/`; weights in there are left out, and what says that they are an adapter.
-        config: `read_config(files)`.
+        beside: What lies in `huggingface/`; weights in there are left out, and what says that they are an adapter.
         changes: What is another in the merged model's config; None for what is not in there.
         dtype: The type of the merged weights, to be named in the config; None leaves what it says.
 
     Raises:
         CheckpointError: A file has a name that leads out of the folder.
     """
-    kept = {name: data for name, data in files.items() if not name.endswith(WEIGHTS) and name != ADAPTER_CONFIG}
+    kept = {name: data for name, data in beside.files.items() if not name.endswith(WEIGHTS) and name != ADAPTER_CONFIG}
     for name in kept:
         if not name or name.startswith("/") or "\0" in name or {"..", ".", ""} & set(name.split("/")):
             raise CheckpointError(f"a file of huggingface/ is named {name!r}")
-    changed = {key: value for key, value in {**config, **changes}.items() if value is not None or key not in changes}
+    changed = {**beside.config, **changes}
+    changed = {key: value for key, value in changed.items() if value is not None or key not in changes}
     if dtype is not None:
         # `torch_dtype` up to transformers 4.55, `dtype` since; with neither, the one that every release reads
-        keys = [key for key in _DTYPE_KEYS if key in config] or ["torch_dtype"]
+        keys = [key for key in _DTYPE_KEYS if key in beside.config] or ["torch_dtype"]
         changed |= dict.fromkeys(keys, dtype.value)
         changed |= {name: _retyped(changed[name], dtype) for name in _NESTED if isinstance(changed.get(name), dict)}
-    if changed != _as_saved(files):
+    if changed != beside.saved:
         kept[_CONFIG] = (json.dumps(changed, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
     return kept
 

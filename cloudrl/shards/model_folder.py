@@ -19,7 +19,7 @@ from cloudrl.shards.critic import critic_config, critic_outputs, is_value_head
 from cloudrl.shards.dtypes import DType, result_type
 from cloudrl.shards.lora_settings import ADAPTER_CONFIG
 from cloudrl.shards.merge import ADAPTER_ALONE, MERGE, Plan, make_plan, tie, wanted_type
-from cloudrl.shards.model_files import first_architecture, in_file_order, read_config
+from cloudrl.shards.model_files import first_architecture, in_file_order, read_files
 from cloudrl.shards.on_disk import stays_float32
 from cloudrl.shards.parameters import is_tied
 from cloudrl.shards.plan import HEAD, MAX_FILE_BYTES, Output, Piece, head_of
@@ -81,12 +81,12 @@ def plan_model(
     shards = [read_header(name, source) for name, source in sorted(inputs.weights.items())]
     for finding in check_model(inputs, shards):
         raise CheckpointError(finding.message, hint=_ANOTHER)
-    if not inputs.is_adapter:
-        shards = _unwrapped(shards, first_architecture(read_config(inputs.config_files)))
-    outputs = [_output(shard, name, tensor, wanted) for shard in shards for name, tensor in shard.tensors.items()]
     if inputs.is_adapter:
-        return Plan({ADAPTER: in_file_order(outputs)}, dict(inputs.config_files), inputs.warnings)
-    config = read_config(inputs.config_files)
+        return Plan({ADAPTER: in_file_order(_outputs(shards, wanted))}, dict(inputs.config_files), inputs.warnings)
+    beside = read_files(inputs.config_files)
+    config = beside.config
+    shards = _unwrapped(shards, first_architecture(config))
+    outputs = _outputs(shards, wanted)
     changes: dict[str, Any] = {}
     warnings = inputs.warnings
     if any(output.name == HEAD and is_value_head(output.shape, config) for output in outputs):
@@ -97,7 +97,7 @@ def plan_model(
         tied = tie(config, where, lambda name: same_bytes(where[name], where[head], name, head))
         outputs = [output for output in outputs if tied.has_head or output.name != head]
         changes, warnings = dict(tied.changes), (*warnings, *tied.warnings)
-    return make_plan(outputs, inputs.config_files, changes, wanted, warnings=warnings, max_file_bytes=max_file_bytes)
+    return make_plan(outputs, beside, changes, wanted, warnings=warnings, max_file_bytes=max_file_bytes)
 
 
 def _unwrapped(shards: list[Shard], architecture: str) -> list[Shard]:
@@ -121,6 +121,10 @@ def _unwrapped(shards: list[Shard], architecture: str) -> list[Shard]:
             )
         found.append(named)
     return found
+
+
+def _outputs(shards: list[Shard], wanted: DType | None) -> list[Output]:
+    return [_output(shard, name, tensor, wanted) for shard in shards for name, tensor in shard.tensors.items()]
 
 
 def _output(shard: Shard, name: str, tensor: Tensor, wanted: DType | None) -> Output:

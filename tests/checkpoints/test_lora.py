@@ -9,13 +9,12 @@ import pytest
 from fake_cluster import FakeCluster
 from kept_logs import keep
 from lora_step import META, Floats, torch_file, write_lora_step
-from shard_files import copied, merge_role, opened, read_safetensors
+from shard_files import copied, merge, merge_role, opened, read_safetensors
 from shards.crafted import InMemory
 from typed_command import Run
 
 from cloudrl.checkpoints.first_adapter import first_adapter
 from cloudrl.checkpoints.handle import CheckpointHandle, Checkpoints
-from cloudrl.checkpoints.merge import merge
 from cloudrl.checkpoints.push import plan_push
 from cloudrl.checkpoints.sources import ClusterSource, LocalSource
 from cloudrl.errors import CheckpointError, InputError

@@ -126,11 +126,6 @@ def test_a_base_that_another_run_had(data: Path, base: Path, tmp_path: Path) -> 
         latest(data).merge(tmp_path / "model", base=str(base))
 
 
-def test_a_base_where_none_is_needed(model: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="--base x has no use"):
-        latest(model).merge(tmp_path / "model", base="x")
-
-
 def damage(report: Report) -> list[str]:
     return [finding.message for finding in report.findings if finding.fatal]
 

@@ -16,6 +16,7 @@ from shard_files import (
     config_files,
     edit,
     members,
+    merge,
     merge_role,
     opened,
     read_safetensors,
@@ -24,7 +25,6 @@ from shard_files import (
     write_members,
 )
 
-from cloudrl.checkpoints.merge import merge
 from cloudrl.errors import CheckpointError
 from cloudrl.saves.names import record_file
 from cloudrl.saves.records import FileRecord, SaveRecord

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from shard_files import config_files, opened
+from shard_files import config_files, merge, opened
 
-from cloudrl.checkpoints.merge import merge
 from cloudrl.checkpoints.remote import RangeClient, RemoteShard
 from cloudrl.protocol.backoff import Backoff
 from cloudrl.protocol.client import AgentClient

@@ -14,6 +14,7 @@ from shard_files import (
     VOCABULARY,
     config_files,
     edit,
+    merge,
     merge_role,
     opened,
     read_safetensors,
@@ -21,7 +22,6 @@ from shard_files import (
     shard_path,
 )
 
-from cloudrl.checkpoints.merge import merge
 from cloudrl.errors import CheckpointError, InputError
 from cloudrl.shards.dtypes import DType, cast_bytes
 from cloudrl.shards.merge import plan_merge, write_model

@@ -10,12 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from shard_files import edit, merge_role, opened, read_safetensors, role_folder, shard_path
+from shard_files import edit, merge, merge_role, opened, read_safetensors, role_folder, shard_path
 from small_step import as_sft
 from verl_saves import CASES, LORA, STEPS
 
 from cloudrl.checkpoints.handle import Checkpoints
-from cloudrl.checkpoints.merge import merge
 from cloudrl.checkpoints.sources import LocalSource
 from cloudrl.shards.architectures import COVERED
 from cloudrl.shards.validate import verify
