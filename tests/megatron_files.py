@@ -6,6 +6,8 @@ from pathlib import Path
 
 from megatron_values import values
 
+from cloudrl.checkpoints.handle import CheckpointHandle, Checkpoints
+from cloudrl.checkpoints.sources import LocalSource
 from cloudrl.shards.megatron import DistInputs
 from cloudrl.shards.source import LocalShard
 
@@ -32,6 +34,11 @@ def expected(folder: Path) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
 def weights(role: Path) -> Path:
     """The folder in the distributed format."""
     return role / "model" / "dist_ckpt"
+
+
+def latest(folder: Path) -> CheckpointHandle:
+    """The step that these weights are of; `folder` is two below that of its role."""
+    return Checkpoints(LocalSource(folder.parents[3])).select(folder.parents[2].name.rpartition("_")[2])
 
 
 def dist_inputs(role: Path, **config: object) -> DistInputs:

@@ -64,6 +64,14 @@ def replace_in_pickle(old: bytes, new: bytes) -> Callable[[dict[str, bytes]], No
     return change
 
 
+def rename_tensor(folder: Path, old: str, new: str) -> None:
+    """Of a tensor, on both ranks."""
+    texts = (b"X" + len(name).to_bytes(4, "little") + name.encode() for name in (old, new))
+    change = replace_in_pickle(*texts)
+    for rank in (0, 1):
+        edit(shard_path(folder, rank), change)
+
+
 def shard_path(folder: Path, rank: int, world_size: int = 2, kind: str = "model") -> Path:
     """As verl names it."""
     return folder / f"{kind}_world_size_{world_size}_rank_{rank}.pt"
