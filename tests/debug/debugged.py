@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import socket
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from child_processes import ended
 
@@ -143,6 +146,10 @@ class Typist:
         line = self._lines.pop(0)
         return line if isinstance(line, str) else line()
 
+    def console(self, confirm: Callable[[str], bool] = lambda _question: True) -> Console:
+        """Where results and notes are shown alike."""
+        return Console(self.read, self.shown.append, self.shown.append, confirm)
+
     @property
     def text(self) -> str:
         return "\n".join(self.shown)
@@ -165,3 +172,24 @@ def typed(
     console = Console(typist.read, typist.shown.append, lambda text: typist.shown.append(f"[{text}]"), asked)
     session = Session(DapClient(process.dial(), open_another=process.dial), process.stop, console, folder=folder)
     return session.run(), typist
+
+
+def opened(process: Debugged, *lines: str | Callable[[], str], **options: Any) -> tuple[Session, Typist]:
+    """A session that has not begun, for lines that change it."""
+    typist = Typist(lines)
+    return Session(DapClient(process.dial()), process.stop, typist.console(), **options), typist
+
+
+def interrupt_soon() -> None:
+    """Ctrl-C, in a second."""
+    threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Ctrl-C raises KeyboardInterrupt, as it does in a program that is not a test."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

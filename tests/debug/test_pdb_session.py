@@ -2,17 +2,15 @@
 
 import contextlib
 import os
-import signal
 import subprocess
 import sys
 import textwrap
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from child_processes import ended
-from debug.debugged import Debugged, Typist
+from debug.debugged import Debugged, Typist, interrupt_soon, interruptible
 
 from cloudrl.debug.console import Console
 from cloudrl.debug.pdb_session import PdbSession
@@ -104,17 +102,13 @@ def test_leaving_the_lines_of_commands(paused: Debugged) -> None:
 
 def test_leaving_while_pdb_works(paused: Debugged) -> None:
     def sleep() -> str:
-        threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
+        interrupt_soon()
         return "__import__('time').sleep(3)"
 
     typist = Typist([sleep, "never typed"])
-    console = Console(typist.read, typist.shown.append, typist.shown.append, lambda _question: True)
-    session = PdbSession(paused.dial(), Stop("1", 0, paused.process.pid, paused.port, PDB), console)
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
+    session = PdbSession(paused.dial(), Stop("1", 0, paused.process.pid, paused.port, PDB), typist.console())
+    with interruptible():
         assert session.run() is End.LEFT
-    finally:
-        signal.signal(signal.SIGINT, before)
     assert "waiting until pdb is done with the last line; Ctrl-C leaves at once" in typist.shown
     assert paused.rest() == ["result 2"]
 
@@ -125,8 +119,8 @@ def test_ctrl_c_at_the_question_stays(paused: Debugged) -> None:
     def interrupt(_question: str) -> bool:
         raise KeyboardInterrupt
 
-    console = Console(typist.read, typist.shown.append, typist.shown.append, interrupt)
-    session = PdbSession(paused.dial(), Stop("1", 0, paused.process.pid, paused.port, PDB), console)
+    stop = Stop("1", 0, paused.process.pid, paused.port, PDB)
+    session = PdbSession(paused.dial(), stop, typist.console(interrupt))
     assert session.run() is End.LEFT
     assert typist.prompts == ["(Pdb) "] * 3
     assert typist.shown[-2:] == ["41", "the task goes on without a debugger"]

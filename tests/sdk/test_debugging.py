@@ -10,7 +10,6 @@ import pytest
 from debug.debugged import Typist
 from fake_local import FakeLocal
 
-from cloudrl.debug.console import Console
 from cloudrl.errors import ConnectionFailed, InputError, Interrupted
 from cloudrl.protocol.exchange import Response
 from cloudrl.protocol.failures import ApiError, ErrorCode
@@ -42,10 +41,6 @@ def pdb() -> Iterator[int]:
         threading.Thread(target=serve, daemon=True).start()
         yield server.getsockname()[1]
         server.shutdown(socket.SHUT_RDWR)
-
-
-def console(typist: Typist) -> Console:
-    return Console(typist.read, typist.shown.append, typist.shown.append, lambda _question: True)
 
 
 def test_tasks_are_listed_by_job_and_rank(lab: FakeLocal) -> None:
@@ -102,7 +97,7 @@ def test_the_next_one_is_that_behind_it_in_the_list_and_that_nobody_debugs(lab: 
 def test_one_after_the_other(lab: FakeLocal, pdb: int) -> None:
     lab.cluster.stops = [replace(STOP, id=str(rank), rank=rank, pid=rank, debugger=PDB, port=pdb) for rank in range(2)]
     tasks, typist = PausedTasks("lab"), Typist(["np", "q"])
-    had = tasks.debug(tasks.choose(1), console(typist))
+    had = tasks.debug(tasks.choose(1), typist.console())
     assert [each.rank for each in had] == [0, 1]
     lab.cluster.stops.append(replace(STOP, id="7", pid=7))
     assert [each.pid for each in tasks.others(had)] == [7]
@@ -120,7 +115,7 @@ def test_ctrl_c_ends_the_wait_for_the_next_one(lab: FakeLocal, pdb: int) -> None
 
     tasks, typist = PausedTasks("lab", sleep=interrupted), Typist(["np"])
     with pytest.raises(Interrupted, match="the job goes on"):
-        tasks.debug(tasks.choose(1), console(typist))
+        tasks.debug(tasks.choose(1), typist.console())
     assert typist.shown[-1].startswith("nothing else is paused")
 
 
@@ -144,7 +139,7 @@ def test_a_lost_connection_says_what_became_of_the_task(lab: FakeLocal, pdb: int
 
     tasks = PausedTasks("lab")
     with pytest.raises(ConnectionFailed) as lost:
-        tasks.debug(tasks.choose(1), console(Typist([type_something])))
+        tasks.debug(tasks.choose(1), Typist([type_something]).console())
     assert lost.value.message.endswith(said)
     assert "\n" not in lost.value.message
 
@@ -153,7 +148,7 @@ def test_one_that_somebody_debugs_is_refused(lab: FakeLocal) -> None:
     lab.cluster.stops = [replace(STOP, attached=True)]
     tasks = PausedTasks("lab")
     with pytest.raises(InputError, match="somebody debugs it already"):
-        tasks.debug(tasks.choose(1), console(Typist([])))
+        tasks.debug(tasks.choose(1), Typist([]).console())
 
 
 def test_one_that_goes_on_meanwhile_is_refused(lab: FakeLocal) -> None:
@@ -162,7 +157,7 @@ def test_one_that_goes_on_meanwhile_is_refused(lab: FakeLocal) -> None:
     stop = tasks.choose(1)
     lab.cluster.stops = []
     with pytest.raises(InputError, match="no debugger waits at port 1"):
-        tasks.debug(stop, console(Typist([])))
+        tasks.debug(stop, Typist([]).console())
 
 
 def test_what_waits_for_minutes_is_a_warning(lab: FakeLocal) -> None:
