@@ -15,11 +15,13 @@ import pytest
 from child_processes import ended
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "node"))
+sys.path.insert(0, str(Path(__file__).parent))
 from collections.abc import Iterator, Sequence
 
 from dstack_hosts.fixtures import first, user  # noqa: F401 - fixtures
 from fake_dstack import FakeDstack
 from node_harness import Image, make_image, marked
+from slurm_commands import Commands
 
 from cloudrl.providers.dstack import plan, provider
 from cloudrl.providers.local import processes
@@ -135,3 +137,22 @@ def home(tmp_path: Path, image: Image, monkeypatch: pytest.MonkeyPatch) -> Itera
         for folder in left:
             shutil.rmtree(folder)
     assert not left, f"temporary folders were left: {left}"
+
+
+@pytest.fixture
+def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Commands:
+    """Puts commands of these texts on PATH, and nothing else of Slurm; home is an empty folder."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    monkeypatch.setenv("CLOUDRL_HOME", str(tmp_path / "cloudrl"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("SLURM_CONF", "/etc/slurm/slurm.conf")
+
+    def put(**texts: str) -> None:
+        for name, text in texts.items():
+            path = folder / name
+            path.write_text(f"#!/bin/sh\n{text}\n")
+            path.chmod(0o755)
+
+    return put
