@@ -11,16 +11,14 @@ from dstack._internal.core.models.configurations import TaskConfiguration
 from fake_clock import Clock
 from fake_dstack import FakeDstack, attempt, fleet, run, submission_id
 
-from cloudrl.errors import CapacityError, InputError, WaitTimeout
+from cloudrl.errors import WaitTimeout
 from cloudrl.protocol import outcome
 from cloudrl.protocol.outcome import STARTED, Outcome
 from cloudrl.protocol.phases import Phase
 from cloudrl.providers.dstack import diagnostics, runs, watcher
 from cloudrl.providers.dstack.machines import DstackFleets
-from cloudrl.providers.dstack.plan import make_plan, with_price
 from cloudrl.providers.dstack.runs import Attempt, RunState
-from cloudrl.providers.model import CheckpointRetention, NoFleet
-from cloudrl.spec import Cluster
+from cloudrl.providers.model import CheckpointRetention
 
 
 def held(dstack: FakeDstack, *attempts: Any, **changes: Any) -> RunState:
@@ -31,126 +29,6 @@ def held(dstack: FakeDstack, *attempts: Any, **changes: Any) -> RunState:
 
 def latest(dstack: FakeDstack, **changes: Any) -> Attempt:
     return held(dstack, attempt(**changes)).nodes[0].latest
-
-
-class TestBeforeTheStart:
-    @pytest.mark.parametrize(
-        ("there", "said", "hint"),
-        [
-            ({}, "a run 'lab' already exists: running", "cloudrl down lab"),
-            ({"user": "alice"}, "user 'alice' has a run 'lab' in project 'main'", "Choose another name"),
-            ({"status": "terminating"}, "still ending", "Try again when it is gone"),
-        ],
-    )
-    def test_a_name_that_is_taken(self, dstack: FakeDstack, there: dict[str, Any], said: str, hint: str) -> None:
-        dstack.held_runs, dstack.held_fleets = [run(**there)], [fleet()]
-        with pytest.raises(InputError, match=said) as caught:
-            make_plan(Cluster(name="lab")).priced()
-        assert hint in str(caught.value.hint)
-
-    @pytest.mark.parametrize("there", [{"status": "terminated"}, {"status": "done", "user": "alice"}])
-    def test_a_run_that_is_over_is_in_nobodys_way(self, dstack: FakeDstack, there: dict[str, str]) -> None:
-        dstack.held_runs, dstack.held_fleets = [run(**there)], [fleet()]
-        assert make_plan(Cluster(name="lab")).priced().price is not None
-
-    @pytest.mark.parametrize(
-        ("there", "nodes", "named", "said"),
-        [
-            ([], 2, [], "project 'main' has no fleet that it may run on"),
-            ([fleet("small"), fleet("other")], 2, [], "or can get such a machine (there is: small, other)"),
-            ([fleet("apart", placement="any")], 2, [], "placement: cluster, which apart does not have"),
-            ([fleet("apart", placement="any")], 1, [], "such a machine (there is: apart)"),
-            ([fleet("apart", placement="any"), fleet("near")], 2, ["near"], "(there is: near)"),
-        ],
-    )
-    def test_why_there_is_no_machine(
-        self, dstack: FakeDstack, there: list[Any], nodes: int, named: list[str], said: str
-    ) -> None:
-        """A new fleet is proposed unless the cluster names those that it may run on."""
-        dstack.held_fleets, dstack.prices = there, []
-        section = {"fleets": named} if named else {}
-        plan = make_plan(Cluster(name="lab", nodes=nodes, dstack=section))
-        with pytest.raises(CapacityError) as caught:
-            plan.priced()
-        assert said in caught.value.message
-        assert caught.value.exit_code == 3
-        assert isinstance(caught.value, NoFleet) is not bool(named)
-
-    @pytest.mark.parametrize(
-        ("there", "section", "said"),
-        [
-            (fleet(spot_policy="spot"), {}, "has spot machines and the cluster asks for on-demand ones"),
-            (fleet(), {"spot_policy": "spot"}, "has on-demand machines and the cluster asks for spot ones"),
-            (fleet(spot_policy="auto", spots=[True, True]), {}, "has spot machines and the cluster asks for on-demand"),
-            (fleet(spot_policy="auto", spots=[True, False]), {}, ""),
-            (fleet(spot_policy="spot"), {"spot_policy": "auto"}, ""),
-            (fleet(ssh=True), {"spot_policy": "spot"}, ""),
-        ],
-    )
-    def test_fleets_at_another_price(self, dstack: FakeDstack, there: Any, section: dict[str, str], said: str) -> None:
-        dstack.held_fleets, dstack.prices = [there], []
-        with pytest.raises(CapacityError) as caught:
-            make_plan(Cluster(name="lab", dstack=section)).priced()
-        assert ("machines and the cluster asks for" in caught.value.message) is bool(said)
-        assert said in caught.value.message
-        assert ("--set dstack.spot_policy=auto" in str(caught.value.hint)) is bool(said)
-
-    @pytest.mark.parametrize(
-        ("there", "said"),
-        [
-            (fleet(most=3, spots=[False, False]), "fleet gpu-fleet has 2 machines of at most 3"),
-            (fleet(most=1), "fleet gpu-fleet has 0 machines of at most 1"),
-            (fleet(most=4, spots=[False, False]), ""),
-            (fleet(spots=[False, False]), ""),
-        ],
-    )
-    def test_fleets_without_room(self, dstack: FakeDstack, there: Any, said: str) -> None:
-        """Machines that are there do not fit, and not all nodes can be rented."""
-        dstack.held_fleets = [there]
-        plan = make_plan(Cluster(name="lab", nodes=2))
-        if not said:
-            assert plan.priced().price
-            return
-        with pytest.raises(NoFleet, match=said) as caught:
-            plan.priced()
-        assert "cloudrl fleet delete gpu-fleet" in str(caught.value.hint)
-
-    @pytest.mark.parametrize(
-        ("volumes", "backends", "said"),
-        [(None, ["runpod"], True), (None, ["runpod", "aws"], False), ([], ["runpod"], False), (None, [], False)],
-    )
-    def test_fleets_that_cannot_mount_a_folder_of_the_host(
-        self, dstack: FakeDstack, volumes: list[str] | None, backends: list[str], said: bool
-    ) -> None:
-        dstack.held_fleets, dstack.prices = [fleet(backends=backends)], []
-        with pytest.raises(CapacityError) as caught:
-            make_plan(Cluster(name="lab", volumes=volumes)).priced()
-        assert ("is on runpod, which cannot mount a folder of the host" in caught.value.message) is said
-        assert ("--volume NAME:/checkpoints" in str(caught.value.hint)) is said
-
-    def test_a_secret_that_is_not_set_and_the_file_that_asks_for_it(self, dstack: FakeDstack) -> None:
-        dstack.held_secrets, dstack.held_fleets = ["HF_TOKEN"], [fleet()]
-        said = r"lab\.dstack\.yml uses dstack secrets that project 'main' does not have: WANDB_API_KEY"
-        with pytest.raises(InputError, match=said) as caught:
-            make_plan(Cluster(name="lab", secrets=["HF_TOKEN", "WANDB_API_KEY"])).priced()
-        assert caught.value.hint == "dstack secret set WANDB_API_KEY ..."
-
-    def test_secrets_and_fleets_of_a_plan(self) -> None:
-        section = {
-            "registry_auth": {"username": "team-${{ secrets.WHO }}", "password": "${{ secrets.REGISTRY_PASSWORD }}"},
-            "fleets": ["near", "team/far", {"name": "third"}],
-        }
-        plan = make_plan(Cluster(name="lab", secrets=["HF_TOKEN"], image="any", dstack=section))
-        assert plan.secrets == ("HF_TOKEN", "WHO", "REGISTRY_PASSWORD")
-        assert plan.fleets == ("near", "far", "third")
-        assert [plan.render().count(f"secrets.{name} ") for name in plan.secrets] == [1, 1, 1]
-        bare = make_plan(Cluster(name="lab"))
-        assert (bare.secrets, bare.fleets) == ((), ())
-
-    def test_a_limit_of_the_cost_of_machines_that_cost_nothing(self) -> None:
-        with pytest.raises(InputError, match="would get cost nothing an hour") as caught:
-            with_price(Cluster(name="lab", nodes=2, max_cost=200.0), 0.0)
-        assert "price_per_hour" in str(caught.value.hint)
 
 
 class TestTheEnd:

@@ -10,18 +10,18 @@ from dstack._internal.core.services.ssh.key_manager import UserSSHKeyManager
 from fake_clock import Clock
 from fake_dstack import FakeDstack, attempt, fleet, run
 
-from cloudrl.errors import CapacityError, CloudrlError, ClusterFailed, ConnectionFailed, InputError, Interrupted
+from cloudrl.errors import CapacityError, CloudrlError, ClusterFailed, ConnectionFailed, Interrupted
 from cloudrl.node.tokens import derive
 from cloudrl.protocol.outcome import STARTED
 from cloudrl.protocol.phases import Phase
 from cloudrl.protocol.report import ClusterInfo, ClusterStatus
 from cloudrl.providers.dstack import access, provider, route, runs
-from cloudrl.providers.dstack.plan import DstackPlan, fleet_for, make_plan
+from cloudrl.providers.dstack.plan import DstackPlan, make_plan
 from cloudrl.providers.dstack.provider import DstackProvider, with_run_state
 from cloudrl.providers.dstack.runs import RunState
 from cloudrl.providers.dstack.watcher import RunWatcher
-from cloudrl.providers.model import NoFleet, Status
-from cloudrl.spec import Cluster, Fleet, NodeRange
+from cloudrl.providers.model import Status
+from cloudrl.spec import Cluster
 from cloudrl.transport.ssh import Route
 from cloudrl.transport.tunnel import Tunnel
 
@@ -339,55 +339,6 @@ def test_a_run_with_another_key_is_reached_with_dstacks_old_one(
     assert route._identity(dstack.server, current(dstack)) == tmp_path / "new"
 
 
-class TestThePrice:
-    def test_is_asked_once_and_is_in_what_is_sent(
-        self, dstack: FakeDstack, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-    ) -> None:
-        dstack.held_fleets = [fleet(idle_s=-1)]
-        plan = DstackProvider().plan(Cluster(name="lab", nodes=2, max_cost=200.0))
-        assert plan.needs_price
-        assert plan.price is None
-        assert dstack.asked == []
-        priced = plan.priced()
-        assert len(dstack.asked) == 1
-        assert "--max-cost 200 \\\n      --price-per-hour 196.64" in priced.render()
-        assert priced.cluster.price_per_hour == 196.64
-        assert not priced.needs_price
-        assert next(tmp_path.rglob("lab.dstack.yml")).read_text() == priced.render()
-        assert priced.price is not None
-        assert (priced.price.per_hour, priced.price.total_offers) == (196.64, 2)
-        assert ["never gives all" in each.text for each in priced.price.notices] == [True]
-
-        monkeypatch.setattr(provider, "await_ready", lambda *_: None)
-        monkeypatch.setattr(DstackProvider, "attach", lambda *_, **__: "connected")
-        assert DstackProvider().up(priced) == "connected"
-        assert len(dstack.asked) == 1
-        assert dstack.applied == [priced.answer]
-        assert "--price-per-hour 196.64" in " ".join(priced.answer.run_spec.configuration.commands)
-        dstack.held_runs.clear()
-        assert DstackProvider().up(plan) == "connected"  # not priced: it is asked for now
-        assert len(dstack.asked) == 2
-
-    def test_no_machine_and_no_fleet(self, dstack: FakeDstack) -> None:
-        plan = DstackProvider().plan(Cluster(name="lab", nodes=2, gpu="H100:8", dstack={"regions": ["us"]}))
-        with pytest.raises(NoFleet, match="has no fleet that it may run on") as caught:
-            plan.priced()
-        assert caught.value.fleet == Fleet(name="lab-fleet", nodes="0..3", gpu="H100:8", dstack={"regions": ["us"]})
-        assert caught.value.cluster.dstack == {"regions": ("us",), "fleets": ("lab-fleet",)}
-
-
-class TestBeforeAnythingIsPaid:
-    def test_ssh_has_to_be_there(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("PATH", str(tmp_path))
-        with pytest.raises(CloudrlError, match="there is no ssh on this machine"):
-            DstackProvider().up(make_plan(LAB))
-
-    def test_detach_false_is_refused(self) -> None:
-        with pytest.raises(InputError, match="outlives this program") as caught:
-            DstackProvider().up(make_plan(LAB), detach=False)
-        assert 'with cluster.up(on="dstack") as ray' in str(caught.value.hint)
-
-
 def test_down_ends_the_run_before_the_tunnel(dstack: FakeDstack, monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[str] = []
     dstack.held_runs = [run()]
@@ -395,18 +346,3 @@ def test_down_ends_the_run_before_the_tunnel(dstack: FakeDstack, monkeypatch: py
     monkeypatch.setattr(access, "close_tunnel", lambda *_: done.append("tunnel"))
     assert DstackProvider().down("lab")
     assert done == ["run", "tunnel"]
-
-
-def test_a_fleet_that_fits_costs_nothing_before_and_little_after() -> None:
-    cluster = Cluster(
-        name="a" * 41,
-        nodes=4,
-        gpu="H100:8",
-        dstack={"regions": ["us-east-1"], "max_price": 99.0, "spot_policy": "spot", "priority": 5},
-    )
-    fleet = fleet_for(cluster)
-    assert fleet.node_range == NodeRange(min=0, target=0, max=5)  # room for a replacement
-    assert (fleet.gpu, fleet.placed) == ("H100:8", "cluster")
-    assert fleet.dstack == {"regions": ("us-east-1",), "max_price": 99.0, "spot_policy": "spot"}
-    assert fleet.idle_after == "1h"
-    assert len(fleet.name) <= 41

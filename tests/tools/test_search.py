@@ -7,7 +7,7 @@ import json
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -42,6 +42,7 @@ class Server:
     def __init__(self) -> None:
         self.answer: Answer = lambda _: found(PASSAGES)
         self.asked: list[dict[str, Any]] = []
+        self.hangs, self.over = False, asyncio.Event()
         self.connections: set[Any] = set()
         self.authorized: set[str | None] = set()
 
@@ -49,6 +50,8 @@ class Server:
         self.connections.add(request.transport)
         self.authorized.add(request.headers.get("Authorization"))
         self.asked.append(await request.json())
+        if self.hangs:
+            await self.over.wait()
         return self.answer(self.asked[-1])
 
     @contextlib.asynccontextmanager
@@ -62,6 +65,7 @@ class Server:
         try:
             yield runner.addresses[0][1]
         finally:
+            self.over.set()
             await runner.cleanup()
 
 
@@ -74,12 +78,17 @@ def found(passages: list[str]) -> web.Response:
 class Bench:
     """A client and its server in one event loop; time passes only where the client pauses."""
 
-    def __init__(self, tool: ModuleType, server: Server, port: int, **settings: Any) -> None:
-        self.server, self.port, self.now, self.ends = server, port, 0.0, []
+    def __init__(self, tool: ModuleType, loop: asyncio.AbstractEventLoop, server: Server, port: int) -> None:
+        self._tool, self.loop, self.server, self.port, self.now = tool, loop, server, port, 0.0
+        self.ends: list[str] = []
         self.pauses: list[float] = []
-        self.at_pause: Callable[[int], Coroutine[Any, Any, None]] | None = None
-        defaults = tool.Settings.from_env({"CLOUDRL_SEARCH_URL": f"http://127.0.0.1:{port}/retrieve"})
-        self.search = tool.Search(
+        self.at_pause: Callable[[], Coroutine[Any, Any, None]] | None = None
+        self.set()
+
+    def set(self, **settings: Any) -> None:
+        """A client with other settings than the defaults."""
+        defaults = self._tool.Settings.from_env({"CLOUDRL_SEARCH_URL": f"http://127.0.0.1:{self.port}/retrieve"})
+        self.search = self._tool.Search(
             replace(defaults, **settings), end_run=self._end, clock=lambda: self.now, sleep=self._sleep
         )
 
@@ -90,110 +99,101 @@ class Bench:
         self.now += seconds
         self.pauses.append(seconds)
         if self.at_pause is not None:
-            await self.at_pause(len(self.pauses))
+            await self.at_pause()
 
-    async def outcome(self, query: Any = "capital of Canada") -> str | BaseException:
+    def ask(self, query: Any = "capital of Canada") -> str | BaseException:
+        """What comes of a query."""
+        [outcome] = self.ask_all([query])
+        return outcome
+
+    def ask_all(self, queries: Iterable[Any]) -> list[str | BaseException]:
+        """What comes of queries that are asked at once."""
+
+        async def all_of_them() -> list[str | BaseException]:
+            return await asyncio.gather(*map(self._outcome, queries))
+
+        return self.loop.run_until_complete(all_of_them())
+
+    async def _outcome(self, query: Any) -> str | BaseException:
         try:
-            return await self.search.ask(query)
+            return str(await self.search.ask(query))
         except BaseException as error:  # noqa: BLE001 - RunEnded is one
             return error
 
 
 @pytest.fixture
-def run(tool: ModuleType) -> Callable[..., Any]:
-    def running(scenario: Callable[[Bench], Coroutine[Any, Any, Any]], **settings: Any) -> Any:
-        async def whole() -> Any:
-            server = Server()
-            async with server.listening() as port:
-                bench = Bench(tool, server, port, **settings)
-                try:
-                    return await scenario(bench)
-                finally:
-                    await bench.search.close()
-
-        return asyncio.run(whole())
-
-    return running
+def bench(tool: ModuleType) -> Iterator[Bench]:
+    server, loop = Server(), asyncio.new_event_loop()
+    listening = server.listening()
+    made = Bench(tool, loop, server, loop.run_until_complete(listening.__aenter__()))
+    try:
+        yield made
+    finally:
+        loop.run_until_complete(made.search.close())
+        loop.run_until_complete(listening.__aexit__(None, None, None))
+        loop.close()
 
 
 pytestmark = pytest.mark.io
 
 
-def test_the_model_reads_passages_as_search_r1_shows_them(run: Callable[..., Any]) -> None:
-    async def scenario(bench: Bench) -> None:
-        assert await bench.search.ask("capital of Canada") == SHOWN
-        assert bench.server.asked == [{"queries": ["capital of Canada"], "topk": 2, "return_scores": True}]
-        bench.server.answer = lambda _: found([])
-        assert await bench.search.ask("x") == "Nothing was found."
-        assert (bench.search.calls, bench.search.failures) == (2, 0)
-
-    run(scenario, topk=2)
+def test_the_model_reads_passages_as_search_r1_shows_them(bench: Bench) -> None:
+    bench.set(topk=2)
+    assert bench.ask("capital of Canada") == SHOWN
+    assert bench.server.asked == [{"queries": ["capital of Canada"], "topk": 2, "return_scores": True}]
+    bench.server.answer = lambda _: found([])
+    assert bench.ask("x") == "Nothing was found."
+    assert (bench.search.calls, bench.search.failures) == (2, 0)
 
 
-def test_searches_share_a_limited_number_of_connections(run: Callable[..., Any]) -> None:
-    async def scenario(bench: Bench) -> None:
-        assert set(await asyncio.gather(*[bench.outcome(str(each)) for each in range(400)])) == {SHOWN}
-        assert len({each["queries"][0] for each in bench.server.asked}) == 400
-        assert len(bench.server.connections) == 128
-
-    run(scenario)
+def test_searches_share_a_limited_number_of_connections(bench: Bench) -> None:
+    assert set(bench.ask_all(map(str, range(400)))) == {SHOWN}
+    assert len({each["queries"][0] for each in bench.server.asked}) == 400
+    assert len(bench.server.connections) == 128
 
 
 @pytest.mark.parametrize("query", ["", "  ", None, ["a", "b"], 7])
-def test_what_is_no_query_is_the_models_fault_and_asks_nobody(run: Callable[..., Any], query: Any) -> None:
-    async def scenario(bench: Bench) -> None:
-        assert await bench.outcome(query) == "The query must be a text, and not empty."
-        assert (bench.server.asked, bench.search.calls) == ([], 0)
-
-    run(scenario)
+def test_what_is_no_query_is_the_models_fault_and_asks_nobody(bench: Bench, query: Any) -> None:
+    assert bench.ask(query) == "The query must be a text, and not empty."
+    assert (bench.server.asked, bench.search.calls) == ([], 0)
 
 
-def test_a_full_queue_is_asked_again(run: Callable[..., Any]) -> None:
-    async def scenario(bench: Bench) -> None:
-        bench.server.answer = lambda _: web.Response(status=503) if len(bench.server.asked) < 4 else found(PASSAGES)
-        assert await bench.outcome() == SHOWN
-        assert (len(bench.server.asked), bench.search.failures) == (4, 0)
-        assert [round(each / 0.2 / 2**number, 2) for number, each in enumerate(bench.pauses)] == [
-            pytest.approx(0.75, abs=0.25)
-        ] * 3
-
-    run(scenario)
+def test_a_full_queue_is_asked_again(bench: Bench) -> None:
+    bench.server.answer = lambda _: web.Response(status=503) if len(bench.server.asked) < 4 else found(PASSAGES)
+    assert bench.ask() == SHOWN
+    assert (len(bench.server.asked), bench.search.failures) == (4, 0)
+    assert [round(each / 0.2 / 2**number, 2) for number, each in enumerate(bench.pauses)] == [
+        pytest.approx(0.75, abs=0.25)
+    ] * 3
 
 
-def test_a_server_that_starts_again_is_waited_for(run: Callable[..., Any]) -> None:
+def test_a_server_that_starts_again_is_waited_for(bench: Bench) -> None:
     """Its port refuses connections for a minute or two, in which a step's conversations would all fail."""
+    bound = socket.socket()
+    bound.bind(("127.0.0.1", 0))  # and refuses connections until somebody listens
+    port = bound.getsockname()[1]
+    bench.set(url=f"http://127.0.0.1:{port}/retrieve")
+    again = bench.server.listening(bound)
 
-    async def scenario(bench: Bench) -> None:
-        bound = socket.socket()
-        bound.bind(("127.0.0.1", 0))  # and refuses connections until somebody listens
-        port = bound.getsockname()[1]
-        bench.search.settings = replace(bench.search.settings, url=f"http://127.0.0.1:{port}/retrieve")
-        again = bench.server.listening(bound)
+    async def come_back() -> None:
+        if bench.now > 60 and not bench.server.asked:
+            bench.at_pause = None
+            await again.__aenter__()
 
-        async def come_back(pause: int) -> None:
-            if bench.now > 60 and not bench.server.asked:
-                bench.at_pause = None
-                await again.__aenter__()
-
-        bench.at_pause = come_back
-        assert await bench.outcome() == SHOWN
-        assert 60 < bench.now < 70
-        await again.__aexit__(None, None, None)
-
-    run(scenario)
+    bench.at_pause = come_back
+    assert bench.ask() == SHOWN
+    assert 60 < bench.now < 70
+    bench.loop.run_until_complete(again.__aexit__(None, None, None))
 
 
-def test_a_server_that_stays_away_is_a_failure_when_the_time_is_over(run: Callable[..., Any], tool: ModuleType) -> None:
-    async def scenario(bench: Bench) -> None:
-        bench.search.settings = replace(bench.search.settings, url="http://127.0.0.1:9/retrieve")
-        error = await bench.outcome()
-        assert type(error) is tool.Unavailable
-        assert "127.0.0.1:9" in str(error)
-        assert 110 < bench.now <= 120
-        assert max(bench.pauses) <= 5
-        assert (bench.search.calls, bench.search.failures, bench.search.seconds) == (1, 1, pytest.approx(bench.now))
-
-    run(scenario)
+def test_a_server_that_stays_away_is_a_failure_when_the_time_is_over(bench: Bench, tool: ModuleType) -> None:
+    bench.set(url="http://127.0.0.1:9/retrieve")
+    error = bench.ask()
+    assert type(error) is tool.Unavailable
+    assert "127.0.0.1:9" in str(error)
+    assert 110 < bench.now <= 120
+    assert max(bench.pauses) <= 5
+    assert (bench.search.calls, bench.search.failures, bench.search.seconds) == (1, 1, pytest.approx(bench.now))
 
 
 @pytest.mark.parametrize(
@@ -209,43 +209,32 @@ def test_a_server_that_stays_away_is_a_failure_when_the_time_is_over(run: Callab
     ],
 )
 def test_another_answer_is_a_failure_at_once(
-    run: Callable[..., Any], tool: ModuleType, answer: Callable[[], web.Response], said: str
+    bench: Bench, tool: ModuleType, answer: Callable[[], web.Response], said: str
 ) -> None:
-    async def scenario(bench: Bench) -> None:
-        bench.server.answer = lambda _: answer()
-        error = await bench.outcome()
-        assert type(error) is tool.SearchError
-        assert str(error).startswith(said)
-        assert (len(bench.server.asked), bench.search.failures) == (1, 1)
-
-    run(scenario)
+    bench.server.answer = lambda _: answer()
+    error = bench.ask()
+    assert type(error) is tool.SearchError
+    assert str(error).startswith(said)
+    assert (len(bench.server.asked), bench.search.failures) == (1, 1)
 
 
-def test_a_query_that_the_server_refuses_is_text_for_the_model(run: Callable[..., Any]) -> None:
-    async def scenario(bench: Bench) -> None:
-        bench.server.answer = lambda _: web.Response(status=422, text="too long")
-        assert await bench.outcome() == "The query cannot be searched: too long"
-        assert (bench.search.calls, bench.search.failures) == (1, 0)
-
-    run(scenario)
+def test_a_query_that_the_server_refuses_is_text_for_the_model(bench: Bench) -> None:
+    bench.server.answer = lambda _: web.Response(status=422, text="too long")
+    assert bench.ask() == "The query cannot be searched: too long"
+    assert (bench.search.calls, bench.search.failures) == (1, 0)
 
 
 @pytest.mark.parametrize(("token", "shown"), [("s3cret", "Bearer s3cret"), ("", None)])
-def test_the_token_of_the_server(run: Callable[..., Any], token: str, shown: str | None) -> None:
-    async def scenario(bench: Bench) -> None:
-        assert await bench.outcome() == SHOWN
-        assert bench.server.authorized == {shown}
-
-    run(scenario, token=token)
+def test_the_token_of_the_server(bench: Bench, token: str, shown: str | None) -> None:
+    bench.set(token=token)
+    assert bench.ask() == SHOWN
+    assert bench.server.authorized == {shown}
 
 
-def test_the_content_type_does_not_matter(run: Callable[..., Any]) -> None:
-    async def scenario(bench: Bench) -> None:
-        text = json.dumps(json.loads(found(PASSAGES).text or ""))
-        bench.server.answer = lambda _: web.Response(text=text, content_type="text/plain")
-        assert await bench.outcome() == SHOWN
-
-    run(scenario)
+def test_the_content_type_does_not_matter(bench: Bench) -> None:
+    text = json.dumps(json.loads(found(PASSAGES).text or ""))
+    bench.server.answer = lambda _: web.Response(text=text, content_type="text/plain")
+    assert bench.ask() == SHOWN
 
 
 class BrokenOff(web.Response):
@@ -296,36 +285,21 @@ def test_a_server_that_is_killed_with_requests_in_it_and_started_again(tool: Mod
     asyncio.run(whole(port))
 
 
-def test_an_answer_that_breaks_off_is_asked_for_again(run: Callable[..., Any]) -> None:
-    async def scenario(bench: Bench) -> None:
-        def break_off(_: dict[str, Any]) -> web.Response:
-            bench.server.answer = lambda _: found(PASSAGES)
-            return BrokenOff()
+def test_an_answer_that_breaks_off_is_asked_for_again(bench: Bench) -> None:
+    def break_off(_: dict[str, Any]) -> web.Response:
+        bench.server.answer = lambda _: found(PASSAGES)
+        return BrokenOff()
 
-        bench.server.answer = break_off
-        assert await bench.outcome() == SHOWN
-        assert len(bench.server.asked) == 2
-
-    run(scenario)
+    bench.server.answer = break_off
+    assert bench.ask() == SHOWN
+    assert len(bench.server.asked) == 2
 
 
-def test_a_server_that_hangs_is_given_up(tool: ModuleType) -> None:
-    async def whole() -> None:
-        server, over = Server(), asyncio.Event()
-
-        async def hang(_: web.Request) -> web.Response:
-            await over.wait()
-            return web.Response()
-
-        server.handle = hang  # type: ignore[method-assign]
-        async with server.listening() as port:
-            bench = Bench(tool, server, port, timeout_s=0.2)
-            error = await bench.outcome()
-            assert (type(error), str(error)) == (tool.SearchError, "no answer within 0.2 s")
-            over.set()
-            await bench.search.close()
-
-    asyncio.run(whole())
+def test_a_server_that_hangs_is_given_up(bench: Bench, tool: ModuleType) -> None:
+    bench.set(timeout_s=0.2)
+    bench.server.hangs = True
+    error = bench.ask()
+    assert (type(error), str(error)) == (tool.SearchError, "no answer within 0.2 s")
 
 
 def fail_for(queries: str) -> Answer:
@@ -345,52 +319,41 @@ def fail_for(queries: str) -> Answer:
     ],
 )
 def test_the_run_ends_when_most_of_the_last_searches_failed(
-    run: Callable[..., Any], tool: ModuleType, outcomes: str, ends: bool
+    bench: Bench, tool: ModuleType, outcomes: str, ends: bool
 ) -> None:
-    async def scenario(bench: Bench) -> None:
-        bench.server.answer = fail_for("-")
-        found_ = [await bench.outcome(each) for each in outcomes]
-        assert len(bench.ends) == ends
-        assert isinstance(found_[-1], tool.RunEnded) == ends
-        assert not any(isinstance(each, tool.RunEnded) for each in found_[:-1])
-        assert (bench.search.calls, bench.search.failures) == (len(outcomes), outcomes.count("-"))
-
-    run(scenario)
+    bench.server.answer = fail_for("-")
+    found_ = [bench.ask(each) for each in outcomes]
+    assert len(bench.ends) == ends
+    assert isinstance(found_[-1], tool.RunEnded) == ends
+    assert not any(isinstance(each, tool.RunEnded) for each in found_[:-1])
+    assert (bench.search.calls, bench.search.failures) == (len(outcomes), outcomes.count("-"))
 
 
-def test_once_ended_no_conversation_goes_on_and_it_is_said_once(run: Callable[..., Any], tool: ModuleType) -> None:
-    async def scenario(bench: Bench) -> None:
-        bench.server.answer = fail_for("-")
-        found_ = await asyncio.gather(*[bench.outcome("-") for _ in range(60)])
-        [reason] = bench.ends
-        assert sum(isinstance(each, tool.RunEnded) for each in found_) == 41  # with the 20th
-        bench.server.answer = fail_for("")
-        later = await bench.outcome("+")
-        assert isinstance(later, tool.RunEnded)
-        assert str(later) == reason
-        assert reason.startswith("20 of the last 20 searches on ")
-        assert "the last with: HTTP 500" in reason
-        assert reason.endswith(f"Is the retrieval server of that node well (http://127.0.0.1:{bench.port}/retrieve)?")
-
-    run(scenario)
+def test_once_ended_no_conversation_goes_on_and_it_is_said_once(bench: Bench, tool: ModuleType) -> None:
+    bench.server.answer = fail_for("-")
+    found_ = bench.ask_all("-" * 60)
+    [reason] = bench.ends
+    assert sum(isinstance(each, tool.RunEnded) for each in found_) == 41  # with the 20th
+    bench.server.answer = fail_for("")
+    later = bench.ask("+")
+    assert isinstance(later, tool.RunEnded)
+    assert str(later) == reason
+    assert reason.startswith("20 of the last 20 searches on ")
+    assert "the last with: HTTP 500" in reason
+    assert reason.endswith(f"Is the retrieval server of that node well (http://127.0.0.1:{bench.port}/retrieve)?")
 
 
-def test_a_window_of_zero_never_ends_it(run: Callable[..., Any], tool: ModuleType) -> None:
-    async def scenario(bench: Bench) -> None:
-        bench.server.answer = fail_for("-")
-        assert {type(await bench.outcome("-")) for _ in range(50)} == {tool.SearchError}
-        assert bench.ends == []
-
-    run(scenario, window=0)
+def test_a_window_of_zero_never_ends_it(bench: Bench, tool: ModuleType) -> None:
+    bench.set(window=0)
+    bench.server.answer = fail_for("-")
+    assert {type(bench.ask("-")) for _ in range(50)} == {tool.SearchError}
+    assert bench.ends == []
 
 
-def test_now_and_then_it_says_how_it_goes(run: Callable[..., Any], capfd: pytest.CaptureFixture[str]) -> None:
-    async def scenario(bench: Bench) -> None:
-        for at in (0, 290, 301, 302, 650):
-            bench.now = at
-            await bench.outcome()
-
-    run(scenario)
+def test_now_and_then_it_says_how_it_goes(bench: Bench, capfd: pytest.CaptureFixture[str]) -> None:
+    for at in (0, 290, 301, 302, 650):
+        bench.now = at
+        bench.ask()
     assert capfd.readouterr().out.splitlines() == [
         "search: 3 calls, 0 failed, 0.00 s each",
         "search: 5 calls, 0 failed, 0.00 s each",
