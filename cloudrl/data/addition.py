@@ -5,12 +5,10 @@ of the 100 test questions, the one with the numbers swapped is in the training s
 only at import time: writing the files takes pyarrow.
 """
 
-import random
-from pathlib import Path
-from typing import Callable, Dict, List, Tuple, Union
+from functools import partial
+from typing import Dict, List, Tuple
 
-from cloudrl.data.parquet import silent, write_splits
-from cloudrl.data.rows import verl_row
+from cloudrl.data.rows import prepare_made, shuffled_splits, verl_row
 
 DATA_SOURCE = "cloudrl/addition"
 LARGEST = 49
@@ -18,29 +16,10 @@ LARGEST = 49
 TEST_ROWS = 100
 
 
-def prepare(folder: Union[str, Path], *, say: Callable[[str], None] = silent) -> Dict[str, str]:
-    """Write train.parquet and test.parquet, in the columns that verl reads; always the same bytes.
-
-    Args:
-        folder: Where to write; made if need be.
-        say: Is called with lines about the progress.
-
-    Returns:
-        The absolute paths by split: `train` and `test`.
-    """
-    rows = (
-        (split, _row(split, index, left, right))
-        for split, members in pairs().items()
-        for index, (left, right) in enumerate(members)
-    )
-    return write_splits("addition", folder, rows, say=say)
-
-
 def pairs() -> Dict[str, List[Tuple[int, int]]]:
     """The pairs of numbers of each split, in order."""
     both = [(left, right) for left in range(LARGEST + 1) for right in range(LARGEST + 1)]
-    random.Random(0).shuffle(both)  # noqa: S311 - a data set is no secret
-    return {"train": both[TEST_ROWS:], "test": both[:TEST_ROWS]}
+    return shuffled_splits(both, TEST_ROWS)
 
 
 def question(left: int, right: int) -> str:
@@ -48,11 +27,14 @@ def question(left: int, right: int) -> str:
     return f"{left}+{right}="
 
 
-def _row(split: str, index: int, left: int, right: int) -> Dict[str, object]:
+def _row(split: str, index: int, pair: Tuple[int, int]) -> Dict[str, object]:
     return verl_row(
         data_source=DATA_SOURCE,
-        prompt=[{"role": "user", "content": question(left, right)}],
+        prompt=[{"role": "user", "content": question(*pair)}],
         ability="math",
-        truth=str(left + right),
+        truth=str(sum(pair)),
         extra={"split": split, "index": index},
     )
+
+
+prepare = partial(prepare_made, "addition", pairs, _row)

@@ -6,13 +6,12 @@ writing the rows takes pyarrow.
 """
 
 import json
-import random
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Callable, Dict, List, Union
+from typing import Dict, List, Union
 
-from cloudrl.data.parquet import silent, write_splits
-from cloudrl.data.rows import verl_row
+from cloudrl.data.rows import prepare_made, shuffled_splits, verl_row
 
 DATA_SOURCE = "cloudrl/capitals"
 TEST_ROWS = 16
@@ -28,29 +27,10 @@ class Country:
     time_zone: str
 
 
-def prepare(folder: Union[str, Path], *, say: Callable[[str], None] = silent) -> Dict[str, str]:
-    """Write train.parquet and test.parquet, in the columns that verl reads; always the same bytes.
-
-    Args:
-        folder: Where to write; made if need be.
-        say: Is called with lines about the progress.
-
-    Returns:
-        The absolute paths by split: `train` and `test`.
-    """
-    rows = (
-        (split, _row(split, index, each))
-        for split, members in countries().items()
-        for index, each in enumerate(members)
-    )
-    return write_splits("capitals", folder, rows, say=say)
-
-
 def countries() -> Dict[str, List[Country]]:
     """The countries of each split, in order."""
     every = [Country(*line.split("|")) for line in _TABLE.split("\n")]
-    random.Random(0).shuffle(every)  # noqa: S311 - a data set is no secret
-    return {"train": every[TEST_ROWS:], "test": every[:TEST_ROWS]}
+    return shuffled_splits(every, TEST_ROWS)
 
 
 def question(country: str) -> str:
@@ -81,6 +61,8 @@ def _row(split: str, index: int, country: Country) -> Dict[str, object]:
         extra={"split": split, "index": index},
     )
 
+
+prepare = partial(prepare_made, "capitals", countries, _row)
 
 _TABLE = """\
 Afghanistan|Kabul|34 31 N, 69 11 E|UTC+4.5

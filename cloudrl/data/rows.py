@@ -3,10 +3,11 @@
 A table can be read again and again, and is never held whole. Standard library only at import time.
 """
 
+import random
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import AbstractSet, Any, Callable, Dict, Iterable, Iterator, Mapping, Optional, Tuple, Union
+from typing import AbstractSet, Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple, TypeVar, Union
 
 from cloudrl.data.files import read_files
 from cloudrl.data.hub import download
@@ -14,6 +15,7 @@ from cloudrl.data.parquet import SPLITS, silent, write_splits
 from cloudrl.data.request import is_hub_id, is_path
 from cloudrl.errors import InputError
 
+Member = TypeVar("Member")
 MakeRow = Callable[[str, int, Mapping[str, Any]], Dict[str, object]]
 Table = Iterable[Mapping[str, Any]]
 
@@ -143,3 +145,33 @@ def prepare_from_hub(
             raise InputError(f"{place} has no {split} split of {name}: its splits are {has}")
     rows = (make_rows(f"{name} {split}", tables[split], make, split) for split in SPLITS)
     return write_splits(name, folder, chain.from_iterable(rows), say=say)
+
+
+def prepare_made(
+    name: str,
+    members: Callable[[], Mapping[str, Iterable[Any]]],
+    make: Callable[[str, int, Any], Dict[str, object]],
+    folder: Union[str, Path],
+    *,
+    say: Callable[[str], None] = silent,
+) -> Dict[str, str]:
+    """Write train.parquet and test.parquet of a data set that is made here; always the same bytes.
+
+    Args:
+        name: The data set.
+        members: Gives what the rows of each split are made of.
+        make: Makes verl's row of a split, a number and one of them.
+        folder: Where to write; made if need be.
+        say: Is called with lines about the progress.
+
+    Returns:
+        The absolute paths by split: `train` and `test`.
+    """
+    rows = ((split, make(split, index, each)) for split, made in members().items() for index, each in enumerate(made))
+    return write_splits(name, folder, rows, say=say)
+
+
+def shuffled_splits(every: List[Member], test_rows: int) -> Dict[str, List[Member]]:
+    """Put the first of them, in an order that is always the same, into the test split."""
+    random.Random(0).shuffle(every)  # noqa: S311 - a data set is no secret
+    return {"train": every[test_rows:], "test": every[:test_rows]}
