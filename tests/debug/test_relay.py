@@ -8,6 +8,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
+from small_server import serving
 
 from cloudrl.debug.relay import Relay, is_own_connection
 from cloudrl.debug.socket_owner import owner
@@ -21,20 +22,13 @@ HELLO = b"Content-Length: 2\r\n\r\n{}"
 @pytest.fixture
 def echo() -> Iterator[int]:
     """Says what it has heard once its client has said all."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
 
-        def serve() -> None:
-            while True:
-                try:
-                    connection, _ = server.accept()
-                except OSError:
-                    return
-                with connection, connection.makefile("rb") as file:
-                    connection.sendall(b"heard " + file.read())
+    def answer(connection: socket.socket) -> None:
+        with connection.makefile("rb") as file:
+            connection.sendall(b"heard " + file.read())
 
-        threading.Thread(target=serve, daemon=True).start()
-        yield server.getsockname()[1]
-        server.shutdown(socket.SHUT_RDWR)
+    with serving(answer) as port:
+        yield port
 
 
 def test_bytes_go_both_ways_and_so_does_the_end(echo: int) -> None:

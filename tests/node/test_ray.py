@@ -4,11 +4,11 @@ import contextlib
 import dataclasses
 import socket
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from small_server import serving
 
 from cloudrl.node.identity import Identity
 from cloudrl.node.ray import Dashboard, probe, ray_command, start_command, taken_ports
@@ -120,23 +120,13 @@ def test_a_dashboard_that_is_not_there_yet() -> None:
 @contextlib.contextmanager
 def answering(answer: bytes) -> Iterator[Dashboard]:
     """A dashboard that says just that to every question."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
 
-        def serve() -> None:
-            with contextlib.suppress(OSError):
-                while True:
-                    connection, _ = server.accept()
-                    with connection:
-                        connection.recv(65536)
-                        connection.sendall(answer)
+    def say(connection: socket.socket) -> None:
+        connection.recv(65536)
+        connection.sendall(answer)
 
-        thread = threading.Thread(target=serve)
-        thread.start()
-        try:
-            yield Dashboard(server.getsockname()[1], "token")
-        finally:
-            server.shutdown(socket.SHUT_RDWR)
-            thread.join()
+    with serving(say) as port:
+        yield Dashboard(port, "token")
 
 
 def _ok(body: str) -> bytes:

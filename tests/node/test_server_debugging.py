@@ -4,12 +4,12 @@ import contextlib
 import json
 import os
 import socket
-import threading
 import time
 from collections.abc import Iterator
 
 import pytest
 from server_harness import TOKEN, Served
+from small_server import serving
 
 from cloudrl.errors import InputError
 from cloudrl.node.relay import MAX_RELAYS
@@ -21,38 +21,22 @@ from cloudrl.protocol.routes import UPGRADE
 pytestmark = pytest.mark.io
 
 
-class Debugger:
-    """Greets a client at once, as debugpy does, and says in capitals what it hears."""
+@pytest.fixture(scope="module")
+def debugger() -> Iterator[int]:
+    """Greets a client at once, as debugpy does, and says in capitals what it hears; its port."""
 
-    def __init__(self) -> None:
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self.listener.getsockname()[1]
-        threading.Thread(target=self._serve, daemon=True).start()
+    def answer(connection: socket.socket) -> None:
+        connection.sendall(b"welcome ")
+        while heard := connection.recv(4096):
+            connection.sendall(heard.upper())
+        connection.sendall(b" bye")
 
-    def _serve(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                connection, _ = self.listener.accept()
-                threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
-
-    @staticmethod
-    def _answer(connection: socket.socket) -> None:
-        with connection, contextlib.suppress(OSError):
-            connection.sendall(b"welcome ")
-            while heard := connection.recv(4096):
-                connection.sendall(heard.upper())
-            connection.sendall(b" bye")
+    with serving(answer) as port:
+        yield port
 
 
 @pytest.fixture(scope="module")
-def debugger() -> Iterator[Debugger]:
-    found = Debugger()
-    yield found
-    found.listener.close()
-
-
-@pytest.fixture(scope="module")
-def nodes(tmp_path_factory: pytest.TempPathFactory, debugger: Debugger) -> Iterator[list[Served]]:
+def nodes(tmp_path_factory: pytest.TempPathFactory, debugger: int) -> Iterator[list[Served]]:
     """Rank 0 knows rank 1; a stop on rank 1 alone."""
     served = [Served(tmp_path_factory.mktemp(f"rank{rank}"), rank) for rank in (0, 1)]
     for each in served:
@@ -60,7 +44,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory, debugger: Debugger) -> Itera
         each.agent.stops.prepare({})
     served[0].state.record_heartbeat(served[1].state.own)
     me = {"id": "x-1", "pid": os.getpid(), "started": started_at(os.getpid()), "since": time.time()}
-    (served[1].folder / "run" / "stops-1" / "x-1.json").write_text(json.dumps({**me, "port": debugger.port}))
+    (served[1].folder / "run" / "stops-1" / "x-1.json").write_text(json.dumps({**me, "port": debugger}))
     yield served
     for each in served:
         each.close()
@@ -75,10 +59,10 @@ def read(connection: socket.socket, count: int) -> bytes:
 
 
 @pytest.mark.parametrize("asked", [0, 1])
-def test_a_relay_and_one_that_is_passed_on(nodes: list[Served], debugger: Debugger, asked: int):
+def test_a_relay_and_one_that_is_passed_on(nodes: list[Served], debugger: int, asked: int):
     api = client(nodes[asked])
     [stop] = api.stops(1)
-    assert (stop.node, stop.port) == (1, debugger.port)
+    assert (stop.node, stop.port) == (1, debugger)
     with api.relay(1, stop.port) as connection:
         assert read(connection, 8) == b"welcome "
         connection.sendall(b"hello")
@@ -88,9 +72,9 @@ def test_a_relay_and_one_that_is_passed_on(nodes: list[Served], debugger: Debugg
         assert read(connection, 100) == b" bye"
 
 
-def test_a_port_that_nobody_waits_at(nodes: list[Served], debugger: Debugger):
+def test_a_port_that_nobody_waits_at(nodes: list[Served], debugger: int):
     assert client(nodes[0]).stops(0) == ()
-    for rank, port in ((0, debugger.port), (0, nodes[0].port), (1, nodes[1].port), (1, 22), (1, 0), (1, 99_999)):
+    for rank, port in ((0, debugger), (0, nodes[0].port), (1, nodes[1].port), (1, 22), (1, 0), (1, 99_999)):
         with pytest.raises(InputError, match=f"no process waits for a debugger at port {port}"):
             client(nodes[0]).relay(rank, port)
         answer = nodes[0].call("POST", f"/v1/nodes/{rank}/tcp/{port}", headers=dict(UPGRADE))
@@ -98,15 +82,15 @@ def test_a_port_that_nobody_waits_at(nodes: list[Served], debugger: Debugger):
 
 
 @pytest.mark.parametrize("token", [None, "wrong"])
-def test_without_the_token_nothing_is_told(nodes: list[Served], debugger: Debugger, token: str | None):
-    for port in (debugger.port, 22):
+def test_without_the_token_nothing_is_told(nodes: list[Served], debugger: int, token: str | None):
+    for port in (debugger, 22):
         answer = nodes[0].call("POST", f"/v1/nodes/1/tcp/{port}", token=token, headers=dict(UPGRADE))
         assert answer.status == 401
 
 
-def test_what_does_not_ask_for_an_upgrade(nodes: list[Served], debugger: Debugger):
+def test_what_does_not_ask_for_an_upgrade(nodes: list[Served], debugger: int):
     for served in nodes:
-        answer = served.call("POST", f"/v1/nodes/1/tcp/{debugger.port}", body=b"hello")
+        answer = served.call("POST", f"/v1/nodes/1/tcp/{debugger}", body=b"hello")
         assert (answer.status, answer.json()["code"]) == (400, "bad_request")
 
 
@@ -120,8 +104,8 @@ def test_what_does_not_ask_for_an_upgrade(nodes: list[Served], debugger: Debugge
         "Content-Length:\r\n\r\nhello",
     ],
 )
-def test_an_upgrade_with_a_body(nodes: list[Served], debugger: Debugger, body: str):
-    head = f"POST /v1/nodes/1/tcp/{debugger.port} HTTP/1.1\r\nAuthorization: Bearer {TOKEN}\r\n"
+def test_an_upgrade_with_a_body(nodes: list[Served], debugger: int, body: str):
+    head = f"POST /v1/nodes/1/tcp/{debugger} HTTP/1.1\r\nAuthorization: Bearer {TOKEN}\r\n"
     head += "".join(f"{name}: {value}\r\n" for name, value in UPGRADE.items())
     for served in nodes:
         with socket.create_connection(("127.0.0.1", served.port)) as connection:
@@ -135,8 +119,8 @@ def test_a_rank_that_is_not_there(nodes: list[Served]):
 
 
 @pytest.mark.parametrize("early", [b"early", b"more than one buffer holds " * 2200 + b"early"])
-def test_what_is_sent_before_the_answer_is_not_lost(nodes: list[Served], debugger: Debugger, early: bytes):
-    head = f"POST /v1/nodes/1/tcp/{debugger.port} HTTP/1.1\r\nAuthorization: Bearer {TOKEN}\r\n"
+def test_what_is_sent_before_the_answer_is_not_lost(nodes: list[Served], debugger: int, early: bytes):
+    head = f"POST /v1/nodes/1/tcp/{debugger} HTTP/1.1\r\nAuthorization: Bearer {TOKEN}\r\n"
     head += "".join(f"{name}: {value}\r\n" for name, value in UPGRADE.items())
     for served in nodes:
         with socket.create_connection(("127.0.0.1", served.port)) as connection:
@@ -149,16 +133,16 @@ def test_what_is_sent_before_the_answer_is_not_lost(nodes: list[Served], debugge
             assert said.endswith(early.upper())
 
 
-def test_there_are_few_at_once(nodes: list[Served], debugger: Debugger):
+def test_there_are_few_at_once(nodes: list[Served], debugger: int):
     api = client(nodes[1])
     with contextlib.ExitStack() as stack:
         for _ in range(MAX_RELAYS):
-            read(stack.enter_context(api.relay(1, debugger.port)), 8)
+            read(stack.enter_context(api.relay(1, debugger)), 8)
         with pytest.raises(InputError, match=f"{MAX_RELAYS} debuggers are connected"):
-            api.relay(1, debugger.port)
+            api.relay(1, debugger)
     deadline = time.monotonic() + 10
     while True:  # their ends arrive one after the other
-        with contextlib.suppress(InputError), api.relay(1, debugger.port) as connection:
+        with contextlib.suppress(InputError), api.relay(1, debugger) as connection:
             assert read(connection, 8) == b"welcome "
             return
         assert time.monotonic() < deadline

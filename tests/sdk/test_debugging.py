@@ -1,7 +1,6 @@
 """Paused tasks of a cluster, asked from the agents of its nodes, and sessions with them."""
 
 import socket
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import pytest
 from debug.debugged import Typist
 from fake_local import FakeLocal
+from small_server import serving
 
 from cloudrl.errors import ConnectionFailed, InputError, Interrupted
 from cloudrl.protocol.exchange import Response
@@ -26,21 +26,13 @@ STOP = Stop("1", 0, 7, 1, actor="WorkerDict", rank=1, method="update_actor", fil
 @pytest.fixture
 def pdb() -> Iterator[int]:
     """A debugger that knows one prompt, and hangs up at anything that is typed."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
 
-        def serve() -> None:
-            while True:
-                try:
-                    connection, _ = server.accept()
-                except OSError:
-                    return
-                with connection:
-                    connection.sendall(b"> /job/main.py(3)train()\r\n(Pdb) ")
-                    connection.recv(100)
+    def answer(connection: socket.socket) -> None:
+        connection.sendall(b"> /job/main.py(3)train()\r\n(Pdb) ")
+        connection.recv(100)
 
-        threading.Thread(target=serve, daemon=True).start()
-        yield server.getsockname()[1]
-        server.shutdown(socket.SHUT_RDWR)
+    with serving(answer) as port:
+        yield port
 
 
 def test_tasks_are_listed_by_job_and_rank(lab: FakeLocal) -> None:
