@@ -15,7 +15,6 @@ import pytest
 from child_processes import ended
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "node"))
-sys.path.insert(0, str(Path(__file__).parent))
 from collections.abc import Iterator, Sequence
 
 from dstack_hosts.fixtures import first, user  # noqa: F401 - fixtures
