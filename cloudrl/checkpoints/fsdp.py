@@ -3,12 +3,11 @@
 from cloudrl.checkpoints.saved_files import SavedFiles
 from cloudrl.errors import CheckpointError
 from cloudrl.protocol.ranks import missing_ranks
-from cloudrl.saves.names import CONFIG, LORA_META
+from cloudrl.saves.names import CONFIG, HUGGINGFACE, KINDS, LORA_META
 from cloudrl.shards.lora_settings import ADAPTER_CONFIG
 from cloudrl.shards.merge import Plan, plan_merge
 from cloudrl.shards.source import MergeInputs, Sidecars
 
-_FOLDER = "huggingface/"
 _OTHERS = "cloudrl checkpoints list"
 _MAX_META_BYTES = 1 << 16
 _MAX_ADAPTER_CONFIG_BYTES = 4 << 20
@@ -22,19 +21,16 @@ def shard_inputs(save: SavedFiles) -> MergeInputs:
         CheckpointError: There are no shards, or a small file cannot be read, or is too large.
     """
     checkpoint = save.checkpoint
-    shards = {
-        kind: {rank: save.open_file(file) for rank, file in checkpoint.shards(kind).items()}
-        for kind in ("model", "optim", "extra_state")
-    }
+    shards = {kind: {rank: save.open_file(file) for rank, file in checkpoint.shards(kind).items()} for kind in KINDS}
     models, size = shards["model"], checkpoint.world_size
     if not models or size is None:
         raise CheckpointError(f"{checkpoint.name} has no shards of a model", hint=_OTHERS)
     return MergeInputs(
         shards=models,
-        config_files=save.read_small(_FOLDER),
+        config_files=save.read_small(HUGGINGFACE),
         world_size=size,
         step=checkpoint.step,
-        warnings=save.warnings(_FOLDER),
+        warnings=save.warnings(HUGGINGFACE),
         sidecars={
             rank: Sidecars(shards["optim"].get(rank), shards["extra_state"].get(rank), checkpoint.records.get(rank))
             for rank in models
@@ -48,7 +44,7 @@ def shard_inputs(save: SavedFiles) -> MergeInputs:
 def plan_shards(inputs: MergeInputs, dtype: str | None, lora: str) -> Plan:
     """See `plan_merge`; some ranks of a save alone, without rank 0's config, are refused for what they are."""
     gone = missing_ranks(sorted(inputs.shards), inputs.world_size or 0)
-    if gone and CONFIG.removeprefix(_FOLDER) not in inputs.config_files:
+    if gone and CONFIG.removeprefix(HUGGINGFACE) not in inputs.config_files:
         raise CheckpointError(
             f"{gone} of {inputs.world_size} and {CONFIG} are not here: other nodes may have them",
             hint=f"Copy them into the same folder, or take another step: {_OTHERS}",

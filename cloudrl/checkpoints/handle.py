@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypedDict, overload
 
-from cloudrl.checkpoints.first_adapter import first_adapter
 from cloudrl.checkpoints.formats import Format, format_of
 from cloudrl.checkpoints.hints import complete, completed_hints
 from cloudrl.checkpoints.merge import Merged, merge
@@ -20,6 +19,7 @@ from cloudrl.saves.names import CONFIG, LORA_META, of_run
 from cloudrl.shards.merge import MERGE
 from cloudrl.shards.progress import OnProgress, silent
 from cloudrl.shards.report import Finding, Report
+from cloudrl.verl.first_adapter import first_adapter
 
 
 class _Named(TypedDict):

@@ -14,6 +14,7 @@ from cloudrl.checkpoints.saved_files import SavedFiles
 from cloudrl.errors import CheckpointError, InputError
 from cloudrl.saves.inventory import Checkpoint
 from cloudrl.saves.megatron_layout import DIST_FILE, MANIFEST, METADATA, Kind, Weights
+from cloudrl.saves.names import HUGGINGFACE
 from cloudrl.shards.dist_items import StoredChunk, open_archives, open_chunks
 from cloudrl.shards.dist_metadata import DistMetadata, Item, read_metadata
 from cloudrl.shards.megatron import DistInputs, plan_dist, writer
@@ -26,7 +27,6 @@ from cloudrl.shards.torch_zip import Archive
 from cloudrl.shards.validate import find_rotten
 
 _CONFIG = "transformer_config.json"
-_FLAT = "huggingface/"
 """Config and tokenizer beside the distributed format: verl 0.8 and before wrote them there."""
 _OTHERS = "cloudrl checkpoints list"
 
@@ -60,9 +60,9 @@ def dist_inputs(save: SavedFiles) -> DistInputs:
     return DistInputs(
         save.open_file(metadata[0]),
         save.open_below(folder, ".distcp"),
-        read_base(save.base) if save.base is not None else save.read_small(_FLAT),
+        read_base(save.base) if save.base is not None else save.read_small(HUGGINGFACE),
         {**save.read_json(_CONFIG), **({"arch": manifest["arch"]} if "arch" in manifest else {})},
-        save.warnings(_FLAT),
+        save.warnings(HUGGINGFACE),
     )
 
 

@@ -13,7 +13,6 @@ from shard_files import copied, merge, merge_role, opened, read_safetensors
 from shards.crafted import InMemory
 from typed_command import Run
 
-from cloudrl.checkpoints.first_adapter import first_adapter
 from cloudrl.checkpoints.handle import CheckpointHandle, Checkpoints
 from cloudrl.checkpoints.push import plan_push
 from cloudrl.checkpoints.sources import ClusterSource, LocalSource
@@ -24,6 +23,7 @@ from cloudrl.saves.archive import driver_log, state_file
 from cloudrl.saves.records import FileRecord, SaveRecord
 from cloudrl.shards.source import MergeInputs, Sidecars
 from cloudrl.shards.validate import verify
+from cloudrl.verl.first_adapter import first_adapter
 
 SHARD = "model_world_size_1_rank_0.pt"
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cloudrl.checkpoints.first_adapter import first_adapter
+from cloudrl.verl.first_adapter import first_adapter
 
 PPO = "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo actor_rollout_ref.model.lora_rank=8"
 PATH = "actor_rollout_ref.model.lora_adapter_path"
