@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import subprocess
 import sys
@@ -248,6 +249,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     f"{ACTOR}.fsdp_config.ulysses_sequence_parallel_size": (1, 2),
 }  # fmt: skip
 """Values of what verl's driver validates; most are left alone, so that often one thing is wrong, or none."""
+CASES = 480 if os.environ.get("CLOUDRL_SLOW") == "1" else 60
 OF_THE_DRIVER: tuple[Any, ...] = (
     rules.batch_is_divided, rules.micro_batches_are_given, rules.mini_batches_fit, rules.rollout_is_possible,
     rules.names_are_known, rules.sequences_are_split,
@@ -266,13 +268,13 @@ def by_the_driver(case: dict[str, Any]) -> list[str]:
 
 @pytest.fixture(scope="module")
 def verl(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """120 configurations, and what verl's own code says of them and of itself."""
+    """Configurations at random, and what verl's own code says of them and of itself."""
     tiny = make_tiny_model(tmp_path_factory.mktemp("model") / "tiny")
     model = {f"{role}.model.path": tiny for role in ("actor_rollout_ref", "critic")}
     chance = random.Random(11)
     cases = [
         {key: chance.choice(values) for key, values in CHOICES.items() if chance.random() < chance.choice((0.1, 0.4))}
-        for _ in range(120)
+        for _ in range(CASES)
     ]
     sent = json.dumps([words({**case, **model}) for case in cases])
     probe = Path(__file__).parent / "probes" / "validate.py"
@@ -292,7 +294,7 @@ def test_verls_own_validation_says_the_same(verl: dict[str, Any]) -> None:
         ours = by_the_driver(case)
         assert bool(ours) == (answer["error"] is not None), (case, ours, answer)
         refused += bool(ours)
-    assert 40 < refused < 110
+    assert CASES / 3 < refused < CASES * 0.9
 
 
 @pytest.mark.verl
@@ -307,7 +309,7 @@ def test_verls_engines_are_set_as_is_reckoned(verl: dict[str, Any]) -> None:
             assert ours.sequence_parallel("critic")[1] == answer["critic"]["ulysses_sequence_parallel_size"], case
             assert answer["critic"]["use_dynamic_bsz"], "so that its micro batches are of tokens"
         accepted += 1
-    assert accepted > 20
+    assert accepted > CASES / 6
 
 
 @pytest.mark.verl

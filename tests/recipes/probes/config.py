@@ -19,6 +19,7 @@ from hydra import compose, initialize_config_dir
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf, open_dict
+from omegaconf import base as references
 from verl import DataProto
 from verl.trainer.ppo.core_algos import get_policy_loss_fn
 from verl.trainer.ppo.ray_trainer import compute_advantage
@@ -29,6 +30,7 @@ from verl.utils.import_utils import load_extern_type
 
 GROUPS, LENGTH = 2, 4
 PARSER = OverridesParser.create()
+references.parse = cache(references.parse)  # of a value with references, the same in most configurations
 _ACTOR, _ROLLOUT, _REF = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.ref"
 PROFILED = (_ACTOR, _ROLLOUT, _REF, "critic")
 SHOWN = (
