@@ -14,6 +14,7 @@ from cloudrl.checkpoints.pull import Pulled, pull
 from cloudrl.checkpoints.saved_files import SavedFiles
 from cloudrl.checkpoints.sources import CheckpointSource
 from cloudrl.errors import CheckpointError
+from cloudrl.options.merge import MergeOptions
 from cloudrl.saves.inventory import LATEST, Checkpoint, Inventory, SaveVersion
 from cloudrl.saves.names import CONFIG, LORA_META, of_run
 from cloudrl.shards.merge import MERGE
@@ -97,7 +98,7 @@ class CheckpointHandle:
         """
         with self._completed_hints():
             save = SavedFiles(self.info, self.source.open, base, self.first_adapter())
-            merged = merge(save, Path(path), dtype=dtype, lora=lora, sync=sync, on_progress=on_progress)
+            merged = merge(save, Path(path), MergeOptions(dtype, lora, base, sync), on_progress=on_progress)
         if self.role == "actor":
             self.on_copied(self.info.version)
         return merged

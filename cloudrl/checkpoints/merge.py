@@ -7,7 +7,8 @@ from typing import Any
 from cloudrl.checkpoints.formats import format_of
 from cloudrl.checkpoints.saved_files import SavedFiles
 from cloudrl.checkpoints.staging import refuse_existing, staged
-from cloudrl.shards.merge import MERGE, Plan, write_model
+from cloudrl.options.merge import DEFAULTS, MergeOptions
+from cloudrl.shards.merge import Plan, write_model
 from cloudrl.shards.progress import OnProgress, silent
 
 
@@ -37,10 +38,8 @@ class Merged:
 def merge(
     save: SavedFiles,
     target: Path,
+    options: MergeOptions = DEFAULTS,
     *,
-    dtype: str | None = None,
-    lora: str = MERGE,
-    sync: bool = False,
     on_progress: OnProgress = silent,
 ) -> Merged:
     """Merge one role of one step; its files are only read, and a merge that was killed can be repeated.
@@ -50,9 +49,7 @@ def merge(
     Args:
         save: The files.
         target: A folder that does not exist.
-        dtype: See `plan_merge`.
-        lora: See `plan_merge`.
-        sync: See `write`.
+        options: How; the base is that of `save`.
         on_progress: Called with bytes of the shards.
 
     Raises:
@@ -61,7 +58,8 @@ def merge(
         CheckpointError: See `plan_merge`; or the target cannot be written.
     """
     refuse_existing(target)
-    return write(format_of(save.checkpoint).plan_of(save, dtype, lora), target, sync=sync, on_progress=on_progress)
+    plan = format_of(save.checkpoint).plan_of(save, options.dtype, options.lora)
+    return write(plan, target, sync=options.sync, on_progress=on_progress)
 
 
 def write(plan: Plan, target: Path, *, sync: bool = False, on_progress: OnProgress = silent) -> Merged:

@@ -6,7 +6,7 @@ import hashlib
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,8 +14,9 @@ from cloudrl.checkpoints.card import Provenance, model_card
 from cloudrl.checkpoints.handle import CheckpointHandle
 from cloudrl.data.hub import http_errors
 from cloudrl.errors import ConnectionFailed, InputError
+from cloudrl.options.merge import DEFAULTS, MergeOptions
 from cloudrl.private_files import make_folder
-from cloudrl.shards.merge import ADAPTER_ALONE, MERGE, dtype_name, wanted_type
+from cloudrl.shards.merge import ADAPTER_ALONE, dtype_name, wanted_type
 from cloudrl.shards.progress import OnProgress, silent
 
 if TYPE_CHECKING:
@@ -35,29 +36,27 @@ class PushPlan:
     Attributes:
         staging: Where the merged model lies until it is uploaded; the same for a repeated call, which goes on.
         card: README.md.
-        base: As for a merge.
+        options: Of the merge.
     """
 
     checkpoint: CheckpointHandle
     repo: str
     private: bool
-    dtype: str | None
     staging: Path
     card: str
-    base: str | None = None
-    lora: str = MERGE
+    options: MergeOptions
 
     def render(self) -> str:
         """For `--dry-run`."""
         seen = "private" if self.private else "PUBLIC"
-        beside = f" with config and tokenizer of {self.base}" if self.base is not None else ""
+        beside = f" with config and tokenizer of {self.options.base}" if self.options.base is not None else ""
         target = f"{self.repo} ({seen}, {self.weights})"
         return f"# {self.checkpoint} -> {target}, merged in {self.staging}{beside}\n{self.card}"
 
     @property
     def weights(self) -> str:
         """What is published, in words."""
-        return _in_words(self.dtype, self.lora)
+        return _in_words(self.options)
 
 
 def plan_push(
@@ -66,9 +65,7 @@ def plan_push(
     staging_root: Path,
     *,
     private: bool = True,
-    dtype: str | None = None,
-    lora: str = MERGE,
-    base: str | None = None,
+    options: MergeOptions = DEFAULTS,
     known: Provenance | None = None,
 ) -> PushPlan:
     """Decide without doing anything.
@@ -76,21 +73,23 @@ def plan_push(
     Raises:
         InputError: The name of the repository is none, or `dtype` or `lora` is unknown.
     """
-    wanted_type(dtype, lora)
+    wanted_type(options.dtype, options.lora)
     owner, slash, name = repo.partition("/")
     if not slash or not owner or not name or "/" in name:
         raise InputError(f"{repo!r} is no repository", hint="It is OWNER/NAME, such as me/my-model")
     info = checkpoint.info
-    weights = _in_words(dtype, lora)
-    saved = f"{checkpoint.source.name}\n{info.name}\n{info.modified_at}\n{weights}" + (f"\n{base}" if base else "")
+    weights = _in_words(options)
+    saved = f"{checkpoint.source.name}\n{info.name}\n{info.modified_at}\n{weights}" + (
+        f"\n{options.base}" if options.base else ""
+    )
     digest = hashlib.sha256(saved.encode()).hexdigest()[:12]
-    card = model_card(name, checkpoint.step, weights, known or Provenance(), is_adapter=lora == ADAPTER_ALONE)
-    return PushPlan(checkpoint, repo, private, dtype, staging_root / f"{owner}--{name}-{digest}", card, base, lora)
+    card = model_card(name, checkpoint.step, weights, known or Provenance(), is_adapter=options.lora == ADAPTER_ALONE)
+    return PushPlan(checkpoint, repo, private, staging_root / f"{owner}--{name}-{digest}", card, options)
 
 
-def _in_words(dtype: str | None, lora: str) -> str:
-    name = dtype_name(dtype, lora)
-    return f"LoRA adapter, {name}" if lora == ADAPTER_ALONE else name
+def _in_words(options: MergeOptions) -> str:
+    name = dtype_name(options.dtype, options.lora)
+    return f"LoRA adapter, {name}" if options.lora == ADAPTER_ALONE else name
 
 
 def push(plan: PushPlan, *, api: HfApi | None = None, on_progress: OnProgress = silent) -> str:
@@ -151,9 +150,7 @@ def _merge(plan: PushPlan, on_progress: OnProgress) -> None:
     try:
         if not plan.staging.exists():
             make_folder(plan.staging.parent)
-            plan.checkpoint.merge(
-                plan.staging, dtype=plan.dtype, lora=plan.lora, base=plan.base, on_progress=on_progress
-            )
+            plan.checkpoint.merge(plan.staging, **asdict(plan.options), on_progress=on_progress)
         (plan.staging / CARD).write_text(plan.card, encoding="utf-8")
     except OSError as error:
         raise InputError(

@@ -23,6 +23,7 @@ from cloudrl.errors import CheckpointError, ConnectionFailed, InputError, Interr
 from cloudrl.foreign import NOT_AS_EXPECTED, Malformed, as_object, number_of, parse_object, text_of
 from cloudrl.jobs import Ended, JobHandle, Line
 from cloudrl.jobs.handle import find_job, raise_for_status, way_back
+from cloudrl.options.merge import DEFAULTS, MergeOptions
 from cloudrl.protocol.backoff import Backoff
 from cloudrl.render.agent import SHARED_PARTS, python_sources
 from cloudrl.shards.progress import OnProgress, silent
@@ -30,7 +31,7 @@ from cloudrl.transport import inspect_cluster
 from cloudrl.verl.metrics import plain
 
 _PARTS = (
-    *SHARED_PARTS, "protocol", "saves", "shards", "data", "node",
+    *SHARED_PARTS, "protocol", "saves", "shards", "options", "data", "node",
     "checkpoints",
 )  # fmt: skip
 _EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -39,11 +40,8 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 def merge_on_head(
     checkpoint: CheckpointHandle,
     path: str,
+    options: MergeOptions = DEFAULTS,
     *,
-    dtype: str | None = None,
-    lora: str = "merge",
-    base: str | None = None,
-    sync: bool = False,
     on_progress: OnProgress = silent,
 ) -> Merged:
     """Merge into a folder of the head, and follow the job that does it; the result's path is one there.
@@ -51,10 +49,7 @@ def merge_on_head(
     Args:
         checkpoint: Of a cluster.
         path: Absolute, on the head; must not exist there.
-        dtype: As for `merge`.
-        lora: As for `merge`.
-        base: As for `merge`; a folder is one of the head.
-        sync: As for `merge`.
+        options: How; a base that is a folder is one of the head.
         on_progress: Called with bytes.
 
     Raises:
@@ -82,11 +77,8 @@ def merge_on_head(
         info.role,
         info.world_size,
         path,
-        dtype,
-        sync,
+        options,
         give_up_s,
-        base,
-        lora,
         checkpoint.first_adapter(),
     )
     package, content = _package()

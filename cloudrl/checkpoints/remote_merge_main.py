@@ -18,11 +18,11 @@ from cloudrl.checkpoints.merge import merge
 from cloudrl.checkpoints.remote import READ_TIMEOUT_S, RangeClient, RemoteShard
 from cloudrl.checkpoints.saved_files import SavedFiles
 from cloudrl.errors import CheckpointError, CloudrlError
+from cloudrl.options.merge import MergeOptions
 from cloudrl.protocol.backoff import Backoff, retry
 from cloudrl.protocol.client import AgentClient
 from cloudrl.saves.inventory import Checkpoint, FileCopy, Inventory
 from cloudrl.saves.survey import cluster_inventory
-from cloudrl.shards.merge import MERGE
 from cloudrl.shards.signals import undone_by_signals
 from cloudrl.shards.source import LocalShard, ShardSource
 
@@ -41,11 +41,8 @@ class HeadMerge:
     role: str
     world_size: int | None
     path: str
-    dtype: str | None
-    sync: bool
+    options: MergeOptions
     give_up_s: float
-    base: str | None = None
-    lora: str = MERGE
     first_adapter: str | None = None
 
 
@@ -70,10 +67,8 @@ def main(wanted: HeadMerge) -> int:
     client = RangeClient(agent, backoff=backoff, on_break=lambda sentence: _report(note=sentence))
     try:
         found = _find(agent, wanted, backoff)
-        save = SavedFiles(found, open_file, wanted.base, wanted.first_adapter)
-        merged = merge(
-            save, Path(wanted.path), dtype=wanted.dtype, lora=wanted.lora, sync=wanted.sync, on_progress=progress
-        )
+        save = SavedFiles(found, open_file, wanted.options.base, wanted.first_adapter)
+        merged = merge(save, Path(wanted.path), wanted.options, on_progress=progress)
     except CloudrlError as error:
         _report(error=error.message, hint=error.hint)
         return error.exit_code
@@ -115,4 +110,5 @@ def _report(**what: Any) -> None:
 
 if __name__ == "__main__":
     with undone_by_signals():  # the end of a Ray job is SIGTERM
-        sys.exit(main(HeadMerge(**json.loads(sys.argv[1]))))
+        value = json.loads(sys.argv[1])
+        sys.exit(main(HeadMerge(**{**value, "options": MergeOptions(**value["options"])})))

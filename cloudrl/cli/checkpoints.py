@@ -10,8 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cloudrl.cli import _output
-from cloudrl.cli._options import ClusterOption, DryRunOption, JsonOption, YesOption, option, with_options
+from cloudrl.cli._options import (
+    ClusterOption,
+    DryRunOption,
+    JsonOption,
+    YesOption,
+    declared_options,
+    option,
+    with_options,
+)
 from cloudrl.cli._terminal import Terminal
+from cloudrl.options.merge import MergeOptions
 
 if TYPE_CHECKING:
     from cloudrl.checkpoints.handle import CheckpointHandle
@@ -23,16 +32,6 @@ app = typer.Typer(
 
 DirOption = Annotated[Path | None, option("DIR", "Use a local folder instead of a cluster.", "--dir")]
 RunOption = Annotated[str | None, option("RUN", "Only this run; needed if several runs have that step.", "--name")]
-BaseOption = Annotated[
-    str | None,
-    option("MODEL", "Folder or Hub name of the model trained from; for Megatron's .distcp weights.", "--base"),
-]
-DtypeOption = Annotated[
-    str | None, option("TYPE", "bf16, fp16, fp32, or keep; bf16 by default, and keep for an adapter.", "--dtype")
-]
-LoraOption = Annotated[
-    str, option("MODE", "What to make of a LoRA adapter: merge it into the model, or the adapter alone.", "--lora")
-]
 
 
 def selection(
@@ -103,14 +102,12 @@ def verify(*, choose: Any, as_json: JsonOption = False) -> None:
 
 
 @app.command()
-@with_options(choose=selection)
+@with_options(choose=selection, how=declared_options(MergeOptions))
 def merge(
     to: Annotated[Path, option("DIR", "New folder for the model.", "--to")],
     *,
     choose: Any,
-    dtype: DtypeOption = None,
-    lora: LoraOption = "merge",
-    base: BaseOption = None,
+    how: dict[str, Any],
     on_head: Annotated[
         bool, typer.Option("--on-head", help="Merge on the head node; --to is then a path there.")
     ] = False,
@@ -123,31 +120,28 @@ def merge(
     from cloudrl.shards.signals import undone_once
     from cloudrl.units import size_text
 
+    options = MergeOptions(**how, sync=sync)
     with undone_once(), Terminal() as terminal:
         checkpoint = choose(terminal)
-        merged = merge_checkpoint(
-            checkpoint, to, dtype=dtype, lora=lora, base=base, on_head=on_head, sync=sync, on_progress=terminal
-        )
+        merged = merge_checkpoint(checkpoint, to, options, on_head=on_head, on_progress=terminal)
     done = merged.to_json()
     size, at = size_text(merged.size_bytes), " on the head" if on_head else ""
     of_run = "" if checkpoint.run == "." else f" of run {_output.visible(checkpoint.run, keep='')}"
     what = f"step {checkpoint.step}{of_run}"
     fields = {"step": checkpoint.step, "run": checkpoint.run, "role": checkpoint.role}
-    fields |= {"dtype": dtype_name(dtype, lora), "lora": lora, **done}
+    fields |= {"dtype": dtype_name(options.dtype, options.lora), "lora": options.lora, **done}
     text = f"{done['path']}{at}: {merged.parameters:,} parameters, {size}, {what}"
     _output.result(text, fields, is_json=as_json)
 
 
 @app.command()
-@with_options(choose=selection)
+@with_options(choose=selection, how=declared_options(MergeOptions))
 def push(
     to: Annotated[str, option("OWNER/NAME", "Hugging Face Hub repository.", "--to")],
     *,
     choose: Any,
     public: Annotated[bool, typer.Option("--public", help="Make the repository public, not private.")] = False,
-    dtype: DtypeOption = None,
-    lora: LoraOption = "merge",
-    base: BaseOption = None,
+    how: dict[str, Any],
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -157,7 +151,7 @@ def push(
 
     with undone_once(), Terminal() as terminal:
         checkpoint = choose(terminal)
-        plan = plan_push(checkpoint, to, private=not public, dtype=dtype, lora=lora, base=base)
+        plan = plan_push(checkpoint, to, private=not public, options=MergeOptions(**how))
         if dry_run:
             _output.data(plan.render())
             return

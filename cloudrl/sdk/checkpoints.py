@@ -2,6 +2,7 @@
 
 import os
 import shlex
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from cloudrl.checkpoints.push import PushPlan
 from cloudrl.checkpoints.sources import CheckpointSource
 from cloudrl.errors import CheckpointError, ConnectionFailed, InputError
 from cloudrl.jobs import JobHandle
+from cloudrl.options.merge import DEFAULTS, MergeOptions
 from cloudrl.protocol.backoff import Backoff
 from cloudrl.protocol.ranks import ranks_text
 from cloudrl.protocol.side_by_side import side_by_side
@@ -67,9 +69,7 @@ def plan_push(
     repo: str,
     *,
     private: bool = True,
-    dtype: str | None = None,
-    lora: str = "merge",
-    base: str | None = None,
+    options: MergeOptions = DEFAULTS,
 ) -> PushPlan:
     """What publishing a checkpoint on the Hugging Face Hub would do; `.render()` is the model card.
 
@@ -84,9 +84,7 @@ def plan_push(
     known = None
     if isinstance(source, ClusterSource):
         known = provenance(source.connection, checkpoint.run, checkpoint.step)
-    return push.plan_push(
-        checkpoint, repo, home() / "push", private=private, dtype=dtype, lora=lora, base=base, known=known
-    )
+    return push.plan_push(checkpoint, repo, home() / "push", private=private, options=options, known=known)
 
 
 def publish(plan: PushPlan, *, on_progress: OnProgress = silent) -> str:
@@ -181,12 +179,9 @@ def _kept_folder(name: str) -> Path | None:
 def merge(
     checkpoint: CheckpointHandle,
     to: str | os.PathLike[str],
+    options: MergeOptions = DEFAULTS,
     *,
-    dtype: str | None = None,
-    lora: str = "merge",
-    base: str | None = None,
     on_head: bool = False,
-    sync: bool = False,
     on_progress: OnProgress = silent,
 ) -> Merged:
     """Make a Hugging Face model of a checkpoint, here or on the head's disk.
@@ -199,9 +194,9 @@ def merge(
 
     on_bytes = transfer(f"merging step {checkpoint.step}", on_progress)
     if on_head:
-        merged = merge_on_head(checkpoint, str(to), dtype=dtype, lora=lora, base=base, sync=sync, on_progress=on_bytes)
+        merged = merge_on_head(checkpoint, str(to), options, on_progress=on_bytes)
     else:
-        merged = checkpoint.merge(to, dtype=dtype, lora=lora, base=base, sync=sync, on_progress=on_bytes)
+        merged = checkpoint.merge(to, **asdict(options), on_progress=on_bytes)
     notify(on_progress, *(f"warning: {warning}" for warning in merged.warnings))
     return merged
 

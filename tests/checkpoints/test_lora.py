@@ -17,6 +17,7 @@ from cloudrl.checkpoints.handle import CheckpointHandle, Checkpoints
 from cloudrl.checkpoints.push import plan_push
 from cloudrl.checkpoints.sources import ClusterSource, LocalSource
 from cloudrl.errors import CheckpointError, InputError
+from cloudrl.options.merge import MergeOptions
 from cloudrl.protocol.ray_state import RayState
 from cloudrl.protocol.wire import to_json
 from cloudrl.saves.archive import driver_log, state_file
@@ -223,12 +224,12 @@ def test_there_is_none(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("expected")
 def test_its_card(tmp_path: Path) -> None:
-    plan = plan_push(latest(tmp_path), "me/it", tmp_path / "staging", lora="adapter")
+    plan = plan_push(latest(tmp_path), "me/it", tmp_path / "staging", options=MergeOptions(lora="adapter"))
     assert "library_name: peft" in plan.card
     assert "| Weights | LoRA adapter, keep |" in plan.card
     assert plan.staging != plan_push(latest(tmp_path), "me/it", tmp_path / "staging").staging
     with pytest.raises(InputError, match="lora 'x' is unknown"):
-        plan_push(latest(tmp_path), "me/it", tmp_path / "staging", lora="x")
+        plan_push(latest(tmp_path), "me/it", tmp_path / "staging", options=MergeOptions(lora="x"))
 
 
 def test_by_command(expected: Floats, tmp_path: Path, run: Run) -> None:

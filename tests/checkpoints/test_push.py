@@ -25,6 +25,7 @@ from cloudrl.checkpoints.handle import CheckpointHandle, Checkpoints
 from cloudrl.checkpoints.push import PushPlan, _own_errors, plan_push, push
 from cloudrl.checkpoints.sources import LocalSource
 from cloudrl.errors import CheckpointError, CloudrlError, ConnectionFailed, InputError
+from cloudrl.options.merge import MergeOptions
 
 pytestmark = pytest.mark.io
 
@@ -74,7 +75,7 @@ def test_megatrons_distributed_format_with_the_base_model(publisher: Publisher, 
     with pytest.raises(CheckpointError, match="neither config nor tokenizer") as raised:
         publisher.push(without)
     assert ("--base MODEL" in str(raised.value.hint), publisher.hub.committed) == (True, [])
-    plan = plan_push(found, "me/tiny", publisher.staging, base=base)
+    plan = plan_push(found, "me/tiny", publisher.staging, options=MergeOptions(base=base))
     assert plan.staging != without.staging
     publisher.push(plan)
     found.merge(tmp_path / "model", base=base)
@@ -156,7 +157,7 @@ def test_a_repeated_call_does_not_merge_again(publisher: Publisher) -> None:
 
 def test_another_save_is_another_upload(publisher: Publisher) -> None:
     plan = publisher.plan()
-    assert publisher.plan(dtype="fp32").staging != plan.staging
+    assert publisher.plan(options=MergeOptions("fp32")).staging != plan.staging
     record = publisher.run / "global_step_7/actor/cloudrl_save_world_size_2_rank_0.json"
     record.write_text("{}")
     os.utime(record, (2e9, 2e9))

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -26,6 +27,7 @@ from cloudrl.checkpoints.remote_merge import merge_on_head
 from cloudrl.checkpoints.remote_merge_main import TOKEN, HeadMerge, _find
 from cloudrl.checkpoints.sources import ClusterSource, LocalSource
 from cloudrl.errors import CheckpointError, ConnectionFailed, Interrupted, JobFailed
+from cloudrl.options.merge import MergeOptions
 from cloudrl.protocol.backoff import Backoff
 from cloudrl.protocol.client import AgentClient
 
@@ -96,11 +98,11 @@ def test_ctrl_c_says_which_job_goes_on(head: Head, tmp_path: Path) -> None:
 
 
 def test_it_waits_for_the_disk_if_asked(head: Head, tmp_path: Path) -> None:
-    merge_on_head(latest(head), str(tmp_path / "out"), sync=True)
+    merge_on_head(latest(head), str(tmp_path / "out"), MergeOptions(sync=True))
     merge_on_head(latest(head), str(tmp_path / "again"))
     one, other = (json.loads(shlex.split(job.body["entrypoint"])[-1]) for job in head.jobs.values())
-    assert (one["path"], one["dtype"], one["lora"], one["sync"]) == (f"{tmp_path}/out", None, "merge", True)
-    assert (other["world_size"], other["path"], other["sync"]) == (2, f"{tmp_path}/again", False)
+    assert (one["path"], one["options"]) == (f"{tmp_path}/out", asdict(MergeOptions(sync=True)))
+    assert (other["world_size"], other["path"], other["options"]["sync"]) == (2, f"{tmp_path}/again", False)
     assert (tmp_path / "out" / "model.safetensors").exists()
 
 
@@ -109,7 +111,7 @@ def test_what_is_made_of_an_adapter_is_said_there(head: Head, tmp_path: Path) ->
     write_lora_step(tmp_path / "lora", 3)
     head.hold_run(tmp_path / "lora", tmp_path)
     for lora in ("merge", "adapter"):
-        merge_on_head(latest(head), str(tmp_path / lora), lora=lora)
+        merge_on_head(latest(head), str(tmp_path / lora), MergeOptions(lora=lora))
         Checkpoints(LocalSource(tmp_path / "lora")).latest().merge(tmp_path / f"{lora}-here", lora=lora)
         assert tree(tmp_path / lora) == tree(tmp_path / f"{lora}-here")
 
@@ -127,9 +129,9 @@ def test_megatrons_with_a_base_of_the_head(tmp_path: Path) -> None:
     extracted("qwen2-tied-stages", run)
     with Head(tmp_path) as head:
         head.hold_run(run, tmp_path)
-        merge_on_head(latest(head), str(tmp_path / "out"), base=str(run), dtype="keep")
+        merge_on_head(latest(head), str(tmp_path / "out"), MergeOptions("keep", base=str(run)))
         with pytest.raises(CheckpointError, match=r"on the head: .*/missing is no folder"):
-            merge_on_head(latest(head), str(tmp_path / "other"), base=str(tmp_path / "missing"))
+            merge_on_head(latest(head), str(tmp_path / "other"), MergeOptions(base=str(tmp_path / "missing")))
     assert read_safetensors(tmp_path / "out") == expected(run)
 
 
@@ -164,7 +166,7 @@ def test_a_step_that_has_gone_meanwhile(head: Head, tmp_path: Path) -> None:
         merge_on_head(checkpoint, str(tmp_path / "out"))
 
 
-WANTED = HeadMerge("", "mine", 7, "actor", 2, "/out", "bf16", sync=False, give_up_s=60.0)
+WANTED = HeadMerge("", "mine", 7, "actor", 2, "/out", MergeOptions("bf16"), give_up_s=60.0)
 
 
 def test_a_node_that_is_silent_for_a_moment_is_waited_for(head: Head, clock: Clock) -> None:
