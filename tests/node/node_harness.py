@@ -24,6 +24,7 @@ from typing import Any
 
 import pytest
 from child_processes import until
+from compiled_zip import compiled
 from node_image import Image, make_image  # noqa: F401 - for who takes the rest from here
 
 from cloudrl.errors import ConnectionFailed
@@ -165,7 +166,7 @@ class Nodes:
         self.control.mkdir(parents=True, exist_ok=True)
         self.checkpoints.mkdir(exist_ok=True)
         (self.folder / "key").write_bytes(KEY)
-        (self.folder / AGENT_FILE).write_bytes(build_agent(for_cpu=True))
+        (self.folder / AGENT_FILE).write_bytes(compiled(build_agent(for_cpu=True)))
 
     @property
     def control(self) -> Path:
