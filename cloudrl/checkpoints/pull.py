@@ -11,8 +11,9 @@ from pathlib import Path
 from cloudrl.checkpoints.sources import CheckpointSource
 from cloudrl.checkpoints.staging import check_room
 from cloudrl.errors import CheckpointError, InputError
-from cloudrl.saves.inventory import Checkpoint, FileCopy
+from cloudrl.saves.inventory import Checkpoint
 from cloudrl.saves.names import OF_STEP, RESUME_FROM, RESUME_MODE, TRACKER, step_folder
+from cloudrl.saves.places import FileCopy
 from cloudrl.saves.scan import read_small
 from cloudrl.shards.progress import Meter, OnProgress, silent
 

@@ -20,7 +20,7 @@ from cloudrl.protocol.backoff import Attempts, Backoff
 from cloudrl.protocol.client import AgentClient, AgentRefused
 from cloudrl.protocol.exchange import Response
 from cloudrl.protocol.failures import ErrorCode
-from cloudrl.saves.inventory import FileCopy
+from cloudrl.saves.places import FileCopy
 from cloudrl.shards import cancellation
 from cloudrl.shards.dtypes import DType
 from cloudrl.shards.source import ShardSource

@@ -21,7 +21,8 @@ from cloudrl.errors import CheckpointError, CloudrlError
 from cloudrl.options.merge import MergeOptions
 from cloudrl.protocol.backoff import Backoff, retry
 from cloudrl.protocol.client import AgentClient
-from cloudrl.saves.inventory import Checkpoint, FileCopy, Inventory
+from cloudrl.saves.inventory import Checkpoint, Inventory
+from cloudrl.saves.places import FileCopy
 from cloudrl.saves.survey import cluster_inventory
 from cloudrl.shards.signals import undone_by_signals
 from cloudrl.shards.source import LocalShard, ShardSource

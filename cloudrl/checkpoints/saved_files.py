@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cloudrl.saves.inventory import Checkpoint, FileCopy
+from cloudrl.saves.inventory import Checkpoint
 from cloudrl.saves.names import is_small, on_one_line
+from cloudrl.saves.places import FileCopy
 from cloudrl.shards.model_files import WEIGHTS
 from cloudrl.shards.source import ShardSource
 from cloudrl.units import size_text

@@ -18,8 +18,9 @@ from cloudrl.node.files import Refused
 from cloudrl.protocol.backoff import Backoff
 from cloudrl.saves.aggregate import local_inventory
 from cloudrl.saves.archive import FOLDER
-from cloudrl.saves.inventory import FileCopy, Inventory, Location
+from cloudrl.saves.inventory import Inventory
 from cloudrl.saves.names import STEP
+from cloudrl.saves.places import FileCopy, Location
 from cloudrl.saves.survey import cluster_inventory
 from cloudrl.shards.source import LocalShard, ShardSource
 

@@ -15,10 +15,10 @@ from cloudrl.protocol.ranks import names_text
 from cloudrl.protocol.report import NodeReport
 from cloudrl.protocol.routes import CHECKPOINTS
 from cloudrl.saves.damage import damage_notes
-from cloudrl.saves.inventory import CLOCKS_S, Checkpoint, FileCopy, Inventory, Location
+from cloudrl.saves.inventory import CLOCKS_S, Checkpoint, Inventory
 from cloudrl.saves.megatron_layout import find_weights
 from cloudrl.saves.names import SHARD, STEP, TRACKER, find_data, of_run, record_file, shard_file, step_folder
-from cloudrl.saves.places import nodes_text
+from cloudrl.saves.places import FileCopy, Location, nodes_text
 from cloudrl.saves.records import SaveRecord
 from cloudrl.saves.scan import folder_identity, scan, scan_only_role
 from cloudrl.saves.wholeness import Inspector, read_parts

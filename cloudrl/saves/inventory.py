@@ -31,6 +31,7 @@ from cloudrl.saves.names import (
     shard_file,
     withdrawn_file,
 )
+from cloudrl.saves.places import FileCopy, Location
 from cloudrl.saves.records import SaveRecord
 from cloudrl.saves.wholeness import describe
 
@@ -38,57 +39,6 @@ LATEST = "latest"
 _MOST_SHOWN = 3
 CLOCKS_S = 60.0
 """How far the clocks of two nodes may be apart."""
-
-
-@dataclass(frozen=True)
-class Location:
-    """A folder of checkpoints, on as many nodes as share it.
-
-    Attributes:
-        ranks: Nodes that have it, the first of them is asked for its bytes; none is this machine.
-        addresses: Of these nodes.
-        root: What the agent calls it (`cloudrl.protocol.routes`).
-        folder: Its path there.
-    """
-
-    ranks: tuple[int, ...]
-    addresses: tuple[str, ...]
-    root: str
-    folder: str
-
-    @property
-    def label(self) -> str:
-        """For messages: `node 1 (10.0.0.2)`."""
-        if not self.ranks:
-            return "this machine"
-        return f"node {self.ranks[0]} ({self.addresses[0]})"
-
-    @property
-    def short(self) -> str:
-        """For a table; nothing for this machine."""
-        if not self.ranks:
-            return ""
-        return ranks_text(self.ranks, "node")
-
-
-@dataclass(frozen=True)
-class FileCopy:
-    """One file in one location; `path` is relative to the location's folder.
-
-    Attributes:
-        damage: Why it is not whole (`cloudrl.saves.wholeness`); "" for a whole one, and for one not looked into.
-    """
-
-    location: Location
-    path: str
-    size_bytes: int
-    modified_at: float
-    damage: str = ""
-
-    @property
-    def label(self) -> str:
-        """For messages."""
-        return on_one_line(f"{self.location.label}: {self.location.folder.rstrip('/')}/{self.path}")
 
 
 SaveVersion = Tuple[str, int, float]

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cloudrl.errors import InputError
-from cloudrl.saves.inventory import Checkpoint, Inventory, Location, resume_order
+from cloudrl.saves.inventory import Checkpoint, Inventory, resume_order
 from cloudrl.saves.names import OF_STEP, of_run, step_folder
+from cloudrl.saves.places import Location
 
 _STEP_PATH = re.compile(rf"[^\s'\"=]*{OF_STEP}[0-9]+")
 

@@ -13,7 +13,8 @@ from cloudrl.checkpoints.merge import merge
 from cloudrl.checkpoints.saved_files import SavedFiles
 from cloudrl.checkpoints.sources import LocalSource
 from cloudrl.errors import InputError
-from cloudrl.saves.inventory import Checkpoint, FileCopy
+from cloudrl.saves.inventory import Checkpoint
+from cloudrl.saves.places import FileCopy
 from cloudrl.shards.source import LocalShard, ShardSource
 
 

@@ -12,7 +12,7 @@ from small_step import smallest_zip, tree, write_step
 from cloudrl.checkpoints.handle import Checkpoints
 from cloudrl.checkpoints.sources import LocalSource
 from cloudrl.errors import CheckpointError, InputError
-from cloudrl.saves.inventory import FileCopy
+from cloudrl.saves.places import FileCopy
 from cloudrl.shards.source import LocalShard
 
 SHARD = "actor/model_world_size_2_rank_1.pt"

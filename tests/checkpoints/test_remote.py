@@ -14,7 +14,7 @@ from cloudrl.checkpoints.remote import RangeClient, RemoteShard
 from cloudrl.errors import CheckpointError, ConnectionFailed
 from cloudrl.protocol.backoff import Backoff
 from cloudrl.protocol.client import AgentClient
-from cloudrl.saves.inventory import FileCopy, Location
+from cloudrl.saves.places import FileCopy, Location
 from cloudrl.shards.dtypes import DType
 from cloudrl.shards.source import LocalShard, ShardSource
 

@@ -21,7 +21,7 @@ from cloudrl.errors import CheckpointError
 from cloudrl.protocol.client import AgentClient
 from cloudrl.protocol.exchange import Request, Response
 from cloudrl.protocol.routes import CAST_HEADER
-from cloudrl.saves.inventory import FileCopy, Location
+from cloudrl.saves.places import FileCopy, Location
 from cloudrl.shards.dtypes import DType
 from cloudrl.shards.source import LocalShard
 from cloudrl.shards.torch_zip import open_archive

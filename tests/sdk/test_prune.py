@@ -9,7 +9,8 @@ from cloudrl.checkpoints.handle import Checkpoints
 from cloudrl.errors import CheckpointError
 from cloudrl.protocol.side_by_side import AT_ONCE
 from cloudrl.saves.aggregate import aggregate
-from cloudrl.saves.inventory import Inventory, Location
+from cloudrl.saves.inventory import Inventory
+from cloudrl.saves.places import Location
 from cloudrl.sdk.checkpoints import prune
 
 NODES = 256

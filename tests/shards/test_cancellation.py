@@ -12,7 +12,7 @@ from shard_files import config_files, merge, opened
 from cloudrl.checkpoints.remote import RangeClient, RemoteShard
 from cloudrl.protocol.backoff import Backoff
 from cloudrl.protocol.client import AgentClient
-from cloudrl.saves.inventory import FileCopy, Location
+from cloudrl.saves.places import FileCopy, Location
 from cloudrl.shards import cancellation
 from cloudrl.shards.source import LocalShard, MergeInputs
 from cloudrl.shards.validate import verify

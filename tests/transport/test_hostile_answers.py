@@ -13,7 +13,7 @@ from cloudrl.protocol import client as agent_client
 from cloudrl.protocol.backoff import Backoff
 from cloudrl.protocol.client import AgentClient
 from cloudrl.retriever.client import RetrieverClient
-from cloudrl.saves.inventory import FileCopy, Location
+from cloudrl.saves.places import FileCopy, Location
 from cloudrl.transport.log_stream import AgentLog
 from cloudrl.transport.ray_client import RayClient
 
