@@ -12,9 +12,9 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 
+from cloudrl.child_process import Child
 from cloudrl.node import ray as ray_node
 from cloudrl.node.identity import address_towards
-from cloudrl.node.process import Child
 from cloudrl.providers.local import processes
 from cloudrl.providers.local.plan import OBJECT_STORE_BYTES
 from cloudrl.render.agent_options import CPU_SLOTS

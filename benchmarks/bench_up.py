@@ -50,7 +50,7 @@ from cloudrl.providers.local.provider import LocalProvider
 from cloudrl.transport import AgentClient, RayClient
 
 if TYPE_CHECKING:
-    from cloudrl.node.process import Child
+    from cloudrl.child_process import Child
     from cloudrl.protocol.report import ClusterStatus, NodeReport
     from cloudrl.transport import Connection
 

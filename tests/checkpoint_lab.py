@@ -8,8 +8,8 @@ from spread_checkpoint import spread
 
 from cloudrl.checkpoints.handle import Checkpoints
 from cloudrl.checkpoints.sources import ClusterSource
-from cloudrl.node.tokens import derive
 from cloudrl.protocol.backoff import Backoff
+from cloudrl.protocol.tokens import derive
 from cloudrl.transport import Connection
 
 

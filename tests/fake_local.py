@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 from fake_cluster import FakeCluster
 
-from cloudrl.node.tokens import derive
+from cloudrl.protocol.tokens import derive
 from cloudrl.providers.local.provider import LocalProvider
 from cloudrl.providers.local.state import LocalState, boot_id
 from cloudrl.providers.model import CheckpointRetention

@@ -13,13 +13,12 @@ from typing import Any
 
 from cloudrl.errors import CheckpointError, ConnectionFailed
 from cloudrl.foreign import NOT_AS_EXPECTED, parse_object, whole_number
-from cloudrl.node.ranges import MAX_RANGES, MAX_RANGES_BYTES
-from cloudrl.node.shard_worker import CASTS
 from cloudrl.protocol import routes
 from cloudrl.protocol.backoff import Attempts, Backoff
 from cloudrl.protocol.client import AgentClient, AgentRefused
 from cloudrl.protocol.exchange import Response
 from cloudrl.protocol.failures import ErrorCode
+from cloudrl.protocol.limits import CASTS, MAX_RANGES, MAX_RANGES_BYTES
 from cloudrl.saves.places import FileCopy
 from cloudrl.shards import cancellation
 from cloudrl.shards.dtypes import DType

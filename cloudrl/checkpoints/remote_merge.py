@@ -30,10 +30,7 @@ from cloudrl.shards.progress import OnProgress, silent
 from cloudrl.transport import inspect_cluster
 from cloudrl.verl.metrics import plain
 
-_PARTS = (
-    *SHARED_PARTS, "protocol", "saves", "shards", "options", "data", "node",
-    "checkpoints",
-)  # fmt: skip
+_PARTS = (*SHARED_PARTS, "protocol", "saves", "data", "shards", "options", "checkpoints")
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 

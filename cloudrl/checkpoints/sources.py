@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 
 from cloudrl.checkpoints.remote import RangeClient, RemoteShard
 from cloudrl.errors import CheckpointError, ConnectionFailed, InputError
-from cloudrl.node.checkpoint_store import purge, remove_step, runs_with_rest
-from cloudrl.node.files import Refused
 from cloudrl.protocol.backoff import Backoff
 from cloudrl.saves.aggregate import local_inventory
 from cloudrl.saves.archive import FOLDER
+from cloudrl.saves.below import Refused
 from cloudrl.saves.inventory import Inventory
 from cloudrl.saves.names import STEP
 from cloudrl.saves.places import FileCopy, Location
+from cloudrl.saves.removal import purge, remove_step, runs_with_rest
 from cloudrl.saves.survey import cluster_inventory
 from cloudrl.shards.source import LocalShard, ShardSource
 

@@ -7,8 +7,8 @@ from cloudrl.data.rewards import reward_of
 from cloudrl.errors import InputError
 from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.jobs.services import check_own_search, check_services
-from cloudrl.node.preflight import CPUS_PER_GPU
 from cloudrl.protocol.data_sets import BUILT_IN
+from cloudrl.protocol.limits import CPUS_PER_GPU
 from cloudrl.spec import Gpu, Job
 from cloudrl.spec.cluster import ROLLOUTS, ClusterShape
 from cloudrl.spec.hydra import integer

@@ -10,9 +10,9 @@ from cloudrl.errors import InputError
 from cloudrl.jobs.draft import Snapshot
 from cloudrl.jobs.local_files import HUB_ID, inspect_files, is_marked
 from cloudrl.jobs.services import needed_services
-from cloudrl.node.replication import FILES
 from cloudrl.options.job import SubmitOptions
 from cloudrl.protocol.data_sets import BUILT_IN
+from cloudrl.protocol.manifest import USER_FILES
 from cloudrl.protocol.options import MADE_ON_NODES
 from cloudrl.providers.model import Plan
 from cloudrl.providers.registry import provider
@@ -75,7 +75,7 @@ def expected_shape(planned: Plan, job: Job) -> ClusterShape:
         verl_version=None if any(map(_OTHER_VERL.search, cluster.setup)) else planned.verl_version,
         rollouts=planned.rollouts,
         provider=planned.provider,
-        files_dir=f"{data_dir}/{FILES}",
+        files_dir=f"{data_dir}/{USER_FILES}",
         secrets_dir=planned.secrets_dir,
         ray_version=planned.ray_version,
         variables=frozenset((*cluster.env, *cluster.secrets)),

@@ -12,7 +12,7 @@ import yaml
 from cloudrl.errors import InputError
 from cloudrl.jobs.redaction import redact, redact_words, secret_values
 from cloudrl.jobs.working_dir import Entry, PackagePlan
-from cloudrl.node.manifest import Manifest
+from cloudrl.protocol.manifest import Manifest
 from cloudrl.units import size_text
 from cloudrl.verl.transfer_queue import uses_transfer_queue
 

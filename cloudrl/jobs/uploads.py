@@ -17,7 +17,7 @@ from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.jobs.local_files import LocalFile, LocalFiles, LocalPath, find_local_paths
 from cloudrl.jobs.submission import Upload
 from cloudrl.jobs.working_dir import EXCLUDED_FOLDERS, PackagePlan, too_large
-from cloudrl.node.manifest import Manifest, Part
+from cloudrl.protocol.manifest import Manifest, Part
 from cloudrl.spec.cluster import ClusterShape
 from cloudrl.spec.hydra import HydraText, hydra_text, items, split_key
 from cloudrl.transport.ray_client import PACKAGE_LIMIT_BYTES

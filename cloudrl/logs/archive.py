@@ -13,11 +13,11 @@ from typing import Any, Protocol
 
 from cloudrl.errors import InputError
 from cloudrl.foreign import LIMIT_BYTES, NOT_AS_EXPECTED, Malformed, parse_json, parse_object, read_all
-from cloudrl.node.files import Refused, open_below
 from cloudrl.protocol.ray_state import RayState, checked
 from cloudrl.protocol.wire import from_json
 from cloudrl.saves import archive as names
 from cloudrl.saves.archive import FOLDER, NODE, PIECE_BYTES, Piece, first_name, parse_piece, scan_archive
+from cloudrl.saves.below import Refused, open_below
 
 _CHUNK_BYTES = 1 << 20
 _PIECE_BYTES = 4 * PIECE_BYTES

@@ -10,6 +10,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Callable, ContextManager, Iterator, List, Mapping, Optional
 
+from cloudrl.child_process import Child, end_orphans, reap_orphans
 from cloudrl.node import guard, preflight
 from cloudrl.node import ray as ray_node
 from cloudrl.node.attempts import Attempts
@@ -25,22 +26,23 @@ from cloudrl.node.identity import Identity
 from cloudrl.node.job_secrets import JobSecrets, folder_of
 from cloudrl.node.log import Log
 from cloudrl.node.node_state import NodeState
-from cloudrl.node.process import Child, end_orphans, reap_orphans
-from cloudrl.node.replication import FILES, ReplicationHub
+from cloudrl.node.replication import ReplicationHub
 from cloudrl.node.services import Services, service_variables
 from cloudrl.node.shard_worker_client import ShardWorkerClient
 from cloudrl.node.shutdown import ShutdownRequest
 from cloudrl.node.stops import Stops, ready
 from cloudrl.node.subcommands import ChildResult, explain_import
 from cloudrl.node.timeouts import PhaseTimeouts
-from cloudrl.node.tokens import Tokens, write_tokens
+from cloudrl.node.tokens import write_tokens
 from cloudrl.node.uploads import Store
 from cloudrl.node.usage import start_sampling
 from cloudrl.private_files import make_folder
 from cloudrl.protocol.failures import Failure, FailureKind
+from cloudrl.protocol.manifest import USER_FILES
 from cloudrl.protocol.options import AgentOptions
 from cloudrl.protocol.phases import Phase
 from cloudrl.protocol.report import ClusterInfo, ClusterStatus, NodeReport, RayInfo
+from cloudrl.protocol.tokens import Tokens
 
 _TICK_S = 0.05
 _RAY_START_TRIES = 3
@@ -79,7 +81,7 @@ class Agent:
         )  # fmt: skip
         self.stops = Stops(options.run_dir, identity.rank)
         self._services = Services(options.services, self.state, self.wait_for, log.line)
-        stores = Store(options.data_dir / FILES), JobSecrets(folder_of(identity.run_id))
+        stores = Store(options.data_dir / USER_FILES), JobSecrets(folder_of(identity.run_id))
         self.replication = ReplicationHub(self.state, identity.nodes, *stores)
         self.checkpoint_store = CheckpointStore(
             options.checkpoints, options.ray_temp_dir or ray_node.TEMP_DIR, run_id=identity.run_id,

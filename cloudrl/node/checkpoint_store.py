@@ -6,21 +6,19 @@ only those files are shown that earlier jobs have left in their working director
 
 import contextlib
 import os
-import secrets
-import shutil
 import threading
 from pathlib import Path
-from typing import Any, BinaryIO, Callable, Collection, Dict, Iterator, List, Mapping, Optional
+from typing import Any, BinaryIO, Callable, Collection, Dict, Mapping, Optional
 
-from cloudrl.node.files import Refused, marker_path, open_below, open_folder_below, remove_marker, write_marker
+from cloudrl.node.files import marker_path, remove_marker, write_marker
 from cloudrl.node.save_recorder import SaveRecorder
 from cloudrl.node.shard_worker_client import ShardWorkerClient
 from cloudrl.protocol.routes import CHECKPOINTS, RAY_TMP
-from cloudrl.saves.names import OURS, STEP
+from cloudrl.saves.below import Refused, open_below
+from cloudrl.saves.removal import purge, runs_with_rest, tombstone
 from cloudrl.saves.scan import IN_WORKING_DIR, folder_identity, scan, scan_working_dirs
 from cloudrl.saves.wholeness import Inspector
 
-_ASIDE = ".cloudrl-pruned-"
 _LIVES_S = 60.0
 """An older marker was left by a node that was killed, in a volume that another rank has now."""
 _RENEW_EVERY_S = 10.0
@@ -193,65 +191,3 @@ def _text(marker: Path) -> str:
         return marker.read_text()
     except OSError:
         return ""
-
-
-def remove_step(root: Path, path: str) -> None:
-    """Remove a step below `root`: at once it is none any more, then its files go.
-
-    Raises:
-        Refused, FileNotFoundError: as `tombstone`.
-        OSError: it is none any more, and some of its files cannot be removed.
-    """
-    purge(root, tombstone(root, path))
-
-
-def tombstone(root: Path, path: str) -> str:
-    """Rename a step below `root`, so that it is none any more; returns the run that it belonged to.
-
-    Raises:
-        Refused: the path leaves the folder, passes a link, or names no step.
-        FileNotFoundError: there is none.
-    """
-    parent, _, name = path.rpartition("/")
-    if not STEP.fullmatch(name):
-        raise Refused(path)
-    os.close(open_folder_below(root, path))  # it is there, and no link
-    descriptor = open_folder_below(root, parent)
-    try:
-        os.rename(name, f"{_ASIDE}{name}-{secrets.token_hex(4)}", src_dir_fd=descriptor, dst_dir_fd=descriptor)
-    finally:
-        os.close(descriptor)
-    return parent
-
-
-def purge(root: Path, run: str) -> None:
-    """Remove what was put aside in a run, also by a removal that broke off.
-
-    Raises:
-        OSError: of what could not be removed the first; all the rest has gone.
-    """
-    failed: List[OSError] = []
-
-    def note(_: object, path: object, info: Any) -> None:
-        if not isinstance(info[1], FileNotFoundError):  # another node may be at it
-            error, where = info[1], str(path).replace(str(folder), str(root / run), 1)
-            failed.append(OSError(error.errno, error.strerror or str(error), where))
-
-    descriptor = open_folder_below(root, run)
-    try:
-        # the folder that was opened, whatever its path leads to now
-        folder = Path(f"/proc/self/fd/{descriptor}")
-        for aside in folder.glob(f"{_ASIDE}*"):
-            shutil.rmtree(aside, onerror=note)
-    finally:
-        os.close(descriptor)
-    if failed:
-        raise failed[0]
-
-
-def runs_with_rest(root: Path) -> Iterator[str]:
-    """Runs, as paths below `root`, in which something lies that was put aside; it may be all that is left of a run."""
-    for text, folders, _ in os.walk(root, followlinks=False):
-        if any(name.startswith(_ASIDE) for name in folders):
-            yield "" if Path(text) == root else str(Path(text).relative_to(root))
-        folders[:] = [name for name in folders if not (name.startswith(_ASIDE) or name == OURS or STEP.fullmatch(name))]

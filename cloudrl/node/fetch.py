@@ -12,9 +12,9 @@ import time
 from pathlib import Path
 from typing import Callable, Dict, Iterable, List, Mapping, Optional
 
+from cloudrl.child_process import Child
 from cloudrl.data.request import folder_name, parse_request
 from cloudrl.node.failure import NodeFailed
-from cloudrl.node.process import Child
 from cloudrl.node.subcommands import ChildResult
 from cloudrl.protocol import routes
 from cloudrl.protocol.client import AgentClient

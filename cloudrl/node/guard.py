@@ -14,8 +14,8 @@ import time
 from pathlib import Path
 from typing import Callable, Mapping, Optional, Sequence, Set
 
+from cloudrl.child_process import Child
 from cloudrl.node.fetch import self_command
-from cloudrl.node.process import Child
 from cloudrl.node.shutdown import RELEASE, SIGNALS
 
 VARIABLE = "CLOUDRL_AGENT_ID"

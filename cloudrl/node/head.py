@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import Any, ContextManager, Dict, List, Optional, Sequence, Set, Tuple
 
+from cloudrl.child_process import Child
 from cloudrl.data.request import parse_request
 from cloudrl.node import budget
 from cloudrl.node import ray as ray_node
@@ -18,7 +19,6 @@ from cloudrl.node.files import remove_marker, write_marker
 from cloudrl.node.gpus import GpuWatch
 from cloudrl.node.job import ClusterJob, read_job
 from cloudrl.node.losses import BEAT_IS_LATE_S, find_loss
-from cloudrl.node.process import Child
 from cloudrl.node.usage_history import UsageHistory
 from cloudrl.protocol import usage_rows
 from cloudrl.protocol.failures import Failure, FailureKind

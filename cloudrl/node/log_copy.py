@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Callable, Dict, Iterator, List, Mapping, Tuple
 
-from cloudrl.node.files import Refused, open_below
 from cloudrl.node.masking import Masker
 from cloudrl.protocol.usage_rows import FILE as USAGE
 from cloudrl.saves.archive import AGENT, LOG, LOGS, PIECE_BYTES
+from cloudrl.saves.below import Refused, open_below
 
 _CHUNK_BYTES = 1 << 20
 _START_BYTES = 64

@@ -10,6 +10,7 @@ import sys
 import time
 from typing import Callable, List, Mapping, Optional, Sequence
 
+from cloudrl.child_process import adopt_orphans, end_descendants
 from cloudrl.data.request import parse_request
 from cloudrl.errors import CloudrlError, InputError
 from cloudrl.node import guard, shard_worker, subcommands
@@ -22,10 +23,9 @@ from cloudrl.node.head import Head
 from cloudrl.node.identity import Identity, read_identity
 from cloudrl.node.log import Log
 from cloudrl.node.masking import secrets_of
-from cloudrl.node.process import adopt_orphans, end_descendants
 from cloudrl.node.server import AgentServer
 from cloudrl.node.shutdown import Shutdown
-from cloudrl.node.tokens import Tokens, derive, node_key
+from cloudrl.node.tokens import node_key
 from cloudrl.node.worker import Worker
 from cloudrl.private_files import write_file
 from cloudrl.protocol.failures import Failure, FailureKind
@@ -33,6 +33,7 @@ from cloudrl.protocol.options import AgentOptions
 from cloudrl.protocol.outcome import FAILED, FAILED_STATUS, RETRY_STATUS, STARTED, Outcome
 from cloudrl.protocol.outcome import FILE as OUTCOME_FILE
 from cloudrl.protocol.phases import Phase
+from cloudrl.protocol.tokens import Tokens, derive
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:

@@ -13,13 +13,8 @@ from typing import Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tupl
 from cloudrl.node.environment import VISIBLE_DEVICES
 from cloudrl.node.host_info import GIB, HostInfo
 from cloudrl.node.ray import ray_command
+from cloudrl.protocol.limits import CPUS_PER_GPU
 from cloudrl.protocol.report import HeartbeatReply, NodeReport
-
-CPUS_PER_GPU = 3
-"""verl 0.9.1 asks Ray for {CPU: 3, GPU: 1} a worker (single_controller/ray/base.py, max_colocate_count).
-
-Whatever the job: what its trainer reserves besides is compared with the cluster when it is planned
-(`cloudrl.jobs.compatibility.queue_room`)."""
 
 _MIN_SHM_BYTES = 1 * GIB
 _RAY_DISK_LIMIT = 0.05  # Ray refuses to spill when less is free (RAY_local_fs_capacity_threshold=0.95)

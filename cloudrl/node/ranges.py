@@ -3,8 +3,7 @@
 import re
 from typing import Any, List, NamedTuple, Optional, Tuple
 
-MAX_RANGES = 16_384
-MAX_RANGES_BYTES = 64 << 20
+from cloudrl.protocol.limits import MAX_RANGES, MAX_RANGES_BYTES
 
 
 class Span(NamedTuple):

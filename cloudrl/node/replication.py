@@ -15,17 +15,15 @@ from typing import Any, BinaryIO, Callable, Dict, List, Mapping, Sequence, Set, 
 
 from cloudrl.foreign import parse_json
 from cloudrl.node.job_secrets import MAX_BYTES, JobSecrets
-from cloudrl.node.manifest import Manifest, Part
 from cloudrl.node.node_state import NodeState
 from cloudrl.node.uploads import Store
 from cloudrl.protocol import routes
 from cloudrl.protocol.client import AgentClient, AgentRefused
 from cloudrl.protocol.exchange import is_network_error
 from cloudrl.protocol.failures import ApiError, ErrorCode
+from cloudrl.protocol.manifest import Manifest, Part
 from cloudrl.protocol.report import Replica
 
-FILES = "user-files"
-"""The folder below `data_dir`."""
 COMPLETE = Replica(complete=True)
 _RETRY_S = 2.0
 _AT_ONCE = 256

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
 
 from cloudrl.errors import CheckpointError
-from cloudrl.node.files import Refused, open_below
+from cloudrl.saves.below import Refused, open_below
 from cloudrl.saves.names import SHARD, is_ours, is_small, record_file, step_folder, withdrawn_file
 from cloudrl.saves.records import FileRecord, SaveRecord
 from cloudrl.saves.scan import scan

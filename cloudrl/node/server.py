@@ -19,19 +19,19 @@ from cloudrl.listening.http_server import HttpServer
 from cloudrl.node import job_secrets
 from cloudrl.node.agent import Agent
 from cloudrl.node.archiver import Archiver
-from cloudrl.node.files import Refused, open_below
 from cloudrl.node.http_handler import BYTES, HttpHandler, check_request, refusal
-from cloudrl.node.manifest import Manifest
 from cloudrl.node.ranges import Span, number, parse_ranges
 from cloudrl.node.relay import Relays
-from cloudrl.node.shard_worker import CASTS
 from cloudrl.node.shard_worker_client import ShardUnreadable, ShardWorkerFailed
 from cloudrl.node.usage_history import HOUR, UsageHistory
 from cloudrl.protocol import routes
 from cloudrl.protocol.client import LISTING_TIMEOUT_S
 from cloudrl.protocol.failures import ApiError, ErrorCode, Failure, FailureKind
+from cloudrl.protocol.limits import CASTS
+from cloudrl.protocol.manifest import Manifest
 from cloudrl.protocol.report import NodeReport
 from cloudrl.protocol.wire import from_json, to_json
+from cloudrl.saves.below import Refused, open_below
 
 _MAX_MANIFEST_BYTES = 8 << 20
 _LOG_CHUNK_BYTES = 1 << 20

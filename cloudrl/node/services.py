@@ -5,11 +5,11 @@ import time
 from pathlib import Path
 from typing import Callable, Dict, List, Mapping, Optional, Sequence
 
+from cloudrl.child_process import Child
 from cloudrl.node.failure import NodeFailed
 from cloudrl.node.fetch import artifacts_dir
 from cloudrl.node.health import HealthCheck
 from cloudrl.node.node_state import NodeState
-from cloudrl.node.process import Child
 from cloudrl.node.ray import probe
 from cloudrl.node.tokens import PEER_TOKEN
 from cloudrl.protocol.failures import Failure, FailureKind

@@ -21,8 +21,8 @@ import threading
 import zlib
 from typing import Any, Callable, Dict, List, Mapping, Sequence
 
-CASTS = {("F32", "BF16"): 4, ("F32", "F16"): 4}
-"""(stored, wanted), as safetensors names them -> bytes of a stored value. A cast that saves no byte is the reader's."""
+from cloudrl.protocol.limits import CASTS
+
 _CHUNK_BYTES = 1 << 20
 """Small enough for what is in work to stay in the processor's cache."""
 SEND_TIMEOUT_S = 60.0

@@ -9,7 +9,7 @@ import socket
 import threading
 from typing import Any, BinaryIO, Callable, Dict, Optional, Tuple
 
-from cloudrl.node.process import Child
+from cloudrl.child_process import Child
 
 SILENT_S = 90.0
 """Without a sign of life: longer than any client waits (`cloudrl.protocol.client`, `cloudrl.checkpoints.remote`),

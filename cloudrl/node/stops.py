@@ -16,7 +16,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Set, Tuple
 
-from cloudrl.node.process import descendants
+from cloudrl.child_process import descendants
 from cloudrl.node.stop_hook.stop_notes import started_at
 from cloudrl.private_files import make_folder
 from cloudrl.protocol.failures import ApiError, ErrorCode

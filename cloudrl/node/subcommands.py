@@ -15,9 +15,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Callable, Mapping, Sequence, Tuple, Type
 
+from cloudrl.child_process import Child
 from cloudrl.errors import CloudrlError
 from cloudrl.node.failure import describe, error_code, is_transient
-from cloudrl.node.process import Child
 from cloudrl.private_files import write_file
 from cloudrl.protocol.options import MADE_ON_NODES
 from cloudrl.protocol.wire import from_json, to_json

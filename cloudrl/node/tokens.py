@@ -1,4 +1,4 @@
-"""Three secrets from one key: the tokens of the agent's HTTP, of Ray, and of services that ask each other.
+"""The key that the tokens of a cluster are derived from, and the files that processes of a node read them from.
 
 On dstack, a run of two or more nodes has the same private key `~/.ssh/dstack_job` on every node, made anew at
 each resubmission (dstack 0.22, runner/internal/executor); elsewhere, and with one node, the key is a random
@@ -7,44 +7,17 @@ it to the nodes; a client reads the key from the head through SSH, each time tha
 """
 
 import fcntl
-import hashlib
-import hmac
 import os
 import secrets
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Optional
 
 from cloudrl.errors import InputError
 from cloudrl.private_files import make_folder, open_file, write_file
+from cloudrl.protocol.tokens import Tokens
 
 PEER_TOKEN = "peer-token"  # noqa: S105 - a name
 """The file, in the run folder of an agent, that services of several nodes know each other by."""
-
-
-@dataclass(frozen=True)
-class Tokens:
-    """Hex strings of 32 bytes each. Never printed: the fields are left out of `repr`."""
-
-    agent: str = field(repr=False)
-    ray: str = field(repr=False)
-    peers: str = field(repr=False)
-
-    @property
-    def attempt_id(self) -> str:
-        """Tells one start of a cluster from the next, which has another key; nothing can be learned from it."""
-        return hashlib.sha256(self.agent.encode()).hexdigest()[:16]
-
-
-def derive(key: bytes) -> Tokens:
-    """All tokens of one key. Nodes and client derive them alike."""
-    return Tokens(*(_hkdf(key, info).hex() for info in (b"cloudrl agent", b"cloudrl ray", b"cloudrl peers")))
-
-
-def _hkdf(key: bytes, info: bytes) -> bytes:
-    """HKDF-SHA256 (RFC 5869) for one block of 32 bytes, with the empty salt."""
-    extracted = hmac.new(b"\0" * 32, key, hashlib.sha256).digest()
-    return hmac.new(extracted, info + b"\x01", hashlib.sha256).digest()
 
 
 def read_or_make_key(path: Path) -> bytes:

@@ -18,9 +18,9 @@ from typing import BinaryIO, Callable, Dict, Iterator, Optional, Tuple
 
 from cloudrl.node.fetch import sha256
 from cloudrl.node.files import disk_refusal
-from cloudrl.node.manifest import Manifest, Part
 from cloudrl.protocol.exchange import is_network_error
 from cloudrl.protocol.failures import ApiError, ErrorCode
+from cloudrl.protocol.manifest import Manifest, Part
 from cloudrl.units import size_text
 
 SPARE_BYTES = 1 << 30

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import Any, Callable, Optional
 
+from cloudrl.child_process import Child
 from cloudrl.data.request import folder_name
 from cloudrl.node import ray as ray_node
 from cloudrl.node.agent import Agent
@@ -15,7 +16,6 @@ from cloudrl.node.failure import NodeFailed, error_code
 from cloudrl.node.fetch import Fetcher, models_dir, pull
 from cloudrl.node.files import has_marker
 from cloudrl.node.preflight import different
-from cloudrl.node.process import Child
 from cloudrl.node.replication import Replicator
 from cloudrl.protocol.client import AgentClient, AgentRefused
 from cloudrl.protocol.exchange import is_network_error

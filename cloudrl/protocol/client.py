@@ -205,7 +205,7 @@ class AgentClient:
             return b""
 
     def inventory(self, rank: int, *, without: Optional[Collection[int]] = None) -> Mapping[str, Any]:
-        """The checkpoints of one rank: {"locations": [...]}, see `cloudrl.node.checkpoint_store`.
+        """The checkpoints of one rank: {"locations": [...]}, see `cloudrl.saves.survey`.
 
         Args:
             rank: which.

@@ -7,9 +7,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from cloudrl.errors import ConnectionFailed
-from cloudrl.node.tokens import derive
 from cloudrl.protocol.backoff import Backoff, retry
 from cloudrl.protocol.report import ClusterStatus
+from cloudrl.protocol.tokens import derive
 from cloudrl.transport import tunnel_daemon
 from cloudrl.transport.connection import Connection
 from cloudrl.transport.ssh import Route

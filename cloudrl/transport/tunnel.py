@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from cloudrl.child_process import Child
 from cloudrl.errors import CloudrlError, ClusterFailed, ConnectionFailed, Unauthorized
-from cloudrl.node.process import Child
 from cloudrl.transport import ssh
 from cloudrl.transport.ssh import Route
 

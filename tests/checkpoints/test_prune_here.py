@@ -12,8 +12,8 @@ from small_step import write_step
 from cloudrl.checkpoints.handle import Checkpoints
 from cloudrl.checkpoints.sources import LocalSource
 from cloudrl.errors import CheckpointError
-from cloudrl.node import checkpoint_store
-from cloudrl.node.checkpoint_store import tombstone
+from cloudrl.saves import removal
+from cloudrl.saves.removal import tombstone
 from cloudrl.sdk.callbacks import Question
 from cloudrl.sdk.checkpoints import prune
 
@@ -45,13 +45,13 @@ def test_a_prune_that_a_signal_ends(tmp_path: Path, number: signal.Signals) -> N
     program = """
 import os, sys, time
 from cloudrl.cli import main
-from cloudrl.node import checkpoint_store
+from cloudrl.saves import removal
 
 def slow(path, **_):
     print("begun", flush=True)
     time.sleep(60)
 
-checkpoint_store.shutil.rmtree = slow
+removal.shutil.rmtree = slow
 sys.argv = ["cloudrl", "checkpoints", "prune", "--keep-last", "1", "--yes", "--dir", sys.argv[1]]
 main.main()
 """
@@ -77,7 +77,7 @@ def test_what_cannot_be_removed_is_named(tmp_path: Path, monkeypatch: pytest.Mon
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(13, os.strerror(13), "global_step_10", None, ".aside")
 
-    monkeypatch.setattr(checkpoint_store.os, "rename", refuse)
+    monkeypatch.setattr(removal.os, "rename", refuse)
     with pytest.raises(CheckpointError) as raised:
         prune(Checkpoints(LocalSource(tmp_path)), 1, confirm=yes)
     assert raised.value.message == f"{tmp_path}/global_step_10 cannot be removed: Permission denied"

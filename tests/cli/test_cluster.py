@@ -8,9 +8,9 @@ from fake_local import KEY, FakeLocal
 from recordings import keep, load
 from typed_command import Run
 
-from cloudrl.node.tokens import derive
 from cloudrl.protocol.outcome import Outcome
 from cloudrl.protocol.phases import Phase
+from cloudrl.protocol.tokens import derive
 
 pytestmark = pytest.mark.io
 

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field, replace
 
 from node_harness import IP, KEY, Nodes, free_ports
 
-from cloudrl.node.tokens import derive
 from cloudrl.protocol import routes
 from cloudrl.protocol.phases import Phase
 from cloudrl.protocol.report import GpuUsage, HeartbeatReply, NodeReport, Replica, Usage
+from cloudrl.protocol.tokens import derive
 from cloudrl.protocol.wire import from_json, to_json
 
 BEAT_S, BEAT_WHEN_READY_S = 0.2, 1.0

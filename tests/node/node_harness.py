@@ -28,9 +28,9 @@ from compiled_zip import compiled
 from node_image import Image, make_image  # noqa: F401 - for who takes the rest from here
 
 from cloudrl.errors import ConnectionFailed
-from cloudrl.node.tokens import derive
 from cloudrl.protocol.client import AgentClient
 from cloudrl.protocol.failures import Failure
+from cloudrl.protocol.tokens import derive
 from cloudrl.protocol.wire import from_json, to_json
 from cloudrl.render.agent import AGENT_FILE, build_agent
 

@@ -11,21 +11,21 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+from cloudrl.child_process import Child
 from cloudrl.node.archiver import Archiver
 from cloudrl.node.checkpoint_store import CheckpointStore
 from cloudrl.node.identity import Identity
 from cloudrl.node.job_secrets import JobSecrets
 from cloudrl.node.node_state import NodeState
-from cloudrl.node.process import Child
 from cloudrl.node.replication import ReplicationHub
 from cloudrl.node.server import UNAUTHENTICATED_S, AgentServer
 from cloudrl.node.shard_worker_client import ShardWorkerClient
 from cloudrl.node.stops import Stops
-from cloudrl.node.tokens import Tokens
 from cloudrl.node.uploads import Store
 from cloudrl.node.usage_history import UsageHistory
 from cloudrl.protocol.options import AgentOptions
 from cloudrl.protocol.report import ClusterInfo, ClusterStatus, NodeReport
+from cloudrl.protocol.tokens import Tokens
 
 TOKEN = "right-token"
 SECRET = b"the secret outside"

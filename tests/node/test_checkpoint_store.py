@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from node_harness import until
 
-from cloudrl.node.checkpoint_store import _ASIDE, CheckpointStore, purge, remove_step, tombstone
-from cloudrl.node.process import Child
+from cloudrl.child_process import Child
+from cloudrl.node.checkpoint_store import CheckpointStore
 from cloudrl.node.shard_worker_client import ShardWorkerClient
+from cloudrl.saves.removal import _ASIDE, purge, remove_step, tombstone
 
 pytestmark = pytest.mark.io
 

@@ -10,7 +10,7 @@ import pytest
 from node_harness import Maker, until
 
 from cloudrl.node.job_secrets import folder_of
-from cloudrl.node.manifest import Manifest, Part
+from cloudrl.protocol.manifest import Manifest, Part
 from cloudrl.protocol.report import Replica
 from cloudrl.protocol.wire import to_json
 

@@ -9,8 +9,8 @@ import pytest
 from node_harness import IP, KEY, Maker, Scenarios, free_ports, until
 
 from cloudrl.node.ray import probe
-from cloudrl.node.tokens import derive
 from cloudrl.protocol.services import Artifact, Service
+from cloudrl.protocol.tokens import derive
 
 pytestmark = pytest.mark.agents
 

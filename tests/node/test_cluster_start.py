@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from node_harness import IP, KEY, MARK, Image, Nodes, make_image, marked, processes_with, until
 
-from cloudrl.node.tokens import derive
+from cloudrl.protocol.tokens import derive
 from cloudrl.saves.survey import cluster_inventory
 
 pytestmark = pytest.mark.agents

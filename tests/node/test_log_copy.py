@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from cloudrl.logs.archive import decompressed
 from cloudrl.node import log_copy
-from cloudrl.node.files import open_below
 from cloudrl.node.log_copy import Bounds, LogCopy
 from cloudrl.node.masking import Masker
 from cloudrl.saves.archive import PIECE_BYTES
+from cloudrl.saves.below import open_below
 
 MASKER = Masker(["the-secret-value"])
 

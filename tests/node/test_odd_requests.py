@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 from server_harness import TOKEN, Served
 
-from cloudrl.node.manifest import Manifest, Part
 from cloudrl.protocol import routes
+from cloudrl.protocol.manifest import Manifest, Part
 
 pytestmark = pytest.mark.io
 

@@ -15,12 +15,12 @@ from cut_link import CutLink
 from server_harness import SECRET, TOKEN, Served
 
 from cloudrl.node.job_secrets import JobSecrets
-from cloudrl.node.manifest import Manifest, Part
 from cloudrl.node.node_state import NodeState
 from cloudrl.node.replication import ReplicationHub, Replicator
 from cloudrl.node.uploads import Store
 from cloudrl.protocol import wire
 from cloudrl.protocol.client import AgentClient
+from cloudrl.protocol.manifest import Manifest, Part
 from cloudrl.protocol.report import NodeReport, Replica
 
 pytestmark = pytest.mark.io

@@ -12,9 +12,9 @@ import pytest
 from child_processes import until
 from node_harness import free_ports
 
+from cloudrl.child_process import Child
 from cloudrl.node.failure import NodeFailed
 from cloudrl.node.node_state import NodeState
-from cloudrl.node.process import Child
 from cloudrl.node.services import Services, service_variables
 from cloudrl.node.timeouts import PhaseTimeouts
 from cloudrl.protocol.options import AgentOptions

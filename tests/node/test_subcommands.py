@@ -12,10 +12,10 @@ import pytest
 from child_processes import ended
 from node_harness import until
 
+from cloudrl.child_process import Child
 from cloudrl.node.fetch import hub_cache, models_dir, split_paths
 from cloudrl.node.log import Log
 from cloudrl.node.main import main
-from cloudrl.node.process import Child
 from cloudrl.node.subcommands import ChildResult, explain_import
 from cloudrl.protocol.wire import from_json
 

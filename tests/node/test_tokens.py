@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudrl.errors import InputError
-from cloudrl.node.tokens import Tokens, derive, node_key, read_or_make_key
+from cloudrl.node.tokens import node_key, read_or_make_key
+from cloudrl.protocol.tokens import Tokens, derive
 
 
 def _hkdf(key: bytes, info: bytes) -> str:

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from cloudrl.node.manifest import Manifest, Part
 from cloudrl.node.uploads import SPARE_BYTES, ApiError, Store
+from cloudrl.protocol.manifest import Manifest, Part
 
 BODY = os.urandom(3_000_000)
 NOTE = b"note"

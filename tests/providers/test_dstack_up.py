@@ -11,10 +11,10 @@ from fake_clock import Clock
 from fake_dstack import FakeDstack, attempt, fleet, run
 
 from cloudrl.errors import CapacityError, CloudrlError, ClusterFailed, ConnectionFailed, Interrupted
-from cloudrl.node.tokens import derive
 from cloudrl.protocol.outcome import STARTED
 from cloudrl.protocol.phases import Phase
 from cloudrl.protocol.report import ClusterInfo, ClusterStatus
+from cloudrl.protocol.tokens import derive
 from cloudrl.providers.dstack import access, provider, route, runs
 from cloudrl.providers.dstack.plan import DstackPlan, make_plan
 from cloudrl.providers.dstack.provider import DstackProvider, with_run_state

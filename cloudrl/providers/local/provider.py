@@ -14,12 +14,13 @@ from typing import final
 
 from cloudrl.errors import ClusterFailed, ConnectionFailed, InputError, Interrupted
 from cloudrl.node.job_secrets import folder_of
-from cloudrl.node.tokens import derive, read_or_make_key
+from cloudrl.node.tokens import read_or_make_key
 from cloudrl.private_files import make_new_folder, refuse_foreign, write_file
 from cloudrl.protocol import outcome
 from cloudrl.protocol.client import NoAgent
 from cloudrl.protocol.outcome import FILE as OUTCOME_FILE
 from cloudrl.protocol.phases import Phase
+from cloudrl.protocol.tokens import derive
 from cloudrl.providers.local import processes, state
 from cloudrl.providers.local.plan import LocalPlan, is_taken, make_plan
 from cloudrl.providers.local.processes import AgentProcess

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cloudrl.node.files import Refused, open_below
+from cloudrl.saves.below import Refused, open_below
 
 SECRET = b"the secret outside"
 

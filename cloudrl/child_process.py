@@ -1,4 +1,4 @@
-"""Children of the agent: they log to a file, die with the agent, and are ended by process id, never by name."""
+"""Child processes that log to a file, die with their parent, and are ended by process id, never by name."""
 
 import contextlib
 import ctypes
@@ -31,7 +31,7 @@ def adopt_orphans() -> None:
 def _die_with(parent: int) -> Callable[[], None]:
     def in_child() -> None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:  # the agent died between fork and prctl
+        if os.getppid() != parent:  # the parent died between fork and prctl
             os._exit(1)
 
     return in_child

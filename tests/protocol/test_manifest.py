@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudrl.node.manifest import MAX_FILES, Manifest, Part
+from cloudrl.protocol.manifest import MAX_FILES, Manifest, Part
 
 DIGEST = "a" * 64
 GOOD = Manifest((Part("model/a/x", 1, DIGEST), Part("model/b", 2, DIGEST)))

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from node_harness import until
+from child_processes import until
+from node.conftest import nothing_left  # noqa: F401 - a fixture
 
-from cloudrl.node.process import Child, descendants
+from cloudrl.child_process import Child, descendants
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -95,7 +96,7 @@ def test_who_is_not_below_us_is_left_alone(start) -> None:
 PARENT = """
 import os, sys, time
 from pathlib import Path
-from cloudrl.node.process import Child
+from cloudrl.child_process import Child
 child = Child(["sleep", "600"], log=Path(sys.argv[1]), env=os.environ)
 print(child.pid, flush=True)
 time.sleep(600)
@@ -124,7 +125,7 @@ def test_descendants() -> None:
 ADOPTING = """
 import os, threading, time
 from pathlib import Path
-from cloudrl.node.process import Child, adopt_orphans, descendants, end_orphans, reap_orphans
+from cloudrl.child_process import Child, adopt_orphans, descendants, end_orphans, reap_orphans
 
 def run(command):
     return Child(["/bin/sh", "-c", command], log=Path(LOG), env=os.environ)
