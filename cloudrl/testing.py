@@ -28,9 +28,10 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from cloudrl.errors import ConnectionFailed
 from cloudrl.protocol.exchange import Request, Response
+from cloudrl.protocol.facts import ClusterFacts
 from cloudrl.protocol.failures import ApiError, ErrorCode
 from cloudrl.protocol.phases import Phase
-from cloudrl.protocol.report import ClusterInfo, ClusterStatus, NodeReport, RayInfo
+from cloudrl.protocol.report import ClusterStatus, NodeReport
 from cloudrl.protocol.routes import ROUTES, SIZE_HEADER
 from cloudrl.protocol.wire import to_json
 from cloudrl.transport import Connection
@@ -101,8 +102,14 @@ class FakeCluster:
         self.packages: dict[str, bytes] = {}
         self.secrets: dict[str, dict[str, str]] = {}
         self.requests: list[tuple[str, str]] = []
-        info = ClusterInfo(name, "id-1", "local", nodes, gpus_per_node, cpus_per_node=4, device=device)
-        self.status: dict[str, Any] = _status(info)
+        facts = ClusterFacts(
+            name, "id-1", "local", nodes, gpu_nodes=nodes, gpus_per_node=gpus_per_node, device=device,
+            ray_version=_RAY_VERSION, ray_session="session_x", verl_version=RELEASE.verl, rollouts=("vllm",),
+            debuggers=(("debugpy", "pdb"),) * nodes, checkpoint_dir="/vol/checkpoints",
+            data={"addition": {"train": "/vol/data/train.parquet", "test": "/vol/data/test.parquet"}},
+            models={"tiny-adder": "/vol/models/tiny-adder"},
+        )  # fmt: skip
+        self.status: dict[str, Any] = _status(facts)
         self.nodes = [ray_node(_ip(rank), gpus_per_node, is_head=rank == 0) for rank in range(nodes)]
         self.tasks: list[dict[str, Any]] = []
         self.workers: list[dict[str, Any]] = []
@@ -119,8 +126,8 @@ class FakeCluster:
 
     def connection(self) -> Connection:
         """What `cloudrl.attach` would return for it."""
-        name, cluster_id = self.status["cluster"]["name"], self.status["cluster"]["id"]
-        return Connection(name, RAY_URL, self.token, AGENT_URL, self.agent_token, cluster_id, send=self.send)
+        facts = self.status["facts"]
+        return Connection(facts["name"], RAY_URL, self.token, AGENT_URL, self.agent_token, facts["id"], send=self.send)
 
     def add(self, submission_id: str, log: bytes = b"", status: str = "RUNNING", **body: Any) -> FakeJob:
         """A job that is there already."""
@@ -370,17 +377,11 @@ _RAY_CALLS = (
 )
 
 
-def _status(cluster: ClusterInfo) -> dict[str, Any]:
-    reported: Any = {"phase": Phase.READY, "gpus": cluster.gpus_per_node, "debuggers": ("debugpy", "pdb")}
-    status = ClusterStatus(
-        cluster, Phase.READY, started_at=1.0, ready_at=2.0, ray=RayInfo(_RAY_VERSION, session_name="session_x"),
-        verl_version=RELEASE.verl, rollouts=("vllm",), checkpoint_dir="/vol/checkpoints",
-        data={"addition": {"train": "/vol/data/train.parquet", "test": "/vol/data/test.parquet"}},
-        models={"tiny-adder": "/vol/models/tiny-adder"}, services=(),
-        nodes=tuple(NodeReport(rank, _ip(rank), **reported) for rank in range(cluster.nodes)),
-    )  # fmt: skip
-    found: dict[str, Any] = json.loads(json.dumps(to_json(status)))
-    return found
+def _status(facts: ClusterFacts) -> dict[str, Any]:
+    reported: Any = {"phase": Phase.READY, "gpus": facts.gpus_per_node, "debuggers": ("debugpy", "pdb")}
+    nodes = tuple(NodeReport(rank, _ip(rank), **reported) for rank in range(facts.nodes))
+    status = ClusterStatus(facts, Phase.READY, started_at=1.0, ready_at=2.0, nodes=nodes)
+    return dict(json.loads(json.dumps(to_json(status))))
 
 
 def _ip(rank: int) -> str:

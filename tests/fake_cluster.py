@@ -62,7 +62,7 @@ class FakeCluster(testing.FakeCluster):
         return f"http://127.0.0.1:{self._ports[1]}"
 
     def connection(self) -> Connection:
-        cluster = self.status["cluster"]
+        cluster = self.status["facts"]
         return Connection(cluster["name"], self.url, self.token, self.agent_url, self.agent_token, cluster["id"])
 
     def finish_jobs(
@@ -135,7 +135,7 @@ class FakeCluster(testing.FakeCluster):
         return as_json({"removed": path})
 
     def agent_archive(self, call: Call, rank: str) -> Response:
-        run = call.query.get("run", self.status["cluster"]["id"])
+        run = call.query.get("run", self.status["facts"]["id"])
         problem, own = self.archive_problems.get(int(rank), ""), int(rank) if "own" in call.query else None
         self.archives_asked.append((int(rank), own is not None))
         return as_json({"run": run, "problem": problem, "pieces": scan_archive(self._disk(rank), run, own)})

@@ -34,11 +34,10 @@ def rent_disks(monkeypatch: pytest.MonkeyPatch) -> None:
 class FakeLocal:
     """A READY cluster `name`; CLOUDRL_HOME must be set to a folder of the test."""
 
-    def __init__(self, name: str, *, status: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, name: str, *, facts: Mapping[str, Any] | None = None) -> None:
         tokens = derive(KEY)
         self.cluster = FakeCluster(tokens.ray, agent_token=tokens.agent)
-        self.cluster.status["cluster"].update(name=name, id=f"run-{name}-{os.getpid()}")
-        self.cluster.status.update(status or {})
+        self.cluster.status["facts"].update({"name": name, "id": f"run-{name}-{os.getpid()}", **(facts or {})})
         for rank, row in enumerate(self.cluster.status["nodes"]):
             row.update(rank=rank, phase="ready", detail="", seen_s_ago=0.1, failure=None, seconds={"ray": 4.0})
         self.state = self._state(name)
@@ -52,7 +51,7 @@ class FakeLocal:
         assert port is not None
         assert agent_port is not None
         return LocalState(
-            name=name, id=self.cluster.status["cluster"]["id"], nodes=2,
+            name=name, id=self.cluster.status["facts"]["id"], nodes=2,
             ip="127.0.0.1", gcs_port=1, dashboard_port=port, client_port=2, agent_ports=(agent_port, 3),
             ray_temp_dir=f"{os.environ['CLOUDRL_HOME']}/ray-{name}", boot_id=boot_id(),
         )  # fmt: skip

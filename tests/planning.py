@@ -11,30 +11,35 @@ from cloudrl.jobs import JobHandle, Submission, SubmitOptions, plan_job
 from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.jobs.local_files import digests_of, inspect_files
 from cloudrl.jobs.uploads import plan_uploads
+from cloudrl.protocol.facts import ClusterFacts
 from cloudrl.spec import Job, parse_override
-from cloudrl.spec.cluster import ClusterShape
 from cloudrl.transport import Connection
 from cloudrl.verl.releases import RELEASE
 
 NOW = datetime(2026, 11, 21, 10, 5, 9, tzinfo=timezone.utc)
 
 
-def cluster(**changes: Any) -> ClusterShape:
+def cluster(**changes: Any) -> ClusterFacts:
     lab: dict[str, Any] = {
         "name": "lab",
         "id": "id-1",
+        "provider": "local",
         "nodes": 2,
+        "gpu_nodes": changes.get("nodes", 2),
         "gpus_per_node": 8,
         "device": "gpu",
         "checkpoint_dir": "/checkpoints",
         "data": {"gsm8k": {"train": "/data/gsm8k/train.parquet", "test": "/data/gsm8k/test.parquet"}},
         "models": {"Qwen/Qwen2.5-7B-Instruct": "/models/qwen"},
+        "services": ("search",),
         "verl_version": RELEASE.verl,
     }
-    return ClusterShape(**{**lab, **changes})
+    return ClusterFacts(**{**lab, **changes})
 
 
-PLAIN: dict[str, Any] = {"id": None, "checkpoint_dir": None, "data": {}, "models": {}, "verl_version": None}
+PLAIN: dict[str, Any] = {
+    "id": "", "provider": "", "checkpoint_dir": "", "data": {}, "models": {}, "services": (), "verl_version": None,
+}  # fmt: skip
 
 
 LEAST = {"actor_rollout_ref.actor.use_dynamic_bsz": True, "actor_rollout_ref.rollout.name": "vllm"}
@@ -54,7 +59,7 @@ def job(**changes: Any) -> Job:
 
 def plan(
     job_: Job,
-    shape: ClusterShape,
+    shape: ClusterFacts,
     options: SubmitOptions | None = None,
     *,
     shell: Mapping[str, str] | None = None,
@@ -67,7 +72,7 @@ def plan(
     return plan_job(job_, options, snapshot)
 
 
-def planned(job_: Job | None = None, view: ClusterShape | None = None, **options: Any) -> Submission:
+def planned(job_: Job | None = None, view: ClusterFacts | None = None, **options: Any) -> Submission:
     return plan(job_ or job(), view or cluster(), SubmitOptions(**options))
 
 
@@ -80,7 +85,7 @@ def overrides(submission: Submission) -> dict[str, str]:
     return dict(argument.split("=", 1) for argument in submission.argv[3:])
 
 
-def planned_uploads(cluster_: ClusterShape, options: SubmitOptions, *, here: Path | None = None) -> JobDraft:
+def planned_uploads(cluster_: ClusterFacts, options: SubmitOptions, *, here: Path | None = None) -> JobDraft:
     """A job after the pass that plans its files, which are read once they are known to go along."""
     job_ = Job(name="x")
     draft = JobDraft(job=job_, options=options, cluster=cluster_, overrides=options.overrides)

@@ -34,11 +34,11 @@ def test_the_example_of_its_description() -> None:
     names["test_my_launcher"]()
 
 
-def test_its_shape_is_seen_through_the_agent_and_through_ray(fake: FakeCluster) -> None:
-    shape = inspect_cluster(fake.connection())
-    assert (shape.name, shape.nodes, shape.gpus_per_node) == ("mine", 3, 8)
+def test_its_facts_are_seen_through_the_agent_and_through_ray(fake: FakeCluster) -> None:
+    facts = inspect_cluster(fake.connection())
+    assert (facts.name, facts.gpu_nodes, facts.gpus_per_node) == ("mine", 3, 8)
     plain = inspect_cluster(Connection("plain", RAY_URL, fake.token, send=fake.send))
-    assert (plain.nodes, plain.gpus_per_node, plain.device) == (3, 8, None)
+    assert (plain.gpu_nodes, plain.gpus_per_node, plain.device) == (3, 8, "")
 
 
 def test_a_job_from_submit_to_its_end(fake: FakeCluster, ray: cloudrl.RunningCluster, tmp_path: Path) -> None:
@@ -68,14 +68,14 @@ def test_a_log_that_breaks_off_is_taken_up_again(fake: FakeCluster, ray: cloudrl
 
 def test_a_cluster_that_is_away(fake: FakeCluster, ray: cloudrl.RunningCluster) -> None:
     fake.is_up = False
-    for url, ask in ((AGENT_URL, ray.shape), (RAY_URL, ray.jobs)):
+    for url, ask in ((AGENT_URL, ray.facts), (RAY_URL, ray.jobs)):
         with pytest.raises(ConnectionFailed, match=f"nobody answers at {url}"):
             ask()
 
 
 def test_tokens_that_are_refused(fake: FakeCluster, ray: cloudrl.RunningCluster) -> None:
     fake.token = fake.agent_token = "newer"
-    for ask in (ray.shape, ray.jobs):
+    for ask in (ray.facts, ray.jobs):
         with pytest.raises(Unauthorized):
             ask()
 

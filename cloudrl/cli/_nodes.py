@@ -122,7 +122,7 @@ def node_table(status: Status) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
-    title = f"{headline(status)}, {len(status.nodes)} of {status.nodes_wanted} nodes"
+    title = f"{headline(status)}, {len(status.nodes)} of {status.facts.nodes} nodes"
     view = Table(box=None, pad_edge=False, header_style="bold")
     for head in columns():
         view.add_column(head, no_wrap=head != "detail")

@@ -41,7 +41,7 @@ def status(
             _output.hint(f"Choose one: cloudrl status {found[0].provider}/{name}")
         return
     if as_json:
-        _output.as_json(asdict(found[0]))
+        _output.as_json(_fields(found[0]))
     elif not watch:
         _show(found[0])
     raise_for_status(found[0])
@@ -101,18 +101,22 @@ def detach(*, name: str | None) -> None:
     _output.note(f"closed the tunnel to {chosen}" if was_open else f"there was no tunnel to {chosen}")
 
 
+def _fields(status: Status) -> dict[str, object]:
+    return {"name": status.name, "provider": status.provider, **asdict(status)}
+
+
 def _list(statuses: list[Status], *, as_json: bool) -> None:
     from cloudrl.units import dollars_text
 
     rows = [
         (
-            each.name, each.provider, str(each.phase), str(each.nodes_wanted),
+            each.name, each.provider, str(each.phase), str(each.facts.nodes),
             dollars_text(each.cost) if each.cost else "", each.dashboard_url or "",
         )
         for each in statuses
     ]  # fmt: skip
     _output.listing(
-        [asdict(each) for each in statuses],
+        [_fields(each) for each in statuses],
         ("name", "on", "phase", "nodes", "cost so far", "dashboard"),
         rows,
         is_json=as_json,
@@ -145,4 +149,4 @@ def _show(cluster: Status) -> None:
         _output.hint(f"cloudrl why --cluster {cluster.ref}")
     if cluster.is_ready:
         dashboard = cluster.dashboard_url or f"with cloudrl attach {cluster.name}"
-        _output.note(f"dashboard {dashboard}, checkpoints {cluster.checkpoint_dir}")
+        _output.note(f"dashboard {dashboard}, checkpoints {cluster.facts.checkpoint_dir}")

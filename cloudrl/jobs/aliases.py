@@ -9,7 +9,7 @@ from cloudrl.errors import InputError, did_you_mean
 from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.jobs.local_files import PARTS, LocalFiles, is_of_this_machine, missing_path, split_reward
 from cloudrl.options.environment import is_remote
-from cloudrl.spec.cluster import ClusterShape
+from cloudrl.protocol.facts import ClusterFacts
 from cloudrl.spec.hydra import hydra_text, one_or_many, parse_overrides, unquoted
 from cloudrl.verl import keys
 from cloudrl.verl.keys import PathKind
@@ -65,7 +65,7 @@ def _data(draft: JobDraft, names: tuple[str, ...], files: LocalFiles, values: Ma
     return draft.noting(*notes, job=draft.job.replace(data=())).overriding(paths)
 
 
-def _files(name: str, cluster: ClusterShape, files: LocalFiles) -> tuple[str, str]:
+def _files(name: str, cluster: ClusterFacts, files: LocalFiles) -> tuple[str, str]:
     """(training file, validation file) of one data set."""
     if name in cluster.data:
         return cluster.data[name]["train"], cluster.data[name]["test"]

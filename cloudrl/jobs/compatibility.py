@@ -8,9 +8,10 @@ from cloudrl.errors import InputError
 from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.jobs.services import check_own_search, check_services
 from cloudrl.protocol.data_sets import BUILT_IN
+from cloudrl.protocol.facts import ClusterFacts
 from cloudrl.protocol.limits import CPUS_PER_GPU
 from cloudrl.spec import Gpu, Job
-from cloudrl.spec.cluster import ROLLOUTS, ClusterShape
+from cloudrl.spec.cluster import ROLLOUTS
 from cloudrl.spec.hydra import integer
 from cloudrl.verl import keys
 from cloudrl.verl.keys import brings_scores, has_key, release_number
@@ -49,8 +50,8 @@ def check_compatibility(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
     return draft.noting(*notes)
 
 
-def _check_shape(values: Mapping[str, str], cluster: ClusterShape) -> None:
-    nodes, gpus = cluster.nodes, cluster.gpus_per_node
+def _check_shape(values: Mapping[str, str], cluster: ClusterFacts) -> None:
+    nodes, gpus = cluster.gpu_nodes, cluster.gpus_per_node
     for key, available, things, option in (
         (keys.NODES, nodes, f"{nodes} node{'' if nodes == 1 else 's'}", "--nodes"),
         (keys.GPUS, gpus, f"{gpus} GPU{'' if gpus == 1 else 's'} a node", "--gpu"),
@@ -74,13 +75,13 @@ def _check_shape(values: Mapping[str, str], cluster: ClusterShape) -> None:
         )
 
 
-def _check_replicas(values: Mapping[str, str], cluster: ClusterShape) -> None:
+def _check_replicas(values: Mapping[str, str], cluster: ClusterFacts) -> None:
     """GPUs of all replicas of the rollout engine are those of training.
 
     verl asserts it once all models are loaded (verl 0.9.1, workers/engine_workers.py: init_model; verl 0.1,
     workers/fsdp_workers.py: _build_rollout, of the tensor parallelism alone).
     """
-    nodes = integer(values.get(keys.NODES, str(cluster.nodes)))
+    nodes = integer(values.get(keys.NODES, str(cluster.gpu_nodes)))
     gpus = integer(values.get(keys.GPUS, str(cluster.gpus_per_node)))
     sizes = {key: integer(values[key]) or 0 for key in _OF_ONE_REPLICA if key in values}
     has_own_gpus = any(key.startswith(_ELSEWHERE) for key in values)
@@ -98,7 +99,7 @@ def _check_replicas(values: Mapping[str, str], cluster: ClusterShape) -> None:
         )
 
 
-def queue_room(job: Job, values: Mapping[str, str], cluster: ClusterShape) -> int | None:
+def queue_room(job: Job, values: Mapping[str, str], cluster: ClusterFacts) -> int | None:
     """How many storage units verl's queue may have without taking the workers' CPUs; None where that is not known.
 
     verl's default trainer starts TransferQueue first (verl 0.9.1, trainer/main_ppo.py: TaskRunnerV1.run), which holds a
@@ -111,18 +112,18 @@ def queue_room(job: Job, values: Mapping[str, str], cluster: ClusterShape) -> in
     none while they run, and start where none is free (Ray 2.60, _private/ray_constants.py:
     DEFAULT_ACTOR_CREATION_CPU_SIMPLE; src/ray/raylet/scheduling/local_lease_manager.cc: GetRequiredResources).
     """
-    nodes = integer(values.get(keys.NODES, str(cluster.nodes)))
+    nodes = integer(values.get(keys.NODES, str(cluster.gpu_nodes)))
     gpus = integer(values.get(keys.GPUS, str(cluster.gpus_per_node)))
     command = " ".join([*job.entrypoint, f"{keys.USE_V1}={values.get(keys.USE_V1, 'true')}"])
     has_units = values.get(keys.QUEUE_BACKEND, "SimpleStorage") == "SimpleStorage"
     if not has_units or not uses_transfer_queue(command, cluster.verl_version):
         return None
-    if cluster.cpus_per_node is None or gpus is None or nodes != cluster.nodes:  # fewer nodes: some have no workers
+    if not cluster.cpus_per_node or gpus is None or nodes != cluster.gpu_nodes:  # fewer nodes: some have no workers
         return None
-    return cluster.nodes * (cluster.cpus_per_node - CPUS_PER_GPU * gpus - 1)
+    return cluster.gpu_nodes * (cluster.cpus_per_node - CPUS_PER_GPU * gpus - 1)
 
 
-def _check_queue(job: Job, values: Mapping[str, str], cluster: ClusterShape) -> None:
+def _check_queue(job: Job, values: Mapping[str, str], cluster: ClusterFacts) -> None:
     room, units = queue_room(job, values, cluster), integer(values.get(keys.QUEUE_UNITS, "1"))
     if room is None or units is None or units <= room:
         return
@@ -135,8 +136,8 @@ def _check_queue(job: Job, values: Mapping[str, str], cluster: ClusterShape) -> 
     )
 
 
-def _device_notes(job: Job, cluster: ClusterShape) -> list[str]:
-    known = cluster.checkpoint_dir is not None  # only our agent knows what a node computes on
+def _device_notes(job: Job, cluster: ClusterFacts) -> list[str]:
+    known = cluster.has_agents  # only our agent knows what a node computes on
     if job.device == "gpu" and cluster.device == "cpu" and known:
         raise InputError(
             f"recipe {job.name!r} computes on GPUs, and cluster {cluster.name!r} on CPUs",
@@ -147,7 +148,7 @@ def _device_notes(job: Job, cluster: ClusterShape) -> list[str]:
     return []
 
 
-def _release_notes(job: Job, cluster: ClusterShape) -> list[str]:
+def _release_notes(job: Job, cluster: ClusterFacts) -> list[str]:
     """Keys are renamed between releases of verl; between patches of one release they have not been."""
     wanted, actual = job.verl, cluster.verl_version
     if wanted is None or actual is None or wanted == actual:
@@ -162,7 +163,7 @@ def _release_notes(job: Job, cluster: ClusterShape) -> list[str]:
     return [differ]
 
 
-def _check_rollout(job: Job, cluster: ClusterShape) -> None:
+def _check_rollout(job: Job, cluster: ClusterFacts) -> None:
     """An engine is imported minutes after the start, in an actor of its own."""
     if job.rollout in ROLLOUTS and cluster.rollouts and job.rollout not in cluster.rollouts:
         raise InputError(
@@ -172,7 +173,7 @@ def _check_rollout(job: Job, cluster: ClusterShape) -> None:
         )
 
 
-def _check_scored(job: Job, cluster: ClusterShape, values: Mapping[str, str]) -> None:
+def _check_scored(job: Job, cluster: ClusterFacts, values: Mapping[str, str]) -> None:
     """For rows of an unknown source, verl raises NotImplementedError in step 1 (data/rewards.py)."""
     brings_its_own = any(map(brings_scores, values))
     if brings_its_own or keys.MAIN not in job.entrypoint or release_number(cluster.verl_version) < (0, 2):
@@ -194,11 +195,11 @@ def _check_scored(job: Job, cluster: ClusterShape, values: Mapping[str, str]) ->
         )
 
 
-def _shape_notes(job: Job, cluster: ClusterShape) -> list[str]:
+def _shape_notes(job: Job, cluster: ClusterFacts) -> list[str]:
     """Batch sizes and parallelism are made for a number of GPUs; another one may fit or not."""
-    nodes, gpus = job.nodes or cluster.nodes, Gpu.exact_count(job.gpu) or cluster.gpus_per_node
-    if job.device == "cpu" or (nodes, gpus) == (cluster.nodes, cluster.gpus_per_node):
+    nodes, gpus = job.nodes or cluster.gpu_nodes, Gpu.exact_count(job.gpu) or cluster.gpus_per_node
+    if job.device == "cpu" or (nodes, gpus) == (cluster.gpu_nodes, cluster.gpus_per_node):
         return []
     made = f"recipe {job.name!r} is made for {nodes} node{'s' * (nodes > 1)} with {gpus} GPUs"
-    actual = f"cluster {cluster.name!r} has {cluster.nodes} with {cluster.gpus_per_node}"
+    actual = f"cluster {cluster.name!r} has {cluster.gpu_nodes} with {cluster.gpus_per_node}"
     return [f"{made}, and {actual}: its batch sizes and what it keeps in memory may want a change"]

@@ -31,7 +31,7 @@ def check_config(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
         return draft.noting(f"the configuration is not checked before the job starts: {why}")
     found, is_certain = list(composed.problems), _is_certain(draft, snapshot, command)
     if composed.values is not None:
-        gpus = draft.cluster.nodes * draft.cluster.gpus_per_node
+        gpus = draft.cluster.gpu_nodes * draft.cluster.gpus_per_node
         setting = Setting(composed.values, gpus, has_own_code=not command.is_usual or _brings_code(draft))
         found += problems(setting)
         is_certain = is_certain and not setting.get(PY_EXECUTABLE)

@@ -67,12 +67,12 @@ def _check_nodes(draft: JobDraft, debugger: str, *, is_expected: bool) -> None:
     cluster = draft.cluster
     if is_expected:
         return
-    if cluster.checkpoint_dir is None:
+    if not cluster.has_agents:
         raise InputError(
             f"what answers at {cluster.name!r} is a plain Ray cluster: without cloudrl's agents no debugger is reached",
             hint="Ray's own way: https://docs.ray.io/en/latest/ray-observability/ray-distributed-debugger.html",
         )
-    known = sorted(cluster.debuggers.items())
+    known = list(enumerate(cluster.debuggers))
     unable = [rank for rank, debuggers in known if not debuggers]  # Python's own is missing nowhere
     if unable:
         raise InputError(

@@ -7,8 +7,8 @@ from cloudrl.errors import InputError, did_you_mean
 from cloudrl.jobs.compatibility import USUAL_QUEUE_UNITS, queue_room
 from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.jobs.local_files import HUB_ID
+from cloudrl.protocol.facts import ClusterFacts
 from cloudrl.spec import Job, hydra_text
-from cloudrl.spec.cluster import ClusterShape
 from cloudrl.spec.hydra import integer, one_or_many
 from cloudrl.verl import keys
 from cloudrl.verl.keys import has_key
@@ -31,7 +31,7 @@ def take_cluster_defaults(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
     job, cluster, values = draft.job, draft.cluster, draft.values
     _check_saving(values)
     defaults: dict[str, str | int | list[str]] = {
-        keys.NODES: cluster.nodes,
+        keys.NODES: cluster.gpu_nodes,
         keys.GPUS: cluster.gpus_per_node,
         keys.PROJECT: job.name,
         keys.EXPERIMENT: draft.name,
@@ -41,7 +41,7 @@ def take_cluster_defaults(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
     }
     if job.device == "cpu":
         defaults[keys.DEVICE] = "cpu"
-    if cluster.checkpoint_dir is not None:
+    if cluster.has_agents:
         defaults[keys.LOCAL_DIR] = f"{cluster.checkpoint_dir.rstrip('/')}/{draft.name}"
         folder = values.get(keys.LOCAL_DIR) or defaults[keys.LOCAL_DIR]
         defaults[keys.VALIDATION_DIR] = f"{folder}/validation"  # where `cloudrl report` finds it
@@ -95,12 +95,12 @@ def _check_saving(values: Mapping[str, str]) -> None:
         )
 
 
-def _data(job: Job, cluster: ClusterShape, values: Mapping[str, str]) -> dict[str, list[str] | str]:
+def _data(job: Job, cluster: ClusterFacts, values: Mapping[str, str]) -> dict[str, list[str] | str]:
     if keys.TRAIN_FILES in values and keys.VAL_FILES in values:
         return {}
     names = list(job.data) or (list(cluster.data) if len(cluster.data) == 1 else [])
     unknown = [name for name in names if name not in cluster.data]
-    if unknown and cluster.checkpoint_dir is not None:
+    if unknown and cluster.has_agents:
         available = ", ".join(cluster.data) or "none"
         raise InputError(
             f"recipe {job.name!r} reads data set {unknown[0]!r}, which cluster {cluster.name!r} has not "
@@ -115,20 +115,20 @@ def _data(job: Job, cluster: ClusterShape, values: Mapping[str, str]) -> dict[st
     }
 
 
-def _model(job: Job, cluster: ClusterShape, values: Mapping[str, str]) -> dict[str, str]:
+def _model(job: Job, cluster: ClusterFacts, values: Mapping[str, str]) -> dict[str, str]:
     path = values.get(keys.MODEL_PATH) or _model_path(job, cluster)
     if path is None:
         return {}
     return {keys.MODEL_PATH: path, keys.CRITIC_MODEL_PATH: path} if needs_critic(values) else {keys.MODEL_PATH: path}
 
 
-def _model_path(job: Job, cluster: ClusterShape) -> str | None:
+def _model_path(job: Job, cluster: ClusterFacts) -> str | None:
     model = job.model or (next(iter(cluster.models)) if len(cluster.models) == 1 else None)
     if model is None or model in cluster.models:
         return str(cluster.models[model]) if model is not None else None
     if "/" in model:
         return model
-    if cluster.checkpoint_dir is None:
+    if not cluster.has_agents:
         return None  # a plain Ray cluster makes none; what is missing is said in one message
     raise InputError(
         f"model {model!r} is made by cloudrl, and cluster {cluster.name!r} has not made it",
@@ -136,13 +136,13 @@ def _model_path(job: Job, cluster: ClusterShape) -> str | None:
     )
 
 
-def _check_complete(job: Job, cluster: ClusterShape, everything: Mapping[str, object]) -> None:
+def _check_complete(job: Job, cluster: ClusterFacts, everything: Mapping[str, object]) -> None:
     missing = [
         key for key in (keys.TRAIN_FILES, keys.VAL_FILES, keys.MODEL_PATH, keys.LOCAL_DIR) if key not in everything
     ]
     if not missing:
         return
-    if cluster.checkpoint_dir is None:
+    if not cluster.has_agents:
         reason = f"what answers at {cluster.name!r} is a plain Ray cluster, which prepares nothing"
     else:
         reason = f"neither recipe {job.name!r} nor cluster {cluster.name!r} says"

@@ -11,9 +11,9 @@ from cloudrl.jobs.local_files import LocalFiles
 from cloudrl.jobs.submission import Upload
 from cloudrl.jobs.working_dir import PackagePlan
 from cloudrl.options.job import SubmitOptions
+from cloudrl.protocol.facts import ClusterFacts
 from cloudrl.saves.inventory import Inventory
 from cloudrl.spec import HydraText, Job
-from cloudrl.spec.cluster import ClusterShape
 from cloudrl.spec.hydra import parse_overrides, split_key
 
 
@@ -21,7 +21,7 @@ from cloudrl.spec.hydra import parse_overrides, split_key
 class Snapshot:
     """All that the passes read. They do no I/O, so the same snapshot gives the same submission."""
 
-    cluster: ClusterShape
+    cluster: ClusterFacts
     files: LocalFiles
     saved: Inventory | None = None
     """None if it does not matter or is not known."""
@@ -31,6 +31,8 @@ class Snapshot:
     """The variables from which secrets that the job needs are taken."""
     now: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
     """For names."""
+    nodes_are_here: bool = False
+    """Whether the nodes read this machine's own files."""
     is_expected: bool = False
     """Whether there is no cluster yet, so that its checkpoints are unknown."""
 
@@ -43,7 +45,7 @@ class JobDraft:
     """The recipe, without the overrides that an alias replaces."""
     options: SubmitOptions
     """As the user gave them."""
-    cluster: ClusterShape
+    cluster: ClusterFacts
     """Where it goes, with the release of verl that is going to run there."""
     overrides: Mapping[str, Any]
     """Of the user, in verl's keys; they win over recipe and cluster."""

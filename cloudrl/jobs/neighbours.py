@@ -7,7 +7,7 @@ from typing import Any
 from cloudrl.errors import CloudrlError, InputError, Interrupted
 from cloudrl.jobs.handle import JobHandle, find_job, way_back
 from cloudrl.jobs.submission import Submission
-from cloudrl.providers.machines import Notice
+from cloudrl.protocol.progress import Notice
 from cloudrl.transport import Connection, RayClient
 from cloudrl.transport.job_url import JOB_URL
 from cloudrl.transport.ray_client import id_taken

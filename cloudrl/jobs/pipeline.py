@@ -106,14 +106,14 @@ def plan_resume(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
     cluster, saved, values = draft.cluster, snapshot.saved, draft.values
     if snapshot.is_expected and continues_a_run(draft.job, draft.options):
         return draft.noting("the step that the run continues from is known once the cluster is up")
-    if saved is None or cluster.checkpoint_dir is None or not has_key(cluster.verl_version, keys.RESUME_MODE):
+    if saved is None or not cluster.has_agents or not has_key(cluster.verl_version, keys.RESUME_MODE):
         return draft
-    if integer(values.get(keys.NODES)) not in (None, cluster.nodes):  # nobody knows yet on which of the nodes
+    if integer(values.get(keys.NODES)) not in (None, cluster.gpu_nodes):  # nobody knows yet on which of the nodes
         return draft
     found = saves.plan_resume(
         saved,
         draft.name,
-        world_size=cluster.nodes * (integer(values.get(keys.GPUS)) or cluster.gpus_per_node),
+        world_size=cluster.gpu_nodes * (integer(values.get(keys.GPUS)) or cluster.gpus_per_node),
         addresses=snapshot.addresses,
         checkpoint_dir=cluster.checkpoint_dir,
         cluster=cluster.name,
@@ -142,7 +142,7 @@ def note_surprises(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
     folder, logger, notes = values[keys.LOCAL_DIR], values[keys.LOGGER], []
     if options.name is not None and values.get(keys.RESUME_MODE) == "auto":
         notes.append(f"run {draft.name!r} continues from the newest checkpoint in {folder}, if there is one")
-    if checkpoint_dir is not None and not f"{folder}/".startswith(checkpoint_dir.rstrip("/") + "/"):
+    if checkpoint_dir and not f"{folder}/".startswith(checkpoint_dir.rstrip("/") + "/"):
         notes.append(f"{folder} lies outside {checkpoint_dir}: cloudrl can neither list nor merge it")
     if "console" not in logger:
         notes.append(f"{keys.LOGGER}={logger} has no console: no progress can be shown")

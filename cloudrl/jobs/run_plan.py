@@ -1,29 +1,25 @@
 """The cluster that a job needs, and whether the two go together, before anything is paid for."""
 
-import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from cloudrl.data.request import folder_name
 from cloudrl.errors import InputError
 from cloudrl.jobs.draft import Snapshot
 from cloudrl.jobs.local_files import HUB_ID, inspect_files, is_marked
 from cloudrl.jobs.services import needed_services
 from cloudrl.options.job import SubmitOptions
 from cloudrl.protocol.data_sets import BUILT_IN
-from cloudrl.protocol.manifest import USER_FILES
+from cloudrl.protocol.facts import ClusterFacts
 from cloudrl.protocol.options import MADE_ON_NODES
 from cloudrl.providers.model import Plan
 from cloudrl.providers.registry import provider
 from cloudrl.spec import Cluster, DataSet, Gpu, Job
-from cloudrl.spec.cluster import ROLLOUTS, ClusterShape
+from cloudrl.spec.cluster import ROLLOUTS
 from cloudrl.spec.services import agent_service
 from cloudrl.transport import Connection, inspect_cluster
 from cloudrl.verl.releases import RELEASES
-
-_OTHER_VERL = re.compile(r"\bverl\b")
-"""In a set-up command it may mean that another release is installed."""
 
 
 def cluster_for_job(job: Job, options: SubmitOptions) -> dict[str, Any]:
@@ -49,38 +45,19 @@ def expected_snapshot(
     planned: Plan, job: Job, options: SubmitOptions, *, shell: Mapping[str, str] | None = None
 ) -> Snapshot:
     """What planning the job is going to look at once the cluster is up; of this machine's files only code is read."""
-    return Snapshot(expected_shape(planned, job), inspect_files(job, options), shell=shell or {}, is_expected=True)
+    return Snapshot(
+        expected_facts(planned, job), inspect_files(job, options), shell=shell or {}, is_expected=True,
+        nodes_are_here=provider(planned.provider).nodes_are_here,
+    )  # fmt: skip
 
 
-def expected_shape(planned: Plan, job: Job) -> ClusterShape:
+def expected_facts(planned: Plan, job: Job) -> ClusterFacts:
     """The cluster as a job is going to find it.
 
     A number of GPUs that is left open counts as the one that the recipe is made for.
     """
-    cluster, data_dir, made_for = planned.cluster, planned.data_dir, Gpu.exact_count(job.gpu)
-    return ClusterShape(
-        name=cluster.name,
-        id=None,
-        nodes=cluster.nodes,
-        gpus_per_node=1 if cluster.device == "cpu" else cluster.gpus_per_node or (8 if made_for is None else made_for),
-        device=cluster.device,
-        cpus_per_node=planned.cpus_per_node,
-        checkpoint_dir=planned.checkpoint_dir,
-        data={
-            name: {part: f"{data_dir}/{folder_name(name)}/{part}.parquet" for part in ("train", "test")}
-            for name in _names(cluster)
-        },
-        models={model: f"{data_dir}/models/{model}" if model in MADE_ON_NODES else model for model in cluster.models},
-        services=tuple(agent_service(each).label for each in cluster.services),
-        verl_version=None if any(map(_OTHER_VERL.search, cluster.setup)) else planned.verl_version,
-        rollouts=planned.rollouts,
-        provider=planned.provider,
-        files_dir=f"{data_dir}/{USER_FILES}",
-        secrets_dir=planned.secrets_dir,
-        ray_version=planned.ray_version,
-        variables=frozenset((*cluster.env, *cluster.secrets)),
-        nodes_are_here=planned.nodes_are_here,
-    )
+    facts, made_for = planned.facts, Gpu.exact_count(job.gpu)
+    return facts if facts.gpus_per_node else replace(facts, gpus_per_node=8 if made_for is None else made_for)
 
 
 _COMPARED = frozenset({"name", "nodes", "gpu", "data", "models", "services"})
@@ -121,10 +98,10 @@ def find_running(declared: Cluster, requested: Mapping[str, Any], *, on: str) ->
     return connection
 
 
-def _check_same(requested: Mapping[str, Any], cluster: ClusterShape) -> None:
+def _check_same(requested: Mapping[str, Any], cluster: ClusterFacts) -> None:
     """Refuse one with another number of nodes, or of GPUs on each, than the user has named."""
     for count, available, what in (
-        (requested.get("nodes"), cluster.nodes, "nodes"),
+        (requested.get("nodes"), cluster.gpu_nodes, "nodes"),
         (Gpu.exact_count(requested.get("gpu")), cluster.gpus_per_node if cluster.device == "gpu" else 0, "GPUs a node"),
     ):
         if count is not None and count != available:
@@ -135,13 +112,12 @@ def _check_same(requested: Mapping[str, Any], cluster: ClusterShape) -> None:
             )
 
 
-def _check_prepared(declared: Cluster, cluster: ClusterShape) -> None:
+def _check_prepared(declared: Cluster, cluster: ClusterFacts) -> None:
     """Refuse one that does not have what the job reads and asks."""
-    knows = cluster.services is not None
     for what, requested, available in (
         ("data", _names(declared), cluster.data),
         ("model", declared.models, cluster.models),
-        ("service", [agent_service(each).label for each in declared.services if knows], cluster.services or ()),
+        ("service", [agent_service(each).label for each in declared.services], cluster.services),
     ):
         missing = [name for name in requested if name not in available]
         if missing:

@@ -15,8 +15,8 @@ from typing import Any
 
 from cloudrl.jobs.defaults import is_offline
 from cloudrl.jobs.draft import JobDraft, Snapshot
+from cloudrl.protocol.facts import ClusterFacts
 from cloudrl.protocol.secret_names import is_secret
-from cloudrl.spec.cluster import ClusterShape
 from cloudrl.spec.hydra import split_key
 from cloudrl.verl.keys import LOGGER, PY_EXECUTABLE, release_number
 from cloudrl.verl.loggers import KEY_OR_MODE, SECRETS_OF
@@ -87,7 +87,7 @@ def deliver_secrets(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
     return replace(draft, job=job, runtime_env=rest, variables=remaining, secrets=secrets)
 
 
-def delivery_blocker(runtime_env: Mapping[str, Any], cluster: ClusterShape) -> str | None:
+def delivery_blocker(runtime_env: Mapping[str, Any], cluster: ClusterFacts) -> str | None:
     """Why the secrets of this job would have to go through Ray; None if the agents can deliver them."""
     shown = "Ray writes it to a log on every node and shows it in its list of jobs"
     if cluster.secrets_dir is None:

@@ -4,8 +4,8 @@ import json
 from collections.abc import Mapping, Sequence
 
 from cloudrl.errors import InputError
+from cloudrl.protocol.facts import ClusterFacts
 from cloudrl.spec import Job, Search, Service
-from cloudrl.spec.cluster import ClusterShape
 from cloudrl.spec.services import agent_service
 from cloudrl.verl.keys import SEARCH_R1_URL
 
@@ -19,13 +19,13 @@ def needed_services(job: Job, env: Mapping[str, str]) -> Sequence[str | Service 
     return tuple(each for each in job.needs if not _is_elsewhere(each, {**job.env, **env}))
 
 
-def check_services(job: Job, env: Mapping[str, str], cluster: ClusterShape) -> None:
+def check_services(job: Job, env: Mapping[str, str], cluster: ClusterFacts) -> None:
     """Refuse a cluster without them: the job would run in vain. A server without a name will do, at the same port.
 
     Raises:
         InputError: The cluster is known to have none.
     """
-    if cluster.services is None:
+    if not cluster.has_agents:
         return
     for each in needed_services(job, env):
         need = agent_service(each)
@@ -43,14 +43,14 @@ def check_services(job: Job, env: Mapping[str, str], cluster: ClusterShape) -> N
             )
 
 
-def check_own_search(values: Mapping[str, str], cluster: ClusterShape) -> None:
+def check_own_search(values: Mapping[str, str], cluster: ClusterFacts) -> None:
     """Refuse a cluster without any server to Search-R1's fork, whose settings name one on its own node.
 
     Raises:
         InputError: The cluster is known to have none.
     """
     url = values.get(SEARCH_R1_URL, "")
-    if url.startswith(_ON_THE_NODE) and cluster.services == ():
+    if url.startswith(_ON_THE_NODE) and cluster.has_agents and not cluster.services:
         raise InputError(
             f"{SEARCH_R1_URL}={url}, and cluster {cluster.name!r} has no services",
             hint='cloudrl up NAME ... --set \'services=["8000:bash retrieval_launch.sh"]\', or "search:wiki-18"\n'

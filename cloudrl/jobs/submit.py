@@ -20,10 +20,9 @@ from cloudrl.jobs.submission import Submission, Upload
 from cloudrl.jobs.working_dir import Entry, PackagePlan, zip_package
 from cloudrl.options.job import SubmitOptions
 from cloudrl.protocol.backoff import Attempts, Backoff, retry
+from cloudrl.protocol.progress import Notice, Transfer
 from cloudrl.protocol.ranks import ranks_text
 from cloudrl.protocol.report import Replica
-from cloudrl.providers.machines import Notice
-from cloudrl.providers.model import Transfer
 from cloudrl.saves.survey import cluster_inventory
 from cloudrl.spec import Job
 from cloudrl.transport import AgentClient, Connection, RayClient, inspect_cluster
@@ -57,14 +56,15 @@ def take_snapshot(connection: Connection, job: Job, options: SubmitOptions, shel
         ConnectionFailed: Nobody answers, or another cluster does.
         ClusterFailed: The cluster has failed, or is not ready yet.
     """
-    cluster = inspect_cluster(connection)
-    files = inspect_files(job, options)
+    snapshot = Snapshot(
+        inspect_cluster(connection), inspect_files(job, options), shell=shell, nodes_are_here=connection.nodes_are_here
+    )
     agent = connection.agent() if continues_a_run(job, options) else None
     if agent is None:
-        return Snapshot(cluster, files, shell=shell)
+        return snapshot
     nodes = agent.status().nodes
     addresses = {node.rank: node.ip for node in nodes if node.gpus > 0}
-    return Snapshot(cluster, files, cluster_inventory(nodes, agent.inventory), addresses, shell)
+    return replace(snapshot, saved=cluster_inventory(nodes, agent.inventory), addresses=addresses)
 
 
 def prepare(

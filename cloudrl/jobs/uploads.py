@@ -17,8 +17,8 @@ from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.jobs.local_files import LocalFile, LocalFiles, LocalPath, find_local_paths
 from cloudrl.jobs.submission import Upload
 from cloudrl.jobs.working_dir import EXCLUDED_FOLDERS, PackagePlan, too_large
+from cloudrl.protocol.facts import ClusterFacts
 from cloudrl.protocol.manifest import Manifest, Part
-from cloudrl.spec.cluster import ClusterShape
 from cloudrl.spec.hydra import HydraText, hydra_text, items, split_key
 from cloudrl.transport.ray_client import PACKAGE_LIMIT_BYTES
 from cloudrl.units import size_text
@@ -38,7 +38,7 @@ def plan_uploads(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
         InputError: A path does not exist, Python code is not what verl needs, or there is no way for something large.
     """
     files, folder = snapshot.files, snapshot.files.working_dir
-    paths, notes = find_local_paths(draft.arguments, files, nodes_are_here=draft.cluster.nodes_are_here)
+    paths, notes = find_local_paths(draft.arguments, files, nodes_are_here=snapshot.nodes_are_here)
     inside = {path.file.path: name for path in paths if (name := files.name_inside(path.file)) is not None}
     _check_all_code(paths, draft.values, inside)
     if folder is not None and folder.size_bytes > PACKAGE_LIMIT_BYTES:
@@ -67,7 +67,7 @@ def _check_all_code(paths: Iterable[LocalPath], values: Mapping[str, str], insid
             check_code(each.file, wanted, option=str(each), is_in_root=is_in_root)
 
 
-def _choose_for_agents(paths: list[LocalPath], cluster: ClusterShape, package_room_bytes: int | None) -> set[Path]:
+def _choose_for_agents(paths: list[LocalPath], cluster: ClusterFacts, package_room_bytes: int | None) -> set[Path]:
     """Those for which the package has no room, the largest first; None is a package that takes nothing at all."""
     has_agents = cluster.files_dir is not None
     chosen, room_bytes = set(), -1 if package_room_bytes is None else package_room_bytes
@@ -92,7 +92,7 @@ def _choose_for_agents(paths: list[LocalPath], cluster: ClusterShape, package_ro
     return chosen
 
 
-def _upload(each: LocalPath, cluster: ClusterShape, files: LocalFiles, by_agents: bool) -> Upload:
+def _upload(each: LocalPath, cluster: ClusterFacts, files: LocalFiles, by_agents: bool) -> Upload:
     entries, name = each.file.entries, each.file.path.name
     if not entries:
         raise InputError(f"{each} is an empty folder")

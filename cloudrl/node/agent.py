@@ -18,6 +18,7 @@ from cloudrl.node.background import start_thread
 from cloudrl.node.checkpoint_store import CheckpointStore
 from cloudrl.node.cost_record import CostRecord
 from cloudrl.node.environment import node_environment, with_own_python
+from cloudrl.node.facts import cluster_facts
 from cloudrl.node.failure import NodeFailed, error_code
 from cloudrl.node.fast_network import unused_networks
 from cloudrl.node.fetch import Fetcher, self_command
@@ -38,10 +39,10 @@ from cloudrl.node.uploads import Store
 from cloudrl.node.usage import start_sampling
 from cloudrl.private_files import make_folder
 from cloudrl.protocol.failures import Failure, FailureKind
-from cloudrl.protocol.manifest import USER_FILES
+from cloudrl.protocol.folders import USER_FILES
 from cloudrl.protocol.options import AgentOptions
 from cloudrl.protocol.phases import Phase
-from cloudrl.protocol.report import ClusterInfo, ClusterStatus, NodeReport, RayInfo
+from cloudrl.protocol.report import ClusterStatus, NodeReport
 from cloudrl.protocol.tokens import Tokens
 
 _TICK_S = 0.05
@@ -123,31 +124,21 @@ class Agent:
 
     def status(self) -> ClusterStatus:
         """The answer to a client. A worker knows itself only; rank 0 knows everybody."""
-        identity, state, own = self.identity, self.state, self.state.own
-        failure, secrets = state.failure, self.replication.secrets
+        state, own, failure = self.state, self.state.own, self.state.failure
         after = Phase.ENDED if failure and failure.kind is FailureKind.DOWN else Phase.FAILED
         nodes = (
             dataclasses.replace(each, seen_s_ago=round(state.heartbeat_age_s(each.rank), 1)) for each in state.reports()
         )
         return ClusterStatus(
-            cluster=ClusterInfo(
-                identity.name, identity.run_id, identity.provider, identity.nodes, self.gpus, own.cpus,
-                self.options.device,
+            facts=cluster_facts(
+                self.options, self.identity, state, self.replication, env=self.env, ray_session=self.session_name()
             ),
             phase=after if failure else own.phase,
             detail=own.detail,
             started_at=self.started_at,
             failure=failure,
-            ray=RayInfo(own.ray_version, self.options.ports.dashboard),
-            verl_version=own.verl_version,
-            rollouts=own.rollouts,
-            checkpoint_dir=str(self.options.checkpoints),
-            files_dir=str(self.replication.files.root),
-            secrets_dir=str(secrets.folder) if secrets.possible else None,
             nodes=tuple(nodes),
-            services=tuple(each.label for each in self.options.services),
-            variables=tuple(sorted(name for name, value in self.env.items() if value)),
-        )  # fmt: skip
+        )
 
     def transfer(self) -> ContextManager[None]:
         """For as long as a client sends or fetches something: rank 0 is not idle meanwhile."""

@@ -14,7 +14,7 @@ from cloudrl.node import ray as ray_node
 from cloudrl.node.agent import Agent
 from cloudrl.node.background import run_parallel
 from cloudrl.node.failure import NodeFailed
-from cloudrl.node.fetch import Fetcher, models_dir, split_paths
+from cloudrl.node.fetch import Fetcher, models_dir
 from cloudrl.node.files import remove_marker, write_marker
 from cloudrl.node.gpus import GpuWatch
 from cloudrl.node.job import ClusterJob, read_job
@@ -143,7 +143,6 @@ class Head(Agent):
     def status(self) -> ClusterStatus:
         """See `Agent`."""
         status, limits, idle_s = super().status(), self.options.limits, self._idle_monitor.idle_s
-        data = self.state.published.data or {}
         idle_s = None if limits.idle_s is None or idle_s is None else round(idle_s, 1)
         budget_now = BudgetStatus(
             self.cost(), limits.price_per_hour, limits.max_cost, limits.idle_s, idle_s, self._gpu_watch.working_since
@@ -152,9 +151,6 @@ class Head(Agent):
             status,
             nodes=tuple(map(self._gpu_watch.added_to, status.nodes)),
             ready_at=self.ready_at,
-            ray=dataclasses.replace(status.ray, session_name=self.session_name()),
-            data={name: split_paths(self.options.data_dir, name, files) for name, files in data.items()},
-            models=self._common_models(),
             budget=budget_now,
         )
 
@@ -175,14 +171,6 @@ class Head(Agent):
 
     def _reports_with_gpus(self) -> List[NodeReport]:
         return list(map(self._gpu_watch.added_to, self.state.reports()))
-
-    def _common_models(self) -> Dict[str, str]:
-        """Models with their folder where it is the same on every node; otherwise the name, found in the cache."""
-        reports = self.state.reports()
-        return {
-            model: path if all(report.models.get(model) == path for report in reports) else model
-            for model, path in self.state.own.models.items()
-        }
 
     def _remove_markers(self) -> None:
         for folder in self.state.published.markers or ():

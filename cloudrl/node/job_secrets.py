@@ -22,9 +22,9 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from cloudrl.private_files import make_folder, write_file
 from cloudrl.protocol.failures import ApiError, ErrorCode
+from cloudrl.protocol.folders import secrets_folder
 from cloudrl.saves.names import file_name
 
-MEMORY = Path("/dev/shm")  # noqa: S108  a file system in memory
 MAX_BYTES = 64 * 1024
 _SETTLED_NS = 2_000_000_000
 """A folder that has changed so lately may change again without another time of its change."""
@@ -34,7 +34,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 def folder_of(run_id: str) -> Path:
     """Where the secrets of a cluster's jobs lie; the same path on every node."""
-    return MEMORY / f"cloudrl-{os.getuid()}-{file_name(run_id)[:80]}"
+    return Path(secrets_folder(os.getuid(), file_name(run_id)[:80]))
 
 
 class JobSecrets:

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Dict, Mapping, NamedTuple, Tuple
 
-USER_FILES = "user-files"
-"""The folder of files that users have sent, below the `data_dir` of the agents."""
 MAX_FILES = 10_000
 MAX_NAME_BYTES = 255  # ext4, xfs: NAME_MAX
 

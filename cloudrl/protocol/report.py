@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Dict, Optional, Tuple
 
+from cloudrl.protocol.facts import ClusterFacts
 from cloudrl.protocol.failures import Failure, PastFailure
 from cloudrl.protocol.phases import Phase
 
@@ -155,28 +156,6 @@ class HeartbeatReply:
 
 
 @dataclass(frozen=True)
-class ClusterInfo:
-    """What a cluster is. `gpus_per_node` counts places on a cluster that trains on CPUs."""
-
-    name: str
-    id: str
-    provider: str
-    nodes: int
-    gpus_per_node: int = 0
-    cpus_per_node: int = 0
-    device: str = "gpu"
-
-
-@dataclass(frozen=True)
-class RayInfo:
-    """Ray on rank 0; `session_name` is that of its folder, None while it is not up."""
-
-    version: Optional[str] = None
-    dashboard_port: int = 8265
-    session_name: Optional[str] = None
-
-
-@dataclass(frozen=True)
 class BudgetStatus:
     """What the cluster costs and when it ends by itself; None where nobody has said it.
 
@@ -199,29 +178,13 @@ class ClusterStatus:
     Attributes:
         phase: of the answering node; "failed" or "ended" once the cluster has a failure.
         started_at, ready_at: seconds since the epoch.
-        files_dir: where uploaded files lie on every node.
-        secrets_dir: where the secrets of jobs lie, None where this machine has no file system in memory.
-        data: data set -> {"train": path, "test": path}.
-        models: model -> its folder where that is the same on every node, otherwise its name, found in the cache.
-        services: names, or ports, of the servers that were asked for; None from an agent that does not say.
-        variables: names of those that jobs find on the answering node, such as secrets that the provider fills in.
     """
 
-    cluster: ClusterInfo
+    facts: ClusterFacts
     phase: Phase
     detail: str = ""
     started_at: float = 0.0
     ready_at: Optional[float] = None
     failure: Optional[Failure] = None
-    ray: RayInfo = field(default_factory=RayInfo)
-    verl_version: Optional[str] = None
-    rollouts: Tuple[str, ...] = ()
-    checkpoint_dir: str = ""
-    files_dir: Optional[str] = None
-    secrets_dir: Optional[str] = None
     nodes: Tuple[NodeReport, ...] = ()
-    data: Dict[str, Dict[str, str]] = field(default_factory=dict)
-    models: Dict[str, str] = field(default_factory=dict)
-    services: Optional[Tuple[str, ...]] = None
-    variables: Tuple[str, ...] = ()
     budget: BudgetStatus = field(default_factory=BudgetStatus)

@@ -5,19 +5,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
+from cloudrl.protocol.progress import Notice
 from cloudrl.spec import Fleet, NetworkVolume
 
 T_co = TypeVar("T_co", covariant=True)
 
 _COMING = ("pending", "provisioning", "terminating")
-
-
-@dataclass(frozen=True)
-class Notice:
-    """A sentence that the user should read, and what may be done about it."""
-
-    text: str
-    hint: str = ""
 
 
 @dataclass(frozen=True)

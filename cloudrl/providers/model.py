@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from cloudrl.data.request import folder_name
 from cloudrl.errors import CapacityError, ConnectionFailed, InputError
 from cloudrl.private_files import make_folder
+from cloudrl.protocol.facts import ClusterFacts
+from cloudrl.protocol.folders import USER_FILES
+from cloudrl.protocol.options import MADE_ON_NODES
 from cloudrl.protocol.phases import Phase
+from cloudrl.protocol.progress import Notice
 from cloudrl.protocol.report import BudgetStatus, ClusterStatus, NodeReport
-from cloudrl.providers.machines import Fleets, Notice, Price, Volumes
-from cloudrl.spec import Cluster, Fleet
+from cloudrl.providers.machines import Fleets, Price, Volumes
+from cloudrl.spec import Cluster, DataSet, Fleet
+from cloudrl.spec.services import agent_service
 from cloudrl.transport import Connection
+from cloudrl.verl.releases import Release
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -41,6 +49,8 @@ def make_state_folder(folder: Path) -> None:
 
 
 _OTHER_HOME_HINT = "Its place is $CLOUDRL_HOME, by default ~/.cloudrl: export CLOUDRL_HOME=/another/folder"
+_OTHER_VERL = re.compile(r"\bverl\b")
+"""In a set-up command it may mean that another release is installed."""
 WATCH_S = 0.5
 UP_TIMEOUT_S = 86_400.0
 """For a cluster to come up: each of its phases has a deadline of its own, which its agents watch."""
@@ -54,43 +64,18 @@ class NoFleet(CapacityError):
         self.fleet, self.cluster = fleet, cluster
 
 
-@dataclass(frozen=True)
-class Transfer:
-    """How far a copy is; the last one has `done_bytes == total_bytes`."""
-
-    what: str
-    done_bytes: int
-    total_bytes: int
-
-
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """What `up` would do, decided without asking anybody. Each provider derives its own, with what its `up` needs.
 
     Attributes:
-        provider: the name of the one that made it.
         cluster: what is going to be started; once priced, with the price that its agents count with.
-        checkpoint_dir: where jobs are going to save; absolute, on every node.
-        data_dir: below it, one folder a data set.
-        cpus_per_node: that Ray is going to count; None where nobody says it before the nodes run.
-        secrets_dir: below it, one file a job. `RUN-ID` in it is what the provider gives the cluster when it starts.
-        ray_version: of the nodes; None where nobody says it before they run.
-        verl_version: likewise.
-        rollouts: the engines that they have; none where nobody says it before they run.
-        nodes_are_here: whether nodes read this machine's own files.
+        facts: what is known of it before it runs, see `planned_facts`.
         price: what it costs; None before `priced`, and where nothing has a price.
     """
 
-    provider: str
     cluster: Cluster = field(repr=False)
-    checkpoint_dir: str
-    data_dir: str
-    secrets_dir: str
-    cpus_per_node: int | None = None
-    ray_version: str | None = None
-    verl_version: str | None = None
-    rollouts: tuple[str, ...] = ()
-    nodes_are_here: bool = False
+    facts: ClusterFacts
     price: Price | None = None
 
     place: ClassVar[str]
@@ -111,6 +96,11 @@ class Plan:
     def name(self) -> str:
         """The cluster's name."""
         return self.cluster.name
+
+    @property
+    def provider(self) -> str:
+        """The name of the one that made it."""
+        return self.facts.provider
 
     @property
     def needs_price(self) -> bool:
@@ -135,6 +125,52 @@ class Plan:
             ConnectionFailed: nobody answers.
         """
         return self
+
+
+def planned_facts(
+    cluster: Cluster,
+    provider: str,
+    *,
+    checkpoint_dir: str,
+    data_dir: str,
+    secrets_dir: str,
+    release: Release | None = None,
+    verl_version: str | None = None,
+) -> ClusterFacts:
+    """The facts of a cluster before it runs, as its declaration and its provider tell them.
+
+    Args:
+        cluster: as it is declared.
+        provider: its name.
+        checkpoint_dir: where jobs are going to save; absolute, on every node.
+        data_dir: below it, one folder a data set.
+        secrets_dir: below it, one file a job; with RUN-ID in place of the id that the cluster gets when it starts.
+        release: of verl, where the nodes run an image of ours.
+        verl_version: that of the nodes, where they run no image.
+    """
+    version = release.verl if release else verl_version
+    names = [each.name if isinstance(each, DataSet) else each for each in cluster.data]
+    return ClusterFacts(
+        name=cluster.name,
+        id="",
+        provider=provider,
+        nodes=cluster.nodes,
+        gpu_nodes=cluster.nodes,
+        gpus_per_node=1 if cluster.device == "cpu" else cluster.gpus_per_node or 0,
+        device=cluster.device,
+        verl_version=None if any(map(_OTHER_VERL.search, cluster.setup)) else version,
+        rollouts=(release.rollout,) if release else (),
+        checkpoint_dir=checkpoint_dir,
+        files_dir=f"{data_dir}/{USER_FILES}",
+        secrets_dir=secrets_dir,
+        data={
+            name: {part: f"{data_dir}/{folder_name(name)}/{part}.parquet" for part in ("train", "test")}
+            for name in names
+        },
+        models={model: f"{data_dir}/models/{model}" if model in MADE_ON_NODES else model for model in cluster.models},
+        services=tuple(agent_service(each).label for each in cluster.services),
+        variables=tuple(sorted({*cluster.env, *cluster.secrets})),
+    )
 
 
 @dataclass(frozen=True)
@@ -166,6 +202,7 @@ class Status:
     """One look at a cluster. `Provider.list` fills in what it knows without asking the cluster itself.
 
     Attributes:
+        facts: what its agents say of it; as long as those do not answer, what the provider knows.
         phase: of rank 0, or what the provider says where no agent answers.
         reason: why it waits, cannot be reached, failed or ended, one line.
         nodes: those that are known; of one whose agent does not answer what the provider knows.
@@ -183,19 +220,14 @@ class Status:
         teardown_notices: what goes on costing money after `down`.
         logs_command: how to read the cluster's own logs: a command, or a folder.
         state_dir: where this machine keeps what it knows of it.
-        nodes_are_here: whether its nodes read this machine's own files.
-        run_id: of its last start, below which its logs are kept; "" where this machine does not know.
     """
 
-    name: str
-    provider: str
+    facts: ClusterFacts
     phase: Phase
-    nodes_wanted: int = 0
     reason: str = ""
     nodes: Sequence[NodeReport] = ()
     ready_at: float | None = None
     dashboard_url: str | None = None
-    checkpoint_dir: str | None = None
     previous_attempts: Sequence[Mapping[str, Any]] = field(default_factory=tuple)
     price_per_hour: float | None = None
     cost: float | None = None
@@ -207,8 +239,16 @@ class Status:
     teardown_notices: tuple[Notice, ...] = ()
     logs_command: str = ""
     state_dir: str = ""
-    nodes_are_here: bool = False
-    run_id: str = ""
+
+    @property
+    def name(self) -> str:
+        """The cluster's name."""
+        return self.facts.name
+
+    @property
+    def provider(self) -> str:
+        """The name of its provider."""
+        return self.facts.provider
 
     @property
     def ref(self) -> ClusterRef:
@@ -239,11 +279,11 @@ class Status:
 def agent_fields(said: ClusterStatus) -> Mapping[str, Any]:
     """Fields of a `Status` that the agent of rank 0 knows."""
     return {
+        "facts": said.facts,
         "phase": said.phase,
         "reason": said.failure.reason if said.failure else said.detail,
         "nodes": said.nodes,
         "ready_at": said.ready_at,
-        "checkpoint_dir": said.checkpoint_dir,
         "budget": said.budget,
     }
 

@@ -7,9 +7,9 @@ from typing import Union
 from cloudrl.errors import InputError
 from cloudrl.jobs import Event, JobHandle
 from cloudrl.jobs.look import Look
-from cloudrl.providers.machines import Notice as Notice  # noqa: PLC0414  offered here, too
+from cloudrl.protocol.progress import Notice as Notice  # noqa: PLC0414  offered here, too
+from cloudrl.protocol.progress import Transfer as Transfer  # noqa: PLC0414
 from cloudrl.providers.model import Status
-from cloudrl.providers.model import Transfer as Transfer  # noqa: PLC0414
 from cloudrl.shards.progress import OnProgress as OnBytes
 
 

@@ -22,7 +22,7 @@ from cloudrl.saves.names import of_run
 from cloudrl.saves.places import Location, nodes_text
 from cloudrl.saves.prune import PrunePlan, Removal, plan_prune
 from cloudrl.sdk.callbacks import Confirm, OnProgress, Question, notify, silent, transfer, unattended
-from cloudrl.sdk.find import only_of, running_clusters
+from cloudrl.sdk.find import folder_here, only_of, running_clusters
 from cloudrl.sdk.running import attach
 from cloudrl.units import size_text
 
@@ -171,8 +171,8 @@ def _commands(found: Checkpoints) -> list[str]:
 def _kept_folder(name: str) -> Path | None:
     """What a cluster that is over has left on this machine."""
     looks = registry.find(name).clusters
-    folder = looks[0].checkpoint_dir if looks and looks[0].is_over and looks[0].nodes_are_here else None
-    return Path(folder) if folder is not None and Path(folder).is_dir() else None
+    folder = folder_here(looks[0]) if looks and looks[0].is_over else None
+    return folder if folder is not None and folder.is_dir() else None
 
 
 def merge(

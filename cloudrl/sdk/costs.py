@@ -2,7 +2,8 @@
 
 from cloudrl.errors import CloudrlError
 from cloudrl.protocol.phases import Phase
-from cloudrl.providers.machines import Notice, Price
+from cloudrl.protocol.progress import Notice
+from cloudrl.providers.machines import Price
 from cloudrl.providers.model import Provider, Status
 from cloudrl.sdk.callbacks import OnProgress
 from cloudrl.units import dollars_text, duration_option

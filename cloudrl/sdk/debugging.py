@@ -14,11 +14,11 @@ from cloudrl.debug.pdb_session import PdbSession
 from cloudrl.debug.session import End, Session
 from cloudrl.errors import CloudrlError, ConnectionFailed, InputError, Interrupted, Unauthorized
 from cloudrl.protocol.client import AgentClient
+from cloudrl.protocol.progress import Notice
 from cloudrl.protocol.ranks import first_few, ranks_text
 from cloudrl.protocol.report import NodeReport
 from cloudrl.protocol.side_by_side import side_by_side
 from cloudrl.protocol.stops import PDB, Stop
-from cloudrl.providers.machines import Notice
 from cloudrl.providers.model import Status
 from cloudrl.sdk.callbacks import OnProgress, silent
 from cloudrl.sdk.find import find

@@ -90,7 +90,7 @@ def demo(nodes: int = 2, *, keep: bool = False, on_progress: OnProgress = silent
 
 
 def _train_and_compare(cluster: RunningCluster, folder: Path, on_progress: OnProgress) -> Demo:
-    shape = cluster.shape()
+    facts = cluster.facts()
     job = cluster.submit(RECIPE)
     rewards: list[float] = []
 
@@ -103,7 +103,7 @@ def _train_and_compare(cluster: RunningCluster, folder: Path, on_progress: OnPro
     if len(rewards) < 2 * WINDOW_STEPS:
         raise JobFailed(f"only {len(rewards)} steps reported a reward; the demo needs {2 * WINDOW_STEPS}")
     checkpoint, merged = merge_result(job, folder / "models" / job.name, on_progress=on_progress)
-    before, after = ask((Path(shape.models[MODEL]), merged.path), Path(shape.data[DATA]["test"]))
+    before, after = ask((Path(facts.models[MODEL]), merged.path), Path(facts.data[DATA]["test"]))
     shards = checkpoint.info.shards("model").values()
     files = tuple(Path(shard.location.folder, shard.path) for shard in shards)
     return Demo(tuple(rewards), files, merged, before, after)

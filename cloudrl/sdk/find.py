@@ -176,19 +176,25 @@ def find_kept(job_id: str | None = None, name: str | None = None, address: str |
     if status is None:
         return None
     return Kept(
-        Path(str(status.checkpoint_dir)),
+        Path(status.facts.checkpoint_dir),
         url["id"] if url else job_id,
         status.name,
-        status.run_id or None,
+        status.facts.id or None,
         status.is_over,
     )
+
+
+def folder_here(status: Status) -> Path | None:
+    """A cluster's folder of checkpoints, if its nodes read this machine's own files."""
+    is_here = registry.provider(status.provider).nodes_are_here and status.facts.checkpoint_dir
+    return Path(status.facts.checkpoint_dir) if is_here else None
 
 
 def find_here(name: str | None) -> Status | None:
     """A cluster, one's only one for None, whose folder of checkpoints is on this machine; None if there is none."""
     with suppress(CloudrlError):
         found = look(only_cluster(name))
-        return next((each for each in found if each.nodes_are_here and each.checkpoint_dir), None)
+        return next((each for each in found if folder_here(each) is not None), None)
     return None
 
 

@@ -1,8 +1,8 @@
 """GPUs that do nothing for minutes though a job runs, or though they are paid for. Pure."""
 
+from cloudrl.protocol.progress import Notice
 from cloudrl.protocol.ranks import spans, texts_by_rank
 from cloudrl.protocol.report import NodeReport
-from cloudrl.providers.machines import Notice
 from cloudrl.providers.model import Status
 from cloudrl.units import dollars_text, duration_text
 

@@ -72,7 +72,7 @@ def _archive(
         if status is None:
             raise
         # other clusters may keep theirs in the same folder
-        return Archive(FolderArchive(Path(str(status.checkpoint_dir)))), run or status.run_id or None
+        return Archive(FolderArchive(Path(status.facts.checkpoint_dir))), run or status.facts.id or None
     for note in source.notes:
         on_progress(Notice(note))
     return Archive(source), source.run

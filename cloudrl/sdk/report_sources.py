@@ -341,7 +341,7 @@ def _lost_attempts(job: JobHandle) -> list[_KeptJob]:
     with suppress(CloudrlError):
         status = agent.status()
         ranks = [node.rank for node in status.nodes]
-        here = FolderArchive(Path(status.checkpoint_dir)) if job.connection.nodes_are_here else None
+        here = FolderArchive(Path(status.facts.checkpoint_dir)) if job.connection.nodes_are_here else None
         archive = Archive(here or ask_cluster(job.connection.name, agent, ranks))
         known = {each.submission_id for each in find_attempts(job)}
         return list(_kept_attempts(archive, (job.name, job.checkpoint_dir), until=job.submission_id, known=known))

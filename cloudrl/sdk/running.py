@@ -15,6 +15,7 @@ from cloudrl.checkpoints.handle import Checkpoints
 from cloudrl.errors import CheckpointError, ClusterFailed, InputError, without_login
 from cloudrl.jobs import JobHandle, find_job
 from cloudrl.options.job import JobKeywords, submit_options
+from cloudrl.protocol.facts import ClusterFacts
 from cloudrl.providers.model import ClusterRef, Provider, Status
 from cloudrl.providers.registry import locate, provider
 from cloudrl.saves.inventory import SaveVersion
@@ -23,7 +24,6 @@ from cloudrl.sdk.costs import costs
 from cloudrl.sdk.submission import submit
 from cloudrl.sdk.teardown import assess, end, ending, patient, teardown
 from cloudrl.spec import Job
-from cloudrl.spec.cluster import ClusterShape
 from cloudrl.spec.ports import RAY_PORT
 from cloudrl.transport import Connection, inspect_cluster
 from cloudrl.transport.ray_job import RayJob
@@ -93,7 +93,7 @@ class RunningCluster:
         """
         return self.get_provider().status(self.name)
 
-    def shape(self) -> ClusterShape:
+    def facts(self) -> ClusterFacts:
         """Nodes, GPUs, data, models and checkpoint folder, as a job will find them."""
         return inspect_cluster(self.connection)
 

@@ -76,7 +76,7 @@ class RunRequest:
         nodes = f"{self.cluster.nodes} node{'s' * (self.cluster.nodes > 1)}"
         gpus = f" with {self.cluster.gpu}" if self.cluster.device == "gpu" else ""
         if gpus and self.cluster.gpus_per_node is None:
-            gpus += f", taken as {run_plan.expected_shape(self.plan, self.job).gpus_per_node} GPUs,"
+            gpus += f", taken as {run_plan.expected_facts(self.plan, self.job).gpus_per_node} GPUs,"
         return f"{nodes}{gpus} on {self.plan.provider}"
 
     def check(self) -> tuple[str, ...]:

@@ -42,7 +42,8 @@ class NodeFiles:
             return None
         if self._ranks is None:
             status = self._agent.status()
-            self._ranks, self._root = [node.rank for node in status.nodes], status.checkpoint_dir.rstrip("/") + "/"
+            self._ranks = [node.rank for node in status.nodes]
+            self._root = status.facts.checkpoint_dir.rstrip("/") + "/"
         if not folder.startswith(self._root):
             return None
         path = f"{folder.rstrip('/')[len(self._root) :]}/{step}.jsonl"

@@ -116,7 +116,7 @@ class _Watching:
         """What the provider says, or else what the agents count with; None where it costs nothing."""
         said: list[Status | BudgetStatus] = [status.budget]
         with suppress(CloudrlError):
-            said.insert(0, provider(status.cluster.provider).status(self._job.connection.name))
+            said.insert(0, provider(status.facts.provider).status(self._job.connection.name))
         known = ((each.cost, each.price_per_hour) for each in said)
         return next(
             (Price(cost, per_hour, self._now()) for cost, per_hour in known if cost is not None and per_hour), None

@@ -1,11 +1,10 @@
-"""A Ray cluster: as the user declares it, the disk that its models need, and what a job needs to know of it."""
+"""A Ray cluster as the user declares it, and the disk and memory that its models and indexes need."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import PlainValidator, model_validator
@@ -212,52 +211,6 @@ class Cluster(Spec):
     def gpus_per_node(self) -> int | None:
         """How many GPUs each node has; None when `gpu` leaves that open."""
         return 0 if self.gpu is None else Gpu.exact_count(self.gpu)
-
-
-@dataclass(frozen=True)
-class ClusterShape:
-    """A cluster as one look found it, or as its declaration says that it will be.
-
-    Attributes:
-        nodes: how many nodes it has.
-        gpus_per_node: GPUs of each node; with device "cpu" these are slots that Ray only counts.
-        device: "gpu" or "cpu"; None for a plain Ray cluster, which cannot tell slots from GPUs.
-        cpus_per_node: that Ray counts on each node with GPUs, on the smallest of them; None where nobody says.
-        checkpoint_dir: absolute, on every node; None for a plain Ray cluster, which does not say.
-        data: data set -> {"train": path, "test": path}, on every node.
-        models: model as asked for -> folder on every node, or its name again where the folders differ.
-        services: names, or ports, of its servers; None for a plain Ray cluster or an older agent, which does not say.
-        rollouts: rollout engines in the image; none are known of a plain Ray cluster.
-        debuggers: node -> those that a job can be debugged with there; none are known of a plain Ray cluster.
-        provider: "local", "dstack" or "slurm"; None for a plain Ray cluster.
-        files_dir: where users' files lie on every node, below their addresses; None where no agent takes them.
-        secrets_dir: where the secrets of jobs lie on every node; None where no agent takes them.
-        ray_version: the release of Ray; None for a plain Ray cluster.
-        ray_session: what Ray calls this start of itself; None where no agent says it.
-        variables: names of those that jobs find on the nodes; none are known of a plain Ray cluster.
-        nodes_are_here: whether its nodes read this machine's own files.
-    """
-
-    name: str
-    id: str | None
-    nodes: int
-    gpus_per_node: int
-    device: str | None
-    cpus_per_node: int | None = None
-    checkpoint_dir: str | None = None
-    data: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    models: Mapping[str, str] = field(default_factory=dict)
-    services: tuple[str, ...] | None = None
-    verl_version: str | None = None
-    rollouts: tuple[str, ...] = ()
-    debuggers: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
-    provider: str | None = None
-    files_dir: str | None = None
-    secrets_dir: str | None = None
-    ray_version: str | None = None
-    ray_session: str | None = None
-    variables: frozenset[str] = frozenset()
-    nodes_are_here: bool = False
 
 
 def disk_for(cluster: Cluster) -> str | None:

@@ -9,8 +9,8 @@ from typing import Protocol
 from cloudrl.errors import ClusterFailed, ConnectionFailed, Unauthorized
 from cloudrl.protocol.client import AgentClient
 from cloudrl.protocol.exchange import Send, send
+from cloudrl.protocol.facts import ClusterFacts
 from cloudrl.protocol.phases import Phase
-from cloudrl.spec.cluster import ClusterShape
 from cloudrl.transport import httpx_send
 from cloudrl.transport.job_url import job_url
 from cloudrl.transport.ray_client import RayClient
@@ -92,7 +92,7 @@ class Connection:
         return None if source is None else lambda refused: getattr(source.refresh(refused), which) or ""
 
 
-def inspect_cluster(connection: Connection) -> ClusterShape:
+def inspect_cluster(connection: Connection) -> ClusterFacts:
     """Look at the cluster behind a connection.
 
     Raises:
@@ -106,46 +106,24 @@ def inspect_cluster(connection: Connection) -> ClusterShape:
         status = agent.status()
     except Unauthorized as error:
         raise Unauthorized(error.message, hint=_again(connection.name)) from error
-    cluster = status.cluster
-    if connection.cluster_id is not None and cluster.id != connection.cluster_id:
+    facts = status.facts
+    if connection.cluster_id is not None and facts.id != connection.cluster_id:
         raise ConnectionFailed(
-            f"{connection.agent_url} belongs to cluster {cluster.name!r} ({cluster.id}), "
+            f"{connection.agent_url} belongs to cluster {facts.name!r} ({facts.id}), "
             f"not to {connection.name!r} ({connection.cluster_id})",
             hint=_again(connection.name),
         )
     if status.phase is not Phase.READY:
-        raise ClusterFailed(f"cluster {cluster.name!r} is {status.phase}", hint=f"cloudrl status {cluster.name}")
-    gpus = [node.gpus for node in status.nodes if node.gpus > 0]
-    return ClusterShape(
-        name=cluster.name,
-        id=cluster.id,
-        nodes=len(gpus) or cluster.nodes,  # the head of dstack's node groups may have none, and verl uses none of it
-        gpus_per_node=min(gpus, default=0),
-        device=cluster.device,
-        cpus_per_node=min((node.cpus for node in status.nodes if node.gpus > 0 and node.cpus > 0), default=None),
-        checkpoint_dir=status.checkpoint_dir,
-        data=status.data,
-        models=status.models,
-        services=status.services,
-        verl_version=status.verl_version,
-        rollouts=status.rollouts,
-        debuggers={node.rank: node.debuggers for node in status.nodes},
-        provider=cluster.provider,
-        files_dir=status.files_dir,
-        secrets_dir=status.secrets_dir,
-        ray_version=status.ray.version,
-        ray_session=status.ray.session_name,
-        variables=frozenset(status.variables),
-        nodes_are_here=connection.nodes_are_here,
-    )
+        raise ClusterFailed(f"cluster {facts.name!r} is {status.phase}", hint=f"cloudrl status {facts.name}")
+    return facts
 
 
 def _again(name: str) -> str:
     return f"Open the way to {name} again: cloudrl detach {name}; cloudrl attach {name}"
 
 
-def _plain(connection: Connection) -> ClusterShape:
+def _plain(connection: Connection) -> ClusterFacts:
     """A Ray cluster without agents: what Ray itself knows. Uneven nodes count as the smallest of them."""
     nodes = [node for node in connection.ray().nodes() if node.gpus > 0]
     gpus = min((int(node.gpus) for node in nodes), default=0)
-    return ClusterShape(name=connection.name, id=None, nodes=len(nodes), gpus_per_node=gpus, device=None)
+    return ClusterFacts(connection.name, "", "", len(nodes), gpu_nodes=len(nodes), gpus_per_node=gpus)

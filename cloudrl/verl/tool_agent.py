@@ -6,7 +6,7 @@ What is wrong here ends no run: verl makes text of it for the model, or cuts it 
 from collections.abc import Callable, Iterator, Mapping
 
 from cloudrl.errors import InputError
-from cloudrl.spec.cluster import ClusterShape
+from cloudrl.protocol.facts import ClusterFacts
 from cloudrl.spec.hydra import integer
 from cloudrl.spec.yaml_core import load_yaml_1_1
 from cloudrl.verl.keys import NODES, RESPONSE_LENGTH, ROLLOUT, release_number
@@ -36,7 +36,7 @@ _PASSAGES = 1000
 """Characters that three passages of 100 words do not fit into."""
 
 
-def check_tool_agent(values: Mapping[str, str], cluster: ClusterShape, read_file: Callable[[str], bytes]) -> list[str]:
+def check_tool_agent(values: Mapping[str, str], cluster: ClusterFacts, read_file: Callable[[str], bytes]) -> list[str]:
     """What the user should know of a job whose model calls tools; nothing of any other.
 
     Args:
@@ -75,7 +75,7 @@ def check_tool_agent(values: Mapping[str, str], cluster: ClusterShape, read_file
         name.startswith(TOOL_CLASSES) and "search" in name.lower() for name in classes
     ):
         _check_length(values)
-        notes += _idle_servers(values, cluster.nodes)
+        notes += _idle_servers(values, cluster.gpu_nodes)
     return notes
 
 

@@ -40,7 +40,7 @@ class Head(FakeCluster):
     def __init__(self, folder: Path) -> None:
         super().__init__()
         self.folder = folder
-        self.status["secrets_dir"] = "/dev/shm/secrets"
+        self.status["facts"]["secrets_dir"] = "/dev/shm/secrets"
         self.status["nodes"][0]["agent_port"] = urlsplit(self.agent_url).port
         self.on_submit = self._run
 

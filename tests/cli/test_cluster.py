@@ -78,7 +78,7 @@ def test_status_of_the_only_cluster(run: Run, lab: FakeLocal) -> None:
     ]
     assert lab.cluster.url in done.err
     look = json.loads(run("status", "lab", "--json").out)
-    assert (look["phase"], look["nodes_wanted"]) == ("ready", 2)
+    assert (look["phase"], look["facts"]["nodes"]) == ("ready", 2)
 
 
 def test_status_names_the_cause_of_a_job_that_has_failed(run: Run, lab: FakeLocal) -> None:

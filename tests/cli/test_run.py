@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from fake_local import FakeLocal
 from small_step import write_step
 from typed_command import Run
 
+from cloudrl.protocol.facts import ClusterFacts
 from cloudrl.protocol.outcome import Outcome
 from cloudrl.protocol.phases import Phase
 from cloudrl.protocol.report import BudgetStatus
@@ -75,7 +77,7 @@ def test_down_ends_it_with_a_job_that_failed(run: Run, lab: FakeLocal) -> None:
 
 def test_the_model_is_brought_home(run: Run, lab: FakeLocal, tmp_path: Path) -> None:
     disk = tmp_path / "volume"
-    lab.cluster.status["checkpoint_dir"] = str(disk)
+    lab.cluster.status["facts"]["checkpoint_dir"] = str(disk)
     lab.cluster.disks = {0: disk, 1: disk}
 
     lab.cluster.finish_jobs(LOG, on_end=lambda: write_step(disk / "mine", 2))
@@ -183,8 +185,9 @@ class TestMoneyInStatus:
 
     def test_a_price_that_is_higher_than_the_agents_count_with(self) -> None:
         budget = BudgetStatus(price_per_hour=50.0, max_cost=200.0)
-        assert price_difference(Status("lab", "dstack", Phase.READY, price_per_hour=50.1, budget=budget)) == ""
-        said = price_difference(Status("lab", "dstack", Phase.READY, price_per_hour=75.0, budget=budget))
+        status = Status(ClusterFacts("lab", "", "dstack", 2), Phase.READY, price_per_hour=50.1, budget=budget)
+        assert price_difference(status) == ""
+        said = price_difference(replace(status, price_per_hour=75.0))
         assert "lab costs $75.00/h, but its agents assume $50.00/h" in said
         assert "will stop at about $300.00 instead of $200.00" in said
 

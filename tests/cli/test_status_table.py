@@ -9,6 +9,7 @@ from rich.console import Console
 from cloudrl.cli import cluster
 from cloudrl.cli._nodes import changes, columns, node_table, rows_of
 from cloudrl.cli._terminal import _Nodes
+from cloudrl.protocol.facts import ClusterFacts
 from cloudrl.protocol.failures import Failure, FailureKind
 from cloudrl.protocol.phases import Phase
 from cloudrl.protocol.report import GpuUsage, NodeReport, Usage
@@ -29,7 +30,7 @@ ROWS = [
 
 
 def test_both_say_the_same(capsys: pytest.CaptureFixture[str]) -> None:
-    status = Status("lab", "local", Phase.FETCH, nodes_wanted=4, nodes=NODES)
+    status = Status(ClusterFacts("lab", "", "local", 4), Phase.FETCH, nodes=NODES)
     screen = io.StringIO()
     Console(file=screen, width=120).print(node_table(status))
     cluster._show(status)
@@ -75,7 +76,7 @@ def test_a_table_has_an_end(capsys: pytest.CaptureFixture[str]) -> None:
     rows = table(nodes)
     assert len(rows) == 41
     assert rows[-1] == ["40-255", "", "", "", "216 more nodes; all of them: --json"]
-    status = Status("lab", "local", Phase.READY, nodes_wanted=256, nodes=tuple(nodes))
+    status = Status(ClusterFacts("lab", "", "local", 256), Phase.READY, nodes=tuple(nodes))
     screen = io.StringIO()
     Console(file=screen, width=120).print(node_table(status))
     cluster._show(status)
@@ -95,7 +96,8 @@ def test_what_changes_on_many_nodes_is_one_line() -> None:
 
 
 def test_a_cluster_that_waits_says_why(capsys: pytest.CaptureFixture[str]) -> None:
-    status = Status("lab", "slurm", Phase.PENDING, nodes_wanted=2, reason="Priority: jobs with a higher one come first")
+    reason = "Priority: jobs with a higher one come first"
+    status = Status(ClusterFacts("lab", "", "slurm", 2), Phase.PENDING, reason=reason)
     screen = io.StringIO()
     Console(file=screen, width=120).print(node_table(status))
     cluster._show(status)
@@ -112,7 +114,7 @@ def test_a_cluster_that_waits_says_why(capsys: pytest.CaptureFixture[str]) -> No
 def test_gpus_that_do_nothing_are_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
     usage = Usage(1000.0, gpus=(GpuUsage(0, idle_since=100.0), GpuUsage(1)))
     node = NodeReport(0, "10.0.0.1", phase=Phase.READY, usage=usage)
-    cluster._show(Status("lab", "dstack", Phase.READY, nodes_wanted=1, nodes=(node,), price_per_hour=20.0))
+    cluster._show(Status(ClusterFacts("lab", "", "dstack", 1), Phase.READY, nodes=(node,), price_per_hour=20.0))
     err = capsys.readouterr().err
     assert "warning: 1 of 2 GPUs have computed nothing for 15 min 00 s or more (rank 0: 0), and the cluster" in err
     assert "  → End the cluster, or submit a job: cloudrl down dstack/lab" in err

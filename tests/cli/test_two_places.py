@@ -14,6 +14,7 @@ from typed_command import Run
 import cloudrl
 from cloudrl.errors import ConnectionFailed, InputError
 from cloudrl.plugins import providers
+from cloudrl.protocol.facts import ClusterFacts
 from cloudrl.protocol.phases import Phase
 from cloudrl.providers.dstack.plan import make_plan
 from cloudrl.providers.model import CheckpointRetention, Status
@@ -47,7 +48,7 @@ class Rented:
 
     def status(self, name: str) -> Status:
         return Status(
-            name, "rented", Phase.FETCH, nodes_wanted=8, price_per_hour=98.0, cost=12.0,
+            ClusterFacts(name, "", "rented", 8), Phase.FETCH, price_per_hour=98.0, cost=12.0,
             retention=CheckpointRetention(destroyed=False, location="on a volume"),
         )  # fmt: skip
 

@@ -12,9 +12,9 @@ from planning import plan
 from ready_files import TASKS
 
 from cloudrl.jobs import SubmitOptions
+from cloudrl.protocol.facts import ClusterFacts
 from cloudrl.protocol.options import AgentOptions
 from cloudrl.protocol.services import Service as AgentsService
-from cloudrl.spec.cluster import ClusterShape
 from cloudrl.spec.hydra import parse_overrides
 from cloudrl.spec.services import agent_service as declared_service
 
@@ -102,10 +102,12 @@ def test_the_job_fits_on_the_cluster(names: dict[str, Any]) -> None:
     """Nodes, GPUs, data, model and engine of the recipe are those of the cluster."""
     cluster, job = names["cluster"], names["job"]
     guide = GUIDES[cluster.name]
-    view = ClusterShape(
-        name=cluster.name, id="x", nodes=cluster.nodes, gpus_per_node=8, device="gpu", checkpoint_dir="/checkpoints",
+    view = ClusterFacts(
+        cluster.name, "x", "dstack", cluster.nodes, gpu_nodes=cluster.nodes, gpus_per_node=8, device="gpu",
+        checkpoint_dir="/checkpoints",
         data={name: {"train": f"/d/{name}/train", "test": f"/d/{name}/test"} for name in guide["data"]},
-        models={guide["model"]: "/m"}, verl_version=job.verl, rollouts=(cluster.rollout or "vllm",),
+        models={guide["model"]: "/m"}, services=("search",), verl_version=job.verl,
+        rollouts=(cluster.rollout or "vllm",),
     )  # fmt: skip
     submission = plan(job, view, SubmitOptions())
     assert submission.notes == NOTES.get(cluster.name, ())

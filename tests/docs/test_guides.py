@@ -62,9 +62,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (fork / "__init__.py").touch()
     (fork / "version" / "version").write_text("0.1")
     models = {"Qwen/Qwen2.5-7B-Instruct": "/root/models/qwen", "Qwen/Qwen2.5-7B": "/root/models/base"}
-    status = {"data": DATA, "models": models, "services": ["search"]}
-    with FakeLocal("ray-cluster", status=status) as cluster:
-        cluster.cluster.status["cluster"].update(gpus_per_node=8, device="gpu")
+    facts = {"data": DATA, "models": models, "services": ["search"], "gpus_per_node": 8, "device": "gpu"}
+    with FakeLocal("ray-cluster", facts=facts) as cluster:
         for step in (10, 20):
             write_step(tmp_path / "checkpoints" / "my-run", step)
         cluster.cluster.add("failed", b"ValueError: too few rows\n", "FAILED")

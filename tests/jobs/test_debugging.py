@@ -12,7 +12,7 @@ from cloudrl.jobs.debugging import debugger_of, set_debugger
 from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.jobs.local_files import LocalFiles
 
-BOTH = {0: ("debugpy", "pdb"), 1: ("debugpy", "pdb")}
+BOTH = (("debugpy", "pdb"),) * 2
 READY = cluster(debuggers=BOTH)
 
 
@@ -60,9 +60,9 @@ def test_the_dry_run_shows_it():
 
 
 @pytest.mark.parametrize(
-    ("debuggers", "who"), [({0: ("debugpy", "pdb"), 1: ("pdb",)}, "node 1"), ({0: ("pdb",), 1: ("pdb",)}, "nodes 0-1")]
+    ("debuggers", "who"), [((("debugpy", "pdb"), ("pdb",)), "node 1"), ((("pdb",), ("pdb",)), "nodes 0-1")]
 )
-def test_a_node_without_debugpy(debuggers: dict[int, tuple[str, ...]], who: str):
+def test_a_node_without_debugpy(debuggers: tuple[tuple[str, ...], ...], who: str):
     with pytest.raises(InputError, match=f"^{who} of cluster 'lab': no debugpy") as refused:
         plan(job(), cluster(debuggers=debuggers), SubmitOptions(debug="debugpy"))
     assert "cloudrl up ... --setup 'pip install debugpy==1.8.22'" in str(refused.value.hint)
@@ -73,7 +73,7 @@ def test_an_agent_that_knows_no_debuggers(debugger: str):
     with pytest.raises(
         InputError, match=r"^node 1 of cluster 'lab': an agent of a release without debuggers"
     ) as refused:
-        plan(job(), cluster(debuggers={0: ("debugpy", "pdb"), 1: ()}), SubmitOptions(debug=debugger))
+        plan(job(), cluster(debuggers=(("debugpy", "pdb"), ())), SubmitOptions(debug=debugger))
     assert "cloudrl down lab, then cloudrl up" in str(refused.value.hint)
 
 
@@ -92,7 +92,7 @@ def test_a_working_directory_that_hides_the_hook(tmp_path: Path, name: str):
 
 
 def test_pdb_needs_no_package():
-    assert plan(job(), cluster(debuggers={0: ("pdb",)}), SubmitOptions(debug="pdb"))
+    assert plan(job(), cluster(debuggers=(("pdb",),)), SubmitOptions(debug="pdb"))
 
 
 def test_a_plain_ray_cluster_has_nobody_who_leads_there():
@@ -101,7 +101,7 @@ def test_a_plain_ray_cluster_has_nobody_who_leads_there():
 
 
 def test_a_cluster_to_come_is_told_of():
-    draft = JobDraft(job(), SubmitOptions(debug="debugpy"), replace(READY, debuggers={}), overrides={})
+    draft = JobDraft(job(), SubmitOptions(debug="debugpy"), replace(READY, debuggers=()), overrides={})
     snapshot = Snapshot(draft.cluster, LocalFiles(Path("/nowhere")), is_expected=True)
     assert any("--setup 'pip install debugpy" in note for note in set_debugger(draft, snapshot).notes)
 

@@ -130,8 +130,7 @@ def test_a_copy_of_another_save_is_not_the_rank_s_own(lab: Lab) -> None:
 
 
 def test_another_number_of_ranks(lab: Lab) -> None:
-    for node in lab.fake.status["nodes"]:
-        node["gpus"] = 2
+    lab.fake.status["facts"]["gpus_per_node"] = 2
     assert "step 2: 2 ranks have saved the actor, and 4 would load it" in lab.refused()
     assert lab.resume(n_gpus_per_node=1)[0] == "/vol/checkpoints/mine/global_step_2"
     assert lab.resume(nnodes=1) == (None, ())
@@ -168,7 +167,7 @@ def test_who_says_it_decides(lab: Lab, key: str, value: str) -> None:
 
 def test_where_there_is_nothing_to_go_on_from(lab: Lab) -> None:
     assert lab.resume("another") == lab.resume(None) == (None, ())
-    lab.fake.status["verl_version"] = "0.1"
+    lab.fake.status["facts"]["verl_version"] = "0.1"
     assert lab.resume() == (None, ()), "a verl that cannot go on"
     assert resumed(Connection(lab.fake.url, lab.fake.url, lab.fake.token), "mine", {}) == (None, ())
 

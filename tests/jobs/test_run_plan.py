@@ -8,7 +8,7 @@ import pytest
 from cloudrl import recipes
 from cloudrl.errors import InputError
 from cloudrl.jobs import Submission, SubmitOptions, plan_job
-from cloudrl.jobs.run_plan import cluster_for_job, expected_shape, expected_snapshot
+from cloudrl.jobs.run_plan import cluster_for_job, expected_facts, expected_snapshot
 from cloudrl.providers.dstack.provider import DstackProvider
 from cloudrl.providers.local.provider import LocalProvider
 from cloudrl.providers.model import Plan
@@ -94,12 +94,12 @@ def test_what_cannot_work_is_refused_before_there_is_a_cluster(
 
 def test_a_number_of_gpus_that_is_left_open_counts_as_the_recipes() -> None:
     planned = DstackProvider().plan(Cluster(name="lab", gpu="80GB:4..8"))
-    assert expected_shape(planned, recipes.load("grpo")).gpus_per_node == 8
+    assert expected_facts(planned, recipes.load("grpo")).gpus_per_node == 8
 
 
 def test_variables_of_the_cluster_are_those_of_its_jobs() -> None:
     planned = DstackProvider().plan(Cluster(name="lab", gpu="80GB:8", env={"A": "1"}, secrets=["WANDB_API_KEY"]))
-    assert expected_shape(planned, recipes.load("grpo")).variables == {"A", "WANDB_API_KEY"}
+    assert expected_facts(planned, recipes.load("grpo")).variables == ("A", "WANDB_API_KEY")
 
 
 def test_where_a_run_goes_on_is_not_known_before_there_is_a_cluster() -> None:
@@ -111,4 +111,4 @@ def test_where_a_run_goes_on_is_not_known_before_there_is_a_cluster() -> None:
 def test_a_data_set_with_a_description_goes_by_its_name() -> None:
     mine = DataSet(name="mine", source="owner/name", prompt_field="q", answer_field="a")
     planned = LocalProvider().plan(Cluster(name="lab", data=[mine]))
-    assert list(expected_shape(planned, recipes.load("grpo-tiny")).data) == ["mine"]
+    assert list(expected_facts(planned, recipes.load("grpo-tiny")).data) == ["mine"]

@@ -8,7 +8,7 @@ from planning import cluster, plan
 from cloudrl import recipes
 from cloudrl.jobs import SubmitOptions
 from cloudrl.jobs.submission import Submission
-from cloudrl.spec.cluster import ClusterShape
+from cloudrl.protocol.facts import ClusterFacts
 
 LAB = cluster(
     gpus_per_node=1, device="cpu", data={"addition": {"train": "/vol/train.parquet", "test": "/vol/test.parquet"}},
@@ -22,7 +22,7 @@ ON_THE_HUB = {"actor_rollout_ref.model.path": "Qwen/Gated"}
 MARKER = "marker-0123456789"
 
 
-def planned(shape: ClusterShape = LAB, shell: dict[str, str] | None = None, **options: Any) -> Submission:
+def planned(shape: ClusterFacts = LAB, shell: dict[str, str] | None = None, **options: Any) -> Submission:
     job = recipes.load("grpo-tiny")
     job = job.replace(env={key: value for key, value in job.env.items() if key != "HF_HUB_OFFLINE"})
     return plan(job, shape, SubmitOptions(submission_id="one", **options), shell=shell)
@@ -85,7 +85,7 @@ def test_a_verl_that_leaves_the_runtime_environment_alone():
         (replace(LAB, ray_version="2.42.1"), {}, r"only Ray 2.43 and later can be .* \(this is 2.42.1\)"),
     ],
 )
-def test_where_only_ray_can_pass_them(shape: ClusterShape, runtime_env: dict[str, Any], reason: str):
+def test_where_only_ray_can_pass_them(shape: ClusterFacts, runtime_env: dict[str, Any], reason: str):
     shell = {"HF_TOKEN": "hf-0123456789"}
     submission = planned(shape, shell, env={"MY_API_TOKEN": MARKER}, runtime_env=runtime_env, overrides=ON_THE_HUB)
     assert submission.secrets == {}

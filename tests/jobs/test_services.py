@@ -1,7 +1,7 @@
 """A job and the servers that it asks."""
 
 import pytest
-from planning import cluster, job, planned
+from planning import PLAIN, cluster, job, planned
 
 from cloudrl.errors import InputError
 from cloudrl.jobs.run_plan import cluster_for_job
@@ -13,9 +13,13 @@ from cloudrl.spec import Job
 JOB = Job.load({"name": "mine", "needs": ["search:wiki-18", {"port": 8100, "command": "judge", "name": "judge"}]})
 
 
-@pytest.mark.parametrize("services", [("search", "judge"), ("8000", "8100"), ("other", "judge", "8000"), None])
-def test_a_cluster_that_has_them_by_name_or_at_their_port(services: tuple[str, ...] | None) -> None:
+@pytest.mark.parametrize("services", [("search", "judge"), ("8000", "8100"), ("other", "judge", "8000")])
+def test_a_cluster_that_has_them_by_name_or_at_their_port(services: tuple[str, ...]) -> None:
     check_services(JOB, {}, cluster(services=services))
+
+
+def test_a_plain_ray_cluster_is_not_asked_for_its_services() -> None:
+    check_services(JOB, {}, cluster(**PLAIN))
 
 
 def test_a_cluster_without_them_is_refused_with_the_command_that_starts_one() -> None:
@@ -60,6 +64,6 @@ def test_search_r1s_fork_asks_a_server_of_its_node() -> None:
         check_own_search(asks, cluster(services=()))
     with pytest.raises(InputError, match=r"and cluster 'lab' has no services"):
         planned(load("search-r1"), view=cluster(services=(), verl_version="0.1"))
-    for services in (("8000",), ("search",), None):
-        check_own_search(asks, cluster(services=services))
+    for there in (cluster(services=("8000",)), cluster(services=("search",)), cluster(**PLAIN)):
+        check_own_search(asks, there)
     check_own_search({"retriever.url": "http://10.0.0.9:8000/retrieve"}, cluster(services=()))

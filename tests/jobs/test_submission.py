@@ -13,7 +13,7 @@ from planning import LEAST, cluster, job, overrides, plan, planned, typed
 
 from cloudrl.errors import InputError
 from cloudrl.jobs import Submission, SubmitOptions
-from cloudrl.spec.cluster import ClusterShape
+from cloudrl.protocol.facts import ClusterFacts
 
 
 class TestEnvironment:
@@ -94,7 +94,7 @@ class TestJournal:
     ENV = {"MY_API_TOKEN": "marker-0123456789", "COPY": "is marker-0123456789", "A": "1"}  # noqa: RUF012
 
     @pytest.mark.parametrize("view", [cluster(), cluster(secrets_dir="/dev/shm/x", ray_version="2.60.0")])
-    def test_there_and_back(self, view: ClusterShape, tmp_path: Path):
+    def test_there_and_back(self, view: ClusterFacts, tmp_path: Path):
         """Whoever passes the secrets on, Ray or the agents: they are no part of it."""
         (tmp_path / "reward.py").write_text("def compute_score(): ...")
         options = SubmitOptions(reward="./reward.py", env=self.ENV, steps=3)

@@ -182,7 +182,7 @@ def test_never_the_wrong_cluster(cluster: FakeCluster):
 
 def test_never_to_the_dashboard_of_another_cluster(cluster: FakeCluster, folder: Path):
     """A Ray without tokens, behind the port that was ours; the agent is ours."""
-    cluster.status["ray"]["session_name"] = "session_y"
+    cluster.status["facts"]["ray_session"] = "session_y"
     with pytest.raises(ConnectionFailed, match="lab runs Ray session_y, this is session_x") as caught:
         submit(cluster.connection(), JOB, SubmitOptions(working_dir=str(folder)))
     assert "cloudrl attach lab" in str(caught.value.hint)

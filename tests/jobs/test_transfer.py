@@ -26,10 +26,10 @@ from cloudrl.node.uploads import SPARE_BYTES, Store
 from cloudrl.protocol import exchange
 from cloudrl.protocol.client import AgentClient
 from cloudrl.protocol.exchange import Request, Response
+from cloudrl.protocol.facts import ClusterFacts
 from cloudrl.protocol.report import ClusterStatus, Replica
 from cloudrl.protocol.wire import from_json
 from cloudrl.spec import Job
-from cloudrl.spec.cluster import ClusterShape
 from cloudrl.transport import Connection
 
 pytestmark = pytest.mark.io
@@ -57,7 +57,7 @@ def head(tmp_path: Path) -> Iterator[Served]:
 
 @pytest.fixture
 def item(here: Path, head: Served) -> Upload:
-    lab = ClusterShape("lab", "1", 1, 1, "cpu", files_dir=str(head.replication.files.root))
+    lab = ClusterFacts("lab", "1", "local", 1, files_dir=str(head.replication.files.root))
     [item] = planned_uploads(lab, SubmitOptions(overrides={MODEL: "./model"})).uploads
     return item
 
@@ -216,7 +216,8 @@ def test_nothing_moves():
 def connection(cluster: FakeCluster, head: Served) -> Connection:
     """A cluster whose agent takes files and secrets."""
     files, secrets = head.replication.files.root, head.replication.secrets.folder
-    head.status = from_json(ClusterStatus, {**cluster.status, "files_dir": str(files), "secrets_dir": str(secrets)})
+    facts = {**cluster.status["facts"], "files_dir": str(files), "secrets_dir": str(secrets)}
+    head.status = from_json(ClusterStatus, {**cluster.status, "facts": facts})
     return Connection("lab", cluster.url, cluster.token, f"http://127.0.0.1:{head.port}", TOKEN, "id-1")
 
 

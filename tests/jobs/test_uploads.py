@@ -13,13 +13,13 @@ from cloudrl.jobs import SubmitOptions
 from cloudrl.jobs.draft import JobDraft
 from cloudrl.jobs.uploads import SMALL_BYTES
 from cloudrl.jobs.working_dir import PackagePlan, zip_package
-from cloudrl.spec.cluster import ClusterShape
+from cloudrl.protocol.facts import ClusterFacts
 from cloudrl.transport.ray_client import PACKAGE_LIMIT_BYTES
 
 TRAIN, VAL = "data.train_files", "data.val_files"
 MODEL, CRITIC = "actor_rollout_ref.model.path", "critic.model.path"
 REWARD = "reward.custom_reward_function.path"
-PLAIN = ClusterShape(name="http://x", id=None, nodes=2, gpus_per_node=8, device=None)
+PLAIN = ClusterFacts("http://x", "", "", 2, gpu_nodes=2, gpus_per_node=8)
 AGENTS = replace(PLAIN, name="lab", files_dir="/vol/data/user-files", provider="dstack")
 LIMIT = PACKAGE_LIMIT_BYTES
 
@@ -42,7 +42,7 @@ def large(path: Path, size_bytes: int) -> Path:
     return path
 
 
-def planned(here: Path, cluster: ClusterShape = AGENTS, working_dir: str | None = None, **overrides: Any) -> JobDraft:
+def planned(here: Path, cluster: ClusterFacts = AGENTS, working_dir: str | None = None, **overrides: Any) -> JobDraft:
     keys = {"train": TRAIN, "val": VAL, "model": MODEL, "critic": CRITIC, "reward": REWARD}
     named = {keys.get(key, key): value for key, value in overrides.items()}
     source = str(here / working_dir) if working_dir and "://" not in working_dir else working_dir

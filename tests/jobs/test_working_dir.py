@@ -10,9 +10,9 @@ from planning import planned_uploads
 from cloudrl.errors import InputError
 from cloudrl.jobs import SubmitOptions
 from cloudrl.jobs.working_dir import EXCLUDED_FOLDERS, PackagePlan, scan, zip_package
-from cloudrl.spec.cluster import ClusterShape
+from cloudrl.protocol.facts import ClusterFacts
 
-PLAIN = ClusterShape(name="http://x", id=None, nodes=1, gpus_per_node=1, device=None)
+PLAIN = ClusterFacts("http://x", "", "", 1, gpu_nodes=1, gpus_per_node=1)
 
 
 def write(folder: Path, *names: str, text: str = "text") -> None:

@@ -19,7 +19,7 @@ RAYLET = "logs/raylet.out"
 
 def ask(cluster: FakeCluster, *volumes: Path, run: str | None = None, token: str | None = None) -> ClusterArchive:
     """The archive of nodes that have these volumes; `run-1` is what runs."""
-    cluster.status["cluster"]["id"] = "run-1"
+    cluster.status["facts"]["id"] = "run-1"
     cluster.disks = dict(enumerate(volumes))
     return ask_cluster("lab", AgentClient(cluster.agent_url, token or str(cluster.token)), (0, 1), run)
 

@@ -23,8 +23,9 @@ from cloudrl.node.shard_worker_client import ShardWorkerClient
 from cloudrl.node.stops import Stops
 from cloudrl.node.uploads import Store
 from cloudrl.node.usage_history import UsageHistory
+from cloudrl.protocol.facts import ClusterFacts
 from cloudrl.protocol.options import AgentOptions
-from cloudrl.protocol.report import ClusterInfo, ClusterStatus, NodeReport
+from cloudrl.protocol.report import ClusterStatus, NodeReport
 from cloudrl.protocol.tokens import Tokens
 
 TOKEN = "right-token"
@@ -74,7 +75,9 @@ class Served:
             identity=Identity("local", "lab", "id", rank, nodes, "127.0.0.1", "127.0.0.1", None),
             tokens=Tokens(token, "", ""),
             options=AgentOptions(data_dir=self.data),
-            status=lambda: self.status or ClusterStatus(ClusterInfo("lab", "id", "local", nodes), self.state.own.phase),
+            status=lambda: (
+                self.status or ClusterStatus(ClusterFacts("lab", "id", "local", nodes), self.state.own.phase)
+            ),
             ray_logs=lambda: self.ray_logs,
             checkpoint_store=self.checkpoint_store,
             replication=self.replication,

@@ -29,7 +29,7 @@ def test_a_described_data_set_is_on_every_node(nodes: Maker, tmp_path: Path) -> 
         DataSet(name=str(raw), prompt_field="text", answer_field="gold"),
     ]
     cluster.start(*(f"--data={each.argument()}" for each in asked), "--data=addition").ready()
-    seen = cluster[0].agent.status().data
+    seen = cluster[0].agent.status().facts.data
     assert list(seen) == ["mine", "owner/name", str(raw), "addition"]
     for name, paths in seen.items():
         for split in ("train", "test"):

@@ -60,7 +60,7 @@ def a_thread_of_the_head_that_meets_something_else(nodes: Maker, kind: str, name
 def _with_data(cluster: Nodes) -> None:
     """Rank 0 has prepared its data, and rank 1 is not there yet."""
     cluster.start_one(0, "--data=addition")
-    until(lambda: cluster[0].phase() and cluster[0].status().get("data"), "the data")
+    until(lambda: cluster[0].phase() and cluster[0].status()["facts"]["data"], "the data")
 
 
 @scenario

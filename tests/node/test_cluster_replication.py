@@ -35,10 +35,10 @@ def test_they_reach_every_node_and_the_secrets_go_with_the_cluster(nodes: Maker)
     until(lambda: agent.secrets_state("job1") == everywhere, "and again, once they are sent again")
     assert [node.replicas for node in agent.status().nodes] == [{}, {}], "nobody has to be told of it any more"
     for rank in (0, 1):
-        root = Path(cluster[rank].status()["files_dir"])
+        root = Path(cluster[rank].status()["facts"]["files_dir"])
         assert (root / model.address / "model" / "weights").read_bytes() == body
-    assert len({cluster[rank].status()["files_dir"] for rank in (0, 1)}) == 2
-    assert agent.status().secrets_dir == str(kept)
+    assert len({cluster[rank].status()["facts"]["files_dir"] for rank in (0, 1)}) == 2
+    assert agent.status().facts.secrets_dir == str(kept)
     assert stat.S_IMODE((kept / "job1").stat().st_mode) == 0o600
     written = [path for path in cluster.folder.rglob("*") if path.is_file() and path.stat().st_size < 1_000_000]
     assert written

@@ -163,7 +163,7 @@ def a_service_is_started_when_its_files_are_there(nodes: Maker) -> None:
         assert (cluster[rank].run_dir / f"service-{port}.log").read_text().startswith("rows\n")
     status = cluster[0].agent.status()
     assert [node.services for node in status.nodes] == [{"search": "ready"}] * 2
-    assert status.services == ("search",)
+    assert status.facts.services == ("search",)
 
 
 @scenario

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloudrl.node.job_secrets import MEMORY, JobSecrets, folder_of, script
+from cloudrl.node.job_secrets import JobSecrets, folder_of, script
 from cloudrl.node.uploads import ApiError
+from cloudrl.protocol.folders import MEMORY
 
 SHOW = "import json, os, sys; print(json.dumps([dict(os.environ), sys.argv[1:]]))"
 
@@ -150,8 +151,8 @@ def test_memory_that_takes_nothing(tmp_path: Path):
 
 
 def test_where_they_lie():
-    assert folder_of("0123-ab_C").parent == MEMORY
-    assert folder_of("../../etc/x y").parent == MEMORY
+    assert folder_of("0123-ab_C").parent == Path(MEMORY)
+    assert folder_of("../../etc/x y").parent == Path(MEMORY)
     assert folder_of("a") != folder_of("b")
     assert len(os.fsencode(folder_of("x" * 500).name)) < 255
 

@@ -11,9 +11,10 @@ from fake_clock import Clock
 from fake_dstack import FakeDstack, attempt, fleet, run
 
 from cloudrl.errors import CapacityError, CloudrlError, ClusterFailed, ConnectionFailed, Interrupted
+from cloudrl.protocol.facts import ClusterFacts
 from cloudrl.protocol.outcome import STARTED
 from cloudrl.protocol.phases import Phase
-from cloudrl.protocol.report import ClusterInfo, ClusterStatus
+from cloudrl.protocol.report import ClusterStatus
 from cloudrl.protocol.tokens import derive
 from cloudrl.providers.dstack import access, provider, route, runs
 from cloudrl.providers.dstack.plan import DstackPlan, make_plan
@@ -189,7 +190,7 @@ class TestAClusterThatCannotBeReached:
             clock.sleep(500)
 
 
-ANSWER = ClusterStatus(ClusterInfo("lab", "id", "dstack", 1), Phase.FETCH, checkpoint_dir="/checkpoints")
+ANSWER = ClusterStatus(ClusterFacts("lab", "id", "dstack", 1, checkpoint_dir="/checkpoints"), Phase.FETCH)
 
 
 class Way:

@@ -54,7 +54,7 @@ def test_from_up_to_down(home: Home) -> None:
     assert provider.attach("one") == connection
 
     look = provider.status("one")
-    assert (look.phase, look.nodes_wanted, [node.rank for node in look.nodes]) == ("ready", 2, [0, 1])
+    assert (look.phase, look.facts.nodes, [node.rank for node in look.nodes]) == ("ready", 2, [0, 1])
     assert look.dashboard_url == connection.ray_url == f"http://127.0.0.1:{plan.state.dashboard_port}"
     seen = inspect_cluster(connection)
     assert (seen.nodes, seen.gpus_per_node, seen.device) == (2, 1, "cpu")
@@ -108,7 +108,7 @@ def test_a_client_that_waits_finds_the_cluster_that_is_started_again(home: Home)
         waiting = pool.submit(retry, agent.status, patience, on_break=breaks.append)
         until(lambda: breaks, "it waits")
         home.up(nodes=1)
-        assert waiting.result().cluster.id == home.plans[1].state.id
+        assert waiting.result().facts.id == home.plans[1].state.id
     provider.down("one")
 
 

@@ -220,7 +220,7 @@ def test_where_checkpoints_go(tmp_path: Path, fields: dict[str, object], folder:
     wanted = Path(folder) if folder else tmp_path / "home" / "clusters" / "lab" / "checkpoints"
     assert plan.state.checkpoints == wanted
     assert f"--checkpoints={wanted}" in plan.commands[0]
-    assert plan.checkpoint_dir == str(wanted)
+    assert plan.facts.checkpoint_dir == str(wanted)
 
 
 def test_what_has_no_effect_is_named() -> None:

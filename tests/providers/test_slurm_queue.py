@@ -159,7 +159,7 @@ def test_a_cluster_that_sbatch_has_started_is_known_by_its_name(commands: Comman
     commands(sbatch="exit 1", squeue=f"echo '{PENDING}'", scontrol="echo '   StdOut=/home/alice/lab-12.log'")
     provider = SlurmProvider()
     for found in (provider.list()[0], provider.list("lab")[0], provider.status("lab")):
-        assert (found.name, found.phase, found.nodes_wanted) == ("lab", Phase.PENDING, 2)
+        assert (found.name, found.phase, found.facts.nodes) == ("lab", Phase.PENDING, 2)
         assert found.reason == "Resources: no such nodes are free; expected to start 2026-11-23T08:30:00"
         assert found.logs_command == "tail -n +1 -f /home/alice/lab-12.log"
 

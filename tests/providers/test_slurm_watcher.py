@@ -9,8 +9,9 @@ import pytest
 from slurm_commands import PENDING, RUNNING, Commands, a_state, write_head
 
 from cloudrl.errors import ConnectionFailed
+from cloudrl.protocol.facts import ClusterFacts
 from cloudrl.protocol.phases import Phase
-from cloudrl.protocol.report import BudgetStatus, ClusterInfo, ClusterStatus
+from cloudrl.protocol.report import BudgetStatus, ClusterStatus
 from cloudrl.providers.slurm import access
 from cloudrl.providers.slurm.access import JobAccess
 from cloudrl.providers.slurm.state import SlurmState
@@ -80,7 +81,7 @@ def test_keys_of_nodes_are_not_written_into_the_users_own_file(
 def test_what_it_costs_is_what_its_agents_were_told(commands: Commands, tmp_path: Path) -> None:
     commands(squeue=f"echo '{RUNNING}'")
     write_head(tmp_path / "runs")
-    said = ClusterStatus(ClusterInfo("lab", "id", "slurm", 2), Phase.READY, budget=BudgetStatus(4.5, 12.0))
+    said = ClusterStatus(ClusterFacts("lab", "id", "slurm", 2), Phase.READY, budget=BudgetStatus(4.5, 12.0))
     opened: Any = SimpleNamespace(status=lambda: said, is_kept_open=False)
     state = a_state(runs=tmp_path / "runs")
     seen = JobWatcher(state, opener=lambda *_, **__: opened).status()

@@ -329,7 +329,7 @@ def test_a_node_keeps_its_files_in_a_folder_that_leaves_room_for_sockets(back_en
 def test_an_image_file_is_run_as_it_is_and_tells_no_release():
     declared = cluster("apptainer", "H100:8", {"image": "/shared/verl.sif"})
     assert evaluated(to_slurm(declared, agent=b""), '"$IMAGE"') == ["/shared/verl.sif"]
-    assert make_plan(declared).verl_version is None
+    assert make_plan(declared).facts.verl_version is None
 
 
 def test_no_variable_of_the_user_replaces_one_of_the_script():

@@ -4,13 +4,14 @@ from dataclasses import replace
 
 from recordings import load
 
+from cloudrl.protocol.facts import ClusterFacts
 from cloudrl.protocol.phases import Phase
 from cloudrl.protocol.report import GpuUsage, NodeReport, Usage
 from cloudrl.providers.model import Status
 from cloudrl.report.tables import attempts_table, cost_table, kept_nodes_table, nodes_table
 from cloudrl.transport.ray_job import JobStatus, RayJob
 
-STATUS = Status("lab", "dstack", Phase.READY, price_per_hour=12.5, cost=3.0)
+STATUS = Status(ClusterFacts("lab", "", "dstack", 2), Phase.READY, price_per_hour=12.5, cost=3.0)
 
 
 def test_nodes_with_what_they_use():

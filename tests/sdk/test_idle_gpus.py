@@ -2,6 +2,7 @@
 
 import pytest
 
+from cloudrl.protocol.facts import ClusterFacts
 from cloudrl.protocol.phases import Phase
 from cloudrl.protocol.report import BudgetStatus, GpuUsage, NodeReport, Usage
 from cloudrl.providers.model import Status
@@ -18,7 +19,7 @@ def node(rank: int, *idle_s: float | None) -> NodeReport:
 
 def cluster(*nodes: NodeReport, price: float | None = None, working_s: float | None = None) -> Status:
     budget = BudgetStatus(working_since=None if working_s is None else NOW - working_s)
-    return Status("lab", "dstack", Phase.READY, nodes=nodes, price_per_hour=price, budget=budget)
+    return Status(ClusterFacts("lab", "", "dstack", 2), Phase.READY, nodes=nodes, price_per_hour=price, budget=budget)
 
 
 def test_a_job_runs_and_some_do_nothing() -> None:

@@ -79,7 +79,7 @@ class TestAClusterThatAnswers:
     @pytest.fixture
     def cluster(self) -> Iterator[FakeCluster]:
         with FakeCluster() as fake:
-            fake.status["checkpoint_dir"] = "/c"
+            fake.status["facts"]["checkpoint_dir"] = "/c"
             yield fake
 
     def look(self, cluster: FakeCluster, job: str = "run-2") -> RunReport:

@@ -21,7 +21,7 @@ class Agent:
 
     def status(self) -> Any:
         nodes = tuple(NodeReport(rank, f"10.0.0.{rank}") for rank in range(NODES))
-        return SimpleNamespace(nodes=nodes, checkpoint_dir="/checkpoints")
+        return SimpleNamespace(nodes=nodes, facts=SimpleNamespace(checkpoint_dir="/checkpoints"))
 
     def checkpoint_file(self, rank: int, path: str, _limit_bytes: int) -> bytes | None:
         self.asked.append(rank)

@@ -9,6 +9,7 @@ from fake_local import FakeLocal, rent_disks
 
 import cloudrl
 from cloudrl.errors import InputError
+from cloudrl.protocol.facts import ClusterFacts
 from cloudrl.protocol.phases import Phase
 from cloudrl.providers.local.provider import LocalProvider
 from cloudrl.providers.model import CheckpointRetention, Status
@@ -19,7 +20,7 @@ from cloudrl.sdk.teardown import TeardownImpact, assess
 
 pytestmark = pytest.mark.io
 
-READY = Status("lab", "dstack", Phase.READY)
+READY = Status(ClusterFacts("lab", "", "dstack", 2), Phase.READY)
 LOST = CheckpointRetention(destroyed=True, location="on the machines' own disks")
 KEPT = CheckpointRetention(destroyed=False, location="on network volume ckpt")
 LOCAL = LocalProvider()
@@ -88,7 +89,7 @@ def test_what_stays_is_not_asked_for(lab: FakeLocal) -> None:
 
 @pytest.mark.parametrize("phase", ["provisioning", "fetch", "down", "failed", "ended"])
 def test_a_cluster_that_is_not_up_has_none(phase: str) -> None:
-    cloud: Any = Cloud(Status("lab", "dstack", Phase(phase), retention=LOST))
+    cloud: Any = Cloud(Status(ClusterFacts("lab", "", "dstack", 2), Phase(phase), retention=LOST))
     assert assess(cloud, "lab").lost_with is None
 
 

@@ -36,7 +36,7 @@ def to(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, *, is_kept_open: b
 
 def test_a_tunnel_that_is_being_opened_again_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """As after a restart elsewhere, while ssh has not seen yet that the old machine is gone."""
-    assert to(Broken(3), monkeypatch, is_kept_open=True).status().cluster.name == "lab"
+    assert to(Broken(3), monkeypatch, is_kept_open=True).status().facts.name == "lab"
 
 
 def test_one_of_our_own_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,44 +5,22 @@ from dataclasses import replace
 import pytest
 
 from cloudrl.errors import ClusterFailed, ConnectionFailed
-from cloudrl.spec.cluster import ClusterShape
+from cloudrl.protocol.facts import ClusterFacts
+from cloudrl.protocol.wire import from_json
 from cloudrl.testing import AGENT_URL, RAY_URL, FakeCluster, ray_node
 from cloudrl.transport import Connection, inspect_cluster
 
 
 def test_a_cluster_with_agents(cluster: FakeCluster) -> None:
-    cluster.status["variables"] = ["WANDB_API_KEY"]
-    assert inspect_cluster(cluster.connection()) == ClusterShape(
-        name="lab", id="id-1", nodes=2, gpus_per_node=1, device="cpu", checkpoint_dir="/vol/checkpoints",
-        data={"addition": {"train": "/vol/data/train.parquet", "test": "/vol/data/test.parquet"}},
-        models={"tiny-adder": "/vol/models/tiny-adder"}, services=(), verl_version="0.9.1", rollouts=("vllm",),
-        provider="local", ray_version="2.60.0", ray_session="session_x",
-        variables=frozenset({"WANDB_API_KEY"}), debuggers={0: ("debugpy", "pdb"), 1: ("debugpy", "pdb")},
-    )  # fmt: skip
+    assert inspect_cluster(cluster.connection()) == from_json(ClusterFacts, cluster.status["facts"])
     assert [path for _, path in cluster.requests] == ["/v1/status"]
     assert inspect_cluster(replace(cluster.connection(), cluster_id=None)).id == "id-1", "nobody knows it yet"
-
-
-def test_an_older_agent_says_nothing_of_services(cluster: FakeCluster) -> None:
-    del cluster.status["services"]
-    assert inspect_cluster(cluster.connection()).services is None
-
-
-def test_nodes_without_gpus_are_no_place_for_verl(cluster: FakeCluster) -> None:
-    """A head on a CPU machine and unequal workers: node groups of dstack's."""
-    head, worker = cluster.status["nodes"]
-    worker = {**worker, "cpus": 64}
-    nodes = [{**head, "gpus": 0, "cpus": 4}, {**worker, "gpus": 8}, {**worker, "rank": 2, "gpus": 4, "cpus": 48}]
-    cluster.status["nodes"] = nodes
-    cluster.status["cluster"] = {**cluster.status["cluster"], "nodes": 3, "gpus_per_node": 0}
-    shape = inspect_cluster(cluster.connection())
-    assert (shape.nodes, shape.gpus_per_node, shape.cpus_per_node) == (2, 4, 48)
 
 
 def test_another_cluster_on_the_same_port(cluster: FakeCluster) -> None:
     """A tunnel that was opened again, and leads elsewhere: no job must ever go there."""
     connection = cluster.connection()
-    cluster.status["cluster"] = {**cluster.status["cluster"], "name": "other", "id": "id-2"}
+    cluster.status["facts"].update(name="other", id="id-2")
     with pytest.raises(ConnectionFailed) as caught:
         inspect_cluster(connection)
     for word in ("'other' (id-2)", "'lab' (id-1)", AGENT_URL):
@@ -70,8 +48,8 @@ def test_a_cluster_that_is_not_ready(cluster: FakeCluster, phase: str) -> None:
 def test_plain_nodes_are_counted_by_their_gpus(cluster: FakeCluster, gpus: list[float], nodes: int, each: int) -> None:
     cluster.nodes = [ray_node(f"10.0.0.{index + 1}", count) for index, count in enumerate(gpus)]
     plain = Connection(RAY_URL, RAY_URL, cluster.token, send=cluster.send)
-    shape = ClusterShape(name=RAY_URL, id=None, nodes=nodes, gpus_per_node=each, device=None)
-    assert inspect_cluster(plain) == shape
+    facts = ClusterFacts(RAY_URL, "", "", nodes, gpu_nodes=nodes, gpus_per_node=each)
+    assert inspect_cluster(plain) == facts
 
 
 def test_secrets_do_not_show(cluster: FakeCluster) -> None:

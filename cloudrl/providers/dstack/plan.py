@@ -7,13 +7,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cloudrl.errors import CapacityError, InputError
+from cloudrl.protocol.folders import secrets_folder
+from cloudrl.protocol.progress import Notice
 from cloudrl.providers.dstack import runs
 from cloudrl.providers.dstack.machines import DstackFleets, offers_of
 from cloudrl.providers.dstack.runs import RunState
 from cloudrl.providers.dstack.server import Server, connect, parse
 from cloudrl.providers.dstack.task import release_of, task_text
-from cloudrl.providers.machines import FleetState, Notice, Offer, Price
-from cloudrl.providers.model import NoFleet, Plan, make_state_folder
+from cloudrl.providers.machines import FleetState, Offer, Price
+from cloudrl.providers.model import NoFleet, Plan, make_state_folder, planned_facts
 from cloudrl.render.agent_options import HONOURED, honoured_for_image
 from cloudrl.render.search import write_files
 from cloudrl.spec import Cluster, Fleet
@@ -115,15 +117,16 @@ def make_plan(cluster: Cluster) -> DstackPlan:
     user = (cluster.user or "root").partition(":")[0]
     home = "/root" if user in ("root", "0") else f"/home/{user}"
     release = release_of(cluster)
-    known = release if cluster.device == "gpu" else None
     plan = DstackPlan(
-        provider="dstack",
         cluster=cluster,
-        checkpoint_dir=cluster.checkpoints,
-        data_dir=f"{home}/data",
-        secrets_dir="/dev/shm/cloudrl-0-RUN-ID",  # noqa: S108  as the agent does
-        verl_version=known.verl if known else None,
-        rollouts=(known.rollout,) if known else (),
+        facts=planned_facts(
+            cluster,
+            "dstack",
+            checkpoint_dir=cluster.checkpoints,
+            data_dir=f"{home}/data",
+            secrets_dir=secrets_folder(0, "RUN-ID"),
+            release=release if cluster.device == "gpu" else None,
+        ),
         release=release,
         text="",
     )

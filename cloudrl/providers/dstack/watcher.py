@@ -6,7 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from cloudrl.errors import ClusterFailed, ConnectionFailed, InputError
+from cloudrl.protocol.facts import ClusterFacts
 from cloudrl.protocol.phases import Phase
+from cloudrl.protocol.progress import Notice
 from cloudrl.protocol.ranks import names_text
 from cloudrl.protocol.report import NodeReport
 from cloudrl.providers.dstack import runs
@@ -15,7 +17,7 @@ from cloudrl.providers.dstack.diagnostics import exit_reason, previous_attempts
 from cloudrl.providers.dstack.machines import DstackFleets
 from cloudrl.providers.dstack.runs import RunState
 from cloudrl.providers.dstack.server import Server
-from cloudrl.providers.machines import FleetState, Notice
+from cloudrl.providers.machines import FleetState
 from cloudrl.providers.model import CheckpointRetention, Status, agent_fields
 from cloudrl.units import duration_option
 
@@ -99,17 +101,15 @@ class RunWatcher:
         except (ConnectionFailed, ClusterFailed) as error:
             return _from_run(self._server, run, error.message)
         url = self._access.connection.ray_url if self._access.is_kept_open else None
-        return {**agent_fields(said), "nodes_wanted": said.cluster.nodes, "dashboard_url": url}
+        return {**agent_fields(said), "dashboard_url": url}
 
 
 def summary(server: Server, run: RunState, user: str) -> Status:
     """What dstack alone knows of a run, without a look at its nodes or their logs."""
     phase = Phase.FAILED if run.status == "failed" else Phase.DOWN if run.is_over else Phase(run.status)
     return Status(
-        run.name,
-        "dstack",
+        ClusterFacts(run.name, run.id, "dstack", len(run.nodes)),
         phase,
-        nodes_wanted=len(run.nodes),
         reason=run.reason,
         price_per_hour=run.price,
         cost=run.cost,

@@ -20,14 +20,14 @@ from pathlib import Path
 from cloudrl.errors import CapacityError, CloudrlError, InputError
 from cloudrl.node.host_info import detect_gpus
 from cloudrl.node.identity import address_towards
-from cloudrl.node.job_secrets import folder_of
+from cloudrl.protocol.folders import secrets_folder
 from cloudrl.protocol.options import AgentOptions, Ports
 from cloudrl.protocol.secret_names import is_secret, mask_by_form
 from cloudrl.protocol.services import Service
 from cloudrl.providers.local import processes, state
 from cloudrl.providers.local.processes import MARK
 from cloudrl.providers.local.state import LocalState
-from cloudrl.providers.model import Plan
+from cloudrl.providers.model import Plan, planned_facts
 from cloudrl.render.agent import AGENT_FILE
 from cloudrl.render.agent_options import HONOURED, agent_options
 from cloudrl.spec import Cluster, Volume
@@ -144,15 +144,17 @@ def make_plan(cluster: Cluster) -> LocalPlan:
         models=asked.models or MODELS,
     )
     commands = tuple(_command(replace(options, services=own), known, rank) for rank, own in enumerate(services))
-    return LocalPlan(
-        provider="local",
-        cluster=cluster,
+    facts = planned_facts(
+        cluster,
+        "local",
         checkpoint_dir=str(known.checkpoints),
         data_dir=str(known.data),
-        secrets_dir=str(folder_of("RUN-ID")),
-        ray_version=version("ray"),
+        secrets_dir=secrets_folder(os.getuid(), "RUN-ID"),
         verl_version=_installed("verl"),
-        nodes_are_here=True,
+    )
+    return LocalPlan(
+        cluster=cluster,
+        facts=replace(facts, ray_version=version("ray")),
         state=known,
         commands=commands,
     )

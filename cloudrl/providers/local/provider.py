@@ -18,6 +18,7 @@ from cloudrl.node.tokens import read_or_make_key
 from cloudrl.private_files import make_new_folder, refuse_foreign, write_file
 from cloudrl.protocol import outcome
 from cloudrl.protocol.client import NoAgent
+from cloudrl.protocol.facts import ClusterFacts
 from cloudrl.protocol.outcome import FILE as OUTCOME_FILE
 from cloudrl.protocol.phases import Phase
 from cloudrl.protocol.tokens import derive
@@ -289,17 +290,12 @@ def read_status(known: LocalState) -> Status:
     saved, own = known.checkpoints, known.folder
     stay = "checkpoints and logs stay" if own in saved.parents else f"checkpoints stay in {saved}, logs"
     status = Status(
-        known.name,
-        "local",
+        ClusterFacts(known.name, known.id, "local", known.nodes, checkpoint_dir=str(saved)),
         Phase.START if coming_or_going else Phase.DOWN,
-        nodes_wanted=known.nodes,
-        checkpoint_dir=str(saved),
         retention=CheckpointRetention(destroyed=False, location=f"in {saved}"),
         teardown_summary=f"{stay} in {own}",
         logs_command=str(own),
         state_dir=str(own),
-        nodes_are_here=True,
-        run_id=known.id,
     )
     if coming_or_going:
         try:

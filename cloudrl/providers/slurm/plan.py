@@ -7,8 +7,10 @@ import re
 from dataclasses import dataclass, field, replace
 
 from cloudrl.errors import CapacityError, CloudrlError, ConnectionFailed, InputError
-from cloudrl.providers.machines import Notice, Price
-from cloudrl.providers.model import Plan
+from cloudrl.protocol.folders import secrets_folder
+from cloudrl.protocol.progress import Notice
+from cloudrl.providers.machines import Price
+from cloudrl.providers.model import Plan, planned_facts
 from cloudrl.providers.slurm.cluster import SlurmCluster
 from cloudrl.providers.slurm.login import CommandFailed, Login
 from cloudrl.providers.slurm.queue import SlurmJob
@@ -122,16 +124,17 @@ def make_plan(cluster: Cluster) -> SlurmPlan:
         SpecError: it cannot be had on Slurm.
     """
     on_slurm = SlurmCluster.read(cluster)
-    known = on_slurm.release
-    return SlurmPlan(
-        provider="slurm",
-        cluster=cluster,
+    facts = planned_facts(
+        cluster,
+        "slurm",
         checkpoint_dir=on_slurm.checkpoint_folder,
         data_dir=on_slurm.data_folder,
-        secrets_dir="/dev/shm/cloudrl-UID-RUN-ID",  # noqa: S108  as the agent does
-        cpus_per_node=cpus_per_node(on_slurm),
-        verl_version=known.verl if known else None,
-        rollouts=(known.rollout,) if known else (),
+        secrets_dir=secrets_folder("UID", "RUN-ID"),
+        release=on_slurm.release,
+    )
+    return SlurmPlan(
+        cluster=cluster,
+        facts=replace(facts, cpus_per_node=cpus_per_node(on_slurm)),
         on_slurm=on_slurm,
         login=Login(on_slurm.own.login or ""),
         run_dir=shell_word(on_slurm.own.run_dir),

@@ -281,7 +281,7 @@ def _submit(plan: SlurmPlan) -> SlurmState:
             hint="It may have been queued: squeue --me, and end it with scancel NUMBER",
         )
     job_id = int(number[1])
-    known = SlurmState(plan.name, plan.login.host, job_id, folder, "", plan.checkpoint_dir)
+    known = SlurmState(plan.name, plan.login.host, job_id, folder, "", plan.facts.checkpoint_dir)
     access.close_tunnel(known)  # to an earlier cluster of the name
     known.write()  # before Slurm is asked anything else: `down` has to find it
     known = replace(known, log=_log_of(plan.login, job_id))
@@ -323,7 +323,7 @@ def _with_job(known: SlurmState | None, plan: SlurmPlan, error: CloudrlError) ->
         elif (job := next(filter(plan.may_be, queue.jobs(plan.login)), None)) is not None:
             # sbatch has queued it, and nobody heard of it
             made = _state_of(plan.login, job)
-            replace(made, run_dir=plan.run_dir, checkpoint_dir=plan.checkpoint_dir).write()
+            replace(made, run_dir=plan.run_dir, checkpoint_dir=plan.facts.checkpoint_dir).write()
     except CloudrlError as unseen:
         squeue = shlex.join(["squeue", "--me", f"--name={plan.name}"])
         message = f"{error.message}; cannot tell whether cluster {plan.name} goes on: {unseen.message}"

@@ -150,12 +150,12 @@ def _cpus(cluster: Cluster, gpus: int | None) -> int:
     return _CPUS_PER_GPU * gpus if gpus else _CPUS_WITHOUT_GPU
 
 
-def cpus_per_node(on_slurm: SlurmCluster) -> int | None:
-    """What Ray counts on each node; None where Slurm is told otherwise than by `cpus-per-task`."""
+def cpus_per_node(on_slurm: SlurmCluster) -> int:
+    """What Ray counts on each node; 0 where Slurm is told otherwise than by `cpus-per-task`."""
     if on_slurm.cluster.device == "cpu":
         return CPU_SLOTS
     number = _directives(on_slurm).get("cpus-per-task") or ""
-    return int(number) if number.isdigit() else None
+    return int(number) if number.isdigit() else 0
 
 
 def _slurm_size(memory: str) -> str:

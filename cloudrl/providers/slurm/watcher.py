@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from cloudrl.errors import ClusterFailed, ConnectionFailed
+from cloudrl.protocol.facts import ClusterFacts
 from cloudrl.protocol.phases import Phase
 from cloudrl.providers.model import CheckpointRetention, Status, agent_fields
 from cloudrl.providers.slurm import queue
@@ -104,7 +105,7 @@ class JobWatcher:
             return {"reason": error.message}
         url = self._access.connection.ray_url if self._access.is_kept_open else None
         own = {
-            "nodes_wanted": said.cluster.nodes, "dashboard_url": url, "previous_attempts": self._earlier,
+            "dashboard_url": url, "previous_attempts": self._earlier,
             "price_per_hour": said.budget.price_per_hour, "cost": said.budget.cost,  # as far as it was declared
         }  # fmt: skip
         return {**agent_fields(said), **own}
@@ -125,12 +126,9 @@ def describe(state: SlurmState, job: SlurmJob | None) -> Status:
     place = f"in {state.checkpoint_dir}, which all nodes share" if state.checkpoint_dir else "on the shared file system"
     follow = f"tail -n +1 -f {shlex.quote(state.log)}"
     return Status(
-        state.name,
-        "slurm",
+        ClusterFacts(state.name, "", "slurm", job.nodes if job else 0, checkpoint_dir=state.checkpoint_dir),
         phase,
-        nodes_wanted=0 if job is None else job.nodes,
         reason=reason,
-        checkpoint_dir=state.checkpoint_dir or None,
         retention=CheckpointRetention(destroyed=False, location=place),
         teardown_summary="its nodes go back to Slurm; checkpoints stay on the shared file system",
         logs_command=f"ssh {state.login} {shlex.quote(follow)}" if state.login else follow,

@@ -1,0 +1,56 @@
+"""The facts of a cluster, as one of its nodes knows them."""
+
+from typing import Dict, Mapping, Optional, Sequence
+
+from cloudrl.node.fetch import split_paths
+from cloudrl.node.identity import Identity
+from cloudrl.node.node_state import NodeState
+from cloudrl.node.replication import ReplicationHub
+from cloudrl.protocol.facts import ClusterFacts
+from cloudrl.protocol.options import AgentOptions
+from cloudrl.protocol.report import NodeReport
+
+
+def cluster_facts(
+    options: AgentOptions,
+    identity: Identity,
+    state: NodeState,
+    hub: ReplicationHub,
+    *,
+    env: Mapping[str, str],
+    ray_session: Optional[str],
+) -> ClusterFacts:
+    """What this node knows of its cluster: a worker of itself only, rank 0 of all ranks that it has heard of."""
+    own, reports, data = state.own, state.reports(), state.published.data or {}
+    with_gpus = [each for each in reports if each.gpus > 0]
+    debuggers = {each.rank: each.debuggers for each in reports}
+    return ClusterFacts(
+        name=identity.name,
+        id=identity.run_id,
+        provider=identity.provider,
+        nodes=identity.nodes,
+        gpu_nodes=identity.nodes - len(reports) + (len(with_gpus) or len(reports)),
+        gpus_per_node=min((each.gpus for each in with_gpus), default=0),
+        cpus_per_node=min((each.cpus for each in with_gpus if each.cpus > 0), default=0),
+        device=options.device,
+        ray_version=own.ray_version,
+        ray_session=ray_session,
+        verl_version=own.verl_version,
+        rollouts=own.rollouts,
+        debuggers=tuple(debuggers.get(rank, ()) for rank in range(identity.nodes)),
+        checkpoint_dir=str(options.checkpoints),
+        files_dir=str(hub.files.root),
+        secrets_dir=str(hub.secrets.folder) if hub.secrets.possible else None,
+        data={name: split_paths(options.data_dir, name, files) for name, files in data.items()},
+        models=_common_models(own.models, reports),
+        services=tuple(each.label for each in options.services),
+        variables=tuple(sorted(name for name, value in env.items() if value)),
+    )
+
+
+def _common_models(own: Mapping[str, str], reports: Sequence[NodeReport]) -> Dict[str, str]:
+    """Models with their folder where it is the same on every node; otherwise the name, found in the cache."""
+    return {
+        model: path if all(report.models.get(model) == path for report in reports) else model
+        for model, path in own.items()
+    }

@@ -1,0 +1,60 @@
+"""What a cluster is and has: made by its agent, or by the plan of a provider, and passed on as it is."""
+
+from dataclasses import dataclass, field
+from typing import Dict, Optional, Tuple
+
+
+@dataclass(frozen=True)
+class ClusterFacts:
+    """A cluster as its agent sees it, or as its declaration says that it will be.
+
+    A plain Ray cluster, which has no agents, tells its name, nodes and GPUs. All else has its default there.
+
+    Attributes:
+        id: the same over retries of one start; "" where it has not been started, or is not known.
+        provider: "local", "dstack" or "slurm".
+        nodes: how many nodes it has.
+        gpu_nodes: how many of them have GPUs; verl uses no others. The head of dstack's node groups may have none.
+        gpus_per_node: of each of those, the smallest counts; 0 where a plan leaves the number open. With device "cpu"
+            these are slots that Ray only counts.
+        cpus_per_node: that Ray counts on each of those, the smallest counts; 0 where it is not known.
+        device: "gpu" or "cpu"; "" for a plain Ray cluster, which cannot tell slots from GPUs.
+        ray_version: the release of Ray.
+        ray_session: what Ray calls this start of itself; None while it is not up.
+        verl_version: the release of verl in the Python of jobs.
+        rollouts: rollout engines there.
+        debuggers: what a job can be debugged with on each node, in the order of ranks (`cloudrl.protocol.stops`).
+        checkpoint_dir: where jobs save; absolute, on every node.
+        files_dir: where files of users are on every node, below their addresses; None where no agent takes them.
+        secrets_dir: where the secrets of jobs are; None where a node has no file system in memory.
+        data: data set -> {"train": path, "test": path}, on every node.
+        models: model as asked for -> folder on every node, or its name again where the folders differ.
+        services: names, or ports, of its servers.
+        variables: names of those that jobs find on the head, such as secrets that the provider fills in.
+    """
+
+    name: str
+    id: str
+    provider: str
+    nodes: int
+    gpu_nodes: int = 0
+    gpus_per_node: int = 0
+    cpus_per_node: int = 0
+    device: str = ""
+    ray_version: Optional[str] = None
+    ray_session: Optional[str] = None
+    verl_version: Optional[str] = None
+    rollouts: Tuple[str, ...] = ()
+    debuggers: Tuple[Tuple[str, ...], ...] = ()
+    checkpoint_dir: str = ""
+    files_dir: Optional[str] = None
+    secrets_dir: Optional[str] = None
+    data: Dict[str, Dict[str, str]] = field(default_factory=dict)
+    models: Dict[str, str] = field(default_factory=dict)
+    services: Tuple[str, ...] = ()
+    variables: Tuple[str, ...] = ()
+
+    @property
+    def has_agents(self) -> bool:
+        """Whether our agents run on its nodes; on a plain Ray cluster nobody prepares anything."""
+        return bool(self.checkpoint_dir)

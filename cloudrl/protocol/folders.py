@@ -1,0 +1,15 @@
+"""Where nodes keep what clients send. The command of a job names these places."""
+
+USER_FILES = "user-files"
+"""The folder of files that users have sent, below the `data_dir` of the agents."""
+MEMORY = "/dev/shm"  # noqa: S108  a file system in memory
+
+
+def secrets_folder(user: object, run: str) -> str:
+    """The folder of the secrets of a cluster's jobs, the same on every node.
+
+    Args:
+        user: the number of the user that the agents run as.
+        run: the cluster's id, as a name of a file.
+    """
+    return f"{MEMORY}/cloudrl-{user}-{run}"
