@@ -6,13 +6,13 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from cloudrl import jobs
+from cloudrl import jobs, recipes
 from cloudrl.jobs import JobHandle, Submission, SubmitOptions, plan_job
 from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.jobs.local_files import digests_of, inspect_files
 from cloudrl.jobs.uploads import plan_uploads
 from cloudrl.protocol.facts import ClusterFacts
-from cloudrl.spec import Job, parse_override
+from cloudrl.spec import HydraText, Job, parse_override
 from cloudrl.transport import Connection
 from cloudrl.verl.releases import RELEASE
 
@@ -37,6 +37,7 @@ def cluster(**changes: Any) -> ClusterFacts:
     return ClusterFacts(**{**lab, **changes})
 
 
+PATHS = {"train": "/d/train.parquet", "test": "/d/test.parquet"}
 PLAIN: dict[str, Any] = {
     "id": "", "provider": "", "checkpoint_dir": "", "data": {}, "models": {}, "services": (), "verl_version": None,
 }  # fmt: skip
@@ -104,3 +105,10 @@ def prepare(connection: Connection, job_: Job, options: SubmitOptions | None = N
 
 def submit(connection: Connection, job_: Job, options: SubmitOptions | None = None) -> JobHandle:
     return jobs.send(connection, prepare(connection, job_, options))
+
+
+def notes(recipe: str, overrides: dict[str, HydraText] | None = None, **changes: Any) -> tuple[str, ...]:
+    """What is said of a recipe on a cluster of two nodes with eight GPUs each, but for the changes."""
+    job = recipes.load(recipe)
+    view = cluster(data=dict.fromkeys(job.data, PATHS), models={str(job.model): "/m"}, **changes)
+    return plan(job, view, SubmitOptions(overrides=overrides or {})).notes

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from cloudrl.errors import InputError, did_you_mean
-from cloudrl.jobs.compatibility import USUAL_QUEUE_UNITS, queue_room
 from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.jobs.local_files import HUB_ID
 from cloudrl.protocol.facts import ClusterFacts
@@ -12,6 +11,7 @@ from cloudrl.spec import Job, hydra_text
 from cloudrl.spec.hydra import integer, one_or_many
 from cloudrl.verl import keys
 from cloudrl.verl.keys import has_key
+from cloudrl.verl.placement import USUAL_QUEUE_UNITS, queue_room
 
 USUAL_SAVE_FREQ = 20
 """Steps between checkpoints when nobody says, so the most that a failure costs. It is what multi-node runs of
