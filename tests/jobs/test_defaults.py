@@ -8,7 +8,7 @@ from planning import LEAST, PLAIN, cluster, job, overrides, planned, typed
 
 from cloudrl import recipes
 from cloudrl.errors import InputError
-from cloudrl.jobs.defaults import needs_critic
+from cloudrl.verl.defaults import needs_critic
 
 
 def test_a_job_filled_from_its_cluster(golden: Callable[[Path, str], None], repository: Path):

@@ -8,10 +8,10 @@ import pytest
 
 from cloudrl import recipes
 from cloudrl.errors import SpecError
-from cloudrl.jobs.defaults import needs_critic
 from cloudrl.recipes.files import MAKES_AN_ALGORITHM
 from cloudrl.spec import HydraText, Job
 from cloudrl.spec.hydra import parse_overrides
+from cloudrl.verl.defaults import needs_critic
 from cloudrl.verl.releases import RELEASE
 
 ACTOR, ANSWERS = "actor_rollout_ref.actor", "actor_rollout_ref.rollout.n"

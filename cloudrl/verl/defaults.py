@@ -1,0 +1,139 @@
+"""What a run of verl takes from its cluster, as overrides, and what only the user can say."""
+
+from collections.abc import Mapping
+
+from cloudrl.errors import InputError, did_you_mean
+from cloudrl.protocol.facts import ClusterFacts
+from cloudrl.spec import HydraText, Job, hydra_text
+from cloudrl.spec.hydra import integer, one_or_many
+from cloudrl.verl import keys
+from cloudrl.verl.placement import USUAL_QUEUE_UNITS, queue_room
+
+USUAL_SAVE_FREQ = 20
+"""Steps between checkpoints when nobody says, so the most that a failure costs. It is what multi-node runs of
+verl usually set; a shorter run still saves, because verl saves its last step whenever save_freq is above zero
+(verl 0.9.1, trainer/ppo/v1/trainer_base.py: fit)."""
+
+
+def cluster_defaults(
+    job: Job, cluster: ClusterFacts, values: Mapping[str, str], run: str, *, has_wandb_key: bool
+) -> dict[str, HydraText]:
+    """Overrides for what neither recipe nor user has set, in keys that the cluster's verl has.
+
+    Args:
+        job: The recipe.
+        cluster: Where it goes, with the release of verl that is going to run there.
+        values: Bare key -> value of all overrides.
+        run: Its name.
+        has_wandb_key: Whether the run may report to Weights & Biases.
+
+    Raises:
+        InputError: Something is missing that only the user can say, or checkpoints would be lost.
+    """
+    _check_saving(values)
+    defaults: dict[str, str | int | list[str]] = {
+        keys.NODES: cluster.gpu_nodes,
+        keys.GPUS: cluster.gpus_per_node,
+        keys.PROJECT: job.name,
+        keys.EXPERIMENT: run,
+        keys.LOGGER: ["console", "wandb"] if has_wandb_key else ["console"],
+        keys.SAVE_FREQ: USUAL_SAVE_FREQ,
+        keys.RESUME_MODE: "auto",
+    }
+    if job.device == "cpu":
+        defaults[keys.DEVICE] = "cpu"
+    if cluster.has_agents:
+        defaults[keys.LOCAL_DIR] = f"{cluster.checkpoint_dir.rstrip('/')}/{run}"
+        folder = values.get(keys.LOCAL_DIR) or defaults[keys.LOCAL_DIR]
+        defaults[keys.VALIDATION_DIR] = f"{folder}/validation"  # where `cloudrl report` finds it
+    room = queue_room(job, values, cluster)
+    if room is not None and room < USUAL_QUEUE_UNITS:
+        defaults[keys.QUEUE_UNITS] = room
+    defaults |= _data(job, cluster, values)
+    defaults |= _model(job, cluster, values)
+    _check_complete(job, cluster, {**defaults, **values})
+    missing = [key for key in defaults if key not in values and keys.has_key(cluster.verl_version, key)]
+    return {key: hydra_text(defaults[key]) for key in missing}
+
+
+def needs_critic(values: Mapping[str, str]) -> bool:
+    """Whether verl is going to build a critic (verl 0.9.1, trainer/ppo/utils.py: need_critic)."""
+    enabled = values.get(keys.USES_CRITIC, "null").lower()
+    if enabled in ("true", "false"):
+        return enabled == "true"
+    return values.get(keys.ESTIMATOR, "gae") == "gae" or any(key.startswith(f"{keys.CRITIC}.") for key in values)
+
+
+def _check_saving(values: Mapping[str, str]) -> None:
+    folder = values.get(keys.LOCAL_DIR)
+    if folder is not None and not folder.startswith("/"):
+        raise InputError(
+            f"{keys.LOCAL_DIR}={folder} is relative: checkpoints would land in Ray's temporary copy of the "
+            "working directory, another one on each node, and vanish with it",
+            hint=f"Leave it out, or give an absolute path: {keys.LOCAL_DIR}=/checkpoints/NAME",
+        )
+    frequency = integer(values.get(keys.SAVE_FREQ))
+    if frequency is not None and frequency < 1:
+        raise InputError(
+            f"{keys.SAVE_FREQ}={frequency} never saves: the run could be neither resumed nor merged",
+            hint=f"{keys.SAVE_FREQ}=1000000 saves the last step only",
+        )
+
+
+def _data(job: Job, cluster: ClusterFacts, values: Mapping[str, str]) -> dict[str, list[str] | str]:
+    if keys.TRAIN_FILES in values and keys.VAL_FILES in values:
+        return {}
+    names = list(job.data) or (list(cluster.data) if len(cluster.data) == 1 else [])
+    unknown = [name for name in names if name not in cluster.data]
+    if unknown and cluster.has_agents:
+        available = ", ".join(cluster.data) or "none"
+        raise InputError(
+            f"recipe {job.name!r} reads data set {unknown[0]!r}, which cluster {cluster.name!r} has not "
+            f"prepared (it has: {available}{did_you_mean(unknown[0], cluster.data)})",
+            hint=f"cloudrl up ... --data {unknown[0]}, or give {keys.TRAIN_FILES}=/path {keys.VAL_FILES}=/path",
+        )
+    if unknown or not names:
+        return {}
+    return {
+        keys.TRAIN_FILES: one_or_many([cluster.data[name]["train"] for name in names]),
+        keys.VAL_FILES: one_or_many([cluster.data[name]["test"] for name in names]),
+    }
+
+
+def _model(job: Job, cluster: ClusterFacts, values: Mapping[str, str]) -> dict[str, str]:
+    path = values.get(keys.MODEL_PATH) or _model_path(job, cluster)
+    if path is None:
+        return {}
+    return {keys.MODEL_PATH: path, keys.CRITIC_MODEL_PATH: path} if needs_critic(values) else {keys.MODEL_PATH: path}
+
+
+def _model_path(job: Job, cluster: ClusterFacts) -> str | None:
+    model = job.model or (next(iter(cluster.models)) if len(cluster.models) == 1 else None)
+    if model is None or model in cluster.models:
+        return str(cluster.models[model]) if model is not None else None
+    if "/" in model:
+        return model
+    if not cluster.has_agents:
+        return None  # a plain Ray cluster makes none; what is missing is said in one message
+    raise InputError(
+        f"model {model!r} is made by cloudrl, and cluster {cluster.name!r} has not made it",
+        hint=f"cloudrl up ... --model {model}, or give {keys.MODEL_PATH}=/path",
+    )
+
+
+def _check_complete(job: Job, cluster: ClusterFacts, everything: Mapping[str, object]) -> None:
+    missing = [
+        key for key in (keys.TRAIN_FILES, keys.VAL_FILES, keys.MODEL_PATH, keys.LOCAL_DIR) if key not in everything
+    ]
+    if not missing:
+        return
+    if not cluster.has_agents:
+        reason = f"what answers at {cluster.name!r} is a plain Ray cluster, which prepares nothing"
+    else:
+        reason = f"neither recipe {job.name!r} nor cluster {cluster.name!r} says"
+    files = ("/data/train.parquet", "/data/test.parquet", "/models/NAME", "/ckpt/NAME")
+    example = dict(zip((keys.TRAIN_FILES, keys.VAL_FILES, keys.MODEL_PATH, keys.LOCAL_DIR), files, strict=True))
+    raise InputError(
+        f"{reason}: {', '.join(missing)}",
+        hint="Add, with paths that every node sees: " + " ".join(f"{key}={example[key]}" for key in missing),
+    )
