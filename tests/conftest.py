@@ -45,6 +45,9 @@ def _interrupt(_number: int, _frame: object) -> None:
 # Ctrl-C also where a shell without job control has started this in the background, with Ctrl-C ignored.
 for _signal in (signal.SIGINT, signal.SIGTERM):
     signal.signal(_signal, _interrupt)
+# nohup ignores the hangup, and what is started here would inherit that: a handler does the same for this process alone.
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, lambda *_: None)
 
 # Where libraries look when they are imported, which is before any fixture. Theirs would be the user's own caches.
 _CACHES = tempfile.mkdtemp(prefix="cloudrl-caches-")
