@@ -191,8 +191,8 @@ def _until(condition: Callable[[], bool], story: Callable[[], str]) -> None:
 
 def _report(args: argparse.Namespace, guides: list[Reading], ours: list[Reading]) -> None:
     print(f"\nTwo hosts on dstack, data step {args.data_s:g} s, model {args.model_s:g} s; seconds from `dstack apply`")
-    _table("until the cluster takes jobs", [each.ready_s for each in guides], [each.ready_s for each in ours])
-    guide, own = [each.done_s for each in guides], [each.done_s for each in ours]
+    _table("until the cluster takes jobs", [each.ready_s for each in guides], [our.ready_s for our in ours])
+    guide, own = [each.done_s for each in guides], [our.done_s for our in ours]
     _table("until a job has read them on each node", guide, own)
     print(
         f"\nbench-dstack: a job has read data and model on both nodes after {median(own):.1f} s, "

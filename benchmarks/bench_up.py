@@ -278,13 +278,13 @@ def _report(
     guide: Sequence[Reading],
     ours: Sequence[Reading],
 ) -> None:
-    command, up = [each.command_s for each in starts], [each.up_s for each in starts]
-    guide_done, our_done = [each.done_s for each in guide], [each.done_s for each in ours]
+    command, up = [start.command_s for start in starts], [start.up_s for start in starts]
+    guide_done, our_done = [each.done_s for each in guide], [our.done_s for our in ours]
     print("\nTwo nodes, nothing to fetch; in turns, after one start that is not counted")
     _table("until ready", {"bare ray start": bare, "cloudrl, up alone": up, "cloudrl, command": command})
     print(f"\nData step {args.data_s:g} s, model {args.model_s:g} s; both nodes share this machine's disk, so that")
     print("the guide's worker finds files that it would not have on a machine of its own; cloudrl brings them there")
-    ready = {"verl's guide": [each.ready_s for each in guide], "cloudrl": [each.ready_s for each in ours]}
+    ready = {"verl's guide": [each.ready_s for each in guide], "cloudrl": [our.ready_s for our in ours]}
     _table("until cluster and files are there", ready)
     _table("until a job has read them on each node", {"verl's guide": guide_done, "cloudrl": our_done})
     up_s, command_s = median(up) - median(bare), median(command) - median(bare)

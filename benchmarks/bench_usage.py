@@ -96,10 +96,10 @@ def main() -> None:
         connection = ray.connection
         dashboard = Dashboard(int(connection.ray_url.rpartition(":")[2]), str(connection.ray_token))
         servers = [psutil.Process(pid) for pid in processes.of_cluster(str(connection.cluster_id))]
-        servers = [each for each in servers if "dashboard/dashboard.py" in " ".join(each.cmdline())]
+        servers = [server for server in servers if "dashboard/dashboard.py" in " ".join(server.cmdline())]
 
         def used() -> float:
-            return sum(sum(each.cpu_times()[:2]) for each in servers)
+            return sum(sum(server.cpu_times()[:2]) for server in servers)
 
         def spaced() -> None:
             time.sleep(0.2)

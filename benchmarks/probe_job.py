@@ -20,7 +20,7 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, required=True)
     args, overrides = parser.parse_known_args()
     # as the entry point of a recipe it gets them in verl's keys
-    given = dict(each.lstrip("+").split("=", 1) for each in overrides)
+    given = dict(override.lstrip("+").split("=", 1) for override in overrides)
     args.data = args.data or given["data.train_files"]
     args.model = args.model or given["actor_rollout_ref.model.path"]
     ray.init(log_to_driver=False)

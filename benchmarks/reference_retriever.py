@@ -73,7 +73,7 @@ def main() -> None:
     def retrieve(request: QueryRequest) -> dict[str, Any]:
         found = retriever.search(request.queries, request.topk or 3)
         if not request.return_scores:
-            return {"result": [[each["document"] for each in hits] for hits in found]}
+            return {"result": [[hit["document"] for hit in hits] for hits in found]}
         return {"result": found}
 
     uvicorn.run(app, host="127.0.0.1", port=args.port, log_level="warning")

@@ -96,8 +96,8 @@ def did_you_mean(word: str, choices: Iterable[str]) -> str:
     import difflib  # only where something went wrong
 
     by_lower = {choice.lower(): choice for choice in choices}
-    found = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.6)
-    return f"; did you mean {by_lower[found[0]]!r}?" if found else ""
+    matches = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.6)
+    return f"; did you mean {by_lower[matches[0]]!r}?" if matches else ""
 
 
 def without_login(url: str) -> str:

@@ -26,5 +26,5 @@ def providers() -> dict[str, str]:
     """Name -> class of all. Of clusters that are over, the first provider's counts."""
     from importlib.metadata import entry_points  # takes longer than all else here, and help needs none of it
 
-    others = {each.name: each.value for each in sorted(entry_points(group=GROUP))}
+    others = {point.name: point.value for point in sorted(entry_points(group=GROUP))}
     return own_providers() | {name: others[name] for name in others if name not in own_providers()}

@@ -47,10 +47,10 @@ def _too_large(name: str) -> list[str]:
     from huggingface_hub.errors import DryRunError
 
     try:
-        found = snapshot_download(name, allow_patterns=list(_PATTERNS), ignore_patterns=list(_NOT), dry_run=True)
+        files = snapshot_download(name, allow_patterns=list(_PATTERNS), ignore_patterns=list(_NOT), dry_run=True)
     except DryRunError:  # without the Hub, what is in the cache is all that there is
         return []
-    return [each.filename for each in found if not is_small(each.filename, each.file_size)]
+    return [each.filename for each in files if not is_small(each.filename, each.file_size)]
 
 
 def _download(name: str) -> Path:

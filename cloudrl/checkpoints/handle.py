@@ -125,7 +125,7 @@ class CheckpointHandle:
         return completed_hints(self.source.options, **self._named())
 
     def _named(self) -> _Named:
-        runs = {each.run for each in self.inventory.checkpoints if each.step == self.step}
+        runs = {checkpoint.run for checkpoint in self.inventory.checkpoints if checkpoint.step == self.step}
         return {"step": self.step, "run": self.run if len(runs) > 1 else None, "role": self.role}
 
     def _incomplete(self, report: Report) -> Iterator[Finding]:
@@ -144,19 +144,23 @@ class CheckpointHandle:
         Raises:
             CheckpointError: A role is incomplete, there is no room, or a file cannot be read.
         """
-        roles = [each for each in self.inventory.checkpoints if (each.run, each.step) == (self.run, self.step)]
+        roles = [
+            checkpoint
+            for checkpoint in self.inventory.checkpoints
+            if (checkpoint.run, checkpoint.step) == (self.run, self.step)
+        ]
         with self._completed_hints():
             self._refuse_incomplete(roles)
             pulled = pull(roles, self.source, Path(path), on_progress=on_progress)
-        for each in roles:
-            if each.role == "actor":
-                self.on_copied(each.version)
+        for role in roles:
+            if role.role == "actor":
+                self.on_copied(role.version)
         return pulled
 
     def _refuse_incomplete(self, roles: Sequence[Checkpoint]) -> None:
         """A job would go on from what is pulled. Remains of another world size do no harm beside a complete role."""
-        complete = {each.role for each in roles if each.complete and (each.role != self.role or each == self.info)}
-        partial = [each for each in roles if not each.complete and each.role not in complete]
+        complete = {role.role for role in roles if role.complete and (role.role != self.role or role == self.info)}
+        partial = [role for role in roles if not role.complete and role.role not in complete]
         lacking = [f"{each.role}: {', '.join(each.missing)}" for each in partial if each.missing]
         damaged = [f"{each.role}: {', '.join(each.damage_phrases)}" for each in partial if each.damage_phrases]
         if partial:

@@ -88,7 +88,7 @@ def verify_files(save: SavedFiles, on_progress: OnProgress = silent) -> Report:
         findings += found
         size_bytes += sum(source.size_bytes() for source in inputs.weights.values())
     files = {folder: save.open_below(folder, ".distcp") for folder in _dist_folders(checkpoint)}
-    total = sum(source.size_bytes() for each in files.values() for source in each.values())
+    total = sum(source.size_bytes() for file in files.values() for source in file.values())
     meter = Meter(total, on_progress)
     for folder, data in files.items():
         metadata, found = _open_metadata(save, folder)

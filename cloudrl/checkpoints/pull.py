@@ -89,10 +89,10 @@ def _track(folder: Path, step: int) -> list[str]:
 
 def _files(roles: Sequence[Checkpoint]) -> dict[str, FileCopy]:
     """Path below the step -> the file."""
-    found = {name: copies[0] for role in roles for name, copies in role.step_files.items()}
+    files = {name: copies[0] for role in roles for name, copies in role.step_files.items()}
     for role in roles:
-        found |= {_below_step(role, name, copies[0]): copies[0] for name, copies in role.files.items()}
-    return dict(sorted(found.items()))
+        files |= {_below_step(role, name, copies[0]): copies[0] for name, copies in role.files.items()}
+    return dict(sorted(files.items()))
 
 
 def _below_step(role: Checkpoint, name: str, file: FileCopy) -> str:

@@ -117,8 +117,8 @@ def _raise_if_final(refusal: AgentRefused, label: str) -> None:
             code=ErrorCode.UNAUTHORIZED,
         ) from refusal
     if refusal.code is ErrorCode.BAD_RANGE:
-        said = _NOW_HAS.search(str(refusal))
-        now = f": {size_text(int(said[1]))}, {said[1]} bytes" if said else ""
+        match = _NOW_HAS.search(str(refusal))
+        now = f": {size_text(int(match[1]))}, {match[1]} bytes" if match else ""
         raise PermanentError(
             f"{label} has changed since it was listed, and is shorter{now}",
             hint="Is a job saving this step? Wait for it, or take a step that is whole: cloudrl checkpoints list",
@@ -189,14 +189,14 @@ class RemoteShard(ShardSource):
             content = self._call(routes.CHECKPOINT_FILE, _SUM_BYTES, query={"crc32": value}, headers=headers)
             try:
                 answer = parse_object(content)
-                summed, found = answer["size_bytes"], int(answer["crc32"])
+                summed, crc = answer["size_bytes"], int(answer["crc32"])
             except NOT_AS_EXPECTED:
                 raise CheckpointError(
                     f"{self.label}: what answers is no cloudrl agent", hint="See: cloudrl status"
                 ) from None
             if summed != count:
                 raise self._changed()
-            value, offset = found, offset + count
+            value, offset = crc, offset + count
         return value
 
     def _fetch(self, offset: int, length: int, *, cast: str | None = None) -> bytes:

@@ -67,8 +67,8 @@ def main(wanted: HeadMerge) -> int:
     backoff = Backoff(give_up_s=wanted.give_up_s)
     client = RangeClient(agent, backoff=backoff, on_break=lambda sentence: _report(note=sentence))
     try:
-        found = _find(agent, wanted, backoff)
-        save = SavedFiles(found, open_file, wanted.options.base, wanted.first_adapter)
+        checkpoint = _find(agent, wanted, backoff)
+        save = SavedFiles(checkpoint, open_file, wanted.options.base, wanted.first_adapter)
         merged = merge(save, Path(wanted.path), wanted.options, on_progress=progress)
     except CloudrlError as error:
         _report(error=error.message, hint=error.hint)
@@ -98,9 +98,9 @@ def _find(
 
     inventory = retry(ask, backoff, on_break=lambda failure: _report(note=failure.message), sleep=sleep)
     key = (wanted.run, wanted.step, wanted.role, wanted.world_size)
-    for each in inventory.checkpoints:
-        if (each.run, each.step, each.role, each.world_size) == key:
-            return each
+    for checkpoint in inventory.checkpoints:
+        if (checkpoint.run, checkpoint.step, checkpoint.role, checkpoint.world_size) == key:
+            return checkpoint
     raise CheckpointError(f"step {wanted.step} of {wanted.run} is not there any more", hint="cloudrl checkpoints list")
 
 

@@ -67,12 +67,12 @@ class LocalSource:
             run = next((each.name for each in (folder, *folder.parents) if not _BELOW_A_RUN.fullmatch(each.name)), run)
         root = next((each for each in (folder, *folder.parents[:_DEPTH]) if (each / FOLDER).is_dir()), None)
         archive = Archive(FolderArchive(root)) if root else None
-        found = []
+        sources = []
         for state in map(archive.state, archive.jobs) if archive else ():
             with suppress(AttributeError, TypeError, ValueError):  # others may have written it
                 if state is not None and (job := RayJob.read(state.job)).trained(run):
-                    found.append(redact_command(job.entrypoint))
-        return found
+                    sources.append(redact_command(job.entrypoint))
+        return sources
 
     def open(self, file: FileCopy) -> ShardSource:
         """The bytes of a file that the inventory names; nothing is read yet."""

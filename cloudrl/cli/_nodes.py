@@ -92,7 +92,9 @@ def columns() -> dict[str, Callable[[Sequence[NodeReport]], str]]:
     """Head -> what a row of nodes has in that column, on a terminal and in a pipe."""
     from cloudrl.protocol.report import COLUMN, NodeReport
 
-    reported = {each.metadata[COLUMN]: _reported(each.name) for each in fields(NodeReport) if COLUMN in each.metadata}
+    reported = {
+        field.metadata[COLUMN]: _reported(field.name) for field in fields(NodeReport) if COLUMN in field.metadata
+    }
     return {"rank": _ranks, **reported, "for": _took, "detail": _detail}
 
 

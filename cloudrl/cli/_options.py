@@ -178,7 +178,7 @@ def _provider_options() -> Callable[..., list[str]]:
         return [f"{name}.{key}={json.dumps(value)}" for name in values for key, value in values[name].items()]
 
     blocks = map(declared_options, declaring.values())
-    parameters = [each for block in blocks for each in inspect.signature(block).parameters.values()]
+    parameters = [parameter for block in blocks for parameter in inspect.signature(block).parameters.values()]
     read.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return read
 

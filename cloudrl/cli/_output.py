@@ -60,8 +60,8 @@ def note(text: str) -> None:
 
 def notes(sentences: Iterable[str]) -> None:
     """What the user should know, a line each."""
-    for each in sentences:
-        note(f"note: {each}")
+    for sentence in sentences:
+        note(f"note: {sentence}")
 
 
 def hint(text: str) -> None:

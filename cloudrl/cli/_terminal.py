@@ -247,9 +247,9 @@ class _Nodes:
         if status.reason and not status.nodes and headline(status) != self._waits:
             self._waits = headline(status)
             _output.note(self._waits)
-        for line in changes([each for each in status.nodes if self._last.get(each.rank) != each.phase.value]):
+        for line in changes([node for node in status.nodes if self._last.get(node.rank) != node.phase.value]):
             _output.note(line)
-        self._last |= {each.rank: each.phase.value for each in status.nodes}
+        self._last |= {node.rank: node.phase.value for node in status.nodes}
 
     def close(self) -> None:
         if self._live is not None:

@@ -53,7 +53,7 @@ def draw(look: Look, width: int, height: int, curves: Sequence[str] = ()) -> lis
         curves: keys of metrics to be drawn, beside reward and validation.
     """
     head, time = _head(look, width), _time(look.steps[-_MEAN_STEPS:], width)
-    warnings = [line for each in look.warnings for line in _warning(each, width)]
+    warnings = [line for warning in look.warnings for line in _warning(warning, width)]
     nodes = _nodes(look.nodes, look.usage if width >= _WIDE else {}, max(2, height // 6), is_wide=width >= _WIDE)
     room = height - sum(map(len, (head, time, warnings, nodes))) - _LOG_LINES - 1
     drawn = _curves(look.steps, curves, width, room)
@@ -208,7 +208,7 @@ def _usage_cells(usage: Usage, *, is_wide: bool) -> list[str]:
 
 def _busy_bars(samples: Sequence[Usage]) -> str:
     """A bar for each part of the time, from nothing to 100%: of the GPUs, or of the CPUs where there are none."""
-    known = [(each.sampled_at, share) for each in samples if (share := _busy(each)) is not None]
+    known = [(sample.sampled_at, share) for sample in samples if (share := _busy(sample)) is not None]
     if not known or known[-1][0] - known[0][0] < _LEAST_S:
         return ""
     first, span = known[0][0], known[-1][0] - known[0][0]

@@ -203,7 +203,9 @@ def prune(
     with Terminal(yes=yes) as terminal:
         found = find_checkpoints(cluster, folder, on_progress=terminal)
         plan = prune_checkpoints(found, keep, run=run, confirm=terminal.confirm, on_progress=terminal)
-    removed = [{"run": each.run, "step": each.step, "size_bytes": each.size_bytes} for each in plan.removals]
+    removed = [
+        {"run": removal.run, "step": removal.step, "size_bytes": removal.size_bytes} for removal in plan.removals
+    ]
     fields = {"removed": removed, "size_bytes": plan.size_bytes, "notes": list(plan.notes)}
     _output.result(f"removed {plan.steps_text}, {size_text(plan.size_bytes)}", fields, is_json=as_json)
 

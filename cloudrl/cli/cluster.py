@@ -32,19 +32,19 @@ def status(
     from cloudrl.sdk.running import raise_for_status
 
     with Terminal() as terminal:
-        found = look(name, watch=watch, on_progress=terminal)
+        clusters = look(name, watch=watch, on_progress=terminal)
     if as_json and name is not None:
-        ensure_one(name, found)
-    elif as_json or len(found) != 1:
-        _list(found, as_json=as_json)
+        ensure_one(name, clusters)
+    elif as_json or len(clusters) != 1:
+        _list(clusters, as_json=as_json)
         if name is not None:
-            _output.hint(f"Choose one: cloudrl status {found[0].provider}/{name}")
+            _output.hint(f"Choose one: cloudrl status {clusters[0].provider}/{name}")
         return
     if as_json:
-        _output.as_json(_fields(found[0]))
+        _output.as_json(_fields(clusters[0]))
     elif not watch:
-        _show(found[0])
-    raise_for_status(found[0])
+        _show(clusters[0])
+    raise_for_status(clusters[0])
 
 
 @with_options(name=cluster_name)

@@ -81,7 +81,7 @@ def _list(tasks: PausedTasks, stops: Sequence[Stop]) -> None:
         _output.note("with --post-mortem a task also stops where it fails.")
         _output.hint(f"cloudrl submit grpo-tiny -c {tasks.ref} --debug")
         return
-    several = len({each.job for each in stops}) > 1
+    several = len({stop.job for stop in stops}) > 1
     columns = ("job", *_COLUMNS) if several else _COLUMNS
     rows = [_row(place, each, time.time()) for place, each in enumerate(stops, 1)]
     if several:
@@ -129,9 +129,9 @@ def _ends(jobs: Sequence[str]) -> list[str]:
     """Without the words that all of them start with."""
     words = [job.split("-") for job in jobs]
     same = 0
-    while len({tuple(each[: same + 1]) for each in words}) == 1 and all(len(each) > same + 1 for each in words):
+    while len({tuple(word[: same + 1]) for word in words}) == 1 and all(len(word) > same + 1 for word in words):
         same += 1
-    return ["-".join(each[same:]) for each in words]
+    return ["-".join(word[same:]) for word in words]
 
 
 def _since(seconds: float) -> str:
@@ -212,11 +212,11 @@ def _ended_normally() -> Iterator[None]:
             signal.signal(each, signal.SIG_IGN)
         raise KeyboardInterrupt
 
-    before = {each: found for each in _ENDS if (found := signal.getsignal(each)) is not signal.SIG_IGN}
+    before = {each: handler for each in _ENDS if (handler := signal.getsignal(each)) is not signal.SIG_IGN}
     for each in before:
         signal.signal(each, end)
     try:
         yield
     finally:
-        for each, found in before.items():
-            signal.signal(each, found)
+        for each, handler in before.items():
+            signal.signal(each, handler)

@@ -80,9 +80,9 @@ def list_(as_json: JsonOption = False, project: ProjectOption = None) -> None:
 
     states = list_fleets(project)
     _output.listing(
-        [_fields(each) for each in states],
+        [_fields(state) for state in states],
         ("fleet", "machine", "status", "where", "resources", "price/h", "released after"),
-        [row for each in states for row in _rows(each)],
+        [row for state in states for row in _rows(state)],
         is_json=as_json,
         empty="There is no fleet.",
         next_command="cloudrl fleet create --gpu 80GB..:8 --nodes 0..3",
@@ -116,8 +116,8 @@ def _rows(fleet: FleetState) -> list[tuple[str, ...]]:
         return [(fleet.name, "", fleet.status, "", "", "", back)]
     return [
         (
-            fleet.name, each.name, each.status, each.hostname or f"{each.backend} {each.region}",
-            each.resources, dollars_text(each.price), back,
+            fleet.name, instance.name, instance.status, instance.hostname or f"{instance.backend} {instance.region}",
+            instance.resources, dollars_text(instance.price), back,
         )
-        for each in fleet.instances
+        for instance in fleet.instances
     ]  # fmt: skip

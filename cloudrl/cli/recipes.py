@@ -27,12 +27,12 @@ def list_(as_json: JsonOption = False) -> None:
     algorithms = [recipes.algorithm(name) for name in recipes.algorithms()]
     if as_json:
         about = [{**job.model_dump(include=_ABOUT), "rollout": job.rollout} for job in jobs]
-        others = [each.model_dump(include={"name", "summary", "source"}) for each in algorithms]
+        others = [algorithm.model_dump(include={"name", "summary", "source"}) for algorithm in algorithms]
         _output.as_json({"recipes": about, "algorithms": others})
         return
     _output.table(("recipe", "made for", "summary"), [(job.name, _made_for(job), job.summary) for job in jobs])
     _output.data("")
-    _output.table(("algorithm", "summary"), [(each.name, each.summary) for each in algorithms])
+    _output.table(("algorithm", "summary"), [(algorithm.name, algorithm.summary) for algorithm in algorithms])
     _output.hint("cloudrl recipes show ppo --algorithm dapo")
 
 

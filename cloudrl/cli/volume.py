@@ -61,7 +61,7 @@ def list_(as_json: JsonOption = False, project: ProjectOption = None) -> None:
         for v in states
     ]
     columns = ("volume", "status", "where", "size", "cost so far", "used by", "")
-    fields = [asdict(each) for each in states]
+    fields = [asdict(state) for state in states]
     _output.listing(fields, columns, rows, is_json=as_json, empty="There is no network volume.")
 
 

@@ -51,9 +51,9 @@ def _tell(failure: Failure) -> None:
 
 def _show(cause: Cause) -> None:
     place = f"on {cause.where}" if cause.where else "on a node that is not known"
-    known = f"\n{cause.meaning} [{cause.signature}]" if cause.signature else ""
+    meaning = f"\n{cause.meaning} [{cause.signature}]" if cause.signature else ""
     lines = "\n".join(f"  {line}" for line in cause.lines)
-    _output.data(_output.visible(f"{cause.error}\n{_time(cause.at)}{place}{known}\n\n{lines}"))
+    _output.data(_output.visible(f"{cause.error}\n{_time(cause.at)}{place}{meaning}\n\n{lines}"))
     if cause.elsewhere:
         _output.note("\nIn the same second:")
     for other in cause.elsewhere:

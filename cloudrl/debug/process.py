@@ -196,7 +196,7 @@ class Process:
             paths = self._whole(frame, _FIND.format(name=name, folder=folder))
         except Refused:
             return []
-        return [str(each) for each in paths] if isinstance(paths, list) else []
+        return [str(path) for path in paths] if isinstance(paths, list) else []
 
     def set_breakpoints(self, file: str, wanted: Sequence[Breakpoint]) -> list[int]:
         """Those of one file, in place of all from before; the line where each really is.
@@ -210,7 +210,7 @@ class Process:
         if len(places) == len(wanted) and places and not places[-1].get("verified"):
             self._client.request("setBreakpoints", {"source": {"path": file}, "breakpoints": rows[:-1]})
             raise Refused(str(places[-1].get("message") or "there is no code at this line"))
-        lines = [_number(each.get("line")) for each in places] + [0] * len(wanted)
+        lines = [_number(place.get("line")) for place in places] + [0] * len(wanted)
         return [line or each.line for line, each in zip(lines, wanted, strict=False)]
 
     def resume(self, command: str, thread: int) -> None:

@@ -91,9 +91,9 @@ def _check_nodes(draft: JobDraft, debugger: str, *, is_expected: bool) -> None:
 def _check_files(files: LocalFiles) -> None:
     """Ray puts the working directory before all else on PYTHONPATH, and Python runs one `sitecustomize`."""
     sent = files.working_dir.entries if files.working_dir is not None else ()
-    found = next((each.name for each in sent if each.name in _HIDES_OURS), None)
-    if found is not None:
+    hiding = next((each.name for each in sent if each.name in _HIDES_OURS), None)
+    if hiding is not None:
         raise InputError(
-            f"{found} in the working directory would run in place of the one that readies processes for a debugger",
-            hint=f"Rename it, or leave it out: /{found} as a line of .rayignore",
+            f"{hiding} in the working directory would run in place of the one that readies processes for a debugger",
+            hint=f"Rename it, or leave it out: /{hiding} as a line of .rayignore",
         )

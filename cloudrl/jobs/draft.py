@@ -89,5 +89,5 @@ class JobDraft:
 
     def without(self, *keys: str) -> JobDraft:
         """The same without these bare keys in the recipe."""
-        kept = {key: text for key, text in self.job.overrides.items() if split_key(key)[1] not in keys}
-        return replace(self, job=self.job.replace(overrides=kept))
+        others = {key: text for key, text in self.job.overrides.items() if split_key(key)[1] not in keys}
+        return replace(self, job=self.job.replace(overrides=others))

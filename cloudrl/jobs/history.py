@@ -41,14 +41,14 @@ def find_attempts(job: JobHandle) -> tuple[JobHandle, ...]:
     Raises:
         ConnectionFailed: nobody answers.
     """
-    found = []
+    segments = []
     for each in job.connection.ray().list_jobs():
         if each.submission_id == job.submission_id:
             break
         handle = job_handle(job.connection, each.submission_id, each.metadata)
         if (handle.name, handle.checkpoint_dir) == (job.name, job.checkpoint_dir):
-            found.append(handle)
-    return (*found, job)
+            segments.append(handle)
+    return (*segments, job)
 
 
 def earlier_steps(job: JobHandle) -> tuple[Step, ...]:
@@ -58,9 +58,9 @@ def earlier_steps(job: JobHandle) -> tuple[Step, ...]:
         ConnectionFailed: nobody answers.
     """
     attempts: list[list[Step]] = []
-    for each in find_attempts(job)[:-1]:
+    for attempt in find_attempts(job)[:-1]:
         with suppress(ConnectionFailed):
-            attempts.append(list(read_steps(each.logs())))
+            attempts.append(list(read_steps(attempt.logs())))
     return joined(attempts)
 
 

@@ -129,12 +129,12 @@ def inspect_files(job: Job, options: SubmitOptions, *, here: Path | None = None)
     kinds: dict[str, set[PathKind]] = defaultdict(set)
     for text, kind in _paths(job, options):
         kinds[text].add(kind)
-    found = {text: inspect_path(here, text, asked) for text, asked in kinds.items()}
+    files = {text: inspect_path(here, text, asked) for text, asked in kinds.items()}
     if folder is not None:
         inside = {text: inspect_path(folder.path, text, kinds[text]) for text in kinds if not is_marked(text)}
-        found |= {text: replace(file, is_in_working_dir=True) for text, file in inside.items() if file.exists}
+        files |= {text: replace(file, is_in_working_dir=True) for text, file in inside.items() if file.exists}
     return LocalFiles(
-        here=here, working_dir=folder, working_dir_is_remote=is_url, verl_fork=_verl_of(folder), found=found
+        here=here, working_dir=folder, working_dir_is_remote=is_url, verl_fork=_verl_of(folder), found=files
     )
 
 
@@ -157,11 +157,11 @@ def inspect_path(base: Path, text: str, kinds: Set[PathKind]) -> LocalFile:
             return replace(file, children=_children(resolved), entries=entries)
         if not file.exists:
             return file
-        found = resolved.stat()
+        info = resolved.stat()
     except (OSError, RuntimeError, ValueError):
         # a name that no file can have, a loop of links, or a folder that is closed to us
         return LocalFile(path, path)
-    file = replace(file, entries=(Entry(named.name, named, found.st_size, found.st_mode),))
+    file = replace(file, entries=(Entry(named.name, named, info.st_size, info.st_mode),))
     return _read(file) if kinds & _READ else file
 
 
@@ -227,7 +227,7 @@ def _check(path: LocalPath) -> None:
     if wants_folder and not file.is_folder:
         raise InputError(f"{path} is a file, and verl reads a {path.kind.value} there")
     if file.is_folder and not wants_folder:
-        name = next((each for each in file.children if not each.endswith("/")), None)
+        name = next((child for child in file.children if not child.endswith("/")), None)
         raise InputError(
             f"{path} is a folder, and verl reads a {path.kind.value} there",
             hint=f"For example {path.text.rstrip('/')}/{name}" if name else None,
@@ -284,7 +284,7 @@ def _paths(job: Job, options: SubmitOptions) -> Iterator[tuple[str, PathKind]]:
 
 def _entries(folder: Path) -> tuple[Entry, ...]:
     entries = scan(folder, what=str(folder))
-    below = (replace(each, name=f"{folder.name}/{each.name}") for each in entries if not each.is_folder)
+    below = (replace(entry, name=f"{folder.name}/{entry.name}") for entry in entries if not entry.is_folder)
     return tuple(sorted(below, key=lambda each: each.name))
 
 

@@ -176,6 +176,8 @@ def look_fields(look: Look) -> Mapping[str, Any]:
         "nodes": [to_json(node) for node in look.nodes],
         "cost": look.cost,
         "cost_at_end": look.cost_at_end,
-        "warnings": [{"kind": each.kind, "seen": each.seen, "remedy": each.remedy} for each in look.warnings],
+        "warnings": [
+            {"kind": warning.kind, "seen": warning.seen, "remedy": warning.remedy} for warning in look.warnings
+        ],
         "notice": look.notice,
     }

@@ -110,7 +110,7 @@ def plan_resume(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
         return draft
     if integer(values.get(keys.NODES)) not in (None, cluster.gpu_nodes):  # nobody knows yet on which of the nodes
         return draft
-    found = saves.plan_resume(
+    resume = saves.plan_resume(
         saved,
         draft.name,
         world_size=cluster.gpu_nodes * (integer(values.get(keys.GPUS)) or cluster.gpus_per_node),
@@ -118,10 +118,10 @@ def plan_resume(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
         checkpoint_dir=cluster.checkpoint_dir,
         cluster=cluster.name,
     )
-    if found is None:
+    if resume is None:
         return draft
-    note = f"run {draft.name!r} continues from step {found.step}"
-    return draft.noting(note, *found.notes).overriding(found.overrides)
+    note = f"run {draft.name!r} continues from step {resume.step}"
+    return draft.noting(note, *resume.notes).overriding(resume.overrides)
 
 
 def set_environment(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:

@@ -23,8 +23,8 @@ _TAKE_VARIABLES = ("--env", "-e", "--set")
 
 def redact(value: Any, secrets: Iterable[str] = ()) -> Any:
     """A copy of nested data, for showing: values under secret names, and these texts anywhere, as `***`."""
-    known = sorted({secret for secret in secrets if len(secret) >= 6}, key=len, reverse=True)
-    return _mask(value, known)
+    longest_first = sorted({secret for secret in secrets if len(secret) >= 6}, key=len, reverse=True)
+    return _mask(value, longest_first)
 
 
 def secret_values(env: Mapping[str, str | None]) -> tuple[str, ...]:
@@ -87,14 +87,14 @@ def _hides(key: object) -> bool:
 
 def _without_named(word: str, *, variables: bool) -> str:
     """The word up to where the value of a secret begins."""
-    for found in _NAMED.finditer(word):
-        dashes, name, between = found.groups()
+    for match in _NAMED.finditer(word):
+        dashes, name, between = match.groups()
         if between.isspace() and not dashes:  # two words of a sentence
             continue
         joined = name[1:] if dashes == "-" else ""  # -eNAME=abc
-        are_variables = variables or "env_vars" in word[: found.start()]
+        are_variables = variables or "env_vars" in word[: match.start()]
         if any(_is_secret(each, variables=are_variables) for each in (name, joined)):
-            return f"{word[: found.end()]}{MASK}"
+            return f"{word[: match.end()]}{MASK}"
     return word
 
 

@@ -117,7 +117,7 @@ def _check_prepared(declared: Cluster, cluster: ClusterFacts) -> None:
     for what, requested, available in (
         ("data", _names(declared), cluster.data),
         ("model", declared.models, cluster.models),
-        ("service", [agent_service(each).label for each in declared.services], cluster.services),
+        ("service", [agent_service(service).label for service in declared.services], cluster.services),
     ):
         missing = [name for name in requested if name not in available]
         if missing:

@@ -16,7 +16,7 @@ _ON_THE_NODE = ("http://127.0.0.1:", "http://localhost:")
 
 def needed_services(job: Job, env: Mapping[str, str]) -> Sequence[str | Service | Search]:
     """Those of a job's needs that are not elsewhere, as its variables say."""
-    return tuple(each for each in job.needs if not _is_elsewhere(each, {**job.env, **env}))
+    return tuple(need for need in job.needs if not _is_elsewhere(need, {**job.env, **env}))
 
 
 def check_services(job: Job, env: Mapping[str, str], cluster: ClusterFacts) -> None:
@@ -27,10 +27,10 @@ def check_services(job: Job, env: Mapping[str, str], cluster: ClusterFacts) -> N
     """
     if not cluster.has_agents:
         return
-    for each in needed_services(job, env):
-        need = agent_service(each)
+    for service in needed_services(job, env):
+        need = agent_service(service)
         if not {need.label, str(need.port)} & {*cluster.services}:
-            text = each if isinstance(each, str) else each.explicit_fields()
+            text = service if isinstance(service, str) else service.explicit_fields()
             hint = (
                 f"cloudrl run {job.name} --cluster NAME, or cloudrl up NAME ... --set 'services={json.dumps([text])}'"
             )

@@ -149,14 +149,14 @@ class Submission:
         Raises:
             InputError: A secret is part of the command or of a field for Ray, and cannot be taken out.
         """
-        known = secret_values({**self._variables, **self.secrets})
+        secret_texts = secret_values({**self._variables, **self.secrets})
         kept = {
-            name: value if redact({name: value}, known)[name] == value else None
+            name: value if redact({name: value}, secret_texts)[name] == value else None
             for name, value in self._variables.items()
         }
         rest = {**self.runtime_env, **({"env_vars": kept} if kept else {})}
         argv = list(self.argv)
-        if redact_words(argv) != argv or redact([rest, argv], known) != [rest, argv]:
+        if redact_words(argv) != argv or redact([rest, argv], secret_texts) != [rest, argv]:
             raise InputError(
                 f"job {self.submission_id} has a secret in its command or runtime environment, and cannot be journaled",
                 hint="Give it as a variable: --env NAME, which the job's processes read",
@@ -168,7 +168,7 @@ class Submission:
             "runtime_env": rest,
             "metadata": dict(self.metadata),
             "notes": list(self.notes),
-            "uploads": [each.to_json() for each in self.uploads],
+            "uploads": [upload.to_json() for upload in self.uploads],
             "secrets": sorted(self.secrets),
         }
 

@@ -358,7 +358,7 @@ def wait_replicated(
 
 def _missing(item: Upload, here: Mapping[str, int]) -> Entry | None:
     parts = item.manifest.by_path
-    return next((each for each in item.entries if here.get(each.name, 0) < parts[each.name].size_bytes), None)
+    return next((entry for entry in item.entries if here.get(entry.name, 0) < parts[entry.name].size_bytes), None)
 
 
 def _pieces(entry: Entry, offset: int, size_bytes: int, on_sent: Callable[[int], None]) -> Iterator[bytes]:

@@ -59,12 +59,12 @@ def plan_uploads(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
 
 
 def _check_all_code(paths: Iterable[LocalPath], values: Mapping[str, str], inside: Mapping[Path, str]) -> None:
-    for each in paths:
-        name = name_key(split_key(each.key)[1])
-        if each.kind is PathKind.CODE and name is not None:
+    for path in paths:
+        name = name_key(split_key(path.key)[1])
+        if path.kind is PathKind.CODE and name is not None:
             wanted = values.get(name) or (REWARD_FUNCTION if name == REWARD_NAME else None)
-            is_in_root = "/" not in inside.get(each.file.path, "/")
-            check_code(each.file, wanted, option=str(each), is_in_root=is_in_root)
+            is_in_root = "/" not in inside.get(path.file.path, "/")
+            check_code(path.file, wanted, option=str(path), is_in_root=is_in_root)
 
 
 def _choose_for_agents(paths: list[LocalPath], cluster: ClusterFacts, package_room_bytes: int | None) -> set[Path]:
@@ -121,7 +121,7 @@ def _package(files: LocalFiles, uploads: tuple[Upload, ...]) -> PackagePlan | No
 def _rewrite(
     overrides: Mapping[str, str], paths: Iterable[LocalPath], places: Mapping[Path, str]
 ) -> dict[str, HydraText]:
-    moved = {(each.key, each.text): places[each.file.path] for each in paths}
+    moved = {(path.key, path.text): places[path.file.path] for path in paths}
     rewritten = {}
     for key in dict.fromkeys(key for key, _ in moved):
         texts = [moved.get((key, text), text) for text in items(overrides[key])]
@@ -182,7 +182,7 @@ def _defined(body: list[ast.stmt]) -> Iterator[str]:
         if isinstance(node, (*_FUNCTIONS, ast.ClassDef)):
             yield node.name
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
-            yield from ((each.asname or each.name).split(".")[0] for each in node.names)
+            yield from ((name.asname or name.name).split(".")[0] for name in node.names)
         elif isinstance(node, (ast.Assign, ast.AnnAssign)):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             yield from (each.id for target in targets for each in ast.walk(target) if isinstance(each, ast.Name))
@@ -210,6 +210,6 @@ def _check_imports(tree: ast.Module, file: LocalFile, option: str) -> None:
 def _imported(tree: ast.Module) -> Iterator[tuple[str, int]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from ((each.name, 0) for each in node.names)
+            yield from ((name.name, 0) for name in node.names)
         elif isinstance(node, ast.ImportFrom):
             yield node.module or "", node.level

@@ -89,7 +89,7 @@ def find_warnings(evidence: Evidence) -> tuple[RunWarning, ...]:
 
 def _debugger(stops: Sequence[Stop], now: float) -> Iterator[RunWarning]:
     """Nobody is at work, and all of it is paid for."""
-    alone = [each for each in stops if not each.attached]
+    alone = [stop for stop in stops if not stop.attached]
     first = min(alone, key=lambda each: each.since, default=None)
     if first is None or now - first.since < _PAUSED_S:
         return
@@ -209,11 +209,11 @@ def _disks(usage: Mapping[int, Sequence[Usage]], left_s: float | None) -> Iterat
 
 def _disk_lasts_s(samples: Sequence[Usage]) -> float | None:
     """Seconds until a disk is full, at the pace of the samples; None where it does not fill, or nobody can say yet."""
-    sizes = [(each.sampled_at, each.disk_used_bytes, each.disk_total_bytes) for each in samples]
-    known = [(at, used, total) for at, used, total in sizes if used is not None and total]
-    if not known:
+    sizes = [(sample.sampled_at, sample.disk_used_bytes, sample.disk_total_bytes) for sample in samples]
+    measured = [(at, used, total) for at, used, total in sizes if used is not None and total]
+    if not measured:
         return None
-    (since, before, _), (now, used, total) = known[0], known[-1]
+    (since, before, _), (now, used, total) = measured[0], measured[-1]
     if used > _FULL * total and total - used < _FEW_BYTES:
         return 0.0
     if now - since < _GROWTH_S or used <= before:
@@ -223,7 +223,7 @@ def _disk_lasts_s(samples: Sequence[Usage]) -> float | None:
 
 def _gpu_percent(samples: Sequence[Usage]) -> float | None:
     """The mean over all GPUs and the last minutes; None where there are none, or too few minutes."""
-    recent = [each for each in samples if each.sampled_at >= samples[-1].sampled_at - 2 * _WATCHED_S]
+    recent = [sample for sample in samples if sample.sampled_at >= samples[-1].sampled_at - 2 * _WATCHED_S]
     if not recent or recent[-1].sampled_at - recent[0].sampled_at < _WATCHED_S:
         return None
     shares = [gpu.utilization_percent for each in recent for gpu in each.gpus if gpu.utilization_percent is not None]

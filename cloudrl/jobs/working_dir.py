@@ -125,14 +125,14 @@ def scan(folder: Path, excludes: Sequence[str] = (), *, what: str | None = None)
     """
     from pathspec import GitIgnoreSpec
 
-    said = what or f"--working-dir {folder}"
+    label = what or f"--working-dir {folder}"
     if not folder.is_dir():
-        raise InputError(f"{said} {'is not a folder' if folder.exists() else 'does not exist'}")
+        raise InputError(f"{label} {'is not a folder' if folder.exists() else 'does not exist'}")
     rules: list[_Rules] = [("", GitIgnoreSpec.from_lines([*EXCLUDED_FOLDERS, *excludes]))]
     try:
         return tuple(_walk(folder, "", rules, frozenset()))
     except OSError as failure:
-        raise InputError(f"{said}: {failure.filename}: {failure.strerror}") from failure
+        raise InputError(f"{label}: {failure.filename}: {failure.strerror}") from failure
 
 
 def _walk(folder: Path, base: str, rules: list[_Rules], above: frozenset[tuple[int, int]]) -> Iterator[Entry]:
@@ -154,8 +154,8 @@ def _walk(folder: Path, base: str, rules: list[_Rules], above: frozenset[tuple[i
             if not is_excluded(f"{name}/"):
                 yield from _walk(Path(child.path), f"{name}/", rules, above | {identity})
         elif os.path.isfile(child.path) and not is_excluded(name):  # noqa: PTH113
-            found = child.stat()
-            yield Entry(name, Path(child.path), found.st_size, found.st_mode)
+            info = child.stat()
+            yield Entry(name, Path(child.path), info.st_size, info.st_mode)
     if empty and base:
         yield Entry(base, folder, 0, here.st_mode)
 

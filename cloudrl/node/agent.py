@@ -127,7 +127,8 @@ class Agent:
         state, own, failure = self.state, self.state.own, self.state.failure
         after = Phase.ENDED if failure and failure.kind is FailureKind.DOWN else Phase.FAILED
         nodes = (
-            dataclasses.replace(each, seen_s_ago=round(state.heartbeat_age_s(each.rank), 1)) for each in state.reports()
+            dataclasses.replace(report, seen_s_ago=round(state.heartbeat_age_s(report.rank), 1))
+            for report in state.reports()
         )
         return ClusterStatus(
             facts=cluster_facts(
@@ -285,8 +286,8 @@ class Agent:
         )  # fmt: skip
         faults, warnings = preflight.check_host(host, device=options.device, gpus=self.gpus, cpus=options.cpus)
         warnings += unused_networks(self.env) if options.device == "gpu" and self.identity.nodes > 1 else []
-        for each in warnings:
-            self.log.line(f"warning: {each}")
+        for warning in warnings:
+            self.log.line(f"warning: {warning}")
         hidden = preflight.hidden_gpus(self.env, host.gpus.vendor, self.gpus if options.device == "gpu" else 0)
         faults += filter(None, [hidden, preflight.unwritable(options.checkpoints), preflight.missing_program(host)])
         if faults:

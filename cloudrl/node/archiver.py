@@ -172,9 +172,9 @@ class Archiver:
         old = [path for path in self.root.glob(f"*/rank-{self._rank}/*") if path != present]
         # the name of a session begins with the time of its start
         for number, path in enumerate(sorted(old, key=lambda each: each.name, reverse=True), 2):
-            found = [file.lstat() for file in (path, *path.rglob("*.gz"))]
-            left -= sum(info.st_size for info in found[1:])
-            if (number > _SESSIONS or left < 0) and max(info.st_mtime for info in found) < spared:
+            stats = [file.lstat() for file in (path, *path.rglob("*.gz"))]
+            left -= sum(info.st_size for info in stats[1:])
+            if (number > _SESSIONS or left < 0) and max(info.st_mtime for info in stats) < spared:
                 shutil.rmtree(path, ignore_errors=True)
 
     def _write(self, path: Path, value: Any) -> None:

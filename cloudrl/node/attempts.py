@@ -68,15 +68,15 @@ class Attempts:
             The failure, with `final` and `times` set.
         """
         try:
-            known = _latest([self._read(), *elsewhere])
-            past = known.get(failure.signature, PastFailure(since, 1))
+            failures = _latest([self._read(), *elsewhere])
+            past = failures.get(failure.signature, PastFailure(since, 1))
             failure = dataclasses.replace(failure, times=past.times + (past.at < since))
             self.record(failure)
         except OSError:
             return dataclasses.replace(failure, final=failure.permanent)
         if failure.kind is FailureKind.LOST:
             return failure
-        earlier = {signature: each.at for signature, each in known.items() if each.at < since}
+        earlier = {signature: each.at for signature, each in failures.items() if each.at < since}
         again = failure.transient and failure.signature == max(earlier, key=earlier.__getitem__, default=None)
         if failure.times >= _ENOUGH:
             failure = dataclasses.replace(failure, reason=f"{failure.reason}; {failure.times} attempts ended like this")
@@ -130,14 +130,14 @@ class Attempts:
     def _read(self) -> Dict[str, PastFailure]:
         if not self._path.exists():
             return {}
-        found: Dict[str, PastFailure] = {}
+        latest: Dict[str, PastFailure] = {}
         for line in self._path.read_text(encoding="utf-8", errors="replace").splitlines():
             try:
                 value = json.loads(line)
-                found[str(value["signature"])] = PastFailure(float(value["at"]), int(value.get("times", 1)))
+                latest[str(value["signature"])] = PastFailure(float(value["at"]), int(value.get("times", 1)))
             except (ValueError, KeyError, TypeError):
                 continue  # the node died while it wrote this line
-        return found
+        return latest
 
 
 def _latest(records: Iterable[Mapping[str, PastFailure]]) -> Dict[str, PastFailure]:

@@ -176,13 +176,13 @@ class CheckpointStore:
 
     def _all_markers(self) -> Dict[int, Path]:
         """Rank -> its marker, of the nodes of this run that have left one here; in the order of ranks."""
-        prefix, found = marker_path(self.folder, f"{self._run_id}-").name, {}
+        prefix, markers = marker_path(self.folder, f"{self._run_id}-").name, {}
         with contextlib.suppress(OSError):
             for path in self.folder.iterdir():
                 rank = path.name[len(prefix) :]
                 if path.name.startswith(prefix) and rank.isascii() and rank.isdecimal():
-                    found[int(rank)] = path
-        return dict(sorted(found.items()))
+                    markers[int(rank)] = path
+        return dict(sorted(markers.items()))
 
 
 def _text(marker: Path) -> str:

@@ -22,8 +22,8 @@ def cluster_facts(
 ) -> ClusterFacts:
     """What this node knows of its cluster: a worker of itself only, rank 0 of all ranks that it has heard of."""
     own, reports, data = state.own, state.reports(), state.published.data or {}
-    with_gpus = [each for each in reports if each.gpus > 0]
-    debuggers = {each.rank: each.debuggers for each in reports}
+    with_gpus = [report for report in reports if report.gpus > 0]
+    debuggers = {report.rank: report.debuggers for report in reports}
     return ClusterFacts(
         name=identity.name,
         id=identity.run_id,
@@ -43,7 +43,7 @@ def cluster_facts(
         secrets_dir=str(hub.secrets.folder) if hub.secrets.possible else None,
         data={name: split_paths(options.data_dir, name, files) for name, files in data.items()},
         models=_common_models(own.models, reports),
-        services=tuple(each.label for each in options.services),
+        services=tuple(service.label for service in options.services),
         variables=tuple(sorted(name for name, value in env.items() if value)),
     )
 

@@ -58,7 +58,7 @@ def error_code(error: BaseException) -> str:
     """
     chain = list(_causes(error))
     first = next((each for each in chain if not isinstance(each, CloudrlError)), error)
-    status = next((found for found in map(_http_status, chain) if found is not None), None)
+    status = next((code for code in map(_http_status, chain) if code is not None), None)
     number = first.errno if isinstance(first, OSError) else None
     more = status if status is not None else errno.errorcode.get(number) if number is not None else None
     more = next((words for words in map(_passing_words, chain) if words), None) if more is None else more

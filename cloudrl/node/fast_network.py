@@ -38,8 +38,8 @@ def unused_networks(
         loads: whether a library is found with these variables.
     """
     devices = sorted((root / "sys/class/infiniband").glob("*"))
-    efa = [each for each in devices if (each / "device/driver").resolve().name == "efa"]
-    verbs = [each for each in devices if each not in efa]
+    efa = [device for device in devices if (device / "device/driver").resolve().name == "efa"]
+    verbs = [device for device in devices if device not in efa]
     plugin = f"libnccl-net-{env['NCCL_NET_PLUGIN']}.so" if env.get("NCCL_NET_PLUGIN") else "libnccl-net.so"
     warnings = []
     if devices and not any((root / "dev/infiniband").glob("uverbs*")):
@@ -69,4 +69,4 @@ def unused_networks(
 
 
 def _names(devices: List[Path]) -> str:
-    return ", ".join(each.name for each in devices)
+    return ", ".join(device.name for device in devices)

@@ -154,4 +154,4 @@ def pull(head: AgentClient, folder: str, file: str, announced: str, *, to: Path)
 
 def split_paths(data_dir: Path, name: str, files: Iterable[str]) -> Dict[str, str]:
     """{"train": path, "test": path} of one prepared data set."""
-    return {Path(each).stem: str(data_dir / folder_name(name) / each) for each in files}
+    return {Path(file).stem: str(data_dir / folder_name(name) / file) for file in files}

@@ -22,12 +22,12 @@ Gpus = Tuple[GpuUsage, ...]
 def parse_nvidia_smi(text: str) -> Gpus:
     """Lines of `--query-gpu` as in `TOOLS`; what the driver does not tell is `[N/A]` or `[Not Supported]`."""
     rows = ([cell.strip() for cell in line.rsplit(",", 5)] for line in text.splitlines())
-    found = []
+    gpus = []
     for first, *values in rows:
         index, _, name = first.partition(",")
         percent, used, total, power, temperature = map(_number, values)
-        found.append(GpuUsage(int(index), name.strip(), percent, _whole(used), _whole(total), power, temperature))
-    return tuple(found)
+        gpus.append(GpuUsage(int(index), name.strip(), percent, _whole(used), _whole(total), power, temperature))
+    return tuple(gpus)
 
 
 def parse_amd_smi(text: str) -> Gpus:

@@ -79,13 +79,13 @@ def main(words: Sequence[str]) -> int:
 
 def started_by(agent_id: str) -> Set[int]:
     """Process ids that have the agent's id in their environment, zombies aside."""
-    mark, found = f"{VARIABLE}={agent_id}".encode(), set()
+    mark, pids = f"{VARIABLE}={agent_id}".encode(), set()
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError):  # it has ended, or is another user's
                 if mark in (entry / "environ").read_bytes().split(b"\0"):
-                    found.add(int(entry.name))
-    return found
+                    pids.add(int(entry.name))
+    return pids
 
 
 def end_all(

@@ -224,7 +224,7 @@ class Head(Agent):
         """Tell those of all nodes where each of them answers the others."""
         reports = self.state.reports()
         if self.state.published.peers is None and len(reports) == self.identity.nodes:
-            peers = {name: tuple(each.peers.get(name, "") for each in reports) for name in self.state.own.peers}
+            peers = {name: tuple(report.peers.get(name, "") for report in reports) for name in self.state.own.peers}
             self.state.publish(peers=peers)
 
     def _check_budget(self) -> None:
@@ -252,7 +252,7 @@ class Head(Agent):
 
     def _check_hang(self, reports: Sequence[NodeReport]) -> None:
         """Raise when ranks beat, and do not leave a phase; their own deadline would have come before."""
-        hangs = {each.rank: (each, hang) for each in reports if (hang := self._hang(each))}
+        hangs = {report.rank: (report, hang) for report in reports if (hang := self._hang(report))}
         if hangs:
             first, hang = next(iter(hangs.values()))
             others = sorted(set(hangs) - {first.rank})

@@ -104,8 +104,8 @@ class ClusterJob:
             raise Shutdown(f"Ray refused the job: {refused}", 1)
         self._sent_at = self._clock() if self._sent_at is None else self._sent_at
         if self._clock() - self._sent_at > _SUBMIT_S:
-            said = refused or "its dashboard does not answer"
-            raise Shutdown(f"Ray has not taken the job for {_SUBMIT_S:.0f} s: {said}", 1)
+            reason = refused or "its dashboard does not answer"
+            raise Shutdown(f"Ray has not taken the job for {_SUBMIT_S:.0f} s: {reason}", 1)
         return False
 
     def _print_log(self, log: Path) -> None:

@@ -97,9 +97,9 @@ class JobSecrets:
         except FileNotFoundError:
             return (0, 0, 0), []
         state = info.st_ino, info.st_mtime_ns, info.st_size
-        known = self._known.get(entry.name)
-        if known is not None and known[0] == state:
-            return known
+        values = self._known.get(entry.name)
+        if values is not None and values[0] == state:
+            return values
         words = shlex.split(self.read(entry.name) or "")
         return state, [word.partition("=")[2] for word in words if "=" in word]
 

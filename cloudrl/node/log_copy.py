@@ -113,7 +113,7 @@ class LogCopy:
     def _in_turn(self) -> List[Tuple[str, str]]:
         """All logs, beginning behind the one at which the last pass stopped: a flood holds up no other."""
         logs = sorted(self._logs())
-        return [each for each in logs if each > self._stopped_at] + [each for each in logs if each <= self._stopped_at]
+        return [log for log in logs if log > self._stopped_at] + [log for log in logs if log <= self._stopped_at]
 
     def _logs(self) -> Iterator[Tuple[str, str]]:
         for root, folder in self._roots.items():
@@ -163,9 +163,9 @@ class LogCopy:
             self._give_up(copy, [list(copy.pieces)[1]])
 
     def _keep_total(self) -> None:
-        kept = [copy for copy in self._copies.values() if copy.pieces]
-        excess = sum(sum(copy.pieces.values()) for copy in kept) - self._bounds.total_bytes
-        for copy in sorted(kept, key=lambda each: (each.is_driver_log, each.turn)):
+        copies = [copy for copy in self._copies.values() if copy.pieces]
+        excess = sum(sum(copy.pieces.values()) for copy in copies) - self._bounds.total_bytes
+        for copy in sorted(copies, key=lambda each: (each.is_driver_log, each.turn)):
             if excess <= 0:
                 return
             excess -= sum(copy.pieces.values())

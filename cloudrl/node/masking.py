@@ -35,8 +35,8 @@ class Masker:
     def __init__(self, values: Iterable[str]) -> None:
         lines = {line.strip() for value in values for line in value.splitlines()}
         forms = {form.encode() for line in lines if _is_masked(line) for form in _forms(line)}
-        known = sorted(forms, key=len, reverse=True)
-        self._known = re.compile(b"|".join(map(re.escape, known))) if known else None
+        longest_first = sorted(forms, key=len, reverse=True)
+        self._known = re.compile(b"|".join(map(re.escape, longest_first))) if longest_first else None
 
     def mask(self, text: bytes) -> bytes:
         """Whole lines, less the secrets."""
@@ -71,15 +71,15 @@ def _without_named(text: bytes) -> Iterator[bytes]:
     """Parts of a text, less the values of variables that hold secrets; a name that holds none may stand before it."""
     copied = at = 0
     while True:
-        found = _NAMED.search(text, at)
-        if found is None:
+        match = _NAMED.search(text, at)
+        if match is None:
             yield text[copied:]
             return
-        name, at = found[1].decode(), found.end(1)
+        name, at = match[1].decode(), match.end(1)
         if is_secret(name) and not names_a_file(name):
-            yield text[copied : found.start(2)]
+            yield text[copied : match.start(2)]
             yield MASK
-            copied = at = found.end()
+            copied = at = match.end()
 
 
 def secrets_of(env: Mapping[str, str]) -> Tuple[str, ...]:

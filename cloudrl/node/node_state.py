@@ -57,8 +57,8 @@ class NodeState:
     def keep(self, field: str, keys: Collection[str]) -> None:
         """Leave no other entries in a mapping of this node's report."""
         with self._lock:
-            kept = {key: value for key, value in getattr(self._own, field).items() if key in keys}
-            changes: Dict[str, Any] = {field: kept}
+            own = {key: value for key, value in getattr(self._own, field).items() if key in keys}
+            changes: Dict[str, Any] = {field: own}
             self._own = dataclasses.replace(self._own, **changes)
 
     # -- failure --------------------------------------------------------------------------------------------

@@ -34,8 +34,8 @@ class Fault(NamedTuple):
     @classmethod
     def joined(cls, faults: Sequence[Fault]) -> Fault:
         """All of them as one."""
-        subjects, codes = (each.subject for each in faults), (each.code for each in faults if each.code)
-        return cls(", ".join(subjects), "; ".join(each.text for each in faults), ", ".join(codes))
+        subjects, codes = (fault.subject for fault in faults), (fault.code for fault in faults if fault.code)
+        return cls(", ".join(subjects), "; ".join(fault.text for fault in faults), ", ".join(codes))
 
 
 def check_host(host: HostInfo, *, device: str, gpus: int, cpus: Optional[int]) -> Tuple[List[Fault], List[str]]:
@@ -50,11 +50,11 @@ def check_host(host: HostInfo, *, device: str, gpus: int, cpus: Optional[int]) -
     Returns:
         (faults, warnings): one line each. A fault ends the node.
     """
-    found = [*_software(host), *_cpus_and_disk(host, gpus, host.cpus if cpus is None else cpus)]
+    problems = [*_software(host), *_cpus_and_disk(host, gpus, host.cpus if cpus is None else cpus)]
     if device == "gpu":
-        found += _gpu_machine(host, gpus)
-    faults = [each for each in found if isinstance(each, Fault)]
-    return faults, [each for each in found if isinstance(each, str)]
+        problems += _gpu_machine(host, gpus)
+    faults = [each for each in problems if isinstance(each, Fault)]
+    return faults, [each for each in problems if isinstance(each, str)]
 
 
 def _software(host: HostInfo) -> Iterator[Union[Fault, str]]:

@@ -172,8 +172,8 @@ class ReplicationHub:
     def _progress(self, name: str) -> Dict[str, Any]:
         with self._lock:
             everywhere, transfer = name in self._everywhere, self._coming.get(name)
-            known = {} if transfer is None else dict(transfer.ranks)
-        return {str(rank): COMPLETE if everywhere else known.get(rank, Replica()) for rank in range(self._nodes)}
+            ranks = {} if transfer is None else dict(transfer.ranks)
+        return {str(rank): COMPLETE if everywhere else ranks.get(rank, Replica()) for rank in range(self._nodes)}
 
 
 class Replicator:

@@ -263,17 +263,17 @@ class SaveRecorder:
 
 
 def _by_rank(run: str, step: int, role: str, below: str, files: List[Dict[str, Any]]) -> Dict[_Save, _Found]:
-    found: Dict[_Save, _Found] = {}
+    saves: Dict[_Save, _Found] = {}
     small: _Files = {}
     for file in files:
         path, state = file["path"], (file["size_bytes"], file["modified_at"])
         match = SHARD.fullmatch(path)
         if match:
             save = _Save(run, step, role, below, int(match[2]), int(match[3]))
-            found.setdefault(save, _Found({}, {})).shards[path] = state
+            saves.setdefault(save, _Found({}, {})).shards[path] = state
         elif is_small(path, file["size_bytes"]) and not is_ours(path):
             small[path] = state
-    return {save: each if save.rank else _Found(each.shards, small) for save, each in found.items()}
+    return {save: each if save.rank else _Found(each.shards, small) for save, each in saves.items()}
 
 
 def _agrees(record: SaveRecord, files: _Files, *, are_shards: bool) -> bool:

@@ -202,8 +202,8 @@ class _Handler(HttpHandler):
     # -- checkpoints: a file that cannot be read is UNREADABLE, as far as that is known before the bytes begin ----
 
     def _inventory(self) -> None:
-        found = self.agent.checkpoint_store.inventory(without=self._without())
-        self._json({"rank": self.agent.state.own.rank, **found})
+        inventory = self.agent.checkpoint_store.inventory(without=self._without())
+        self._json({"rank": self.agent.state.own.rank, **inventory})
 
     def _without(self) -> Optional[Set[int]]:
         """Of `once` the ranks; None where each folder is to be listed."""

@@ -51,10 +51,10 @@ class Services:
     ) -> None:
         self._state, self._wait_for, self._say, self._clock = state, wait_for, say, clock
         self._silent_s, self._well_s = silent_s, well_s
-        self._all = [_Supervised(each) for each in services]
-        for each in services:
-            if each.peer_port:
-                state.add("peers", each.label, f"{state.own.ip}:{each.peer_port}")
+        self._all = [_Supervised(service) for service in services]
+        for service in services:
+            if service.peer_port:
+                state.add("peers", service.label, f"{state.own.ip}:{service.peer_port}")
         self._child: Optional[StartChild] = None
 
     def start(self, child: StartChild) -> None:
@@ -140,8 +140,8 @@ class Services:
         pause_s = min(_FIRST_PAUSE_S * 2**each.restarts, _LONGEST_PAUSE_S)
         each.restarts += 1
         each.due_at = self._clock() + pause_s
-        said = f"; it said:\n{tail}" if tail else ""
-        self._say(f"{reason}; started again in {pause_s:g} s ({each.restarts} of {service.restart}){said}")
+        last_words = f"; it said:\n{tail}" if tail else ""
+        self._say(f"{reason}; started again in {pause_s:g} s ({each.restarts} of {service.restart}){last_words}")
         self._report(each, f"started again, {each.restarts} of {service.restart}")
 
     def _has_what_it_needs(self, service: Service) -> bool:
@@ -254,7 +254,7 @@ class _Supervised:
 def service_variables(options: AgentOptions) -> Dict[str, str]:
     """What tells the processes of a node where its services answer, and services where their files are."""
     return {
-        **{each.variable: f"127.0.0.1:{each.port}" for each in options.services},
+        **{service.variable: f"127.0.0.1:{service.port}" for service in options.services},
         "CLOUDRL_ARTIFACTS": str(artifacts_dir(options.data_dir)),
         "CLOUDRL_FILES": str(Path(sys.argv[0]).absolute().parent),
         "CLOUDRL_PEER_TOKEN_FILE": str(options.run_dir / PEER_TOKEN),
@@ -263,7 +263,7 @@ def service_variables(options: AgentOptions) -> Dict[str, str]:
 
 def _taken(services: Sequence[_Supervised]) -> List[int]:
     """Those of their ports at which somebody takes connections."""
-    ports = [each.service.port for each in services]
+    ports = [service.service.port for service in services]
     return [port for port in ports if probe("127.0.0.1", port, 1.0) == "open"]
 
 

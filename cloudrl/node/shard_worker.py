@@ -101,8 +101,8 @@ def _answer(message: bytes, descriptors: List[int]) -> None:
         os.write(answer, b" ")
 
     with contextlib.ExitStack() as stack:
-        for each in descriptors:
-            stack.callback(os.close, each)
+        for descriptor in descriptors:
+            stack.callback(os.close, descriptor)
         value: Mapping[str, Any]
         try:
             request = json.loads(message)

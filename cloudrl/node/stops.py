@@ -71,8 +71,8 @@ def debuggers() -> Tuple[str, ...]:
         version = metadata.version("debugpy") or ""  # None where the metadata have none
     except (metadata.PackageNotFoundError, KeyError, ValueError, OSError):
         return (PDB,)
-    found = re.match(r"([0-9]{1,9})(?:\.([0-9]{1,9}))?", version)
-    is_new = found is not None and (int(found[1]), int(found[2] or 0)) >= (1, 8)  # as Ray asks for
+    match = re.match(r"([0-9]{1,9})(?:\.([0-9]{1,9}))?", version)
+    is_new = match is not None and (int(match[1]), int(match[2] or 0)) >= (1, 8)  # as Ray asks for
     return (DEBUGPY, PDB) if is_new else (PDB,)
 
 
@@ -142,8 +142,8 @@ class Stops:
         sockets = _sockets()
         listening = {port for port, state in sockets if state == _LISTEN}
         connected = {port for port, state in sockets if state == _ESTABLISHED}
-        found = [self._stop(note, connected) for note in self._living() if note["port"] in listening]
-        return tuple(sorted(filter(None, found), key=lambda stop: stop.since))
+        stops = [self._stop(note, connected) for note in self._living() if note["port"] in listening]
+        return tuple(sorted(filter(None, stops), key=lambda stop: stop.since))
 
     def connect(self, port: int) -> socket.socket:
         """A connection to the debugger at a port of the loopback, for which a process of this cluster waits.
@@ -191,9 +191,9 @@ class Stops:
             return []
 
     def _stop(self, note: Dict[str, Any], connected: Set[int]) -> Optional[Stop]:
-        known = {**note, "node": self._rank, "attached": note["port"] in connected}
+        fields = {**note, "node": self._rank, "attached": note["port"] in connected}
         try:
-            stop = from_json(Stop, known)
+            stop = from_json(Stop, fields)
         except ValueError:
             return None
         is_port, is_time = 0 < stop.port < 1 << 16, 0 < stop.since <= time.time() + 60
@@ -231,14 +231,14 @@ def _read(path: Path) -> Optional[Dict[str, Any]]:
 
 def _sockets() -> Set[Tuple[int, str]]:
     """Port and state of all sockets of this user that are bound to 127.0.0.1 (proc(5), /proc/net/tcp)."""
-    found: Set[Tuple[int, str]] = set()
+    sockets: Set[Tuple[int, str]] = set()
     try:
         lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
     except OSError:
-        return found
+        return sockets
     for line in lines:
         words = line.split()
         address, _, port = words[1].partition(":")
         if address == _LOOPBACK and words[7] == str(os.getuid()):
-            found.add((int(port, 16), words[3]))
-    return found
+            sockets.add((int(port, 16), words[3]))
+    return sockets

@@ -227,10 +227,10 @@ def _sizes_below(folder: Path, above: str = "") -> Iterator[Tuple[str, int]]:
     """(path, bytes) of all files below a folder, paths as a manifest has them; none while it is not there."""
     try:
         with os.scandir(folder) as entries:
-            for each in entries:
-                if each.is_dir(follow_symlinks=False):
-                    yield from _sizes_below(Path(each.path), f"{above}{each.name}/")
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    yield from _sizes_below(Path(entry.path), f"{above}{entry.name}/")
                 else:
-                    yield above + each.name, each.stat().st_size
+                    yield above + entry.name, entry.stat().st_size
     except FileNotFoundError:
         return

@@ -42,13 +42,13 @@ class HostSampler:
 
     def sample(self) -> Usage:
         """What is in use now, and rates since the sample before; the first one has none."""
-        found: Dict[str, Any] = self._rates()
+        measured: Dict[str, Any] = self._rates()
         with suppress(OSError, ValueError, KeyError):
-            found.update(_memory(self._root))
+            measured.update(_memory(self._root))
         with suppress(OSError):
             disk = shutil.disk_usage(existing(self._disk))
-            found.update(disk_used_bytes=disk.used, disk_total_bytes=disk.used + disk.free)  # less what is root's
-        return Usage(round(self._now(), 3), **found)
+            measured.update(disk_used_bytes=disk.used, disk_total_bytes=disk.used + disk.free)  # less what is root's
+        return Usage(round(self._now(), 3), **measured)
 
     def _rates(self) -> Dict[str, float]:
         before, seconds, self._counted_at = self._counters, self._clock() - self._counted_at, self._clock()
@@ -93,7 +93,7 @@ def _memory(root: Path) -> Dict[str, int]:
     group = root / "sys/fs/cgroup"
     with suppress(OSError, ValueError, KeyError):  # no limit, or cgroups of version 1
         limit = int((group / "memory.max").read_text())
-        kept = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+        memory = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
         if limit < total:
-            used, total = int((group / "memory.current").read_text()) - int(kept["inactive_file"]), limit
+            used, total = int((group / "memory.current").read_text()) - int(memory["inactive_file"]), limit
     return {"memory_used_bytes": used, "memory_total_bytes": total}

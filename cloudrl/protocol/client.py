@@ -373,5 +373,5 @@ def _refusal(status: int, body: bytes) -> AgentRefused:
         message = str(value["error"])
     except (ValueError, KeyError):
         return AgentRefused(None, body[:200].decode("utf-8", "replace"), status)
-    known = {each.value: each for each in ErrorCode}
-    return AgentRefused(known.get(str(value.get("code"))), message, status)
+    codes = {each.value: each for each in ErrorCode}
+    return AgentRefused(codes.get(str(value.get("code"))), message, status)

@@ -102,10 +102,10 @@ def shown(row: Any) -> Any:
 
 def checked(state: RayState) -> RayState:
     """State that somebody has kept, without what Ray never says."""
-    kept: Dict[str, Any] = {
+    fields: Dict[str, Any] = {
         kind: tuple(shown(row) for row in getattr(state, kind) if isinstance(row, dict)) for kind in KINDS
     }
-    return replace(state, job=shown(state.job), **kept)
+    return replace(state, job=shown(state.job), **fields)
 
 
 def _fits(key: str, value: Any) -> bool:

@@ -38,8 +38,8 @@ class Route(NamedTuple):
 
     def match(self, method: str, path: str) -> Optional[Dict[str, str]]:
         """What varies in a decoded path, None where it is another call's."""
-        found = _pattern(self.template).fullmatch(path) if method == self.method else None
-        return found.groupdict() if found else None
+        match = _pattern(self.template).fullmatch(path) if method == self.method else None
+        return match.groupdict() if match else None
 
     def url(self, query: Optional[Mapping[str, object]] = None, **values: Union[str, int]) -> str:
         """The path for a request, encoded; only a `path` keeps its slashes."""

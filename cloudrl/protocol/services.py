@@ -104,8 +104,8 @@ def _read(kind: Type[T], text: str) -> T:
 def _written(value: Any) -> str:
     """As JSON, without what has its default."""
     fields: Dict[str, Any] = {}
-    for each in dataclasses.fields(value):
-        given = getattr(value, each.name)
-        if given != each.default:
-            fields[each.name] = given
+    for field in dataclasses.fields(value):
+        given = getattr(value, field.name)
+        if given != field.default:
+            fields[field.name] = given
     return json.dumps(fields, ensure_ascii=False)

@@ -56,8 +56,8 @@ def _column(rows: Sequence[Row], at: int) -> Iterator[float]:
 
 
 def _mean(values: Iterator[float]) -> Optional[float]:
-    known = list(values)
-    mean = sum(known) / len(known) if known else None
+    samples = list(values)
+    mean = sum(samples) / len(samples) if samples else None
     return mean if mean is None else round(mean, 1) if mean < _SMALL else round(mean)
 
 

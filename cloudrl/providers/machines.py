@@ -86,7 +86,7 @@ class FleetState:
     @property
     def present(self) -> tuple[Instance, ...]:
         """The machines that are up, coming or going."""
-        return tuple(each for each in self.instances if each.status != "terminated")
+        return tuple(instance for instance in self.instances if instance.status != "terminated")
 
     @property
     def room(self) -> float:
@@ -103,7 +103,7 @@ class FleetState:
     @property
     def is_settled(self) -> bool:
         """Whether no machine is on its way."""
-        return not any(each.status in _COMING for each in self.instances)
+        return not any(instance.status in _COMING for instance in self.instances)
 
 
 @dataclass(frozen=True)
@@ -152,8 +152,8 @@ def never_released(fleet: str, idle_duration_s: int | None, least: int) -> Notic
     """
     if idle_duration_s is not None and not least:
         return None
-    kept = f"it keeps {least} machine{'' if least == 1 else 's'} at any time (nodes: min {least})"
-    reason = "its idle_duration is off" if idle_duration_s is None else kept
+    minimum = f"it keeps {least} machine{'' if least == 1 else 's'} at any time (nodes: min {least})"
+    reason = "its idle_duration is off" if idle_duration_s is None else minimum
     return Notice(
         f"warning: fleet {fleet} never gives all of its machines back, and they cost money while idle: {reason}",
         f"cloudrl fleet delete {fleet}, when it is no longer needed",

@@ -168,7 +168,7 @@ def planned_facts(
             for name in names
         },
         models={model: f"{data_dir}/models/{model}" if model in MADE_ON_NODES else model for model in cluster.models},
-        services=tuple(agent_service(each).label for each in cluster.services),
+        services=tuple(agent_service(service).label for service in cluster.services),
         variables=tuple(sorted({*cluster.env, *cluster.secrets})),
     )
 

@@ -30,7 +30,7 @@ class Found:
     @property
     def running(self) -> tuple[Status, ...]:
         """Those that are up or coming up."""
-        return tuple(each for each in self.clusters if not each.is_over)
+        return tuple(cluster for cluster in self.clusters if not cluster.is_over)
 
     def refuse_silent(self) -> None:
         """Raises: CloudrlError: nothing was found, and a provider could not be asked."""
@@ -79,8 +79,8 @@ def machine_provider() -> Provider:
 
 def _configured(fitting: Iterable[Provider]) -> Provider:
     """The first that is configured, or else the first."""
-    known = list(fitting)
-    return next((each for each in known if each.is_configured()), known[0])
+    candidates = list(fitting)
+    return next((each for each in candidates if each.is_configured()), candidates[0])
 
 
 def known_names() -> list[str]:
@@ -112,8 +112,8 @@ def find(name: str | None = None) -> Found:
         except CloudrlError as error:
             errors[each.name] = error
     chosen: list[Status] = []
-    for known in dict.fromkeys(each.name for each in clusters):
-        named = [each for each in clusters if each.name == known]
+    for name_ in dict.fromkeys(cluster.name for cluster in clusters):
+        named = [cluster for cluster in clusters if cluster.name == name_]
         named = [each for each in named if each.is_own] or named
         chosen += [each for each in named if not each.is_over] or named[:1]
     return Found(tuple(chosen), errors)
@@ -131,9 +131,9 @@ def locate(name: str) -> ClusterRef:
 
         of_provider, _, plain = name.partition("/")
         return ClusterRef(provider(of_provider).name, plain)
-    found = find(name)
-    found.refuse_silent()
-    refs = [each.ref for each in found.clusters]
+    named = find(name)
+    named.refuse_silent()
+    refs = [cluster.ref for cluster in named.clusters]
     if not refs:
         running = ", ".join(names_in_use(find().running))
         others = f"; running: {running}" if running else ""
@@ -149,7 +149,7 @@ def ambiguous(name: str, refs: Sequence[ClusterRef]) -> InputError:
     """The error for a name that several providers have."""
     return InputError(
         f"there are {len(refs)} clusters {name}: {', '.join(map(str, refs))}",
-        hint="\n".join(f"Choose it: --cluster {each}" for each in refs),
+        hint="\n".join(f"Choose it: --cluster {ref}" for ref in refs),
     )
 
 
@@ -169,5 +169,5 @@ def ensure_name_free(name: str, on: str) -> None:
 
 def names_in_use(clusters: Sequence[Status]) -> list[str]:
     """How to call each of them: by its name alone, or with its provider where there are two of a name."""
-    names = [each.name for each in clusters]
-    return [each.name if names.count(each.name) == 1 else str(each.ref) for each in clusters]
+    names = [cluster.name for cluster in clusters]
+    return [cluster.name if names.count(cluster.name) == 1 else str(cluster.ref) for cluster in clusters]

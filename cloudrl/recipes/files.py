@@ -146,10 +146,10 @@ def path_of(name_or_path: str | os.PathLike[str]) -> Path:
     if os.sep in asked or asked.endswith(_SUFFIXES) or not isinstance(name_or_path, str):
         return _existing(asked)
     if asked not in names():
-        known = ", ".join(names())
+        known_names = ", ".join(names())
         raise SpecError(
             f"there is no recipe {asked!r}{did_you_mean(asked, names())}",
-            hint=f"Recipes: {known}. A file of your own is given by its path: ./{asked or 'job'}.yml",
+            hint=f"Recipes: {known_names}. A file of your own is given by its path: ./{asked or 'job'}.yml",
         )
     return _FOLDER / f"{asked}.yml"
 
@@ -184,10 +184,10 @@ class Algorithm(Spec):
 
     def apply(self, job: Job) -> Job:
         """The job, by this algorithm."""
-        kept = {key: value for key, value in job.overrides.items() if not self._drops(split_key(key)[1])}
-        present = {split_key(key)[1] for key in kept}
+        overrides = {key: value for key, value in job.overrides.items() if not self._drops(split_key(key)[1])}
+        present = {split_key(key)[1] for key in overrides}
         defaults = {key: value for key, value in self.defaults.items() if split_key(key)[1] not in present}
-        return job.replace(overrides=kept).with_overrides({**self.overrides, **self._group(job), **defaults})
+        return job.replace(overrides=overrides).with_overrides({**self.overrides, **self._group(job), **defaults})
 
     def _drops(self, key: str) -> bool:
         without_critic = not self.critic and _OF_A_CRITIC.fullmatch(key)

@@ -45,10 +45,10 @@ def with_search(cluster: Cluster, *, place: Callable[[str], str] | None = None) 
         InputError: a file of this machine that is to be sent is not there, too large, or none of passages.
     """
     setup, files = dict[str, None](), dict[str, bytes]()
-    artifacts, services = [each.for_agent() for each in cluster.artifacts], list[Service]()
-    for each in cluster.services:
-        if (search := parse_search(each)) is None:
-            services.append(agent_service(each))
+    artifacts, services = [artifact.for_agent() for artifact in cluster.artifacts], list[Service]()
+    for service in cluster.services:
+        if (search := parse_search(service)) is None:
+            services.append(agent_service(service))
             continue
         at, path, content = shlex.quote(search.search), search.local_file, b""
         if path is not None and place is not None:
@@ -64,7 +64,7 @@ def with_search(cluster: Cluster, *, place: Callable[[str], str] | None = None) 
         index = search.artifact(at, content)
         artifacts += [] if index is None else [index.for_agent()]
         services.append(search.service(at, content))
-    has_search = any(parse_search(each) is not None for each in cluster.services)
+    has_search = any(parse_search(service) is not None for service in cluster.services)
     return Rendered(tuple(setup), tuple(artifacts), tuple(services), has_search, files)
 
 

@@ -54,9 +54,9 @@ def run_series(steps: Sequence[Step], runs: int, top: frozenset[str]) -> dict[st
     for key, (places, values) in columns.items():
         limit = max(200, (_TOP_POINTS if key in top else _POINTS) // runs)
         indices = thinned(values, limit)
-        mine = {"v": [_short(values[each]) for each in indices]}
+        mine = {"v": [_short(values[index]) for index in indices]}
         if len(indices) < len(steps):
-            mine["i"] = [places[each] for each in indices]
+            mine["i"] = [places[index] for index in indices]
         series[key] = mine
     return {
         "steps": [step.step for step in steps],

@@ -111,7 +111,11 @@ def _mean(points: Mapping[int, list[tuple[float, float]]]) -> list[tuple[float, 
 def _curve(label: str, points: Sequence[tuple[float, float]]) -> dict[str, Any]:
     values = [value for _, value in points]
     indices = thinned(values, _POINTS)
-    return {"label": label, "x": [round(points[each][0]) for each in indices], "y": [values[each] for each in indices]}
+    return {
+        "label": label,
+        "x": [round(points[index][0]) for index in indices],
+        "y": [values[index] for index in indices],
+    }
 
 
 def _share(used: float | None, total: float | None) -> float | None:

@@ -52,7 +52,7 @@ def local_inventory(folder: Path) -> Inventory:
         return with_steps
     if STEP.fullmatch(root.parent.name):
         found = _of_step(_local(root.parent.parent), root.parent.name)
-        mine = tuple(each for each in found.checkpoints if each.role == root.name)
+        mine = tuple(checkpoint for checkpoint in found.checkpoints if checkpoint.role == root.name)
         return replace(found, checkpoints=mine, is_role=True)
     numbers = {int(save["step"]) for save in role["saves"] if str(save.get("step", "")).isdecimal()}
     step = {"step": numbers.pop() if len(numbers) == 1 else 0, "folder": "", "files": [], "roles": [role]}
@@ -67,7 +67,11 @@ def _local(root: Path, runs: list[dict[str, Any]] | None = None) -> Inventory:
 
 
 def _of_step(found: Inventory, name: str) -> Inventory:
-    steps = tuple(each for each in found.checkpoints if each.run == "." and step_folder(".", each.step) == name)
+    steps = tuple(
+        checkpoint
+        for checkpoint in found.checkpoints
+        if checkpoint.run == "." and step_folder(".", checkpoint.step) == name
+    )
     return Inventory(steps, found.notes, is_step=True)
 
 
@@ -92,17 +96,17 @@ def aggregate(answers: Iterable[_Answer]) -> Inventory:
     checkpoints: list[Checkpoint] = []
     notes: list[str] = []
     for key in sorted(by_run):
-        found = by_run[key].checkpoints()
-        checkpoints += found
-        notes += (*by_run[key].notes(), *damage_notes(found))
+        steps = by_run[key].checkpoints()
+        checkpoints += steps
+        notes += (*by_run[key].notes(), *damage_notes(steps))
     return Inventory(tuple(checkpoints), tuple(notes))
 
 
 def _locations(answers: Iterable[_Answer]) -> list[tuple[Location, list[Mapping[str, Any]]]]:
     """Every folder once, with all nodes that have it."""
-    said = [(node, folder) for node, answer in answers for folder in answer["locations"]]
+    locations = [(node, folder) for node, answer in answers for folder in answer["locations"]]
     groups: list[tuple[Mapping[str, Any], list[NodeReport]]] = []
-    for node, folder in sorted(said, key=lambda each: "runs" not in each[1]):  # who has listed it comes first
+    for node, folder in sorted(locations, key=lambda each: "runs" not in each[1]):  # who has listed it comes first
         nodes = next((nodes for first, nodes in groups if is_same(first, folder)), None)
         if nodes is None:
             if "runs" not in folder:
@@ -173,9 +177,9 @@ def _by_age(copies: Iterable[FileCopy]) -> tuple[FileCopy, ...]:
     """The newest first; before a damaged one a whole one of the same save."""
     newest, *others = sorted(copies, key=lambda copy: -copy.modified_at)
     if newest.damage:
-        whole = (each for each in others if not each.damage and newest.modified_at - each.modified_at <= CLOCKS_S)
+        whole = (other for other in others if not other.damage and newest.modified_at - other.modified_at <= CLOCKS_S)
         if (chosen := next(whole, None)) is not None:
-            return (chosen, newest, *(each for each in others if each is not chosen))
+            return (chosen, newest, *(other for other in others if other is not chosen))
     return (newest, *others)
 
 
@@ -276,8 +280,8 @@ class _Run:
         )  # fmt: skip
 
     def _newest_first(self, *keys: _Key) -> dict[str, tuple[FileCopy, ...]]:
-        found = {name: copies for key in keys for name, copies in self._files.get(key, {}).items()}
-        return {name: _by_age(found[name]) for name in sorted(found)}
+        files = {name: copies for key in keys for name, copies in self._files.get(key, {}).items()}
+        return {name: _by_age(files[name]) for name in sorted(files)}
 
     def _newest_tracker(self) -> _Tracker | None:
         """The one that counts."""
@@ -297,9 +301,9 @@ class _Run:
         elif newest.step not in steps:
             yield f"{begin}a resume would look for step {newest.text}, which is not there"
         others: dict[str, list[Location]] = {}
-        for each in self._trackers:
-            if each.text != newest.text:
-                others.setdefault(each.text, []).append(each.location)
+        for tracker in self._trackers:
+            if tracker.text != newest.text:
+                others.setdefault(tracker.text, []).append(tracker.location)
         if others:
             elsewhere = [f"{text} on {_label(places)}" for text, places in sorted(others.items())]
             listed = names_text([f"{newest.text} on {newest.location.label}", *elsewhere])

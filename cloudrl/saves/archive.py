@@ -66,11 +66,11 @@ class Piece(NamedTuple):
 
 def parse_piece(where: str, size_bytes: int = 0, modified_at: float = 0.0) -> Optional[Piece]:
     """What a path below the archive is a piece of, None for any other path."""
-    found = _PIECE.fullmatch(where)
-    if found is None:
+    match = _PIECE.fullmatch(where)
+    if match is None:
         return None
     return Piece(
-        found["run"], int(found["rank"]), found["session"], found["path"], int(found["number"]), size_bytes, modified_at
+        match["run"], int(match["rank"]), match["session"], match["path"], int(match["number"]), size_bytes, modified_at
     )
 
 
@@ -95,7 +95,7 @@ def scan_archive(checkpoints: Path, run: Optional[str] = None, rank: Optional[in
     Returns:
         {"path", "size_bytes", "modified_at"} of each.
     """
-    root, found = checkpoints / FOLDER, []
+    root, pieces = checkpoints / FOLDER, []
     top = root / run if run else root
     for text, folders, names in os.walk(top if rank is None else top / f"rank-{rank}", followlinks=False):
         folders.sort()
@@ -106,5 +106,5 @@ def scan_archive(checkpoints: Path, run: Optional[str] = None, rank: Optional[in
                 continue
             path = os.path.relpath(os.path.join(text, name), root)  # noqa: PTH118
             if stat.S_ISREG(info.st_mode) and _PIECE.fullmatch(path):
-                found.append({"path": path, "size_bytes": info.st_size, "modified_at": info.st_mtime})
-    return found
+                pieces.append({"path": path, "size_bytes": info.st_size, "modified_at": info.st_mtime})
+    return pieces

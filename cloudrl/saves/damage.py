@@ -17,7 +17,7 @@ def damage_notes(checkpoints: Sequence[Checkpoint]) -> Iterator[str]:
     Args:
         checkpoints: All of one run.
     """
-    damaged = [each for each in reversed(checkpoints) if each.damage_phrases]
+    damaged = [checkpoint for checkpoint in reversed(checkpoints) if checkpoint.damage_phrases]
     whole = _newest_whole(checkpoints)
     for each in damaged[:_MOST_NOTES]:
         tracked = ", and verl's tracker names it" if each.resumes else ""
@@ -35,5 +35,5 @@ def damage_notes(checkpoints: Sequence[Checkpoint]) -> Iterator[str]:
 
 def _newest_whole(checkpoints: Sequence[Checkpoint]) -> int | None:
     """The newest step of which all roles are complete."""
-    partial = {each.step for each in checkpoints if not each.complete}
-    return max((each.step for each in checkpoints if each.step not in partial), default=None)
+    partial = {checkpoint.step for checkpoint in checkpoints if not checkpoint.complete}
+    return max((checkpoint.step for checkpoint in checkpoints if checkpoint.step not in partial), default=None)

@@ -94,12 +94,12 @@ class Checkpoint:
 
     def shards(self, kind: str) -> dict[int, FileCopy]:
         """Training rank -> its file of one of `KINDS`."""
-        found = {}
+        by_name = {}
         for name, copies in self.files.items():
             match = SHARD.fullmatch(name)
             if match and match[1] == kind and not self._is_spare(name):
-                found[int(match[3])] = copies[0]
-        return dict(sorted(found.items()))
+                by_name[int(match[3])] = copies[0]
+        return dict(sorted(by_name.items()))
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -109,15 +109,15 @@ class Checkpoint:
     @property
     def locations(self) -> dict[Location, tuple[int, ...]]:
         """Location -> the training ranks whose weights are read from there; none for a whole model."""
-        found: dict[Location, set[int]] = defaultdict(set)
+        ranks_at: dict[Location, set[int]] = defaultdict(set)
         for rank, file in self.shards("model").items():
-            found[file.location].add(rank)
+            ranks_at[file.location].add(rank)
         if self.weights is not None:
             for name, copies in self.files.items():
                 if name.startswith(self.weights.folder):
                     writer = DIST_FILE.fullmatch(name[len(self.weights.folder) :])
-                    found[copies[0].location] |= {int(writer[1])} if writer else set()
-        return {location: tuple(sorted(ranks)) for location, ranks in found.items()}
+                    ranks_at[copies[0].location] |= {int(writer[1])} if writer else set()
+        return {location: tuple(sorted(ranks)) for location, ranks in ranks_at.items()}
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -290,9 +290,13 @@ class Inventory:
         """
         if step == LATEST:
             self.refuse_silent("it may have a later step than the others", "Try again when it answers, or name a step")
-        fitting = [each for each in self.checkpoints if (self.is_role or each.role == role) and run in (None, each.run)]
+        fitting = [
+            checkpoint
+            for checkpoint in self.checkpoints
+            if (self.is_role or checkpoint.role == role) and run in (None, checkpoint.run)
+        ]
         if not fitting:
-            known = ", ".join(sorted({each.run for each in self.checkpoints})) or "none"
+            known = ", ".join(sorted({checkpoint.run for checkpoint in self.checkpoints})) or "none"
             asked = f" of run {run!r}" if run is not None else ""
             raise CheckpointError(
                 f"there is no checkpoint of the {role}{asked}; runs: {known}", hint="cloudrl checkpoints list"
@@ -301,16 +305,16 @@ class Inventory:
             return max(fitting, key=lambda each: (each.complete, each.modified_at))
         if step == LATEST:
             return _latest(fitting)
-        found = [each for each in fitting if str(each.step) == str(step)]
-        if not found:
+        chosen = [each for each in fitting if str(each.step) == str(step)]
+        if not chosen:
             steps = ", ".join(str(each.step) for each in fitting)
             raise CheckpointError(
                 f"there is no step {step} of the {role}; its steps: {steps}", hint="cloudrl checkpoints list"
             )
-        runs = sorted({each.run for each in found})
+        runs = sorted({each.run for each in chosen})
         if len(runs) > 1:
             raise InputError(f"several runs have step {step}: {', '.join(runs)}", hint=f"Choose one: --name {runs[0]}")
-        return max(found, key=lambda each: (each.complete, each.modified_at))
+        return max(chosen, key=lambda each: (each.complete, each.modified_at))
 
     def refuse_silent(self, why: str, hint: str) -> None:
         """Raises: ConnectionFailed: a node has not answered."""

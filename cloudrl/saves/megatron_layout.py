@@ -109,10 +109,10 @@ def missing_parts(names: Collection[str], parts: Mapping[str, Collection[str]]) 
 
 def _siblings(names: Collection[str]) -> list[str]:
     """What a model in several files has, by how they are numbered; nothing for one file."""
-    found = [match for name in names if (match := _NUMBERED.fullmatch(name))]
-    if not found:
+    matches = [match for name in names if (match := _NUMBERED.fullmatch(name))]
+    if not matches:
         return []
-    stem, _, count = found[0].groups()
+    stem, _, count = matches[0].groups()
     return [
         INDEX,
         *(f"{stem}{number:05d}-of-{count}.safetensors" for number in range(1, min(int(count), _MAX_FILES) + 1)),

@@ -65,9 +65,9 @@ def plan_prune(inventory: Inventory, keep: int, *, run: str | None = None, comma
     removals: list[Removal] = []
     notes: list[str] = []
     by_run: dict[str, dict[int, list[Checkpoint]]] = defaultdict(lambda: defaultdict(list))
-    for each in inventory.checkpoints:
-        if run in (None, each.run):
-            by_run[each.run][each.step].append(each)
+    for checkpoint in inventory.checkpoints:
+        if run in (None, checkpoint.run):
+            by_run[checkpoint.run][checkpoint.step].append(checkpoint)
     for name, steps in by_run.items():
         whole = sorted(step for step, roles in steps.items() if all(role.complete for role in roles))
         complete = sorted((step for step in whole if not _lost_roles(step, whole, steps)), reverse=True)

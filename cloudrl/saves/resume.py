@@ -63,9 +63,9 @@ def plan_resume(
         ConnectionFailed: a node is silent that may have the newest one.
     """
     steps: dict[int, list[Checkpoint]] = defaultdict(list)
-    for each in inventory.checkpoints:
-        if each.run == run and all(location.root == CHECKPOINTS for location in each.locations):
-            steps[each.step].append(each)
+    for checkpoint in inventory.checkpoints:
+        if checkpoint.run == run and all(location.root == CHECKPOINTS for location in checkpoint.locations):
+            steps[checkpoint.step].append(checkpoint)
     if any(each.is_megatron for found in steps.values() for each in found):
         return _instead_of_damaged(steps, run, checkpoint_dir, cluster)
     inventory.refuse_silent("it may have the newest step of the run", "Try again when it answers")
@@ -77,7 +77,7 @@ def plan_resume(
     # a node that has cut one file of a save may have cut others, so a step with a damaged config comes last
     for step, spared in [(step, spared) for spared in ((), _NOT_NEEDED) for step in resume_order(steps)]:
         roles = [each for each in steps[step] if each.world_size == world_size] or steps[step]
-        blockers = [text for each in roles for text in _blockers(each, world_size, order, spared)]
+        blockers = [text for role in roles for text in _blockers(role, world_size, order, spared)]
         if not blockers:
             notes = (*_skipped(problems, step), *_notes(roles[0], order))
             return ResumePlan(step, f"{checkpoint_dir}/{step_folder(run, step)}", notes)
@@ -120,7 +120,7 @@ class DamagedResume(NamedTuple):
 
 def damaged_resume(steps: Mapping[int, Sequence[Checkpoint]]) -> DamagedResume | None:
     """Whether verl would go on from a damaged step, of the roles of each step of a run."""
-    resumed = next((step for step, roles in steps.items() if any(each.resumes for each in roles)), None)
+    resumed = next((step for step, roles in steps.items() if any(role.resumes for role in roles)), None)
     flaws = [phrase for each in (steps[resumed] if resumed is not None else ()) for phrase in each.damage_phrases]
     if not flaws:
         return None

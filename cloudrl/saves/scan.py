@@ -87,8 +87,8 @@ class _Look(NamedTuple):
 
 
 def _run(root: Path, folder: Path, look: _Look) -> Dict[str, Any]:
-    found = [each for each in _folders(folder, look.links) if STEP.fullmatch(each.name)]
-    steps = [{**_step(each, look), "is_link": each.is_symlink()} for each in found]
+    folders = [each for each in _folders(folder, look.links) if STEP.fullmatch(each.name)]
+    steps = [{**_step(each, look), "is_link": each.is_symlink()} for each in folders]
     tracker = folder / TRACKER
     text, info = read_small(tracker, follow_links=look.links), _info(tracker, look.links)
     return {
@@ -138,9 +138,9 @@ def scan_only_role(folder: Path, *, follow_links: bool, inspector: Optional[Insp
 
 
 def _only_role(folder: Path, look: _Look) -> Dict[str, Any]:
-    found = _role(folder, look)
-    files = [file for file in found["files"] if not OF_LOADER.fullmatch(file["path"])]
-    return {**found, "role": "actor", "folder": "", "files": files}
+    role = _role(folder, look)
+    files = [file for file in role["files"] if not OF_LOADER.fullmatch(file["path"])]
+    return {**role, "role": "actor", "folder": "", "files": files}
 
 
 def _role(folder: Path, look: _Look) -> Dict[str, Any]:

@@ -97,14 +97,14 @@ class Inspector:
 
     def look_into(self, files: Sequence[LookedAt]) -> List[Evidence]:
         """Judge many files, in their order; on a volume that takes a while for each, several at once."""
-        found: List[Evidence] = []
+        evidence: List[Evidence] = []
         began = self._clock()
         for file in files:
-            if len(found) % _TRIED == 0 and self._clock() - began > max(_PATIENCE_S, len(found) * _SLOW_S):
+            if len(evidence) % _TRIED == 0 and self._clock() - began > max(_PATIENCE_S, len(evidence) * _SLOW_S):
                 with ThreadPoolExecutor(_THREADS) as pool:
-                    return found + list(pool.map(lambda each: self.look(*each), files[len(found) :]))
-            found.append(self.look(*file))
-        return found
+                    return evidence + list(pool.map(lambda each: self.look(*each), files[len(evidence) :]))
+            evidence.append(self.look(*file))
+        return evidence
 
     def look(self, path: str, name: str, info: os.stat_result) -> Evidence:
         """Judge a file; see `LookedAt`."""
@@ -115,11 +115,11 @@ class Inspector:
         state = hash((path, info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns))
         if (known := self._known.get(state)) is not None:
             return known
-        found = self._open(path, judge, info.st_size)
+        evidence = self._open(path, judge, info.st_size)
         if len(self._known) >= _MOST_KNOWN:
             self._known.clear()
-        self._known[state] = found
-        return found
+        self._known[state] = evidence
+        return evidence
 
     def _open(self, path: str, judge: "_Judge", size: int) -> Evidence:
         # O_NONBLOCK: a pipe that has taken the file's place must not keep an inventory waiting

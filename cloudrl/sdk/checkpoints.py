@@ -80,10 +80,10 @@ def plan_push(
     from cloudrl.checkpoints.sources import ClusterSource
 
     source = checkpoint.source
-    known = None
+    origin = None
     if isinstance(source, ClusterSource):
-        known = provenance(source.connection, checkpoint.run, checkpoint.step)
-    return push.plan_push(checkpoint, repo, home() / "push", private=private, options=options, known=known)
+        origin = provenance(source.connection, checkpoint.run, checkpoint.step)
+    return push.plan_push(checkpoint, repo, home() / "push", private=private, options=options, known=origin)
 
 
 def publish(plan: PushPlan, *, on_progress: OnProgress = silent) -> str:
@@ -213,13 +213,13 @@ def merge_result(
     from cloudrl.checkpoints.handle import Checkpoints
     from cloudrl.checkpoints.sources import ClusterSource
 
-    found = Checkpoints(ClusterSource(job.connection, on_break=partial(notify, on_progress)))
-    notify(on_progress, *(f"note: {note}" for note in found.notes))
+    checkpoints = Checkpoints(ClusterSource(job.connection, on_break=partial(notify, on_progress)))
+    notify(on_progress, *(f"note: {note}" for note in checkpoints.notes))
     name, to = shlex.quote(job.connection.name), shlex.quote(str(target))
     again = f"When it answers: cloudrl checkpoints merge --cluster {name} --to {to}"
-    found.inventory.refuse_silent("it may have the last step", again)
-    latest = found.latest(run=_run_of(job, found))
-    _refuse_older(latest, found, to=f"--cluster {name} --name {shlex.quote(latest.run)} --to {to}")
+    checkpoints.inventory.refuse_silent("it may have the last step", again)
+    latest = checkpoints.latest(run=_run_of(job, checkpoints))
+    _refuse_older(latest, checkpoints, to=f"--cluster {name} --name {shlex.quote(latest.run)} --to {to}")
     return latest, merge(latest, target, on_progress=on_progress)
 
 
@@ -232,13 +232,13 @@ def _refuse_older(latest: CheckpointHandle, found: Checkpoints, *, to: str) -> N
         to: how a command that merges names the cluster, the run and the target.
     """
     newest = latest.info
-    for each in reversed(found.inventory.checkpoints):
-        mine = (each.run, each.role) == (newest.run, newest.role)
-        later = (each.modified_at, each.step) > (newest.modified_at, newest.step)
-        if mine and later and not each.complete:
-            why = f"it {each.shortfall}" if each.missing else each.shortfall
+    for checkpoint in reversed(found.inventory.checkpoints):
+        mine = (checkpoint.run, checkpoint.role) == (newest.run, newest.role)
+        later = (checkpoint.modified_at, checkpoint.step) > (newest.modified_at, newest.step)
+        if mine and later and not checkpoint.complete:
+            why = f"it {checkpoint.shortfall}" if checkpoint.missing else checkpoint.shortfall
             raise CheckpointError(
-                f"the last checkpoint of the job, step {each.step}, is incomplete: {why}; "
+                f"the last checkpoint of the job, step {checkpoint.step}, is incomplete: {why}; "
                 f"the one before is step {newest.step}",
                 hint=f"To take that one: cloudrl checkpoints merge {newest.step} {to}",
             )
@@ -247,10 +247,10 @@ def _refuse_older(latest: CheckpointHandle, found: Checkpoints, *, to: str) -> N
 def _run_of(job: JobHandle, found: Checkpoints) -> str:
     """The run that lies in the job's folder."""
     folder = (job.checkpoint_dir or "").rstrip("/")
-    for each in found.inventory.checkpoints:
-        folders = {f"{place.folder.rstrip('/')}/{each.run}".removesuffix("/.") for place in each.locations}
+    for checkpoint in found.inventory.checkpoints:
+        folders = {f"{place.folder.rstrip('/')}/{checkpoint.run}".removesuffix("/.") for place in checkpoint.locations}
         if folder in folders:
-            return each.run
+            return checkpoint.run
     raise CheckpointError(
         f"job {job.submission_id} left no checkpoint in {folder or 'a folder that is known'}",
         hint=f"See all: cloudrl checkpoints list --cluster {shlex.quote(job.connection.name)}",

@@ -77,9 +77,9 @@ def price_difference(status: Status) -> str:
 
 def report_price(price: Price, together: str, on_progress: OnProgress) -> None:
     """Tell the cheapest offers, what all machines cost together (`2 nodes together`), and what else there is to say."""
-    for each in price.offers[:_SHOWN_OFFERS]:
-        machine = f"{each.backend} {each.region}, {each.instance_type}: {each.resources}{', spot' * each.spot}"
-        on_progress(Notice(f"offer: {machine}, {dollars_text(each.price)}/h"))
+    for offer in price.offers[:_SHOWN_OFFERS]:
+        machine = f"{offer.backend} {offer.region}, {offer.instance_type}: {offer.resources}{', spot' * offer.spot}"
+        on_progress(Notice(f"offer: {machine}, {dollars_text(offer.price)}/h"))
     if price.total_offers > _SHOWN_OFFERS:
         on_progress(Notice(f"and {price.total_offers - _SHOWN_OFFERS} more"))
     if price.per_hour:

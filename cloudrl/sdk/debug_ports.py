@@ -78,11 +78,11 @@ class DebugPorts:
 
     def refresh(self) -> None:
         """Look once: open ports for what is new, and write the entries anew if anything has changed."""
-        found = {_key(each): each for each in self._tasks.stops() if each.debugger == DEBUGPY}
+        stops = {_key(each): each for each in self._tasks.stops() if each.debugger == DEBUGPY}
         # a process that somebody steps through is another stop each time
         new = [
             each
-            for key, each in found.items()
+            for key, each in stops.items()
             if key not in self._stops or (self._stops[key].id != each.id and not each.attached)
         ]
         for stop in new:
@@ -90,8 +90,8 @@ class DebugPorts:
                 self._relays[_key(stop)] = Relay(partial(self._tasks.dial, stop))
             self._on_progress(Notice(f"127.0.0.1:{self._relays[_key(stop)].port} leads to {describe(stop)}"))
         # the first time also those go that a session has left which was killed
-        changed = found.keys() != self._stops.keys() or not self._has_looked
-        self._stops, self._has_looked = found, True
+        changed = stops.keys() != self._stops.keys() or not self._has_looked
+        self._stops, self._has_looked = stops, True
         if changed:
             self._write_entries()
 

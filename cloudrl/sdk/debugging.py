@@ -47,9 +47,9 @@ class PausedTasks:
 
     def __init__(self, name: str | None = None, *, sleep: Callable[[float], None] = time.sleep) -> None:
         self._sleep = sleep
-        found = find(name, plain=False)
-        self._connection: Connection = found.connection
-        self.ref = f"{found.provider}/{found.name}" if found.provider else found.name
+        cluster = find(name, plain=False)
+        self._connection: Connection = cluster.connection
+        self.ref = f"{cluster.provider}/{cluster.name}" if cluster.provider else cluster.name
         agent = self._connection.agent()
         if agent is None:
             raise InputError(
@@ -72,11 +72,11 @@ class PausedTasks:
         Raises:
             InputError: there is none of that number.
         """
-        found = self.stops(on_progress)
-        if not 1 <= number <= len(found):
-            there = f"there are {len(found)}" if len(found) > 1 else "there is one" if found else "nothing is paused"
+        stops = self.stops(on_progress)
+        if not 1 <= number <= len(stops):
+            there = f"there are {len(stops)}" if len(stops) > 1 else "there is one" if stops else "nothing is paused"
             raise InputError(f"no paused task {number}: {there}", hint=f"List them: cloudrl debug -c {self.ref}")
-        return found[number - 1]
+        return stops[number - 1]
 
     def after(self, stop: Stop, *, also_own: bool = False) -> Stop | None:
         """The next one that nobody debugs, in the order of the list; of all others where it is the last.
@@ -86,7 +86,7 @@ class PausedTasks:
             also_own: whether it may be of the same process, which is listed a moment longer when it has been let go.
         """
         others = [each for each in self.stops() if not each.attached and (also_own or _process(each) != _process(stop))]
-        return next((each for each in others if _order(each) > _order(stop)), others[0] if others else None)
+        return next((other for other in others if _order(other) > _order(stop)), others[0] if others else None)
 
     def dial(self, stop: Stop) -> socket.socket:
         """A connection to the debugger of a stop, through the agents; the caller closes it."""
@@ -123,7 +123,7 @@ class PausedTasks:
     def others(self, had: Iterable[Stop]) -> tuple[Stop, ...]:
         """Stops that nobody debugs, of other processes than these: one that was let go is listed a moment longer."""
         processes = {_process(each) for each in had}
-        return tuple(each for each in self.stops() if not each.attached and _process(each) not in processes)
+        return tuple(stop for stop in self.stops() if not stop.attached and _process(stop) not in processes)
 
     def _hold(self, stop: Stop, console: Console, folder: Path | None) -> End:
         if stop.attached:
@@ -141,16 +141,16 @@ class PausedTasks:
         return end
 
     def _wait_for_another(self, stop: Stop, console: Console) -> Stop:
-        found = self.after(stop)
+        later = self.after(stop)
         try:
-            if found is None:
+            if later is None:
                 console.note("nothing else is paused; waiting for the next stop, Ctrl-C ends it")
-            while found is None:
+            while later is None:
                 self._sleep(_POLL_S)
-                found = self.after(stop, also_own=True)
+                later = self.after(stop, also_own=True)
         except KeyboardInterrupt:
             raise Interrupted("no longer waiting; the job goes on", hint=self._list_again()) from None
-        return found
+        return later
 
     def _lost(self, stop: Stop, why: str) -> ConnectionFailed:
         """In one line: what has become of the task."""
@@ -184,8 +184,8 @@ class _News:
             stops = self._tasks.stops()
         except CloudrlError:
             return ()
-        others = [each for each in stops if _process(each) != _process(self._mine) and not each.attached]
-        new = [each for each in others if (each.node, each.id) not in self._told]
+        others = [stop for stop in stops if _process(stop) != _process(self._mine) and not stop.attached]
+        new = [other for other in others if (other.node, other.id) not in self._told]
         self._told |= {(each.node, each.id) for each in new}
         return [describe(each) for each in new]
 
@@ -240,10 +240,10 @@ def waiting(cluster: Status, *, now: Callable[[], float] = time.time) -> Notice 
         stops = ask_nodes(agent, cluster.nodes) if agent is not None else ()
     except CloudrlError:
         return None
-    since = min((each.since for each in stops if not each.attached), default=now())
+    since = min((stop.since for stop in stops if not stop.attached), default=now())
     if now() - since < _WARN_S:
         return None
-    first = next(each for each in stops if each.since == since)
+    first = next(stop for stop in stops if stop.since == since)
     price = f", and the cluster costs {dollars_text(cluster.price_per_hour)}/h" if cluster.price_per_hour else ""
     return Notice(
         f"a task has waited for a debugger for {duration_text(now() - since)} ({describe(first)}){price}",

@@ -54,13 +54,13 @@ def why(
         return _kept(Kept(folder, job_id))
     try:
         job = find_job(job_id, name, address)
-        status, found = job.status().status, job.find_cause()
+        status, finding = job.status().status, job.find_cause()
     except CloudrlError:
-        kept = find_kept(job_id, name, address)
-        if kept is None:
+        archived = find_kept(job_id, name, address)
+        if archived is None:
             raise
-        return _kept(kept)
-    return Failure(job.submission_id, str(status), found.cause, f"cloudrl jobs logs {job.url}", found.is_complete)
+        return _kept(archived)
+    return Failure(job.submission_id, str(status), finding.cause, f"cloudrl jobs logs {job.url}", finding.is_complete)
 
 
 def newest_failure(cluster: Status) -> Failure | None:
@@ -68,8 +68,8 @@ def newest_failure(cluster: Status) -> Failure | None:
     if not cluster.is_ready or cluster.dashboard_url is None:
         return None
     with suppress(CloudrlError):
-        found = why(name=f"{cluster.ref}")
-        return found if found.status == JobStatus.FAILED else None
+        failure = why(name=f"{cluster.ref}")
+        return failure if failure.status == JobStatus.FAILED else None
     return None
 
 
@@ -79,7 +79,7 @@ def _kept(kept: Kept) -> Failure:
     evidence = kept_evidence(archive, job, cluster_is_over=kept.is_over)
     status = evidence.state.job.get("status")
     has_failed = status in ("FAILED", None) or (evidence.was_running and cluster_end.has_failed(evidence))
-    found = search(evidence) if has_failed else Finding(None)
+    finding = search(evidence) if has_failed else Finding(None)
     of_run = f" --run {shlex.quote(kept.run)}" if kept.run is not None else ""
     logs = f"cloudrl logs --from {shlex.quote(str(kept.folder))}{of_run}"
-    return Failure(job, status, found.cause, logs, found.is_complete)
+    return Failure(job, status, finding.cause, logs, finding.is_complete)

@@ -63,8 +63,8 @@ def only_cluster(name: str | None) -> str:
     """
     if name is not None:
         return name
-    known = running_clusters() or names_in_use(registry.find().clusters)
-    return only_of(known, none="Start one: cloudrl up --on local --nodes 2")
+    names = running_clusters() or names_in_use(registry.find().clusters)
+    return only_of(names, none="Start one: cloudrl up --on local --nodes 2")
 
 
 def only_of(names: Sequence[str], *, none: str) -> str:
@@ -86,10 +86,10 @@ def running_clusters() -> list[str]:
     Raises:
         CloudrlError: a provider could not be asked, and nothing runs with the others.
     """
-    found = registry.find()
-    if found.errors and not found.running:
-        raise next(iter(found.errors.values()))
-    return names_in_use(found.running)
+    clusters = registry.find()
+    if clusters.errors and not clusters.running:
+        raise next(iter(clusters.errors.values()))
+    return names_in_use(clusters.running)
 
 
 def look(name: str | None = None, *, watch: bool = False, on_progress: OnProgress = silent) -> list[Status]:
@@ -104,11 +104,11 @@ def look(name: str | None = None, *, watch: bool = False, on_progress: OnProgres
         InputError: there is none of that name.
         CloudrlError: a provider could not be asked, and the others have none.
     """
-    found = registry.find(name)
-    refs = [each.ref for each in found.clusters]
+    named = registry.find(name)
+    refs = [cluster.ref for cluster in named.clusters]
     if name is None:
-        found.refuse_silent()
-        for each, why in found.errors.items():
+        named.refuse_silent()
+        for each, why in named.errors.items():
             on_progress(Notice(f"clusters on {each} are not shown: {why.message}", why.hint or ""))
     elif not refs:
         refs = [registry.locate(name)]
@@ -193,8 +193,8 @@ def folder_here(status: Status) -> Path | None:
 def find_here(name: str | None) -> Status | None:
     """A cluster, one's only one for None, whose folder of checkpoints is on this machine; None if there is none."""
     with suppress(CloudrlError):
-        found = look(only_cluster(name))
-        return next((each for each in found if folder_here(each) is not None), None)
+        status = look(only_cluster(name))
+        return next((each for each in status if folder_here(each) is not None), None)
     return None
 
 

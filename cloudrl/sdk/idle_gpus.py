@@ -14,12 +14,12 @@ def idle_gpus(status: Status) -> Notice | None:
     working_since = status.budget.working_since
     if working_since is None and not status.price_per_hour:
         return None
-    idle = {node.rank: found for node in status.nodes if (found := _idle(node, working_since or 0.0))}
+    idle = {node.rank: gpus for node in status.nodes if (gpus := _idle(node, working_since or 0.0))}
     if not idle:
         return None
     total = sum(len(node.usage.gpus) for node in status.nodes if node.usage is not None)
-    count, least_s = sum(map(len, idle.values())), min(min(found.values()) for found in idle.values())
-    where = texts_by_rank((rank, spans(found)) for rank, found in idle.items())
+    count, least_s = sum(map(len, idle.values())), min(min(gpus.values()) for gpus in idle.values())
+    where = texts_by_rank((rank, spans(gpus)) for rank, gpus in idle.items())
     price = f", and the cluster costs {dollars_text(status.price_per_hour)}/h" if status.price_per_hour else ""
     text = f"{count} of {total} GPUs have computed nothing for {duration_text(least_s)} or more ({where}){price}"
     if working_since is None:

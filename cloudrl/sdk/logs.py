@@ -51,7 +51,7 @@ def logs(
     if not files:
         ranks = spans(each.rank for each in archive.of(run))
         raise InputError(f"no logs of node {node} are kept; there are those of: {ranks}")
-    at = moment(around, max(each.modified_at for each in files)) if around is not None else None
+    at = moment(around, max(file.modified_at for file in files)) if around is not None else None
     return log_lines(archive, files, name=log, pattern=pattern, around=at)
 
 
@@ -66,7 +66,7 @@ def _archive(
         agent = connection.agent()
         if agent is None:
             raise InputError(f"{connection.name} is a plain Ray cluster: no agent keeps its logs")
-        source = ask_cluster(connection.name, agent, [each.rank for each in agent.status().nodes], run)
+        source = ask_cluster(connection.name, agent, [node.rank for node in agent.status().nodes], run)
     except CloudrlError:
         status = find_here(name)
         if status is None:

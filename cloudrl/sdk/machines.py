@@ -171,8 +171,8 @@ def declared_notices(fleet: spec.Fleet) -> list[Notice]:
     """What one that is only declared is going to cost for ever."""
     if fleet.node_range is None:
         return []
-    kept = never_released(fleet.name, None if fleet.idle_duration == "off" else 0, fleet.node_range.min)
-    return [kept] if kept is not None else []
+    never_idle = never_released(fleet.name, None if fleet.idle_duration == "off" else 0, fleet.node_range.min)
+    return [never_idle] if never_idle is not None else []
 
 
 def _question(planned: FleetPlan, on_progress: OnProgress, *, replace: bool) -> Question:
@@ -189,20 +189,20 @@ def _lost_with(states: Sequence[FleetState], on_progress: OnProgress) -> str:
     for state in states:
         if state.is_ssh:
             on_progress(Notice(f"{state.name}: data on the hosts' own disks is kept"))
-    rented = [each.name for state in states if not state.is_ssh for each in state.instances]
+    rented = [instance.name for state in states if not state.is_ssh for instance in state.instances]
     return f" {', '.join(rented)} and everything on their disks will be lost." if rented else ""
 
 
 def _machine_notices(on_progress: OnProgress) -> Callable[[FleetState], None]:
     """Says when a machine changes its status."""
-    known: dict[str, str] = {}
+    fleet_of: dict[str, str] = {}
 
     def on_look(fleet: FleetState) -> None:
-        for each in fleet.instances:
-            if known.get(each.name) != each.status:
-                known[each.name] = each.status
-                address = each.hostname or each.region or "no address yet"
-                on_progress(Notice(f"{each.name} ({address}): {each.status}"))
+        for instance in fleet.instances:
+            if fleet_of.get(instance.name) != instance.status:
+                fleet_of[instance.name] = instance.status
+                address = instance.hostname or instance.region or "no address yet"
+                on_progress(Notice(f"{instance.name} ({address}): {instance.status}"))
 
     return on_look
 

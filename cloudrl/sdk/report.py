@@ -90,10 +90,10 @@ def _source(job: str | None, cluster: str | None, address: str | None, folder: P
     try:
         return JobSource(find_job(job, cluster, address))
     except CloudrlError:
-        kept = find_kept(job, cluster, address)
-        if kept is None:
+        archived = find_kept(job, cluster, address)
+        if archived is None:
             raise
-        return KeptSource(kept)
+        return KeptSource(archived)
 
 
 def _outdated(last: Report, why: str) -> Report:

@@ -109,9 +109,9 @@ class KeptSource:
         has_failed = job.status in (JobStatus.FAILED, JobStatus.UNKNOWN) and not reading.is_finished
         made = _of_log(
             reading, Samples(self._read_sample), config, name=name, job=f"{id_} in {self._folder}",
-            earlier=[each.reading.steps for each in attempts], cause=find_cause(evidence) if has_failed else None,
+            earlier=[attempt.reading.steps for attempt in attempts], cause=find_cause(evidence) if has_failed else None,
         )  # fmt: skip
-        jobs = [*(each.job for each in attempts), job]
+        jobs = [*(attempt.job for attempt in attempts), job]
         usage = KeptUsage(archive, _runs_of(archive, [each.submission_id for each in jobs]))
         nodes, tables = usage.nodes(span_of(jobs)), _Tables()
         tables.add("cost", lambda: self._cost(usage))
@@ -137,9 +137,9 @@ class KeptSource:
         """As the provider says, if it knows the cluster; else as its agents have counted."""
         if self._cluster is not None:
             ref = locate(self._cluster)
-            said = cost_table(provider(ref.provider).status(ref.name))
-            if said.rows:
-                return said
+            costs = cost_table(provider(ref.provider).status(ref.name))
+            if costs.rows:
+                return costs
         return usage.cost_table(self._folder)
 
     def _read_sample(self, folder: str, step: int) -> bytes | None:
@@ -147,7 +147,7 @@ class KeptSource:
         return read_here(str(self._folder.joinpath(*Path(folder).parts[-2:])), step)
 
     def _checkpoints(self, run: str) -> list[Checkpoint]:
-        return [each for each in LocalSource(self._folder).inventory().checkpoints if each.run == run]
+        return [checkpoint for checkpoint in LocalSource(self._folder).inventory().checkpoints if checkpoint.run == run]
 
 
 class JobSource:
@@ -182,7 +182,7 @@ class JobSource:
         with suppress(ConnectionFailed):
             agent = self._job.connection.agent()
             if agent is not None:
-                return asked_usage(agent, span_of(each.status() for each in find_attempts(self._job)))
+                return asked_usage(agent, span_of(attempt.status() for attempt in find_attempts(self._job)))
         return ()
 
     def _read_log(self, *, is_over: bool) -> None:
@@ -224,11 +224,11 @@ def _overrides(entrypoint: str) -> dict[str, str]:
 
 def _masked(config: Mapping[str, str], job: RayJob | None = None) -> dict[str, str]:
     """Without the values of secrets."""
-    known = secret_values(job.variables) if job is not None else ()
+    secrets = secret_values(job.variables) if job is not None else ()
     shown = {
         key: MASK if is_secret_override(key) and value not in ("", "None") else value for key, value in config.items()
     }
-    return {key: str(redact(value, known)) for key, value in shown.items()}
+    return {key: str(redact(value, secrets)) for key, value in shown.items()}
 
 
 class _Tables:
@@ -259,7 +259,9 @@ def _tables(job: JobHandle, lost: Sequence[RayJob]) -> _Tables:
         tables.add("cost", cost)
     tables.add(
         "attempts",
-        lambda: attempts_table([*lost, *(each.status() for each in find_attempts(job))], next(iter(status), None)),
+        lambda: attempts_table(
+            [*lost, *(attempt.status() for attempt in find_attempts(job))], next(iter(status), None)
+        ),
     )
     if (agent := job.connection.agent()) is not None:
         tables.add("nodes", lambda: nodes_table(agent.status().nodes))
@@ -271,16 +273,16 @@ def _checkpoints(job: JobHandle) -> list[Checkpoint]:
     """Those in the job's folder."""
     folder = (job.checkpoint_dir or "").rstrip("/")
     return [
-        each
-        for each in ClusterSource(job.connection).inventory().checkpoints
-        if any(f"{place.folder.rstrip('/')}/{each.run}" == folder for place in each.locations)
+        checkpoint
+        for checkpoint in ClusterSource(job.connection).inventory().checkpoints
+        if any(f"{place.folder.rstrip('/')}/{checkpoint.run}" == folder for place in checkpoint.locations)
     ]
 
 
 def _runs_of(archive: Archive, jobs: Sequence[str]) -> list[str]:
     """The runs of clusters that jobs were trained in."""
-    kept = (archive.driver_log(job) for job in jobs)
-    return [log.run for log in kept if log is not None]
+    logs = (archive.driver_log(job) for job in jobs)
+    return [log.run for log in logs if log is not None]
 
 
 class _KeptJob(NamedTuple):
@@ -328,9 +330,9 @@ def _kept_attempts(
         record = _record(archive, id_)
         if record.metadata and _run_of(record, {}) != run:
             continue  # and its log need not be read
-        kept = _kept_job(archive, id_)
-        if kept.run == run:
-            yield kept
+        job = _kept_job(archive, id_)
+        if job.run == run:
+            yield job
 
 
 def _lost_attempts(job: JobHandle) -> list[_KeptJob]:
@@ -343,6 +345,6 @@ def _lost_attempts(job: JobHandle) -> list[_KeptJob]:
         ranks = [node.rank for node in status.nodes]
         here = FolderArchive(Path(status.facts.checkpoint_dir)) if job.connection.nodes_are_here else None
         archive = Archive(here or ask_cluster(job.connection.name, agent, ranks))
-        known = {each.submission_id for each in find_attempts(job)}
+        known = {attempt.submission_id for attempt in find_attempts(job)}
         return list(_kept_attempts(archive, (job.name, job.checkpoint_dir), until=job.submission_id, known=known))
     return []

@@ -71,14 +71,14 @@ class RunningCluster:
             if self.down_anyway or not impact.loses(self.copied):
                 end(where, impact, again=again)
                 return
-        kept = CheckpointError(
+        not_ended = CheckpointError(
             f"cluster {name} was not stopped because its checkpoints would be lost; it keeps running"
             f"{costs(impact.status)}\n" + "\n".join(notice.text for notice in impact.notices()),
             hint=f"Merge one: cloudrl checkpoints merge --cluster {name} --to ./model\nEnd it: cloudrl down {name}",
         )
         if error is None:
-            raise kept
-        warnings.warn(f"{kept}", stacklevel=2)
+            raise not_ended
+        warnings.warn(f"{not_ended}", stacklevel=2)
 
     @property
     def name(self) -> str:

@@ -197,8 +197,8 @@ class _Training:
         merge = f"cloudrl checkpoints merge --cluster {cluster.name} --to {shlex.quote(str(to or './model'))}"
         self.again = f"Go on: {merge}"
         retention = self.first_status.retention if self.first_status is not None else None
-        kept = f", {retention.location}" if retention is not None else ""
-        text = f"{job.submission_id} succeeded; checkpoints are in {job.checkpoint_dir}{kept}"
+        location = f", {retention.location}" if retention is not None else ""
+        text = f"{job.submission_id} succeeded; checkpoints are in {job.checkpoint_dir}{location}"
         on_progress(Notice(text, merge if to is None else ""))
         if to is None:
             return Run(cluster, job, progress)

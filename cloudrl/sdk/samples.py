@@ -102,8 +102,8 @@ class Samples:
                     self._complete |= {step} - {steps[-1].step}
         except CloudrlError as failure:
             return self._of(wanted), (f"samples cannot be read now: {failure.message}",)
-        found = self._of(wanted)
-        return found, () if found else (f"no samples: {folder} has none, or cannot be reached from here",)
+        samples = self._of(wanted)
+        return samples, () if samples else (f"no samples: {folder} has none, or cannot be reached from here",)
 
     def _of(self, wanted: Sequence[int]) -> tuple[Sample, ...]:
         return tuple(chain.from_iterable(self._known.get(step, ()) for step in wanted))

@@ -64,7 +64,7 @@ class TeardownImpact:
             return []
         head = f"These checkpoints exist only {self.lost_with}:"
         more = [f"  ({len(self.checkpoints) - _SHOWN} more)"] if len(self.checkpoints) > _SHOWN else []
-        lines = [head, *more, *(f"  {each}" for each in self.checkpoints[-_SHOWN:])]
+        lines = [head, *more, *(f"  {checkpoint}" for checkpoint in self.checkpoints[-_SHOWN:])]
         first = f"Merge one first: cloudrl checkpoints merge --cluster {self.status.name} --to ./model"
         return [Notice("\n".join(lines), first)]
 
@@ -82,7 +82,7 @@ def assess(provider: Provider, name: str) -> TeardownImpact:
     if connection is not None:
         with suppress(InputError, ConnectionFailed):
             jobs = connection.ray().list_jobs()
-            running = tuple(each.submission_id for each in jobs if not each.status.is_terminal)
+            running = tuple(job.submission_id for job in jobs if not job.status.is_terminal)
     impact = TeardownImpact(status, running)
     if status.retention is None or not status.retention.destroyed:
         return impact
@@ -90,15 +90,17 @@ def assess(provider: Provider, name: str) -> TeardownImpact:
     if connection is None:
         return replace(lossy, checkpoints=("they cannot be listed: the cluster cannot be reached",))
     try:
-        found = ClusterSource(connection).inventory()
+        inventory = ClusterSource(connection).inventory()
     except CloudrlError as error:
         return replace(lossy, checkpoints=(f"they cannot be listed: {error.message}",))
-    if not found.checkpoints and not found.notes:
+    if not inventory.checkpoints and not inventory.notes:
         return impact
     newest = {
-        each.run: each.version for each in found.checkpoints if each.complete and each.role == "actor"
+        checkpoint.run: checkpoint.version
+        for checkpoint in inventory.checkpoints
+        if checkpoint.complete and checkpoint.role == "actor"
     }  # in order
-    return replace(lossy, checkpoints=_lines(found), newest=frozenset(newest.values()))
+    return replace(lossy, checkpoints=_lines(inventory), newest=frozenset(newest.values()))
 
 
 def teardown(provider: Provider, name: str, *, confirm: Confirm = unattended, on_progress: OnProgress = silent) -> bool:
@@ -213,9 +215,11 @@ def ending(provider: Provider, name: str, price_per_hour: float | None = None) -
 def _lines(found: Inventory) -> tuple[str, ...]:
     """Run, step, role, size and where, of each checkpoint, and what nodes did not say."""
     lines = []
-    for each in found.checkpoints:
-        state = "" if each.complete else f", incomplete: {each.shortfall}"
-        lines.append(f"{each.name}, {size_text(each.size_bytes)}, ranks {places_text(each.locations)}{state}")
+    for checkpoint in found.checkpoints:
+        state = "" if checkpoint.complete else f", incomplete: {checkpoint.shortfall}"
+        lines.append(
+            f"{checkpoint.name}, {size_text(checkpoint.size_bytes)}, ranks {places_text(checkpoint.locations)}{state}"
+        )
     return (*lines, *found.notes)
 
 

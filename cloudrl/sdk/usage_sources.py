@@ -30,7 +30,7 @@ class Span(NamedTuple):
 
     def of(self, samples: Iterable[Usage]) -> tuple[Usage, ...]:
         """Those within it, by their times."""
-        within = (each for each in samples if self.since <= each.sampled_at <= self.until)
+        within = (sample for sample in samples if self.since <= sample.sampled_at <= self.until)
         return tuple(sorted(within, key=lambda each: each.sampled_at))
 
 
@@ -51,8 +51,8 @@ def asked_usage(agent: AgentClient, span: Span) -> tuple[NodeUsage, ...]:
     """
     with suppress(InputError):  # agents of an older release
         day, hour = agent.usage("day"), agent.usage("hour")
-        found = {rank: _joined(day.get(rank, ()), hour.get(rank, ())) for rank in sorted({*day, *hour})}
-        return _nodes(found, span)
+        by_rank = {rank: _joined(day.get(rank, ()), hour.get(rank, ())) for rank in sorted({*day, *hour})}
+        return _nodes(by_rank, span)
     return ()
 
 
@@ -85,8 +85,8 @@ class KeptUsage:
         """
         rows = []
         for run in self._runs:
-            known = [line for line in self._lines[run] if isinstance(line.get("cost"), int | float)]
-            last: Mapping[str, Any] = known[-1] if known else {}
+            priced = [line for line in self._lines[run] if isinstance(line.get("cost"), int | float)]
+            last: Mapping[str, Any] = priced[-1] if priced else {}
             cost, per_hour = last.get("cost", _kept_cost(folder, run)), last.get("per_hour")
             if cost:
                 rows.append(

@@ -114,10 +114,10 @@ class _Watching:
 
     def _price(self, status: ClusterStatus) -> Price | None:
         """What the provider says, or else what the agents count with; None where it costs nothing."""
-        said: list[Status | BudgetStatus] = [status.budget]
+        sources: list[Status | BudgetStatus] = [status.budget]
         with suppress(CloudrlError):
-            said.insert(0, provider(status.facts.provider).status(self._job.connection.name))
-        known = ((each.cost, each.price_per_hour) for each in said)
+            sources.insert(0, provider(status.facts.provider).status(self._job.connection.name))
+        amounts = ((each.cost, each.price_per_hour) for each in sources)
         return next(
-            (Price(cost, per_hour, self._now()) for cost, per_hour in known if cost is not None and per_hour), None
+            (Price(cost, per_hour, self._now()) for cost, per_hour in amounts if cost is not None and per_hour), None
         )

@@ -35,9 +35,9 @@ def make_updates(parts: Sequence[Shard], lora: Lora) -> dict[str, Update]:
 
 def adapter_files(lora: Lora, config_files: Mapping[str, bytes], config: Mapping[str, Any]) -> dict[str, bytes]:
     """Its config, and the tokenizer that it was trained with; the model's own config is left with the model."""
-    kept = {name: data for name, data in config_files.items() if name not in _OF_MODEL}
+    files = {name: data for name, data in config_files.items() if name not in _OF_MODEL}
     text = json.dumps(_adapter_config(lora, config), indent=2)
-    return {**kept, ADAPTER_CONFIG: f"{text}\n".encode()}
+    return {**files, ADAPTER_CONFIG: f"{text}\n".encode()}
 
 
 def _adapter_config(lora: Lora, config: Mapping[str, Any]) -> dict[str, Any]:

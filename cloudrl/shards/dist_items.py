@@ -90,7 +90,7 @@ def open_chunks(source: ShardSource, rank: int, chunks: Sequence[StoredChunk]) -
     Raises:
         CheckpointError: The file is cut off, or an item is not the tensor that it should be.
     """
-    archives = open_archives(source, [each.chunk.item for each in chunks])
+    archives = open_archives(source, [chunk.chunk.item for chunk in chunks])
     members = {
         storage_member(each.chunk): _storage(archive, each) for each, archive in zip(chunks, archives, strict=True)
     }

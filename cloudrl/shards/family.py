@@ -142,11 +142,11 @@ IN_LLAVA: dict[str, Any] = {"prefix": f"{_IN_LLAVA}model.", "head": f"{_IN_LLAVA
 
 def _set(optional: Mapping[str, tuple[Mapping[str, str], bool]], config: Mapping[str, Any]) -> dict[str, str]:
     """What there is by the keys of a config; with a `!` before a key, if it is not set."""
-    found: dict[str, str] = {}
+    shapes: dict[str, str] = {}
     for key, (names, default) in optional.items():
         if bool(config.get(key.lstrip("!"), default)) is not key.startswith("!"):
-            found |= names
-    return found
+            shapes |= names
+    return shapes
 
 
 def number(config: Mapping[str, Any], key: str) -> int | None:

@@ -101,14 +101,14 @@ def _missing_ranks(present: Sequence[int], layout: Layout) -> Iterator[Finding]:
     for part in range(layout.parts):
         holders = layout.holders(part)
         absent = [rank for rank in holders if rank not in present]
-        kept = next((rank for rank in holders if rank in present), None)
-        if kept is None:
+        holder = next((rank for rank in holders if rank in present), None)
+        if holder is None:
             holding, there = " or ".join(map(str, holders)), spans(present) or "none"
             message = f"no shard of rank {holding}: have {there} of {layout.world_size} ranks"
             yield Finding(message, absent[0])
         else:
             for rank in absent:
-                yield Finding(f"no shard of rank {rank}; rank {kept} has the same part", rank, fatal=False)
+                yield Finding(f"no shard of rank {rank}; rank {holder} has the same part", rank, fatal=False)
 
 
 def _mismatch(tensor: Tensor, other: Tensor) -> str | None:

@@ -143,9 +143,10 @@ def refuse_adapted_experts(tensors: Mapping[str, Tensor], label: str) -> None:
     Raises:
         CheckpointError: Experts have an adapter.
     """
-    if found := next((name for name in tensors if _ADAPTED_EXPERTS.search(name)), None):
+    if adapted := next((name for name in tensors if _ADAPTED_EXPERTS.search(name)), None):
         raise CheckpointError(
-            f"{label}: {found} is an adapter of experts, which is not supported where experts stay fused", hint=_BY_PEFT
+            f"{label}: {adapted} is an adapter of experts, which is not supported where experts stay fused",
+            hint=_BY_PEFT,
         )
 
 

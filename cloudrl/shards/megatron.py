@@ -119,8 +119,8 @@ def open_shards(
 
 def writer(name: str) -> int:
     """The rank that wrote a `.distcp` file."""
-    found = DIST_FILE.fullmatch(name)
-    return int(found[1]) if found else 0
+    match = DIST_FILE.fullmatch(name)
+    return int(match[1]) if match else 0
 
 
 def make_dist_outputs(
@@ -141,14 +141,14 @@ def make_dist_outputs(
 
 def _by_place(stored: StoredTensor, count: int) -> dict[tuple[int, ...], list[Chunk]]:
     """The chunks of each layer or expert, if these are the first `count` dimensions."""
-    found: dict[tuple[int, ...], list[Chunk]] = defaultdict(list)
+    chunks_of: dict[tuple[int, ...], list[Chunk]] = defaultdict(list)
     for chunk in stored.chunks:
         ranges = (
             range(first, first + size) for first, size in zip(chunk.offsets[:count], chunk.sizes[:count], strict=True)
         )
         for place in product(*ranges):
-            found[place].append(chunk)
-    return found
+            chunks_of[place].append(chunk)
+    return chunks_of
 
 
 def _pieces(

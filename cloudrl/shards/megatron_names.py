@@ -192,10 +192,10 @@ class _Model:
             yield self._vocabulary_rows(key, stored)
         elif key == "decoder.final_layernorm.weight":
             yield self._part(key, stored, (), "model.norm.weight", (self._hidden,))
-        elif found := _LAYER.fullmatch(key):
-            make = self._maker(key, found[2])
-            layers = [(int(found[1]), ())] if found[1] else [(at, (at,)) for at in range(self._layers)]
-            if not found[1] and stored.shape[:1] != (self._layers,):
+        elif match := _LAYER.fullmatch(key):
+            make = self._maker(key, match[2])
+            layers = [(int(match[1]), ())] if match[1] else [(at, (at,)) for at in range(self._layers)]
+            if not match[1] and stored.shape[:1] != (self._layers,):
                 raise self._other(f"{key} is {stored.shape}, and config.json says {self._layers} layers")
             for layer, lead in layers:
                 yield from make(key, stored, f"model.layers.{layer}.", lead)
@@ -262,8 +262,8 @@ class _Model:
             at += rows
 
     def _of_experts(self, key: str, stored: StoredTensor, base: str, lead: Shape) -> Iterator[HfTensor]:
-        found = _EXPERT.search(key)
-        number, which = found.groups() if found else (None, "")
+        match = _EXPERT.search(key)
+        number, which = match.groups() if match else (None, "")
         count = stored.shape[len(lead)] if len(stored.shape) > len(lead) else 0
         if number is None and count != self._experts:
             raise self._other(f"{key} is {stored.shape}, and config.json says {self._experts} experts")

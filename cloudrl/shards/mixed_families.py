@@ -78,15 +78,15 @@ def _gemma4(layer: int, config: Mapping[str, Any]) -> dict[str, str]:
     query, key, head = f"{heads}Q", f"{heads}K", f"{heads}D"
     if keys_are_values:
         key = f"{heads}alternative-K"
-    found = {"self_attn.q_proj.weight": f"{query} H", "self_attn.o_proj.weight": f"H {query}"}
-    found |= {"self_attn.q_norm.weight": head, "layer_scalar": "1"}
+    shapes = {"self_attn.q_proj.weight": f"{query} H", "self_attn.o_proj.weight": f"H {query}"}
+    shapes |= {"self_attn.q_norm.weight": head, "layer_scalar": "1"}
     if not is_shared:
-        found |= {"self_attn.k_proj.weight": f"{key} H", "self_attn.k_norm.weight": head}
-        found |= {} if keys_are_values else {"self_attn.v_proj.weight": f"{key} H"}
+        shapes |= {"self_attn.k_proj.weight": f"{key} H", "self_attn.k_norm.weight": head}
+        shapes |= {} if keys_are_values else {"self_attn.v_proj.weight": f"{key} H"}
     if config.get("attention_bias"):
-        found |= {each.replace("weight", "bias"): found[each].split()[0] for each in found if "_proj" in each}
+        shapes |= {each.replace("weight", "bias"): shapes[each].split()[0] for each in shapes if "_proj" in each}
     wide = "G" if config.get("use_double_wide_mlp") and is_shared and layers != shared else "F"
-    return found | {name: dimensions.replace("F", wide) for name, dimensions in MLP.items()}
+    return shapes | {name: dimensions.replace("F", wide) for name, dimensions in MLP.items()}
 
 
 def _predicts(name: str, config: Mapping[str, Any]) -> bool:  # noqa: ARG001  as `Family.ignores`
@@ -96,9 +96,9 @@ def _predicts(name: str, config: Mapping[str, Any]) -> bool:  # noqa: ARG001  as
 
 def _is_shared(name: str, config: Mapping[str, Any]) -> bool:
     """Whether it is a key or a value of Gemma 4, in a layer that has those of another layer."""
-    found = _KEY_OR_VALUE.search(name)
+    match = _KEY_OR_VALUE.search(name)
     layers, shared = number(config, "num_hidden_layers"), number(config, "num_kv_shared_layers") or 0
-    return bool(found and layers is not None and layers - shared <= int(found[1]) < layers)
+    return bool(match and layers is not None and layers - shared <= int(match[1]) < layers)
 
 
 _QWEN3_NEXT = Family(

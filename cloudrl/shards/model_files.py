@@ -89,8 +89,8 @@ def without_nulls(config: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         CheckpointError: Nothing tells what it stands for.
     """
-    kept = _filled(config)
-    return kept | {name: _filled(kept[name]) for name in _NESTED if isinstance(kept.get(name), dict)}
+    filled = _filled(config)
+    return filled | {name: _filled(filled[name]) for name in _NESTED if isinstance(filled.get(name), dict)}
 
 
 def _filled(part: Mapping[str, Any]) -> dict[str, Any]:
@@ -100,10 +100,10 @@ def _filled(part: Mapping[str, Any]) -> dict[str, Any]:
             f"config.json says {lost}: null, and transformers loads no such model",
             hint="Take the config.json of the base model in its place",
         )
-    kept = {key: value for key, value in part.items() if value is not None or key not in _WITH_DEFAULT}
-    if kept.get(_GROUPS, 0) is None and type(kept.get(_HEADS)) is int:
-        kept[_GROUPS] = kept[_HEADS]
-    return kept
+    filled = {key: value for key, value in part.items() if value is not None or key not in _WITH_DEFAULT}
+    if filled.get(_GROUPS, 0) is None and type(filled.get(_HEADS)) is int:
+        filled[_GROUPS] = filled[_HEADS]
+    return filled
 
 
 def first_architecture(config: Mapping[str, Any]) -> str:
@@ -123,8 +123,8 @@ def output_files(beside: ModelFiles, changes: Mapping[str, Any], dtype: DType | 
     Raises:
         CheckpointError: A file has a name that leads out of the folder.
     """
-    kept = {name: data for name, data in beside.files.items() if not name.endswith(WEIGHTS) and name != ADAPTER_CONFIG}
-    for name in kept:
+    files = {name: data for name, data in beside.files.items() if not name.endswith(WEIGHTS) and name != ADAPTER_CONFIG}
+    for name in files:
         if not name or name.startswith("/") or "\0" in name or {"..", ".", ""} & set(name.split("/")):
             raise CheckpointError(f"a file of huggingface/ is named {name!r}")
     changed = {**beside.config, **changes}
@@ -135,8 +135,8 @@ def output_files(beside: ModelFiles, changes: Mapping[str, Any], dtype: DType | 
         changed |= dict.fromkeys(keys, dtype.value)
         changed |= {name: _retyped(changed[name], dtype) for name in _NESTED if isinstance(changed.get(name), dict)}
     if changed != beside.saved:
-        kept[_CONFIG] = (json.dumps(changed, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
-    return kept
+        files[_CONFIG] = (json.dumps(changed, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
+    return files
 
 
 def _retyped(part: Mapping[str, Any], dtype: DType) -> dict[str, Any]:
@@ -175,7 +175,7 @@ def file_names(count: int) -> list[str]:
 
 def index(files: Mapping[str, Sequence[Output]]) -> bytes:
     """The text of `model.safetensors.index.json` (transformers 5, modeling_utils.py, `save_pretrained`)."""
-    outputs = [output for each in files.values() for output in each]
+    outputs = [output for file in files.values() for output in file]
     content = {
         "metadata": {
             "total_parameters": sum(output.elements for output in outputs),

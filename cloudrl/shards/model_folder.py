@@ -145,14 +145,14 @@ def check_model(inputs: ModelInputs, shards: list[Shard]) -> Iterator[Finding]:
             yield Finding(f"the adapter has no {name}")
     if not shards:
         yield Finding("there are no weights")
-    found: dict[str, str] = {}
+    file_of: dict[str, str] = {}
     for shard in shards:
         for name in shard.tensors:
-            if name in found:
-                yield Finding(f"{name} is in {found[name]} and in {shard.archive.root}", file=shard.label)
-            found[name] = shard.archive.root
+            if name in file_of:
+                yield Finding(f"{name} is in {file_of[name]} and in {shard.archive.root}", file=shard.label)
+            file_of[name] = shard.archive.root
     if INDEX in inputs.config_files:
-        yield from _check_index(inputs.config_files[INDEX], inputs.weights, found)
+        yield from _check_index(inputs.config_files[INDEX], inputs.weights, file_of)
 
 
 def _check_index(text: bytes, files: Mapping[str, ShardSource], found: Mapping[str, str]) -> Iterator[Finding]:

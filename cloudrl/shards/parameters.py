@@ -172,7 +172,7 @@ def _dimensions(family: Family, config: Mapping[str, Any]) -> dict[str, int | No
     """Each letter's number; None for one that the config does not tell."""
 
     def size(*keys: str) -> int | None:
-        return next((found for key in keys if (found := number(config, key)) is not None), None)
+        return next((size for key in keys if (size := number(config, key)) is not None), None)
 
     hidden, wide, expert, heads = map(
         size, ("hidden_size", "intermediate_size", "moe_intermediate_size", "num_attention_heads")

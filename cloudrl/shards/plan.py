@@ -170,7 +170,7 @@ def make_outputs(
 def _cut(name: str, pieces: Sequence[Piece], part: Slice) -> tuple[Piece, ...]:
     """What pieces of a whole tensor have of a slice of it."""
     first, end = part.first, part.first + math.prod(part.shape)
-    found = []
+    problems = []
     for piece in pieces[max(0, bisect_right(pieces, first, key=lambda piece: piece.start) - 1) :]:
         if piece.start >= end:
             break
@@ -179,8 +179,8 @@ def _cut(name: str, pieces: Sequence[Piece], part: Slice) -> tuple[Piece, ...]:
         start, stop = max(first, piece.start), min(end, piece.start + piece.run)
         if start < stop:
             view = replace(piece.view, offset=piece.view.offset + start - piece.start, shape=(stop - start,))
-            found.append(Piece(piece.shard, view, start - first, stop - start, 0, piece.update, start))
-    return tuple(found)
+            problems.append(Piece(piece.shard, view, start - first, stop - start, 0, piece.update, start))
+    return tuple(problems)
 
 
 def split_files(outputs: Sequence[Output], max_file_bytes: int = MAX_FILE_BYTES) -> list[tuple[Output, ...]]:

@@ -55,8 +55,8 @@ class PickledObject:
     def get(self, attribute: str) -> Any:
         """An attribute from the state: a dict, or the pair (dict, slots) of a class with slots; None without it."""
         parts = self.state[:2] if isinstance(self.state, tuple) else (self.state,)
-        found = [part[attribute] for part in parts if isinstance(part, dict) and attribute in part]
-        return found[-1] if found else None
+        values = [part[attribute] for part in parts if isinstance(part, dict) and attribute in part]
+        return values[-1] if values else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,7 @@ class _Machine:
 
     def run(self, max_bytes: int, protocols: Collection[int]) -> Any:
         start = self.read(2)
-        if start[:1] != b"\x80" or start[1:] not in {bytes([each]) for each in protocols}:
+        if start[:1] != b"\x80" or start[1:] not in {bytes([protocol]) for protocol in protocols}:
             wanted = " or ".join(map(str, protocols))
             raise _Malformed(f"it begins with {start!r}, not with protocol {wanted}")
         is_old = start[1] < 4

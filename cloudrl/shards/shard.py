@@ -116,14 +116,14 @@ def saved_as(archive: Archive, kind: str, rank: int) -> int | None:
     """
     if archive.root == _STREAM:
         return None
-    found = SHARD.fullmatch(f"{archive.root}.pt")
-    if found is None or found[1] != kind or int(found[3]) != rank:
+    match = SHARD.fullmatch(f"{archive.root}.pt")
+    if match is None or match[1] != kind or int(match[3]) != rank:
         raise CheckpointError(
             f"{archive.source.label} was saved as {archive.root}.pt, so it is not the {kind} file of rank {rank}: "
             "it was renamed, or copied over another one",
             hint=_PUT_BACK.format(rank=rank),
         )
-    return int(found[2])
+    return int(match[2])
 
 
 def _coordinate(rank: int, shape: tuple[int, ...]) -> tuple[int, ...]:

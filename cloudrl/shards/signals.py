@@ -70,11 +70,11 @@ def _usual(*numbers: signal.Signals) -> list[signal.Signals]:
     if threading.current_thread() is not threading.main_thread():
         return []
     usual = (signal.SIG_DFL, signal.default_int_handler)
-    return [each for each in numbers if signal.getsignal(each) in usual]
+    return [number for number in numbers if signal.getsignal(number) in usual]
 
 
 def _ignore(*numbers: signal.Signals) -> None:
     """By a handler: SIG_IGN would pass on to the programs that are started meanwhile."""
-    for each in numbers:
-        if signal.getsignal(each) is not signal.SIG_IGN:
-            signal.signal(each, lambda *_: None)
+    for number in numbers:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)

@@ -304,7 +304,9 @@ def _sharded(value: PickledObject, mesh_of: Callable[[Any], Mesh]) -> Tensor:
     placements = spec.get("placements")
     if not isinstance(placements, tuple) or not _is_short(placements):
         raise Unreadable("a DTensor without placements")
-    return Tensor(_numbers(args[2]), view, mesh_of(spec.get("mesh")), tuple(_placement(each) for each in placements))
+    return Tensor(
+        _numbers(args[2]), view, mesh_of(spec.get("mesh")), tuple(_placement(placement) for placement in placements)
+    )
 
 
 def _placement(value: Any) -> Placement:

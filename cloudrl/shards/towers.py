@@ -30,8 +30,8 @@ def check_towers(config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]
     """
     towers: dict[str, dict[int, dict[str, tuple[int, ...]]]] = defaultdict(lambda: defaultdict(dict))
     for name, shape in shapes.items():
-        if name.startswith(SEES) and (found := _LAYER.fullmatch(name)):
-            towers[found[1]][int(found[2])][found[3]] = shape
+        if name.startswith(SEES) and (match := _LAYER.fullmatch(name)):
+            towers[match[1]][int(match[2])][match[3]] = shape
     for tower, layers in towers.items():
         every = {name: shape for layer in layers.values() for name, shape in layer.items()}
         for at in range(len(layers)):

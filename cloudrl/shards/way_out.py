@@ -43,13 +43,13 @@ def way_out(architecture: str, names: AbstractSet[str], shard: Shard, *, is_plai
     """
     is_plain = is_plain and not common_prefix(names) and {name.partition(".")[0] for name in names} <= _TOPS
     source = shard.archive.source
-    found = _ROLE.search(source.label)
-    pull = f"cloudrl checkpoints pull {found[1] if found else ''}".rstrip() + " --to ./raw"
+    match = _ROLE.search(source.label)
+    pull = f"cloudrl checkpoints pull {match[1] if match else ''}".rstrip() + " --to ./raw"
     if not is_plain or architecture not in VERL_MERGES:
         return KEEP_SHARDS if isinstance(source, LocalShard) else f"{KEEP_SHARDS}: {pull}"
     if isinstance(source, LocalShard):
         before, folder = "", str(source.path.parent)
     else:
-        before, folder = f"{pull} && ", f"raw/{found[0] if found else f'{OF_STEP}N/actor'}"
+        before, folder = f"{pull} && ", f"raw/{match[0] if match else f'{OF_STEP}N/actor'}"
     command = f"python -m verl.model_merger merge --backend fsdp --local_dir {shlex.quote(folder)} --target_dir ./model"
     return f"verl's own merger loads the model to do this, with as much memory as it is large: {before}{command}"

@@ -34,7 +34,7 @@ def unwrapped(parts: Sequence[Shard]) -> tuple[tuple[Shard, ...], tuple[str, ...
         CheckpointError: The parameters are flattened, or two tensors would get the same name.
     """
     label, names = parts[0].label, parts[0].tensors
-    found: set[str] = set()
+    modules: set[str] = set()
     renamed: dict[str, str] = {}
     for name in names:
         components = name.split(".")
@@ -44,8 +44,8 @@ def unwrapped(parts: Sequence[Shard]) -> tuple[tuple[Shard, ...], tuple[str, ...
                 "FSDP saves them so if a run asks it for its local state",
                 hint=ANOTHER_STEP,
             )
-        kept = [each for each in components if each not in WRAPPERS]
-        found.update(each for each in components if each in WRAPPERS)
+        kept = [component for component in components if component not in WRAPPERS]
+        modules.update(component for component in components if component in WRAPPERS)
         new = ".".join(kept)
         if new in renamed:
             raise CheckpointError(
@@ -53,9 +53,9 @@ def unwrapped(parts: Sequence[Shard]) -> tuple[tuple[Shard, ...], tuple[str, ...
                 hint=ANOTHER_STEP,
             )
         renamed[new] = name
-    if not found:
+    if not modules:
         return tuple(parts), ()
-    return _rename(parts, renamed), tuple(sorted(found))
+    return _rename(parts, renamed), tuple(sorted(modules))
 
 
 def _rename(parts: Sequence[Shard], names: Mapping[str, str]) -> tuple[Shard, ...]:
@@ -86,8 +86,8 @@ def name_around(wanted: str, names: Iterable[str]) -> tuple[str, str] | None:
             return prefix[:at] + wanted, prefix[: at - 1]
     for name in sorted(names):
         components = name.split(".")
-        private = [each for each in components if each.startswith("_")]
-        if private and ".".join(each for each in components if each not in private) == wanted:
+        private = [component for component in components if component.startswith("_")]
+        if private and ".".join(component for component in components if component not in private) == wanted:
             return name, ".".join(private)
     return None
 

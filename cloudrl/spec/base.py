@@ -112,11 +112,11 @@ def _line(model: type[Spec], error: ErrorDetails) -> str:
 
 def _hint(model: type[Spec], error: ErrorDetails) -> str | None:
     if error["type"] in ("extra_forbidden", "missing"):
-        known = f"Fields of {model.__name__}: {', '.join(model.model_fields)}"
+        fields_hint = f"Fields of {model.__name__}: {', '.join(model.model_fields)}"
         field = error["loc"][0]
         owners = [f"{each}: {{{masked(str(field))}: ...}}" for each in model.sections]
         section = f"What only one provider knows goes into its section: {', '.join(owners)}"
-        return "\n".join([known, *([section] if owners else [])])
+        return "\n".join([fields_hint, *([section] if owners else [])])
     cause = error.get("ctx", {}).get("error")
     return cause.hint if isinstance(cause, SpecError) else None
 
@@ -132,11 +132,11 @@ def assigned(values: Mapping[str, Any], assignments: Iterable[str]) -> dict[str,
         SpecError: there is no `=`, no YAML, or the path leads into what is no mapping.
     """
     made = dict(values)
-    for each in assignments:
-        path, equals, value = each.partition("=")
+    for assignment in assignments:
+        path, equals, value = assignment.partition("=")
         if not equals:
-            raise SpecError(f"{quoted(each)} has no value", hint=f"{masked(each)}=VALUE")
-        made = _with_path(made, path.split("."), load_value(value, masked(each)), each)
+            raise SpecError(f"{quoted(assignment)} has no value", hint=f"{masked(assignment)}=VALUE")
+        made = _with_path(made, path.split("."), load_value(value, masked(assignment)), assignment)
     return made
 
 

@@ -140,7 +140,7 @@ class Cluster(Spec):
         for search in filter(None, map(parse_search, self.services)):
             if search.search == SERPAPI and SERPAPI_KEY not in (*self.secrets, *self.env):
                 raise SpecError(f"search:{SERPAPI} needs a key", hint=f"secrets: [{SERPAPI_KEY}]")
-        known = [*(each.name for each in self.artifacts), *self.models]
+        known = [*(artifact.name for artifact in self.artifacts), *self.models]
         for service in (agent_service(each) for each in self.services if parse_search(each) is None):
             for name in service.needs:
                 if name not in known:
@@ -242,10 +242,10 @@ def memory_for(cluster: Cluster) -> str | None:
 def _published(cluster: Cluster) -> list[tuple[Published, Search]]:
     """The indexes of its search servers that others have published."""
     searches = filter(None, map(parse_search, cluster.services))
-    return [(PUBLISHED[each.search], each) for each in searches if each.search in PUBLISHED]
+    return [(PUBLISHED[search.search], search) for search in searches if search.search in PUBLISHED]
 
 
 def billions(model: str) -> float | None:
     """Parameters, as a model's name tells them: 7 of `Qwen/Qwen2.5-7B-Instruct`, 56 of `Mixtral-8x7B`, or None."""
-    found = _BILLIONS.search(model.rpartition("/")[2])
-    return None if found is None else int(found[1] or 1) * float(found[2])
+    match = _BILLIONS.search(model.rpartition("/")[2])
+    return None if match is None else int(match[1] or 1) * float(match[2])

@@ -102,7 +102,7 @@ def _parts(value: object, read: Callable[[str], tuple[str, Any]], examples: str)
         raise SpecError(f"{quoted(value)} is neither text nor a count", hint=examples)
     if not str(value).strip():
         raise SpecError(f"{quoted(value)} is empty", hint=examples)
-    found: dict[str, Any] = {}
+    parts: dict[str, Any] = {}
     for part in str(value).replace(" ", "").split(":"):
         if not part:
             raise SpecError(f"{quoted(value)} has an empty part beside a colon", hint=examples)
@@ -111,10 +111,10 @@ def _parts(value: object, read: Callable[[str], tuple[str, Any]], examples: str)
         except SpecError as error:
             within = "" if str(value) == part else f"{quoted(value)}: "
             raise SpecError(within + error.message, hint=error.hint) from None
-        if kind in found:
+        if kind in parts:
             raise SpecError(f"{quoted(value)} gives the {kind} twice", hint=examples)
-        found[kind] = made
-    return found
+        parts[kind] = made
+    return parts
 
 
 def _gpu_part(part: str) -> tuple[str, Any]:

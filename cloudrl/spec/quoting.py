@@ -28,8 +28,8 @@ def quoted(value: object) -> str:
 def kind_of(value: object) -> str:
     """What kind of value it is, where the value itself may be a secret: "a list"."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    known = next((name for kind, name in _KINDS.items() if isinstance(value, kind)), type(value).__name__)
-    return "a number" if is_number else known
+    kind_name = next((name for kind, name in _KINDS.items() if isinstance(value, kind)), type(value).__name__)
+    return "a number" if is_number else kind_name
 
 
 def is_text(value: str) -> bool:
@@ -43,10 +43,10 @@ def is_text(value: str) -> bool:
 
 def masked(text: str) -> str:
     """The same with `***` in place of what follows the name of a secret, and of tokens known by their form."""
-    for found in _NAMED.finditer(text):
-        names, is_word = re.split(r"[.-]", found[1]), found[2].isspace() and not _IDENTIFIER.search(found[1])
+    for match in _NAMED.finditer(text):
+        names, is_word = re.split(r"[.-]", match[1]), match[2].isspace() and not _IDENTIFIER.search(match[1])
         if not is_word and any(map(is_secret, names)):
-            text = text[: found.end()] + MASK
+            text = text[: match.end()] + MASK
             break
     return mask_by_form(text)
 
@@ -59,8 +59,8 @@ def _masked(value: object, depth: int) -> object:
     if isinstance(value, Mapping):
         return dict(_masked_item(*each, depth) for each in islice(value.items(), _MOST_ITEMS))
     if isinstance(value, (list, tuple)):
-        found = [_masked(item, depth - 1) for item in value[:_MOST_ITEMS]]
-        return tuple(found) if isinstance(value, tuple) else found
+        items = [_masked(item, depth - 1) for item in value[:_MOST_ITEMS]]
+        return tuple(items) if isinstance(value, tuple) else items
     return value if value is None or isinstance(value, (bool, int, float)) else _Unquoted(value)
 
 

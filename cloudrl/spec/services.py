@@ -259,7 +259,7 @@ _service_list = list_of(_service)
 
 def _services(value: object) -> tuple[str | Service | Search, ...]:
     services = _service_list(value)
-    read = [agent_service(each) for each in services]
+    read = [agent_service(service) for service in services]
     ports: list[object] = [port for each in read for port in (each.port, each.peer_port) if port]
     names: list[object] = [each.label for each in read]
     for what, items in (("have port", ports), ("are called", names)):

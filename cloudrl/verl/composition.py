@@ -105,7 +105,7 @@ def _outside(config_name: str, overrides: Sequence[str]) -> str:
     """Why files that are not here decide; "" where they do not."""
     if config_name.startswith("_generated_"):
         return f"{config_name} is one of verl's generated files"
-    if any(each.startswith("hydra.searchpath") for each in overrides):
+    if any(override.startswith("hydra.searchpath") for override in overrides):
         return "hydra.searchpath leads to files of your own"
     return ""
 
@@ -180,14 +180,14 @@ def _meant(folder: Path, config: DictConfig, override: Override, keys: Sequence[
     parent, _, name = key.rpartition(".")
     same_name = [each for each in keys if each.rpartition(".")[2] == name]
     above = f"{parent.rpartition('.')[0]}."
-    found = _beside(key, keys, 0.75) or next((each for each in same_name if each.startswith(above)), None)
-    if found is None and (engine := _engine_with(folder, key)) is not None:
+    nearest = _beside(key, keys, 0.75) or next((each for each in same_name if each.startswith(above)), None)
+    if nearest is None and (engine := _engine_with(folder, key)) is not None:
         return f"The {engine} engine has it: {_ENGINES}={engine}"
     section = f"{key.partition('.')[0]}." if parent else "actor_rollout_ref."
-    found = found or next((each for each in same_name if each.startswith(section)), None)
-    if found is None and len(alike := difflib.get_close_matches(key, same_name, 2, 0.8)) == 1:
-        [found] = alike
-    return f"{found}={text.partition('=')[2]}" if found else f"If your own code reads it: +{text}"
+    nearest = nearest or next((each for each in same_name if each.startswith(section)), None)
+    if nearest is None and len(alike := difflib.get_close_matches(key, same_name, 2, 0.8)) == 1:
+        [nearest] = alike
+    return f"{nearest}={text.partition('=')[2]}" if nearest else f"If your own code reads it: +{text}"
 
 
 def _is_free(config: DictConfig, key: str) -> bool:
@@ -227,7 +227,7 @@ def _resolved(config: DictConfig, overrides: Sequence[str], lookalikes: Mapping[
     from omegaconf import OmegaConf
     from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
 
-    if any("oc.env" in each for each in overrides):
+    if any("oc.env" in override for override in overrides):
         return Composed(None, (), lookalikes, "it takes values from the environment of the nodes")
     setup_globals()  # `${now:...}`
     OmegaConf.set_struct(config, value=False)

@@ -129,12 +129,12 @@ def known_keys(steps: Iterable[Step]) -> dict[str, None]:
 
 def not_finite(steps: Iterable[Step]) -> dict[str, int]:
     """Metric -> the first step at which it was no finite number."""
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for step in steps:
         for key, value in step.metrics.items():
             if not math.isfinite(value):
-                found.setdefault(key, step.step)
-    return found
+                counts.setdefault(key, step.step)
+    return counts
 
 
 def tool_failures(line: str) -> int:

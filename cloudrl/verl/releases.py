@@ -56,8 +56,8 @@ def release(verl: str | None = None, *, vendor: str = "nvidia", rollout: str | N
         if (each.verl, each.vendor) == (wanted, vendor) and rollout in (None, each.rollout):
             return each
     engine = "" if rollout is None else f" with rollout engine {rollout!r}"
-    known = dict.fromkeys(f"{each.verl} with {each.rollout} for {each.vendor}" for each in RELEASES)
+    pairs = dict.fromkeys(f"{each.verl} with {each.rollout} for {each.vendor}" for each in RELEASES)
     raise SpecError(
         f"no image is known for verl {wanted}{engine} on GPUs of {vendor!r}",
-        hint=f"Known: verl {', '.join(known)}; or name an image yourself: image=...",
+        hint=f"Known: verl {', '.join(pairs)}; or name an image yourself: image=...",
     )

@@ -78,12 +78,12 @@ def names_are_known(setting: Setting) -> Iterator[Problem]:
 
 def _unknown_names(setting: Setting) -> Iterator[tuple[str, str, str]]:
     """Keys whose names may be registered: key, name, and the one of verl's that it nearly is."""
-    known: dict[str, tuple[str, ...]] = {MODE: TRAINER_MODES} if setting.is_v1 else {}
+    choices: dict[str, tuple[str, ...]] = {MODE: TRAINER_MODES} if setting.is_v1 else {}
     if setting.trains:
-        known[keys.ESTIMATOR] = ADVANTAGES
+        choices[keys.ESTIMATOR] = ADVANTAGES
     if setting.trains and ACTOR in setting.trained and not setting.get(f"{_TEACHER}.enabled"):
-        known[f"{ACTOR}.policy_loss.loss_mode"] = POLICY_LOSSES
-    for key, names in known.items():
+        choices[f"{ACTOR}.policy_loss.loss_mode"] = POLICY_LOSSES
+    for key, names in choices.items():
         value = setting.get(key)
         if isinstance(value, str) and value not in names:
             yield key, value, next(iter(difflib.get_close_matches(value, names, 1, 0.75)), "")

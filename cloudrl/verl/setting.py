@@ -127,7 +127,7 @@ class Setting:
     def replica(self) -> int:
         """GPUs of one replica of the rollout (workers/rollout/replica.py)."""
         sizes = ("tensor_model", "data", "pipeline_model")
-        return math.prod(max(1, self.whole(f"{ROLLOUT}.{each}_parallel_size") or 1) for each in sizes)
+        return math.prod(max(1, self.whole(f"{ROLLOUT}.{size}_parallel_size") or 1) for size in sizes)
 
     def is_fsdp(self, role: str) -> bool:
         """Whether FSDP trains, or runs, a role."""
@@ -143,7 +143,7 @@ class Setting:
     def megatron_parallel(self, role: str) -> int:
         """GPUs that share one copy of the model and one sequence, with Megatron."""
         sizes = ("tensor_model", "pipeline_model", "context")
-        return math.prod(self.whole(f"{role}.megatron.{each}_parallel_size") or 1 for each in sizes)
+        return math.prod(self.whole(f"{role}.megatron.{size}_parallel_size") or 1 for size in sizes)
 
     def data_parallel(self, role: str) -> int | None:
         """Over how many ranks a batch of a role is divided; None where this is not known."""

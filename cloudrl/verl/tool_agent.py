@@ -108,9 +108,9 @@ def _check_classes(path: str | None, names: list[str]) -> None:
 def _check_length(values: Mapping[str, str]) -> None:
     length, room = (integer(values.get(key, _DEFAULTS[key])) for key in (_LENGTH, RESPONSE_LENGTH))
     if length is not None and room is not None and length < min(_PASSAGES, room):
-        said = "" if _LENGTH in values else ", verl's default,"
+        note = "" if _LENGTH in values else ", verl's default,"
         raise InputError(
-            f"{_LENGTH}={length}{said} counts characters, not tokens: verl cuts up the passages that a search finds",
+            f"{_LENGTH}={length}{note} counts characters, not tokens: verl cuts up the passages that a search finds",
             hint=f"For three passages of 100 words: {_LENGTH}=2400 {_SIDE}=right",
         )
 

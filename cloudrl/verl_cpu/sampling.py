@@ -86,9 +86,9 @@ def filtered_log_probs(logits: torch.Tensor, params: Sequence[SamplingParams]) -
         (rows, vocabulary), float32; -inf for what was filtered out, and each row's probabilities sum to 1.
     """
     scores = logits.to(torch.float32, copy=True)
-    for each in set(params):
-        rows = torch.tensor([own == each for own in params])
-        for warper in _warpers(each):
+    for param in set(params):
+        rows = torch.tensor([own == param for own in params])
+        for warper in _warpers(param):
             scores[rows] = warper(None, scores[rows])
     return scores.log_softmax(-1)
 
@@ -120,4 +120,4 @@ def draw(
         (rows,), token ids.
     """
     drawn = torch.multinomial(log_probs.exp(), 1, generator=generator).squeeze(-1)
-    return torch.where(torch.tensor([each.is_greedy for each in params]), log_probs.argmax(-1), drawn)
+    return torch.where(torch.tensor([param.is_greedy for param in params]), log_probs.argmax(-1), drawn)

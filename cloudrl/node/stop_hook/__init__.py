@@ -68,7 +68,7 @@ class _AfterImport:
         if name not in self._patches:
             return None
         others = (each for each in sys.meta_path if each is not self)
-        found = (each.find_spec(name, path, target) for each in others if hasattr(each, "find_spec"))
+        found = (other.find_spec(name, path, target) for other in others if hasattr(other, "find_spec"))
         spec = next((each for each in found if each is not None), None)
         if spec is not None and spec.loader is not None:
             execute, patch = spec.loader.exec_module, never_raising(self._patches[name])

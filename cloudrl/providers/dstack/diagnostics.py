@@ -59,7 +59,7 @@ def unrecoverable_error(server: Server, run: RunState) -> ClusterFailed | None:
     """
     for node in run.nodes:
         for code, enough in _ENOUGH.items():
-            failed = [each for each in node.attempts if each.code == code][-enough:]
+            failed = [attempt for attempt in node.attempts if attempt.code == code][-enough:]
             if len(failed) < enough:
                 continue
             outputs = [_output(server, run, node.rank, each.number, first=True) for each in failed]
@@ -125,11 +125,11 @@ def previous_attempts(server: Server, run: RunState) -> tuple[Mapping[str, Any],
     since the epoch, `reason` is one line. Attempts in a row that found no machine for some rank are one entry: dstack
     makes one every few seconds, and does not list all of their nodes.
     """
-    numbers = sorted({each.number for node in run.nodes for each in node.attempts} - {run.attempt})
+    numbers = sorted({attempt.number for node in run.nodes for attempt in node.attempts} - {run.attempt})
     described: list[dict[str, Any]] = []
     waiting = False
     for number in numbers:
-        ended = [(node.rank, each) for node in run.nodes for each in node.attempts if each.number == number]
+        ended = [(node.rank, attempt) for node in run.nodes for attempt in node.attempts if attempt.number == number]
         waited, waiting = waiting, {each.code for _, each in ended} <= {_NO_CAPACITY, *_CONSEQUENCES}
         reason = _agent_reason(server, run, ended) if number in numbers[-_READ_ATTEMPTS:] and not waiting else ""
         first = described.pop() if waited and waiting else {}
@@ -184,7 +184,7 @@ def _output(server: Server, run: RunState, rank: int, attempt: int | None = None
     from cloudrl.providers.dstack.internals import PollLogsRequest
 
     job = next(each for each in run.answer.jobs if each.job_spec.job_num == rank)
-    wanted = [each for each in job.job_submissions if attempt in (None, each.submission_num)]
+    wanted = [submission for submission in job.job_submissions if attempt in (None, submission.submission_num)]
     request = PollLogsRequest(run_name=run.name, job_submission_id=wanted[-1].id, descending=not first, limit=_PAGE)
     try:
         events = server.call(server.api.logs.poll, server.project, request).logs

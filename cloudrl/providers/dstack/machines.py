@@ -41,13 +41,13 @@ class _Named(Generic[S]):
 
     def get(self, name: str) -> S:
         """See `Named`."""
-        known = {each.name: each for each in self.list()}
-        if name not in known:
+        by_name = {each.name: each for each in self.list()}
+        if name not in by_name:
             raise InputError(
-                f"project {self.server.project!r} has no {self.kind} {name!r}{did_you_mean(name, known)}",
+                f"project {self.server.project!r} has no {self.kind} {name!r}{did_you_mean(name, by_name)}",
                 hint=f"cloudrl {self.kind} list",
             )
-        return known[name]
+        return by_name[name]
 
     def delete(self, names: Sequence[str]) -> None:
         """See `Named`; SSH hosts stay as they are."""
@@ -118,7 +118,7 @@ class DstackFleets(_Named[FleetState], Fleets):
         def poll() -> FleetState | None:
             fleet = self.get(name)
             on_look(fleet)
-            failed = [each for each in fleet.instances if each.status == "terminated"]
+            failed = [instance for instance in fleet.instances if instance.status == "terminated"]
             if failed:
                 which = failed[0].hostname or failed[0].name
                 reason = failed[0].reason or "no reason given"
@@ -141,7 +141,7 @@ class DstackFleets(_Named[FleetState], Fleets):
         return FleetState(
             name=fleet.name,
             status=fleet.status.value,
-            instances=tuple(_instance(each) for each in fleet.instances),
+            instances=tuple(_instance(instance) for instance in fleet.instances),
             idle_duration_s=_idle_duration_s(fleet.spec),
             is_ssh=fleet.spec.configuration.ssh_config is not None,
             is_cluster=getattr(fleet.spec.configuration.placement, "value", None) == "cluster",
@@ -149,7 +149,7 @@ class DstackFleets(_Named[FleetState], Fleets):
             most=getattr(fleet.spec.configuration.nodes, "max", None),
             # server/services/fleets.py: on-demand where nobody says
             spot_policy=getattr(profile.spot_policy, "value", None) or "on-demand",
-            backends=tuple(each.value for each in profile.backends or ()),
+            backends=tuple(backend.value for backend in profile.backends or ()),
         )
 
 
@@ -193,7 +193,9 @@ class DstackVolumes(_Named[VolumeState], Volumes):
             region=volume.get_region(),
             size=f"{size_gb:g}GB" if size_gb else "",
             cost=volume.cost,
-            used_by=tuple(each.instance.name for each in volume.attachments or () if each.instance is not None),
+            used_by=tuple(
+                attachment.instance.name for attachment in volume.attachments or () if attachment.instance is not None
+            ),
             reason=volume.status_message or "",
         )
 
@@ -201,8 +203,8 @@ class DstackVolumes(_Named[VolumeState], Volumes):
 def _price(spec: Any, answer: Any) -> Price:
     """Of machines that are rented; without offers where none are going to be."""
     name, nodes = spec.configuration.name, spec.configuration.nodes.target
-    kept = never_released(name, _idle_duration_s(spec), _least(spec))
-    notices = (kept,) if kept is not None else ()
+    never_idle = never_released(name, _idle_duration_s(spec), _least(spec))
+    notices = (never_idle,) if never_idle is not None else ()
     if _action(answer) == "nothing":
         return Price(None, notices=notices)
     offers = offers_of(answer.offers)
@@ -256,9 +258,9 @@ _NOT_TO_BE_HAD = ("not_available", "no_quota", "no_balance")
 
 def offers_of(answers: Iterable[Any]) -> tuple[Offer, ...]:
     """Offers of dstack as ours, cheapest first; those that nobody can have now only if there are no others."""
-    known = list(answers)
-    usable = [each for each in known if each.availability.value not in _NOT_TO_BE_HAD]
-    return tuple(sorted(map(_offer, usable or known), key=lambda offer: offer.price))
+    fleets = list(answers)
+    usable = [each for each in fleets if each.availability.value not in _NOT_TO_BE_HAD]
+    return tuple(sorted(map(_offer, usable or fleets), key=lambda offer: offer.price))
 
 
 def _offer(offer: Any) -> Offer:

@@ -68,7 +68,7 @@ class DstackPlan(Plan):
         """The fleets that it may run on, without their project; none where any will do."""
         wanted = self.cluster.dstack.get("fleets") or ()
         names = (each.get("name") if isinstance(each, dict) else each for each in wanted)
-        return tuple(str(each).rpartition("/")[2] for each in names)
+        return tuple(str(name).rpartition("/")[2] for name in names)
 
     @property
     def current(self) -> RunState | None:
@@ -96,13 +96,13 @@ class DstackPlan(Plan):
         plan = replace(self, server=server, answer=_ask(server, self.name, self.text))
         _check_name(server, plan)
         _check_secrets(server, plan)
-        known = [each for each in DstackFleets(server).list() if not self.fleets or each.name in self.fleets]
+        fleets = [each for each in DstackFleets(server).list() if not self.fleets or each.name in self.fleets]
         job = plan.answer.job_plans[0]
         offers = offers_of(job.offers)
-        if not offers or not _has_room(self.cluster.nodes, job.offers, known):
-            raise _no_machines(server, plan, known)
+        if not offers or not _has_room(self.cluster.nodes, job.offers, fleets):
+            raise _no_machines(server, plan, fleets)
         per_hour = self.cluster.nodes * offers[0].price
-        price = Price(per_hour, offers, job.total_offers, _notices(offers, known))
+        price = Price(per_hour, offers, job.total_offers, _notices(offers, fleets))
         if not self.needs_price:
             return replace(plan, price=price)
         cluster = with_price(self.cluster, per_hour)
@@ -263,7 +263,7 @@ def _has_room(nodes: int, offers: Sequence[Any], known: Sequence[FleetState]) ->
 
     dstack itself looks at one node: it would start the first of them, and try for the others until `retry` is over.
     """
-    there = sum(each.availability.value in ("idle", "busy") for each in offers)
+    there = sum(offer.availability.value in ("idle", "busy") for offer in offers)
     return not known or there + max(each.room for each in known) >= nodes
 
 
@@ -279,9 +279,9 @@ def _full(cluster: Cluster, known: Sequence[FleetState]) -> Iterator[tuple[str, 
 
 def _without_volumes(cluster: Cluster, known: Sequence[FleetState]) -> Iterator[tuple[str, str]]:
     """Fleets whose backends dstack leaves out, since the cluster mounts a folder of its hosts."""
-    mounts = [each for each in cluster.mounts if isinstance(each, Volume) and not each.optional]
+    mounts = [mount for mount in cluster.mounts if isinstance(mount, Volume) and not mount.optional]
     for fleet in known:
-        used = set(fleet.backends) | {each.backend for each in fleet.instances}
+        used = set(fleet.backends) | {instance.backend for instance in fleet.instances}
         if mounts and used and used <= set(_NO_INSTANCE_VOLUMES):
             reason = f"fleet {fleet.name} is on {', '.join(sorted(used))}, which cannot mount a folder of the host"
             remedy = f"Checkpoints on a network volume: --volume NAME:{mounts[0].path}"
@@ -291,7 +291,7 @@ def _without_volumes(cluster: Cluster, known: Sequence[FleetState]) -> Iterator[
 def _notices(offers: Sequence[Offer], known: Sequence[FleetState]) -> tuple[Notice, ...]:
     """What does not work on those backends, and which fleets are paid for until somebody deletes them."""
     paid = tuple(each.never_released for each in known if each.never_released is not None)
-    without = ", ".join(sorted({each.backend for each in offers} & set(_NO_INSTANCE_VOLUMES)))
+    without = ", ".join(sorted({offer.backend for offer in offers} & set(_NO_INSTANCE_VOLUMES)))
     if not without:
         return paid
     text = f"note: {without} cannot mount a folder of the host: checkpoints need a network volume there"

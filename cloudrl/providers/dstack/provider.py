@@ -166,7 +166,7 @@ def await_ready(server: Server, run: RunState, on_status: Callable[[Status], Non
     with closing(RunWatcher(server, give_up_s=_UNREACHABLE_S)) as watcher:
         while True:
             run = _get_patiently(server, run.name)
-            ends = [each.code for node in run.nodes for each in node.attempts]
+            ends = [attempt.code for node in run.nodes for attempt in node.attempts]
             # asks for their logs: once for each new end
             hopeless = diagnostics.unrecoverable_error(server, run) if ends != judged else None
             judged = ends

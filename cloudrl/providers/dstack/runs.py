@@ -149,7 +149,7 @@ def list_active(server: Server, user: str) -> list[RunState]:
     runs = server.call(
         server.api.runs.list, server.project, None, username=user, only_active=True, job_submissions_limit=1
     )
-    return [state_of(each) for each in runs]
+    return [state_of(run) for run in runs]
 
 
 def end(

@@ -56,9 +56,9 @@ class Server:
         except ResourceNotExistsError as error:
             raise NotThere(f"dstack: {error.msg}") from error
         except ServerClientError as error:
-            said = str(error.msg or error)
+            message = str(error.msg or error)
             # the server has no code for it, and what is chosen by its words is a hint alone
-            raise InputError(f"dstack: {said}", hint=_IMAGE if "docker registry" in said else None) from error
+            raise InputError(f"dstack: {message}", hint=_IMAGE if "docker registry" in message else None) from error
         except (ClientError, requests.RequestException) as error:
             raise ConnectionFailed(f"dstack server at {self.url}: {error}") from error
         except NOT_AS_EXPECTED as error:
@@ -126,9 +126,9 @@ def wait_for(
 ) -> T | None:
     """What `poll` finds, called again as long as that is None; None after `timeout_s`."""
     deadline = clock() + timeout_s
-    while (found := poll()) is None and clock() <= deadline:
+    while (result := poll()) is None and clock() <= deadline:
         sleep(every_s)
-    return found
+    return result
 
 
 def parse(text: str) -> Any:

@@ -133,7 +133,7 @@ def _container(cluster: Cluster, known: Release | None, files: tuple[str, ...]) 
         Section({"env": {**env, **secrets} or None}, comment=set_once if secrets else ""),
         Section(
             # a relative path is taken from the folder of the YAML file
-            {"files": [f"{each}:{AGENT_FOLDER}/{AGENT_FILE if each == CPU_AGENT_FILE else each}" for each in files]},
+            {"files": [f"{file}:{AGENT_FOLDER}/{AGENT_FILE if file == CPU_AGENT_FILE else file}" for file in files]},
             comment="The node agent: it sets up each node, joins them, fetches data and models, and watches."
             + ("\nBeside it, what its search server runs and reads." if len(files) > 1 else ""),
         ),
@@ -212,7 +212,7 @@ def _volumes_comment(cluster: Cluster) -> str:
 
 
 def _lifecycle(section: Mapping[str, Any]) -> list[Section]:
-    known = (*_OF_THE_IMAGE, *_OF_THE_CONTAINER, *_OF_MACHINES, *_OF_TIME, *_DEFAULTS)
+    in_order = (*_OF_THE_IMAGE, *_OF_THE_CONTAINER, *_OF_MACHINES, *_OF_TIME, *_DEFAULTS)
     policy = {**_DEFAULTS, **section}
     return [
         Section({"retry": policy["retry"]}, comment=_retry_comment(policy["retry"])),
@@ -221,7 +221,7 @@ def _lifecycle(section: Mapping[str, Any]) -> list[Section]:
             Section({name: policy[name]}, comment=comment if policy[name] == _DEFAULTS[name] else "")
             for name, comment in _ORDERS.items()
         ),
-        Section(pick(section, (name for name in section if name not in known))),
+        Section(pick(section, (name for name in section if name not in in_order))),
     ]
 
 

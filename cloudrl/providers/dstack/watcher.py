@@ -97,11 +97,11 @@ class RunWatcher:
                 ) from error
             return _from_run(self._server, run, error.message)
         try:
-            said = self._access.status()
+            status = self._access.status()
         except (ConnectionFailed, ClusterFailed) as error:
             return _from_run(self._server, run, error.message)
         url = self._access.connection.ray_url if self._access.is_kept_open else None
-        return {**agent_fields(said), "dashboard_url": url}
+        return {**agent_fields(status), "dashboard_url": url}
 
 
 def summary(server: Server, run: RunState, user: str) -> Status:

@@ -76,12 +76,12 @@ def of_cluster(cluster_id: str) -> set[int]:
 
 def agents(cluster_id: str) -> set[int]:
     """Those among them that are agents."""
-    found = set()
+    pids = set()
     for pid in of_cluster(cluster_id):
         words = _read(pid, "cmdline").split(b"\0")
         if words[2:3] == [b"run"] and words[1].endswith(AGENT_FILE.encode()):
-            found.add(pid)
-    return found
+            pids.add(pid)
+    return pids
 
 
 def end(

@@ -188,7 +188,7 @@ def _prepare(plan: LocalPlan) -> None:
     known.key_file.unlink(missing_ok=True)
     read_or_make_key(known.key_file)
     write_file(known.folder / AGENT_FILE, build_agent(for_cpu=True))
-    if any(parse_search(each) is not None for each in plan.cluster.services):
+    if any(parse_search(service) is not None for service in plan.cluster.services):
         write_file(known.folder / RETRIEVER_FILE, build_retriever())
     _make_volume(known)
     for old in known.folder.glob("node-*"):  # the archive keeps the logs of earlier starts
@@ -324,15 +324,15 @@ def _killed(known: LocalState) -> str:
 
 def exit_reason(known: LocalState) -> tuple[Phase, str]:
     """How a cluster has ended, and why: as an agent has left it, rank 0's word first; no reason where none has."""
-    found = []
+    reasons = []
     for rank in range(known.nodes):
         with suppress(FileNotFoundError):
             if (left := outcome.from_text((known.node_dir(rank) / outcome.FILE).read_text())) is not None:
-                found.append(left)
-    for each in found:
+                reasons.append(left)
+    for each in reasons:
         if each.phase is not Phase.ENDED:
             return each.phase, each.reason
-    return Phase.FAILED, found[0].reason if found else ""
+    return Phase.FAILED, reasons[0].reason if reasons else ""
 
 
 def connection(known: LocalState) -> Connection:

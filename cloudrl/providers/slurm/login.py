@@ -81,8 +81,8 @@ class Login:
         if self.host:
             find_slurm = f"command -v squeue >/dev/null || . {_PROFILE} >/dev/null 2>&1"
             return [*self._ssh("BatchMode=yes"), "--", self.host, shlex.join(["sh", "-c", f"{find_slurm}; {command}"])]
-        kept = [f"export {name}={shlex.quote(os.environ[name])}" for name in _OF_THE_SITE if name in os.environ]
-        return ["sh", "-c", "; ".join([*kept, command])]
+        exports = [f"export {name}={shlex.quote(os.environ[name])}" for name in _OF_THE_SITE if name in os.environ]
+        return ["sh", "-c", "; ".join([*exports, command])]
 
     def forward(self, host: str, port: int) -> list[str]:
         """The command line whose standard input and output are a connection from there to another host."""
@@ -111,11 +111,11 @@ class Login:
             raise ConnectionFailed(f"{name} on {self} was ended: {error}", hint=self._try_it) from None
         output = done.stdout.decode("utf-8", "replace").partition(f"{_MARK}\n")[2]
         if done.status != 0:
-            said = (done.stderr.decode("utf-8", "replace") or output).strip()[-_SAID:] or f"status {done.status}"
+            message = (done.stderr.decode("utf-8", "replace") or output).strip()[-_SAID:] or f"status {done.status}"
             if self.host and done.status == _SSH_FAILED:
-                raise ConnectionFailed(f"ssh to {self.host}: {said}", hint=self._try_it)
+                raise ConnectionFailed(f"ssh to {self.host}: {message}", hint=self._try_it)
             missing = "Where are Slurm's commands? --login user@host, and PATH there"
-            raise CommandFailed(f"{name} on {self}: {said}", hint=missing if done.status == _NOT_FOUND else None)
+            raise CommandFailed(f"{name} on {self}: {message}", hint=missing if done.status == _NOT_FOUND else None)
         return output
 
     @property
@@ -154,9 +154,9 @@ class Login:
             except subprocess.TimeoutExpired:
                 status = -1
             log.seek(0)
-            said = log.read(_LOG_BYTES).decode("utf-8", "replace").strip().splitlines()
+            lines = log.read(_LOG_BYTES).decode("utf-8", "replace").strip().splitlines()
         if status != 0:
-            reason = said[-1] if said else "no answer in time"
+            reason = lines[-1] if lines else "no answer in time"
             raise ConnectionFailed(f"ssh to {self.host}: {reason}", hint=self._try_it)
 
     @property

@@ -74,12 +74,12 @@ class SlurmPlan(Plan):
         self._check_clusters()
         self._check_secrets()
         try:
-            said = _first_line(self.login.shell("sbatch --test-only 2>&1", self.script.encode()))
+            answer = _first_line(self.login.shell("sbatch --test-only 2>&1", self.script.encode()))
         except CommandFailed as error:
             if _NO_NODES not in error.message:
                 raise self.refused(error) from error
-            said = "no such nodes are up now; the job waits for them, unless there are none at all"
-        notice = Notice(f"Slurm: {said}")
+            answer = "no such nodes are up now; the job waits for them, unless there are none at all"
+        notice = Notice(f"Slurm: {answer}")
         return replace(self, price=Price(self.cluster.price_per_hour, notices=(notice,)))
 
     def refused(self, error: CommandFailed) -> CloudrlError:
@@ -145,8 +145,8 @@ def make_plan(cluster: Cluster) -> SlurmPlan:
 
 def _first_line(said: str) -> str:
     """`Job 12 to start at ...` as people read it."""
-    line = next((each for each in said.splitlines() if "to start at" in each), said.strip())
-    found = re.search(r"to start at (\S+) using (\d+) processors on nodes (\S+) in partition (\S+)", line)
-    if found is None:
+    line = next((splitline for splitline in said.splitlines() if "to start at" in splitline), said.strip())
+    match = re.search(r"to start at (\S+) using (\d+) processors on nodes (\S+) in partition (\S+)", line)
+    if match is None:
         return line.removeprefix("sbatch: ")
-    return f"expected to start at {found[1]} on {found[3]}, partition {found[4]}"
+    return f"expected to start at {match[1]} on {match[3]}, partition {match[4]}"

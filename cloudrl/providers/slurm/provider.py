@@ -254,8 +254,8 @@ def _state_of(login: Login, job: SlurmJob) -> SlurmState:
 
 def _log_of(login: Login, job_id: int) -> str:
     """The file with the output of a job."""
-    said = login.run("scontrol", "show", "job", str(job_id))
-    lines = (line.strip() for line in said.splitlines())
+    shown = login.run("scontrol", "show", "job", str(job_id))
+    lines = (line.strip() for line in shown.splitlines())
     return next((line[len("StdOut=") :] for line in lines if line.startswith("StdOut=")), "")
 
 
@@ -271,10 +271,10 @@ def _submit(plan: SlurmPlan) -> SlurmState:
     """Queue the job."""
     folder, script = plan.run_dir, plan.script.encode()
     try:
-        said = plan.login.shell(_SBATCH.format(folder=folder, size_bytes=len(script)), script)
+        answer = plan.login.shell(_SBATCH.format(folder=folder, size_bytes=len(script)), script)
     except CommandFailed as error:
         raise plan.refused(error) from error
-    number = re.search(r"^([0-9]{1,12})(;.*)?\Z", said.strip(), re.MULTILINE)
+    number = re.search(r"^([0-9]{1,12})(;.*)?\Z", answer.strip(), re.MULTILINE)
     if number is None:
         raise ConnectionFailed(
             f"sbatch on {plan.login} has not said the number of the job",

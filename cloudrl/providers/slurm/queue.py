@@ -131,10 +131,10 @@ def job(login: Login, job_id: int) -> SlurmJob | None:
 
 
 def _from_squeue(line: str, login: Login) -> SlurmJob:
-    found = _LINE.fullmatch(line.strip())
-    if found is None:
+    match = _LINE.fullmatch(line.strip())
+    if match is None:
         raise _no_jobs("squeue", login)
-    job_id, state, reason, start, user, nodes, node_list, rest = found.groups()
+    job_id, state, reason, start, user, nodes, node_list, rest = match.groups()
     name, _, comment = rest.rpartition("|")
     return SlurmJob(
         int(job_id),
@@ -167,10 +167,10 @@ def _from_accounting(login: Login, job_id: int) -> SlurmJob | None:
         return None
     if not lines:
         return None
-    found = _LINE.fullmatch(lines[-1])
-    if found is None:
+    match = _LINE.fullmatch(lines[-1])
+    if match is None:
         raise _no_jobs("sacct", login)
-    raw, state, reason, start, user, nodes, node_list, name = found.groups()
+    raw, state, reason, start, user, nodes, node_list, name = match.groups()
     word = state.split()[0] if state.split() else ""  # "CANCELLED by 1000"
     return SlurmJob(
         int(raw), JobState(word), _known(reason), _known(start), user, int(nodes or 0), _known(node_list), name

@@ -57,9 +57,9 @@ class RunFolder:
         Raises:
             ConnectionFailed: it has written nothing yet.
         """
-        said = self._in_latest("cat head.json 2>/dev/null")
+        text = self._in_latest("cat head.json 2>/dev/null")
         try:
-            value = parse_object(said)
+            value = parse_object(text)
             return Head(text_of(value, "ip"), int(value["agent"]), int(value["dashboard"]))
         except NOT_AS_EXPECTED:
             raise ConnectionFailed(f"job {self.job_id} has not started an agent yet") from None
@@ -82,10 +82,10 @@ class RunFolder:
             The agent's words in the log of the job, why a node never had an agent, and the last line of the log, that
             with the exit status aside.
         """
-        said = self._in_latest(
+        text = self._in_latest(
             f"cat nodes/*.failed 2>/dev/null; printf '\\0'; tail -c {_TAIL_BYTES} {shlex.quote(log)} 2>/dev/null"
         )
-        reasons, _, output = said.partition("\0")
+        reasons, _, output = text.partition("\0")
         lines = [line.strip() for line in output.splitlines() if line.strip() and _STATUS not in line]
         return from_output(output), reasons.strip().replace("\n", "; "), lines[-1] if lines else ""
 
@@ -94,10 +94,10 @@ class RunFolder:
         lines = self.login.shell(_STARTS.format(folder=self.folder, job=self.job_id)).splitlines()
         attempts: list[Mapping[str, Any]] = []
         for line in lines[:-1]:
-            found = _START.fullmatch(line)
-            if found is None:
+            match = _START.fullmatch(line)
+            if match is None:
                 raise ConnectionFailed(f"job {self.job_id} has a run folder that is no folder of cloudrl's")
-            number, began, ended, reason = found.groups()
+            number, began, ended, reason = match.groups()
             attempts.append(
                 {
                     "attempt": int(number) + 1,

@@ -183,14 +183,14 @@ def _unset_variables(given: Mapping[str, str | None]) -> str:
 
 def _notice_s(directives: Mapping[str, str | None]) -> int:
     """How long before the time limit the script is told."""
-    found = re.search(r"USR1@(\d+)", directives.get("signal") or "")
-    return int(found[1]) if found else _NOTICE_S
+    match = re.search(r"USR1@(\d+)", directives.get("signal") or "")
+    return int(match[1]) if match else _NOTICE_S
 
 
 def _settings(on_slurm: SlurmCluster, notice_s: int) -> Iterator[str]:
     cluster, own, back_end, known = on_slurm.cluster, on_slurm.own, on_slurm.back_end, on_slurm.release
     image = own.image or cluster.image or (known.image if known else f"cloudrl-{cluster.name}")
-    volumes = [] if back_end == "bare" else [f"{each.instance_path}:{each.path}" for each in on_slurm.volumes]
+    volumes = [] if back_end == "bare" else [f"{volume.instance_path}:{volume.path}" for volume in on_slurm.volumes]
     if back_end == "bare":
         _check_bare(on_slurm)
     yield f"CLUSTER={cluster.name}"

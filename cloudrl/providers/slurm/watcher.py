@@ -98,7 +98,7 @@ class JobWatcher:
             if self._access is None:
                 self._access = self._open()
                 self._earlier = tuple(self._state.run_folder.starts())
-            said = self._access.status()
+            status = self._access.status()
         except (ConnectionFailed, ClusterFailed) as error:
             if self._access is not None:  # it may have ended
                 self._asked_at = float("-inf")
@@ -106,9 +106,9 @@ class JobWatcher:
         url = self._access.connection.ray_url if self._access.is_kept_open else None
         own = {
             "dashboard_url": url, "previous_attempts": self._earlier,
-            "price_per_hour": said.budget.price_per_hour, "cost": said.budget.cost,  # as far as it was declared
+            "price_per_hour": status.budget.price_per_hour, "cost": status.budget.cost,  # as far as it was declared
         }  # fmt: skip
-        return {**agent_fields(said), **own}
+        return {**agent_fields(status), **own}
 
     def _open(self) -> JobAccess:
         since, self._unreachable_since = self._unreachable_since, None
