@@ -41,6 +41,7 @@ check: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/python tests/plain_english.py
 
 format: $(VENV)/.dev
 	$(BIN)/ruff format .

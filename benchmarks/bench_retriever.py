@@ -7,7 +7,7 @@ Both servers run all the time, and are asked in turn, so that what else the mach
 - cloudrl: `cloudrl retriever serve`, engine flat;
 - reference: Search-R1's algorithm, which encodes and searches each request by itself (`reference_retriever.py`).
 
-Measured are the time until the first answer, the memory that is no file of the disk (anonymous), and under load from
+Measured are the time until the first answer, the memory that is not a file of the disk (anonymous), and under load from
 1, 8, 64 and 320 clients, each with one question after another: queries per second of the server's processor time,
 queries per second, and the latency. Each server computes with one thread, so that clients have the other core.
 
@@ -227,7 +227,7 @@ def server(side: str, work: Path, threads: int) -> Iterator[Run]:
 
 
 def anonymous_mb(pid: int) -> float:
-    """Memory that is no file of the disk."""
+    """Memory that is not a file of the disk."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("Anonymous:")) / 1024
 

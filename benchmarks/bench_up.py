@@ -92,7 +92,7 @@ def main() -> int:
     args = _arguments()
     signal.signal(signal.SIGTERM, _on_term)
     try:
-        with tempfile.TemporaryDirectory(prefix="cbench-", dir="/tmp") as name:  # short: sockets lie in it
+        with tempfile.TemporaryDirectory(prefix="cbench-", dir="/tmp") as name:  # short: sockets are in it
             _run(args, Path(name))
     except (Failed, subprocess.TimeoutExpired) as error:
         print(f"bench-up failed: {error}", file=sys.stderr)
@@ -248,7 +248,7 @@ def _cloudrl_job(name: str, agent: Path, folder: Path) -> Reading:
 
 
 def _files(connection: Connection) -> tuple[Path, Path]:
-    """Where the agents say that data and model lie."""
+    """Where the agents say that data and model are."""
     status = _status(connection)
     return Path(status.data[DATA]["train"]), Path(status.models[MODEL])
 

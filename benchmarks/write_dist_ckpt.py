@@ -2,7 +2,7 @@
 
     python write_dist_ckpt.py FOLDER BASE MODEL RANKS
 
-torch's own writer of that format, run by as many processes as there are ranks, with Megatron's keys: each expert lies
+torch's own writer of that format, run by as many processes as there are ranks, with Megatron's keys: each expert is
 whole on one rank, and of everything else each rank has some rows. Megatron itself is not needed; what its own writer
 saves is in tests/shards/fixtures/megatron.
 """

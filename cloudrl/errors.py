@@ -66,7 +66,7 @@ class JobFailed(FailedError):
 
 
 class ConnectionFailed(CloudrlError):
-    """Nobody answers at an address, or the answer is not from what should be there."""
+    """An address does not answer, or the answer is not from what should be there."""
 
     exit_code = 5
 

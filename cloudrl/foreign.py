@@ -82,7 +82,7 @@ def parse_json(data: Union[bytes, str]) -> Any:
     Lone surrogates become U+FFFD, but for those by which Python names files whose names are not UTF-8.
 
     Raises:
-        Malformed: It is no JSON, is nested too deeply, or holds too many values or a number that is too large.
+        Malformed: It is not JSON, is nested too deeply, or holds too many values or a number that is too large.
     """
     text = data.decode("utf-8", "replace") if isinstance(data, bytes) else data
     if sum(map(text.count, ",[{")) > _MAX_VALUES:

@@ -154,7 +154,7 @@ class FakeCluster:
             ConnectionFailed: it is not up.
         """
         if not self.is_up:
-            raise ConnectionFailed(f"nobody answers at {request.url}", hint="See: cloudrl status")
+            raise ConnectionFailed(f"no answer from {request.url}", hint="See: cloudrl status")
         return self.ray(request) if request.url.startswith(RAY_URL) else self.agent(request)
 
     def ray(self, request: Request) -> Response:

@@ -23,7 +23,7 @@ _TIMEOUT_S = 60.0
 
 
 def program() -> str | None:
-    """The browser of this machine; None where there is none."""
+    """The browser of this machine; None if absent."""
     return next(filter(None, map(shutil.which, _PROGRAMS)), None)
 
 

@@ -22,5 +22,5 @@ def compiled(zipapp: bytes) -> bytes:
             archive.writestr(name, text)
             if name.endswith(".py"):
                 code = compile(text, name, "exec", dont_inherit=True)
-                archive.writestr(f"{name}c", _code_to_hash_pyc(code, NO_HASH, False))  # which nobody compares
+                archive.writestr(f"{name}c", _code_to_hash_pyc(code, NO_HASH, False))  # never compared
     return made.getvalue()

@@ -84,9 +84,9 @@ def pytest_collection_finish() -> None:
 
 
 def _check_place(name: str, marker: str) -> None:
-    """Tests of the labs lie where `make test` looks for them."""
+    """Tests of the labs are where `make test` looks for them."""
     if not name.startswith(FOLDERS[marker]):
-        raise pytest.UsageError(f"{name} is marked {marker}, and lies in none of {', '.join(FOLDERS[marker])}")
+        raise pytest.UsageError(f"{name} is marked {marker}, and is in none of {', '.join(FOLDERS[marker])}")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -105,7 +105,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def temporary_files(tmp_path_factory: pytest.TempPathFactory) -> None:
     """What the code under test and all that it starts put into the machine's /tmp ends with pytest's own folders.
 
-    verl, for one, leaves a lock file there for each checkpoint. A short path: sockets lie below it.
+    verl, for one, leaves a lock file there for each checkpoint. A short path: sockets are below it.
     """
     folder = tmp_path_factory.getbasetemp() / "T"
     folder.mkdir()

@@ -85,7 +85,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif repo in self.server.repos:
             self._answer({"id": repo, "private": self.server.repos[repo]})
         else:
-            self._answer({"error": "there is none"}, 404, "RepoNotFound")
+            self._answer({"error": "not found"}, 404, "RepoNotFound")
 
     do_HEAD = do_GET  # noqa: N815
 

@@ -37,7 +37,7 @@ _COMMANDS = {
           case $word in --jobs=*) cat "$FAKE_SLURM/state-${word#--jobs=}" 2>/dev/null || echo RUNNING ;; esac
         done
         """,
-    # the address of this machine that nobody filters out, and nobody waits for
+    # the address of this machine, which no filter drops
     "getent": 'case $2 in 0.0.0.0) echo "0.0.0.0  STREAM $2" ;; *) exit 2 ;; esac',
 }
 

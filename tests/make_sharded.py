@@ -37,7 +37,7 @@ def shapes() -> dict[str, tuple[int, ...]]:
 
 
 def save(folder: Path, state: Mapping[str, torch.Tensor], rank: int, world_size: int) -> None:
-    """One rank's part of a model; every rank has the whole of what is no float."""
+    """One rank's part of a model; every rank has the whole of what is not a float."""
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world_size)
     mesh = init_device_mesh("cpu", (world_size,), mesh_dim_names=("fsdp",))
     parts = {}

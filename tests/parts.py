@@ -24,7 +24,7 @@ from pathlib import Path
 
 DURATIONS = Path("tests/durations.json")  # of the files of the two halves, in seconds
 SHORT_S = 1.0
-# Where the tests with a marker lie: to collect all tests would take 15 s of CPU time.
+# Where the tests with a marker are: to collect all tests would take 15 s of CPU time.
 FOLDERS = {
     "dstack": ("tests/providers", "tests/dstack_hosts"),
     "slurm": ("tests/providers", "tests/render", "tests/slurm_nodes"),
@@ -73,7 +73,7 @@ ip route add default via 192.0.2.1
 exec "$@"
 """
 OWN_NETWORK = ("unshare", "--net", "sh", "-c", NETWORK, "sh")
-"""As of a machine with one address, from which nobody else can be reached."""
+"""As of a machine with one address, from which no other machine can be reached."""
 AT_ONCE = 6
 CACHE = Path(".pytest_cache")
 NO_TESTS = 5  # pytest's status, as with `-k` in PYTEST_ADDOPTS

@@ -28,7 +28,7 @@ def numbers(seed: int, count: int) -> list[float]:
 
 
 def config_files(**changes: Any) -> dict[str, bytes]:
-    """What lies in `huggingface/`."""
+    """What is in `huggingface/`."""
     return {"config.json": json.dumps(CONFIG | changes).encode(), "tokenizer.json": b"{}"}
 
 
@@ -88,7 +88,7 @@ def copied(save: str, run: Path) -> Path:
 
 
 def role_folder(run: Path) -> Path:
-    """Where the actor of a step lies."""
+    """Where the actor of a step is."""
     return run / "global_step_1" / "actor"
 
 
@@ -100,7 +100,7 @@ def opened(role: Path) -> MergeInputs:
 
 
 def merge_role(role: Path, target: Path, files: Mapping[str, bytes] | None = None, **options: Any) -> Merged:
-    """Merge the folder of a role; `files` lie in `huggingface/` instead of what is there."""
+    """Merge the folder of a role; `files` are in `huggingface/` instead of what is there."""
     inputs = opened(role)
     return merge(inputs if files is None else replace(inputs, config_files=files), target, **options)
 

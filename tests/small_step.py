@@ -28,7 +28,7 @@ def write_step(run: Path, step: int) -> Path:
 
 
 def as_sft(step: Path) -> Path:
-    """Lay a step out as verl's SFT trainer does: what its actor has lies in the step itself."""
+    """Lay a step out as verl's SFT trainer does: what its actor has is in the step itself."""
     shutil.copytree(step / "actor", step, dirs_exist_ok=True)
     shutil.rmtree(step / "actor")
     (step / "data.pt").rename(step / "data_0.pt")

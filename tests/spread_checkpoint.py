@@ -19,7 +19,7 @@ def spread(run: Path, folders: Sequence[Path], *, driver: int = 0) -> None:
 
     Args:
         run: A whole run, such as `checkpoints/demo`.
-        folders: The checkpoint folder of each node; the run lies in each of them under its own name.
+        folders: The checkpoint folder of each node; the run is in each of them under its own name.
         driver: The index of the node where the driver ran.
     """
     for path in sorted(path for path in run.rglob("*") if path.is_file()):

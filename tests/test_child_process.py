@@ -84,7 +84,7 @@ def test_who_is_not_below_us_is_left_alone(start) -> None:
     """The number of a child that has ended may be that of somebody else's group."""
     child = start("sleep 600 & echo $!")
     assert child.wait(10) == 0
-    elsewhere = int(child.tail())  # its new parent is none of ours
+    elsewhere = int(child.tail())  # its new parent is not ours
     try:
         assert os.getpgid(elsewhere) == child.pid
         assert child.end() == 0

@@ -12,7 +12,7 @@ _NOT = ("*.safetensors.index.json", "*.bin.index.json")
 
 
 def read_base(base: str) -> dict[str, bytes]:
-    """What lies beside the weights of a model.
+    """What is beside the weights of a model.
 
     Args:
         base: A folder, or a name on the Hub such as `Qwen/Qwen3-8B`, which is downloaded or taken from the cache.
@@ -24,11 +24,13 @@ def read_base(base: str) -> dict[str, bytes]:
     try:
         folder = Path(base).expanduser()
         is_folder = folder.is_dir()
-    except (OSError, RuntimeError) as error:  # a name that is too long, a home of nobody
-        raise InputError(f"--base {base:.80} is no folder: {getattr(error, 'strerror', error)}", hint=_NAME) from error
+    except (OSError, RuntimeError) as error:  # a name that is too long, an unknown user's home
+        raise InputError(
+            f"--base {base:.80} is not a folder: {getattr(error, 'strerror', error)}", hint=_NAME
+        ) from error
     if not is_folder:
         if base.count("/") != 1 or base.startswith((".", "/", "~")):
-            raise InputError(f"--base {base} is no folder", hint=_NAME)
+            raise InputError(f"--base {base} is not a folder", hint=_NAME)
         folder = _download(base)
     try:
         names = {path for pattern in _PATTERNS for path in folder.glob(pattern)}
@@ -42,7 +44,7 @@ def read_base(base: str) -> dict[str, bytes]:
 
 
 def _too_large(name: str) -> list[str]:
-    """Files of a model on the Hub that nobody needs beside weights: their sizes are asked for before anything comes."""
+    """Files of a model on the Hub not needed beside weights: their sizes are asked for before anything comes."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import DryRunError
 
@@ -68,7 +70,7 @@ def _download(name: str) -> Path:
         return Path(snapshot_download(name, **wanted))
     except (RepositoryNotFoundError, HFValidationError) as error:
         raise InputError(
-            f"--base {name} is no folder and no model of the Hub that may be read",
+            f"--base {name} is not a folder and no model of the Hub that may be read",
             hint="If it is private or gated, set HF_TOKEN",
         ) from error
     except (HfHubHTTPError, OSError, ValueError, RuntimeError, *http_errors()) as error:  # hf_xet: RuntimeError

@@ -22,7 +22,7 @@ _SHOWN = {*REWARD_KEYS, *(key for chart in CHARTS if chart.on_card for key in ch
 
 @dataclass(frozen=True)
 class Provenance:
-    """Where a checkpoint comes from; None and empty where nobody knows any more.
+    """Where a checkpoint comes from; None and empty if it is no longer known.
 
     Attributes:
         command: Of the job, secrets masked. A card has it only if a shell can read it.
@@ -63,7 +63,7 @@ def provenance(connection: Connection, run: str, step: int) -> Provenance:
     model = overrides.get(MODEL_PATH)
     if model is not None and not HUB_ID.fullmatch(model):
         model = model.rstrip("/").rpartition("/")[2]
-    # the folders in which prepared data lies are named after their data sets
+    # the folders in which prepared data is are named after their data sets
     files = [path for path in items(overrides.get(TRAIN_FILES, "")) if path]
     data = [path.rpartition("/")[0].rpartition("/")[2] or path for path in files]
     return Provenance(
@@ -104,7 +104,7 @@ def model_card(name: str, step: int, weights: str, known: Provenance, *, is_adap
 
 
 def _words(command: str) -> list[str]:
-    """As a shell takes it apart; nothing where it cannot, and so nobody could tell what in there is a secret."""
+    """As a shell takes it apart; nothing if it cannot, since secrets in it could not be recognised."""
     try:
         return shlex.split(command)
     except ValueError:

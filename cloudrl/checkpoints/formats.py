@@ -44,7 +44,7 @@ class Format(Generic[_Inputs]):
         """What a merge of a save writes.
 
         Raises:
-            InputError: A base model is named and not needed, or is none; or `dtype` or `lora` is unknown.
+            InputError: A base model is named and not needed, or cannot be used; or `dtype` or `lora` is unknown.
             ConnectionFailed: The Hub does not answer.
             CheckpointError: The save has no weights, or they cannot be merged.
         """

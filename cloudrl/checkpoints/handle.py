@@ -35,7 +35,7 @@ OnCopied = Callable[[SaveVersion], object]
 
 @dataclass(frozen=True)
 class CheckpointHandle:
-    """One role of one step of a run; `info` says what of it lies where."""
+    """One role of one step of a run; `info` says what of it is where."""
 
     info: Checkpoint
     source: CheckpointSource
@@ -92,7 +92,7 @@ class CheckpointHandle:
             on_progress: Called with bytes.
 
         Raises:
-            InputError: The folder exists, `dtype` or `lora` is unknown, or `base` is no model or not needed.
+            InputError: The folder exists, `dtype` or `lora` is unknown, or `base` is not a model or not needed.
             CheckpointError: It is incomplete, damaged, mixed, of a kind that cannot be merged, or a node stays silent;
                 or the folder cannot be written.
         """
@@ -187,7 +187,7 @@ class Checkpoints(Sequence[CheckpointHandle]):
         """The newest complete one.
 
         Raises:
-            CheckpointError: There is none.
+            CheckpointError: It does not exist.
         """
         return self.select(LATEST, run=run, role=role)
 
@@ -195,7 +195,7 @@ class Checkpoints(Sequence[CheckpointHandle]):
         """One by its step, or `latest`.
 
         Raises:
-            CheckpointError: There is none.
+            CheckpointError: It does not exist.
             InputError: Several runs have this step.
         """
         with completed_hints(self.source.options, run=run, role=role):

@@ -2,7 +2,7 @@
 
 By default Megatron's weights are a whole model as safetensors files. All else is torch's distributed checkpoints (verl
 0.9.1, utils/checkpoint/megatron_checkpoint_manager.py): `__R_N.distcp` of each writing rank, and `.metadata`, a pickle
-that says which tensor lies where. It is written last and renamed into place (torch 2.13, distributed/checkpoint/
+that says which tensor is where. It is written last and renamed into place (torch 2.13, distributed/checkpoint/
 filesystem.py, `_FileSystemWriter.finish`).
 """
 
@@ -45,7 +45,7 @@ def dist_inputs(save: SavedFiles) -> DistInputs:
     """Say where the files of Megatron's distributed format are.
 
     Raises:
-        InputError: The base model is none.
+        InputError: The base model cannot be used.
         ConnectionFailed: The Hub does not answer.
         CheckpointError: There are no weights, or a small file cannot be read.
     """
@@ -77,7 +77,7 @@ def verify_files(save: SavedFiles, on_progress: OnProgress = silent) -> Report:
     """Check what can be: every byte of the distributed format, and the structure of a whole model.
 
     Raises:
-        CheckpointError: A file cannot be read from where it lies.
+        CheckpointError: A file cannot be read from where it is.
     """
     checkpoint, weights = save.checkpoint, save.checkpoint.weights
     findings: list[Finding] = []
@@ -119,7 +119,7 @@ def _weights(save: SavedFiles) -> Weights:
     """Where the weights are.
 
     Raises:
-        CheckpointError: There are none.
+        CheckpointError: The folder has no files of it.
     """
     if save.checkpoint.weights is None:
         raise CheckpointError(f"{save.checkpoint.name} has no weights", hint=_OTHERS)
@@ -149,7 +149,7 @@ def _dist_folders(checkpoint: Checkpoint) -> list[str]:
 def _open_metadata(save: SavedFiles, folder: str) -> tuple[DistMetadata | None, list[Finding]]:
     copies = save.checkpoint.files.get(folder + METADATA)
     if copies is None:
-        message = f"{folder}{METADATA} is not there: its saving was cut off, or it lies on a node that is gone"
+        message = f"{folder}{METADATA} is not there: its saving was cut off, or it is on a node that is gone"
         return None, [Finding(message)]
     try:
         return read_metadata(save.open_file(copies[0])), []

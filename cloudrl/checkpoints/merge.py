@@ -1,4 +1,4 @@
-"""Merges a checkpoint, wherever its files lie, into a folder that appears whole or not at all."""
+"""Merges a checkpoint, wherever its files are, into a folder that appears whole or not at all."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path

@@ -47,7 +47,7 @@ def pull(
 
     Args:
         roles: All of one step.
-        source: Where they lie.
+        source: Where they are.
         folder: The run to be; made if need be.
         on_progress: Called with bytes.
 
@@ -96,7 +96,7 @@ def _files(roles: Sequence[Checkpoint]) -> dict[str, FileCopy]:
 
 
 def _below_step(role: Checkpoint, name: str, file: FileCopy) -> str:
-    """As it lies there: verl's SFT trainer has no folder for a role."""
+    """As it is there: verl's SFT trainer has no folder for a role."""
     step = f"{step_folder(role.run, role.step)}/"
     return file.path.removeprefix(step) if file.path.startswith(step) else f"{role.role}/{name}"
 

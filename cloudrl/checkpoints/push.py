@@ -34,7 +34,7 @@ class PushPlan:
     """What is going to be published.
 
     Attributes:
-        staging: Where the merged model lies until it is uploaded; the same for a repeated call, which goes on.
+        staging: Where the merged model is until it is uploaded; the same for a repeated call, which goes on.
         card: README.md.
         options: Of the merge.
     """
@@ -71,12 +71,12 @@ def plan_push(
     """Decide without doing anything.
 
     Raises:
-        InputError: The name of the repository is none, or `dtype` or `lora` is unknown.
+        InputError: The name of the repository is not valid, or `dtype` or `lora` is unknown.
     """
     wanted_type(options.dtype, options.lora)
     owner, slash, name = repo.partition("/")
     if not slash or not owner or not name or "/" in name:
-        raise InputError(f"{repo!r} is no repository", hint="It is OWNER/NAME, such as me/my-model")
+        raise InputError(f"{repo!r} is not a repository", hint="It is OWNER/NAME, such as me/my-model")
     info = checkpoint.info
     weights = _in_words(options)
     saved = f"{checkpoint.source.name}\n{info.name}\n{info.modified_at}\n{weights}" + (
@@ -182,7 +182,7 @@ def _own_errors(repo: str) -> Iterator[None]:
     try:
         yield
     except HFValidationError as error:
-        raise InputError(f"{repo!r} is no repository: {_first_line(error)}") from error
+        raise InputError(f"{repo!r} is not a repository: {_first_line(error)}") from error
     except (HfHubHTTPError, OSError, RuntimeError, *http_errors()) as error:
         # What happens to one of several files is wrapped (huggingface_hub 1.33, _commit_api.py: _upload_lfs_files);
         # hf_xet 1.8 raises RuntimeError itself.

@@ -59,7 +59,7 @@ class RangeClient:
         backoff: Pauses after a break, and when to give up.
         on_break: Called with a sentence for each failure that is going to be tried again.
         clock: Seconds that never run backwards.
-        sleep: Waits that many seconds, or until nobody waits for this thread.
+        sleep: Waits that many seconds, or until this thread is no longer waited for.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class RemoteShard(ShardSource):
 
     Args:
         client: To the cluster.
-        file: Where it lies.
+        file: Where it is.
     """
 
     def __init__(self, client: RangeClient, file: FileCopy) -> None:
@@ -192,7 +192,7 @@ class RemoteShard(ShardSource):
                 summed, crc = answer["size_bytes"], int(answer["crc32"])
             except NOT_AS_EXPECTED:
                 raise CheckpointError(
-                    f"{self.label}: what answers is no cloudrl agent", hint="See: cloudrl status"
+                    f"{self.label}: what answers is not a cloudrl agent", hint="See: cloudrl status"
                 ) from None
             if summed != count:
                 raise self._changed()

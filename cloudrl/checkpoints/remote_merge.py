@@ -50,9 +50,9 @@ def merge_on_head(
         on_progress: Called with bytes.
 
     Raises:
-        InputError: It lies in a folder of this machine, or the path is relative.
+        InputError: It is in a folder of this machine, or the path is relative.
         CheckpointError: It cannot be merged.
-        ConnectionFailed: Nobody answers any more; the merge goes on.
+        ConnectionFailed: the cluster no longer answers; the merge goes on.
         Interrupted: Ctrl-C; the merge goes on.
     """
     source = checkpoint.source
@@ -63,7 +63,7 @@ def merge_on_head(
     connection, info = source.connection, checkpoint.info
     cluster, agent = inspect_cluster(connection), connection.agent()
     if agent is None or cluster.secrets_dir is None:
-        raise InputError(f"{connection.name} has no place where secrets of jobs can lie", hint="Leave out --on-head")
+        raise InputError(f"{connection.name} has no place where secrets of jobs can be", hint="Leave out --on-head")
     head = next(node for node in agent.status().nodes if node.rank == 0)
     port = head.agent_port or urlsplit(agent.url).port or 80
     give_up_s = (source.backoff or Backoff()).give_up_s

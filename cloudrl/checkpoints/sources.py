@@ -148,7 +148,7 @@ class ClusterSource:
         Raises:
             InputError: The cluster has no agents.
             ConnectionFailed: The cluster does not answer.
-            CheckpointError: A node gives a name that is no path below a folder.
+            CheckpointError: A node gives a name that is not a path below a folder.
         """
         return cluster_inventory(self._agent.status().nodes, self._agent.inventory)
 

@@ -12,7 +12,7 @@ _LABEL = 8
 def braille(points: Sequence[tuple[float, float]], width: int, height: int) -> list[str]:
     """Lines of characters through points that are ordered by x; what is not finite is a gap.
 
-    The lowest value lies on the bottom, the highest at the top. Where points are denser than dots, a column shows all
+    The lowest value is on the bottom, the highest at the top. Where points are denser than dots, a column shows all
     values between its lowest and highest.
     """
     cells = [[0] * width for _ in range(height)]

@@ -232,7 +232,7 @@ def requested_job(
 def job_fields(
     job: JobHandle, last: Progress | None, *, followed: bool, status: JobStatus | None = None
 ) -> dict[str, Any]:
-    """A job for a program. Its status, if nobody has told it, is asked for: its cluster has to be there."""
+    """A job for a program. Its status, unless it is given, is asked for: its cluster has to be there."""
     progress = {"step": last.step if last else None, "reward": last.reward if last else None}
     return {
         "submission_id": job.submission_id,

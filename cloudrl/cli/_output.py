@@ -29,7 +29,7 @@ def visible(text: str, keep: str = "\n\t") -> str:
 
     Args:
         text: What is to be printed.
-        keep: Of the characters that are no print, those that stay.
+        keep: Of the characters that are not print, those that stay.
     """
     if text.isprintable():
         return text
@@ -102,7 +102,7 @@ def listing(
     empty: str,
     next_command: str | None = None,
 ) -> None:
-    """All there are as a table, or as JSON; for a person `empty` where there is none, and how to make one."""
+    """All there are as a table, or as JSON; for a person `empty` if the list is empty, and how to make one."""
     if is_json:
         as_json(fields)
     elif fields:
@@ -114,7 +114,7 @@ def listing(
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """A table as data; plain columns when standard output is no terminal."""
+    """A table as data; plain columns when standard output is not a terminal."""
     listed = [[visible(str(cell), keep="") for cell in row] for row in rows]
     if not sys.stdout.isatty():
         widths = [max(len(cell) for cell in column) for column in zip(columns, *listed, strict=True)]

@@ -74,7 +74,7 @@ class Screen:
             signal.signal(self._handled.pop(), signal.SIG_DFL)
 
     def _handle_signals(self) -> None:
-        """Those that nobody else handles or ignores."""
+        """Those without another handler, and not ignored."""
         if threading.current_thread() is not threading.main_thread():  # others may not
             return
         for number in _ENDS:

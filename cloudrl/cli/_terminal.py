@@ -1,6 +1,6 @@
 """What verbs tell and ask, on a terminal.
 
-Notices are lines, bytes and steps stand on a line that is rewritten, nodes in a table that redraws itself; where nobody
+Notices are lines, bytes and steps stand on a line that is rewritten, nodes in a table that redraws itself; where no one
 watches all of it comes line by line.
 """
 
@@ -108,7 +108,7 @@ class Terminal:
         """Ask; -y answers all but what is explicit.
 
         Raises:
-            InputError: nobody is there to ask, and it needs an answer.
+            InputError: it needs an answer, and there is no terminal to ask on.
         """
         self.close()
         if self._yes and not question.explicit:
@@ -116,7 +116,7 @@ class Terminal:
         if _output.is_interactive():
             return _output.ask(question.text)
         if question.default is None:
-            raise InputError(f"{question.text} There is nobody to ask", hint="Answer yes with -y")
+            raise InputError(f"{question.text} There is no terminal to ask on", hint="Answer yes with -y")
         return question.default
 
     def _remember(self, update: Update) -> None:
@@ -138,7 +138,7 @@ class Terminal:
             _output.hint(hint)
 
     def _show_look(self, look: Look) -> None:
-        """All of it on a screen; where there is none, what goes wrong, once."""
+        """Shows progress on a terminal. Without a terminal, prints each problem once."""
         if not _output.can_redraw():
             for warning in look.warnings:
                 if warning.kind not in self._warned:

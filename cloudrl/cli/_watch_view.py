@@ -207,7 +207,7 @@ def _usage_cells(usage: Usage, *, is_wide: bool) -> list[str]:
 
 
 def _busy_bars(samples: Sequence[Usage]) -> str:
-    """A bar for each part of the time, from nothing to 100%: of the GPUs, or of the CPUs where there are none."""
+    """A bar for each part of the time, from nothing to 100%: of the GPUs, or of the CPUs without GPUs."""
     known = [(sample.sampled_at, share) for sample in samples if (share := _busy(sample)) is not None]
     if not known or known[-1][0] - known[0][0] < _LEAST_S:
         return ""

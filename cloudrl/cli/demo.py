@@ -34,7 +34,7 @@ def demo(
 
 
 def _lines(done: Demo) -> list[str]:
-    """Reward and accuracy before and after, where checkpoint and model lie, and some answers."""
+    """Reward and accuracy before and after, where checkpoint and model are, and some answers."""
     from cloudrl.sdk.demo import WINDOW_STEPS
     from cloudrl.units import size_text
 

@@ -96,8 +96,8 @@ def _root(version: bool = typer.Option(False, "--version", help="Print the versi
 def main() -> None:
     """Entry point. Exit codes are those of `cloudrl.errors`; 1 with a traceback only for our own faults.
 
-    Typer itself ends with 2 for wrong usage, 130 for Ctrl-C and 1 when nobody reads (`cloudrl ... | head`). SIGTERM and
-    SIGHUP end it with 143 and 129, and undo what it has begun.
+    Typer itself ends with 2 for wrong usage, 130 for Ctrl-C and 1 for a closed output (`cloudrl ... | head`). SIGTERM
+    and SIGHUP end it with 143 and 129, and undo what it has begun.
     """
     try:
         with undone_by_signals():

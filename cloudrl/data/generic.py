@@ -120,7 +120,7 @@ def _held_out(request: Request, rows: int) -> AbstractSet[int]:
             f"data set {request.name}: test_rows {wanted} of {rows} rows leaves none to train on",
             hint=f"At most test_rows={rows - 1}" if rows > 1 else None,
         )
-    return set(random.Random(0).sample(range(rows), wanted))  # noqa: S311 - a data set is no secret
+    return set(random.Random(0).sample(range(rows), wanted))  # noqa: S311 - a data set is not a secret
 
 
 def _rows(

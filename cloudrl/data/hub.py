@@ -65,7 +65,7 @@ def _offline() -> str:
 
 
 def http_errors() -> Tuple[Type[Exception], ...]:
-    """Of the HTTP client of huggingface_hub, which are no OSErrors: httpx from 1.0 on, httpx2 from 2.0 on."""
+    """Of the HTTP client of huggingface_hub, which are not OSErrors: httpx from 1.0 on, httpx2 from 2.0 on."""
     return tuple(sys.modules[name].HTTPError for name in ("httpx", "httpx2") if name in sys.modules)
 
 

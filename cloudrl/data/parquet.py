@@ -86,7 +86,7 @@ def _staging(folder: Path) -> Iterator[Path]:
 
 
 def _write(name: str, staged: Path, rows: Iterable[Tuple[str, Mapping[str, object]]]) -> None:
-    """Write both files, a row group at a time; each comes to be with its first row."""
+    """Write both files, a row group at a time; each is created with its first row."""
     pending: Dict[str, List[Mapping[str, object]]] = {split: [] for split in SPLITS}
     writers: Dict[str, Any] = {}
     with contextlib.ExitStack() as stack:

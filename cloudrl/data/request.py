@@ -54,7 +54,7 @@ def parse_request(text: str) -> Request:
     """Read a `--data` argument.
 
     Raises:
-        InputError: It is no JSON of a data set. Whether a name is known is for `built_in` to say.
+        InputError: It is not JSON of a data set. Whether a name is known is for `built_in` to say.
     """
     if not text.startswith("{"):
         if not text.strip():

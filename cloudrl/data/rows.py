@@ -173,5 +173,5 @@ def prepare_made(
 
 def shuffled_splits(every: List[Member], test_rows: int) -> Dict[str, List[Member]]:
     """Put the first of them, in an order that is always the same, into the test split."""
-    random.Random(0).shuffle(every)  # noqa: S311 - a data set is no secret
+    random.Random(0).shuffle(every)  # noqa: S311 - a data set is not a secret
     return {"train": every[test_rows:], "test": every[:test_rows]}

@@ -83,7 +83,7 @@ class DapClient:
         """Become the client that the process waits for; it goes on to where it stops.
 
         All code is looked at, not only the user's: with debugpy's default the process would run through. Errors that
-        nobody catches stop it, which is what a post-mortem waits for (debugpy 1.8.22).
+        no handler catches stop it, which is what a post-mortem waits for (debugpy 1.8.22).
 
         Args:
             arguments: of the request, beside ours.

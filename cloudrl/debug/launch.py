@@ -134,7 +134,7 @@ def _blank(match: re.Match[str]) -> str:
 
 
 def _read(text: str) -> Any:
-    """The value; None where it is no JSON with comments."""
+    """The value; None where it is not JSON with comments."""
     try:
         return json.loads(_plain(text))
     except (ValueError, RecursionError):

@@ -17,7 +17,7 @@ _INSTALLS = ("pip", "uv", "conda", "container", "image_uri", "py_modules", "py_e
 
 
 def check_config(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
-    """Pass: refuse what Hydra or verl would refuse, all of it at once; where nobody here knows, say that.
+    """Pass: refuse what Hydra or verl would refuse, all of it at once; say so if it cannot be told here.
 
     Where it is not certain that verl is of that release, nothing is refused, and what is found becomes notes.
 

@@ -23,10 +23,10 @@ def debugger_of(options: SubmitOptions) -> str | None:
     """Which debugger is asked for, if any; a post-mortem needs one.
 
     Raises:
-        InputError: It is none.
+        InputError: It is not valid.
     """
     if options.debug not in (None, DEBUGPY, PDB):
-        raise InputError(f"debug={options.debug!r} is no debugger", hint=f"One of: {DEBUGPY}, {PDB}")
+        raise InputError(f"debug={options.debug!r} is not a debugger", hint=f"One of: {DEBUGPY}, {PDB}")
     return options.debug or (DEBUGPY if options.post_mortem else None)
 
 
@@ -37,7 +37,7 @@ def set_debugger(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
     on each node, where the agent has set it.
 
     Raises:
-        InputError: Nobody could reach a debugger there, a node has none, or the working directory hides it.
+        InputError: A debugger could not be reached there, a node has none installed, or the working directory hides it.
     """
     debugger, asked = debugger_of(draft.options), draft.variables
     if debugger is None:

@@ -8,7 +8,7 @@ from cloudrl.verl import keys
 from cloudrl.verl.defaults import cluster_defaults
 
 PACKAGE_FOLDER = "cloudrl_files"
-"""Where the user's own files lie in a job's package, and so below its working directory."""
+"""Where the user's own files are in a job's package, and so below its working directory."""
 
 
 def take_cluster_defaults(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
@@ -28,7 +28,7 @@ def take_cluster_defaults(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
 
 
 def is_offline(draft: JobDraft) -> bool:
-    """Whether every model of a complete job lies on the nodes, so that nothing need be asked of the Hub."""
+    """Whether every model of a complete job is on the nodes, so that nothing need be asked of the Hub."""
     models = {
         value
         for key, value in draft.values.items()

@@ -70,7 +70,7 @@ class JobHandle:
         """The log from byte `offset` on, as it is now.
 
         Raises:
-            ConnectionFailed: Nobody answers.
+            ConnectionFailed: no answer.
         """
         return self._find_log().read(offset, follow=False)
 
@@ -121,7 +121,7 @@ class JobHandle:
 
         Raises:
             InputError: The cluster does not know the job.
-            ConnectionFailed: Nobody answers.
+            ConnectionFailed: no answer.
         """
         return self.find_cause().cause
 
@@ -148,7 +148,7 @@ class JobHandle:
 
         Raises:
             WaitTimeout: It has not ended after `timeout_s`.
-            ConnectionFailed: Nobody answers.
+            ConnectionFailed: no answer.
             FailedError: The cluster is over, or was started again without the job.
         """
         ends_at = math.inf if timeout_s is None else time.monotonic() + timeout_s
@@ -167,7 +167,7 @@ class JobHandle:
         Raises:
             JobFailed: It failed or was stopped; the message says what of, as `cause` has it.
             WaitTimeout: It has not ended after `timeout_s`.
-            ConnectionFailed: Nobody answers.
+            ConnectionFailed: no answer.
         """
         if timeout_s is not None:
             self.wait(timeout_s)
@@ -181,7 +181,7 @@ class JobHandle:
 
         Raises:
             WaitTimeout: It has not ended after `timeout_s`.
-            ConnectionFailed: Nobody answers.
+            ConnectionFailed: no answer.
         """
         try:
             self.result(timeout_s)
@@ -210,7 +210,7 @@ class JobHandle:
         return choose_log(self.connection.ray(), self.connection.agent(), self.submission_id, sleep=sleep)
 
     def _ensure_cluster_alive(self) -> None:
-        """Raise when whoever made the connection knows that nobody is going to answer any more."""
+        """Raise when whoever made the connection knows that the cluster will not answer any more."""
         if self.connection.token_source is not None:
             self.connection.token_source.ensure_alive()
 

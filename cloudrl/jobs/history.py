@@ -39,7 +39,7 @@ def find_attempts(job: JobHandle) -> tuple[JobHandle, ...]:
     """The jobs of the cluster that have trained the job's run up to and with this one, the first one first.
 
     Raises:
-        ConnectionFailed: nobody answers.
+        ConnectionFailed: no answer.
     """
     segments = []
     for each in job.connection.ray().list_jobs():
@@ -55,7 +55,7 @@ def earlier_steps(job: JobHandle) -> tuple[Step, ...]:
     """The series that the attempts before this job have left; that of a lost node's log is missing.
 
     Raises:
-        ConnectionFailed: nobody answers.
+        ConnectionFailed: no answer.
     """
     attempts: list[list[Step]] = []
     for attempt in find_attempts(job)[:-1]:
@@ -68,6 +68,6 @@ def steps(job: JobHandle) -> tuple[Step, ...]:
     """The series of a job's run so far.
 
     Raises:
-        ConnectionFailed: nobody answers.
+        ConnectionFailed: no answer.
     """
     return joined([earlier_steps(job), read_steps(job.logs())])

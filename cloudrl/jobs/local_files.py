@@ -1,4 +1,4 @@
-"""Which values of a job are paths of this machine, and what lies there: inspected once, before anything is planned.
+"""Which values of a job are paths of this machine, and what is there: inspected once, before anything is planned.
 
 The rule, for keys under which verl reads (`cloudrl.verl.keys`):
 
@@ -38,7 +38,7 @@ _READ = {PathKind.CODE, PathKind.TOOLS}
 
 @dataclass(frozen=True)
 class LocalFile:
-    """What lies at a path. Of contents only Python code and lists of tools are read."""
+    """What is at a path. Of contents only Python code and lists of tools are read."""
 
     path: Path
     """Absolute, by the name that the user gave."""
@@ -80,7 +80,7 @@ class LocalFiles:
     """SHA-256 of what has been read."""
 
     def at(self, text: str) -> LocalFile:
-        """What lies at a path of job or options; for any other, such as one of the cluster, nothing exists."""
+        """What is at a path of job or options; for any other, such as one of the cluster, nothing exists."""
         return self.found.get(text) or LocalFile(self.here / text, self.here / text)
 
     def digest(self, path: Path) -> str:
@@ -120,7 +120,7 @@ def inspect_files(job: Job, options: SubmitOptions, *, here: Path | None = None)
         here: What relative paths start from; None is the current directory.
 
     Raises:
-        InputError: The working directory is none, or cannot be listed.
+        InputError: The working directory is not a folder, or cannot be listed.
     """
     here, source = here or Path.cwd(), options.working_dir_source
     is_url = is_remote(source or "")
@@ -172,7 +172,7 @@ def find_local_paths(
 
     Args:
         overrides: As Hydra text.
-        files: What lies at them.
+        files: What is at them.
         nodes_are_here: Whether the nodes have this machine's disk, so that an absolute path is the same for both.
 
     Raises:
@@ -233,7 +233,7 @@ def _check(path: LocalPath) -> None:
             hint=f"For example {path.text.rstrip('/')}/{name}" if name else None,
         )
     if path.key.lstrip("+") in _WHOLE_MODELS and "config.json" not in file.children:
-        raise InputError(f"{path} has no config.json, so it is no Hugging Face model folder")
+        raise InputError(f"{path} has no config.json, so it is not a Hugging Face model folder")
 
 
 def _notes(key: str, text: str, kind: PathKind, file: LocalFile, nodes_are_here: bool) -> Iterator[str]:
@@ -260,7 +260,7 @@ def is_marked(text: str) -> bool:
 
 
 def split_reward(text: str) -> tuple[str, str | None]:
-    """`FILE.py:function` in two; the colon of `pkg://` is none."""
+    """`FILE.py:function` in two; the colon of `pkg://` does not count."""
     path, colon, function = text.rpartition(":")
     if not colon or not function.isidentifier() or (is_remote(text) and text.count(":") == 1):
         return text, None

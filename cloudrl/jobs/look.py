@@ -49,7 +49,7 @@ class Look:
         steps: of its run, those of earlier attempts included.
         progress: where it stands; None before its first step, and without `eta_s` after the end of the job.
         nodes: of the cluster; none where no agent answers.
-        cost: of the cluster so far, in US dollars; None where nobody knows its price.
+        cost: of the cluster so far, in US dollars; None if its price is unknown.
         cost_at_end: when the last step is done, at the present pace; None after the end of the job.
         usage: rank -> how busy the node was in the last hour, oldest first.
         lines: the end of its log, without terminal codes.
@@ -79,7 +79,7 @@ class JobRecord:
 
     Attributes:
         notice: why nothing new comes, until something does.
-        price: of the cluster; None where nobody knows it.
+        price: of the cluster; None if unknown.
         stops: its tasks that wait for a debugger.
     """
 

@@ -89,7 +89,7 @@ def limit_steps(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
 
 
 def continues_a_run(job: Job, options: SubmitOptions) -> bool:
-    """Whether what the cluster has saved decides where the job starts: it has a name, and nobody says otherwise."""
+    """Whether what the cluster has saved decides where the job starts: it has a name, and no option says otherwise."""
     values = parse_overrides(job.with_overrides(options.overrides).overrides)
     return options.name is not None and not values.keys() & _RESUME_DECIDED_BY
 
@@ -108,7 +108,7 @@ def plan_resume(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
         return draft.noting("the step that the run continues from is known once the cluster is up")
     if saved is None or not cluster.has_agents or not has_key(cluster.verl_version, keys.RESUME_MODE):
         return draft
-    if integer(values.get(keys.NODES)) not in (None, cluster.gpu_nodes):  # nobody knows yet on which of the nodes
+    if integer(values.get(keys.NODES)) not in (None, cluster.gpu_nodes):  # it is not known yet on which of the nodes
         return draft
     resume = saves.plan_resume(
         saved,
@@ -143,7 +143,7 @@ def note_surprises(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
     if options.name is not None and values.get(keys.RESUME_MODE) == "auto":
         notes.append(f"run {draft.name!r} continues from the newest checkpoint in {folder}, if there is one")
     if checkpoint_dir and not f"{folder}/".startswith(checkpoint_dir.rstrip("/") + "/"):
-        notes.append(f"{folder} lies outside {checkpoint_dir}: cloudrl can neither list nor merge it")
+        notes.append(f"{folder} is outside {checkpoint_dir}: cloudrl can neither list nor merge it")
     if "console" not in logger:
         notes.append(f"{keys.LOGGER}={logger} has no console: no progress can be shown")
     for key, value in draft.asked.overrides.items():

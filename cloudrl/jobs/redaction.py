@@ -48,7 +48,7 @@ def redact_words(words: Sequence[str]) -> list[str]:
 
 
 def redact_text(text: str) -> str:
-    """Text that is no command to a shell, such as one with an open quotation; what follows a secret is left out."""
+    """Text that is not a command to a shell, such as one with an open quotation; what follows a secret is left out."""
     return _redact(text, "")
 
 

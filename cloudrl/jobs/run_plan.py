@@ -25,7 +25,7 @@ from cloudrl.verl.releases import RELEASES
 def cluster_for_job(job: Job, options: SubmitOptions) -> dict[str, Any]:
     """Fields of a cluster for a job: as many nodes and GPUs as its recipe is made for, its data, model and services.
 
-    What lies on this machine travels with the job instead; what the nodes have already is left to them.
+    What is on this machine travels with the job instead; what the nodes have already is left to them.
     """
     data = [name for name in options.data or job.data if _is_prepared(name)]
     model = options.model or job.model
@@ -70,7 +70,7 @@ def not_applied(requested: Mapping[str, Any]) -> list[str]:
 
 
 def find_running(declared: Cluster, requested: Mapping[str, Any], *, on: str) -> Connection | None:
-    """The cluster of that name if it is up and fits; None where there is none.
+    """The cluster of that name if it is up and fits; None if absent.
 
     Args:
         declared: What would be started.
@@ -133,7 +133,7 @@ def _names(cluster: Cluster) -> list[str]:
 
 
 def _is_prepared(name: str) -> bool:
-    """Whether the cluster can make this data set: a built-in one, or one on the Hub that is no path here."""
+    """Whether the cluster can make this data set: a built-in one, or one on the Hub that is not a path here."""
     return name in BUILT_IN or (bool(HUB_ID.fullmatch(name)) and not is_marked(name) and not Path(name).exists())
 
 

@@ -1,6 +1,6 @@
 """Secrets of a job: which are taken from the user's shell, and how they reach its processes.
 
-What stands in `runtime_env.env_vars` is no secret any more: Ray writes it to logs/runtime_env_agent.log on every
+What stands in `runtime_env.env_vars` is not a secret any more: Ray writes it to logs/runtime_env_agent.log on every
 node, answers it to whoever lists jobs, and passes it to each starting worker in its argument list (measured with Ray
 2.60). So where agents run, they keep the values in memory on every node, and the runtime environment names the file
 only (`cloudrl.node.job_secrets`). Secrets that the cluster itself was given, dstack's `secrets` for example, are in

@@ -177,7 +177,7 @@ class Submission:
         """Read what `to_json` wrote; its secrets are absent.
 
         Raises:
-            ValueError: This is no submission, or one of another release.
+            ValueError: This is not a submission, or one of another release.
         """
         try:
             fields = dict(value)
@@ -188,7 +188,7 @@ class Submission:
             fields["secrets"] = dict.fromkeys(fields["secrets"])
             return cls(**fields)
         except (KeyError, TypeError) as failure:
-            raise ValueError(f"this is no submission: {failure!r}") from failure
+            raise ValueError(f"this is not a submission: {failure!r}") from failure
 
     @property
     def _variables(self) -> Mapping[str, str | None]:

@@ -51,9 +51,9 @@ def take_snapshot(connection: Connection, job: Job, options: SubmitOptions, shel
         shell: The variables from which secrets that the job needs are taken.
 
     Raises:
-        InputError: The working directory is none.
-        CheckpointError: A node names a file that is no path below a folder.
-        ConnectionFailed: Nobody answers, or another cluster does.
+        InputError: The working directory is not a folder.
+        CheckpointError: A node names a file that is not a path below a folder.
+        ConnectionFailed: the cluster does not answer, or another one does.
         ClusterFailed: The cluster has failed, or is not ready yet.
     """
     snapshot = Snapshot(
@@ -122,7 +122,7 @@ def send(
 
     Raises:
         InputError: The submission id is taken, another job is in the way, a node has no room, or a secret is absent.
-        ConnectionFailed: Nobody answers, or another cluster does; where the job may be there all the same, it says so.
+        ConnectionFailed: the cluster does not answer, or another one does; it says if the job may be there.
     """
     if submission.absent:
         raise InputError(f"job {submission.submission_id} needs {submission.absent[0]}, which was not given")
@@ -210,7 +210,7 @@ def submit_once(
 
     Raises:
         InputError: Ray refuses it.
-        ConnectionFailed: Nobody has answered for a minute; the job may be there.
+        ConnectionFailed: the cluster has not answered for a minute; the job may be there.
     """
     attempts, was_sent = Attempts(_LOST, clock=clock, sleep=sleep), False
     while True:
@@ -221,7 +221,7 @@ def submit_once(
             raise
         except ConnectionFailed as failure:
             if attempts.are_exhausted:
-                unknown = f"{failure.message}; nobody says whether job {submission.submission_id} is there"
+                unknown = f"{failure.message}; it is not known whether job {submission.submission_id} is there"
                 look = f"cloudrl jobs status {api.job_url(submission.submission_id)}"
                 raise ConnectionFailed(unknown, hint=f"Look before you submit it again: {look}") from failure
             if not was_sent:
@@ -288,7 +288,7 @@ def send_files(
 
     Raises:
         InputError: The disk of rank 0 has no room, or a file has changed since it was looked at.
-        ConnectionFailed: Nobody answers, again and again.
+        ConnectionFailed: the cluster does not answer, again and again.
     """
     manifest = item.manifest
     attempts = Attempts(_BACKOFF, clock=clock, sleep=sleep)

@@ -1,8 +1,8 @@
-"""The user's own files: which of them go along with a job, how, and where they come to lie on the nodes.
+"""The user's own files: which of them go along with a job, how, and where they are put on the nodes.
 
 Small ones travel in the job's Ray package and are named relative to the job's working directory, which is the
 package on every node, for the entry point and for every actor (verified with Ray 2.60; verl's Hydra does not change
-the directory). Larger ones go through the agents and lie below the same absolute path on every node. Both places are
+the directory). Larger ones go through the agents and are below the same absolute path on every node. Both places are
 named after the content, so nothing is sent twice and a run that is continued finds the same names.
 Python files are checked first: a typo would show minutes later.
 """
@@ -28,7 +28,7 @@ SMALL_BYTES = 10 * 2**20
 """What is larger goes through the agents where there are some: a package is sent again whenever a line of code in
 it has changed."""
 _NEVER_BESIDE = frozenset({"verl", "torch", "ray", "transformers", "cloudrl"})
-"""Packages of the image: a checkout of one that lies beside the file is not what it imports on the nodes."""
+"""Packages of the image: a checkout of one that is beside the file is not what it imports on the nodes."""
 
 
 def plan_uploads(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
@@ -139,10 +139,10 @@ def check_code(file: LocalFile, name: str | None, *, option: str, is_in_root: bo
         file: The file.
         name: What has to be defined in it; None when verl asks for nothing.
         option: The option or override, for the message.
-        is_in_root: Whether it lies in the root of the working directory that is sent along.
+        is_in_root: Whether it is in the root of the working directory that is sent along.
 
     Raises:
-        InputError: It is no Python, does not define `name`, or imports a file that does not come along.
+        InputError: It is not Python, does not define `name`, or imports a file that does not come along.
     """
     tree = _parsed(file, option)
     if name is not None:
@@ -200,7 +200,7 @@ def _check_imports(tree: ast.Module, file: LocalFile, option: str) -> None:
         if dots or (top in beside - _NEVER_BESIDE - {path.stem}):
             written = f"{'.' * dots}{module}"
             raise InputError(
-                f"{option}: {path.name} imports {written!r}, which lies beside it and is not sent with it",
+                f"{option}: {path.name} imports {written!r}, which is beside it and is not sent with it",
                 hint=f"--working-dir {path.parent} sends the folder; then name the file in it: {path.name}"
                 if not dots
                 else f"verl loads a single file: write `import {top or 'module'}`, and --working-dir {path.parent}",

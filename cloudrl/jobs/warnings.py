@@ -22,11 +22,11 @@ _SHORT_TOKENS = 32
 _FAILED_CALLS = 5
 _BUSIER_PERCENT = 25.0
 _TAKES_PART_PERCENT = 5.0
-"""A node whose GPUs compute less than that has no part in the training: nobody waits for it, and it for nobody."""
+"""A node whose GPUs compute less than that has no part in the training: no rank waits for it."""
 _WATCHED_S = 180.0
 _GROWTH_S = 600.0
 _UNKNOWN_LEFT_S = 6 * 3600.0
-"""For how long a disk should last where nobody knows when the run ends."""
+"""For how long a disk should last if the run's end is unknown."""
 _FULL = 0.95
 """Ray takes no more objects and tasks on a node whose disk is as full (Ray 2.60, local_fs_capacity_threshold)."""
 _PAUSED_S = 120.0
@@ -59,7 +59,7 @@ class Evidence:
         steps: of the run so far.
         usage: rank -> how busy the node was, oldest first.
         tool_failures: failed calls of tools during each of the last steps.
-        left_s: seconds until the run ends; None where nobody knows.
+        left_s: seconds until the run ends; None if unknown.
         stops: tasks that wait for a debugger.
         now: seconds since the epoch.
     """
@@ -88,7 +88,7 @@ def find_warnings(evidence: Evidence) -> tuple[RunWarning, ...]:
 
 
 def _debugger(stops: Sequence[Stop], now: float) -> Iterator[RunWarning]:
-    """Nobody is at work, and all of it is paid for."""
+    """The GPUs are idle, but they are paid for."""
     alone = [stop for stop in stops if not stop.attached]
     first = min(alone, key=lambda each: each.since, default=None)
     if first is None or now - first.since < _PAUSED_S:
@@ -208,7 +208,7 @@ def _disks(usage: Mapping[int, Sequence[Usage]], left_s: float | None) -> Iterat
 
 
 def _disk_lasts_s(samples: Sequence[Usage]) -> float | None:
-    """Seconds until a disk is full, at the pace of the samples; None where it does not fill, or nobody can say yet."""
+    """Seconds until a disk is full, at the pace of the samples; None if it does not fill, or it is too early to say."""
     sizes = [(sample.sampled_at, sample.disk_used_bytes, sample.disk_total_bytes) for sample in samples]
     measured = [(at, used, total) for at, used, total in sizes if used is not None and total]
     if not measured:
@@ -222,7 +222,7 @@ def _disk_lasts_s(samples: Sequence[Usage]) -> float | None:
 
 
 def _gpu_percent(samples: Sequence[Usage]) -> float | None:
-    """The mean over all GPUs and the last minutes; None where there are none, or too few minutes."""
+    """The mean over all GPUs and the last minutes; None without GPUs, or of too few minutes."""
     recent = [sample for sample in samples if sample.sampled_at >= samples[-1].sampled_at - 2 * _WATCHED_S]
     if not recent or recent[-1].sampled_at - recent[0].sampled_at < _WATCHED_S:
         return None

@@ -68,13 +68,13 @@ class Entry:
 
 @dataclass(frozen=True)
 class PackagePlan:
-    """The zip file that is going to be made of a folder, and of files that come to lie in it."""
+    """The zip file that is going to be made of a folder, and of files that are added to it."""
 
     entries: tuple[Entry, ...]
     digests: tuple[str, ...] = field(repr=False)
     """SHA-256 of each."""
     excluded: tuple[str, ...] = ()
-    """Those of `EXCLUDED_FOLDERS` that lie in the folder itself."""
+    """Those of `EXCLUDED_FOLDERS` that are in the folder itself."""
 
     @property
     def name(self) -> str:
@@ -97,7 +97,7 @@ class PackagePlan:
 
     @property
     def files(self) -> int:
-        """How many files there are; an empty folder is none."""
+        """How many files there are; an empty folder does not count."""
         return sum(not entry.is_folder for entry in self.entries)
 
 
@@ -121,7 +121,7 @@ def scan(folder: Path, excludes: Sequence[str] = (), *, what: str | None = None)
         what: How a message calls it; None is `--working-dir` and its path.
 
     Raises:
-        InputError: It is no folder, or cannot be listed.
+        InputError: It is not a folder, or cannot be listed.
     """
     from pathspec import GitIgnoreSpec
 
@@ -139,7 +139,7 @@ def _walk(folder: Path, base: str, rules: list[_Rules], above: frozenset[tuple[i
     """Entries below `folder`, in an order that depends on nothing but names."""
     here = folder.stat()
     identity = (here.st_dev, here.st_ino)
-    if identity in above:  # a link to a folder that it lies in
+    if identity in above:  # a link to a folder that it is in
         return
     rules = [*rules, *_ignore_files(folder, base)]
 

@@ -174,7 +174,7 @@ class Agent:
         with self._step(Phase.BARRIER):
             self.barrier()
         try:
-            self.attempts.clear()  # the failures before this start were none that come back
+            self.attempts.clear()  # the failures before this start do not repeat
         except OSError as error:
             self.log.line(f"warning: the record of earlier attempts cannot be removed: {error}")
         self.state.update(phase=Phase.READY, detail="")

@@ -35,7 +35,7 @@ _LOOKS = 2
 
 
 class Archiver:
-    """One node's. Whatever the volume does, nobody waits for it and nothing fails; `problem` says what is wrong.
+    """One node's. The agent neither waits for the volume nor fails with it; `problem` says what is wrong.
 
     Args:
         checkpoints: the folder of the volume.

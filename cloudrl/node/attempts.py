@@ -56,7 +56,7 @@ class Attempts:
 
         A permanent one is final at its second time. That of a network is when the attempt right before this one has
         ended in the same way, since a node without a way to the hub would be tried for ever. Any other is at its fifth
-        time, a lost node excepted: that is no fault of the run, and the next attempt has another one. A permanent one
+        time, except a lost node: that is not a fault of the run, and the next attempt has another one. A permanent one
         that cannot be recorded is final at once: without a memory the run could go round for ever.
 
         Args:

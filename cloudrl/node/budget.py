@@ -1,6 +1,6 @@
 """When a cluster ends by itself to save money: after a time without work, or when it has cost what it may.
 
-Nobody need be connected for it: the agent of rank 0 counts, and ends all ranks alike, with exit status 0, so that
+No client has to be connected for it: the agent of rank 0 counts, and ends all ranks alike, with exit status 0, so that
 dstack does not start the run again.
 """
 
@@ -22,8 +22,8 @@ def shutdown_reason(limits: BudgetLimits, cost: Optional[float], idle_s: Optiona
 
     Args:
         limits: what the user has set.
-        cost: US dollars so far; None where nobody said the price.
-        idle_s: seconds without work; None where nobody knows.
+        cost: US dollars so far; None if the price is unknown.
+        idle_s: seconds without work; None if unknown.
     """
     if limits.max_cost is not None and cost is not None and cost >= limits.max_cost:
         return f"cost {dollars_text(cost)} of {dollars_text(limits.max_cost)}"
@@ -40,7 +40,7 @@ def is_working(jobs: Sequence[Mapping[str, Any]]) -> bool:
 def are_working(actors: Sequence[Mapping[str, Any]]) -> bool:
     """Whether one of Ray's living actors is work: a submission may have ended and left its driver in the background.
 
-    A detached one that holds no resources is none: libraries leave such behind (ray/data/_internal/stats.py), and the
+    A detached one without resources does not count: libraries leave such behind (ray/data/_internal/stats.py), and the
     supervisors of submissions are such, too.
     """
     return any(not actor.get("is_detached") or _holds(actor.get("required_resources")) for actor in actors)

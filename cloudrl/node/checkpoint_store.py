@@ -109,8 +109,8 @@ class CheckpointStore:
         """Open a file of a root.
 
         Raises:
-            Refused: it is none that is shown.
-            FileNotFoundError: there is none.
+            Refused: the number is not in the list.
+            FileNotFoundError: it does not exist.
         """
         return open_below(self._folder(root, path), path)
 
@@ -118,8 +118,8 @@ class CheckpointStore:
         """Remove one step, `RUN/global_step_10`, of a root.
 
         Raises:
-            Refused: it is no step.
-            FileNotFoundError: there is none.
+            Refused: it is not a step.
+            FileNotFoundError: it does not exist.
         """
         folder = self._folder(root, path)
         parent = tombstone(folder, path)

@@ -34,7 +34,7 @@ def node_environment(
         device: what the jobs compute on, "gpu" or "cpu".
     """
     env = dict(base)
-    # Set on every node: Ray 2.60 turns authentication on by itself where ~/.ray/auth_token lies about, and a
+    # Set on every node: Ray 2.60 turns authentication on by itself where ~/.ray/auth_token is about, and a
     # cluster with it on one node only falls apart (ray/_private/authentication/authentication_token_setup.py).
     env.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN_PATH=str(token_path))
     env.pop("RAY_AUTH_TOKEN", None)

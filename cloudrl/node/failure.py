@@ -40,7 +40,7 @@ class NodeFailed(Exception):
 
 
 def unforeseen(kind: FailureKind, rank: int, error: BaseException) -> Failure:
-    """An error that nobody has foreseen, as a failure; its traceback goes to the log."""
+    """An unexpected error, as a failure; its traceback goes to the log."""
     lines = traceback.format_exception(type(error), error, error.__traceback__)
     return Failure(kind, rank, describe(error), "".join(lines).rstrip()[-16_384:], code=error_code(error))
 

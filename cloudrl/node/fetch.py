@@ -41,7 +41,7 @@ def hub_cache(env: Mapping[str, str]) -> Path:
 
 
 def models_dir(model: str, data_dir: Path, env: Mapping[str, str]) -> Path:
-    """The folder in which a model comes to lie; the marker of a shared folder is written there."""
+    """The folder into which a model is put; the marker of a shared folder is written there."""
     return data_dir / "models" if model in MADE_ON_NODES else hub_cache(env)
 
 

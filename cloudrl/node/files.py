@@ -21,7 +21,7 @@ def disk_refusal(error: OSError, what: str) -> ApiError:
 
 
 def marker_path(folder: Path, run_id: str) -> Path:
-    """Where the marker of a run lies."""
+    """Where the marker of a run is."""
     return folder / f".cloudrl-marker-{run_id}"
 
 

@@ -93,8 +93,8 @@ class ToolWatch:
     """Asks the first tool that answers. One that hangs is left alone, and none is started before it has ended.
 
     Args:
-        is_needed: whether nobody else says it.
-        find: where a program is; None where there is none.
+        is_needed: whether no other part says it.
+        find: where a program is; None if absent.
         clock: seconds that never run backwards.
     """
 

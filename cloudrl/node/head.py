@@ -123,11 +123,11 @@ class Head(Agent):
             failure = self.attempts.classify(failure, elsewhere=elsewhere, since=self.started_at)
         self.state.judge(failure)
         if failure.kind not in (FailureKind.JOIN, FailureKind.DOWN):
-            # one that starts while the provider is still ending the run, and finds nobody, would fail otherwise and
+            # one that starts while the provider is still ending the run, and finds no head, would fail otherwise and
             # have the whole run retried
             limit_s = _FINAL_WORD_S if failure.final else _TELL_WORKERS_S
             self.stay_while(self._is_rank_missing, limit_s)
-        # a rank that is silent for a moment, and finds nobody then, would have the finished run submitted again
+        # a rank that is silent for a moment, and finds no head then, would have the finished run submitted again
         silent_s = self.options.lost_after_s if failure.final else BEAT_IS_LATE_S
         self.stay_while(lambda: self._is_rank_uninformed(silent_s), max(_TELL_WORKERS_S, silent_s))
         return failure

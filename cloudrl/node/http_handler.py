@@ -71,9 +71,9 @@ class HttpHandler(ConnectionHandler):
         raise AttributeError(name)
 
     def send_error(self, code: int, *_words: Any, **_more: Any) -> None:
-        """What is no request gets an answer in our own form, too."""
+        """What is not a request gets an answer in our own form, too."""
         self.close_connection = True
-        reason = http.client.responses.get(code, "this is no request")
+        reason = http.client.responses.get(code, "this is not a request")
         self._json(refusal(code, reason), status=code)
 
     # -- from a request to its method -----------------------------------------------------------------------
@@ -107,7 +107,7 @@ class HttpHandler(ConnectionHandler):
         """Decoded once, here: %2e%2e and %2f become what they are before anything looks at the path."""
         if method not in _METHODS:
             raise ApiError(ErrorCode.UNSUPPORTED, f"{method} does nothing here")
-        # names of files are bytes; those that are no UTF-8 come back as os.listdir gave them
+        # names of files are bytes; those that are not UTF-8 come back as os.listdir gave them
         path = unquote(self.path.partition("?")[0], errors="surrogateescape")
         for route in routes.ROUTES:
             values = route.match(method, path)

@@ -63,7 +63,7 @@ def read_identity(env: Mapping[str, str]) -> Identity:
     """Read this node's identity from its environment.
 
     Raises:
-        InputError: a number is none, the rank does not fit the node count, or several nodes have no head IP.
+        InputError: a number is not valid, the rank does not fit the node count, or several nodes have no head IP.
     """
     provider = next((name for name, names in _OF_PROVIDERS.items() if names["run_id"] in env), "local")
     rank, nodes = _number(env, "rank", 0), _number(env, "nodes", 1)

@@ -25,7 +25,7 @@ def read_job(path: Path) -> Dict[str, Any]:
     """The body of `POST /api/jobs/`; the file has the command as words, `argv`.
 
     Raises:
-        InputError: it cannot be read, or is none.
+        InputError: it cannot be read, or has another format.
     """
     try:
         job = json.loads(path.read_text())
@@ -64,7 +64,7 @@ class ClusterJob:
         self._ended_at = 0.0
 
     def follow(self, logs: Optional[Path], silence_s: float = 0.0) -> None:
-        """Submit it, from the first call on until Ray has it; print what is new in its log, which lies in `logs`.
+        """Submit it, from the first call on until Ray has it; print what is new in its log, which is in `logs`.
 
         Where a job has failed because a node is lost, the loss is to be seen first, and ends the cluster otherwise. So
         after a failure everybody has to be heard of once more, or be found lost, before it counts.

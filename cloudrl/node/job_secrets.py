@@ -2,13 +2,13 @@
 
 What stands in a Ray job's `runtime_env.env_vars` is written to runtime_env_agent.log on every node, shown by
 `/api/jobs/` and part of the argument list of each starting worker (measured with Ray 2.60; the places:
-_private/runtime_env/agent/runtime_env_agent.py and _private/workers/setup_worker.py). So the values lie in a file
+_private/runtime_env/agent/runtime_env_agent.py and _private/workers/setup_worker.py). So the values are in a file
 of /dev/shm that its owner alone can read, and a shell reads it before it becomes the job's entry point and, through
 `py_executable` of the runtime environment, before it becomes the Python of any task or actor, on every node.
 
-They stay until the cluster ends. The end of a job is no sign: a submission may have left its driver in the background,
-whose workers read the file whenever they start, and Ray lists that driver as a part of the submission that has ended
-(Ray 2.60, dashboard/modules/job/utils.py: get_driver_jobs).
+They stay until the cluster ends. The end of a job proves nothing: a submission may have left its driver in the
+background, whose workers read the file whenever they start, and Ray lists that driver as a part of the submission that
+has ended (Ray 2.60, dashboard/modules/job/utils.py: get_driver_jobs).
 """
 
 import os
@@ -33,7 +33,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def folder_of(run_id: str) -> Path:
-    """Where the secrets of a cluster's jobs lie; the same path on every node."""
+    """Where the secrets of a cluster's jobs are; the same path on every node."""
     return Path(secrets_folder(os.getuid(), file_name(run_id)[:80]))
 
 
@@ -65,7 +65,7 @@ class JobSecrets:
             raise ApiError(ErrorCode.NO_SPACE, f"the secrets cannot be kept in {self.folder}: {reason}") from failure
 
     def read(self, job: str) -> Optional[str]:
-        """The script of a job, None where there is none."""
+        """The script of a job; None if absent."""
         try:
             return (self.folder / job).read_bytes().decode()
         except FileNotFoundError:
@@ -112,7 +112,7 @@ def script(values: Any) -> str:
     """Shell text that sets variables and becomes the command in its arguments.
 
     Raises:
-        ValueError: these are no variables.
+        ValueError: these are not variables.
     """
     if not isinstance(values, Mapping) or not all(isinstance(value, str) for value in values.values()):
         raise ValueError("secrets are an object of names and texts")

@@ -13,7 +13,7 @@ from cloudrl.private_files import make_folder, open_file
 class Log:
     """One line a call, with time and rank; few lines, since dstack fails a run after 50 MB in an hour.
 
-    A line that cannot be written, to a full disk or with no descriptor left, is lost: nobody fails for its sake.
+    A line that cannot be written, to a full disk or with no descriptor left, is lost, and nothing fails because of it.
     """
 
     def __init__(self, path: Path, rank: int) -> None:

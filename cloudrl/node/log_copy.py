@@ -91,7 +91,7 @@ class LogCopy:
         """Add what is new, a line once it is complete.
 
         Args:
-            masker: of the secrets that are known by now; asked after each read, as nobody prints a secret before.
+            masker: of the secrets that are known by now; asked after each read, as no process prints one before.
             is_last: nothing is going to be added to any line.
 
         Raises:

@@ -22,7 +22,7 @@ def find_loss(
     *,
     lost_after_s: float,
 ) -> Optional[Failure]:
-    """The loss of a rank that is silent for too long, or for a moment and nobody listens at its address any more.
+    """The loss of a rank that is silent for too long, or for a moment while no process listens at its address any more.
 
     What takes away one node may take more: a switch, a rack, a command. So then all are probed, and counted.
 

@@ -11,7 +11,7 @@ MASK = b"***"
 _SHORTEST = 6
 """Shorter values would also be parts of words."""
 _SHORTEST_NUMBER = 8
-"""Of digits alone; PPO_MAX_TOKEN_LEN_PER_GPU=131072 is no secret, whatever its name says."""
+"""Of digits alone; PPO_MAX_TOKEN_LEN_PER_GPU=131072 is not a secret, whatever its name says."""
 _COLOUR = rb"(?:\x1b|\\(?:u00|x)1b)\[[0-9;]{0,16}m"
 _NAMED = re.compile(
     rb"([A-Z]" + FIRST + rb"(?<!\..)[A-Z0-9_]{2,80})"

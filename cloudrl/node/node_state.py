@@ -99,7 +99,7 @@ class NodeState:
             self.fail(report.failure)
 
     def refuse(self, report: NodeReport, failure: Failure) -> None:
-        """A node that is no rank of this cluster has sent its report: this start fails for all."""
+        """A node that is not a rank of this cluster has sent its report: this start fails for all."""
         self.fail(failure)
         self.record_heartbeat(report, belongs=False)
 

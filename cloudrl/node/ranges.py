@@ -19,7 +19,7 @@ def parse_range(text: Optional[str], size: int) -> Span:
     """Read a header such as `bytes=0-99`, `bytes=100-` or `bytes=-5`; None is the whole file.
 
     Raises:
-        ValueError: it is none, or lies outside the file.
+        ValueError: it is malformed, or outside the file.
     """
     if text is None:
         return Span(0, size, size, asked=False)

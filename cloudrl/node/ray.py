@@ -79,7 +79,7 @@ def unreachable_ports(ip: str, ports: Ports) -> List[str]:
 
 
 def probe(ip: str, port: int, timeout_s: float = 2.0) -> str:
-    """What is at this address: "open"; "refused", the host is there and nobody listens; or "silent"."""
+    """What is at this address: "open"; "refused", the host is up and no process listens; or "silent"."""
     try:
         socket.create_connection((ip, port), timeout_s).close()
     except ConnectionRefusedError:

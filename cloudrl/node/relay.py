@@ -1,4 +1,4 @@
-"""Bytes both ways between a client and a debugger, for hours, and without an end that nobody notices."""
+"""Bytes both ways between a client and a debugger, for hours; each end is noticed."""
 
 import contextlib
 import select

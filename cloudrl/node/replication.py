@@ -29,7 +29,7 @@ _RETRY_S = 2.0
 _AT_ONCE = 256
 """So many names are in a heartbeat; a sweep may submit thousands of jobs in a moment."""
 _INTEREST_S = 600.0
-"""A client that waits asks several times a second; what nobody asked for since then is announced no more."""
+"""A client that waits asks several times a second; what was not asked for since then is announced no more."""
 _REPORT_EVERY_BYTES = 32 << 20
 _SCRIPT_BYTES = 8 * MAX_BYTES
 """Of the secrets of a job, quoted for a shell."""
@@ -90,7 +90,7 @@ class ReplicationHub:
         """Bytes of each part on rank 0, and how far every node is."""
         here = self.files.here(address)
         if here is None:
-            raise ApiError(ErrorCode.NOT_FOUND, f"nobody has announced {address}")
+            raise ApiError(ErrorCode.NOT_FOUND, f"{address} was not announced")
         name = f"files/{address}"
         if self.files.manifest(address) is not None:
             self._announce(name)

@@ -180,7 +180,7 @@ class _Handler(HttpHandler):
         self._json(self.agent.replication.manifest(address))
 
     def _give_file(self, address: str, path: str) -> None:
-        self.agent.replication.manifest(address)  # what is still coming is nobody's business
+        self.agent.replication.manifest(address)  # what is still arriving is not shown
         self._file(self.agent.replication.files.root / address, path)
 
     def _take_secrets(self, job: str) -> None:
@@ -226,7 +226,7 @@ class _Handler(HttpHandler):
             pieces = [os.pread(file.fileno(), length, offset) for offset, length in ranges]
             size = os.fstat(file.fileno()).st_size
         if [len(piece) for piece in pieces] != [length for _, length in ranges]:
-            raise ApiError(ErrorCode.BAD_RANGE, f"the file has {size} bytes, and a range lies outside it")
+            raise ApiError(ErrorCode.BAD_RANGE, f"the file has {size} bytes, and a range is outside it")
         self._bytes(b"".join(pieces))
 
     def _checkpoint_file(self, root: str, path: str) -> None:
@@ -259,7 +259,7 @@ class _Handler(HttpHandler):
         stored, _, wanted = types.partition(",")
         width, child = CASTS.get((stored, wanted)), self.agent.checkpoint_store.child
         if width is None or span.first + span.length > span.size or span.length % width:
-            reason = f"{types[:40]!r} is no cast of whole values that can be done here"
+            reason = f"{types[:40]!r} is not a cast of whole values that can be done here"
             raise ApiError(ErrorCode.BAD_REQUEST, reason)
         if not child.can_cast:
             reason = "this node's Python has no numpy; read the values as they are"

@@ -94,7 +94,7 @@ def _read(file: int, count: int, offset: int) -> bytes:
 
 
 def _answer(message: bytes, descriptors: List[int]) -> None:
-    """One question; whatever goes wrong is the answer, so that nobody waits for one."""
+    """One question; whatever goes wrong is the answer, so that the client does not wait."""
     file, answer, *to = descriptors
 
     def alive() -> None:

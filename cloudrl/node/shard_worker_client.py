@@ -113,7 +113,7 @@ class ShardWorkerClient:
         child.end(_GRACE_S)
 
     def close(self) -> None:
-        """The child ends when nobody can ask it any more."""
+        """The child ends when its parent has ended."""
         with self._lock:
             if self._asking is not None:
                 self._asking.close()

@@ -85,7 +85,7 @@ def ready(
         stops: of the node.
         env: of the node, too.
         tell: takes the debuggers that there are, for the node's report.
-        warn: takes why there are none.
+        warn: gets the reason for an empty list.
     """
     try:
         variables = stops.prepare(env)
@@ -149,7 +149,7 @@ class Stops:
         """A connection to the debugger at a port of the loopback, for which a process of this cluster waits.
 
         Raises:
-            ApiError: no stop names this port, or nobody answers there.
+            ApiError: no stop names this port, or it does not answer.
         """
         if not any(stop.port == port for stop in self.listing()):
             raise ApiError(ErrorCode.NO_DEBUGGER, f"no process waits for a debugger at port {port} of this node")
@@ -159,7 +159,7 @@ class Stops:
             raise ApiError(ErrorCode.NO_DEBUGGER, f"the debugger at port {port} does not answer: {error}") from error
 
     def _living(self) -> Iterable[Dict[str, Any]]:
-        """Notes of processes that live and are ours; those of the dead, and what is no note, are removed."""
+        """Notes of processes that live and are ours; those of the dead, and what is not a note, are removed."""
         ours: Optional[Set[int]] = None
         count = 0
         for path in self._paths():
@@ -202,7 +202,7 @@ class Stops:
 
 
 def _remove_if_old(path: Path) -> None:
-    """What is no note, unless it is being written, or another user's."""
+    """What is not a note, unless it is being written, or another user's."""
     with contextlib.suppress(OSError):
         about = path.lstat()
         if about.st_uid == os.getuid() and time.time() - about.st_mtime > _OLD_S:

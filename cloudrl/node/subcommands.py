@@ -108,7 +108,7 @@ def _data(texts: Sequence[str], folder: Path) -> Path:
 
 
 def _model(names: Sequence[str], folder: Path) -> Path:
-    """Have a model on this node; returns where it lies."""
+    """Have a model on this node; returns where it is."""
     [name] = names
     if name in MADE_ON_NODES:
         from cloudrl.verl_cpu.tiny_model import make_tiny_model
@@ -118,7 +118,7 @@ def _model(names: Sequence[str], folder: Path) -> Path:
     if name.startswith("/"):
         path = Path(name)
         if not (path / "config.json").is_file():
-            raise FileNotFoundError(f"{path} has no config.json, so it is no Hugging Face model folder")
+            raise FileNotFoundError(f"{path} has no config.json, so it is not a Hugging Face model folder")
         return path
     return _download(name)
 
@@ -135,7 +135,7 @@ def _download(name: str) -> Path:
 
 
 def _expected_errors() -> Tuple[Type[Exception], ...]:
-    """What is said in one line. Errors of httpx, which huggingface_hub uses from 1.0 on, are no OSError."""
+    """What is said in one line. Errors of httpx, which huggingface_hub uses from 1.0 on, are not OSError."""
     errors = (CloudrlError, OSError, ValueError, ImportError, RuntimeError)
     httpx = sys.modules.get("httpx")
     return errors if httpx is None else (*errors, httpx.HTTPError)

@@ -49,7 +49,7 @@ class PhaseTimeouts:
         """What is wrong with a rank that is in a phase for so many seconds; "" while it may be.
 
         Raises:
-            KeyError: nobody has given the phase a deadline: whoever hangs in it would be paid for without end.
+            KeyError: the phase has no deadline: a rank that hangs in it would be paid for without end.
         """
         if phase is Phase.READY or phase.is_terminal or phase_s <= self.phases[phase] + self._options.lost_after_s:
             return ""

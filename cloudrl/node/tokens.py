@@ -21,7 +21,7 @@ PEER_TOKEN = "peer-token"  # noqa: S105 - a name
 
 
 def read_or_make_key(path: Path) -> bytes:
-    """The key at `path`; made there, for its owner only, when there is none or an empty one."""
+    """The key at `path`; made there, for its owner only, if it is missing or empty."""
     make_folder(path.parent)
     with os.fdopen(open_file(path, os.O_RDWR | os.O_CREAT), "r+b") as file:
         fcntl.flock(file, fcntl.LOCK_EX)  # until it is closed: a second maker waits for the whole key

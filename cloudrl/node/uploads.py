@@ -4,7 +4,7 @@
     <root>/<address>.json        its manifest; it comes last, so what has one is whole
     <root>/.<address>.part/      what is still coming; a transfer that broke off goes on where it stopped
 
-The address is that of the content, so nothing comes twice, and nobody's file replaces another's.
+The address is that of the content, so nothing comes twice, and no file replaces another user's.
 """
 
 import contextlib
@@ -73,7 +73,7 @@ class Store:
         """Add bytes to a part, and check it when it is complete.
 
         Raises:
-            ApiError: NOT_FOUND, nobody began it; CONFLICT, the bytes do not follow on what is here, or another sender
+            ApiError: NOT_FOUND, it was not begun; CONFLICT, the bytes do not follow on what is here, or another sender
                 has taken over; DAMAGED, the part is complete and has to come again; NO_SPACE, the disk is full.
             OSError: the connection of the source has broken.
         """
@@ -100,7 +100,7 @@ class Store:
         return self.manifest(address) or self._read(self._coming(address) / "manifest.json")
 
     def _read(self, path: Path) -> Optional[Manifest]:
-        """None where there is none, or half of one: the machine went down."""
+        """None if absent, or half of one: the machine went down."""
         try:
             state = path.stat()
             return _parse(path, (state.st_ino, state.st_size, state.st_mtime_ns))
@@ -111,7 +111,7 @@ class Store:
         return self.root / f".{address}.part"
 
     def _places(self, manifest: Manifest, part: Part) -> Tuple[Path, Path]:
-        """(where the bytes of a part arrive, where they lie once they are checked)."""
+        """(where the bytes of a part arrive, where they are once they are checked)."""
         folder = self._coming(manifest.address)
         return folder / "arriving" / part.path, folder / "checked" / part.path
 

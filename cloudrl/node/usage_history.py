@@ -44,12 +44,12 @@ class _Node:
 
 
 class UsageHistory:
-    """Looks at the nodes' own reports again and again; asks nobody.
+    """Looks at the nodes' own reports again and again; sends no request to them.
 
     Args:
         nodes: the reports of all nodes.
         file: to which lines are added, see `cloudrl.protocol.usage_rows.FILE`.
-        money: US dollars that the cluster has cost, and costs in an hour; None where nobody has said it.
+        money: US dollars that the cluster has cost, and costs in an hour; None if unknown.
         now: seconds since the epoch.
     """
 

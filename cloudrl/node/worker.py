@@ -41,7 +41,7 @@ class Worker(Agent):
         self.head = AgentClient(f"http://{self.head_at}", self.tokens.agent)
         self.reply = HeartbeatReply()
         self._heard_at: Optional[float] = None
-        self._head_phase = (Phase.READY, 0.0)  # until it is heard of
+        self._head_phase = (Phase.READY, 0.0)  # until the head reports
         self._checked_ports_at: Optional[float] = None
         self._refused = False
         self._lost: Optional[Failure] = None

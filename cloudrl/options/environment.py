@@ -20,7 +20,7 @@ def parse_env(items: Iterable[str], environ: Mapping[str, str]) -> dict[str, str
     """Read `K=V`, and `K` alone, which takes its value from `environ`.
 
     Raises:
-        InputError: A name is no variable name, or a `K` alone is not in `environ`.
+        InputError: A name is not a variable name, or a `K` alone is not in `environ`.
     """
     values = {}
     for item in items:
@@ -50,7 +50,7 @@ def load_runtime_env(path: Path) -> dict[str, Any]:
     """Read a file as `ray job submit --runtime-env` takes it.
 
     Raises:
-        InputError: There is no such file, it is no mapping in YAML, or a field is not what it should be.
+        InputError: There is no such file, it is not a mapping in YAML, or a field is not what it should be.
     """
     where = f"--runtime-env {path}"
     try:

@@ -58,7 +58,7 @@ def _check_run(run: Any) -> None:
 
 
 def _need(row: Any, **kinds: Any) -> None:
-    """Refuse what is no object with these fields of these kinds."""
+    """Refuse what is not an object with these fields of these kinds."""
     for key, kind in kinds.items():
         if not isinstance(row[key], kind) or isinstance(row[key], bool):
             raise Malformed(f"{key} is of another kind")

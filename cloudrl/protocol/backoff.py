@@ -81,7 +81,7 @@ def retry(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> T:
-    """The answer to a request that may be repeated, asked again while nobody answers.
+    """The answer to a request that may be repeated, asked again while no answer comes.
 
     Args:
         request: asks.
@@ -91,7 +91,7 @@ def retry(
         sleep: waits that many seconds.
 
     Raises:
-        ConnectionFailed: nobody has answered for `backoff.give_up_s`.
+        ConnectionFailed: no answer for `backoff.give_up_s`.
         Unauthorized: somebody has, and would answer the same again.
     """
     attempts = Attempts(backoff, clock=clock, sleep=sleep)

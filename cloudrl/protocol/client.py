@@ -41,7 +41,7 @@ _REFUSALS = (
     ErrorCode.BAD_REQUEST, ErrorCode.NOT_FOUND, ErrorCode.UNKNOWN_RANK, ErrorCode.UNREADABLE, ErrorCode.DAMAGED,
     ErrorCode.UNSUPPORTED, ErrorCode.NO_SPACE,
 )  # fmt: skip
-"""What the caller asked for is wrong; anything else that is no success is a matter of the connection."""
+"""What the caller asked for is wrong; anything else that is not a success is a matter of the connection."""
 _REFUSAL_BYTES = 64 * 1024
 """Of the body of a refusal; it may quote paths and what a child has said."""
 
@@ -86,7 +86,7 @@ class NoAgent(ConnectionFailed):
 class AgentClient:
     """One agent; of rank 0 it passes on what concerns another rank. Thread-safe.
 
-    `open` raises what happened; every call of a client raises `ConnectionFailed` when nobody or something else
+    `open` raises what happened; every call of a client raises `ConnectionFailed` when nothing or something else
     answers, `Unauthorized` for a refused token, once `refresh` has no newer one for it: a cluster that was started
     again has new tokens.
 
@@ -129,7 +129,7 @@ class AgentClient:
 
         Raises:
             AgentRefused: the answer is an error.
-            OSError, http.client.HTTPException: nobody answers, or the connection broke within the head of the answer.
+            OSError, http.client.HTTPException: no answer, or the connection broke within the head of the answer.
             ConnectionFailed: of `refresh`.
         """
         token = self._token.value
@@ -149,7 +149,7 @@ class AgentClient:
         with answer:
             if answer.status < 300:
                 # http.client takes what has come of a head for all of it (CPython 3.13, http/client.py, _read_headers)
-                raise ConnectionResetError("the connection broke before the answer, or this is no agent")
+                raise ConnectionResetError("the connection broke before the answer, or this is not an agent")
             raise _refusal(answer.status, _start_of(answer))
 
     # -- calls of a client ----------------------------------------------------------------------------------
@@ -309,7 +309,7 @@ class AgentClient:
         """Send this node's report, get what the head tells all.
 
         Raises:
-            OSError, http.client.HTTPException, ValueError: nobody answers, or no agent.
+            OSError, http.client.HTTPException, ValueError: no answer, or no agent.
             AgentRefused: wrong token, or another cluster's agent.
         """
         with self.open(self.request(routes.HEARTBEAT, body=json.dumps(to_json(report)).encode())) as answer:
@@ -330,7 +330,7 @@ class AgentClient:
 
     def _no_agent(self, sign: str) -> NoAgent:
         return NoAgent(
-            f"what answers at {self.url} is no cloudrl agent: {sign}",
+            f"what answers at {self.url} is not a cloudrl agent: {sign}",
             hint="Has another server taken the port? See: cloudrl status",
         )
 

@@ -92,7 +92,7 @@ def send(request: Request) -> Response:
     """Send a request over a connection of its own: calls are rare, and nodes come and go. No proxy is asked.
 
     Raises:
-        OSError, http.client.HTTPException: nobody answers, or the connection broke.
+        OSError, http.client.HTTPException: no answer, or the connection broke.
     """
     place = urlsplit(request.url)
     connection = http.client.HTTPConnection(

@@ -56,5 +56,5 @@ class ClusterFacts:
 
     @property
     def has_agents(self) -> bool:
-        """Whether our agents run on its nodes; on a plain Ray cluster nobody prepares anything."""
+        """Whether our agents run on its nodes; on a plain Ray cluster nothing is prepared."""
         return bool(self.checkpoint_dir)

@@ -44,7 +44,7 @@ class Manifest:
 
     @cached_property
     def address(self) -> str:
-        """The folder below which this lies on every node: 32 hexadecimal digits."""
+        """The folder below which this is on every node: 32 hexadecimal digits."""
         return hashlib.sha256(json.dumps(self.parts).encode()).hexdigest()[:32]
 
     @cached_property
@@ -61,7 +61,7 @@ class Manifest:
         """Read what `to_json` wrote; paths that could lead out of the folder do not pass.
 
         Raises:
-            ValueError: this is no manifest.
+            ValueError: this is not a manifest.
         """
         rows = value.get("parts") if isinstance(value, Mapping) else None
         if not isinstance(rows, list) or not 0 < len(rows) <= MAX_FILES:
@@ -69,7 +69,7 @@ class Manifest:
         parts = tuple(_part(row) for row in rows)
         paths = [part.path for part in parts]
         if paths != sorted(set(paths)) or len({path.split("/")[0] for path in paths}) > 1:
-            raise ValueError("the files of a manifest lie under one name, each once and in order")
+            raise ValueError("the files of a manifest are under one name, each once and in order")
         folders = {"/".join(path.split("/")[:end]) for path in paths for end in range(1, path.count("/") + 1)}
         if folders & set(paths):
             raise ValueError("a file of the manifest is a folder of another")
@@ -81,11 +81,11 @@ def _part(row: Any) -> Part:
         raise ValueError(f"{row!r} is not [path, size, SHA-256]")
     path, size, digest = row
     if not isinstance(path, str) or not all(_is_name(name) for name in path.split("/")):
-        raise ValueError(f"{path!r} is no path below a folder")
+        raise ValueError(f"{path!r} is not a path below a folder")
     if type(size) is not int or size < 0:
-        raise ValueError(f"{size!r} is no size of a file")
+        raise ValueError(f"{size!r} is not a size of a file")
     if not isinstance(digest, str) or len(digest) != 64 or set(digest) - set("0123456789abcdef"):
-        raise ValueError(f"{digest!r} is no SHA-256")
+        raise ValueError(f"{digest!r} is not a SHA-256")
     return Part(path, size, digest)
 
 

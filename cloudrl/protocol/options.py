@@ -81,7 +81,7 @@ class AgentOptions:
         data: data sets to prepare: names, or JSON texts (see `cloudrl.data.request`).
         models: Hugging Face ids, folders, or one of MADE_ON_NODES.
         checkpoints: where jobs write; the volume's mount point.
-        data_dir: where prepared data and made models lie; the same path on every node.
+        data_dir: where prepared data and made models are; the same path on every node.
         run_dir: this node's logs and secrets.
         ray_temp_dir: Ray's own folder, removed at the end; None for Ray's default.
         key_file: the run's secret; None for the provider's.
@@ -142,7 +142,7 @@ class AgentOptions:
             strict: refuse words that this release does not know; another release may have written them.
 
         Raises:
-            InputError: a word is wrong, or has a value that is none.
+            InputError: a word or its value is not valid.
         """
         parser = _Parser(prog="cloudrl-node.pyz run", allow_abbrev=False, argument_default=argparse.SUPPRESS)
         for option in _OPTIONS:

@@ -54,7 +54,7 @@ class Outcome:
 
 
 def from_text(text: str) -> Optional[Outcome]:
-    """Read the file; None where it is none, as a disk that ran full leaves one."""
+    """Read the file; None if it is malformed, as a disk that ran full leaves it."""
     try:
         return from_json(Outcome, parse_json(text))
     except ValueError:

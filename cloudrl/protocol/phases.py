@@ -8,7 +8,7 @@ import enum
 class Phase(str, enum.Enum):
     """A phase; its value is the word on the wire and on the screen.
 
-    `Phase(word)` of a word that nobody knows is `UNKNOWN`: a newer agent or provider may have more of them.
+    `Phase(word)` of an unknown word is `UNKNOWN`: a newer agent or provider may have more of them.
     """
 
     # before agents answer, as providers say it (dstack 0.22, core/models/runs.py: JobStatus, RunStatus)

@@ -46,7 +46,7 @@ class RayState:
 
     Attributes:
         saved_at: seconds since the epoch.
-        job: of `/api/jobs/`, without its runtime environment; `submission_id` is None of a driver nobody submitted.
+        job: of `/api/jobs/`, without its runtime environment; `submission_id` is None for a driver that a user started.
         tasks: those that have failed: error_type, error_message, node_id, worker_id, worker_pid, end_time_ms.
         workers: those that live no more, of any job: exit_type, exit_detail, node_id, worker_id, pid, end_time_ms.
         actors: living or dead: class_name, state, death_cause, node_id, pid.

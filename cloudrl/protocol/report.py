@@ -23,7 +23,7 @@ class Replica:
 
 @dataclass(frozen=True)
 class GpuUsage:
-    """One GPU at one moment; None where nobody says.
+    """One GPU at one moment; None if unknown.
 
     Attributes:
         index: as the vendor's tool and Ray count; of a MIG device 1000 times its GPU's, and its own.
@@ -157,7 +157,7 @@ class HeartbeatReply:
 
 @dataclass(frozen=True)
 class BudgetStatus:
-    """What the cluster costs and when it ends by itself; None where nobody has said it.
+    """What the cluster costs and when it ends by itself; None if unknown.
 
     Attributes:
         working_since: seconds since the epoch; when the oldest job that runs was started. Only while a GPU is idle.

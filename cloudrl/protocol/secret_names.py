@@ -73,7 +73,7 @@ def is_secret(name: str) -> bool:
 
 
 def names_a_file(name: str) -> bool:
-    """Whether a variable of that name says where a secret lies, and not what it is: HF_TOKEN_PATH, SSL_KEY_FILE."""
+    """Whether a variable of that name says where a secret is, and not what it is: HF_TOKEN_PATH, SSL_KEY_FILE."""
     return _FILE_VARIABLE.search(name) is not None
 
 

@@ -86,7 +86,7 @@ def parse_artifact(text: str) -> Artifact:
     """Read the fields as JSON.
 
     Raises:
-        InputError: they are not there, or the name is no name of a folder.
+        InputError: they are not there, or the name is not a name of a folder.
     """
     artifact = _read(Artifact, text)
     if artifact.name in ("", ".", "..") or "/" in artifact.name or not artifact.command.strip():

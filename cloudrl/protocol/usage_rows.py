@@ -32,12 +32,12 @@ def from_row(row: Row) -> Usage:
     """The sample of a row, without the names of GPUs.
 
     Raises:
-        ValueError, TypeError: it is none.
+        ValueError, TypeError: it is not such a row.
     """
     starts = range(len(OF_THE_HOST), len(row), len(OF_A_GPU))
     is_row = len(row) >= len(OF_THE_HOST) and row[0] is not None and not (len(row) - len(OF_THE_HOST)) % len(OF_A_GPU)
     if not is_row or not all(value is None or isinstance(value, (int, float)) for value in row):
-        raise ValueError("this is no row of a node's use")
+        raise ValueError("this is not a row of a node's use")
     gpus = tuple(GpuUsage(**_fields(OF_A_GPU, row, start)) for start in starts if row[start] is not None)
     return Usage(**_fields(OF_THE_HOST, row, 0), gpus=gpus)
 

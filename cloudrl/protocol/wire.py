@@ -20,10 +20,10 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(kind: Type[T], data: Any) -> T:
-    """Read what `to_json` made of a dataclass. Keys that nobody knows are ignored: the other side may be newer.
+    """Read what `to_json` made of a dataclass. Unknown keys are ignored: the other side may be newer.
 
     Raises:
-        ValueError: it is none of that kind; the message names the field.
+        ValueError: it has another type; the message names the field.
     """
     value: T = _read(kind, data, kind.__name__)
     return value

@@ -30,7 +30,7 @@ class Price:
     """What a cluster is going to cost.
 
     Attributes:
-        per_hour: US dollars of all nodes together at the cheapest offer; None where there is none.
+        per_hour: US dollars of all nodes together at the cheapest offer; None if absent.
         offers: for one node, cheapest first.
         total_offers: how many there are.
         notices: what else costs money, or does not work on those machines.
@@ -170,11 +170,11 @@ class Named(Protocol[T_co]):
         """One look at one.
 
         Raises:
-            InputError: there is none of that name.
+            InputError: the name is unknown.
         """
 
     def delete(self, names: Sequence[str]) -> None:
-        """Delete them, with rented machines and all that lies on the disks. Does not wait.
+        """Delete them, with rented machines and all that is on the disks. Does not wait.
 
         Raises:
             InputError: the provider refuses, as a run uses one of them.
@@ -197,7 +197,7 @@ class Fleets(Named[FleetState], Protocol):
 
         Raises:
             CapacityError: no backend offers such a machine.
-            InputError: the plan would delete a fleet first, and nobody has asked for that.
+            InputError: the plan would delete a fleet first, which was not asked for.
         """
 
     def create(self, planned: FleetPlan, on_look: Callable[[FleetState], None]) -> FleetState:

@@ -83,7 +83,7 @@ class Plan:
 
     @property
     def honoured(self) -> Collection[str]:
-        """The fields of `cluster` that have an effect there; the user is told of each other field that is set."""
+        """The fields of `cluster` that have an effect there; each other field that is set is named to the user."""
         raise NotImplementedError
 
     @property
@@ -104,7 +104,7 @@ class Plan:
 
     @property
     def needs_price(self) -> bool:
-        """Whether it cannot be rendered in full before it is priced: its agents end it by a price nobody has said."""
+        """Whether it cannot be rendered in full before it is priced: its agents need the price to end it."""
         return self.cluster.max_cost is not None and self.cluster.price_per_hour is None
 
     def render(self) -> str:
@@ -122,7 +122,7 @@ class Plan:
             InputError: it cannot be started: a run of its name is going on, a secret is missing, ...
             NoFleet: there is no machine for it, and no fleet.
             CapacityError: there is no such machine.
-            ConnectionFailed: nobody answers.
+            ConnectionFailed: no answer.
         """
         return self
 
@@ -210,12 +210,12 @@ class Status:
         dashboard_url: where Ray's dashboard is reached from here; None while no way to it is kept open.
         previous_attempts: those of all nodes before the present one, oldest first, where a lost node makes the provider
             start the cluster again: attempt, submitted_at, ended_at, reason, nodes.
-        price_per_hour: US dollars for all machines that it has now; None where nobody says.
-        cost: US dollars so far, those of earlier attempts included; None where nobody says.
+        price_per_hour: US dollars for all machines that it has now; None if unknown.
+        cost: US dollars so far, those of earlier attempts included; None if unknown.
         budget: when it ends by itself, as its agents see it.
         owner: the user that it belongs to; "" for oneself.
         has_agent: whether it runs the node agent; what has a cluster's name may be something else.
-        retention: what becomes of its checkpoints when it ends; None where nobody says.
+        retention: what becomes of its checkpoints when it ends; None if unknown.
         teardown_summary: what `down` leaves, in half a sentence.
         teardown_notices: what goes on costing money after `down`.
         logs_command: how to read the cluster's own logs: a command, or a folder.
@@ -320,7 +320,7 @@ class Provider(Protocol):
     """Matches the folder of each of its clusters below $CLOUDRL_HOME; the last part is the cluster's name."""
 
     def is_configured(self) -> bool:
-        """Whether there is anybody to ask. Asks nobody."""
+        """Whether there is a terminal to ask on."""
 
     def plan(self, cluster: Cluster) -> Plan:
         """What `up` would do. Pure: no network, nothing is started or written.
@@ -354,7 +354,7 @@ class Provider(Protocol):
         """One look at a cluster, running or not.
 
         Raises:
-            InputError: there is none of that name.
+            InputError: the name is unknown.
         """
 
     def watch(self, name: str) -> Generator[Status, None, None]:

@@ -21,7 +21,7 @@ class Found:
 
     Attributes:
         clusters: those that were found.
-        errors: providers, or places of one, that could not be asked, and why: of their clusters nobody knows now.
+        errors: providers, or places of one, that could not be asked, and why: their clusters are unknown now.
     """
 
     clusters: tuple[Status, ...]
@@ -42,7 +42,7 @@ def provider(name: str) -> Provider:
     """Look a provider up by name.
 
     Raises:
-        InputError: there is none of that name.
+        InputError: the name is unknown.
         CloudrlError: that of another package cannot be imported.
     """
     if name not in providers():
@@ -84,7 +84,7 @@ def _configured(fitting: Iterable[Provider]) -> Provider:
 
 
 def known_names() -> list[str]:
-    """Clusters that this machine has started or attached to, up or not. Asks nobody."""
+    """Clusters that this machine has started or attached to, up or not. Contacts no cluster."""
     from cloudrl.providers.model import home
 
     return sorted({folder.name for name in providers() for folder in home().glob(provider(name).state_pattern)})
@@ -123,8 +123,8 @@ def locate(name: str) -> ClusterRef:
     """The one cluster that a name means: `ray-cluster`, or `dstack/ray-cluster` where two providers have one.
 
     Raises:
-        InputError: there is none, or it is alive with two providers.
-        ConnectionFailed: there is none, as far as the providers that answer know.
+        InputError: the cluster does not exist, or is alive with two providers.
+        ConnectionFailed: the cluster does not exist, as far as the providers that answer know.
     """
     if "/" in name:
         from cloudrl.providers.model import ClusterRef
@@ -154,7 +154,7 @@ def ambiguous(name: str, refs: Sequence[ClusterRef]) -> InputError:
 
 
 def ensure_name_free(name: str, on: str) -> None:
-    """One name for one cluster: with two of them nobody knows which one a later command means.
+    """One name for one cluster: with two of them a later command would be ambiguous.
 
     Raises:
         InputError: a cluster of that name is alive with another provider. One that does not answer has none.

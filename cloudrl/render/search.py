@@ -79,7 +79,7 @@ def file_names(cluster: Cluster) -> tuple[str, ...]:
 
 
 def files_of(cluster: Cluster) -> dict[str, bytes]:
-    """What lies beside the agent's file on every node: name -> content.
+    """What is beside the agent's file on every node: name -> content.
 
     Raises:
         InputError: as by `with_search`.
@@ -89,7 +89,7 @@ def files_of(cluster: Cluster) -> dict[str, bytes]:
 
 
 def refuse_other_files(cluster: Cluster, folder: Path) -> None:
-    """For somebody whose own files may lie there.
+    """For somebody whose own files may be there.
 
     Raises:
         InputError: as by `files_of`; or there is a file with the name of one of the user's, and another content.

@@ -297,7 +297,7 @@ def _hub() -> str:
 def _hub_errors() -> tuple[type[Exception], ...]:
     """Of a request to the Hub.
 
-    hf_xet raises RuntimeError when the network fails. Errors of huggingface_hub's HTTP client are no OSErrors: httpx
+    hf_xet raises RuntimeError when the network fails. Errors of huggingface_hub's HTTP client are not OSErrors: httpx
     from 1.0 on, httpx2 from 2.0 on.
     """
     from huggingface_hub.errors import HfHubHTTPError

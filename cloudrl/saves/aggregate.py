@@ -28,13 +28,13 @@ _Answer = Tuple[Optional[NodeReport], Mapping[str, Any]]
 
 
 def local_inventory(folder: Path) -> Inventory:
-    """What lies in a folder of this machine: one with runs, a run, one step, or one role of a step.
+    """What is in a folder of this machine: one with runs, a run, one step, or one role of a step.
 
     Links in it are followed. A step or a role that is named by its folder is taken as it is, finished or not. The
-    folder of a role that lies in no step is of the step that its records name, else of step 0.
+    folder of a role that is in no step is of the step that its records name, else of step 0.
 
     Raises:
-        InputError: It is no folder, or cannot be read.
+        InputError: It is not a folder, or cannot be read.
     """
     try:
         os.scandir(folder).close()
@@ -86,7 +86,7 @@ def aggregate(answers: Iterable[_Answer]) -> Inventory:
         answers: (a node, None for this machine; its inventory).
 
     Raises:
-        CheckpointError: A node gives a name that is no path below a folder.
+        CheckpointError: A node gives a name that is not a path below a folder.
     """
     by_run: dict[tuple[str, str], _Run] = {}
     for location, runs in _locations(answers):
@@ -128,21 +128,21 @@ def _checked(location: Location, value: object) -> str:
     name = str(value)
     if not _can_be_a_path(name) or any(part in ("", ".", "..") for part in name.split("/")):
         raise CheckpointError(
-            f"{location.label} names {name[:200]!r} among its checkpoints, which is no path below their folder",
+            f"{location.label} names {name[:200]!r} among its checkpoints, which is not a path below their folder",
             hint="No training writes that: look at that node before you take anything from it",
         )
     return name
 
 
 def _folder(said: Mapping[str, Any], usual: str) -> str:
-    """Where a step lies, below its location, or a role, below its step: as usual, or in that folder itself."""
+    """Where a step is, below its location, or a role, below its step: as usual, or in that folder itself."""
     return "" if said.get("folder") == "" else usual
 
 
 def _can_be_a_path(name: str) -> bool:
     try:
         return b"\0" not in os.fsencode(name)
-    except UnicodeEncodeError:  # JSON has text that is no text
+    except UnicodeEncodeError:  # JSON has text that is not text
         return False
 
 
@@ -169,7 +169,7 @@ class _Tracker(NamedTuple):
 
     @property
     def step(self) -> int | None:
-        """None for what is no step."""
+        """None for what is not a step."""
         return int(self.text) if self.text.isdecimal() and len(self.text) <= 18 else None
 
 
@@ -263,7 +263,7 @@ class _Run:
         records = {
             record.rank: record
             for location, record in self._records.get((step, role), ())
-            # of several copies, the record where the chosen model file lies
+            # of several copies, the record where the chosen model file is
             for copy in files.get(shard_file("model", world_size, record.rank), ())[:1]
             if record.world_size == world_size and copy.location == location
             if not _is_of_earlier_save(record, files, step_files)

@@ -34,7 +34,7 @@ PIECE_BYTES = 2 << 20
 _NAME = r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,199}"
 SESSION = re.compile(r"session_[0-9A-Za-z_-]{1,80}")
 LOG = re.compile(rf"({_NAME}/){{0,2}}{_NAME}\.(log|out|err)(\.[0-9]{{1,3}})?")
-"""Below the folder of a session's logs: what is taken. What else lies there is no log of Ray's, or somebody's trap."""
+"""Below the folder of a session's logs: what is taken. What else is there is no log of Ray's, or somebody's trap."""
 _PIECE = re.compile(
     rf"(?P<run>{_NAME})/rank-(?P<rank>0|[1-9][0-9]{{0,3}})/(?P<session>{SESSION.pattern})/"
     rf"(?P<path>({LOGS}|{AGENT}|{STATE})(/{_NAME}){{1,3}}(~[0-9]{{1,6}})?)\.(?P<number>0|[1-9][0-9]{{0,8}})\.gz"

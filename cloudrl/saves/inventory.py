@@ -1,4 +1,4 @@
-"""Which checkpoints there are, and where each file of them lies."""
+"""Which checkpoints there are, and where each file of them is."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ SaveVersion = Tuple[str, int, float]
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One role of one step of a run, wherever its files lie.
+    """One role of one step of a run, wherever its files are.
 
     Attributes:
         run: The run's folder below the folder of checkpoints, "." for that itself.
@@ -84,7 +84,7 @@ class Checkpoint:
 
     @property
     def weights(self) -> Weights | None:
-        """Where the weights lie that are no shards of FSDP; None where they are, and where there are none."""
+        """Folder with the weights of a save that FSDP did not shard; None if sharded, or without weights."""
         return None if self.world_size is not None else find_weights(self.files)
 
     @property
@@ -179,7 +179,7 @@ class Checkpoint:
 
     @property
     def modified_at(self) -> float:
-        """When the last of its files changed, Unix seconds; what the agents write down later is none of them."""
+        """When the last of its files changed, Unix seconds; not counting what the agents write later."""
         dates = (copies[0].modified_at for name, copies in self.files.items() if not is_ours(name))
         return max(dates, default=0.0)
 
@@ -284,7 +284,7 @@ class Inventory:
             role: `actor` or `critic`; of no account where the user has named the folder of one.
 
         Raises:
-            CheckpointError: There is none.
+            CheckpointError: It does not exist.
             InputError: There are several.
             ConnectionFailed: The latest is asked for, and a node is silent that may have a later one.
         """

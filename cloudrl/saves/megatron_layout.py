@@ -21,7 +21,7 @@ from cloudrl.saves.names import HUGGINGFACE, INDEX, SHARD
 
 MANIFEST = "ckpt_contents.json"
 METADATA = ".metadata"
-"""Which tensor lies where in a folder of torch's distributed format; it is written last."""
+"""Which tensor is where in a folder of torch's distributed format; it is written last."""
 DIST_FILE = re.compile(r"__([0-9]{1,9})_[0-9]{1,9}\.distcp")
 """Of a writing rank."""
 FOLDERS = frozenset({"model", "optimizer", "extra", "dist_ckpt", "huggingface"})

@@ -9,8 +9,8 @@ Sources: verl 0.9.1, trainer/ppo/v1/trainer_base.py and utils/checkpoint/fsdp_ch
     RUN/global_step_10/actor/model_world_size_2_rank_0.pt, optim_..., extra_state_...
     RUN/global_step_10/actor/huggingface/...     on the node of training rank 0
 
-verl's SFT trainer has no roles: what is in `actor/` lies in `global_step_10` itself, with a `data_0.pt` for each data
-parallel rank. A run may lie at any depth below the folder of checkpoints; "." is that folder itself.
+verl's SFT trainer has no roles: what is in `actor/` is in `global_step_10` itself, with a `data_0.pt` for each data
+parallel rank. A run may be at any depth below the folder of checkpoints; "." is that folder itself.
 """
 
 from __future__ import annotations

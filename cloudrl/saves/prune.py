@@ -17,7 +17,7 @@ _STEP_PATH = re.compile(rf"[^\s'\"=]*{OF_STEP}[0-9]+")
 
 @dataclass(frozen=True)
 class Removal:
-    """One step of one run, wherever parts of it lie; `path` is that of its folder in each of these locations."""
+    """One step of one run, wherever parts of it are; `path` is that of its folder in each of these locations."""
 
     run: str
     step: int
@@ -117,7 +117,7 @@ def _without_role(run: str, whole: Sequence[int], steps: Mapping[int, Sequence[C
 def _pinned_by(roles: Sequence[Checkpoint], named: Sequence[str]) -> str | None:
     """Why somebody may go on from this step, or it is not the run's own."""
     if any(role.is_link for role in roles):
-        return "it is a link, and what lies behind it may be needed elsewhere"
+        return "it is a link, and what is behind it may be needed elsewhere"
     if any(role.tracked for role in roles):
         return "a tracker names it, so a job would go on from it"
     mine = step_folder(roles[0].run, roles[0].step)

@@ -50,7 +50,7 @@ class SaveRecord:
                 raise ValueError(f"its format is not {FORMAT}")
             return wire.from_json(cls, value)
         except ValueError as error:
-            raise CheckpointError(f"this is no record of a save ({error}): {str(value)[:200]}") from error
+            raise CheckpointError(f"this is not a record of a save ({error}): {str(value)[:200]}") from error
 
     def to_json(self) -> Dict[str, Any]:
         """See the module."""

@@ -13,21 +13,21 @@ _ASIDE = ".cloudrl-pruned-"
 
 
 def remove_step(root: Path, path: str) -> None:
-    """Remove a step below `root`: at once it is none any more, then its files go.
+    """Remove a step below `root`: it stops counting as a checkpoint at once, then its files go.
 
     Raises:
         Refused, FileNotFoundError: as `tombstone`.
-        OSError: it is none any more, and some of its files cannot be removed.
+        OSError: it no longer counts as a step, and some of its files cannot be removed.
     """
     purge(root, tombstone(root, path))
 
 
 def tombstone(root: Path, path: str) -> str:
-    """Rename a step below `root`, so that it is none any more; returns the run that it belonged to.
+    """Rename a step below `root`, so that it no longer counts as a checkpoint; returns the run that it belonged to.
 
     Raises:
         Refused: the path leaves the folder, passes a link, or names no step.
-        FileNotFoundError: there is none.
+        FileNotFoundError: it does not exist.
     """
     parent, _, name = path.rpartition("/")
     if not STEP.fullmatch(name):
@@ -67,7 +67,7 @@ def purge(root: Path, run: str) -> None:
 
 
 def runs_with_rest(root: Path) -> Iterator[str]:
-    """Runs, as paths below `root`, in which something lies that was put aside; it may be all that is left of a run."""
+    """Runs, as paths below `root`, in which something is that was put aside; it may be all that is left of a run."""
     for text, folders, _ in os.walk(root, followlinks=False):
         if any(name.startswith(_ASIDE) for name in folders):
             yield "" if Path(text) == root else str(Path(text).relative_to(root))

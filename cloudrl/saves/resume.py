@@ -1,4 +1,4 @@
-"""From where a job of a run's name goes on: planned before it is sent, from what lies on all nodes. Pure.
+"""From where a job of a run's name goes on: planned before it is sent, from what is on all nodes. Pure.
 
 verl itself looks for its tracker on the node where its controller happens to run, and lets each rank load its own
 file from its own node's disk. With disks of their own that ends in a job that begins anew without a word, or in one
@@ -162,7 +162,7 @@ def _blockers(saved: Checkpoint, world_size: int, order: Sequence[int], spared: 
 
 
 def _misplaced_files(saved: Checkpoint, per_node: int, order: Sequence[int]) -> list[str]:
-    """Files that lie on another node than the one where their rank is going to run."""
+    """Files that are on another node than the one where their rank is going to run."""
     for kind in KINDS:
         for rank, file in saved.shards(kind).items():
             if rank >= (saved.world_size or 0):
@@ -174,7 +174,7 @@ def _misplaced_files(saved: Checkpoint, per_node: int, order: Sequence[int]) -> 
                 if file.modified_at - copy.modified_at <= _ONE_SAVE_S and not copy.damage
             ]
             if not any(node in copy.location.ranks for copy in same):
-                return [f"rank {rank} is going to run on node {node}, and its {name} lies on {file.location.short}"]
+                return [f"rank {rank} is going to run on node {node}, and its {name} is on {file.location.short}"]
     return []
 
 
@@ -184,5 +184,5 @@ def _notes(saved: Checkpoint, nodes: Sequence[int]) -> tuple[str, ...]:
     having = {node for copy in saved.step_files.get(name, ()) for node in copy.location.ranks}
     if set(nodes) <= having:
         return ()
-    where = f"lies on {ranks_text(having, 'node')} alone" if having else "was not found"
+    where = f"is on {ranks_text(having, 'node')} alone" if having else "was not found"
     return (f"its {name} {where}: where verl's controller runs elsewhere, the data begins anew",)

@@ -1,4 +1,4 @@
-"""What lies in a folder of checkpoints: runs, their steps, the roles of each, and the files of each role.
+"""What is in a folder of checkpoints: runs, their steps, the roles of each, and the files of each role.
 
 The layout is verl's (`cloudrl.saves.names`). Without an `Inspector` nothing of a checkpoint is opened but its tracker
 and the records of its saves.
@@ -54,7 +54,7 @@ def scan_working_dirs(ray_root: Path, *, inspector: Optional[Inspector] = None) 
 
 
 def folder_identity(folder: Path) -> str:
-    """The same text for the same folder within one kernel, also from two containers; "" where there is none."""
+    """The same text for the same folder within one kernel, also from two containers; "" if absent."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         info = folder.stat()
@@ -127,7 +127,7 @@ def _is_of_trainer(name: str) -> bool:
 
 
 def scan_only_role(folder: Path, *, follow_links: bool, inspector: Optional[Inspector] = None) -> Dict[str, Any]:
-    """What lies in a folder of a step without roles, as that of an actor.
+    """What is in a folder of a step without roles, as that of an actor.
 
     verl's SFT trainer knows none (verl 0.9.1, utils/checkpoint/checkpoint_handler.py, `save_checkpoint`).
     """

@@ -18,7 +18,7 @@ from cloudrl.saves.aggregate import aggregate, is_same
 from cloudrl.saves.inventory import Inventory
 
 _ROUNDS = 3
-"""In which a folder that nobody has listed yet is listed by another node."""
+"""In which a folder that was not listed yet is listed by another node."""
 _LIMIT_S = 180.0
 """After which no further node is asked."""
 
@@ -42,7 +42,7 @@ def cluster_inventory(
 
     Raises:
         Unauthorized: The token is refused.
-        CheckpointError: A node gives a name that is no path below a folder.
+        CheckpointError: A node gives a name that is not a path below a folder.
     """
     survey = _Survey(tuple(nodes), ask, clock)
     survey.run()
@@ -58,7 +58,7 @@ class _Survey:
         self._failed: dict[int, str] = {}
 
     def run(self) -> None:
-        """Ask until each folder has been listed, or nobody is left who could."""
+        """Ask until each folder has been listed, or no node is left that could."""
         self._ask_all(self._nodes, ())
         without: set[int] = set()
         for _ in range(_ROUNDS):
@@ -107,7 +107,7 @@ class _Survey:
                 self._said[rank] = answer
 
     def _unlisted(self) -> dict[int, int]:
-        """Nodes with a folder that nobody has listed -> the node that is said to have it, too."""
+        """Nodes with a folder that was not listed yet -> the node that is said to have it, too."""
         listed = [folder for answer in self._said.values() for folder in answer["locations"] if "runs" in folder]
         return {
             rank: int(folder["same_as"]["rank"])

@@ -19,7 +19,7 @@ _MAX_BYTES = 1 << 26
 
 
 class NoDirectory(Exception):
-    """The file does not end with one: it is no zip file, is cut off, or is still being written."""
+    """The file does not end with one: it is not a zip file, is cut off, or is still being written."""
 
 
 def read_directory(size: int, read: Callable[[int, int], bytes], tail_bytes: int = _ENDS_BYTES) -> bytes:
@@ -79,7 +79,7 @@ def _find(size: int, read: Callable[[int, int], bytes], tail_bytes: int) -> Tupl
     if _NONE32 in {length, offset} or _is_zip64(tail):
         end, length, offset = _read_end64(tail, size, read)
     if length > _MAX_BYTES or offset + length > end:
-        raise NoDirectory(f"its directory of {length} bytes at {offset} does not lie in it")
+        raise NoDirectory(f"its directory of {length} bytes at {offset} is not in it")
     return tail, tail_start, length, offset
 
 
@@ -94,7 +94,7 @@ def _read_end64(tail: bytes, size: int, read: Callable[[int, int], bytes]) -> tu
         raise NoDirectory("its zip64 record is missing")
     _, _, end, _ = _END64_LOCATOR.unpack_from(tail, len(tail) - _END.size - _END64_LOCATOR.size)
     if end + _END64.size > size:
-        raise NoDirectory("its zip64 record lies past the end")
+        raise NoDirectory("its zip64 record is past the end")
     signature, *_, length, offset = _END64.unpack(read(end, _END64.size))
     if signature != b"PK\6\6":
         raise NoDirectory("its zip64 record is not one")

@@ -19,7 +19,7 @@ class Question:
 
     Attributes:
         text: the question.
-        default: the answer where nobody can be asked; None is an error there.
+        default: the answer without a terminal; None is an error there.
         explicit: whether a yes that was given beforehand (`-y`) does not count.
     """
 
@@ -36,18 +36,19 @@ Confirm = Callable[[Question], bool]
 
 
 def silent(update: Update) -> None:
-    """Tell nobody."""
+    """Report nothing."""
 
 
 def unattended(question: Question) -> bool:
-    """The answer where nobody is there to ask: `confirm`, unless it is given.
+    """The answer without a terminal: `confirm`, unless it is given.
 
     Raises:
         InputError: somebody has to answer this one.
     """
     if question.default is None:
         raise InputError(
-            f"{question.text} There is nobody to ask", hint="Pass confirm=, for example: confirm=lambda question: True"
+            f"{question.text} There is no terminal to ask on",
+            hint="Pass confirm=, for example: confirm=lambda question: True",
         )
     return question.default
 

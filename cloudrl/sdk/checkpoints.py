@@ -45,7 +45,7 @@ def find_checkpoints(
         on_progress: is told breaks of the connection.
 
     Raises:
-        InputError: both are named, there is none, or there are several clusters.
+        InputError: both are named, or there is not exactly one cluster.
         ConnectionFailed: the cluster does not answer.
     """
     from cloudrl.checkpoints.handle import Checkpoints
@@ -73,7 +73,7 @@ def plan_push(
     """What publishing a checkpoint on the Hugging Face Hub would do; `.render()` is the model card.
 
     Raises:
-        InputError: the name of the repository is none.
+        InputError: the name of the repository is not valid.
     """
     from cloudrl.checkpoints import push
     from cloudrl.checkpoints.card import provenance
@@ -117,7 +117,7 @@ def prune(
         on_progress: is told each step that goes, and why others stay.
 
     Raises:
-        InputError: `keep` is less than one, the answer was no, or nobody was there to answer.
+        InputError: `keep` is less than one, the answer was no, or there was no terminal to ask on.
         ConnectionFailed: a node stays silent.
         CheckpointError: a step cannot be removed.
     """
@@ -186,7 +186,7 @@ def merge(
     """Make a Hugging Face model of a checkpoint, here or on the head's disk.
 
     Raises:
-        InputError: the folder exists, `dtype` or `lora` is unknown, or `base` is no model or not needed.
+        InputError: the folder exists, `dtype` or `lora` is unknown, or `base` is not a model or not needed.
         CheckpointError: it cannot be merged.
     """
     from cloudrl.checkpoints.remote_merge import merge_on_head
@@ -224,7 +224,7 @@ def merge_result(
 
 
 def _refuse_older(latest: CheckpointHandle, found: Checkpoints, *, to: str) -> None:
-    """What has been trained since would stay behind, and nobody would be told.
+    """What has been trained since would stay behind, without a word to the user.
 
     Args:
         latest: the newest complete one.
@@ -245,7 +245,7 @@ def _refuse_older(latest: CheckpointHandle, found: Checkpoints, *, to: str) -> N
 
 
 def _run_of(job: JobHandle, found: Checkpoints) -> str:
-    """The run that lies in the job's folder."""
+    """The run that is in the job's folder."""
     folder = (job.checkpoint_dir or "").rstrip("/")
     for checkpoint in found.inventory.checkpoints:
         folders = {f"{place.folder.rstrip('/')}/{checkpoint.run}".removesuffix("/.") for place in checkpoint.locations}

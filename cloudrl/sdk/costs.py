@@ -44,7 +44,7 @@ def with_state(error: CloudrlError, provider: Provider, name: str, *, alive: str
 
 
 def describe(status: Status) -> list[str]:
-    """What a cluster costs and when it ends by itself, one sentence each; none where there is nothing to say."""
+    """What a cluster costs and when it ends by itself, one sentence each; empty without limits."""
     lines = []
     if status.price_per_hour or status.cost:
         price = f"{dollars_text(status.price_per_hour)}/h, " if status.price_per_hour else ""

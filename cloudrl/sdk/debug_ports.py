@@ -118,7 +118,9 @@ class DebugPorts:
         try:
             why = self._write(entries)
         except (OSError, UnicodeDecodeError, RuntimeError) as error:  # the last for links in a circle
-            why = getattr(error, "strerror", None) or ("it is no text" if isinstance(error, ValueError) else f"{error}")
+            why = getattr(error, "strerror", None) or (
+                "it is not text" if isinstance(error, ValueError) else f"{error}"
+            )
         if not why:
             self._has_entries = bool(entries)
         elif entries:

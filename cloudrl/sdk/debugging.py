@@ -42,7 +42,7 @@ class PausedTasks:
 
     Raises:
         InputError: there is no such cluster, or no agent in it.
-        ConnectionFailed: nobody answers.
+        ConnectionFailed: no answer.
     """
 
     def __init__(self, name: str | None = None, *, sleep: Callable[[float], None] = time.sleep) -> None:
@@ -70,7 +70,7 @@ class PausedTasks:
         """One by its number in that list, from 1.
 
         Raises:
-            InputError: there is none of that number.
+            InputError: the number is unknown.
         """
         stops = self.stops(on_progress)
         if not 1 <= number <= len(stops):
@@ -79,7 +79,7 @@ class PausedTasks:
         return stops[number - 1]
 
     def after(self, stop: Stop, *, also_own: bool = False) -> Stop | None:
-        """The next one that nobody debugs, in the order of the list; of all others where it is the last.
+        """The next one without a debugger, in the order of the list; of all others where it is the last.
 
         Args:
             stop: that was looked at.
@@ -121,7 +121,7 @@ class PausedTasks:
         return tuple(had)
 
     def others(self, had: Iterable[Stop]) -> tuple[Stop, ...]:
-        """Stops that nobody debugs, of other processes than these: one that was let go is listed a moment longer."""
+        """Stops without a debugger, of other processes than these: one that was let go is listed a moment longer."""
         processes = {_process(each) for each in had}
         return tuple(stop for stop in self.stops() if not stop.attached and _process(stop) not in processes)
 
@@ -173,7 +173,7 @@ class PausedTasks:
 
 
 class _News:
-    """Which other tasks have stopped since it was asked last; silence where nobody answers."""
+    """Which other tasks have stopped since it was asked last; nothing if the cluster does not answer."""
 
     def __init__(self, tasks: PausedTasks, mine: Stop) -> None:
         self._tasks, self._mine = tasks, mine
@@ -231,7 +231,7 @@ def ask_nodes(agent: AgentClient, nodes: Iterable[NodeReport], on_progress: OnPr
 def waiting(cluster: Status, *, now: Callable[[], float] = time.time) -> Notice | None:
     """What has waited for a debugger for minutes, which costs as much as work; None where nothing does.
 
-    Nobody is asked where only a new tunnel would lead to the cluster.
+    No question is asked where only a new tunnel would lead to the cluster.
     """
     if not cluster.is_ready or cluster.dashboard_url is None:
         return None

@@ -48,7 +48,7 @@ def why(
 
     Raises:
         InputError: there is no such job.
-        ConnectionFailed: nobody answers, and nothing is kept here.
+        ConnectionFailed: no answer, and nothing is kept here.
     """
     if folder is not None:
         return _kept(Kept(folder, job_id))

@@ -68,7 +68,7 @@ def only_cluster(name: str | None) -> str:
 
 
 def only_of(names: Sequence[str], *, none: str) -> str:
-    """The only one of several names; `none` is the hint where there is none.
+    """The only one of several names; `none` is the hint if there is no name.
 
     Raises:
         InputError: there is not exactly one.
@@ -101,7 +101,7 @@ def look(name: str | None = None, *, watch: bool = False, on_progress: OnProgres
         on_progress: is told who could not be asked, and each look of a watch.
 
     Raises:
-        InputError: there is none of that name.
+        InputError: the name is unknown.
         CloudrlError: a provider could not be asked, and the others have none.
     """
     named = registry.find(name)
@@ -133,8 +133,8 @@ def find_job(job_id: str | None = None, name: str | None = None, address: str | 
     """A job by its submission id or `ray://` URL; the newest one of the cluster for None.
 
     Raises:
-        InputError: there is none.
-        ConnectionFailed: nobody answers.
+        InputError: it does not exist.
+        ConnectionFailed: no answer.
     """
     if job_id is None:
         return newest_job(find(name, address).connection)
@@ -191,7 +191,7 @@ def folder_here(status: Status) -> Path | None:
 
 
 def find_here(name: str | None) -> Status | None:
-    """A cluster, one's only one for None, whose folder of checkpoints is on this machine; None if there is none."""
+    """A cluster, one's only one for None, whose folder of checkpoints is on this machine; None if absent."""
     with suppress(CloudrlError):
         status = look(only_cluster(name))
         return next((each for each in status if folder_here(each) is not None), None)
@@ -228,7 +228,7 @@ def _ray_token() -> str | None:
     try:
         return file.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is no text"
+        reason = getattr(error, "strerror", None) or "it is not text"
         raise InputError(
             f"RAY_AUTH_TOKEN_PATH names {path}, which cannot be read: {reason}",
             hint="Name the file with the token, or leave it out: unset RAY_AUTH_TOKEN_PATH",

@@ -39,13 +39,13 @@ def logs(
         on_progress: is told what is missing.
 
     Raises:
-        InputError: there are no such logs, or an argument is none.
-        ConnectionFailed: nobody answers, and nothing is kept here.
+        InputError: the logs do not exist, or an argument is not valid.
+        ConnectionFailed: no answer, and nothing is kept here.
     """
     try:
         pattern = re.compile(grep) if grep is not None else None
     except re.error as error:
-        raise InputError(f"--grep {grep!r} is no regular expression: {error}") from None
+        raise InputError(f"--grep {grep!r} is not a regular expression: {error}") from None
     archive, run = _archive(name, folder, run, on_progress)
     files = archive.of(run, rank=node)
     if not files:

@@ -130,7 +130,7 @@ def delete_fleets(
     """Delete fleets, give their machines back, and wait until they are gone.
 
     Raises:
-        InputError: there is none of a name, a run uses one, the answer was no, or nobody was there to answer.
+        InputError: a name is unknown, a run uses one, the answer was no, or there was no terminal to ask on.
     """
     fleets = _fleets(project)
     lost = _lost_with([fleets.get(name) for name in names], on_progress)
@@ -145,10 +145,10 @@ def delete_fleets(
 def delete_volumes(
     names: Sequence[str], project: str | None = None, *, confirm: Confirm = unattended, on_progress: OnProgress = silent
 ) -> None:
-    """Delete network volumes and all that lies on them.
+    """Delete network volumes and all that is on them.
 
     Raises:
-        InputError: there is none of a name, a run uses one, the answer was no, or nobody was there to answer.
+        InputError: a name is unknown, a run uses one, the answer was no, or there was no terminal to ask on.
     """
     volumes = _volumes(project)
     for name in names:

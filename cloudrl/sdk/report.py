@@ -35,7 +35,7 @@ def report(
 
     Raises:
         InputError: there is no such job, or no such file.
-        ConnectionFailed: nobody answers, and nothing is kept here.
+        ConnectionFailed: no answer, and nothing is kept here.
     """
     made = ReportSource(jobs, cluster, address, folder, once=True)()
     notify(on_progress, *(f"{run.name}: {note}" for run in made.runs for note in run.notes))
@@ -45,8 +45,8 @@ def report(
 class ReportSource:
     """Looks at runs again and again, and reads what is new. Threads share it.
 
-    The arguments are those of `report`; `clock` gives seconds that never run backwards, `once` says that nobody looks
-    again, so that a log is read to its end.
+    The arguments are those of `report`; `clock` gives seconds that never run backwards, `once` says that
+    there is no later look, so that a log is read to its end.
 
     Raises:
         InputError, ConnectionFailed: see `report`.
@@ -67,7 +67,7 @@ class ReportSource:
         self._lock, self._latest, self._looked_at = threading.Lock(), Report(()), 0.0
 
     def __call__(self) -> Report:
-        """What there is now, or was some seconds ago; what there was last, with a note, once nobody answers."""
+        """What there is now, or was some seconds ago; the last state, with a note, once the cluster does not answer."""
         with self._lock:
             now = self._clock()
             if self._latest.runs and now - self._looked_at <= _LOOK_EVERY_S:

@@ -143,7 +143,7 @@ class KeptSource:
         return usage.cost_table(self._folder)
 
     def _read_sample(self, folder: str, step: int) -> bytes | None:
-        """From the same place below the folder of checkpoints, wherever that lies now."""
+        """From the same place below the folder of checkpoints, wherever that is now."""
         return read_here(str(self._folder.joinpath(*Path(folder).parts[-2:])), step)
 
     def _checkpoints(self, run: str) -> list[Checkpoint]:

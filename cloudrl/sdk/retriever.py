@@ -23,7 +23,7 @@ TOKEN_VARIABLE = "CLOUDRL_RETRIEVER_TOKEN"  # noqa: S105 - a name
 
 
 def read_token(file: Path | None, env: Mapping[str, str] = os.environ) -> str:
-    """The token of a server: of the file, else of the environment; "" if there is none.
+    """The token of a server: of the file, else of the environment; "" if absent.
 
     Raises:
         InputError: the file cannot be read, or is empty.
@@ -107,7 +107,7 @@ def bench(
 
     Raises:
         InputError: there are no queries in the file.
-        ConnectionFailed: nobody answers.
+        ConnectionFailed: no answer.
     """
     from cloudrl.retriever.client import RetrieverClient, example_queries, measure
 

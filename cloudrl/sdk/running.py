@@ -37,7 +37,7 @@ class RunningCluster:
     """A cluster that jobs can be submitted to.
 
     As a context manager it ends when the block is left if it is `owned`; any other goes on. One whose newest
-    checkpoints lie on disks that would be destroyed with it, and were neither merged nor pulled through this object,
+    checkpoints are on disks that would be destroyed with it, and were neither merged nor pulled through this object,
     is not ended: leaving the block raises `CheckpointError`, or warns if an error leaves it already, with the price
     and the commands that merge and that end it. `Cluster.up(..., down_anyway=True)` ends it all the same. A provider
     that does not answer then is asked again for five minutes.
@@ -123,7 +123,7 @@ class RunningCluster:
         Raises:
             InputError: job and cluster do not go together, the id is taken, or another job is in the way.
             CheckpointError: the run of this name has steps, and its ranks could load none of them.
-            ConnectionFailed: nobody answers.
+            ConnectionFailed: no answer.
         """
         loaded = recipes.load(job) if isinstance(job, str) else job
         wanted = submit_options(overrides, options)
@@ -146,7 +146,7 @@ class RunningCluster:
 
         Raises:
             InputError: it is a plain Ray cluster.
-            ConnectionFailed: nobody answers.
+            ConnectionFailed: no answer.
         """
         from cloudrl.checkpoints.handle import Checkpoints
         from cloudrl.checkpoints.sources import ClusterSource
@@ -161,7 +161,7 @@ class RunningCluster:
             on_progress: is told what would be lost and what stays.
 
         Raises:
-            InputError: it is a plain Ray cluster, or nobody has answered a question that needs somebody.
+            InputError: it is a plain Ray cluster, or a question was not answered.
         """
         return teardown(self.get_provider(), self.name, confirm=confirm, on_progress=on_progress)
 
@@ -188,8 +188,8 @@ def attach(
         on_progress: is told where the dashboard is, if not where one looks for it.
 
     Raises:
-        InputError: there is none of that name, or one in two places and no provider was named.
-        ConnectionFailed: nobody answers.
+        InputError: no cluster has that name, or two providers have one and none was named.
+        ConnectionFailed: no answer.
     """
     ref = ClusterRef(on, name) if on is not None else locate(name)
     connection = provider(ref.provider).attach(ref.name, keep_open=keep_open)

@@ -165,7 +165,7 @@ class _Training:
     """While it can be seen what the cluster costs: at the end the server may be away."""
     again: str = "Run the same command again: it uses the cluster that is up"
     in_vain: bool = False
-    """Whether the cluster was started for a job that never came, so that nobody waits for it."""
+    """Whether the cluster was started for a job that never came, so that no client waits for it."""
 
     def run(self, to: str | os.PathLike[str] | None, *, wait: bool) -> Run:
         """Submit, follow to the end, merge the model, or say how, and end the cluster."""
@@ -304,7 +304,7 @@ def check(
 ) -> tuple[str, ...]:
     """Check a job and the cluster that `run` would start for it, before anything costs money.
 
-    Nothing is started, and nobody is asked. Of verl 0.9.1 the whole configuration is checked; of another release, or
+    Nothing is started, and nothing is asked. Of verl 0.9.1 the whole configuration is checked; of another release, or
     with a verl of one's own, a note says that it is not.
 
     Args:
@@ -350,7 +350,7 @@ def run(  # noqa: PLR0913 - the options of `cloudrl run`
         on: the provider; None is the first of dstack and Slurm that is set up for a cluster with GPUs, and this machine
             for one without.
         to: a folder that does not exist, for the merged model.
-        down: whether to end the cluster at the end; None leaves it to `confirm`, and keeps it where nobody is asked.
+        down: whether to end the cluster at the end; None leaves it to `confirm`, and keeps it without a terminal.
             With True, too, `confirm` is asked where checkpoints would be lost or the cluster was up before.
         wait: follow the job; otherwise return once it is submitted, and leave the cluster up.
         create_fleet: on dstack, create a fleet if none fits.

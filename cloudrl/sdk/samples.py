@@ -16,7 +16,7 @@ from cloudrl.verl.metrics import Step
 
 
 def read_here(folder: str, step: int) -> bytes | None:
-    """The start of a file of this machine; None where there is none."""
+    """The start of a file of this machine; None if absent."""
     try:
         with (Path(folder) / f"{step}.jsonl").open("rb") as file:
             return file.read(READ_BYTES)

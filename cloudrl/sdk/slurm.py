@@ -1,4 +1,4 @@
-"""A job and its cluster as one script for sbatch: for sites where nothing may listen, and nobody has to be there."""
+"""A job and its cluster as one script for sbatch: for sites where nothing may listen, and no client has to stay."""
 
 from __future__ import annotations
 

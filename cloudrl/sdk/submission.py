@@ -27,7 +27,7 @@ def recipe(
         changes: other fields of `Job`, for example `overrides={"trainer.test_freq": 5}`, which are added.
 
     Raises:
-        SpecError: there is no such recipe or algorithm, or its file is none.
+        SpecError: the recipe or algorithm is unknown, or its file is not one.
         SpecError: a change does not fit.
     """
     job = recipes.load(name_or_path)
@@ -45,7 +45,7 @@ def prepare(
     Raises:
         InputError: job and cluster do not go together.
         CheckpointError: the run of this name has steps, and its ranks could load none of them.
-        ConnectionFailed: nobody answers.
+        ConnectionFailed: no answer.
     """
     snapshot = jobs.take_snapshot(connection, job, options, os.environ)
     return jobs.prepare(job, options, snapshot, on_progress=on_progress)
@@ -71,7 +71,7 @@ def submit(
     Raises:
         InputError: job and cluster do not go together, another job is in the way, or the one to wait for is unknown.
         CheckpointError: the run of this name has steps, and its ranks could load none of them.
-        ConnectionFailed: nobody answers.
+        ConnectionFailed: no answer.
         Interrupted: Ctrl-C while the other job was waited for.
     """
     if after is not None:
@@ -100,7 +100,7 @@ def follow(
     Raises:
         JobFailed: it failed or was stopped.
         Interrupted: Ctrl-C; the job goes on.
-        ConnectionFailed: nobody answers any more; the job goes on.
+        ConnectionFailed: the cluster no longer answers; the job goes on.
     """
 
     def report_break(failure: ConnectionFailed) -> None:

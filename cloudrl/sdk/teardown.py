@@ -30,8 +30,8 @@ class TeardownImpact:
 
     Attributes:
         status: the look at it before.
-        running_jobs: those that have not ended; None where some may run and nobody can say.
-        lost_with: where checkpoints lie that are nowhere else and go with it, in half a sentence; None where none do.
+        running_jobs: those that have not ended; None if it is unknown whether some run.
+        lost_with: where checkpoints are that are nowhere else and go with it, in half a sentence; None where none do.
         checkpoints: those that would be destroyed, one line each.
         newest: which save the newest complete one of each run among them is.
     """
@@ -116,8 +116,8 @@ def teardown(provider: Provider, name: str, *, confirm: Confirm = unattended, on
         Whether something of it was running.
 
     Raises:
-        InputError: there is none, the answer was no, or nobody was there to answer.
-        ConnectionFailed: nobody answers; the message says that the cluster goes on.
+        InputError: there is nothing to end, the answer was no, or there was no terminal to ask on.
+        ConnectionFailed: no answer; the message says that the cluster goes on.
         Interrupted: Ctrl-C; the message says whether it goes on, and what it costs.
     """
     with ending(provider, name):
@@ -140,7 +140,7 @@ def down(name: str, *, confirm: Confirm = unattended, on_progress: OnProgress = 
 
 
 def _ask(impact: TeardownImpact, confirm: Confirm, on_progress: OnProgress) -> None:
-    """Nobody has to be there for one's own jobs that are known; for what is another's, or cannot be seen, one has."""
+    """Whether a question must be answered: not for the user's own known jobs, but for all others."""
     name, why = impact.status.name, "; ".join(impact.losses_of_others)
     is_known = impact.running_jobs is not None and not impact.status.owner
     about_jobs = Question(f"End cluster {name}? {why[:1].upper()}{why[1:]}.", default=True if is_known else None)
@@ -178,7 +178,7 @@ def report_state(provider: Provider, name: str, on_progress: OnProgress) -> None
 
 
 def patient(say: Callable[[str], object]) -> Callable[[Callable[[], _T]], _T]:
-    """A `retry` for the end of a cluster: nobody may be there to try again, and an hour of it is dear.
+    """A `retry` for the end of a cluster: the user may not be there to try again, and an hour of it is dear.
 
     Args:
         say: told of the first failure, and that it is tried again.
@@ -199,7 +199,7 @@ def ending(provider: Provider, name: str, price_per_hour: float | None = None) -
 
     Raises:
         Interrupted: Ctrl-C.
-        ConnectionFailed: nobody answers; the message says that the cluster goes on.
+        ConnectionFailed: no answer; the message says that the cluster goes on.
     """
     try:
         yield

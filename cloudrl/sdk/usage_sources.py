@@ -35,7 +35,7 @@ class Span(NamedTuple):
 
 
 def span_of(jobs: Iterable[RayJob]) -> Span:
-    """From the start of the first job to the end of the last, and a minute more; open where nobody knows them."""
+    """From the start of the first job to the end of the last, and a minute more; open if these are unknown."""
     jobs = list(jobs)
     starts, ends = [job.start_time for job in jobs if job.start_time], [job.end_time for job in jobs]
     ended = [end for end in ends if end]

@@ -42,7 +42,7 @@ def watch(
     Raises:
         JobFailed: it failed or was stopped.
         Interrupted: Ctrl-C; the job goes on.
-        ConnectionFailed: nobody answers any more; the job goes on.
+        ConnectionFailed: the cluster no longer answers; the job goes on.
     """
     try:
         watching = _Watching(job, on_progress, every_s, clock, now)

@@ -1,4 +1,4 @@
-"""Lets the threads of a merge or a check end when nobody waits for them any more: at Ctrl-C, or after an error.
+"""Lets the threads of a merge or a check end when they are no longer waited for: at Ctrl-C, or after an error.
 
 Python waits for the threads of a pool, and one of them may be waiting for a node that stays silent. So threads that
 `workers` has started have an event in common; what waits or repeats in them looks at it.
@@ -14,7 +14,7 @@ _NEVER = threading.Event()
 
 
 class Cancelled(Exception):
-    """Nobody waits for the result."""
+    """The result is no longer waited for."""
 
 
 @contextmanager

@@ -63,7 +63,7 @@ def open_archives(source: ShardSource, items: Sequence[Item]) -> Iterator[Archiv
     """The items of one file as torch files, in this order; nothing but their directories is read.
 
     Raises:
-        CheckpointError: The file is cut off, or one of them is no torch file.
+        CheckpointError: The file is cut off, or one of them is not a torch file.
     """
     size = source.size_bytes()
     waiting = iter(items)
@@ -103,7 +103,7 @@ def storage_member(chunk: Chunk) -> str:
 
 
 def _storage(archive: Archive, wanted: StoredChunk) -> Member:
-    """Where the elements of a chunk lie in its file; their order is that of their indices, without gaps."""
+    """Where the elements of a chunk are in its file; their order is that of their indices, without gaps."""
     label, chunk = archive.source.label, wanted.chunk
     record = read_pickle(archive.pickled(_MAX_PICKLE_BYTES), is_allowed, label, max_bytes=_MAX_READ_BYTES)
     try:

@@ -1,4 +1,4 @@
-"""Which tensor lies where in a folder of torch's distributed format, read from its `.metadata` without running it.
+"""Which tensor is where in a folder of torch's distributed format, read from its `.metadata` without running it.
 
 That is one pickle of protocol 4 or 5 (torch 2.13, torch/distributed/checkpoint/metadata.py and filesystem.py; Megatron
 0.13 to 0.19, core/dist_checkpointing/strategies/torch.py). The plans of all ranks, which Megatron appends, repeat the
@@ -46,7 +46,7 @@ _ANOTHER = "Take another copy of this folder, or another step: cloudrl checkpoin
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """Where one item lies: `length` bytes from `offset` on of a file of the folder."""
+    """Where one item is: `length` bytes from `offset` on of a file of the folder."""
 
     file: str
     offset: int
@@ -201,7 +201,7 @@ def _read(top: Any) -> DistMetadata:
     tensors, objects = {}, {}
     for key, value in described.items():
         if not isinstance(key, str) or not isinstance(value, PickledObject):
-            raise _Odd(f"{key!r:.80} is no tensor")
+            raise _Odd(f"{key!r:.80} is not a tensor")
         if value.name == f"{_METADATA}.BytesStorageMetadata":
             objects[key] = places.pop((key, None))
         else:
@@ -269,9 +269,9 @@ def _item(state: Mapping[str, Any]) -> Item:
         raise _Odd("its items are transformed (compressed or encrypted), which cannot be read")
     path, offset, length = state["relative_path"], state["offset"], state["length"]
     if not isinstance(path, str) or not DIST_FILE.fullmatch(path):
-        raise _Odd(f"an item would lie in {path!r:.80}")
+        raise _Odd(f"an item would be in {path!r:.80}")
     if not all(type(each) is int and 0 <= each < 1 << 62 for each in (offset, length)):
-        raise _Odd(f"an item would lie at byte {offset!r:.40} of {path}")
+        raise _Odd(f"an item would be at byte {offset!r:.40} of {path}")
     return Item(path, offset, length)
 
 
@@ -293,7 +293,7 @@ def _numbers(value: Any) -> tuple[int, ...]:
     if isinstance(value, PickledObject) and value.name == "torch.Size" and len(value.args) == 1:
         value = value.args[0]
     if not isinstance(value, tuple) or len(value) > _MAX_DIMENSIONS:
-        raise _Odd("a shape that is none")
+        raise _Odd("an invalid shape")
     if not all(type(each) is int and 0 <= each < 1 << 48 for each in value):
         raise _Odd(f"the shape {value!r:.80}")
     return value

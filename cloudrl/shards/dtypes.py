@@ -23,7 +23,7 @@ _FP16_SIGN, _FP16_QUIET, _FP16_INFINITY = 0x8000, 0x7E00, 0x7C00
 class DType(Enum):
     """An element type; the value is its name in torch, without `torch.`.
 
-    In the order in which they lie in a safetensors file: larger ones first, so that all are aligned (safetensors 0.8,
+    In the order in which they are in a safetensors file: larger ones first, so that all are aligned (safetensors 0.8,
     tensor.rs, `prepare`).
 
     Attributes:
@@ -67,7 +67,7 @@ _NUMPY = {DType.FLOAT64: "<f8", DType.FLOAT32: "<f4", DType.FLOAT16: "<f2", DTyp
 
 
 def result_type(stored: DType, wanted: DType | None) -> DType:
-    """The type that a tensor has after a cast to `wanted`; None keeps it, and what is no float is never cast."""
+    """The type that a tensor has after a cast to `wanted`; None keeps it, and what is not a float is never cast."""
     return wanted if wanted is not None and stored.is_float else stored
 
 
@@ -160,7 +160,7 @@ def holds_infinity(data: bytes | memoryview) -> bool:
 
 
 def holds_nan(data: bytes | memoryview, dtype: DType) -> bool:
-    """Whether any of these elements is NaN; never for what is no float."""
+    """Whether any of these elements is NaN; never for what is not a float."""
     import numpy as np
 
     if dtype is not DType.BFLOAT16:

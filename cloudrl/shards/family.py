@@ -153,13 +153,13 @@ def number(config: Mapping[str, Any], key: str) -> int | None:
     """A size; None if the config leaves it out.
 
     Raises:
-        CheckpointError: It is no size.
+        CheckpointError: It is not a size.
     """
     value = config.get(key)
     if value is None:
         return None
-    if type(value) is not int or value < 0:  # 0: there is none of it
+    if type(value) is not int or value < 0:  # 0: the model has no such part
         raise CheckpointError(
-            f"config.json says {key}: {str(value)[:40]!r}, and that is no size", hint=CONFIG_OF_THE_RUN
+            f"config.json says {key}: {str(value)[:40]!r}, and that is not a size", hint=CONFIG_OF_THE_RUN
         )
     return value

@@ -56,7 +56,7 @@ def read_layout(shards: Sequence[Shard], world_size: int | None) -> Layout:
     if max(sizes, default=0) > _MAX_RANKS:
         raise CheckpointError(f"these shards say that they are from a run of {max(sizes)} ranks")
     if len(meshes) > 1:
-        raise CheckpointError(f"the tensors lie on different meshes: {sorted(meshes)}")
+        raise CheckpointError(f"the tensors are on different meshes: {sorted(meshes)}")
     if not sizes:
         raise CheckpointError("no file says how many ranks the run had", hint="Keep fsdp_config.json with the shards.")
     if not meshes:
@@ -92,7 +92,7 @@ def check_together(shards: Mapping[int, Shard], layout: Layout) -> Iterator[Find
 
 
 def _problem(tensor: Tensor, first: Tensor, rank: int, layout: Layout) -> str | None:
-    """Why a rank's tensor is not its part of what another has; where it lies in its file does not matter."""
+    """Why a rank's tensor is not its part of what another has; where it is in its file does not matter."""
     return _mismatch(tensor, first) or _part_problem(tensor, rank, layout)
 
 

@@ -67,7 +67,7 @@ class Adapted:
 
     @property
     def is_parameter(self) -> bool:
-        """Whether peft names the tensor, not the module: of experts and router, which are no linear layers."""
+        """Whether peft names the tensor, not the module: of experts and router, which are not linear layers."""
         return self.module.endswith((_EXPERTS, _ROUTER))
 
     @property
@@ -167,7 +167,7 @@ def _fit(
     shapes: Mapping[str, tuple[int, ...]] | None,
     config: Mapping[str, Any],
 ) -> Adapted | None:
-    """The tensor that two halves belong to; None if there is none.
+    """The tensor that two halves belong to; None if absent.
 
     A module of experts has two, which differ in shape; without the model (`shapes` is None) `config` tells them apart.
     """

@@ -127,7 +127,7 @@ def _read_meta(text: bytes | None) -> LoraSettings:
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{META} is no JSON: {error}", hint=hint) from error
+        raise CheckpointError(f"{META} is not JSON: {error}", hint=hint) from error
     rank, alpha = (content.get(key) if isinstance(content, dict) else None for key in ("r", "lora_alpha"))
     if type(rank) is not int or type(alpha) is not int or not 0 < rank < _MOST or not abs(alpha) < _MOST:
         raise CheckpointError(f"{META} has the rank {rank!r:.40} and the alpha {alpha!r:.40}", hint=hint)
@@ -142,7 +142,7 @@ def _read_adapter_config(text: bytes) -> LoraSettings:
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{ADAPTER_CONFIG} beside the shards is no JSON: {error}", hint=hint) from error
+        raise CheckpointError(f"{ADAPTER_CONFIG} beside the shards is not JSON: {error}", hint=hint) from error
     if not isinstance(content, dict) or content.get("peft_type") != "LORA":
         raise CheckpointError(f"{ADAPTER_CONFIG} beside the shards is not that of a LoRA adapter", hint=hint)
     for key in ("use_dora", "use_qalora", "alora_invocation_tokens", "arrow_config"):
@@ -165,7 +165,7 @@ def _read_adapter_config(text: bytes) -> LoraSettings:
 
 
 def _read_patterns(content: Mapping[str, Any], key: str, is_value: Any) -> dict[str, Any]:
-    """Raises: CheckpointError: they are none, or might take for ever."""
+    """Raises: CheckpointError: they are not patterns, or might take for ever."""
     found = content.get(key) or {}
     if not isinstance(found, dict) or len(found) > _MAX_PATTERNS or not all(map(is_value, found.values())):
         raise CheckpointError(f"{ADAPTER_CONFIG} has an impossible {key}: {str(found)[:80]}", hint=_PEFT_ITSELF)

@@ -34,7 +34,7 @@ _NEEDED = {
     "linear_value_head_dim", "model_type", "num_attention_heads", "num_hidden_layers", "qk_nope_head_dim",
     "qk_rope_head_dim", "query_pre_attn_scalar", "v_head_dim", "vocab_size", "vocab_size_per_layer_input",
 }  # fmt: skip
-_NEEDED_BY_GEMMA4 = {"sliding_window"}  # elsewhere null means that there is none
+_NEEDED_BY_GEMMA4 = {"sliding_window"}  # elsewhere null means that the model has no such part
 """Keys of which transformers 5 loads no null; tests/shards/test_nulls.py tries each key of several models."""
 _ALIGN_BYTES = 8
 _ORDER = list(DType)
@@ -59,7 +59,7 @@ def read_files(files: Mapping[str, bytes]) -> ModelFiles:
     """Read the model's configuration.
 
     Raises:
-        CheckpointError: There is none, it is no JSON object, or has null where a model needs a value.
+        CheckpointError: It is missing, is not a JSON object, or has null where a model needs a value.
     """
     saved = _parse(files.get(_CONFIG))
     return ModelFiles(files, saved, without_nulls(saved))
@@ -74,9 +74,9 @@ def _parse(text: bytes | None) -> dict[str, Any]:
     try:
         config = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"huggingface/config.json is no JSON: {error}") from error
+        raise CheckpointError(f"huggingface/config.json is not JSON: {error}") from error
     if not isinstance(config, dict):
-        raise CheckpointError(f"huggingface/config.json is no JSON object, but {type(config).__name__}")
+        raise CheckpointError(f"huggingface/config.json is not JSON object, but {type(config).__name__}")
     return config
 
 
@@ -113,10 +113,10 @@ def first_architecture(config: Mapping[str, Any]) -> str:
 
 
 def output_files(beside: ModelFiles, changes: Mapping[str, Any], dtype: DType | None) -> dict[str, bytes]:
-    """What is to lie beside the merged weights.
+    """What is to be beside the merged weights.
 
     Args:
-        beside: What lies in `huggingface/`; weights in there are left out, and what says that they are an adapter.
+        beside: What is in `huggingface/`; weights in there are left out, and what says that they are an adapter.
         changes: What is another in the merged model's config; None for what is not in there.
         dtype: The type of the merged weights, to be named in the config; None leaves what it says.
 
@@ -145,7 +145,7 @@ def _retyped(part: Mapping[str, Any], dtype: DType) -> dict[str, Any]:
 
 
 def in_file_order(outputs: Sequence[Output]) -> list[Output]:
-    """The order in which the tensors of one file lie in it: by type, then by name."""
+    """The order in which the tensors of one file are in it: by type, then by name."""
     return sorted(outputs, key=lambda output: (_ORDER.index(output.dtype), output.name))
 
 

@@ -1,4 +1,4 @@
-"""A model that lies there whole, as safetensors files: read, checked, and planned to be written again in another type.
+"""A model that is there whole, as safetensors files: read, checked, and planned to be written again in another type.
 
 Format: safetensors 0.8, README.md, `Format`. It has no checksums: what can be checked is that header, file and index
 agree.
@@ -44,7 +44,7 @@ class ModelInputs:
 
     Attributes:
         weights: Its safetensors files, by name.
-        config_files: What else lies beside them.
+        config_files: What else is beside them.
         warnings: What is odd about the files, to be told.
     """
 
@@ -159,7 +159,7 @@ def _check_index(text: bytes, files: Mapping[str, ShardSource], found: Mapping[s
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
-        yield Finding(f"{INDEX} is no JSON: {error}")
+        yield Finding(f"{INDEX} is not JSON: {error}")
         return
     named = content.get("weight_map") if isinstance(content, dict) else None
     if not isinstance(named, dict):
@@ -190,11 +190,11 @@ def read_header(name: str, source: ShardSource) -> Shard:
         entries.pop("__metadata__", None)
         located = {str(key): _locate(key, entry) for key, entry in entries.items()}
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise _damaged(source, f"its header is none ({error})") from error
+        raise _damaged(source, f"its header cannot be read ({error})") from error
     at, members, tensors = 0, {}, {}
     for key, (view, first, end) in sorted(located.items(), key=lambda item: item[1][1:]):
         if first != at or end - first != view.size_bytes:
-            raise _damaged(source, f"{key} would lie at bytes {first} to {end}")
+            raise _damaged(source, f"{key} would be at bytes {first} to {end}")
         at, members[f"data/{key}"], tensors[key] = end, Member(start + first, end - first, 0), Tensor(view.shape, view)
     if start + at != size:
         raise _damaged(source, f"its tensors end at byte {start + at}, and it has {size}: it is cut off or too long")
@@ -216,4 +216,4 @@ def _locate(key: str, entry: Mapping[str, Any]) -> tuple[View, int, int]:
 
 
 def _damaged(source: ShardSource, why: str) -> CheckpointError:
-    return CheckpointError(f"{source.label} is no complete safetensors file: {why}", hint=_ANOTHER)
+    return CheckpointError(f"{source.label} is not a complete safetensors file: {why}", hint=_ANOTHER)

@@ -52,7 +52,7 @@ _FLOAT32 = ".e_score_correction_bias"
 
 @dataclass(frozen=True)
 class Slice:
-    """A tensor on disk: elements of one in memory that lie one after the other, from `first` on."""
+    """A tensor on disk: elements of one in memory that are one after the other, from `first` on."""
 
     name: str
     shape: tuple[int, ...]

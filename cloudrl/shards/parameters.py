@@ -73,7 +73,7 @@ def check_parameters(architecture: str, config: Mapping[str, Any], shapes: Mappi
         shapes: Of each tensor, by its name on disk.
 
     Raises:
-        CheckpointError: A parameter is missing, of another shape, or is none of this class.
+        CheckpointError: A parameter is missing, of another shape, or does not belong to this class.
     """
     family = family_of(architecture, config)
     if family is None:

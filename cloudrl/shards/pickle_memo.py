@@ -75,7 +75,7 @@ class OpenRecords:
             self._lasting += 1
 
     def end(self, depth: int, kept: int) -> int | None:
-        """The record at this depth is whole: how many bytes are free again; None if nobody can say."""
+        """The record at this depth is whole: how many bytes are free again; None if unknown."""
         while self._open and self._open[-1].depth > depth:
             self._open.pop()
         if not self._open or self._open[-1].depth != depth:

@@ -9,7 +9,7 @@ with the two equal."""
 
 
 def silent(_done_bytes: int, _total_bytes: int) -> None:
-    """Tell nobody."""
+    """Report nothing."""
 
 
 class Meter:

@@ -124,7 +124,7 @@ def read_pickle(
         makers: What becomes of records. The memory that they took is free again.
 
     Raises:
-        CheckpointError: It names what is not allowed, is too long, or is no pickle of these protocols.
+        CheckpointError: It names what is not allowed, is too long, or is not a pickle of these protocols.
     """
     try:
         return _Machine(data, allowed, label, until, makers).run(max_bytes, protocols)

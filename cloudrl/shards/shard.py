@@ -1,4 +1,4 @@
-"""One rank's model file, opened: which tensors it has, and where their bytes lie."""
+"""One rank's model file, opened: which tensors it has, and where their bytes are."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +16,7 @@ _BESIDE_TENSORS = 1 << 20
 """Bytes of a pickle that are of no tensor: groups of an optimizer, states of random generators."""
 _MAX_NAME = 500
 _PROTOCOLS = (2, 3, 4, 5)
-"""torch writes 2 where nobody says otherwise; of the others a state dict needs no more than `.metadata` does."""
+"""torch writes 2 by default; of the others a state dict needs no more than `.metadata` does."""
 _STREAM = "archive"  # the root of a file that was saved to a stream, so without a name
 
 
@@ -89,7 +89,7 @@ def open_shard(source: ShardSource, rank: int, known: dict[Any, Any] | None = No
 
 
 def read_state(archive: Archive, known: dict[Any, Any] | None = None) -> Any:
-    """What a file holds: tensors and views (`tensor_makers`), and records of what is none.
+    """What a file holds: tensors and views (`tensor_makers`), and records of everything else.
 
     A tensor takes some 700 bytes, and 3.8 KB more while it is read. A pickle that is several times larger than the
     tensors of its file need is refused before it takes memory.

@@ -1,4 +1,4 @@
-"""The files of a checkpoint, wherever each of them lies: what a merge and a check take.
+"""The files of a checkpoint, wherever each of them is: what a merge and a check take.
 
 A file is read by byte range, cast and checked where its bytes are.
 """
@@ -44,7 +44,7 @@ class ShardSource(Protocol):
         return cast_bytes(self.read(offset, count * stored.size_bytes), stored, wanted)
 
     def crc32(self, offset: int, length: int) -> int:
-        """CRC-32 (zlib) of these bytes, calculated where they lie."""
+        """CRC-32 (zlib) of these bytes, calculated where they are."""
 
 
 class LocalShard(ShardSource):
@@ -98,7 +98,7 @@ class LocalShard(ShardSource):
 
 @dataclass(frozen=True)
 class Sidecars:
-    """What lies beside a rank's model shard and tells which step it is from; any of it may be missing."""
+    """What is beside a rank's model shard and tells which step it is from; any of it may be missing."""
 
     optim: ShardSource | None = None
     extra: ShardSource | None = None
@@ -111,10 +111,10 @@ class MergeInputs:
 
     Attributes:
         shards: The model file of each rank; with replicas (HSDP), at least one rank of each part.
-        config_files: What lies in `huggingface/`, by its path in there.
+        config_files: What is in `huggingface/`, by its path in there.
         world_size: Ranks of the run; without it, what the files say.
         sidecars: What else is there of each rank, to make sure that all are from one step.
-        step: That the folder is named after; None if nobody knows.
+        step: That the folder is named after; None if unknown.
         warnings: What is odd about the files, to be told.
         lora: `lora_train_meta.json`, which a model with a LoRA adapter has beside its shards.
         adapter_config: peft's `adapter_config.json`, if somebody has put that of the run's first adapter there.

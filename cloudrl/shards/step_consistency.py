@@ -32,7 +32,7 @@ class StepConsistency:
 
     Args:
         shards: The model files.
-        sidecars: What lies beside them, by rank.
+        sidecars: What is beside them, by rank.
     """
 
     def __init__(self, shards: Mapping[int, Shard], sidecars: Mapping[int, Sidecars]) -> None:
@@ -110,7 +110,7 @@ def check_record(archive: Archive, kind: str, rank: int, record: SaveRecord) -> 
 
 
 def _state(source: ShardSource, kind: str, rank: int) -> tuple[Archive, dict[Any, Any]]:
-    """What a file holds; nothing for what is no dict."""
+    """What a file holds; nothing for what is not a dict."""
     archive = open_archive(source)
     saved_as(archive, kind, rank)
     state = read_state(archive)

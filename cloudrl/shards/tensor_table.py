@@ -1,7 +1,7 @@
 """The tensors of one rank's file in arrays, which ranks share where they are equal.
 
 A model may have 37,000 tensors, and a merge has those of 64 ranks in memory. What differs between ranks is in few
-values: where the bytes lie (`cloudrl.shards.torch_zip.Members`), and in each mesh the rank.
+values: where the bytes are (`cloudrl.shards.torch_zip.Members`), and in each mesh the rank.
 """
 
 from array import array
@@ -55,7 +55,7 @@ class TensorTable(Mapping[str, Tensor]):
         return renamed
 
     def view(self, name: str) -> View:
-        """Where this rank's part lies."""
+        """Where this rank's part is."""
         row = self.rows[name]
         like = self.kinds[self.which[row]].view
         return View(self._keys[row], like.dtype, self._offsets[row], like.shape)

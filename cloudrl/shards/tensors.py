@@ -1,4 +1,4 @@
-"""From the inert records of a `.pt` file to tensors: shape, type, placement, and where their bytes lie."""
+"""From the inert records of a `.pt` file to tensors: shape, type, placement, and where their bytes are."""
 
 import math
 import sys
@@ -60,7 +60,7 @@ def is_allowed(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A tensor in one file: its elements lie one after the other in a storage.
+    """A tensor in one file: its elements are one after the other in a storage.
 
     Attributes:
         storage: The key of the storage.
@@ -91,7 +91,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """How a tensor lies on one dimension of the mesh: `Shard` (of `dim`), `Replicate`, or what is not supported."""
+    """How a tensor is on one dimension of the mesh: `Shard` (of `dim`), `Replicate`, or what is not supported."""
 
     kind: str
     dim: int = 0
@@ -136,11 +136,11 @@ class Tensor:
 
 
 class Unreadable(Exception):
-    """A value of a state dict is no tensor that is known here; the message says what it is instead."""
+    """A value of a state dict is not a tensor that is known here; the message says what it is instead."""
 
 
 _Odd = (TypeError, ValueError, KeyError, IndexError, AttributeError, OverflowError)
-"""A record may be of any form; one that nobody has thought of is no reason for a traceback."""
+"""A record may be of any form; an unexpected one must not end in a traceback."""
 
 
 def tensor_makers(known: dict[Any, Any]) -> Makers:
@@ -272,7 +272,7 @@ def _view(value: Any) -> View:
 
 
 def _is_contiguous(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """Whether elements lie one after the other in the order of their indices."""
+    """Whether elements are one after the other in the order of their indices."""
     expected = 1
     if 0 in shape:
         return True

@@ -1,4 +1,4 @@
-"""The zip file that `torch.save` writes, read through a `ShardSource`: where each storage lies, and its CRC.
+"""The zip file that `torch.save` writes, read through a `ShardSource`: where each storage is, and its CRC.
 
 Members are not compressed, so a storage is one range of bytes of the file. Sizes past 4 GB are in zip64 records.
 Source: torch 2.4 to 2.13, caffe2/serialize/inline_container.cc (`PyTorchStreamWriter`); APPNOTE.TXT of PKWARE.
@@ -152,10 +152,10 @@ def open_archive(source: ShardSource, *, tail_bytes: int = _TAIL_BYTES, known: d
         raise CheckpointError(f"{source.label} was refused: it has more than {_MAX_MEMBERS} members")
     if len(rows.roots) != 1:
         some = sorted(rows.roots)[:5]
-        raise CheckpointError(f"{source.label} is no torch file: its members lie in {some}, not in one folder")
+        raise CheckpointError(f"{source.label} is not a torch file: its members are in {some}, not in one folder")
     members = _located(source, rows, {} if known is None else known)
     if len(members) != len(rows.names):
-        raise CheckpointError(f"{source.label} is no torch file: two members have one name")
+        raise CheckpointError(f"{source.label} is not a torch file: two members have one name")
     if (order := members.get("byteorder")) is not None:
         written = source.read(order.offset, min(order.size_bytes, 16))
         if written != b"little":
@@ -186,14 +186,14 @@ def _entries(source: ShardSource, directory: bytes) -> Iterator[tuple[str, str, 
     at = 0
     while at < len(directory):
         if at + _ENTRY.size > len(directory) or directory[at : at + 4] != b"PK\1\2":
-            raise CheckpointError(f"{source.label} is no torch file: its directory is broken at byte {at}")
+            raise CheckpointError(f"{source.label} is not a torch file: its directory is broken at byte {at}")
         fields = _ENTRY.unpack_from(directory, at)
         flags, method, crc, stored, size = fields[3], fields[4], fields[7], fields[8], fields[9]
         name_length, extra_length, comment_length, header = fields[10], fields[11], fields[12], fields[16]
         name_at = at + _ENTRY.size
         at = name_at + name_length + extra_length + comment_length
         if at > len(directory):
-            raise CheckpointError(f"{source.label} is no torch file: its directory is cut off")
+            raise CheckpointError(f"{source.label} is not a torch file: its directory is cut off")
         name = directory[name_at : name_at + name_length].decode("utf-8", "replace")
         extra = directory[name_at + name_length : at - comment_length]
         size, stored, header = _wide(extra, [size, stored, header])
@@ -221,7 +221,7 @@ def _located(source: ShardSource, rows: _Rows, known: dict[Any, Any]) -> Members
     end, offsets = source.size_bytes(), array("Q")
     for name, header in zip(rows.names, rows.headers, strict=True):
         if header + _LOCAL.size > end:
-            raise _cut_off(source, f"{name} lies past the end")
+            raise _cut_off(source, f"{name} is past the end")
     for first in range(0, len(rows.names), _HEADERS_AT_ONCE):
         headers = rows.headers[first : first + _HEADERS_AT_ONCE]
         for at, data in enumerate(source.read_many([(header, _LOCAL.size) for header in headers])):

@@ -149,7 +149,7 @@ def same_bytes(one: Shard, other: Shard, name: str, other_name: str | None = Non
 def verify(inputs: MergeInputs, *, on_progress: OnProgress = silent) -> Report:
     """Check the files of one role of one step, those for a resume too. Nothing found is an exception.
 
-    Every byte is read, where its file lies, and compared with the CRC-32 that the file's directory has of it; the
+    Every byte is read, where its file is, and compared with the CRC-32 that the file's directory has of it; the
     directory with the record of the save.
     """
     validated = validate(inputs)
@@ -186,7 +186,7 @@ def _open_sidecars(inputs: MergeInputs) -> tuple[list[RankFile], list[Finding]]:
 
 
 def _adapter(inputs: MergeInputs, shards: Mapping[int, Shard]) -> Iterator[Finding]:
-    """A LoRA adapter whose scale nobody tells: no resume needs it, but a merge does."""
+    """A LoRA adapter whose scale is unknown: no resume needs it, but a merge does."""
     if any(has_lora(shard.tensors) for shard in shards.values()):
         try:
             read_settings(inputs.lora, inputs.adapter_config)

@@ -39,7 +39,7 @@ class Spec(BaseModel):
         """Build from a mapping, as YAML or JSON gives it.
 
         Raises:
-            SpecError: `values` is no mapping with text keys, or what it holds is wrong.
+            SpecError: `values` is not a mapping with text keys, or what it holds is wrong.
         """
         if not isinstance(values, Mapping):
             raise SpecError(f"{cls.__name__}: expected fields with values, got {quoted(values)}")
@@ -64,7 +64,7 @@ class Spec(BaseModel):
         """The same after `gpu=H100:8`, `dstack.backends=[aws, gcp]`: dotted paths, and values in YAML.
 
         Raises:
-            SpecError: A field is unknown, a value is wrong, or an argument is no assignment.
+            SpecError: A field is unknown, a value is wrong, or an argument is not an assignment.
         """
         return type(self).load(assigned(self.explicit_fields(), assignments))
 
@@ -129,7 +129,7 @@ def assigned(values: Mapping[str, Any], assignments: Iterable[str]) -> dict[str,
         assignments: in their order; a later one wins. Whether there is such a field is for the model to say.
 
     Raises:
-        SpecError: there is no `=`, no YAML, or the path leads into what is no mapping.
+        SpecError: there is no `=`, no YAML, or the path leads into what is not a mapping.
     """
     made = dict(values)
     for assignment in assignments:

@@ -47,7 +47,7 @@ _VISIBLE_DEVICES = ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 _BASE_GB = 150
 """Image, packages, data and logs; verl's images unpack to some 40 GB."""
 _SAVES = 8
-"""Checkpoints that lie there at once: verl keeps all unless trainer.max_actor_ckpt_to_keep says otherwise."""
+"""Checkpoints that are there at once: verl keeps all unless trainer.max_actor_ckpt_to_keep says otherwise."""
 _SAVE_BYTES = 12
 """Of each parameter in a checkpoint of verl 0.9.1 with FSDP: weight and two moments of Adam in float32."""
 _WEIGHT_BYTES = 2
@@ -130,7 +130,7 @@ class Cluster(Spec):
         self._check_needs()
         if self.mounts and not any(mount.holds(self.checkpoints) for mount in self.mounts):
             raise SpecError(
-                f"checkpoints {quoted(self.checkpoints)} lies on none of the volumes "
+                f"checkpoints {quoted(self.checkpoints)} is on none of the volumes "
                 f"{', '.join(map(str, self.mounts))}, so it would vanish with the container",
                 hint=f"Add '{self.checkpoints}:{self.checkpoints}' to volumes",
             )
@@ -145,7 +145,7 @@ class Cluster(Spec):
             for name in service.needs:
                 if name not in known:
                     raise SpecError(
-                        f"service {service.label} needs {name!r}, which is no artifact or model of this cluster"
+                        f"service {service.label} needs {name!r}, which is not an artifact or model of this cluster"
                         f"{did_you_mean(name, known)}",
                         hint=f"artifacts: [{{name: {name}, command: ...}}] brings it to the nodes",
                     )

@@ -86,7 +86,7 @@ class DataSet(Spec):
     source: Annotated[str | None, PlainValidator(optional(_source))] = None
     """`owner/name` on the Hub, or an absolute path of the nodes: a file or folder of jsonl, json, csv or parquet.
 
-    None means that the name is one of these, or built in. For a built-in one: where its raw rows lie."""
+    None means that the name is one of these, or built in. For a built-in one: where its raw rows are."""
     prompt_field: Annotated[str | None, PlainValidator(optional(_field))] = None
     """A column of texts or of chat messages; dots lead into nested ones."""
     answer_field: Annotated[str | None, PlainValidator(optional(_field))] = None

@@ -52,14 +52,14 @@ class NodeRange:
         longer than `idle_duration`.
 
         Raises:
-            SpecError: `value` is none of these.
+            SpecError: `value` has another type.
         """
         if isinstance(value, Mapping):
             least = value.get("min", 0)
             return cls(least, value.get("target", least), value.get("max"))
         limits = CountRange.parse(value)
         if limits.max == 0:
-            raise SpecError(f"{quoted(value)} is no machine at all", hint="For example 2 (at most two), or '2..4'")
+            raise SpecError(f"{quoted(value)} is not a machine at all", hint="For example 2 (at most two), or '2..4'")
         if ".." not in str(value):
             return cls(max=limits.max)
         return cls(limits.min or 0, limits.min or 0, limits.max)

@@ -18,7 +18,7 @@ from cloudrl.spec.sizes import CountRange, size_range
 VENDORS = ("nvidia", "amd", "google", "intel", "tenstorrent")
 _VENDOR_ALIASES = {"tpu": "google", "tt": "tenstorrent"}
 _ARCH_ALIASES = {"amd64": "x86", "x86_64": "x86", "x64": "x86", "arm64": "arm", "aarch64": "arm"}
-# gpuhunt 0.1.34, _internal/constraints.py, KNOWN_AMD_GPUS: MI100 to MI355X, and nobody else's name begins so.
+# gpuhunt 0.1.34, _internal/constraints.py, KNOWN_AMD_GPUS: MI100 to MI355X, and no other vendor's name begins so.
 _AMD = re.compile(r"mi[0-9]{2,}[a-z]*", re.IGNORECASE)
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]*")
 # No GPU is named like `H100x8`; dstack would take it for a name and find no offer.
@@ -43,7 +43,7 @@ class Gpu:
         """Read the short form, or a plain count.
 
         Raises:
-            SpecError: A part is empty, stands twice, or is no vendor, name, memory size or count.
+            SpecError: A part is empty, stands twice, or is not a vendor, name, memory size or count.
         """
         return cls(**_parts(value, _gpu_part, _GPU_EXAMPLES))
 

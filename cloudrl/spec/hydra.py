@@ -62,7 +62,7 @@ def parse_override(text: str) -> tuple[str, HydraText]:
     """Split `key=value` as typed on a command line; `~key` alone has an empty value.
 
     Raises:
-        SpecError: There is no `=`, or what stands before it is no key.
+        SpecError: There is no `=`, or what stands before it is not a key.
     """
     key, equals, value = text.partition("=")
     if not equals and not text.startswith("~"):

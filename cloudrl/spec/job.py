@@ -124,6 +124,6 @@ class Job(Spec):
         """The same job with these overrides set; one without prefix keeps the `+` or `++` that stands there.
 
         Raises:
-            SpecError: A key is no override key, or a value cannot be written for Hydra.
+            SpecError: A key is not an override key, or a value cannot be written for Hydra.
         """
         return self.replace(overrides=_merged(self.overrides, overrides))

@@ -1,4 +1,4 @@
-"""Variables that cloudrl itself gives to the processes of a cluster, and that nobody else may set for them."""
+"""Variables that cloudrl itself gives to the processes of a cluster, and that users may not set for them."""
 
 import re
 

@@ -43,7 +43,7 @@ class Port:
         """Read `8080`, `80:8080` or `*:8080`.
 
         Raises:
-            SpecError: `value` is none of these, or a number is no port.
+            SpecError: `value` has another type, or a number is not a port.
         """
         written = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
         match = _PORT.fullmatch(written) if isinstance(written, str) else None
@@ -83,7 +83,7 @@ def port_texts(value: object) -> tuple[str, ...]:
     """A list of ports, each in its usual spelling.
 
     Raises:
-        SpecError: an item is no port, or two of them collide with each other or with Ray's and the agent's.
+        SpecError: an item is not a port, or two of them collide with each other or with Ray's and the agent's.
     """
     ports = _port_list(value)
     together = all_ports(ports)

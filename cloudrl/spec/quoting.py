@@ -70,7 +70,7 @@ def _masked_item(key: object, value: object, depth: int) -> tuple[object, object
 
 
 class _Unquoted:
-    """What is no value of YAML; it may show anything."""
+    """What is not a value of YAML; it may show anything."""
 
     def __init__(self, value: object) -> None:
         self._kind = type(value).__name__

@@ -170,7 +170,7 @@ class Search(Spec):
 
         Args:
             place: of the passages on the nodes, as the shell reads it.
-            content: of a file that is sent along, and lies at the same place for every job.
+            content: of a file that is sent along, and is at the same place for every job.
         """
         if self.search == SERPAPI:
             return None

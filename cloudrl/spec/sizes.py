@@ -27,7 +27,7 @@ def size(value: object) -> str:
     """An amount of memory or disk, `128GB`, `0.5TB` or a number of GB, in its usual spelling.
 
     Raises:
-        SpecError: `value` is no size, or not above zero.
+        SpecError: `value` is not a size, or not above zero.
     """
     return _size(value)[1]
 
@@ -36,7 +36,7 @@ def size_range(value: object) -> str:
     """`128GB`, `128GB..`, `..1TB` or `16GB..64GB`, in its usual spelling.
 
     Raises:
-        SpecError: A bound is no size, there is none, or they stand in the wrong order.
+        SpecError: A bound is not a size, both are missing, or they are in the wrong order.
     """
     low, high = (_size(bound) if bound else None for bound in _bounds(value, _SIZES))
     if low and high and low[0] > high[0]:
@@ -56,7 +56,7 @@ class CountRange:
         """Read `8`, `2..`, `..8` or `1..8`.
 
         Raises:
-            SpecError: A bound is no whole number, there is none, or they stand in the wrong order.
+            SpecError: A bound is not a whole number, both are missing, or they are in the wrong order.
         """
         low, high = (_count(bound) if bound else None for bound in _bounds(value, _COUNTS))
         if low is not None and high is not None and low > high:
@@ -100,7 +100,7 @@ def _size(value: object) -> tuple[float, str]:
     number, unit = match[1], (match[2] or "GB").upper()
     size_gb = float(number) * _UNIT_GB[unit]
     if not 0 < size_gb < float("inf"):
-        raise SpecError(f"{quoted(value)} is no amount above zero", hint=_SIZES)
+        raise SpecError(f"{quoted(value)} is not an amount above zero", hint=_SIZES)
     return size_gb, f"{number}{unit}"
 
 
@@ -114,7 +114,7 @@ def seconds_of(value: object) -> int:
     """The seconds of `30m`, `2 h`, or a number of them.
 
     Raises:
-        SpecError: `value` is no duration.
+        SpecError: `value` is not a duration.
     """
     return _parts(value)[0]
 
@@ -123,11 +123,11 @@ def duration(value: object) -> str:
     """A duration above zero, in its usual spelling.
 
     Raises:
-        SpecError: `value` is none.
+        SpecError: `value` is not a duration.
     """
     seconds, text = _parts(value)
     if seconds == 0:
-        raise SpecError(f"{quoted(value)} is no time at all", hint=_EXAMPLES)
+        raise SpecError(f"{quoted(value)} is not a time at all", hint=_EXAMPLES)
     return text
 
 

@@ -21,7 +21,7 @@ _RANK = re.compile(r"\$\{\{\s*dstack\.(node_rank|job_num)\s*\}\}")
 
 class _Mount(Spec):
     def holds(self, path: str) -> bool:
-        """Whether `path`, in the container, lies on this volume."""
+        """Whether `path`, in the container, is on this volume."""
         volume: str = self.path  # type: ignore[attr-defined]
         return volume in ("/", path) or path.startswith(volume + "/")
 
@@ -59,7 +59,7 @@ class NetworkMount(_Mount):
     """A network volume, made by `cloudrl volume create`, that appears as `path` in the container.
 
     Its name may hold `${{ dstack.node_rank }}`: then each node has one of its own, as most clouds ask for, whose
-    disks attach to one machine at a time. Of several names dstack takes one that lies where the machines are.
+    disks attach to one machine at a time. Of several names dstack takes one that is where the machines are.
     Field names are dstack's (VolumeMountPoint).
     """
 
@@ -77,7 +77,7 @@ def parse_mount(value: object) -> Mount:
     """Read a volume: `/host:/container`, `name:/container`, or a mapping with the fields of one.
 
     Raises:
-        SpecError: `value` is none of these.
+        SpecError: `value` has another type.
     """
     if isinstance(value, (Volume, NetworkMount)):
         return value

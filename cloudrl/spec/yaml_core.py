@@ -104,9 +104,7 @@ def _load(text: str, shown: str, loader: type[yaml.SafeLoader]) -> Any:
     except Malformed as error:
         raise SpecError(f"{shown}: {error}") from None
     except (ValueError, TypeError, AttributeError):  # of constructors: a date with a month 13, an unhashable key
-        raise SpecError(
-            f"{shown}: it holds a value that is none of its kind, such as a date that does not exist"
-        ) from None
+        raise SpecError(f"{shown}: it holds a value that is not valid, such as a date that does not exist") from None
     return value
 
 

@@ -251,7 +251,7 @@ class _ReadAhead:
 def split_lines(chunks: Iterable[bytes]) -> Generator[str]:
     """Lines without their ends, of bytes that were cut anywhere, each as soon as it is complete.
 
-    A line ends with LF, CR LF or CR (progress bars). Bytes that are no UTF-8 become U+FFFD. A line of more than 64 MiB
+    A line ends with LF, CR LF or CR (progress bars). Bytes that are not UTF-8 become U+FFFD. A line of more than 64 MiB
     comes in parts: a log may be one line without an end.
     """
     utf8 = codecs.getincrementaldecoder("utf-8")("replace")

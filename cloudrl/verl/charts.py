@@ -38,7 +38,7 @@ LOSS = Chart("Loss", ("train/loss", "val/loss"))
 """A fine-tuning has it in place of rewards."""
 VALIDATION = Chart("Validation", ("val-core/",))
 ALL_VALIDATION = "val-"
-"""What the keys of every validation start with, also of those that are no core metrics."""
+"""What the keys of every validation start with, also of those that are not core metrics."""
 TRAINING = ("actor/", "critic/")
 """What the keys of a training step's metrics start with."""
 KL = Chart("KL divergence", ("actor/ppo_kl", "actor/kl_loss", "actor/reward_kl_penalty"), on_card=True)

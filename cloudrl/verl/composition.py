@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 CONFIG_NAME = "ppo_trainer"
-"""What `verl.trainer.main_ppo` composes where nobody names another (verl 0.9.1, trainer/main_ppo.py)."""
+"""What `verl.trainer.main_ppo` composes by default (verl 0.9.1, trainer/main_ppo.py)."""
 _GRAMMAR = "What Hydra reads: https://hydra.cc/docs/advanced/override_grammar/basic"
 _ENGINES = "model_engine"
 """The group that decides which keys actor and critic have."""
@@ -37,7 +37,7 @@ class Problem:
 
     Attributes:
         text: both sides of it, in a sentence.
-        hint: what to write in its place; "" where nobody knows.
+        hint: what to write in its place; "" if unknown.
     """
 
     text: str
@@ -249,7 +249,7 @@ def _leaves(config: DictConfig, prefix: str = "") -> Iterator[str]:
 
     for key in config:
         if prefix or key != "hydra":
-            value = config._get_node(key)  # noqa: SLF001  what an interpolation leads to is no key of its own
+            value = config._get_node(key)  # noqa: SLF001  what an interpolation leads to is not a key of its own
             is_section = isinstance(value, Branch) and not value._is_none() and not value._is_interpolation()  # noqa: SLF001
             if is_section and len(value):
                 yield from _leaves(value, f"{prefix}{key}.")

@@ -10,7 +10,7 @@ from cloudrl.verl import keys
 from cloudrl.verl.placement import USUAL_QUEUE_UNITS, queue_room
 
 USUAL_SAVE_FREQ = 20
-"""Steps between checkpoints when nobody says, so the most that a failure costs. It is what multi-node runs of
+"""Steps between checkpoints by default, so the most that a failure costs. It is what multi-node runs of
 verl usually set; a shorter run still saves, because verl saves its last step whenever save_freq is above zero
 (verl 0.9.1, trainer/ppo/v1/trainer_base.py: fit)."""
 

@@ -88,7 +88,7 @@ def release_number(verl: str | None) -> tuple[int, ...]:
 
 
 class PathKind(Enum):
-    """What lies at the path."""
+    """What is at the path."""
 
     DATA = "data file"
     """One or a list of them."""
@@ -124,7 +124,7 @@ _PATTERNS = tuple((re.compile(pattern), kind) for pattern, kind in _KINDS)
 
 
 def kind_of(key: str) -> PathKind | None:
-    """What verl reads under a bare key; None for a key whose value is no path to read from."""
+    """What verl reads under a bare key; None for a key whose value is not a path to read from."""
     return next((kind for pattern, kind in _PATTERNS if pattern.fullmatch(key)), None)
 
 

@@ -280,9 +280,7 @@ def replicas_fit(setting: Setting) -> Iterator[Problem]:
     """workers/rollout/replica.py: __init__; workers/engine_workers.py: init_model, where training has the GPUs too."""
     replica, per_node = setting.replica, setting.whole(f"{ROLLOUT}.n_gpus_per_node") or setting.gpus_per_node
     if replica > per_node and replica % per_node:
-        yield Problem(
-            f"a replica of the rollout takes {replica} GPUs, which is no number of whole nodes with {per_node}"
-        )
+        yield Problem(f"a replica of the rollout takes {replica} GPUs, not a number of whole nodes with {per_node}")
         return
     has_own_gpus = setting.whole(f"{ROLLOUT}.nnodes") or setting.get(f"{ROLLOUT}.disaggregation.enabled")
     if not has_own_gpus and setting.world_size % replica:

@@ -42,7 +42,7 @@ class Setting:
     has_own_code: bool = False
 
     def get(self, key: str) -> Any:
-        """The value of a dotted key; None where there is none."""
+        """The value of a dotted key; None if absent."""
         value: Any = self.values
         for name in key.split("."):
             value = value.get(name) if isinstance(value, Mapping) else None

@@ -24,7 +24,7 @@ def step_parts(step: Step) -> dict[str, float]:
     """Seconds of each part of a step, in the order of a step; together they are `step_s`. Empty without a time.
 
     A timer that only another trainer has is a part of its own by its name, unless it is longer than what the others
-    leave: then it lies within one of them.
+    leave: then it is within one of them.
     """
     if step.step_s is None:
         return {}

@@ -183,7 +183,7 @@ def _initial(name: str, shape: tuple[int, ...], source: random.Random) -> array[
 
 def _safetensors(seed: int, vocabulary: int) -> bytes:
     """The weights as a safetensors file: the header's length, a JSON header, the values in little-endian."""
-    source = random.Random(seed)  # noqa: S311 - weights are no secret
+    source = random.Random(seed)  # noqa: S311 - weights are not a secret
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     body = bytearray()
     for name, shape in _shapes(vocabulary).items():

@@ -78,7 +78,7 @@ def test_a_machine_without_the_package_of_the_hub(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("name", ["~nosuchuser/model", "x" * 300])
 def test_what_can_be_no_folder(name: str) -> None:
-    with pytest.raises(InputError, match="is no folder: ") as caught:
+    with pytest.raises(InputError, match="is not a folder: ") as caught:
         read_base(name)
     assert "OWNER/NAME" in str(caught.value.hint)
 

@@ -138,7 +138,7 @@ def test_what_tells_the_scale(tmp_path: Path) -> None:
             meta.write_text(text)
         found = Checkpoints(LocalSource(tmp_path)).select(7)
         report = found.verify()
-        assert report.ok is (text is None)  # what is no JSON is damaged besides
+        assert report.ok is (text is None)  # what is not JSON is damaged besides
         assert any("there is no lora_train_meta.json" in each.message for each in report.findings)
         for lora in ("merge", "adapter"):
             with pytest.raises(CheckpointError, match="nothing tells the alpha"):

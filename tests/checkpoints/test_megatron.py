@@ -67,7 +67,7 @@ def test_config_beside_it_as_in_verl_0_8(data: Path, base: Path, tmp_path: Path)
 
 @pytest.mark.parametrize("name", ["", "nothing/such/as/this", "./missing", "~/missing", "missing"])
 def test_a_base_that_is_none(data: Path, name: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"is no folder|has no config"):
+    with pytest.raises(InputError, match=r"is not a folder|has no config"):
         latest(data).merge(tmp_path / "model", base=name or str(tmp_path))
 
 

@@ -1,4 +1,4 @@
-"""Megatron's checkpoints on two nodes with disks of their own: each file lies where its rank wrote it."""
+"""Megatron's checkpoints on two nodes with disks of their own: each file is where its rank wrote it."""
 
 import json
 from collections.abc import Iterator

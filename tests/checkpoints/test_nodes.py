@@ -71,7 +71,7 @@ def test_two_nodes_are_as_good_as_one_folder(lab: Lab, expected: dict[str, bytes
     assert tree(tmp_path / "model") == expected
     travelled = lab.link.passed - before
     assert travelled < 0.6 * sum(file.size_bytes for file in six.info.shards("model").values()), (
-        "values were cast where they lie"
+        "values were cast where they are"
     )
     assert lab.said == []
 

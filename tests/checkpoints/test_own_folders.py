@@ -1,4 +1,4 @@
-"""What users keep beside the shards, such as a merged model: it is no part of a save, and hides none."""
+"""What users keep beside the shards, such as a merged model: it is not part of a save, and hides none."""
 
 import os
 import shutil

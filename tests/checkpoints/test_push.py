@@ -168,7 +168,7 @@ def test_another_save_is_another_upload(publisher: Publisher) -> None:
 
 @pytest.mark.parametrize("repo", ["tiny", "/tiny", "me/", "a/b/c", ""])
 def test_what_is_no_repository(publisher: Publisher, repo: str) -> None:
-    with pytest.raises(InputError, match="is no repository"):
+    with pytest.raises(InputError, match="is not a repository"):
         publisher.plan(repo)
 
 
@@ -200,7 +200,7 @@ def test_a_card_with_less() -> None:
     assert "| Step | 3 |" in card
     assert not [word for word in ("base_model", "Metrics", "Recipe") if word in card]
     card = model_card("m", 3, "bf16", dataclasses.replace(KNOWN, base_model="tiny-qwen2"))
-    assert "base_model:" not in card, "a model of a folder is none of the Hub"
+    assert "base_model:" not in card, "a folder's model does not belong to the Hub"
     assert "| Base model | tiny-qwen2 |" in card
 
 

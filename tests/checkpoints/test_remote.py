@@ -28,7 +28,7 @@ FLOATS = (DType.BFLOAT16, DType.FLOAT16, DType.FLOAT32, DType.FLOAT64)
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """The head of two nodes; the shard lies on node 1."""
+    """The head of two nodes; the shard is on node 1."""
     folder = tmp_path_factory.mktemp("nodes")
     head = Served(folder / "head", 0, nodes=2)
     worker = Served(folder / "worker", 1, nodes=2)
@@ -131,7 +131,7 @@ def test_a_link_that_is_cut_in_the_head_of_an_answer(link: CutLink, clock: Clock
     link.cut_at = []
     before = link.passed
     source.read_cast(0, 5000, *cast[2:])
-    assert link.passed - before < 12_000, "it still casts where it lies"
+    assert link.passed - before < 12_000, "it still casts where it is"
 
 
 def test_a_link_that_is_away_for_a_while(link: CutLink, clock: Clock) -> None:

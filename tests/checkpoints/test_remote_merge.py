@@ -130,7 +130,7 @@ def test_megatrons_with_a_base_of_the_head(tmp_path: Path) -> None:
     with Head(tmp_path) as head:
         head.hold_run(run, tmp_path)
         merge_on_head(latest(head), str(tmp_path / "out"), MergeOptions("keep", base=str(run)))
-        with pytest.raises(CheckpointError, match=r"on the head: .*/missing is no folder"):
+        with pytest.raises(CheckpointError, match=r"on the head: .*/missing is not a folder"):
             merge_on_head(latest(head), str(tmp_path / "other"), MergeOptions(base=str(tmp_path / "missing")))
     assert read_safetensors(tmp_path / "out") == expected(run)
 

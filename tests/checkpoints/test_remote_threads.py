@@ -34,7 +34,7 @@ AT = FileCopy(Location((1,), ("10.0.0.2",), "checkpoints", "/checkpoints"), FILE
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[FakeCluster]:
-    """Rank 1's shard lies on node 1; a storage of it is longer than what is read at the end of a file."""
+    """Rank 1's shard is on node 1; a storage of it is longer than what is read at the end of a file."""
     step = write_step(tmp_path / "whole" / "mine", 7)
     edit(shard_path(step / "actor", 1), lambda content: content.update({"data/0": content["data/0"] + bytes(300_000)}))
     with FakeCluster() as fake:

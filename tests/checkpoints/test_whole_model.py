@@ -127,7 +127,7 @@ ROUTER, MTP = "model.layers.0.mlp.gate.e_score_correction_bias", "model.layers.0
 
 @pytest.mark.parametrize("count", [0, 1])
 def test_layers_that_predict_further_tokens_are_copied(model: Path, count: int) -> None:
-    """They stand behind all others, of which there are none here. The router's correction keeps its type."""
+    """They stand behind all others, which are missing here. The router's correction keeps its type."""
     tensors = {"model.embed_tokens.weight": numbers(13, 8), "model.norm.weight": numbers(8), HEAD: numbers(13, 8)}
     write_single(model, tensors | {ROUTER: numbers(4), MTP: numbers(8, 16)})
     of_class(model, architectures=["DeepseekV3ForCausalLM"], num_hidden_layers=0, num_nextn_predict_layers=count)
@@ -226,10 +226,10 @@ SPOILED: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "longer": (lambda data: data + b"x", "is cut off or too long"),
     "empty": (lambda _: b"", "its header would have 0 bytes"),
     "a header of no end": (lambda data: b"\xff" * 8 + data[8:], "its header would have"),
-    "no JSON": (lambda data: data[:8] + b"[" + data[9:], "its header is none"),
+    "no JSON": (lambda data: data[:8] + b"[" + data[9:], "its header cannot be read"),
     "another type": (lambda data: data.replace(b'"F32"', b'"F8x"'), "of type 'F8x'"),
-    "another place": (lambda data: data.replace(b"[416,", b"[415,"), "would lie at bytes 415"),
-    "another shape": (lambda data: data.replace(b"[13,8]", b"[12,8]"), "would lie at bytes"),
+    "another place": (lambda data: data.replace(b"[416,", b"[415,"), "would be at bytes 415"),
+    "another shape": (lambda data: data.replace(b"[13,8]", b"[12,8]"), "would be at bytes"),
     "a negative shape": (lambda data: data.replace(b"[13,8]", b"[-3,8]"), "impossible shape or place"),
 }
 

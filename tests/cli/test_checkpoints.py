@@ -222,7 +222,7 @@ def test_merge_on_the_head_is_for_clusters_and_absolute_paths(run: Run, lab: Fak
     for words, said in (
         (("--dir", "./ck", "--to", "/x"), "there is no head"),
         (("-c", "lab", "--to", "x"), "is relative"),
-        (("-c", "lab", "--to", "/x"), "no place where secrets of jobs can lie"),
+        (("-c", "lab", "--to", "/x"), "no place where secrets of jobs can be"),
     ):
         assert said in run("checkpoints", "merge", *words, "--on-head").err
     assert lab.cluster.jobs == {}

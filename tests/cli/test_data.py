@@ -1,4 +1,4 @@
-"""`cloudrl data`, and how a cluster is told of a data set."""
+"""`cloudrl data`, and how a cluster gets a data set."""
 
 import json
 import re

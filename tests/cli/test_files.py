@@ -32,7 +32,9 @@ def test_task_create_again_refreshes_both_files_but_asks_about_edits(run: Run) -
     assert agent.read_bytes() == build_agent()
 
     task.write_text(f"{rendered}# mine\n")
-    run("task", "create", "lab").ended(2, "lab.dstack.yml has other content. Replace it? There is nobody to ask")
+    run("task", "create", "lab").ended(
+        2, "lab.dstack.yml has other content. Replace it? There is no terminal to ask on"
+    )
     assert task.read_text().endswith("# mine\n")
     assert run("task", "create", "lab", "-y").code == 0
     assert task.read_text() == rendered

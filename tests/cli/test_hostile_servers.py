@@ -62,7 +62,7 @@ def test_a_cluster(run: Run, local: FakeLocal, answer: str) -> None:
             done = run(*words)
             assert done.code in FINE, (words, done.err)
             if words[0] == "status" and answer not in ("302", "endless"):
-                assert "no cloudrl agent" in done.out
+                assert "not a cloudrl agent" in done.out
         local.state.write()
 
 

@@ -21,7 +21,7 @@ UP = ("up", "lab", "--on", "dstack", "-y")
 
 
 @pytest.fixture(autouse=True)
-def nobody(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def unknown_user(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A user who has never used dstack."""
     monkeypatch.setenv("HOME", str(home))
     for name in ("DSTACK_SERVER_URL", "DSTACK_TOKEN", "DSTACK_PROJECT"):

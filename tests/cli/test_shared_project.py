@@ -111,7 +111,7 @@ def test_what_is_anothers_or_cannot_be_seen_is_asked_about(
 ) -> None:
     dstack.held_runs = [held(**cluster)]
     run("down", cluster["name"]).ended(
-        2, f"End cluster {cluster['name']}? {why}. There is nobody to ask", "Answer yes with -y"
+        2, f"End cluster {cluster['name']}? {why}. There is no terminal to ask on", "Answer yes with -y"
     )
     assert goes_on(dstack, cluster["name"])
     assert run("down", cluster["name"], "-y").code == 0

@@ -1,6 +1,6 @@
 """`python -m dstack_hosts up|down|...`: a lab by hand, for `make dstack-lab` and `make dstack-lab-down`.
 
-It lies in the folder that DSTACK_LAB names, or in the folder for temporary files, under a fixed name, and goes on
+It is in the folder that DSTACK_LAB names, or in the folder for temporary files, under a fixed name, and goes on
 until `down`.
 """
 
@@ -32,7 +32,7 @@ The server's log is {log}. `make dstack-lab-down` ends everything.
 
 
 def folder() -> Path:
-    """Where the lab by hand lies: a short path, since sockets of ssh will lie in it."""
+    """Where the lab by hand is: a short path, since sockets of ssh will are in it."""
     return Path(os.environ.get("DSTACK_LAB") or Path(tempfile.gettempdir()) / "dstack-lab")
 
 

@@ -31,7 +31,7 @@ class MachineType:
     Attributes:
         name: as the cloud calls it.
         price: dollars an hour on demand; None where it is not offered so.
-        spot_price: dollars an hour as spot; None where there is none.
+        spot_price: dollars an hour as spot; None if absent.
         gpu: name and memory in GiB; None without GPUs.
         amd: whether the GPUs are AMD's.
         gpus: how many.
@@ -104,7 +104,7 @@ class Cloud:
         self._server.start()
 
     def stop(self) -> None:
-        """Answer nobody any more, and leave the hosts alone: they end with the lab."""
+        """Stop answering, and leave the hosts alone: they end with the lab."""
         self._is_stopped = True
         # closed while the thread waits in it, that would accept from the next listener that gets its descriptor
         Client(self._listener.address).close()
@@ -177,7 +177,7 @@ class Cloud:
             return ("running" if machine.host.is_up else "booting"), machine.host.address
 
     def terminate(self, machine_id: str) -> None:
-        """End a machine. One that is gone, or never was, is no error."""
+        """End a machine. One that is gone, or never was, is not an error."""
         with self._lock, contextlib.suppress(StopIteration):
             self._end(self._machine(machine_id))
 

@@ -21,7 +21,7 @@ class Host:
 
     Args:
         lab_process: the lab's first process.
-        folder: where its configuration and its console's log lie.
+        folder: where its configuration and its console's log are.
         disk: a folder of the lab's tmpfs, as the lab sees it.
         index: its number in the lab, which names its end of the cable.
     """
@@ -89,7 +89,7 @@ class Host:
                 time.sleep(0.02)
 
     def kill(self) -> None:
-        """Take its power away: first the cable, so that nobody hears a connection close."""
+        """Take its power away: first the cable, so that no connection is seen to close."""
         if not self.is_up or self._process is None:
             return
         pid = self.pid

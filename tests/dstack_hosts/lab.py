@@ -52,7 +52,7 @@ class Lab:
 
     Args:
         hosts: how many.
-        folder: where everything lies, which must not exist or be empty, and is removed at the end. A short path:
+        folder: where everything is, which must not exist or be empty, and is removed at the end. A short path:
             it will hold the sockets of ssh. None for a new one in the folder for temporary files.
         fast: the server's polling intervals divided by ten.
         settings: more environment of the server.

@@ -48,7 +48,7 @@ def inside(process: subprocess.Popen[bytes], depth: int = 1) -> int:
     """The number, outside, of the process that `popen` has started, `depth` generations below.
 
     Raises:
-        ChildProcessError: it has ended, or did not come to be in 10 s.
+        ChildProcessError: it has ended, or did not start within 10 s.
     """
     pid = process.pid
     for _ in range(depth):

@@ -79,7 +79,7 @@ def test_two_nodes_see_what_dstack_promises(lab, pair, tmp_path):
         assert (seen["tty"], seen["leader"]) == (True, True)
         assert seen["shm"] == 64 << 20  # Docker's, since the task names none
         assert int(seen["can"], 16) == DOCKERS_CAPABILITIES
-        assert seen["own"] == addresses[rank]  # not a name server that nobody reaches: Ray asks, 5 s each time
+        assert seen["own"] == addresses[rank]  # not a name server that cannot be reached: Ray asks, 5 s each time
         assert ".ray" not in seen["home"]
         assert ".bashrc" not in seen["home"]
     assert views[0]["key"].startswith("-----BEGIN")
@@ -163,7 +163,7 @@ def test_the_stream_starts_where_a_client_asks(lab, pair, tmp_path):
 
 def test_a_stopped_job_that_does_not_listen_is_killed_after_ten_seconds(lab, pair, tmp_path):
     lab.runs.apply(write_task(tmp_path, "deaf", [DEAF], user="'12345:50'"))
-    assert "on 12345 50 [50] /\n" in lab.runs.wait_for_line("deaf", "on")  # nobody whom the image knows
+    assert "on 12345 50 [50] /\n" in lab.runs.wait_for_line("deaf", "on")  # a user that the image does not know
     start = time.monotonic()
     assert lab.runs.stop("deaf") == "terminated"
     assert 9 < time.monotonic() - start < 25

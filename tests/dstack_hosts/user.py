@@ -62,7 +62,7 @@ class User:
         return look
 
     def recipe(self, name: str, code: str, *, words: Sequence[str] = (), reads: bool = False) -> Path:
-        """A job that is no training: a file with a cheap entry point. `reads`: it wants `FILES`, as a training does."""
+        """A job without training: a file with a cheap entry point. `reads`: it wants `FILES`, as a training does."""
         path = self.lab.home / f"{name}.yml"
         entry = ["python3", "-c", code, *words]
         files = ("data.train_files", "data.val_files", "actor_rollout_ref.model.path")  # asked for, never read

@@ -1,4 +1,4 @@
-"""verl's configuration as a pass of planning: what is refused, what is noted, and where nobody here knows."""
+"""verl's configuration as a pass of planning: what is refused, what is noted, and what cannot be told."""
 
 from __future__ import annotations
 

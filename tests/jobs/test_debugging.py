@@ -107,5 +107,5 @@ def test_a_cluster_to_come_is_told_of():
 
 
 def test_another_debugger():
-    with pytest.raises(InputError, match="debug='gdb' is no debugger"):
+    with pytest.raises(InputError, match="debug='gdb' is not a debugger"):
         debugger_of(SubmitOptions(debug="gdb"))

@@ -116,7 +116,7 @@ def test_the_log_as_it_is_now(cluster: FakeCluster, connection: Connection):
 
 
 def test_the_verbs_of_a_future(cluster: FakeCluster, connection: Connection):
-    """As of concurrent.futures, so that nobody has to look them up."""
+    """As of concurrent.futures, so that users know them already."""
     cluster.add("run", b"text\n")
     job = find_job(connection, "run")
     assert not job.done()

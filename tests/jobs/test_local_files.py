@@ -140,7 +140,7 @@ def test_a_working_directory_that_nobody_here_knows(here: Path):
         (TRAIN, "~/owm.parquet", r"did you mean 'own\.parquet'\?"),
         (TRAIN, "./model", r"\./model is a folder, and verl reads a data file there"),
         (MODEL, "./mine.parquet", r"\./mine\.parquet is a file, and verl reads a model folder there"),
-        (MODEL, "./home", r"\./home has no config\.json, so it is no Hugging Face model folder"),
+        (MODEL, "./home", r"\./home has no config\.json, so it is not a Hugging Face model folder"),
         (MODEL, ".", r"\. has no config\.json"),
     ],
 )  # fmt: skip
@@ -159,7 +159,7 @@ def test_a_folder_as_a_file_names_what_is_in_it(here: Path):
 def test_a_list_is_read_back_as_hydra_reads_it(texts: list[str]):
     written = hydra_text(texts)
     read = items(written)
-    # what looks nested or empty is no path: it may be left alone, but never become something else
+    # what looks nested or empty is not a path: it may be left alone, but never become something else
     assert read in (tuple(texts), ())
     if all(text and text.isascii() and text.replace(".", "").replace("/", "").isalnum() for text in texts):
         assert read == tuple(texts)

@@ -135,7 +135,7 @@ class TestNotes:
 
     def test_on_checkpoints_elsewhere(self):
         notes = planned(overrides=typed("trainer.default_local_dir=/checkpoints-2/x")).notes
-        assert notes == ("/checkpoints-2/x lies outside /checkpoints: cloudrl can neither list nor merge it",)
+        assert notes == ("/checkpoints-2/x is outside /checkpoints: cloudrl can neither list nor merge it",)
 
     @pytest.mark.parametrize(
         ("options", "says"),

@@ -56,7 +56,7 @@ if "+fail" in given: raise KeyError("first")
 @pytest.fixture(scope="module")
 def connection() -> Iterator[Connection]:
     """A head of our own, on free ports, in a folder of its own; nothing of it is left afterwards."""
-    folder = tempfile.mkdtemp(prefix="cr", dir="/tmp")  # short: Ray's sockets lie below it
+    folder = tempfile.mkdtemp(prefix="cr", dir="/tmp")  # short: Ray's sockets are below it
     gcs, dashboard, *others = free_ports(8, cluster="real")
     own_ports = dict(zip(PORTS, others, strict=True))
     command = [
@@ -101,7 +101,7 @@ def wait_until_ready(api: RayClient, head: subprocess.Popen[bytes]) -> None:
 
 
 def processes_of(folder: str) -> list[int]:
-    """Processes that carry the folder in their command line: nobody else's."""
+    """Processes that carry the folder in their command line, and no others."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
@@ -192,7 +192,7 @@ def test_through_a_tunnel_that_keeps_breaking(connection: Connection, job: JobHa
 
 
 def test_why_the_bytes_are_read_and_not_the_text(connection: Connection, job: JobHandle):
-    """Ray's endpoint for logs gives nothing at all of a log that holds one byte which is no UTF-8."""
+    """Ray's endpoint for logs gives nothing at all of a log that holds one byte which is not an UTF-8."""
     job.wait()
     headers = {"Authorization": f"Bearer {TOKEN}"}
     answer = httpx2.get(f"{connection.ray_url}/api/jobs/{job.submission_id}/logs", headers=headers, trust_env=False)

@@ -1,4 +1,4 @@
-"""No secret is seen in a command, however it was given; what is none stays."""
+"""No secret is seen in a command, however it was given; everything else stays."""
 
 import re
 import shlex

@@ -75,11 +75,11 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
         yield Lab(tmp_path, fake)
 
 
-DATA = "its data.pt lies on node 0 alone: where verl's controller runs elsewhere, the data begins anew"
+DATA = "its data.pt is on node 0 alone: where verl's controller runs elsewhere, the data begins anew"
 
 
 def test_the_newest_step_wherever_the_controller_runs(lab: Lab) -> None:
-    """verl's tracker lies on one node alone; on another the job would begin at step 0 without a word."""
+    """verl's tracker is on one node alone; on another the job would begin at step 0 without a word."""
     folder = "/vol/checkpoints/mine/global_step_2"
     assert lab.resume() == (folder, ("run 'mine' continues from step 2", DATA))
 
@@ -105,7 +105,7 @@ def test_a_machine_that_was_replaced(lab: Lab) -> None:
 def test_machines_whose_addresses_changed_places(lab: Lab) -> None:
     """verl numbers its ranks by the nodes' addresses."""
     lab.swap_addresses()
-    said = "step 2: rank 0 is going to run on node 1, and its model_world_size_2_rank_0.pt lies on node 0"
+    said = "step 2: rank 0 is going to run on node 1, and its model_world_size_2_rank_0.pt is on node 0"
     assert said in lab.refused()
 
 

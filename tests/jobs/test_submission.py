@@ -95,7 +95,7 @@ class TestJournal:
 
     @pytest.mark.parametrize("view", [cluster(), cluster(secrets_dir="/dev/shm/x", ray_version="2.60.0")])
     def test_there_and_back(self, view: ClusterFacts, tmp_path: Path):
-        """Whoever passes the secrets on, Ray or the agents: they are no part of it."""
+        """Whoever passes the secrets on, Ray or the agents: they are not part of it."""
         (tmp_path / "reward.py").write_text("def compute_score(): ...")
         options = SubmitOptions(reward="./reward.py", env=self.ENV, steps=3)
         submission = plan(job(), view, options, here=tmp_path)

@@ -153,7 +153,7 @@ class TestALostAnswer:
         assert len(looks) == 2
 
     def test_it_is_said_where_nobody_answers_any_more(self, cluster: FakeCluster, submission: Submission, clock: Clock):
-        with pytest.raises(ConnectionFailed, match="cut off; nobody says whether job mine is there") as caught:
+        with pytest.raises(ConnectionFailed, match="cut off; it is not known whether job mine is there") as caught:
             submit_once(self.breaks(cluster, before=99).ray(), submission, clock=clock, sleep=clock.sleep)
         assert "cloudrl jobs status ray://lab/mine" in str(caught.value)
         assert 60 <= clock.now < 70

@@ -1,4 +1,4 @@
-"""The archive as it is read: pieces in their order, gaps, cut members, what is no piece, and Ray's state."""
+"""The archive as it is read: pieces in their order, gaps, cut members, what is not a piece, and Ray's state."""
 
 import gzip
 import json

@@ -111,8 +111,8 @@ def test_a_name_that_is_no_piece_is_dropped(cluster: FakeCluster, monkeypatch: p
 def test_an_answer_of_nobody_of_ours(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, wrong: object) -> None:
     monkeypatch.setattr("fake_cluster.scan_archive", lambda *_: [wrong])
     full, away = ask(cluster, FOLDER, FOLDER).notes
-    assert "is no cloudrl agent" in full
-    assert "is no cloudrl agent" in away
+    assert "is not a cloudrl agent" in full
+    assert "is not a cloudrl agent" in away
 
 
 def test_agents_that_refuse_or_are_older(cluster: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,7 +55,7 @@ def test_some_of_them(run: Run, folder: Path, options: list[str], lines: list[st
     [
         (["--node", "7"], "no logs of node 7 are kept; there are those of: 0-1"),
         (["--run", "gone"], "no logs of run 'gone' are kept; there are: run-1, run-0"),
-        (["--grep", "("], "--grep '(' is no regular expression: "),
+        (["--grep", "("], "--grep '(' is not a regular expression: "),
         (["--around", "noon"], "'noon' is not a time"),
         (["--from", "/nowhere"], "no logs are kept in /nowhere"),
     ],

@@ -13,7 +13,7 @@ One stateful fake: the folder in $FAKE_RAY steers it and remembers what it was a
 
 Like Ray's, its head keeps a control store at --port and a dashboard at --dashboard-port that wants the token;
 a worker belongs to the cluster as long as its connection to the store lives, and ends when the store goes. Each
-node has a child in its own session, as Ray has its raylet, which nobody ends who only signals one group.
+node has a child in its own session, as Ray has its raylet, which a signal to one group does not end.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ class Workers:
         await self.kill(self.all)
 
     async def kill(self, workers: Sequence[Worker]) -> None:
-        """From now on nobody listens at their addresses."""
+        """From now on no process listens at their addresses."""
         ending = [worker.task for worker in workers if worker.task is not None]
         for worker in workers:
             if worker.task is not None and worker.listener is not None:

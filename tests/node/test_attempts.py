@@ -42,7 +42,7 @@ RAY = Failure(FailureKind.RAY, 0, "`ray start` exited with 1", subject="ray star
 
 @pytest.mark.parametrize("kind", list(FailureKind))
 def test_whatever_it_is_its_fifth_time_is_final_unless_a_node_was_lost(tmp_path: Path, kind: FailureKind) -> None:
-    """It was retried without end, at the user's cost. A lost spot node is no fault, and there will be another one."""
+    """It was retried without end, at the user's cost. A lost spot node is no fault of it, and will be replaced."""
     for _ in range(4):
         judged = attempts(tmp_path).classify(Failure(kind, 0, "reason"), since=float(next(CLOCK)))
         assert judged.reason == "reason"

@@ -50,7 +50,7 @@ def whoever_reads_the_status_reads_no_failure(nodes: Maker) -> None:
 
 @scenario
 def a_rank_that_is_silent_just_then_is_told_when_it_is_back(nodes: Maker) -> None:
-    """It would find nobody and exit with 1, and dstack would start the run again, whose head is done."""
+    """It would find no head and exit with 1, and dstack would start the run again, whose head is done."""
     cluster = nodes(2).start("--down-when-idle-s=3").ready()
     os.kill(cluster[1].pid, signal.SIGSTOP)
     until(lambda: cluster[0].process.poll() is not None or cluster[0].phase() == "ended", "the head ends it")

@@ -25,7 +25,7 @@ def test_a_described_data_set_is_on_every_node(nodes: Maker, tmp_path: Path) -> 
     fields = {"source": str(raw), "prompt_field": "text", "answer_field": "gold"}
     asked = [
         DataSet(name="mine", system=HOSTILE, **fields),
-        DataSet(name="owner/name", **fields),  # a slash in a name is no folder of its own
+        DataSet(name="owner/name", **fields),  # a slash in a name is not a folder of its own
         DataSet(name=str(raw), prompt_field="text", answer_field="gold"),
     ]
     cluster.start(*(f"--data={each.argument()}" for each in asked), "--data=addition").ready()

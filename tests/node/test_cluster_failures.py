@@ -71,7 +71,7 @@ def a_model_that_is_missing_on_one_rank(nodes: Maker) -> None:
     (model / "config.json").touch()
     cluster.start_one(0, f"--model={model}")
     cluster.start_one(1, f"--model={missing}", HF_HOME=str(cluster.folder / "own"))
-    said = f"FileNotFoundError: {missing} has no config.json, so it is no Hugging Face model folder"
+    said = f"FileNotFoundError: {missing} has no config.json, so it is not a Hugging Face model folder"
     assert cluster.failed() == f"rank 1, model: model {missing}: {said}"
 
 

@@ -180,7 +180,7 @@ def a_folder_of_its_own_that_cannot_be_written(nodes: Maker) -> None:
 
 @scenario.each((1,), (2,))
 def a_mistake_of_the_agent_itself(nodes: Maker, count: int) -> None:
-    """A port that is none meets nobody who expects it; on the last rank."""
+    """An invalid port is not expected anywhere; on the last rank."""
     cluster, rank = nodes(count), count - 1
     for code in (1, 0):
         for each in range(count):

@@ -171,7 +171,7 @@ def hub_url() -> Iterator[str]:
 
 @pytest.mark.parametrize(("place", "transient"), [("404", False), ("403", False), ("503", True), (None, True)])
 def test_a_model_that_the_hub_does_not_give(hub_url: str, tmp_path: Path, place: str | None, transient: bool) -> None:
-    """None: nobody listens there."""
+    """None: no process listens there."""
     endpoint = f"{hub_url}/{place}" if place else "http://127.0.0.1:1"
     command = [sys.executable, "-m", "cloudrl.node", "model", "owner/name", "--to", str(tmp_path)]
     done = subprocess.run(

@@ -71,4 +71,4 @@ def test_google(tmp_path: Path, name: str) -> None:
 @pytest.mark.io
 def test_the_loader_itself_is_asked() -> None:
     assert loads("libc.so.6", os.environ)
-    assert not loads("libnccl-net-of-nobody.so", os.environ)
+    assert not loads("libnccl-net-of-another.so", os.environ)

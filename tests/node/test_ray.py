@@ -112,9 +112,9 @@ def test_ports_that_ray_could_not_have() -> None:
 def test_a_dashboard_that_is_not_there_yet() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    nobody = Dashboard(port, "token")
-    assert (nobody.session_name(), nobody.alive_nodes(), nobody.takes_jobs()) == (None, 0, False)
-    assert nobody.rows("tasks", None) is None, "which is not to have none"
+    refused = Dashboard(port, "token")
+    assert (refused.session_name(), refused.alive_nodes(), refused.takes_jobs()) == (None, 0, False)
+    assert refused.rows("tasks", None) is None, "which is not to have none"
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Files and secrets over HTTP: taken in by rank 0, pulled by the others, seen by nobody else."""
+"""Files and secrets over HTTP: taken in by rank 0, pulled by the others, hidden from other users."""
 
 import hashlib
 import json

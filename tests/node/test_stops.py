@@ -58,7 +58,7 @@ def test_a_stop_and_its_port(stops: Stops, listener: socket.socket, tmp_path: Pa
         {"pid": 1},  # no process of this cluster
         {"pid": 4_000_000},
         {"started": 1},  # its number is another's now
-        {"port": 1},  # nobody listens there
+        {"port": 1},  # no process listens there
         {"port": -1},
         {"port": 1 << 16},
         {"port": "22"},

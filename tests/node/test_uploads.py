@@ -213,7 +213,7 @@ def test_a_machine_that_went_down_at_the_last_moment(store: Store):
 
 
 def test_a_machine_that_went_down_while_it_checked(store: Store):
-    """All bytes were there, so nobody sent any, and nobody checked them."""
+    """All bytes were there, so none were sent or checked."""
     store.begin(MODEL)
     send(store, "note", NOTE)
     arriving = store.root / f".{MODEL.address}.part" / "arriving" / "model" / "weights"

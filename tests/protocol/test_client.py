@@ -148,7 +148,7 @@ NODES = [{"one": {}}, [], {"0": {"size_bytes": "x"}}]
 
 @pytest.mark.parametrize("value", [*({"nodes": nodes} for nodes in NODES), {}, {"files": [1], "nodes": {}}])
 def test_replicas_of_another_form_are_no_agents(value: dict[str, object]) -> None:
-    with pytest.raises(ConnectionFailed, match="is no cloudrl agent"):
+    with pytest.raises(ConnectionFailed, match="is not a cloudrl agent"):
         _answered(200, {"files": {}, **value}).files_state("0" * 32)
 
 

@@ -103,7 +103,7 @@ def test_folders_become_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         ["--chekpoints=/c"],
         ["--check=/c"],  # no abbreviations: a typed-in half of an option is a mistake
         ["--max-cost=0"],
-        ["--max-cost=200"],  # without a price nobody could count
+        ["--max-cost=200"],  # it cannot count without a price
         ["surplus"],
     ],
 )

@@ -22,7 +22,7 @@ def test_names_of_gpus_are_no_numbers() -> None:
 
 @pytest.mark.parametrize("row", [[], [1.0], [None] * 8, ["x", *[None] * 7], [1.0] * 10, [1.0, [], *[None] * 6]])
 def test_what_is_no_row(row: list) -> None:
-    with pytest.raises(ValueError, match="no row"):
+    with pytest.raises(ValueError, match="not a row"):
         from_row(row)
 
 

@@ -57,7 +57,7 @@ look(provider.status("one"))
 
 @dataclass
 class Home:
-    """Where the clusters of one test lie."""
+    """Where the clusters of one test are."""
 
     folder: Path
     image: Image

@@ -44,7 +44,7 @@ READER = (
 
 
 def status_of(url: str) -> int:
-    """The HTTP status that a URL answers with; 0 when nobody does."""
+    """The HTTP status that a URL answers with; 0 without an answer."""
     try:
         with urllib.request.urlopen(url, timeout=3) as answer:
             return int(answer.status)

@@ -1,4 +1,4 @@
-"""A checkpoint whose shards lie on the disks of two hosts, on the way home. Commands as a user types them."""
+"""A checkpoint whose shards are on the disks of two hosts, on the way home. Commands as a user types them."""
 
 import shutil
 import subprocess
@@ -39,7 +39,7 @@ def content(folder: Path) -> dict[str, bytes]:
 
 @pytest.fixture(scope="module")
 def expected(user: User, first: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, bytes]]:
-    """What a merge of one folder gives; the same step lies on the disks of the cluster, a rank on each."""
+    """What a merge of one folder gives; the same step is on the disks of the cluster, a rank on each."""
     whole = tmp_path_factory.mktemp("whole") / "home"
     subprocess.run([sys.executable, WRITE, whole, "2", "6"], check=True, timeout=120)
     folders = [host.path("/checkpoints") for host in user.hosts_of(first)]

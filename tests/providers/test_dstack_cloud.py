@@ -139,7 +139,7 @@ def forgotten(script: Script) -> None:
 
 
 def no_python(script: Script) -> None:
-    """A raw `dstack apply`, which nobody watches."""
+    """A raw `dstack apply`, without a client that watches."""
     text = script.user.types(*script.words("--dry-run", image="no-python")[:-1]).stdout
     path = script.lab.home / f"{script.name}.dstack.yml"
     path.write_text(text[text.index("type: task") :])

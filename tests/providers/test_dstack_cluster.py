@@ -56,7 +56,7 @@ def test_a_tunnel_daemon_that_is_killed_blocks_nothing(user: User, first: str) -
 
 @pytest.mark.slow  # as in test_one_definition.py, and once more
 def test_a_training_on_two_disks_goes_on_where_it_stopped(user: User, first: str) -> None:
-    """Real verl over the hosts' network; each rank's shard lies on its own host's disk, and is loaded from there."""
+    """Real verl over the hosts' network; each rank's shard is on its own host's disk, and is loaded from there."""
 
     def shards(step: int) -> list[list[str]]:
         pattern = f"trained/global_step_{step}/actor/model_world_size_2_rank_*.pt"

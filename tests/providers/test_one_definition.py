@@ -205,7 +205,7 @@ def ask_dstack(user: User) -> Question:
 
 
 def ask_slurm(slurm: SlurmNodes) -> Question:
-    """Its index lies on the shared file system."""
+    """Its index is on the shared file system."""
     make_encoder(slurm.shared / "tiny-e5")
     (slurm.shared / "tiny-e5/model.safetensors").chmod(0o644)  # only its owner may read what safetensors writes
     write_corpus(slurm.shared / "passages.jsonl")

@@ -100,7 +100,7 @@ def test_an_answer_without_an_end(commands: Commands, monkeypatch: pytest.Monkey
 
 
 def test_clusters_are_found_by_their_comment_or_because_they_were_started_from_here(commands: Commands) -> None:
-    """A site may want a comment of its own, and every other job of the user is none of ours."""
+    """A site may want a comment of its own, and every other job of the user is not ours."""
     jobs = ["13|RUNNING|None|N/A|alice|1|node2|mine|", "14|RUNNING|None|N/A|alice|2|node[3-4]|own|account 7"]
     commands(sbatch="exit 0", scontrol="exit 0", squeue="; ".join(f"echo '{each}'" for each in [RUNNING, *jobs]))
     a_state("own", 14).write()

@@ -238,7 +238,7 @@ def test_the_job_is_read_as_it_was_given(text):
         ({"tmp_dir": "/local/scratch-1"}, {}, "/local/scratch-1 has 16 bytes, and at most 15 leave room"),
         ({"container": None}, {"gpu": "H100:8"}, "how do nodes run an image"),
         ({"volumes": None}, {}, "one that all nodes share"),
-        ({"container": "docker", "volumes": ["/elsewhere:/x"]}, {"image": "a/b:c"}, "lies on none of the volumes"),
+        ({"container": "docker", "volumes": ["/elsewhere:/x"]}, {"image": "a/b:c"}, "is on none of the volumes"),
         ({"volumes": ["/shared:/checkpoints", "/a:/b"]}, {}, "nothing can be mounted"),
         ({"volumes": ["net:/checkpoints"]}, {}, "no network volumes"),
         ({}, {"gpu": "80GB..", "image": "a/b:c"}, "leaves their number open"),

@@ -196,7 +196,7 @@ def test_a_time_limit_that_comes_before_the_cluster_is_ready_is_no_reason_to_try
 
 @pytest.mark.parametrize("said", ["[10:00:00 rank 0] READY: 2 nodes in 1.0 s", ""])
 def test_that_a_cluster_was_ready_is_read_in_the_log_of_this_start_too(slurm, tmp_path, said):
-    """As where the agent's own log lies in a container that could not be asked for it in time."""
+    """As where the agent's own log is in a container that could not be asked for it in time."""
     log = tmp_path / "job.log"
     log.write_text("[09:00:00 rank 0] READY: 2 nodes in 1.0 s\n")  # an earlier start of the job
     with log.open("a") as output:

@@ -91,7 +91,7 @@ def test_vectors_as_encoders_make_them(half: bool) -> None:
 @pytest.mark.parametrize("onednn", [False, True])
 @pytest.mark.parametrize("count", [1, 2, 8, 9, 40])
 def test_vectors_at_odd_addresses(count: int, onednn: bool) -> None:
-    """As they lie in faiss's files, with and without what torch need not have."""
+    """As they are in faiss's files, with and without what torch need not have."""
     assert exact.has_onednn()
     random = np.random.default_rng(0)
     rows = random.standard_normal((1000, 33)).astype(np.float32)

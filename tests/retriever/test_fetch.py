@@ -65,7 +65,7 @@ def test_a_download(hub: FakeHub, encoder_path: Path, tmp_path: Path) -> None:
     assert (record.passages, record.encoder, record.prefixes) == (PASSAGES, "intfloat/e5-base-v2", "e5")
     assert said[0] == f"part_aa: 20.0 kB from {hub.url}/datasets/{INDEX}"
     hub.data_sets.clear()
-    assert fetch("wiki-18", tmp_path / "to", say=said.append) == record  # asks nobody
+    assert fetch("wiki-18", tmp_path / "to", say=said.append) == record  # without a request
     with pytest.raises(InputError, match="has an index of PeterJinGo/wiki-18-e5-index, not of") as raised:
         fetch("wiki-18-hnsw", tmp_path / "to")
     assert raised.value.hint == "Name a new folder: --to"

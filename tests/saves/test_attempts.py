@@ -29,7 +29,7 @@ def test_a_name_that_leaves_the_folder_is_refused(where: str, name: str) -> None
     elif where != "run":
         files = said["roles"][0]["files"] if where == "file" else said["files"]
         files.append({"path": name, "size_bytes": 1, "modified_at": 1.0})
-    with pytest.raises(CheckpointError, match=r"node 0 \(10.0.0.1\) names .* which is no path below") as raised:
+    with pytest.raises(CheckpointError, match=r"node 0 \(10.0.0.1\) names .* which is not a path below") as raised:
         aggregate([node(0, run(name if where == "run" else "r", said))])
     assert "look at that node" in str(raised.value.hint)
 

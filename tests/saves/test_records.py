@@ -1,4 +1,4 @@
-"""Records of saves: what is written is read, and what is none is refused."""
+"""Records of saves: what is written is read, and what is malformed is refused."""
 
 import json
 
@@ -24,5 +24,5 @@ def test_what_is_written_is_read() -> None:
     ],
 )  # fmt: skip
 def test_what_is_no_record_is_refused(value: object) -> None:
-    with pytest.raises(CheckpointError, match="no record of a save"):
+    with pytest.raises(CheckpointError, match="not a record of a save"):
         SaveRecord.from_json(value)

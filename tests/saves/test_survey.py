@@ -237,5 +237,5 @@ def test_an_inventory_names_no_path_outside() -> None:
     def ask(rank: int, **_: object) -> Mapping[str, Any]:
         return {"rank": rank, "locations": [{**place, "runs": [run("../x", step(1))]}]}
 
-    with pytest.raises(CheckpointError, match="no path below"):
+    with pytest.raises(CheckpointError, match="not a path below"):
         cluster_inventory([NodeReport(0, "10.0.0.1")], ask)

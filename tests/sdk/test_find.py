@@ -26,7 +26,7 @@ class TestAJobByTheAddressOfItsCluster:
             assert find_job(f"ray://{urlsplit(plain.url).netloc}/one").connection.ray_token is None
 
 
-@pytest.mark.parametrize(("content", "reason"), [(None, "No such file"), (b"\xff\xfe", "it is no text")])
+@pytest.mark.parametrize(("content", "reason"), [(None, "No such file"), (b"\xff\xfe", "it is not text")])
 def test_a_file_of_the_token_that_cannot_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None, reason: str
 ) -> None:

@@ -54,7 +54,7 @@ class TestAFleetThatWouldBeReplaced:
 
     def test_may_be_left_to_a_question(self, monkeypatch: pytest.MonkeyPatch) -> None:
         there = Replaced(monkeypatch)
-        with pytest.raises(InputError, match="There is nobody to ask"):
+        with pytest.raises(InputError, match="There is no terminal to ask on"):
             FLEET.create(replace=None)
         assert there.applied == []
         asked: list[cloudrl.Question] = []

@@ -41,7 +41,7 @@ class Nodes:
         with self._lock:
             self._at_once += 1
             self.most_at_once = max(self.most_at_once, self._at_once)
-        self._meeting.wait(30)  # nobody goes on before so many have come
+        self._meeting.wait(30)  # all wait for each other
         with self._lock:
             self._at_once -= 1
             if location.ranks[0] in self._stubborn:

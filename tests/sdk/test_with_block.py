@@ -28,7 +28,7 @@ def owned(lab: FakeLocal) -> cloudrl.RunningCluster:
 
 @pytest.fixture
 def rented(lab: FakeLocal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Its disks, which go with it; steps 1 and 2 of a run lie there."""
+    """Its disks, which go with it; steps 1 and 2 of a run are there."""
     rent_disks(monkeypatch)
     for step in (1, 2):
         write_step(tmp_path / "disk" / "mine", step)
@@ -125,7 +125,7 @@ class TestCheckpointsThatWouldBeLost:
         assert not is_up()
 
     def test_down_needs_an_answer(self, owned: cloudrl.RunningCluster) -> None:
-        with pytest.raises(cloudrl.InputError, match="There is nobody to ask"):
+        with pytest.raises(cloudrl.InputError, match="There is no terminal to ask on"):
             owned.down()
         asked: list[cloudrl.Question] = []
         assert owned.down(confirm=lambda question: asked.append(question) is None)

@@ -203,7 +203,7 @@ ACTORS = [(family, "ForCausalLM") for family in FAMILIES + WITHOUT_CRITIC] + [(f
 
 @pytest.mark.parametrize(("family", "head"), ACTORS)
 def test_a_config_without_the_size_of_a_head(family: str, head: str, tmp_path: Path) -> None:
-    """Also with a size of experts that there are none of, as Qwen3-Coder's has it."""
+    """Also with a size of experts that it does not have, as Qwen3-Coder's has it."""
     small_model(family, head, tied=False, without={"head_dim"}).save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     for each in (config, config.get("text_config", {})):

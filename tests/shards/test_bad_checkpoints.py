@@ -227,7 +227,7 @@ def test_one_rank_from_another_step_by_the_record(actor: Path, tmp_path: Path) -
 
 
 def test_what_a_resume_needs_is_verified_too(actor: Path, tmp_path: Path) -> None:
-    """The optimizer's state is no part of a model: a merge does not read it."""
+    """The optimizer's state is not part of a model: a merge does not read it."""
     optim = shard_path(actor, 1, 2, "optim")
     write_members(optim, {"data.pkl": pickle.dumps({"state": {}}, protocol=2), "data/0": b"moments"})
     write_record(actor, 1, 10, kinds=("model", "optim"))
@@ -279,7 +279,7 @@ def test_a_file_that_the_record_does_not_name(actor: Path, tmp_path: Path) -> No
 
 
 def test_a_changed_config_is_a_warning_beside_the_others(replicated: Path) -> None:
-    """Neither is about a file, and neither is fatal. A file that the record does not name was changed by nobody."""
+    """Neither is about a file, and neither is fatal. A file that the record does not name was not changed."""
     (replicated / "huggingface" / "new.json").write_bytes(b"")
     saved = FileRecord(2, hashlib.sha256(b"{}").hexdigest())
     record = SaveRecord(10, "actor", 0, 4, 1.0, {"huggingface/config.json": saved})

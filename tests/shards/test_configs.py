@@ -40,9 +40,9 @@ def test_configs_that_are_not_covered(
         ({"num_attention_heads": 12, "head_dim": 1}, r"q_proj.weight is \[6, 6\], and by config.json it is \[12, 6\]"),
         ({"num_key_value_heads": 6}, r"k_proj.weight is \[1, 6\], and by config.json it is \[6, 6\]"),
         ({"intermediate_size": 5}, r"gate_proj.weight is \[4, 6\], and by config.json it is \[5, 6\]"),
-        ({"hidden_size": -1}, "config.json says hidden_size: '-1', and that is no size"),
-        ({"hidden_size": "6"}, "config.json says hidden_size: '6', and that is no size"),
-        ({"num_hidden_layers": True}, "config.json says num_hidden_layers: 'True', and that is no size"),
+        ({"hidden_size": -1}, "config.json says hidden_size: '-1', and that is not a size"),
+        ({"hidden_size": "6"}, "config.json says hidden_size: '6', and that is not a size"),
+        ({"num_hidden_layers": True}, "config.json says num_hidden_layers: 'True', and that is not a size"),
         (
             {"architectures": ["LlamaForCausalLM"]},
             "there are 3 tensors that by config.json no LlamaFor.*bias",

@@ -130,14 +130,14 @@ def test_what_it_is_instead_is_said(value: PickledObject, said: str) -> None:
 
 
 def test_a_mesh_of_no_ranks() -> None:
-    """Its shape lies under another name in each release."""
+    """Its shape is under another name in each release."""
     save = SAVES[2]
     meshes = [place for place in places_of(save, SHARDED) if "mesh" in str(place[-1:])]
     assert meshes
     for rank in (0, 1):
-        nobody = PickledObject("torch.distributed.device_mesh.DeviceMesh", ())
-        nobody.state = {"mesh_dim_names": ("fsdp",), "mesh": plain(size=(0,), strides=(1,))}
-        source = crafted(save, rank, SHARDED, meshes[0], lambda _, new=nobody: new)
+        empty = PickledObject("torch.distributed.device_mesh.DeviceMesh", ())
+        empty.state = {"mesh_dim_names": ("fsdp",), "mesh": plain(size=(0,), strides=(1,))}
+        source = crafted(save, rank, SHARDED, meshes[0], lambda _, new=empty: new)
         with pytest.raises(CheckpointError, match="mesh has an impossible shape"):
             open_shard(source, rank)
 

@@ -106,8 +106,8 @@ def test_what_is_refused(names: dict[str, tuple[int, ...]], words: str) -> None:
     ("text", "words"),
     [
         (None, "there is no lora_train_meta.json beside the shards"),
-        (b"", "is no JSON"),
-        (b"[" * 100_000, "is no JSON"),
+        (b"", "is not JSON"),
+        (b"[" * 100_000, "is not JSON"),
         (b"[]", "has the rank None and the alpha None"),
         (b'{"r": 4}', "has the rank 4 and the alpha None"),
         (b'{"r": 0, "lora_alpha": 8}', "has the rank 0"),
@@ -142,7 +142,7 @@ def test_scales_that_peft_tells() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (b"", "is no JSON"),
+        (b"", "is not JSON"),
         (b"[]", "is not that of a LoRA adapter"),
         (peft(peft_type="IA3"), "is not that of a LoRA adapter"),
         (peft(r=0), "has the rank 0"),

@@ -200,7 +200,7 @@ def test_transformed_items(role: Path) -> None:
 def test_files_elsewhere(role: Path, path: object) -> None:
     found = records(role)
     first(found, "storage_data", "_StorageInfo").state["relative_path"] = path
-    with pytest.raises(CheckpointError, match="an item would lie in"):
+    with pytest.raises(CheckpointError, match="an item would be in"):
         reread(found)
 
 

@@ -1,4 +1,4 @@
-"""Pickles that would run code, and pickles that are none."""
+"""Pickles that would run code, and files that are not pickles."""
 
 import os
 import pickle

@@ -1,4 +1,4 @@
-"""The zip file that torch writes: small, large (zip64), and what is none."""
+"""The zip file that torch writes: small, large (zip64), and other files."""
 
 import hashlib
 import io

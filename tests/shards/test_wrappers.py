@@ -62,7 +62,7 @@ def test_known_wrappers_are_left_out(actor: Path, tmp_path: Path, change: Callab
 
 
 def refused(actor: Path, words: str, files: dict[str, bytes] | None = None) -> None:
-    """Nothing is written, and nobody is sent to a merger that would write it."""
+    """Nothing is written, and no hint leads to a merger that would write it."""
     with pytest.raises(CheckpointError, match=words) as caught:
         merge_role(actor, actor.parent / "model", files)
     assert "model_merger" not in str(caught.value.hint)

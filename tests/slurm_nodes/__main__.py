@@ -1,6 +1,6 @@
 """`python -m slurm_nodes up|down|in|packages`: a cluster by hand, for `make slurm-lab` and `make slurm-lab-down`.
 
-It lies in the folder that SLURM_LAB names, or in /tmp/slurm-lab, and goes on until `down`.
+It is in the folder that SLURM_LAB names, or in /tmp/slurm-lab, and goes on until `down`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _TEXT = """
 
 
 def folder() -> Path:
-    """Where the cluster by hand lies."""
+    """Where the cluster by hand is."""
     return Path(os.environ.get("SLURM_LAB", "/tmp/slurm-lab"))
 
 

@@ -37,7 +37,7 @@ class SlurmNodes:
 
     Args:
         count: compute nodes.
-        folder: where everything lies, which must not exist or be empty, and is removed at the end. A short path. None
+        folder: where everything is, which must not exist or be empty, and is removed at the end. A short path. None
             for a new one in the folder for temporary files.
         gpus: of each compute node.
         users: unprivileged users of all nodes. The public key of `key` opens the login node to them and to root.

@@ -24,13 +24,13 @@ class NodeConfig:
     Attributes:
         name: its host name.
         address: its only IPv4 address, in a network of 24 bits.
-        gateway: where packets for elsewhere go; nothing lies behind it.
+        gateway: where packets for elsewhere go; nothing is behind it.
         port: where its main daemon listens; 0 for none.
         cgroup: its control group below those of the machine, in each hierarchy; empty for none.
         users: unprivileged users, name -> number; their homes are /home/NAME.
         binds: (source, target) pairs of folders that several nodes share.
         read_only: the same for folders of the machine that an overlay would hide.
-        stores: folders of /var/lib that lie on a file system which overlay accepts; all users may write there.
+        stores: folders of /var/lib that are on a file system which overlay accepts; all users may write there.
         devices: character devices that look like GPUs.
         files: path -> file.
         commands: run in this order at the start; each ends, daemons in the background.

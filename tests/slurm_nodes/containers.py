@@ -87,7 +87,7 @@ def storage_conf(user: str) -> str:
 
 
 def left_on(root: Path) -> list[Path]:
-    """What a node whose files lie in `root` has of containers, also of those that have ended."""
+    """What a node whose files are in `root` has of containers, also of those that have ended."""
     folders = ("docker/containers", "containers/storage/overlay-containers", "rootless/*/overlay-containers")
     return [path for folder in folders for path in root.glob(f"var/lib/{folder}/*") if path.is_dir()]
 

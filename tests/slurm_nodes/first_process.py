@@ -43,7 +43,7 @@ def main(config: Path, disk: Path) -> None:
     enter_root(disk, Path("/"), read_only=node.read_only, binds=[*node.binds, *stores])
     _mount_cgroups(hierarchies)
     run("mount", "--make-rshared", "/")  # as systemd has it; podman asks for it
-    Path("/root").chmod(0o711)  # this Python may lie there, and users need it
+    Path("/root").chmod(0o711)  # this Python may be there, and users need it
     _make_devices(node.devices)
     _add_users(node.users)
     Path("/usr/local/bin/docker").unlink(missing_ok=True)  # not Debian's, and perhaps not of the daemon's age

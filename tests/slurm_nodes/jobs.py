@@ -50,7 +50,7 @@ class Jobs:
             script: its text; a line `#!/bin/bash` is put before it where it has none.
             options: of sbatch.
             user: whose job it is.
-            cwd: where it is submitted, and where its output lies unless the script or the options say otherwise; None
+            cwd: where it is submitted, and where its output is unless the script or the options say otherwise; None
                 for the user's home.
         """
         text = script if script.startswith("#!") else f"#!/bin/bash\n{script}"

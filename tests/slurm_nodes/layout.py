@@ -47,7 +47,7 @@ class Site:
     """What a cluster is made of.
 
     Attributes:
-        folder: where all of it lies on this machine.
+        folder: where all of it is on this machine.
         names: of the compute nodes.
         users: name -> number.
         gpus: of each compute node.

@@ -36,7 +36,7 @@ class Node(Host):
         super().power_on()
 
     def power_off(self) -> None:
-        """Take its power away: nobody hears a connection close."""
+        """Take its power away: no connection is seen to close."""
         self.kill()
 
     def run(

@@ -37,7 +37,7 @@ def same(one: object, other: object) -> bool:
     return type(one) is type(other) and one == other
 
 
-# Hydra has no way to write a NUL, and a lone surrogate is no text.
+# Hydra has no way to write a NUL, and a lone surrogate is not text.
 texts = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))
 numbers = st.one_of(st.integers(), st.floats())
 simple_keys = st.text(alphabet="ab1 _-./:,()[]{}=\\", min_size=1, max_size=6)

@@ -76,7 +76,7 @@ def test_a_route_is_an_ssh_config_for_this_user_alone(tmp_path: Path) -> None:
 
 
 def test_a_host_that_the_route_says_nothing_of_is_learned_and_then_kept() -> None:
-    """As dstack's ssh proxy, whose route has no StrictHostKeyChecking; ssh would ask, and nobody answers."""
+    """As dstack's ssh proxy, whose route has no StrictHostKeyChecking; ssh would ask, without an answer."""
     text = Route("lab", {"lab": {"StrictHostKeyChecking": "no"}, "proxy": {}}).config()
     asked = ["ssh", "-G", "-F", "/dev/stdin"]
     found = {

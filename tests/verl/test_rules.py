@@ -68,7 +68,7 @@ NOT_DIVIDED = {**GRPO, f"{ACTOR}.ppo_mini_batch_size": 63, f"{ROLLOUT}.n": 1}
         {f"{ACTOR}.fsdp_config.fsdp_size": 4, f"{ACTOR}.ulysses_sequence_parallel_size": 2},
         {"critic.ppo_micro_batch_size_per_gpu": 5},  # its engine counts tokens, whatever is set
         {"critic.ppo_micro_batch_size_per_gpu": "null", "critic.ppo_micro_batch_size": 64},
-        {"critic.ulysses_sequence_parallel_size": 3, "critic.model.use_remove_padding": False},  # read by nobody
+        {"critic.ulysses_sequence_parallel_size": 3, "critic.model.use_remove_padding": False},  # not read
         {**NOT_DIVIDED, "trainer.val_only": True},
         {**MEGATRON, **NOT_DIVIDED, f"{ACTOR}.megatron.dynamic_context_parallel": True,
          f"{ACTOR}.megatron.max_seqlen_per_dp_cp_rank": 4096, f"{ACTOR}.use_dynamic_bsz": True},
@@ -164,7 +164,7 @@ def test_what_works_has_no_problem(changes: dict[str, Any]) -> None:
         ({f"{ROLLOUT}.mode": "sync"}, f"{ROLLOUT}.mode=sync is gone", f"{ROLLOUT}.mode=async"),
         ({f"{ROLLOUT}.expert_parallel_size": 4}, "expert_parallel_size=4 is not tensor times", "parallel_size=2"),
         ({f"{ROLLOUT}.pipeline_model_parallel_size": 2}, "verl has none with vllm", "parallel_size=1"),
-        ({f"{ROLLOUT}.tensor_model_parallel_size": 12}, "takes 12 GPUs, which is no number of whole nodes with 8", ""),
+        ({f"{ROLLOUT}.tensor_model_parallel_size": 12}, "takes 12 GPUs, not a number of whole nodes with 8", ""),
         ({f"{ROLLOUT}.tensor_model_parallel_size": 3}, "takes 3 GPUs, which do not divide 16", "parallel_size=2"),
         ({f"{ROLLOUT}.tensor_model_parallel_size": 1, f"{ROLLOUT}.data_parallel_size": 3}, "3 GPUs, which do not", ""),
         ({f"{ROLLOUT}.val_kwargs.do_sample": True, f"{ROLLOUT}.temperature": 0}, "temperature above 0", "=False"),

@@ -9,7 +9,7 @@ from cloudrl.verl_cpu.reward import compute_score
     ("answer", "score"),
     [
         ("23", 1.0),
-        (" 23\n", 1.0),  # space around the answer is no part of it
+        (" 23\n", 1.0),  # space around the answer is not part of it
         ("24", 0.0),
         ("230", 0.0),
         ("023", 0.0),

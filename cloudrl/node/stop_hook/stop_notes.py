@@ -60,7 +60,7 @@ class Note:
 
 
 class Unnoted(Exception):
-    """A stop of which nobody would learn: waiting for a client would never end."""
+    """A stop that would not be seen: waiting for a client would never end."""
 
 
 @contextlib.contextmanager
@@ -96,9 +96,9 @@ def place_of(frame: FrameType, line: int) -> Dict[str, Any]:
 
 
 def place_of_error(trace: Optional[TracebackType]) -> Dict[str, Any]:
-    """The innermost line of a traceback that is none of Ray's own, else its last one."""
+    """The innermost line of a traceback outside Ray's own code, else its last one."""
     steps = list(traceback.walk_tb(trace))
-    # the package alone: code that was sent with a job lies below Ray's folder for temporary files, /tmp/ray
+    # the package alone: code that was sent with a job is below Ray's folder for temporary files, /tmp/ray
     package = os.path.dirname(getattr(sys.modules.get("ray"), "__file__", None) or "/no-ray/") + os.sep
     chosen = next((step for step in reversed(steps) if not step[0].f_code.co_filename.startswith(package)), steps[-1])
     return place_of(*chosen)

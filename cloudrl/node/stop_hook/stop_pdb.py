@@ -109,7 +109,7 @@ def remote_pdb(rpdb: Any) -> Any:
             self._go_on()
 
         def __restore(self) -> None:
-            self.clear_all_breaks()  # nobody is there to be shown them any more
+            self.clear_all_breaks()  # no client is left to see them
             super()._RemotePdb__restore()
             self._listen_socket.close()
 

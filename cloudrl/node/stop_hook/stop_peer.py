@@ -22,13 +22,13 @@ class _Listener(socket.socket):
 
 
 def guard(listener: socket.socket) -> socket.socket:
-    """The same listener, which accepts nobody else from now on."""
+    """The same listener, which accepts no further client from now on."""
     listener.__class__ = _Listener
     return listener
 
 
 def guard_debugpy(sockets: Any) -> None:
-    """Have debugpy's adapter, another process of the job, accept nobody else either."""
+    """Have debugpy's adapter, another process of the job, accept no further client either."""
     serve = sockets.serve
 
     def guarded(name: str, handler: Callable[[socket.socket], Any], *args: Any, **more: Any) -> Any:
@@ -46,7 +46,7 @@ def guard_debugpy(sockets: Any) -> None:
 def is_trusted(connection: socket.socket) -> bool:
     """Whether the other end, on this machine, is our own user's or root's.
 
-    One that is closed already is nobody's: Linux has lost its user, and shows it as root's (proc(5), /proc/net/tcp).
+    A closed one has no owner: Linux has lost its user, and shows it as root's (proc(5), /proc/net/tcp).
     """
     if connection.family != socket.AF_INET:
         return False

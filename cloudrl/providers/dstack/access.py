@@ -82,7 +82,7 @@ def keep_tunnel(server: Server, run: RunState) -> None:
 
 
 def close_tunnel(server: Server, name: str) -> bool:
-    """End the tunnel in the background; False when there is none."""
+    """End the tunnel in the background; False if none is open."""
     return tunnel_daemon.stop(tunnel_folder(server, name))
 
 

@@ -54,7 +54,7 @@ def describe_failure(attempt: Attempt) -> str:
 def unrecoverable_error(server: Server, run: RunState) -> ClusterFailed | None:
     """Why waiting for a run is in vain although dstack goes on trying; None when it is not.
 
-    Without an agent nobody counts failures and ends the run, and dstack's `retry.duration` does not bound errors: it
+    Without an agent nothing counts failures and ends the run, and dstack's `retry.duration` does not bound errors: it
     counts from the latest attempt that had a machine (server/background/pipeline_tasks/runs/active.py).
     """
     for node in run.nodes:

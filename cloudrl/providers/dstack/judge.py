@@ -54,7 +54,7 @@ def check_with_dstack(text: str, section: Collection[str] = ()) -> None:
         cause = error.__context__
         errors = cause.errors(include_url=False) if isinstance(cause, ValidationError) else []
         raise SpecError("\n".join(_lines(errors, values["type"], section)) or str(error), hint=hint) from None
-    except TypeError as error:  # utils/tags.py matches values that are no text
+    except TypeError as error:  # utils/tags.py matches values that are not text
         raise SpecError(f"dstack cannot read it: {error}", hint=hint) from None
 
 

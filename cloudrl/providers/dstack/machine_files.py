@@ -20,7 +20,7 @@ lets the user run sudo without a password. To create it:
   dstack apply -f {name}.dstack.yml"""
 
 _PLACE, _VOLUME_LAST = ("availability_zone",), ("auto_cleanup_duration", "tags")
-_CLEANUP = "Unused for so long, it is deleted with all that lies on it."
+_CLEANUP = "Unused for so long, it is deleted with all that is on it."
 _VOLUME_HEADER = """\
 Network volume for cloudrl clusters. To create it:
 

@@ -147,7 +147,7 @@ class DstackFleets(_Named[FleetState], Fleets):
             is_cluster=getattr(fleet.spec.configuration.placement, "value", None) == "cluster",
             least=_least(fleet.spec),
             most=getattr(fleet.spec.configuration.nodes, "max", None),
-            # server/services/fleets.py: on-demand where nobody says
+            # server/services/fleets.py: on-demand by default
             spot_policy=getattr(profile.spot_policy, "value", None) or "on-demand",
             backends=tuple(backend.value for backend in profile.backends or ()),
         )
@@ -257,7 +257,7 @@ _NOT_TO_BE_HAD = ("not_available", "no_quota", "no_balance")
 
 
 def offers_of(answers: Iterable[Any]) -> tuple[Offer, ...]:
-    """Offers of dstack as ours, cheapest first; those that nobody can have now only if there are no others."""
+    """Offers of dstack as ours, cheapest first; unavailable ones only if there are no others."""
     fleets = list(answers)
     usable = [each for each in fleets if each.availability.value not in _NOT_TO_BE_HAD]
     return tuple(sorted(map(_offer, usable or fleets), key=lambda offer: offer.price))
@@ -284,7 +284,7 @@ def _least(spec: Any) -> int:
 def _idle_duration_s(spec: Any) -> int | None:
     """Seconds; None for a negative one, which is `off`, and for machines of one's own.
 
-    Where nobody says, dstack takes three days (core/models/profiles.py: DEFAULT_FLEET_TERMINATION_IDLE_TIME).
+    Without a value, dstack takes three days (core/models/profiles.py: DEFAULT_FLEET_TERMINATION_IDLE_TIME).
     """
     from cloudrl.providers.dstack.internals import DEFAULT_FLEET_TERMINATION_IDLE_TIME
 

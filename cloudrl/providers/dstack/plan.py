@@ -176,7 +176,7 @@ def _ask(server: Server, name: str, text: str) -> Any:
 
 
 def _write(server: Server, name: str, text: str) -> str:
-    """What is sent lies beside the agent, for whoever wants to see it. Returns its path."""
+    """What is sent is beside the agent, for whoever wants to see it. Returns its path."""
     path = server.folder(name) / f"{name}.dstack.yml"
     path.write_text(text, encoding="utf-8")
     return str(path)
@@ -213,7 +213,7 @@ def _check_secrets(server: Server, plan: DstackPlan) -> None:
 
 
 def _no_machines(server: Server, plan: DstackPlan, known: Sequence[FleetState]) -> CapacityError:
-    """That nobody has such machines, and which of the fleets that the task may run on nearly would."""
+    """That no backend has such machines, and which of the fleets that the task may run on nearly would."""
     cluster = plan.cluster
     title, names = f"cluster {cluster.name!r}", ", ".join(each.name for each in known)
     apart = [each.name for each in known if not each.is_cluster] if cluster.nodes > 1 else []

@@ -70,7 +70,7 @@ class DstackProvider(Provider):
                 hint='End it with the block: with cluster.up(on="dstack") as ray: ...\n'
                 "Or by itself: Cluster(down_when_idle=..., max_cost=...)",
             )
-        ssh.ensure_installed()  # nobody shall pay for what cannot be reached
+        ssh.ensure_installed()  # before anything that cannot be reached is paid for
         try:
             priced = plan.priced() if plan.server is None else plan
             server = priced.server or connect()
@@ -148,7 +148,7 @@ class DstackProvider(Provider):
     def list(self, name: str | None = None) -> tuple[Status, ...]:
         """Runs of the present user that are going on and that run the node agent, or the one of a name.
 
-        A project has several users: what nobody has named must not be somebody else's.
+        A project has several users: what was not named must not be another user's.
         """
         server = connect()
         user = runs.present_user(server)

@@ -89,7 +89,7 @@ class RunState:
 
     @property
     def agent_options(self) -> AgentOptions | None:
-        """What the agents on its nodes were told; None where it is no task with the node agent in it.
+        """What the agents on its nodes were told; None where it is not a task with the node agent in it.
 
         Of node groups, which have commands of their own, the first counts: rank 0 belongs to it.
         """
@@ -123,7 +123,7 @@ def get(server: Server, name: str) -> RunState:
     """One look at the latest run of a name.
 
     Raises:
-        InputError: there is none.
+        InputError: it does not exist.
     """
     run = find(server, name)
     if run is None:
@@ -132,7 +132,7 @@ def get(server: Server, name: str) -> RunState:
 
 
 def find(server: Server, name: str) -> RunState | None:
-    """One look at the latest run of a name; None where there is none."""
+    """One look at the latest run of a name; None if absent."""
     try:
         return state_of(server.call(server.api.runs.get, server.project, name))
     except NotThere:

@@ -70,7 +70,7 @@ class NotThere(InputError):
 
 
 def is_configured() -> bool:
-    """Whether the `dstack` command would find a server. Imports nothing of dstack, asks nobody."""
+    """Whether the `dstack` command would find a server. Imports nothing of dstack, contacts no server."""
     return "DSTACK_SERVER_URL" in os.environ or Path("~/.dstack/config.yml").expanduser().is_file()
 
 

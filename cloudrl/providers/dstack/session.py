@@ -1,6 +1,6 @@
 """The HTTP session of dstack's own client, with bounds: it has none for time or bytes, and unpacks what is compressed.
 
-The client asks three times before it says that nobody answers (dstack 0.22.5, api/server/__init__.py: _request).
+The client asks three times before it gives up (dstack 0.22.5, api/server/__init__.py: _request).
 """
 
 import io
@@ -98,7 +98,7 @@ def _be_patient(manager: Any) -> None:
 
 
 def _body(answer: requests.Response) -> bytes:
-    """The body as the client may parse it; of an error that is no sound JSON nothing.
+    """The body as the client may parse it; of an error that is not a sound JSON nothing.
 
     Raises:
         Malformed: It is too large, compressed, or no sound JSON.

@@ -207,8 +207,8 @@ def _volume(mount: Volume | NetworkMount) -> str | dict[str, Any]:
 def _volumes_comment(cluster: Cluster) -> str:
     holder = next((mount for mount in cluster.mounts if mount.holds(cluster.checkpoints)), None)
     if isinstance(holder, NetworkMount):
-        return "Checkpoints lie on network volumes and outlive the instances."
-    return "Checkpoints lie on the instances and survive a restart of the run there." if holder else ""
+        return "Checkpoints are on network volumes and outlive the instances."
+    return "Checkpoints are on the instances and survive a restart of the run there." if holder else ""
 
 
 def _lifecycle(section: Mapping[str, Any]) -> list[Section]:

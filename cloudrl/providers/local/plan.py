@@ -1,6 +1,6 @@
 """What a cluster is on this machine: its ports, its folders and the command lines of its agents.
 
-The same declaration runs on dstack, so that its image, its fleets and the like are no error here: what has no effect
+The same declaration runs on dstack, so that its image, its fleets and the like are accepted here: what has no effect
 is named. What a job would miss, its checkpoint folder and its secrets, is kept or refused.
 """
 
@@ -161,7 +161,7 @@ def make_plan(cluster: Cluster) -> LocalPlan:
 
 
 def _installed(package: str) -> str | None:
-    """The release of a package; None where there is none."""
+    """The release of a package; None if absent."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -280,7 +280,7 @@ def choose_dashboard_port(wanted: int | None, *, cluster: str, last: LocalState 
     """The port that was asked for, or that of last time, or Ray's own default, or any: the first that is free.
 
     Raises:
-        InputError: the port that was asked for is none, or in use.
+        InputError: the port that was asked for is not valid, or in use.
     """
     if wanted is None:
         usual = (*([last.dashboard_port] if last else []), DEFAULT_DASHBOARD_PORT)

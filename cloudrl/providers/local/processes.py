@@ -100,7 +100,7 @@ def end(
     for pid in agents(cluster_id):
         _send(pid, signal.SIGTERM)
     deadline = clock() + _GRACE_S
-    # without an agent nobody ends the rest: no use in waiting for it
+    # without an agent nothing ends the rest: no use in waiting for it
     while agents(cluster_id) and clock() < deadline:
         sleep(0.05)
     deadline = clock() + _GRACE_S

@@ -110,7 +110,7 @@ class LocalProvider(Provider):
         """Connect to a running cluster.
 
         Raises:
-            InputError: there is none of that name, or it does not run.
+            InputError: no cluster has that name, or it does not run.
         """
         known = state.read(name)
         if known is None or not processes.agents(known.id):

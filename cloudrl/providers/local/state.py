@@ -94,7 +94,7 @@ class LocalState:
 
 
 def read(name: str) -> LocalState | None:
-    """The state of a cluster, None where there is none.
+    """The state of a cluster; None if absent.
 
     Raises:
         CloudrlError: the file is there and cannot be understood.

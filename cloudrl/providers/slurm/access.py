@@ -1,6 +1,6 @@
 """The way to a job's first node, where no port of it can be reached from here, and the key that its tokens come from.
 
-Many sites let nobody log in to a compute node. So ssh speaks, through the login node, with an sshd that is a step of
+Many sites bar users from their compute nodes. So ssh speaks, through the login node, with an sshd that is a step of
 the job itself and serves this one connection: `srun --overlap ... sshd -i`, as the user, with a key of ours. Where that
 does not come about, the next try jumps to the node's own sshd.
 """
@@ -148,7 +148,7 @@ def keep_tunnel(state: SlurmState) -> None:
 
 
 def close_tunnel(state: SlurmState) -> bool:
-    """End the tunnel in the background; False when there is none."""
+    """End the tunnel in the background; False if none is open."""
     return tunnel_daemon.stop(daemon_folder(state.folder))
 
 
@@ -157,7 +157,7 @@ def _key_file() -> Path:
 
 
 def _public_key() -> str:
-    """The key that this machine shows to relays, of all jobs; made when there is none.
+    """The key that this machine shows to relays, of all jobs; created if missing.
 
     Raises:
         CloudrlError: ssh-keygen cannot.

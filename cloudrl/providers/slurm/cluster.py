@@ -82,7 +82,7 @@ class SlurmCluster:
         """Folders that all nodes share.
 
         Raises:
-            SpecError: there is none for the checkpoints, or it is a network volume.
+            SpecError: the checkpoints are on no volume, or it is a network volume.
         """
         cluster, own = self.cluster, self.own
         if own.volumes is None and not {"volumes", "checkpoints"} & set(cluster.explicit_fields()):
@@ -100,7 +100,7 @@ class SlurmCluster:
 
     @cached_property
     def checkpoint_folder(self) -> str:
-        """Where jobs save, as they see it: in the container, or on the shared file system where there is none.
+        """Where jobs save, as they see it: in the container, or on the shared file system without one.
 
         Raises:
             SpecError: no volume holds it.
@@ -111,7 +111,7 @@ class SlurmCluster:
                 outside = PurePosixPath(mount.instance_path) / inside.relative_to(mount.path)
                 return str(outside if self.back_end == "bare" else inside)
         raise SpecError(
-            f"checkpoints {self.cluster.checkpoints!r} lies on none of the volumes in section slurm",
+            f"checkpoints {self.cluster.checkpoints!r} is on none of the volumes in section slurm",
             hint=f"slurm: {{volumes: ['/shared/checkpoints:{self.cluster.checkpoints}']}}",
         )
 

@@ -46,7 +46,7 @@ _CONFIGS = (
 
 
 def is_here() -> bool:
-    """Whether this machine has Slurm's commands, and they have a cluster to talk to. Asks nobody."""
+    """Whether this machine has Slurm's commands, and they have a cluster to talk to. Contacts nothing."""
     sbatch = shutil.which("sbatch")
     if sbatch is None:
         return False
@@ -74,7 +74,7 @@ class Login:
         return self.host or "this machine"
 
     def words(self, command: str) -> list[str]:
-        """The command line, on this machine, that runs a command of sh there; asks nobody for anything.
+        """The command line, on this machine, that runs a command of sh there; never asks for a password.
 
         ssh hands it to the user's own shell, which need not be one like sh.
         """

@@ -19,7 +19,7 @@ from cloudrl.providers.slurm.script import COMMENT, cpus_per_node, to_slurm
 from cloudrl.spec import Cluster
 
 _NO_NODES = "Requested node configuration is not available"
-"""sbatch says so where there are none; `--test-only` also where they are down (Slurm, slurmctld/job_scheduler.c)."""
+"""sbatch says so if the cluster has none; `--test-only` also where they are down (Slurm, slurmctld/job_scheduler.c)."""
 _TOO_MANY = "Node count specification invalid"
 
 
@@ -32,7 +32,7 @@ class SlurmPlan(Plan):
         login: where Slurm's commands are.
         run_dir: what all jobs of the user share there, as the shell reads it.
         script: for the standard input of sbatch.
-        secrets: name -> value, for those that this shell has; the others lie in a file there already.
+        secrets: name -> value, for those that this shell has; the others are in a file there already.
     """
 
     on_slurm: SlurmCluster = field(repr=False)
@@ -78,7 +78,7 @@ class SlurmPlan(Plan):
         except CommandFailed as error:
             if _NO_NODES not in error.message:
                 raise self.refused(error) from error
-            answer = "no such nodes are up now; the job waits for them, unless there are none at all"
+            answer = "no such nodes are up now; the job waits for them if the cluster may get some"
         notice = Notice(f"Slurm: {answer}")
         return replace(self, price=Price(self.cluster.price_per_hour, notices=(notice,)))
 

@@ -122,7 +122,7 @@ class SlurmProvider(Provider):
         """Connect to a running cluster, also one that a plain `sbatch` has started.
 
         Raises:
-            InputError: there is none of that name, or it is over.
+            InputError: no cluster has that name, or it has ended.
             ConnectionFailed: its first node cannot be reached.
         """
         known = _known(name)
@@ -185,7 +185,7 @@ class SlurmProvider(Provider):
     def list(self, name: str | None = None) -> tuple[Status, ...]:
         """Clusters of the present user that are queued or run, or the one of a name, over or not.
 
-        Where there are several places to look, nobody is asked for a password, and those that want one are silent.
+        Where there are several places to look, no password is asked for, and places that want one are left out.
         """
         if name is not None:
             try:
@@ -230,7 +230,7 @@ def _known(name: str) -> SlurmState:
     """What is known of a cluster, from this machine's own file, or from the queue for one that sbatch has started.
 
     Raises:
-        InputError: there is none.
+        InputError: it does not exist.
     """
     known = state.read(name)
     here = Login()
@@ -321,7 +321,7 @@ def _with_job(known: SlurmState | None, plan: SlurmPlan, error: CloudrlError) ->
         if known is not None:
             job = queue.job(plan.login, known.job_id)
         elif (job := next(filter(plan.may_be, queue.jobs(plan.login)), None)) is not None:
-            # sbatch has queued it, and nobody heard of it
+            # sbatch has queued it, and its answer was lost
             made = _state_of(plan.login, job)
             replace(made, run_dir=plan.run_dir, checkpoint_dir=plan.facts.checkpoint_dir).write()
     except CloudrlError as unseen:

@@ -16,7 +16,7 @@ _UNSET = ("", "N/A", "(null)", "None", "Unknown")
 
 
 class JobState(str, enum.Enum):
-    """Slurm 22.05 to 25.05, squeue(1): JOB STATE CODES. A word that nobody knows is `UNKNOWN`."""
+    """Slurm 22.05 to 25.05, squeue(1): JOB STATE CODES. An unknown word is `UNKNOWN`."""
 
     PENDING = "PENDING"
     REQUEUED = "REQUEUED"
@@ -81,7 +81,7 @@ class SlurmJob:
 
     Attributes:
         reason: why it waits or has ended, as Slurm's word; "" where it says none.
-        start: when it has started or is expected to, as Slurm writes it; "" where nobody knows.
+        start: when it has started or is expected to, as Slurm writes it; "" if unknown.
         nodes: their number.
         node_list: as Slurm writes them, `node[1-2]`; "" while it waits.
         comment: of a cluster it begins with `script.COMMENT`, unless the user has one of their own.
@@ -114,7 +114,7 @@ def jobs(login: Login) -> tuple[SlurmJob, ...]:
 
 
 def job(login: Login, job_id: int) -> SlurmJob | None:
-    """A job, also one that ended a while ago; None where nobody knows it any more.
+    """A job, also one that ended a while ago; None if it is no longer known.
 
     Raises:
         ConnectionFailed: Slurm's controller does not answer.
@@ -157,7 +157,7 @@ def _no_jobs(command: str, login: Login) -> ConnectionFailed:
 
 
 def _from_accounting(login: Login, job_id: int) -> SlurmJob | None:
-    """From sacct, which many sites have; without a database it fails, and then nobody knows."""
+    """From sacct, which many sites have; without a database it fails, and the answer is unknown."""
     fields = "JobIDRaw,State,Reason,Start,User,NNodes,NodeList,JobName"
     try:
         lines = login.run(

@@ -68,7 +68,7 @@ class RunFolder:
         """The secret of the newest start.
 
         Raises:
-            ConnectionFailed: there is none: it has not started, or is over.
+            ConnectionFailed: the cluster has not started, or has ended.
         """
         key = self._in_latest("cat key 2>/dev/null").encode()
         if not key:
@@ -96,7 +96,7 @@ class RunFolder:
         for line in lines[:-1]:
             match = _START.fullmatch(line)
             if match is None:
-                raise ConnectionFailed(f"job {self.job_id} has a run folder that is no folder of cloudrl's")
+                raise ConnectionFailed(f"job {self.job_id} has a run folder that is not a folder of cloudrl's")
             number, began, ended, reason = match.groups()
             attempts.append(
                 {

@@ -11,7 +11,7 @@ all nodes share, 0700, and every file in it 0600:
     job.sh              this script, and the agent, which every node has copied; removed when the script ends
     cloudrl-node.pyz
     files/              what a search server runs and reads, likewise
-    job.json            the job; empty where there is none
+    job.json            the job; empty if absent
     head.json           address and ports of rank 0: {"ip", "agent", "gcs", "dashboard", "client"}; before any agent
     nodes/RANK.log      what the step of a node has printed; that of rank 0 is in the log of the Slurm job
     nodes/RANK.agent    empty; there as soon as a node starts its agent
@@ -71,7 +71,7 @@ _SCRIPT_VARIABLES = (
     "ENGINE", "DOCKERFILE", "SHM_SIZE", "IMAGE", "VOLUMES", "CONTAINER_OPTIONS", "VARIABLES", "SECRETS", "STEP",
     "EUID", "UID", "PPID", "SHELLOPTS", "BASHOPTS",
 )  # fmt: skip
-"""The settings, and what bash lets nobody change."""
+"""The settings, and what bash does not let change."""
 _SOCKET_BYTES = 107
 _LONGEST_SOCKET = "/cr-67108863-99-0/ray/session_2026-01-01_00-00-00_000000_4194304/sockets/dash_TaskEventsHead"
 """Below `tmp_dir`: the last job (Slurm 26.05, slurm/slurm.h: MAX_JOB_ID) in a hundredth start, rank 0; the session (Ray
@@ -223,7 +223,7 @@ def _settings(on_slurm: SlurmCluster, notice_s: int) -> Iterator[str]:
 
 
 def _tmp_dir(own: SlurmSection, back_end: str) -> str:
-    """Raises: SpecError: Ray's sockets could not lie in it; in docker and podman they are in the container's own."""
+    """Raises: SpecError: Ray's sockets could not be in it; in docker and podman they are in the container's own."""
     length, most = len(own.tmp_dir.encode()), _SOCKET_BYTES - len(_LONGEST_SOCKET)
     if length > most and back_end not in ("docker", "podman"):
         raise SpecError(
@@ -301,7 +301,7 @@ def _limited(files: Mapping[str, bytes]) -> Mapping[str, bytes]:
 
 
 def _files(files: Mapping[str, bytes]) -> str:
-    """What lies beside the agent on every node."""
+    """What is beside the agent on every node."""
     if not files:
         return "\nwrite_files() { :; }"
     last = [*files][-1]

@@ -85,7 +85,7 @@ def _option(name: str, value: Any) -> tuple[str, str | None]:
 def _text(name: str, value: Any) -> str:
     if value is None or isinstance(value, (bool, Mapping)):
         raise SpecError(
-            f"slurm.{name}: {quoted(value)} is no value of an option", hint="A text, a number or a list of them"
+            f"slurm.{name}: {quoted(value)} is not a value of an option", hint="A text, a number or a list of them"
         )
     try:
         return one_line(value if isinstance(value, str) else str(value))

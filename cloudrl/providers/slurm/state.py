@@ -25,7 +25,7 @@ class SlurmState:
         login: where Slurm's commands are; "" for this machine.
         run_dir: what all jobs share, as the shell there reads it.
         log: of the Slurm job.
-        is_over: whether its end was seen; nobody has to log in any more to learn what runs.
+        is_over: whether its end was seen; the login node need not be asked any more.
     """
 
     name: str

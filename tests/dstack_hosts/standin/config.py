@@ -38,7 +38,7 @@ class HostConfig:
     Attributes:
         name: its host name.
         address: its only IPv4 address, in `network_bits` of network.
-        gateway: where packets for elsewhere go; nothing lies behind it.
+        gateway: where packets for elsewhere go; nothing is behind it.
         hosts: /etc/hosts, name -> address.
         admin_key: public key that a fleet is made with.
         admin: the user that it belongs to, who may run anything as root without a password.

@@ -100,7 +100,7 @@ def write_cluster_key(user: JobUser, key: Mapping[str, str], addresses: list[str
 def extract(archive: Path, target: str, user: JobUser) -> None:
     """Unpack one entry of `files:`; the first part of each name in it becomes the target's own name.
 
-    What lies at the target is removed first. Raises OSError or tarfile.TarError.
+    What is at the target is removed first. Raises OSError or tarfile.TarError.
     """
     base, name = os.path.split(target)
     os.makedirs(base, exist_ok=True)

@@ -62,7 +62,7 @@ def _shut_down() -> NoReturn:
 
 
 def _let_in(user: str, new: list[str]) -> None:
-    """Keys of a user, who is made if there is none of that name.
+    """Keys of a user, who is created if missing.
 
     They are kept over a reboot: the server adds its project's key once, when it provisions the host.
     """

@@ -92,7 +92,7 @@ class Shim:
         return task.info()
 
     def terminate(self, request: Request, task_id: str) -> dict[str, Any]:
-        """Stop the container, if it runs, and set the reason, if there is none."""
+        """Stop the container, if it runs, and set the reason, if it is empty."""
         body, task = request.json(), self.task(task_id)
         task.terminated(body.get("termination_reason") or "", body.get("termination_message") or "")
         task.stop(float(body.get("timeout") or 0))

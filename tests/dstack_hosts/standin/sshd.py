@@ -24,7 +24,7 @@ def make_host_keys(folder: Path, kinds: Iterable[str]) -> None:
 
 
 def start(folder: Path, lines: list[str], log: Path) -> subprocess.Popen[bytes]:
-    """Start it with the host keys that lie in `folder`, where its configuration is written too."""
+    """Start it with the host keys that are in `folder`, where its configuration is written too."""
     os.makedirs("/run/sshd", 0o755, exist_ok=True)
     keys = [f"HostKey {key}" for key in sorted(folder.glob("ssh_host_*_key"))]
     conf = folder / "sshd_config"

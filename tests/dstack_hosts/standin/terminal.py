@@ -50,7 +50,7 @@ class Terminal:
             os.close(slave)
 
     def copy_output(self, write: Callable[[bytes], bool]) -> bool:
-        """Hand on what is written until nobody has the terminal open; False when `write` refused some.
+        """Hand on what is written until no process has the terminal open; False when `write` refused some.
 
         A background process that keeps the terminal open keeps the job open, as in the true runner.
         """

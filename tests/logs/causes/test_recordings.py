@@ -59,7 +59,7 @@ def test_the_first_cause(name: str):
 
 
 def test_a_reward_that_failed_by_the_log_of_the_driver_alone():
-    """It ends with a batch without answers, and has in it why there were none."""
+    """It ends with a batch without answers, and holds the reason."""
     logs = tuple(log for log in load("reward").logs if log.is_driver)
     found = find_cause(Evidence(logs=logs))
     assert (found.process, found.signature) == ("AgentLoopWorkerTQ (pid 29724)", "reward-fails")
