@@ -12,6 +12,7 @@ import resource
 import socket
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -118,9 +119,14 @@ WAYS = {each.__name__: each for each in (
 )}  # fmt: skip
 
 
+JOINING = ("barrier", "killed", "port_taken", "rank_missing")
+
+
 @ray.remote(num_cpus=1)
 class Rank:
-    def place(self) -> tuple[int, str]:
+    def place(self, way: str) -> tuple[int, str]:
+        if way in JOINING:  # both import it before either waits for the other
+            import_module("torch.distributed")
         return os.getpid(), ray.get_runtime_context().get_node_id()
 
     def train(self, way: str, rank: int, store: str) -> None:
@@ -131,7 +137,7 @@ class Rank:
 class Runner:
     """As verl's TaskRunner: an actor that drives the ranks, and through which their errors pass."""
 
-    def start(self) -> list[tuple[int, str]]:
+    def start(self, way: str) -> list[tuple[int, str]]:
         group = placement_group([{"CPU": 1.0}] * RANKS, strategy="STRICT_SPREAD")
         ray.get(group.ready(), timeout=120)
         actor: Any = Rank
@@ -139,7 +145,7 @@ class Runner:
             actor.options(scheduling_strategy=PlacementGroupSchedulingStrategy(group, rank)).remote()
             for rank in range(RANKS)
         ]
-        places: list[tuple[int, str]] = ray.get([each.place.remote() for each in self.ranks])
+        places: list[tuple[int, str]] = ray.get([each.place.remote(way) for each in self.ranks])
         return places
 
     def run(self, way: str) -> None:
@@ -163,7 +169,7 @@ def main(way: str) -> None:
         infeasible()
     actor: Any = Runner
     runner = actor.remote()
-    for rank, (pid, node) in enumerate(ray.get(runner.start.remote())):
+    for rank, (pid, node) in enumerate(ray.get(runner.start.remote(way))):
         # by the driver itself: what actors print may come too late for the log of a job that fails at once
         print("PLACE", json.dumps({"rank": rank, "pid": pid, "node": node}), flush=True)
     ray.get(runner.run.remote(way))

@@ -31,7 +31,10 @@ CAUSES = {
 }
 NOWHERE = {
     "infeasible": ("placement-waits", ".*GetTimeoutError.*"),
-    "rank_missing": ("rank-missing", ".*(wait timeout|2/3 clients joined).*"),
+    "rank_missing": (
+        "rank-missing",
+        ".*(wait timeout|2/3 clients joined|timed out .* trying to connect).*",
+    ),
 }
 
 
