@@ -52,7 +52,7 @@ def _too_large(name: str) -> list[str]:
         files = snapshot_download(name, allow_patterns=list(_PATTERNS), ignore_patterns=list(_NOT), dry_run=True)
     except DryRunError:  # without the Hub, what is in the cache is all that there is
         return []
-    return [each.filename for each in files if not is_small(each.filename, each.file_size)]
+    return [file.filename for file in files if not is_small(file.filename, file.file_size)]
 
 
 def _download(name: str) -> Path:

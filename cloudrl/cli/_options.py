@@ -139,7 +139,7 @@ def with_options(**blocks: Callable[..., Any]) -> Callable[[Callable[..., Any]],
             )
         ]
         with_blocks.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
-        with_blocks.__annotations__ = {each.name: each.annotation for each in parameters}
+        with_blocks.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         return with_blocks
 
     return decorate

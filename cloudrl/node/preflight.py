@@ -53,8 +53,8 @@ def check_host(host: HostInfo, *, device: str, gpus: int, cpus: Optional[int]) -
     problems = [*_software(host), *_cpus_and_disk(host, gpus, host.cpus if cpus is None else cpus)]
     if device == "gpu":
         problems += _gpu_machine(host, gpus)
-    faults = [each for each in problems if isinstance(each, Fault)]
-    return faults, [each for each in problems if isinstance(each, str)]
+    faults = [problem for problem in problems if isinstance(problem, Fault)]
+    return faults, [problem for problem in problems if isinstance(problem, str)]
 
 
 def _software(host: HostInfo) -> Iterator[Union[Fault, str]]:

@@ -80,7 +80,7 @@ def machine_provider() -> Provider:
 def _configured(fitting: Iterable[Provider]) -> Provider:
     """The first that is configured, or else the first."""
     candidates = list(fitting)
-    return next((each for each in candidates if each.is_configured()), candidates[0])
+    return next((candidate for candidate in candidates if candidate.is_configured()), candidates[0])
 
 
 def known_names() -> list[str]:

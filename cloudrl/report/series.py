@@ -21,7 +21,7 @@ def charts_of(keys: Iterable[str]) -> list[Chart]:
     """The charts of which there is something to draw, with the keys that are there."""
     names = sorted(keys)
     charts = [chart._replace(keys=chart.matching(names)) for chart in CHARTS]
-    return [each._replace(band=tuple(key for key in each.band if key in names)) for each in charts if each.keys]
+    return [chart._replace(band=tuple(key for key in chart.band if key in names)) for chart in charts if chart.keys]
 
 
 def finite(value: float | None) -> float | None:

@@ -117,7 +117,7 @@ class _Watching:
         sources: list[Status | BudgetStatus] = [status.budget]
         with suppress(CloudrlError):
             sources.insert(0, provider(status.facts.provider).status(self._job.connection.name))
-        amounts = ((each.cost, each.price_per_hour) for each in sources)
+        amounts = ((source.cost, source.price_per_hour) for source in sources)
         return next(
             (Price(cost, per_hour, self._now()) for cost, per_hour in amounts if cost is not None and per_hour), None
         )

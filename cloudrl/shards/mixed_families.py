@@ -84,7 +84,7 @@ def _gemma4(layer: int, config: Mapping[str, Any]) -> dict[str, str]:
         shapes |= {"self_attn.k_proj.weight": f"{key} H", "self_attn.k_norm.weight": head}
         shapes |= {} if keys_are_values else {"self_attn.v_proj.weight": f"{key} H"}
     if config.get("attention_bias"):
-        shapes |= {each.replace("weight", "bias"): shapes[each].split()[0] for each in shapes if "_proj" in each}
+        shapes |= {shape.replace("weight", "bias"): shapes[shape].split()[0] for shape in shapes if "_proj" in shape}
     wide = "G" if config.get("use_double_wide_mlp") and is_shared and layers != shared else "F"
     return shapes | {name: dimensions.replace("F", wide) for name, dimensions in MLP.items()}
 

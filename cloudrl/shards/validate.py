@@ -162,7 +162,7 @@ def verify(inputs: MergeInputs, *, on_progress: OnProgress = silent) -> Report:
     meter.finish()
     wrong += [*_changed(inputs), *_adapter(inputs, validated.shards), *(finding for each in rotten for finding in each)]
     reported = {finding.file for finding in wrong if finding.fatal} - {None}
-    findings = [each for each in validated.report.findings if each.fatal or each.file not in reported]
+    findings = [finding for finding in validated.report.findings if finding.fatal or finding.file not in reported]
     return replace(validated.report, findings=(*findings, *wrong))
 
 

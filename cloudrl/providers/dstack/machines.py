@@ -259,7 +259,7 @@ _NOT_TO_BE_HAD = ("not_available", "no_quota", "no_balance")
 def offers_of(answers: Iterable[Any]) -> tuple[Offer, ...]:
     """Offers of dstack as ours, cheapest first; unavailable ones only if there are no others."""
     fleets = list(answers)
-    usable = [each for each in fleets if each.availability.value not in _NOT_TO_BE_HAD]
+    usable = [fleet for fleet in fleets if fleet.availability.value not in _NOT_TO_BE_HAD]
     return tuple(sorted(map(_offer, usable or fleets), key=lambda offer: offer.price))
 
 

@@ -329,9 +329,9 @@ def exit_reason(known: LocalState) -> tuple[Phase, str]:
         with suppress(FileNotFoundError):
             if (left := outcome.from_text((known.node_dir(rank) / outcome.FILE).read_text())) is not None:
                 reasons.append(left)
-    for each in reasons:
-        if each.phase is not Phase.ENDED:
-            return each.phase, each.reason
+    for reason in reasons:
+        if reason.phase is not Phase.ENDED:
+            return reason.phase, reason.reason
     return Phase.FAILED, reasons[0].reason if reasons else ""
 
 
