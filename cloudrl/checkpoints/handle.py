@@ -161,8 +161,14 @@ class CheckpointHandle:
         """A job would go on from what is pulled. Remains of another world size do no harm beside a complete role."""
         complete = {role.role for role in roles if role.complete and (role.role != self.role or role == self.info)}
         partial = [role for role in roles if not role.complete and role.role not in complete]
-        lacking = [f"{each.role}: {', '.join(each.missing)}" for each in partial if each.missing]
-        damaged = [f"{each.role}: {', '.join(each.damage_phrases)}" for each in partial if each.damage_phrases]
+        lacking = [
+            f"{checkpoint.role}: {', '.join(checkpoint.missing)}" for checkpoint in partial if checkpoint.missing
+        ]
+        damaged = [
+            f"{checkpoint.role}: {', '.join(checkpoint.damage_phrases)}"
+            for checkpoint in partial
+            if checkpoint.damage_phrases
+        ]
         if partial:
             gaps = [f"{kind}: {'; '.join(them)}" for kind, them in (("missing", lacking), ("damaged", damaged)) if them]
             raise CheckpointError(

@@ -64,8 +64,8 @@ class LocalSource:
 
         folder = self.folder.resolve()
         if run == ".":
-            run = next((each.name for each in (folder, *folder.parents) if not _BELOW_A_RUN.fullmatch(each.name)), run)
-        root = next((each for each in (folder, *folder.parents[:_DEPTH]) if (each / FOLDER).is_dir()), None)
+            run = next((path.name for path in (folder, *folder.parents) if not _BELOW_A_RUN.fullmatch(path.name)), run)
+        root = next((path for path in (folder, *folder.parents[:_DEPTH]) if (path / FOLDER).is_dir()), None)
         archive = Archive(FolderArchive(root)) if root else None
         sources = []
         for state in map(archive.state, archive.jobs) if archive else ():
@@ -99,7 +99,7 @@ class LocalSource:
             CheckpointError: It cannot be removed.
         """
         root = next(
-            (each.parent for each in (self.folder, *self.folder.parents) if STEP.fullmatch(each.name)), self.folder
+            (path.parent for path in (self.folder, *self.folder.parents) if STEP.fullmatch(path.name)), self.folder
         )
         for run in runs_with_rest(root):
             try:

@@ -208,11 +208,11 @@ def _ended_normally() -> Iterator[None]:
     """Signals that would end the process at once are like Ctrl-C; one that is ignored, as by nohup, stays so."""
 
     def end(_number: int, _frame: object) -> None:
-        for each in before:
-            signal.signal(each, signal.SIG_IGN)
+        for number in before:
+            signal.signal(number, signal.SIG_IGN)
         raise KeyboardInterrupt
 
-    before = {each: handler for each in _ENDS if (handler := signal.getsignal(each)) is not signal.SIG_IGN}
+    before = {number: handler for number in _ENDS if (handler := signal.getsignal(number)) is not signal.SIG_IGN}
     for each in before:
         signal.signal(each, end)
     try:

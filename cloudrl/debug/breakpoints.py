@@ -26,11 +26,11 @@ class Breakpoints:
 
     def is_at(self, file: str, line: int) -> bool:
         """Whether there is one."""
-        return any((each.file, each.line) == (file, line) for each in self._set)
+        return any((point.file, point.line) == (file, line) for point in self._set)
 
     def listed(self) -> str:
         """All of them, for a person."""
-        rows = [f"{each.number}  {_describe(each)}" for each in self._set]
+        rows = [f"{point.number}  {_describe(point)}" for point in self._set]
         return "\n".join(rows) or "no breakpoints; set one: b FILE:LINE"
 
     def add(self, place: str, frame: Frame) -> str:
@@ -56,12 +56,12 @@ class Breakpoints:
 
     def failed(self, frame: Frame) -> str:
         """Why the condition of a breakpoint at which a frame stands cannot be said, "" where it can."""
-        for each in self._set:
-            if each.condition and (each.file, each.line) == (frame.file, frame.line):
+        for point in self._set:
+            if point.condition and (point.file, point.line) == (frame.file, frame.line):
                 try:
-                    self._process.shown(frame, "(lambda value: str(bool(value)))", each.condition)
+                    self._process.shown(frame, "(lambda value: str(bool(value)))", point.condition)
                 except Refused as error:
-                    return f"the condition of breakpoint {each.number} fails: {error.message}"
+                    return f"the condition of breakpoint {point.number} fails: {error.message}"
         return ""
 
     def _check_line(self, frame: Frame, file: str, line: int) -> None:
@@ -78,7 +78,7 @@ class Breakpoints:
         Raises:
             Refused: no breakpoint has this number.
         """
-        chosen = next((each for each in self._set if str(each.number) == number), None)
+        chosen = next((point for point in self._set if str(point.number) == number), None)
         if chosen is None:
             raise Refused("cl N, with the number of a breakpoint that `b` lists")
         self._set.remove(chosen)
@@ -86,7 +86,7 @@ class Breakpoints:
         return f"Deleted breakpoint {chosen.number} at {_describe(chosen)}"
 
     def _of(self, file: str) -> list[Breakpoint]:
-        return [each for each in self._set if each.file == file]
+        return [point for point in self._set if point.file == file]
 
     def _find(self, name: str, frame: Frame) -> str:
         name = name.removeprefix("./")

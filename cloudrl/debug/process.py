@@ -204,7 +204,7 @@ class Process:
         Raises:
             Refused: the last one can never be reached; the others are set.
         """
-        rows = [{"line": each.line, **({"condition": each.condition} if each.condition else {})} for each in wanted]
+        rows = [{"line": point.line, **({"condition": point.condition} if point.condition else {})} for point in wanted]
         answer = self._client.request("setBreakpoints", {"source": {"path": file}, "breakpoints": rows})
         places = _rows(answer.get("breakpoints"))
         if len(places) == len(wanted) and places and not places[-1].get("verified"):

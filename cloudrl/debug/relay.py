@@ -82,8 +82,8 @@ class Relay:
 
 def join(one: socket.socket, other: socket.socket) -> None:
     """Pass bytes on both ways until both ends have ended; a half-closed end is passed on as such."""
-    for each in (one, other):
-        each.settimeout(None)
+    for end in (one, other):
+        end.settimeout(None)
     back = threading.Thread(target=_pass_on, args=(other, one), daemon=True)
     back.start()
     _pass_on(one, other)
@@ -96,9 +96,9 @@ def _pass_on(source: socket.socket, sink: socket.socket) -> None:
             sink.sendall(chunk)
         sink.shutdown(socket.SHUT_WR)
     except OSError:  # broken: neither end has anything to wait for
-        for each in (source, sink):
+        for end in (source, sink):
             with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
+                end.shutdown(socket.SHUT_RDWR)
 
 
 def is_own_connection(peer: tuple[str, int], port: int, *, tables: Sequence[Path] | None = None) -> bool:

@@ -44,7 +44,7 @@ def check_config(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
         draft = draft.noting(f"{added} is a key of your own, and verl has {known}: is that meant?")
     if found and is_certain and not draft.options.unchecked:
         raise _refusal(release, found)
-    return draft.noting(*(f"with verl {release}: {each.text}" for each in found))
+    return draft.noting(*(f"with verl {release}: {problem.text}" for problem in found))
 
 
 def _composed(draft: JobDraft, snapshot: Snapshot, command: Command) -> tuple[str, Composed]:
@@ -80,6 +80,6 @@ def _refusal(release: str, found: Sequence[Problem]) -> InputError:
     if len(found) == 1:
         return InputError(found[0].text, hint="\n".join(filter(None, (found[0].hint, anyway))))
     lines = [f"verl {release} cannot run this job, for {len(found)} reasons:"]
-    for each in found:
-        lines += [f"  {each.text}", *([f"    {each.hint}"] if each.hint else [])]
+    for problem in found:
+        lines += [f"  {problem.text}", *([f"    {problem.hint}"] if problem.hint else [])]
     return InputError("\n".join(lines), hint=anyway)

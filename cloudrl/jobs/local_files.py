@@ -290,7 +290,7 @@ def _entries(folder: Path) -> tuple[Entry, ...]:
 
 def _read(file: LocalFile) -> LocalFile:
     folder = file.path.parent
-    modules = {each.stem for each in folder.glob("*.py")} | {each.parent.name for each in folder.glob("*/*.py")}
+    modules = {path.stem for path in folder.glob("*.py")} | {path.parent.name for path in folder.glob("*/*.py")}
     try:
         return replace(file, modules_beside=frozenset(modules), source=file.path.read_bytes())
     except OSError as failure:
@@ -303,7 +303,7 @@ def _inspect_working_dir(folder: Path, excludes: Sequence[str]) -> LocalFile:
 
 
 def _children(folder: Path) -> tuple[str, ...]:
-    return tuple(sorted(each.name + "/" * each.is_dir() for each in folder.iterdir()))
+    return tuple(sorted(path.name + "/" * path.is_dir() for path in folder.iterdir()))
 
 
 def _verl_of(folder: LocalFile | None) -> str | None:

@@ -35,7 +35,7 @@ def cluster_for_job(job: Job, options: SubmitOptions) -> dict[str, Any]:
         "data": data or None,
         "services": list(needed_services(job, options.env)) or None,
         "models": [model] if model is not None and _is_fetched(model) else None,
-        "verl": job.verl if job.device == "gpu" and any(job.verl == each.verl for each in RELEASES) else None,
+        "verl": job.verl if job.device == "gpu" and any(job.verl == release.verl for release in RELEASES) else None,
         "rollout": job.rollout if job.rollout in ROLLOUTS and job.device == "gpu" else None,
     }
     return {name: value for name, value in fields.items() if value is not None}
@@ -81,7 +81,7 @@ def find_running(declared: Cluster, requested: Mapping[str, Any], *, on: str) ->
         InputError: It is not READY, or another one than is asked for.
     """
     where, name = provider(on), declared.name
-    if not any(each.has_agent and not each.is_over and not each.owner for each in where.list(name)):
+    if not any(cluster.has_agent and not cluster.is_over and not cluster.owner for cluster in where.list(name)):
         return None
     status = where.status(name)
     if status.is_over:

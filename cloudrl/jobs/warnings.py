@@ -226,7 +226,7 @@ def _gpu_percent(samples: Sequence[Usage]) -> float | None:
     recent = [sample for sample in samples if sample.sampled_at >= samples[-1].sampled_at - 2 * _WATCHED_S]
     if not recent or recent[-1].sampled_at - recent[0].sampled_at < _WATCHED_S:
         return None
-    shares = [gpu.utilization_percent for each in recent for gpu in each.gpus if gpu.utilization_percent is not None]
+    shares = [gpu.utilization_percent for usage in recent for gpu in usage.gpus if gpu.utilization_percent is not None]
     return fmean(shares) if shares else None
 
 

@@ -34,7 +34,7 @@ def find_loss(
     """
     late = [report for report in reports if age_s(report.rank) >= BEAT_IS_LATE_S]
     gone = {each.rank for each, answer in _probed(late, probe) if answer == "refused"}
-    lost = [each for each in late if each.rank in gone or age_s(each.rank) > lost_after_s]
+    lost = [node for node in late if node.rank in gone or age_s(node.rank) > lost_after_s]
     if not lost:
         return None
     first = lost[0]

@@ -50,9 +50,9 @@ def join(left: socket.socket, right: socket.socket, early: bytes = b"", *, after
         early: what the left side has sent already, for the right one.
         after_half_s: how long one direction may be silent once the other one has ended.
     """
-    for each in (left, right):
-        each.setblocking(False)
-        keep_alive(each)
+    for end in (left, right):
+        end.setblocking(False)
+        keep_alive(end)
     ways = {left: _Way(left, right), right: _Way(right, left)}
     ways[left].buffer += early
     with contextlib.suppress(OSError):

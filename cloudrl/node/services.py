@@ -92,8 +92,8 @@ class Services:
             NodeFailed: one of them has ended and is not to be started again: every job that asks it would fail.
         """
         if self._child is not None:
-            for each in self._all:
-                self._check(each, self._child)
+            for service in self._all:
+                self._check(service, self._child)
 
     def _check(self, each: "_Supervised", child: StartChild) -> None:
         if each.child is None:
@@ -125,7 +125,7 @@ class Services:
 
     def _first_down(self) -> "Optional[_Supervised]":
         self.check()
-        return next((each for each in self._all if not each.is_ready), None)
+        return next((service for service in self._all if not service.is_ready), None)
 
     def _on_end(self, each: "_Supervised", what: str, code: str) -> None:
         """Have it started again after a pause, or fail."""

@@ -62,12 +62,12 @@ def declared(fields: type) -> Iterator[Declared]:
 def read_typed(fields: type, typed: Mapping[str, Any]) -> dict[str, Any]:
     """Field -> value, of what was typed for the parameters of `declared`; the others are left to their defaults."""
     values = {}
-    for each in declared(fields):
-        value = typed.get(each.parameter)
-        if each.option.sets is not None and value:
-            values[each.field] = each.option.sets
-        elif each.option.sets is None and value is not None:
-            values[each.field] = each.option.read(value)
+    for entry in declared(fields):
+        value = typed.get(entry.parameter)
+        if entry.option.sets is not None and value:
+            values[entry.field] = entry.option.sets
+        elif entry.option.sets is None and value is not None:
+            values[entry.field] = entry.option.read(value)
     return values
 
 

@@ -98,7 +98,7 @@ class FleetState:
     @property
     def price(self) -> float:
         """US dollars an hour for the machines that are up or coming."""
-        return sum(each.price for each in self.present)
+        return sum(instance.price for instance in self.present)
 
     @property
     def is_settled(self) -> bool:

@@ -114,8 +114,8 @@ def find(name: str | None = None) -> Found:
     chosen: list[Status] = []
     for name_ in dict.fromkeys(cluster.name for cluster in clusters):
         named = [cluster for cluster in clusters if cluster.name == name_]
-        named = [each for each in named if each.is_own] or named
-        chosen += [each for each in named if not each.is_over] or named[:1]
+        named = [cluster for cluster in named if cluster.is_own] or named
+        chosen += [cluster for cluster in named if not cluster.is_over] or named[:1]
     return Found(tuple(chosen), errors)
 
 
@@ -159,7 +159,7 @@ def ensure_name_free(name: str, on: str) -> None:
     Raises:
         InputError: a cluster of that name is alive with another provider. One that does not answer has none.
     """
-    others = [each for each in find(name).running if each.provider != on and each.is_own]
+    others = [cluster for cluster in find(name).running if cluster.provider != on and cluster.is_own]
     if others:
         raise InputError(
             f"a cluster {name} already exists: {others[0].ref}",

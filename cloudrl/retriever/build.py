@@ -106,7 +106,7 @@ def _remove_other(folder: Path, source: str) -> None:
     done, state = read_record(folder), folder / _STATE
     begun = _State.read(state).source if state.exists() else done and done.source
     there = contents(folder)
-    own = [each for each in there if not each.is_symlink()]
+    own = [path for path in there if not path.is_symlink()]
     if begun not in (None, source) and (not own or is_of_build(own)):
         remove(there)
 

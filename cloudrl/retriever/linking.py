@@ -19,10 +19,10 @@ def link(index: Path, folder: Path, say: Callable[[str], object]) -> None:
             return
         wanted = {content.name: str(content.absolute()) for content in contents(index)}
         there = contents(folder)
-        links = {each.name: str(each.readlink()) for each in there if each.is_symlink()}
+        links = {path.name: str(path.readlink()) for path in there if path.is_symlink()}
         if links == wanted and len(there) == len(links):
             return
-        others = [each for each in there if each.name not in links]
+        others = [path for path in there if path.name not in links]
         if any(Path(target).name != name for name, target in links.items()) or (others and not is_of_build(others)):
             raise InputError(f"{folder} has other files in it", hint="Name a new folder: --to")
         remove(there)

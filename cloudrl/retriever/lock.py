@@ -50,4 +50,4 @@ def locked(folder: Path, say: Callable[[str], object] = lambda _: None) -> Itera
 
 def contents(folder: Path) -> list[Path]:
     """What is in a folder, the lock aside."""
-    return [each for each in folder.iterdir() if each.name != _LOCK]
+    return [path for path in folder.iterdir() if path.name != _LOCK]

@@ -33,8 +33,8 @@ def find_files(places: Sequence[Path]) -> list[Path]:
     files: list[Path] = []
     for place in places:
         if place.is_dir():
-            readable = [each for each in place.rglob("*") if each.suffix in SUFFIXES and each.is_file()]
-            hidden = {each for each in readable if any(part.startswith(".") for part in each.relative_to(place).parts)}
+            readable = [path for path in place.rglob("*") if path.suffix in SUFFIXES and path.is_file()]
+            hidden = {path for path in readable if any(part.startswith(".") for part in path.relative_to(place).parts)}
             files += sorted(set(readable) - hidden)
         elif not place.exists():
             raise InputError(f"there is no {place}")

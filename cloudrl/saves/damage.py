@@ -29,7 +29,7 @@ def damage_notes(checkpoints: Sequence[Checkpoint]) -> Iterator[str]:
             remedy = f"If a job is saving this step now, wait for it. If not: {remedy[0].lower()}{remedy[1:]}"
         yield f"{each.name} is not whole{tracked}: {'; '.join(each.damage_phrases)}. {remedy}; {instead}"
     if len(damaged) > _MOST_NOTES:
-        others = sorted({each.step for each in damaged[_MOST_NOTES:]})
+        others = sorted({checkpoint.step for checkpoint in damaged[_MOST_NOTES:]})
         yield f"{of_run(damaged[0].run)}so are {len(others)} more steps, from {others[0]} to {others[-1]}"
 
 

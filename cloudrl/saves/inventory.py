@@ -305,13 +305,13 @@ class Inventory:
             return max(fitting, key=lambda each: (each.complete, each.modified_at))
         if step == LATEST:
             return _latest(fitting)
-        chosen = [each for each in fitting if str(each.step) == str(step)]
+        chosen = [checkpoint for checkpoint in fitting if str(checkpoint.step) == str(step)]
         if not chosen:
-            steps = ", ".join(str(each.step) for each in fitting)
+            steps = ", ".join(str(checkpoint.step) for checkpoint in fitting)
             raise CheckpointError(
                 f"there is no step {step} of the {role}; its steps: {steps}", hint="cloudrl checkpoints list"
             )
-        runs = sorted({each.run for each in chosen})
+        runs = sorted({checkpoint.run for checkpoint in chosen})
         if len(runs) > 1:
             raise InputError(f"several runs have step {step}: {', '.join(runs)}", hint=f"Choose one: --name {runs[0]}")
         return max(chosen, key=lambda each: (each.complete, each.modified_at))
@@ -327,10 +327,10 @@ def _latest(fitting: Sequence[Checkpoint]) -> Checkpoint:
 
     Without such a step the highest complete one.
     """
-    complete = [each for each in fitting if each.complete]
+    complete = [checkpoint for checkpoint in fitting if checkpoint.complete]
     if not complete:
         newest = max(fitting, key=lambda each: (each.modified_at, each.step))
-        named = f" --name {shlex.quote(newest.run)}" if len({each.run for each in fitting}) > 1 else ""
+        named = f" --name {shlex.quote(newest.run)}" if len({checkpoint.run for checkpoint in fitting}) > 1 else ""
         raise CheckpointError(
             f"no checkpoint is complete; {newest.name}{'' if newest.missing else ':'} {newest.shortfall}",
             hint=f"Whether what is there is enough for a model: cloudrl checkpoints verify {newest.step}{named}",
@@ -341,8 +341,8 @@ def _latest(fitting: Sequence[Checkpoint]) -> Checkpoint:
         if each.run == run:
             steps[each.step].append(each)
     order = (*resume_order(steps), *sorted(steps, reverse=True))
-    chosen = next(step for step in order if any(each.complete for each in steps[step]))
-    return max((each for each in steps[chosen] if each.complete), key=lambda each: each.modified_at)
+    chosen = next(step for step in order if any(checkpoint.complete for checkpoint in steps[step]))
+    return max((checkpoint for checkpoint in steps[chosen] if checkpoint.complete), key=lambda each: each.modified_at)
 
 
 def resume_order(steps: Mapping[int, Sequence[Checkpoint]]) -> list[int]:
@@ -351,10 +351,10 @@ def resume_order(steps: Mapping[int, Sequence[Checkpoint]]) -> list[int]:
     First the step of the newest tracker, or a higher one that is newer, then the lower ones: an earlier attempt of the
     same name may have left higher ones, which its user has given up.
     """
-    tracked = [step for step, found in steps.items() if any(each.resumes for each in found)]
+    tracked = [step for step, found in steps.items() if any(checkpoint.resumes for checkpoint in found)]
     if not tracked:
         return sorted(steps, reverse=True)
     [step] = tracked
-    at = max(each.modified_at for each in steps[step])
+    at = max(checkpoint.modified_at for checkpoint in steps[step])
     fitting = [each for each in steps if each <= step or max(one.modified_at for one in steps[each]) > at]
     return sorted(fitting, reverse=True)

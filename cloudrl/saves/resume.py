@@ -121,10 +121,12 @@ class DamagedResume(NamedTuple):
 def damaged_resume(steps: Mapping[int, Sequence[Checkpoint]]) -> DamagedResume | None:
     """Whether verl would go on from a damaged step, of the roles of each step of a run."""
     resumed = next((step for step, roles in steps.items() if any(role.resumes for role in roles)), None)
-    flaws = [phrase for each in (steps[resumed] if resumed is not None else ()) for phrase in each.damage_phrases]
+    flaws = [
+        phrase for checkpoint in (steps[resumed] if resumed is not None else ()) for phrase in checkpoint.damage_phrases
+    ]
     if not flaws:
         return None
-    whole = (step for step in resume_order(steps) if all(each.complete for each in steps[step]))
+    whole = (step for step in resume_order(steps) if all(checkpoint.complete for checkpoint in steps[step]))
     return DamagedResume(f"step {resumed}: {flaws[0]}", next(whole, None))
 
 

@@ -122,7 +122,7 @@ class PausedTasks:
 
     def others(self, had: Iterable[Stop]) -> tuple[Stop, ...]:
         """Stops without a debugger, of other processes than these: one that was let go is listed a moment longer."""
-        processes = {_process(each) for each in had}
+        processes = {_process(stop) for stop in had}
         return tuple(stop for stop in self.stops() if not stop.attached and _process(stop) not in processes)
 
     def _hold(self, stop: Stop, console: Console, folder: Path | None) -> End:
@@ -186,8 +186,8 @@ class _News:
             return ()
         others = [stop for stop in stops if _process(stop) != _process(self._mine) and not stop.attached]
         new = [other for other in others if (other.node, other.id) not in self._told]
-        self._told |= {(each.node, each.id) for each in new}
-        return [describe(each) for each in new]
+        self._told |= {(stop.node, stop.id) for stop in new}
+        return [describe(stop) for stop in new]
 
 
 def describe(stop: Stop) -> str:

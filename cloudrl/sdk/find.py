@@ -126,7 +126,7 @@ def look(name: str | None = None, *, watch: bool = False, on_progress: OnProgres
 def ensure_one(name: str, found: Sequence[Status]) -> None:
     """Raises: InputError: a name means several clusters, of several providers."""
     if len(found) > 1:
-        raise registry.ambiguous(name, [each.ref for each in found])
+        raise registry.ambiguous(name, [cluster.ref for cluster in found])
 
 
 def find_job(job_id: str | None = None, name: str | None = None, address: str | None = None) -> JobHandle:
@@ -194,7 +194,7 @@ def find_here(name: str | None) -> Status | None:
     """A cluster, one's only one for None, whose folder of checkpoints is on this machine; None if absent."""
     with suppress(CloudrlError):
         status = look(only_cluster(name))
-        return next((each for each in status if folder_here(each) is not None), None)
+        return next((cluster for cluster in status if folder_here(cluster) is not None), None)
     return None
 
 

@@ -49,7 +49,7 @@ def logs(
     archive, run = _archive(name, folder, run, on_progress)
     files = archive.of(run, rank=node)
     if not files:
-        ranks = spans(each.rank for each in archive.of(run))
+        ranks = spans(file.rank for file in archive.of(run))
         raise InputError(f"no logs of node {node} are kept; there are those of: {ranks}")
     at = moment(around, max(file.modified_at for file in files)) if around is not None else None
     return log_lines(archive, files, name=log, pattern=pattern, around=at)

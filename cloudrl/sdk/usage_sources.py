@@ -97,7 +97,7 @@ class KeptUsage:
 
 def _joined(day: tuple[Usage, ...], hour: tuple[Usage, ...]) -> tuple[Usage, ...]:
     last = day[-1].sampled_at if day else -math.inf
-    return (*day, *(each for each in hour if each.sampled_at > last))
+    return (*day, *(usage for usage in hour if usage.sampled_at > last))
 
 
 def _nodes(found: Mapping[int, Iterable[Usage]], span: Span) -> tuple[NodeUsage, ...]:

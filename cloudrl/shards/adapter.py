@@ -18,13 +18,13 @@ _OF_MODEL = ("config.json", "generation_config.json")
 
 def adapter_outputs(parts: Sequence[Shard], lora: Lora, wanted: DType | None) -> list[Output]:
     """Both halves of everything that is adapted, with the names that `PeftModel.save_pretrained` gives them."""
-    stored = [name for each in lora.adapted.values() for name in (each.a, each.b)]
+    stored = [name for tensor in lora.adapted.values() for name in (tensor.a, tensor.b)]
     return make_outputs(parts, wanted, names={in_peft(name): name for name in stored})
 
 
 def make_updates(parts: Sequence[Shard], lora: Lora) -> dict[str, Update]:
     """What is added to each tensor, by its name in the model."""
-    stored = {name: name for each in lora.adapted.values() for name in (each.a, each.b)}
+    stored = {name: name for tensor in lora.adapted.values() for name in (tensor.a, tensor.b)}
     halves = {half.name: half for half in make_outputs(parts, None, names=stored)}
     scale = lora.settings.scale
     return {
@@ -52,17 +52,17 @@ def _adapter_config(lora: Lora, config: Mapping[str, Any]) -> dict[str, Any]:
         "task_type": settings.task_type,
         "r": settings.rank,
         "lora_alpha": settings.alpha,
-        "target_modules": sorted({each.module for each in adapted if not each.is_parameter}),
+        "target_modules": sorted({tensor.module for tensor in adapted if not tensor.is_parameter}),
         "bias": "none",
         "inference_mode": True,
         "base_model_name_or_path": base if isinstance(base, str) else None,
     }
-    if parameters := sorted(each.target for each in adapted if each.is_parameter):
+    if parameters := sorted(tensor.target for tensor in adapted if tensor.is_parameter):
         found["target_parameters"] = parameters
     if settings.is_rank_stabilized:
         found["use_rslora"] = True
     ranks, alphas = dict(settings.ranks), dict(settings.alphas)
-    if any(settings.is_doubled(each.key, each.rank) for each in adapted):
+    if any(settings.is_doubled(tensor.key, tensor.rank) for tensor in adapted):
         ranks |= {_PAIR: 2 * settings.rank}
         alphas.setdefault(_PAIR, 2 * settings.alpha)
     found |= {key: value for key, value in (("rank_pattern", ranks), ("alpha_pattern", alphas)) if value}

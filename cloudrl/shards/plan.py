@@ -161,9 +161,9 @@ def make_outputs(
         pieces = WholePieces(parts, stored, tensor.shape, dim, update)
         if len(slices) > 1:
             some = tuple(pieces)
-            outputs += [Output(each.name, each.shape, dtype, _cut(name, some, each)) for each in slices]
+            outputs += [Output(piece.name, piece.shape, dtype, _cut(name, some, piece)) for piece in slices]
         else:
-            outputs += [Output(each.name, each.shape, dtype, pieces) for each in slices]
+            outputs += [Output(piece.name, piece.shape, dtype, pieces) for piece in slices]
     return outputs
 
 

@@ -51,7 +51,7 @@ def undone_once() -> Iterator[None]:
     if not _usual(signal.SIGINT):
         yield
         return
-    before = {each: signal.getsignal(each) for each in (*_ENDS, signal.SIGINT)}
+    before = {number: signal.getsignal(number) for number in (*_ENDS, signal.SIGINT)}
 
     def interrupt(_number: int, _frame: object) -> None:
         _ignore(*before)

@@ -260,8 +260,8 @@ _service_list = list_of(_service)
 def _services(value: object) -> tuple[str | Service | Search, ...]:
     services = _service_list(value)
     read = [agent_service(service) for service in services]
-    ports: list[object] = [port for each in read for port in (each.port, each.peer_port) if port]
-    names: list[object] = [each.label for each in read]
+    ports: list[object] = [port for service in read for port in (service.port, service.peer_port) if port]
+    names: list[object] = [service.label for service in read]
     for what, items in (("have port", ports), ("are called", names)):
         for item in items:
             if items.count(item) > 1:

@@ -44,7 +44,7 @@ def search(evidence: Evidence, budget: Budget | None = None) -> Finding:
     budget = budget or Budget()
     driver = end_of_cluster(evidence) if evidence.was_running else suspect_of_driver(evidence, budget)
     end = evidence.ended_ms or math.inf
-    of_state = [each for each in suspects_of_state(evidence, budget) if _at(each) <= end]
+    of_state = [suspect for suspect in suspects_of_state(evidence, budget) if _at(suspect) <= end]
     suspects = of_state or [log for log in suspects_of_logs(evidence, budget) if _at(log) <= end]
     cause = _chosen(evidence, suspects, driver, has_state=bool(of_state), budget=budget)
     made = None if cause is None else _cause(_placed(cause, driver, suspects), suspects)
@@ -54,19 +54,19 @@ def search(evidence: Evidence, budget: Budget | None = None) -> Finding:
 def _chosen(
     evidence: Evidence, found: Sequence[Suspect], driver: Suspect | None, *, has_state: bool, budget: Budget
 ) -> Suspect | None:
-    leads = [each for each in found if each.is_lead]
+    leads = [suspect for suspect in found if suspect.is_lead]
     if driver is not None and driver.is_lead:
         leads = _not_survived([*leads, driver], driver)
-    silent = sorted((each for each in [*found, *filter(None, [driver])] if each.follows == "silence"), key=_at)
+    silent = sorted((suspect for suspect in [*found, *filter(None, [driver])] if suspect.follows == "silence"), key=_at)
     if (first := _first(leads) or _awaited(evidence, silent, budget)) is not None:
         return first
     logs = suspects_of_logs(evidence, budget) if has_state else list(found)
     seen = suspects_seen_by_driver(evidence, budget)
-    silent = silent or [each for each in [*logs, *seen] if each.follows == "silence"]
+    silent = silent or [suspect for suspect in [*logs, *seen] if suspect.follows == "silence"]
     others = [*found, *filter(None, [driver]), *logs, *seen]
     return (
         _first([log for log in logs if log.is_lead])
-        or next((each for each in seen if each.is_lead), None)
+        or next((suspect for suspect in seen if suspect.is_lead), None)
         or end_of_cluster(evidence)
         or min((other for other in others if other.is_vague), key=_row, default=None)
         or next((other for other in others if other.only_logged and other.follows is None), None)
@@ -102,14 +102,18 @@ def _placed(chosen: Suspect, driver: Suspect | None, found: Sequence[Suspect]) -
 
     A process that ends at once takes along what Ray has not heard yet; what Ray has is the task that passed it on.
     """
-    if driver is None or driver.error != chosen.error or driver.process in {DRIVER, *(each.process for each in found)}:
+    if (
+        driver is None
+        or driver.error != chosen.error
+        or driver.process in {DRIVER, *(suspect.process for suspect in found)}
+    ):
         return chosen
     return replace(chosen, rank=driver.rank, process=driver.process)
 
 
 def _awaited(evidence: Evidence, silent: Sequence[Suspect], budget: Budget) -> Suspect | None:
     """The process for which others have waited in vain, and what it said; None where all of them have waited."""
-    ids = {each.actor_id for each in silent}
+    ids = {suspect.actor_id for suspect in silent}
     classes = {actor.get("class_name") for actor in evidence.state.actors if actor.get("actor_id") in ids}
     for actor in budget.take(evidence.state.actors):
         if actor.get("class_name") in classes and actor.get("actor_id") not in ids:
@@ -142,11 +146,11 @@ def _cause(chosen: Suspect, found: Sequence[Suspect]) -> Cause:
 def _sightings(chosen: Suspect, found: Sequence[Suspect]) -> tuple[Sighting, ...]:
     """What other processes said in that second, without tasks that only repeat the error of one that they called."""
     others = [
-        each
-        for each in sorted(found, key=_at)
-        if abs(_at(each) - _at(chosen)) <= _SAME_MOMENT_MS
-        and (each.rank, each.process) != (chosen.rank, chosen.process)
-        and (each.error != chosen.error or each.depth >= chosen.depth)
+        suspect
+        for suspect in sorted(found, key=_at)
+        if abs(_at(suspect) - _at(chosen)) <= _SAME_MOMENT_MS
+        and (suspect.rank, suspect.process) != (chosen.rank, chosen.process)
+        and (suspect.error != chosen.error or suspect.depth >= chosen.depth)
     ]
     return tuple(
         Sighting(other.error, _seconds(other), other.rank, other.process) for other in others[:_MOST_SIGHTINGS]

@@ -31,11 +31,11 @@ def kept_evidence(archive: Archive, job: str, *, cluster_is_over: bool = False) 
     newest = max(files, key=lambda each: each.modified_at)
     session, driver = archive.of(newest.run, session=newest.session), archive.driver_log(job)
     state = _state(archive, job)
-    wanted = [each for each in session if each == driver or _is_wanted(each, state)]
-    offsets = {rank: archive.utc_offset_s(newest.session, rank) for rank in {each.rank for each in wanted}}
-    logs = tuple(_tail(archive, each, offsets[each.rank]) for each in wanted)
+    wanted = [file for file in session if file == driver or _is_wanted(file, state)]
+    offsets = {rank: archive.utc_offset_s(newest.session, rank) for rank in {file.rank for file in wanted}}
+    logs = tuple(_tail(archive, file, offsets[file.rank]) for file in wanted)
     ranks = {**ranks_of((state or LOST).nodes, {}), **dict(_ranks(state or LOST, session))}
-    agents = tuple(AgentLog(each.rank, last_lines(archive.lines(each))) for each in session if each.path == _AGENT)
+    agents = tuple(AgentLog(file.rank, last_lines(archive.lines(file))) for file in session if file.path == _AGENT)
     return Evidence(state or LOST, ranks, logs, agents, cluster_is_over)
 
 

@@ -40,9 +40,9 @@ def chosen(found: Sequence[Suspect]) -> Suspect | None:
     A failure that the process survived by more than a minute does not count. If no other is left, the first that
     follows from another process's failure, and else what was only logged.
     """
-    vague = next((each for each in found if each.is_vague), None)
-    follower = next((each for each in found if each.follows is not None), None)
-    leads = [each for each in found if each.is_lead]
+    vague = next((suspect for suspect in found if suspect.is_vague), None)
+    follower = next((suspect for suspect in found if suspect.follows is not None), None)
+    leads = [suspect for suspect in found if suspect.is_lead]
     last_ms = (leads[-1].at_ms if leads else None) or 0.0
     recent = [lead for lead in leads if (lead.at_ms or last_ms) >= last_ms - SURVIVED_MS]
     return next(iter(recent), vague or follower or next(iter(found), None))

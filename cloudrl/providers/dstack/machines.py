@@ -132,7 +132,7 @@ class DstackFleets(_Named[FleetState], Fleets):
 
     def wait_deleted(self, name: str) -> None:
         """See `Fleets`."""
-        if not wait_for(lambda: all(each.name != name for each in self.list()) or None, timeout_s=_DELETE_S):
+        if not wait_for(lambda: all(fleet.name != name for fleet in self.list()) or None, timeout_s=_DELETE_S):
             raise WaitTimeout(f"fleet {name!r} is still there after {_DELETE_S:.0f} s", hint="cloudrl fleet list")
 
     @staticmethod

@@ -96,7 +96,7 @@ class DstackPlan(Plan):
         plan = replace(self, server=server, answer=_ask(server, self.name, self.text))
         _check_name(server, plan)
         _check_secrets(server, plan)
-        fleets = [each for each in DstackFleets(server).list() if not self.fleets or each.name in self.fleets]
+        fleets = [fleet for fleet in DstackFleets(server).list() if not self.fleets or fleet.name in self.fleets]
         job = plan.answer.job_plans[0]
         offers = offers_of(job.offers)
         if not offers or not _has_room(self.cluster.nodes, job.offers, fleets):
@@ -249,7 +249,7 @@ def _other_prices(cluster: Cluster, known: Sequence[FleetState]) -> Iterator[tup
     """
     asked = cluster.dstack.get("spot_policy") or "on-demand"  # server/services/jobs/configurators/task.py
     for fleet in known:
-        kinds = {"spot" if each.spot else "on-demand" for each in fleet.present}
+        kinds = {"spot" if instance.spot else "on-demand" for instance in fleet.present}
         has = fleet.spot_policy if fleet.spot_policy != "auto" else next(iter(kinds)) if len(kinds) == 1 else "auto"
         if not fleet.is_ssh and "auto" not in (asked, has) and asked != has:
             yield (
@@ -264,7 +264,7 @@ def _has_room(nodes: int, offers: Sequence[Any], known: Sequence[FleetState]) ->
     dstack itself looks at one node: it would start the first of them, and try for the others until `retry` is over.
     """
     there = sum(offer.availability.value in ("idle", "busy") for offer in offers)
-    return not known or there + max(each.room for each in known) >= nodes
+    return not known or there + max(fleet.room for fleet in known) >= nodes
 
 
 def _full(cluster: Cluster, known: Sequence[FleetState]) -> Iterator[tuple[str, str]]:
@@ -290,7 +290,7 @@ def _without_volumes(cluster: Cluster, known: Sequence[FleetState]) -> Iterator[
 
 def _notices(offers: Sequence[Offer], known: Sequence[FleetState]) -> tuple[Notice, ...]:
     """What does not work on those backends, and which fleets are paid for until somebody deletes them."""
-    paid = tuple(each.never_released for each in known if each.never_released is not None)
+    paid = tuple(fleet.never_released for fleet in known if fleet.never_released is not None)
     without = ", ".join(sorted({offer.backend for offer in offers} & set(_NO_INSTANCE_VOLUMES)))
     if not without:
         return paid

@@ -69,7 +69,7 @@ class LocalPlan(Plan):
         state = self.state
         return {
             **self.cluster.env,
-            **{each.variable: f"127.0.0.1:{each.port}" for each in _fixed(self.cluster)},
+            **{service.variable: f"127.0.0.1:{service.port}" for service in _fixed(self.cluster)},
             "CLOUDRL_PROVIDER": "local",
             "CLOUDRL_CLUSTER": state.name,
             MARK: state.id,
@@ -129,9 +129,9 @@ def make_plan(cluster: Cluster) -> LocalPlan:
         boot_id=state.boot_id(),
         service_ports=tuple(
             port
-            for each in itertools.chain(*services)
-            if _can_move(each)
-            for port in (each.port, each.peer_port)
+            for service in itertools.chain(*services)
+            if _can_move(service)
+            for port in (service.port, service.peer_port)
             if port
         ),
     )
@@ -203,20 +203,20 @@ def _services(declared: Iterable[Service], cluster: Cluster, avoid: tuple[int, .
     The others keep their port on rank 0 where it is free.
     """
     fixed = _fixed(cluster)
-    moving = [each for each in declared if each not in fixed]
+    moving = [service for service in declared if service not in fixed]
     ports = iter(free_ports(2 * len(moving) * cluster.nodes, cluster=cluster.name, avoid=avoid))
     ranks = []
     for rank in range(cluster.nodes):
         own = [] if rank else [*fixed]
-        for each in moving:
-            port = next(ports) if rank or is_taken(each.port, cluster.name) else each.port
-            own.append(replace(each, port=port, name=each.label, peer_port=each.peer_port and next(ports)))
+        for service in moving:
+            port = next(ports) if rank or is_taken(service.port, cluster.name) else service.port
+            own.append(replace(service, port=port, name=service.label, peer_port=service.peer_port and next(ports)))
         ranks.append(tuple(own))
     return ranks
 
 
 def _fixed(cluster: Cluster) -> list[Service]:
-    return [each for each in map(agent_service, cluster.services) if not _can_move(each)]
+    return [service for service in map(agent_service, cluster.services) if not _can_move(service)]
 
 
 def _can_move(service: Service) -> bool:
