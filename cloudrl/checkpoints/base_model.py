@@ -8,7 +8,7 @@ from cloudrl.saves.names import is_small
 
 _PATTERNS = ("*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken")
 _NAME = "Name a folder with config.json, or a model of the Hub: OWNER/NAME"
-_NOT = ("*.safetensors.index.json", "*.bin.index.json")
+_INDEX_FILES = ("*.safetensors.index.json", "*.bin.index.json")
 
 
 def read_base(base: str) -> dict[str, bytes]:
@@ -34,7 +34,7 @@ def read_base(base: str) -> dict[str, bytes]:
         folder = _download(base)
     try:
         names = {path for pattern in _PATTERNS for path in folder.glob(pattern)}
-        names -= {path for pattern in _NOT for path in folder.glob(pattern)}
+        names -= {path for pattern in _INDEX_FILES for path in folder.glob(pattern)}
         files = {path.name: path.read_bytes() for path in sorted(names) if is_small(path.name, path.stat().st_size)}
     except OSError as error:
         raise InputError(f"{error.filename or folder} cannot be read: {error.strerror or error}") from error
@@ -49,7 +49,9 @@ def _too_large(name: str) -> list[str]:
     from huggingface_hub.errors import DryRunError
 
     try:
-        files = snapshot_download(name, allow_patterns=list(_PATTERNS), ignore_patterns=list(_NOT), dry_run=True)
+        files = snapshot_download(
+            name, allow_patterns=list(_PATTERNS), ignore_patterns=list(_INDEX_FILES), dry_run=True
+        )
     except DryRunError:  # without the Hub, what is in the cache is all that there is
         return []
     return [file.filename for file in files if not is_small(file.filename, file.file_size)]
@@ -66,7 +68,7 @@ def _download(name: str) -> Path:
         ) from error
 
     try:
-        wanted = {"allow_patterns": list(_PATTERNS), "ignore_patterns": [*_NOT, *_too_large(name)]}
+        wanted = {"allow_patterns": list(_PATTERNS), "ignore_patterns": [*_INDEX_FILES, *_too_large(name)]}
         return Path(snapshot_download(name, **wanted))
     except (RepositoryNotFoundError, HFValidationError) as error:
         raise InputError(

@@ -3,12 +3,12 @@
 from cloudrl.checkpoints.saved_files import SavedFiles
 from cloudrl.errors import CheckpointError
 from cloudrl.protocol.ranks import missing_ranks
+from cloudrl.saves.inventory import LIST_CHECKPOINTS
 from cloudrl.saves.names import CONFIG, HUGGINGFACE, KINDS, LORA_META
 from cloudrl.shards.lora_settings import ADAPTER_CONFIG
 from cloudrl.shards.merge import Plan, plan_merge
 from cloudrl.shards.source import MergeInputs, Sidecars
 
-_OTHERS = "cloudrl checkpoints list"
 _MAX_META_BYTES = 1 << 16
 _MAX_ADAPTER_CONFIG_BYTES = 4 << 20
 """It may name each module by itself."""
@@ -24,7 +24,7 @@ def shard_inputs(save: SavedFiles) -> MergeInputs:
     shards = {kind: {rank: save.open_file(file) for rank, file in checkpoint.shards(kind).items()} for kind in KINDS}
     models, size = shards["model"], checkpoint.world_size
     if not models or size is None:
-        raise CheckpointError(f"{checkpoint.name} has no shards of a model", hint=_OTHERS)
+        raise CheckpointError(f"{checkpoint.name} has no shards of a model", hint=LIST_CHECKPOINTS)
     return MergeInputs(
         shards=models,
         config_files=save.read_small(HUGGINGFACE),
@@ -47,7 +47,7 @@ def plan_shards(inputs: MergeInputs, dtype: str | None, lora: str) -> Plan:
     if gone and CONFIG.removeprefix(HUGGINGFACE) not in inputs.config_files:
         raise CheckpointError(
             f"{gone} of {inputs.world_size} and {CONFIG} are not here: other nodes may have them",
-            hint=f"Copy them into the same folder, or take another step: {_OTHERS}",
+            hint=f"Copy them into the same folder, or take another step: {LIST_CHECKPOINTS}",
         )
     return plan_merge(inputs, dtype=dtype, lora=lora)
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from cloudrl.checkpoints.base_model import read_base
 from cloudrl.checkpoints.saved_files import SavedFiles
 from cloudrl.errors import CheckpointError, InputError
-from cloudrl.saves.inventory import Checkpoint
+from cloudrl.saves.inventory import LIST_CHECKPOINTS, Checkpoint
 from cloudrl.saves.megatron_layout import DIST_FILE, MANIFEST, METADATA, Kind, Weights
 from cloudrl.saves.names import HUGGINGFACE
 from cloudrl.shards.dist_items import StoredChunk, open_archives, open_chunks
@@ -28,7 +28,6 @@ from cloudrl.shards.validate import find_rotten
 
 _CONFIG = "transformer_config.json"
 """Config and tokenizer beside the distributed format: verl 0.8 and before wrote them there."""
-_OTHERS = "cloudrl checkpoints list"
 
 
 def model_inputs(save: SavedFiles) -> ModelInputs:
@@ -54,7 +53,7 @@ def dist_inputs(save: SavedFiles) -> DistInputs:
     if metadata is None:
         raise CheckpointError(
             f"{checkpoint.name} has no {folder}{METADATA}: its saving was cut off, or a node is gone",
-            hint=f"Take another step: {_OTHERS}",
+            hint=f"Take another step: {LIST_CHECKPOINTS}",
         )
     manifest = save.read_json(MANIFEST)
     return DistInputs(
@@ -122,7 +121,7 @@ def _weights(save: SavedFiles) -> Weights:
         CheckpointError: The folder has no files of it.
     """
     if save.checkpoint.weights is None:
-        raise CheckpointError(f"{save.checkpoint.name} has no weights", hint=_OTHERS)
+        raise CheckpointError(f"{save.checkpoint.name} has no weights", hint=LIST_CHECKPOINTS)
     return save.checkpoint.weights
 
 

@@ -21,7 +21,7 @@ from cloudrl.errors import CheckpointError, CloudrlError
 from cloudrl.options.merge import MergeOptions
 from cloudrl.protocol.backoff import Backoff, retry
 from cloudrl.protocol.client import AgentClient
-from cloudrl.saves.inventory import Checkpoint, Inventory
+from cloudrl.saves.inventory import LIST_CHECKPOINTS, Checkpoint, Inventory
 from cloudrl.saves.places import FileCopy
 from cloudrl.saves.survey import cluster_inventory
 from cloudrl.shards.signals import undone_by_signals
@@ -101,7 +101,7 @@ def _find(
     for checkpoint in inventory.checkpoints:
         if (checkpoint.run, checkpoint.step, checkpoint.role, checkpoint.world_size) == key:
             return checkpoint
-    raise CheckpointError(f"step {wanted.step} of {wanted.run} is not there any more", hint="cloudrl checkpoints list")
+    raise CheckpointError(f"step {wanted.step} of {wanted.run} is not there any more", hint=LIST_CHECKPOINTS)
 
 
 def _report(**what: Any) -> None:

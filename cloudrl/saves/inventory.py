@@ -35,6 +35,8 @@ from cloudrl.saves.places import FileCopy, Location
 from cloudrl.saves.records import SaveRecord
 from cloudrl.saves.wholeness import describe
 
+LIST_CHECKPOINTS = "cloudrl checkpoints list"
+
 LATEST = "latest"
 _MOST_SHOWN = 3
 CLOCKS_S = 60.0
@@ -298,9 +300,7 @@ class Inventory:
         if not fitting:
             known = ", ".join(sorted({checkpoint.run for checkpoint in self.checkpoints})) or "none"
             asked = f" of run {run!r}" if run is not None else ""
-            raise CheckpointError(
-                f"there is no checkpoint of the {role}{asked}; runs: {known}", hint="cloudrl checkpoints list"
-            )
+            raise CheckpointError(f"there is no checkpoint of the {role}{asked}; runs: {known}", hint=LIST_CHECKPOINTS)
         if step == LATEST and self.is_step:
             return max(fitting, key=lambda each: (each.complete, each.modified_at))
         if step == LATEST:
@@ -308,9 +308,7 @@ class Inventory:
         chosen = [checkpoint for checkpoint in fitting if str(checkpoint.step) == str(step)]
         if not chosen:
             steps = ", ".join(str(checkpoint.step) for checkpoint in fitting)
-            raise CheckpointError(
-                f"there is no step {step} of the {role}; its steps: {steps}", hint="cloudrl checkpoints list"
-            )
+            raise CheckpointError(f"there is no step {step} of the {role}; its steps: {steps}", hint=LIST_CHECKPOINTS)
         runs = sorted({checkpoint.run for checkpoint in chosen})
         if len(runs) > 1:
             raise InputError(f"several runs have step {step}: {', '.join(runs)}", hint=f"Choose one: --name {runs[0]}")

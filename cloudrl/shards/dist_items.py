@@ -22,7 +22,7 @@ from cloudrl.shards.torch_zip import Archive, Member, Members, open_archive
 _HEAD_BYTES, _TAIL_BYTES = 1024, 2048  # all but the tensor takes 1.6 KB
 _AT_ONCE = 512
 _MAX_PICKLE_BYTES, _MAX_READ_BYTES = 1 << 14, 1 << 16
-_ANOTHER = "Take another copy of this file, or another step: cloudrl checkpoints list"
+_ANOTHER_COPY_HINT = "Take another copy of this file, or another step: cloudrl checkpoints list"
 
 
 class StoredChunk(NamedTuple):
@@ -49,7 +49,7 @@ class _ItemSource(ShardSource):
 
     def _read(self, offset: int, length: int) -> bytes:
         if offset < 0 or offset + length > self._item.length:
-            raise CheckpointError(f"{self.label} has {self._item.length} bytes: it is cut off", hint=_ANOTHER)
+            raise CheckpointError(f"{self.label} has {self._item.length} bytes: it is cut off", hint=_ANOTHER_COPY_HINT)
         for start, data in self._known:
             if start <= offset and offset + length <= start + len(data):
                 return data[offset - start : offset - start + length]
@@ -75,7 +75,7 @@ def open_archives(source: ShardSource, items: Sequence[Item]) -> Iterator[Archiv
                 raise CheckpointError(
                     f"{source.label} has {size} bytes, and an item of it ends at {item.offset + item.length}: "
                     "it is cut off",
-                    hint=_ANOTHER,
+                    hint=_ANOTHER_COPY_HINT,
                 )
             tail = min(_TAIL_BYTES, item.length)
             ranges += [(item.offset, min(_HEAD_BYTES, item.length)), (item.offset + item.length - tail, tail)]
@@ -109,7 +109,7 @@ def _storage(archive: Archive, wanted: StoredChunk) -> Member:
     try:
         view = read_view(record)
     except Unreadable as why:
-        raise CheckpointError(f"{label}: {wanted.key} is {why}", hint=_ANOTHER) from why
+        raise CheckpointError(f"{label}: {wanted.key} is {why}", hint=_ANOTHER_COPY_HINT) from why
     member = archive.members.get(f"data/{view.storage}")
     if (
         member is None
@@ -121,7 +121,7 @@ def _storage(archive: Archive, wanted: StoredChunk) -> Member:
         raise CheckpointError(
             f"{label}: the part of {wanted.key} at {chunk.offsets} should be {wanted.dtype.value} of {chunk.sizes}, "
             f"and is {view.dtype.value} of {view.shape}",
-            hint=_ANOTHER,
+            hint=_ANOTHER_COPY_HINT,
         )
     return Member(chunk.item.offset + member.offset, member.size_bytes, member.crc32)
 

@@ -41,7 +41,7 @@ _ALLOWED = frozenset({
     f"{_MEGATRON}.MCoreMetadata", f"{_MEGATRON}.MCoreSavePlan",
     "torch.Size", "torch.serialization._get_layout", "pathlib.PosixPath", *_DTYPES,
 })  # fmt: skip
-_ANOTHER = "Take another copy of this folder, or another step: cloudrl checkpoints list"
+_ANOTHER_COPY_HINT = "Take another copy of this folder, or another step: cloudrl checkpoints list"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ class _Odd(Exception):
     """Not as torch writes it."""
 
 
-_OTHERS = (KeyError, TypeError, ValueError, IndexError, AttributeError)
+_MALFORMED = (KeyError, TypeError, ValueError, IndexError, AttributeError)
 """What a record of another form ends with."""
 
 
@@ -136,8 +136,8 @@ def read_metadata(source: ShardSource) -> DistMetadata:
     del data
     try:
         return _read(top.state if isinstance(top, PickledObject) else top)
-    except (_Odd, *_OTHERS) as error:
-        raise CheckpointError(f"{source.label} is not as torch writes it: {error}", hint=_ANOTHER) from error
+    except (_Odd, *_MALFORMED) as error:
+        raise CheckpointError(f"{source.label} is not as torch writes it: {error}", hint=_ANOTHER_COPY_HINT) from error
 
 
 def _described(source: ShardSource) -> bytes:
@@ -150,7 +150,7 @@ def _described(source: ShardSource) -> bytes:
             del data[end + len(_PLANS_CODE) :]
             break
     if not 0 < len(data) <= MAX_BYTES:
-        raise CheckpointError(f"{source.label} has {size} bytes, and {MAX_BYTES} is the most", hint=_ANOTHER)
+        raise CheckpointError(f"{source.label} has {size} bytes, and {MAX_BYTES} is the most", hint=_ANOTHER_COPY_HINT)
     return bytes(data)
 
 
@@ -175,7 +175,7 @@ def _makers(known: dict[Any, Any]) -> Makers:
         def made(record: PickledObject) -> Held | PickledObject:
             try:
                 return read(_state(record))
-            except (_Odd, *_OTHERS):  # whoever needs it will say why
+            except (_Odd, *_MALFORMED):  # whoever needs it will say why
                 return record
 
         return made

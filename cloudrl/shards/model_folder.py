@@ -35,7 +35,7 @@ from cloudrl.shards.wrappers import SAVE_THE_MODEL, unwrapped
 _LENGTH = struct.Struct("<Q")
 _MAX_HEADER_BYTES = 1 << 24  # 100,000 tensors
 _DTYPES = {dtype.safetensors: dtype for dtype in DType}
-_ANOTHER = "Take another copy, or another step: cloudrl checkpoints list"
+_ANOTHER_COPY_HINT = "Take another copy, or another step: cloudrl checkpoints list"
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def plan_model(
         raise CheckpointError("there is no LoRA adapter, but a whole model", hint="Leave out --lora adapter")
     shards = [read_header(name, source) for name, source in sorted(inputs.weights.items())]
     for finding in check_model(inputs, shards):
-        raise CheckpointError(finding.message, hint=_ANOTHER)
+        raise CheckpointError(finding.message, hint=_ANOTHER_COPY_HINT)
     if inputs.is_adapter:
         return Plan({ADAPTER: in_file_order(_outputs(shards, wanted))}, dict(inputs.config_files), inputs.warnings)
     beside = read_files(inputs.config_files)
@@ -216,4 +216,4 @@ def _locate(key: str, entry: Mapping[str, Any]) -> tuple[View, int, int]:
 
 
 def _damaged(source: ShardSource, why: str) -> CheckpointError:
-    return CheckpointError(f"{source.label} is not a complete safetensors file: {why}", hint=_ANOTHER)
+    return CheckpointError(f"{source.label} is not a complete safetensors file: {why}", hint=_ANOTHER_COPY_HINT)

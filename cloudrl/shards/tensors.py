@@ -40,7 +40,7 @@ shard group has one rank (torch 2.13, distributed/fsdp/_state_dict_utils.py, `_c
 _PLAIN = frozenset({"torch.Tensor", "torch.nn.parameter.Parameter", "torch.nn.parameter.Buffer"})
 _MAX_AROUND = 4
 _WRAPPER = "torch._utils._rebuild_wrapper_subclass"
-_OTHERS = frozenset({
+_PLAIN_NAMES = frozenset({
     "collections.OrderedDict", "collections.defaultdict", "collections.Counter", "builtins.set", "builtins.complex",
     "builtins.slice", "_codecs.encode", "numpy.dtype", "numpy.ndarray", "numpy.core.multiarray._reconstruct",
     "numpy._core.multiarray._reconstruct", "numpy.core.multiarray.scalar", "numpy._core.multiarray.scalar",
@@ -51,7 +51,7 @@ _OTHERS = frozenset({
 
 def is_allowed(name: str) -> bool:
     """Whether a checkpoint of verl may name this: tensors, how they are sharded, random states, plain containers."""
-    if name in _OTHERS or name in _STORAGES or name in _DTYPES:
+    if name in _PLAIN_NAMES or name in _STORAGES or name in _DTYPES:
         return True
     if name.startswith(_PREFIXES):
         return name.rpartition(".")[2] in _CLASSES

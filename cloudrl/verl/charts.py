@@ -27,7 +27,7 @@ class Chart(NamedTuple):
     def matching(self, keys: Iterable[str]) -> tuple[str, ...]:
         """Those of the keys that it draws, in the chart's order; of a prefix in the order given."""
         there = list(keys)
-        return tuple(key for start in self.keys for key in there if _is_meant(start, key))
+        return tuple(key for start in self.keys for key in there if _matches(start, key))
 
 
 REWARD = Chart("Reward", ("critic/score/mean",), ("critic/score/min", "critic/score/max"), on_card=True)
@@ -68,5 +68,5 @@ CHARTS = (
 )
 
 
-def _is_meant(start: str, key: str) -> bool:
+def _matches(start: str, key: str) -> bool:
     return key == start or (start.endswith("/") and key.startswith(start))

@@ -96,7 +96,7 @@ def compose(release: str, overrides: tuple[str, ...], config_name: str = CONFIG_
             lookalikes[each.key_or_group] = similar
         if (found := _apply(config, each, release)) is not None:
             # what was refused may have changed a part of the configuration
-            hint = found.hint or _meant(folder, pickle.loads(base), each, keys)  # noqa: S301
+            hint = found.hint or _likely_key(folder, pickle.loads(base), each, keys)  # noqa: S301
             problems.append(replace(found, hint=hint))
     return Composed(None, tuple(problems)) if problems else _resolved(config, overrides, lookalikes)
 
@@ -172,7 +172,7 @@ def _apply(config: DictConfig, override: Override, release: str) -> Problem | No
     return None
 
 
-def _meant(folder: Path, config: DictConfig, override: Override, keys: Sequence[str]) -> str:
+def _likely_key(folder: Path, config: DictConfig, override: Override, keys: Sequence[str]) -> str:
     """What to write in place of an override whose key there is not: the nearest key that there is."""
     key, text = str(override.key_or_group), str(override.input_line)
     if _is_free(config, key):  # such as the arguments of an engine
