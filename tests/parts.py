@@ -1,10 +1,10 @@
 """The tests in parts that run side by side, since each waits a good deal: `python tests/parts.py [PART ...]`.
 
-Without a name all tests run, as `WHOLE` says, six parts at a time, which keeps two CPUs busy. The labs have networks of
-their own, and as root each other part gets one, so that no test meets the ports of another part.
-Otherwise clusters on this machine, which are all in one part, run beside labs alone. The output of the first part is
-printed at once, that of the next after it. Last come all tests that have failed, and the time and the CPU time of each
-part. PYTEST_ADDOPTS goes to each. Ctrl-C and SIGTERM end what runs, and it is waited for while it cleans up.
+Without a name all tests run, as `WHOLE` says, three parts at a time: six take longer, as idle clusters need CPU time,
+too. The labs have networks of their own, and as root each other part gets one, so that no test meets the ports of
+another part. Otherwise clusters on this machine, which are all in one part, run beside labs alone. The output of the
+first part is printed at once, that of the next after it. Last come all tests that have failed, and the time and the CPU
+time of each part. PYTEST_ADDOPTS goes to each. Ctrl-C and SIGTERM end what runs, and wait for its cleaning up.
 
 `python tests/parts.py durations` writes what the files of the last run have taken into `tests/durations.json`, by which
 the parts are balanced. A file that is missing there counts as a short one.
@@ -74,7 +74,7 @@ exec "$@"
 """
 OWN_NETWORK = ("unshare", "--net", "sh", "-c", NETWORK, "sh")
 """As of a machine with one address, from which no other machine can be reached."""
-AT_ONCE = 6
+AT_ONCE = 3
 CACHE = Path(".pytest_cache")
 NO_TESTS = 5  # pytest's status, as with `-k` in PYTEST_ADDOPTS
 
