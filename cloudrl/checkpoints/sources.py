@@ -143,7 +143,7 @@ class ClusterSource:
         return f"--cluster {shlex.quote(self.connection.name)}"
 
     def inventory(self) -> Inventory:
-        """All that there is; a node that does not answer is told in a note.
+        """All that there is; a note names each node that does not answer.
 
         Raises:
             InputError: The cluster has no agents.

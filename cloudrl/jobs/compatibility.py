@@ -105,6 +105,6 @@ def _shape_notes(job: Job, cluster: ClusterFacts) -> list[str]:
     nodes, gpus = job.nodes or cluster.gpu_nodes, Gpu.exact_count(job.gpu) or cluster.gpus_per_node
     if job.device == "cpu" or (nodes, gpus) == (cluster.gpu_nodes, cluster.gpus_per_node):
         return []
-    made = f"recipe {job.name!r} is made for {nodes} node{'s' * (nodes > 1)} with {gpus} GPUs"
+    tuned = f"recipe {job.name!r} was tuned for {nodes} node{'s' * (nodes > 1)} with {gpus} GPUs"
     actual = f"cluster {cluster.name!r} has {cluster.gpu_nodes} with {cluster.gpus_per_node}"
-    return [f"{made}, and {actual}: its batch sizes and what it keeps in memory may want a change"]
+    return [f"you may need other batch sizes: {tuned}, {actual}"]

@@ -5,7 +5,7 @@ The rule, for keys under which verl reads (`cloudrl.verl.keys`):
 - `./x`, `../x` and `~/x` are of this machine, and have to exist.
 - `x/y` is of the working directory that is sent along, if it is in there; otherwise of this machine, if it is here.
 - `owner/name` where a model is expected is a model on the Hub; a folder of that name needs `./`.
-- `cloudrl://x` is a file that comes with cloudrl and goes along, such as `cloudrl://tools/search.py`.
+- `cloudrl://x` is a file that comes with cloudrl and is sent with the job, such as `cloudrl://tools/search.py`.
 - `/x` is of the nodes, as it is in all of verl's examples.
 - URLs (`hdfs://`, `pkg://`), `null` and `${...}` are left to verl.
 """

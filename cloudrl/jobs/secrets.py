@@ -62,7 +62,7 @@ def deliver_secrets(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
     """Pass: take the secrets out of the runtime environment and say how they get to the job instead.
 
     verl sets `py_executable` in its own `ray.init`, to null unless told otherwise, and Ray refuses a field that both
-    the job's environment and that of `ray.init` have. So verl is told, by its own key (verl 0.9.1,
+    the job's environment and that of `ray.init` have. So verl gets them by its own key (verl 0.9.1,
     trainer/config/ppo_trainer.yaml: ray_kwargs; "inherited by the TaskRunner and every worker actor").
     """
     variables, cluster = draft.variables, draft.cluster

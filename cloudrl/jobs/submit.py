@@ -70,13 +70,13 @@ def take_snapshot(connection: Connection, job: Job, options: SubmitOptions, shel
 def prepare(
     job: Job, options: SubmitOptions, snapshot: Snapshot, *, on_progress: OnProgress = lambda _update: None
 ) -> Submission:
-    """Plan a job, and read what goes along once it is known that nothing is in the way.
+    """Plan a job, and read the files to upload once nothing else prevents it.
 
     Args:
         job: The recipe.
         options: What the user asks for.
         snapshot: Of the cluster and this machine.
-        on_progress: Is told what goes along, and which large files are read.
+        on_progress: Gets what is uploaded, and which large files are read.
 
     Raises:
         InputError: As `plan_job`, or a file cannot be read.
@@ -100,7 +100,7 @@ def prepare(
 
 
 def _summary(submission: Submission) -> Iterator[str]:
-    """What the user should know, and what goes along."""
+    """What the user should know, and what is uploaded."""
     yield from (f"note: {sentence}" for sentence in submission.notes)
     for item in submission.uploads:
         yield f"{item.text} ({size_text(item.size_bytes)}) -> {item.to}, {item.way}"
@@ -267,7 +267,7 @@ def _upload(connection: Connection, package: PackagePlan, on_upload: Callable[[i
 def _package_pieces(
     content: bytes, agent: AgentClient | None, on_upload: Callable[[int, int], None]
 ) -> Iterator[bytes]:
-    """The agent does not see this upload: unless it is told, a slow one would count as an idle cluster."""
+    """The agent does not see this upload: without a report, a slow one would count as an idle cluster."""
     for start in range(0, len(content), _CHUNK_BYTES):
         yield content[start : start + _CHUNK_BYTES]
         on_upload(min(start + _CHUNK_BYTES, len(content)), len(content))

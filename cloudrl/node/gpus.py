@@ -21,7 +21,7 @@ class GpuWatch:
 
     Args:
         ray: the dashboard of this cluster.
-        tell: is told the addresses of nodes whose GPUs Ray knows, whenever that changes.
+        tell: gets the addresses of nodes whose GPUs Ray knows, whenever that changes.
         now: seconds since the epoch.
 
     Attributes:

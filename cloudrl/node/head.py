@@ -136,7 +136,7 @@ class Head(Agent):
         return self.serving and len(self.state.reports()) < self.identity.nodes
 
     def _is_rank_uninformed(self, silent_s: float) -> bool:
-        """Whether a rank does not know that was heard so many seconds ago."""
+        """Whether any rank heard from in the last `silent_s` seconds does not know of the failure yet."""
         ranks = self.state.uninformed_ranks()
         return self.serving and any(self.state.heartbeat_age_s(rank) < silent_s for rank in ranks)
 

@@ -21,7 +21,7 @@ class _Member:
     phase_since: float
     informed: bool = False
     belongs: bool = True
-    """False for a node that another cluster is meant for: it is told why all end, and counts nowhere."""
+    """False for a node that another cluster is meant for: it gets the reason why all end, and counts nowhere."""
 
 
 class NodeState:
@@ -75,7 +75,7 @@ class NodeState:
             return self._failure
 
     def judge(self, failure: Failure) -> None:
-        """Put the judged form in the place of the raw one; from now on all nodes are told."""
+        """Put the judged form in the place of the raw one; from now on all nodes get it."""
         with self._lock:
             self._failure = self._judged = failure
 
@@ -125,7 +125,7 @@ class NodeState:
         with self._lock:
             return self._clock() - self._members[rank].phase_since if rank in self._members else 0.0
 
-    # -- rank 0: what all nodes are told --------------------------------------------------------------------
+    # -- rank 0: what it tells all nodes --------------------------------------------------------------------
 
     def publish(self, **changes: Any) -> None:
         """Change what every heartbeat is answered with; on a worker, what the rest of its agent has to know of it."""

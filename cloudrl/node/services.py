@@ -35,7 +35,7 @@ class Services:
 
     Args:
         wait_for: the agent's: whether a condition comes true within some seconds, with `check` meanwhile.
-        say: is told what is started again, and why.
+        say: gets what is started again, and why.
     """
 
     def __init__(

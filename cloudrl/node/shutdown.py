@@ -1,4 +1,4 @@
-"""How the agent is told to end: a signal, or the loss of whoever started it."""
+"""How the agent learns that it has to end: a signal, or the loss of whoever started it."""
 
 import contextlib
 import os

@@ -103,7 +103,7 @@ class UsageHistory:
                     node.open = []
         cost, per_hour = self._money()
         line = {"at": round(now, 3), "cost": cost, "per_hour": per_hour, "nodes": rows}
-        with suppress(OSError):  # a full disk is told by whoever needs it
+        with suppress(OSError):  # whoever needs the disk says that it is full
             is_long = self._file.exists() and self._file.stat().st_size > _FILE_BYTES
             with open(self._file, "w" if is_long else "a", encoding="utf-8", opener=open_file) as file:
                 file.write(json.dumps(line, separators=(",", ":")) + "\n")

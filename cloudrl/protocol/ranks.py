@@ -48,7 +48,7 @@ def names_text(names: Sequence[str], limit: int = LIMIT) -> str:
 
 
 def first_few(ranks: Iterable[int]) -> Tuple[List[int], List[int]]:
-    """Those that are told one by one, and the rest, of which one sentence tells; a rest has more than one."""
+    """Those to name one by one, and the rest for one sentence; a rest has more than one."""
     ordered = sorted(ranks)
     few = _FEW if len(ordered) > _FEW + 1 else len(ordered)
     return ordered[:few], ordered[few:]

@@ -63,7 +63,7 @@ class _Handler(ConnectionHandler):
     def _report(self, kind: str, draw: Callable[[Report], str]) -> None:
         try:
             text = draw(self.server.look())
-        except Exception as failure:  # noqa: BLE001 - the browser is told, and asks again
+        except Exception as failure:  # noqa: BLE001 - the browser gets it, and asks again
             why = f"{type(failure).__name__}: {failure}".splitlines()[0]
             self._answer(500, "text/plain", f"The report cannot be made now: {why}\n")
         else:

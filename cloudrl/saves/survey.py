@@ -33,7 +33,7 @@ class AskInventory(Protocol):
 def cluster_inventory(
     nodes: Iterable[NodeReport], ask: AskInventory, *, clock: Callable[[], float] = time.monotonic
 ) -> Inventory:
-    """What the nodes of a cluster have; those that do not answer are told in notes.
+    """What the nodes of a cluster have; notes name those that do not answer.
 
     Args:
         nodes: Those of the cluster's status.

@@ -42,7 +42,7 @@ def find_checkpoints(
         cluster: its name.
         folder: one with runs, a run, or one step.
         give_up_s: how long to wait for a node that stays silent.
-        on_progress: is told breaks of the connection.
+        on_progress: receives breaks of the connection.
 
     Raises:
         InputError: both are named, or there is not exactly one cluster.
@@ -114,7 +114,7 @@ def prune(
         keep: how many complete steps of each run stay.
         run: of this run alone.
         confirm: is asked before anything goes.
-        on_progress: is told each step that goes, and why others stay.
+        on_progress: receives each step that goes, and why others stay.
 
     Raises:
         InputError: `keep` is less than one, the answer was no, or there was no terminal to ask on.

@@ -66,7 +66,7 @@ class Cluster(spec.Cluster):
                 only provider `local` can do.
             down_anyway: let a `with` block end it even if checkpoints are lost with it.
             confirm: is asked before anything that costs money is started.
-            on_progress: is told offers and prices, and every look at the cluster while it comes up.
+            on_progress: receives offers and prices, and every look at the cluster while it comes up.
 
         Raises:
             InputError: one of this name is up already, here or elsewhere, `detach` is False on dstack, or the answer

@@ -19,7 +19,7 @@ def prepare_data(
     Args:
         fields: of `cloudrl.DataSet`; `./x` is a path of this machine.
         to: the folder.
-        on_progress: is told choices and progress.
+        on_progress: receives choices and progress.
 
     Raises:
         InputError: a field is wrong, the place is not there, or its rows cannot be used.

@@ -39,7 +39,7 @@ class DebugPorts:
     Args:
         tasks: of the cluster.
         folder: which VS Code has open; its launch.json gets the entries.
-        on_progress: is told each new stop, and what to do.
+        on_progress: receives each new stop, and what to do.
     """
 
     def __init__(self, tasks: PausedTasks, folder: Path, on_progress: OnProgress = silent) -> None:

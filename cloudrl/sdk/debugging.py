@@ -63,7 +63,7 @@ class PausedTasks:
         return self._connection.name
 
     def stops(self, on_progress: OnProgress = silent) -> tuple[Stop, ...]:
-        """All of them, by job and rank; `on_progress` is told which nodes do not answer."""
+        """All of them, by job and rank; `on_progress` gets the nodes that do not answer."""
         return ask_nodes(self._agent, self._nodes(), on_progress)
 
     def choose(self, number: int, on_progress: OnProgress = silent) -> Stop:
@@ -198,7 +198,7 @@ def describe(stop: Stop) -> str:
 
 
 def ask_nodes(agent: AgentClient, nodes: Iterable[NodeReport], on_progress: OnProgress = silent) -> tuple[Stop, ...]:
-    """The stops of all nodes, by job and rank; `on_progress` is told who does not answer.
+    """The stops of all nodes, by job and rank; `on_progress` gets the nodes that do not answer.
 
     Raises:
         InputError: the agents are of a release that knows no debuggers.

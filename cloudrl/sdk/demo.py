@@ -69,7 +69,7 @@ def demo(nodes: int = 2, *, keep: bool = False, on_progress: OnProgress = silent
     Args:
         nodes: how many.
         keep: leave the cluster up.
-        on_progress: is told everything on the way.
+        on_progress: receives everything on the way.
 
     Raises:
         CloudrlError: it did not work; unless `keep`, the cluster is ended, and its logs stay.

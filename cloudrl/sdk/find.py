@@ -98,7 +98,7 @@ def look(name: str | None = None, *, watch: bool = False, on_progress: OnProgres
     Args:
         name: theirs.
         watch: look at the only one until it is over, or Ctrl-C, and return the last look.
-        on_progress: is told who could not be asked, and each look of a watch.
+        on_progress: receives who could not be asked, and each look of a watch.
 
     Raises:
         InputError: the name is unknown.

@@ -36,7 +36,7 @@ def logs(
         log: a pattern for the names of logs.
         grep: a regular expression that lines contain.
         around: a time; lines of half a minute before and after it.
-        on_progress: is told what is missing.
+        on_progress: receives what is missing.
 
     Raises:
         InputError: the logs do not exist, or an argument is not valid.

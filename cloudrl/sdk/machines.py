@@ -44,7 +44,7 @@ class Fleet(spec.Fleet):
             replace: delete a fleet of this name that cannot be changed in place, with its machines and their disks;
                 None leaves that to `confirm`.
             confirm: answers questions.
-            on_progress: is told offers and prices, and when a machine changes its status.
+            on_progress: receives offers and prices, and when a machine changes its status.
 
         Raises:
             InputError: no server is configured, it refuses the fleet, one would have to be replaced, or the answer

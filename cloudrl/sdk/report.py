@@ -31,7 +31,7 @@ def report(
         address: of any Ray, likewise.
         folder: of checkpoints, where clusters that are gone have kept their logs, likewise; with `cluster` its provider
             says what it has cost.
-        on_progress: is told what cannot be had.
+        on_progress: receives what cannot be had.
 
     Raises:
         InputError: there is no such job, or no such file.

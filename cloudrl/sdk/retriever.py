@@ -62,7 +62,7 @@ def serve(
         options: how.
         sharing: the nodes that hold a part of the vectors each; None if this one holds all of them.
         threads: that torch computes with; all processors if None.
-        on_progress: is told what is loaded, which node is waited for, and when it can answer.
+        on_progress: receives what is loaded, which node is waited for, and when it can answer.
 
     Raises:
         InputError: the port is taken, or what is to be served does not go together or does not fit.

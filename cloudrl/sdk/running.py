@@ -117,7 +117,7 @@ class RunningCluster:
             job: what to run.
             overrides: in verl's own keys; they win over recipe and cluster.
             after: a job of this cluster, by its id or URL; its end is waited for first.
-            on_progress: is told notes, uploads, and the handle.
+            on_progress: receives notes, uploads, and the handle.
             options: see `cloudrl.jobs.SubmitOptions`.
 
         Raises:
@@ -158,7 +158,7 @@ class RunningCluster:
 
         Args:
             confirm: is asked where jobs are running on it, it is another's, or checkpoints would be lost with it.
-            on_progress: is told what would be lost and what stays.
+            on_progress: receives what would be lost and what stays.
 
         Raises:
             InputError: it is a plain Ray cluster, or a question was not answered.
@@ -185,7 +185,7 @@ def attach(
         name: the cluster's.
         on: the provider; None for the one that has it.
         keep_open: let the addresses be of use after this program has ended, too, until `detach`.
-        on_progress: is told where the dashboard is, if not where one looks for it.
+        on_progress: receives where the dashboard is, if not where one looks for it.
 
     Raises:
         InputError: no cluster has that name, or two providers have one and none was named.

@@ -356,7 +356,7 @@ def run(  # noqa: PLR0913 - the options of `cloudrl run`
         create_fleet: on dstack, create a fleet if none fits.
         after: a job of the cluster that is up, by its id or URL; its end is waited for first.
         confirm: answers questions about money and what would be lost.
-        on_progress: is told everything on the way.
+        on_progress: receives everything on the way.
         options: see `cloudrl.jobs.SubmitOptions`.
 
     Raises:

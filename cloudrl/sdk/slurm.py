@@ -39,7 +39,7 @@ def slurm_script(
         job: what to run, or a recipe by its name or path.
         overrides: in verl's own keys.
         cluster: as it shall be, or some of its fields, or only its name; the others are the recipe's.
-        on_progress: is told what the user should know of the job.
+        on_progress: receives what the user should know of the job.
         options: see `cloudrl.jobs.SubmitOptions`.
 
     Raises:

@@ -66,7 +66,7 @@ def submit(
         job: the recipe.
         options: what is asked for beyond it.
         after: a job of the cluster by its id or URL, whose end is waited for first.
-        on_progress: is told notes, uploads, what is waited for, and the handle.
+        on_progress: receives notes, uploads, what is waited for, and the handle.
 
     Raises:
         InputError: job and cluster do not go together, another job is in the way, or the one to wait for is unknown.
@@ -93,7 +93,7 @@ def follow(
 
     Args:
         job: the job.
-        on_progress: is told every event, and every break of the connection.
+        on_progress: receives every event, and every break of the connection.
         on_silence: see `JobHandle.follow`.
         command: that leads back to the job.
 

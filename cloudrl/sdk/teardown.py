@@ -110,7 +110,7 @@ def teardown(provider: Provider, name: str, *, confirm: Confirm = unattended, on
         provider: where it lives.
         name: its name.
         confirm: answers questions.
-        on_progress: is told what would be lost, what stays and what goes on to cost money.
+        on_progress: receives what would be lost, what stays and what goes on to cost money.
 
     Returns:
         Whether something of it was running.

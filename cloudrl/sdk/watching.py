@@ -34,7 +34,7 @@ def watch(
 
     Args:
         job: the job.
-        on_progress: is told every event, and a `Look` at most every `every_s` seconds.
+        on_progress: receives every event, and a `Look` at most every `every_s` seconds.
         every_s: seconds between two looks; those between two looks at nodes are five at least.
         clock: seconds that never run backwards.
         now: seconds since the epoch.

@@ -26,7 +26,7 @@ class Meter:
         self._lock = threading.Lock()
 
     def add(self, count: int) -> None:
-        """So many bytes more; the end is told by `finish` alone."""
+        """So many bytes more; `finish` alone reports the end."""
         with self._lock:
             self._done += count
             if self._done < self._total:

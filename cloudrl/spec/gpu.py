@@ -1,7 +1,7 @@
 """GPUs and CPUs of a node: `80GB..:8`, `A100,H100:80GB:4`, `amd:MI300X:8`, `x86:8..`.
 
 The spelling is dstack 0.22.5's (core/models/resources.py: GPUSpec.parse, CPUSpec.parse; gpuhunt: AcceleratorVendor,
-CPUArchitecture). Parts stand between colons in any order; a part is told by its look.
+CPUArchitecture). Parts stand between colons in any order; a part is known by its form.
 """
 
 from __future__ import annotations

@@ -193,7 +193,7 @@ def log_probs_are_divided(setting: Setting) -> Iterator[Problem]:
     minis = [(setting.whole(f"{role}.ppo_mini_batch_size") or 1) * setting.rollout_n for role in setting.trained]
     if not (setting.trains and is_counted and is_plain and batch and ranks and setting.get("trainer.balance_batch")):
         return
-    if any(mini % ranks for mini in minis):  # which is told already
+    if any(mini % ranks for mini in minis):  # which another rule reports
         return
     multiple = math.lcm(ranks, *minis)
     samples = -(-batch * setting.rollout_n // multiple) * multiple

@@ -13,7 +13,7 @@ H100 = ("--gpu", "H100:8", "--on", "dstack")
 def test_a_recipe_that_can_run(run: Run) -> None:
     done = run("check", "grpo", "--nodes", "2", *H100).ended(0)
     assert done.out == "grpo can run on 2 nodes with H100:8 on dstack; nothing was started\n"
-    assert "note: recipe 'grpo' is made for 1 node with 8 GPUs" in done.err
+    assert "note: you may need other batch sizes: recipe 'grpo' was tuned for 1 node with 8 GPUs" in done.err
     assert run("check", "grpo", "--gpu", "80GB..", "--on", "dstack").out.startswith(
         "grpo can run on 1 node with 80GB.., taken as 8 GPUs, on dstack;"
     )

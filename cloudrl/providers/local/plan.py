@@ -220,7 +220,7 @@ def _fixed(cluster: Cluster) -> list[Service]:
 
 
 def _can_move(service: Service) -> bool:
-    """Whether it listens where it is told to."""
+    """Whether it listens at the port that it is given."""
     return re.search(r"\$(PORT\b|\{PORT\b)", service.command) is not None
 
 

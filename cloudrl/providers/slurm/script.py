@@ -151,7 +151,7 @@ def _cpus(cluster: Cluster, gpus: int | None) -> int:
 
 
 def cpus_per_node(on_slurm: SlurmCluster) -> int:
-    """What Ray counts on each node; 0 where Slurm is told otherwise than by `cpus-per-task`."""
+    """What Ray counts on each node; 0 if the script does not say it by `cpus-per-task`."""
     if on_slurm.cluster.device == "cpu":
         return CPU_SLOTS
     number = _directives(on_slurm).get("cpus-per-task") or ""
@@ -182,7 +182,7 @@ def _unset_variables(given: Mapping[str, str | None]) -> str:
 
 
 def _notice_s(directives: Mapping[str, str | None]) -> int:
-    """How long before the time limit the script is told."""
+    """How long before the time limit the script gets its signal."""
     match = re.search(r"USR1@(\d+)", directives.get("signal") or "")
     return int(match[1]) if match else _NOTICE_S
 
