@@ -28,7 +28,7 @@ def test_an_image_that_has_it_or_does_not_say(rollouts: tuple[str, ...]) -> None
 @pytest.mark.parametrize(("nodes", "gpus"), [(1, 8), (2, 4)])
 def test_another_shape_is_said(nodes: int, gpus: int) -> None:
     [note] = notes("ppo", nodes=nodes, gpus_per_node=gpus)
-    assert "made for 2 nodes with 8 GPUs" in note
+    assert "tuned for 2 nodes with 8 GPUs" in note
     assert f"has {nodes} with {gpus}" in note
     assert notes("ppo", nodes=2, gpus_per_node=8) == ()
 

@@ -147,7 +147,7 @@ def job(connection: Connection, folder: Path) -> JobHandle:
 
 def test_a_cluster_without_an_agent(connection: Connection):
     look = inspect_cluster(connection)
-    assert (look.nodes, look.gpus_per_node, look.checkpoint_dir, look.id) == (1, 1, None, None)
+    assert (look.nodes, look.gpus_per_node, look.checkpoint_dir, look.id) == (1, 1, "", "")
     assert RayClient(connection.ray_url, TOKEN).version()["ray_version"].startswith("2.")
 
 

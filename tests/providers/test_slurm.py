@@ -62,7 +62,7 @@ def test_status_shows_the_nodes_and_the_list_shows_the_cluster(laptop: Laptop) -
     status = status_of(laptop)
     assert (status["provider"], status["phase"], status["facts"]["nodes"]) == ("slurm", "ready", 2)
     assert [node["ip"] for node in status["nodes"]] == ["10.78.0.10", "10.78.0.11"]  # type: ignore[attr-defined]
-    assert status["checkpoint_dir"] == "/shared/checkpoints"
+    assert status["facts"]["checkpoint_dir"] == "/shared/checkpoints"
     assert status["dashboard_url"] == "http://127.0.0.1:8265"
     assert "ready" in laptop.types("cloudrl", "status")  # the only one
     assert "cluster 'lab' is up already: job" in laptop.types(*UP, code=2)
