@@ -63,7 +63,7 @@ def provenance(connection: Connection, run: str, step: int) -> Provenance:
     model = overrides.get(MODEL_PATH)
     if model is not None and not HUB_ID.fullmatch(model):
         model = model.rstrip("/").rpartition("/")[2]
-    # the folders in which prepared data is are named after their data sets
+    # folders of prepared data are named after their data sets
     files = [path for path in items(overrides.get(TRAIN_FILES, "")) if path]
     data = [path.rpartition("/")[0].rpartition("/")[2] or path for path in files]
     return Provenance(

@@ -35,7 +35,7 @@ OnCopied = Callable[[SaveVersion], object]
 
 @dataclass(frozen=True)
 class CheckpointHandle:
-    """One role of one step of a run; `info` says what of it is where."""
+    """One role of one step of a run; `info` lists its files and their nodes."""
 
     info: Checkpoint
     source: CheckpointSource

@@ -29,7 +29,7 @@ def visible(text: str, keep: str = "\n\t") -> str:
 
     Args:
         text: What is to be printed.
-        keep: Of the characters that are not print, those that stay.
+        keep: Which control characters to leave as they are.
     """
     if text.isprintable():
         return text

@@ -1,4 +1,4 @@
-"""The user's own files: which of them go along with a job, how, and where they are put on the nodes.
+"""The user's own files: which of them are sent with a job, how, and where they are put on the nodes.
 
 Small ones travel in the job's Ray package and are named relative to the job's working directory, which is the
 package on every node, for the entry point and for every actor (verified with Ray 2.60; verl's Hydra does not change

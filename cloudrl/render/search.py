@@ -89,7 +89,7 @@ def files_of(cluster: Cluster) -> dict[str, bytes]:
 
 
 def refuse_other_files(cluster: Cluster, folder: Path) -> None:
-    """For somebody whose own files may be there.
+    """For a folder that may hold files of the user.
 
     Raises:
         InputError: as by `files_of`; or there is a file with the name of one of the user's, and another content.

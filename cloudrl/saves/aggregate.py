@@ -142,7 +142,7 @@ def _folder(said: Mapping[str, Any], usual: str) -> str:
 def _can_be_a_path(name: str) -> bool:
     try:
         return b"\0" not in os.fsencode(name)
-    except UnicodeEncodeError:  # JSON has text that is not text
+    except UnicodeEncodeError:  # JSON may hold half a surrogate pair
         return False
 
 

@@ -245,7 +245,7 @@ def read_parts(text: object) -> Tuple[str, ...]:
     return tuple(part for part in str(text).split() if _PART.fullmatch(part))
 
 
-_PHRASES = {"": "", NOT_JSON: "is not JSON object", UNREADABLE: "cannot be read"}
+_PHRASES = {"": "", NOT_JSON: "is not a JSON object", UNREADABLE: "cannot be read"}
 
 
 def describe(

@@ -92,7 +92,7 @@ def check_together(shards: Mapping[int, Shard], layout: Layout) -> Iterator[Find
 
 
 def _problem(tensor: Tensor, first: Tensor, rank: int, layout: Layout) -> str | None:
-    """Why a rank's tensor is not its part of what another has; where it is in its file does not matter."""
+    """Why a rank's tensor is not its part of what another has; its place in the file does not matter."""
     return _mismatch(tensor, first) or _part_problem(tensor, rank, layout)
 
 

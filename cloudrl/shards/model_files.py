@@ -76,7 +76,7 @@ def _parse(text: bytes | None) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"huggingface/config.json is not JSON: {error}") from error
     if not isinstance(config, dict):
-        raise CheckpointError(f"huggingface/config.json is not JSON object, but {type(config).__name__}")
+        raise CheckpointError(f"huggingface/config.json is not a JSON object, but {type(config).__name__}")
     return config
 
 

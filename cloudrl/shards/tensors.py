@@ -91,7 +91,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """How a tensor is on one dimension of the mesh: `Shard` (of `dim`), `Replicate`, or what is not supported."""
+    """A tensor on one dimension of the mesh: `Shard` (of `dim`), `Replicate`, or what is not supported."""
 
     kind: str
     dim: int = 0

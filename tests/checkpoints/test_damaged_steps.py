@@ -110,7 +110,7 @@ BROKEN: dict[str, tuple[Change, str]] = {
     "a cut optimizer": (cut(f"{ACTOR}/optim_world_size_2_rank_0.pt"), "optim_world_size_2_rank_0.pt is cut"),
     "a cut extra state": (cut(f"{ACTOR}/extra_state_world_size_2_rank_1.pt"), "extra_state_world_size_2_rank_1.pt is"),
     "an empty config": (cut(f"{ACTOR}/huggingface/config.json", 0), "huggingface/config.json is empty"),
-    "a cut config": (cut(f"{ACTOR}/huggingface/config.json"), "huggingface/config.json is not JSON object"),
+    "a cut config": (cut(f"{ACTOR}/huggingface/config.json"), "huggingface/config.json is not a JSON object"),
     "an empty tokenizer": (cut(f"{ACTOR}/huggingface/tokenizer.json", 0), "huggingface/tokenizer.json is empty"),
     "an empty data.pt": (cut("global_step_20/data.pt", 0), "data.pt is empty"),
     "a damaged critic": (with_critic(cut(f"global_step_20/critic/{RANK_1}")), f"{RANK_1} is cut"),

@@ -49,7 +49,7 @@ def test_a_merge_says_that_the_tokenizer_is_damaged(tmp_path: Path) -> None:
     (write_step(tmp_path, 20) / TOKENIZER).write_text('{"a')
     merged = in_folder(tmp_path).merge(tmp_path / "model")
     assert [each.partition(",")[0] for each in merged.warnings if "tokenizer" in each] == [
-        "huggingface/tokenizer.json is not JSON object"
+        "huggingface/tokenizer.json is not a JSON object"
     ]
 
 

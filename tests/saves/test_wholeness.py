@@ -174,7 +174,7 @@ def test_what_cannot_be_read_is_a_doubt(tmp_path: Path) -> None:
         ("", 26_669_485, 26_669_486, "is cut: 26669485 of 26669486 bytes"),
         ("", 30_000_000, 20_000_000, "has 30.0 MB, and had 20.0 MB when its save was recorded"),
         (CUT, 13_400_000, None, "is cut: its end is missing after 13.4 MB"),
-        (NOT_JSON, 10, None, "is not JSON object"),
+        (NOT_JSON, 10, None, "is not a JSON object"),
         (UNREADABLE, 10, None, "cannot be read"),
         ("a code of a later release", 10, None, "is damaged"),
     ],

@@ -72,7 +72,7 @@ def test_a_recipe_for_more_gpus_than_the_cluster_has_is_refused_where_it_cannot_
 
 
 def queue_units(cpus: int | None, overrides: dict[str, Any] | None = None, **changes: Any) -> str | None:
-    """What a job sets of its own accord, or is told to."""
+    """The settings that a job makes by itself or takes from its options."""
     job = recipes.load("ppo").replace(verl=None, **changes.pop("job", {}))
     view = cluster(cpus_per_node=cpus, models={str(job.model): "/m"}, **changes)
     argv = plan(job, view, SubmitOptions(overrides=overrides or {}, unchecked=True)).argv
