@@ -119,7 +119,8 @@ class Batcher(Generic[T]):
         finally:
             for key, each in asked.items():
                 each.requests -= 1
-                if not each.requests and key in self._waiting:
+                # another request may have asked again since this answer came: that query waits, and is another's
+                if not each.requests and key in self._waiting and self._asked[key] is each:
                     del self._waiting[key], self._asked[key]
         return [asked[key].answer.result() for key in keys]
 

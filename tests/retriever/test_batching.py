@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from patience import SLOWER
 
 from cloudrl.retriever.batching import Batcher, QueueFull, Unavailable
 from cloudrl.retriever.counters import Counters
@@ -130,6 +131,33 @@ def test_what_nobody_wants_any_more_is_not_searched() -> None:
 
     _, engine, _ = run(test)
     assert engine.batches[1:] == [(3, ["b", "c"])]
+
+
+def test_a_query_that_is_asked_again_in_whatever_moment_is_answered() -> None:
+    """Also between its answer and the moment in which the first request sees it, when that took it from the queue."""
+
+    async def passes(steps: int) -> None:
+        for _ in range(steps):  # of the event loop
+            await asyncio.sleep(0)
+
+    async def search(queries: Sequence[str], _k: int) -> list[str]:
+        await passes(10)
+        return [query.upper() for query in queries]
+
+    async def main() -> None:
+        batcher = Batcher[str](search, Counters())
+        worker = asyncio.create_task(batcher.run())
+
+        async def ask_after(steps: int) -> list[str]:
+            await passes(steps)
+            return await batcher.ask(["same"], 3)
+
+        for steps in range(40):
+            both = asyncio.gather(ask_after(0), ask_after(steps))
+            assert await asyncio.wait_for(both, 10 * SLOWER) == [["SAME"], ["SAME"]], steps
+        worker.cancel()
+
+    asyncio.run(main())
 
 
 def test_a_full_queue_refuses_and_says_when_to_come_back() -> None:
