@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from cloudrl.providers.dstack.fleet import Fleet
 from cloudrl.recipes import load_spec
-from cloudrl.spec import Cluster, Fleet
+from cloudrl.spec import Cluster
 from cloudrl.verl.releases import RELEASE
 
 AMD_FILE = Path(__file__).parents[1] / "tasks/ppo-rocm.cluster.yml"

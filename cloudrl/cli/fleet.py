@@ -27,7 +27,7 @@ from cloudrl.errors import InputError
 from cloudrl.options.machines import FleetOptions
 
 if TYPE_CHECKING:
-    from cloudrl.providers.machines import FleetState
+    from cloudrl.providers.dstack.machine_states import FleetState
 
 app = typer.Typer(help="Manage dstack fleets, the machines for clusters.", no_args_is_help=True)
 

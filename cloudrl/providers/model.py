@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from cloudrl.data.request import folder_name
-from cloudrl.errors import CapacityError, ConnectionFailed, InputError
+from cloudrl.errors import ConnectionFailed, InputError
 from cloudrl.private_files import make_folder
 from cloudrl.protocol.facts import ClusterFacts
 from cloudrl.protocol.folders import USER_FILES
@@ -19,8 +19,7 @@ from cloudrl.protocol.options import MADE_ON_NODES
 from cloudrl.protocol.phases import Phase
 from cloudrl.protocol.progress import Notice
 from cloudrl.protocol.report import BudgetStatus, ClusterStatus, NodeReport
-from cloudrl.providers.machines import Fleets, Price, Volumes
-from cloudrl.spec import Cluster, DataSet, Fleet
+from cloudrl.spec import Cluster, DataSet
 from cloudrl.spec.services import agent_service
 from cloudrl.transport import Connection
 from cloudrl.verl.releases import Release
@@ -56,12 +55,33 @@ UP_TIMEOUT_S = 86_400.0
 """For a cluster to come up: each of its phases has a deadline of its own, which its agents watch."""
 
 
-class NoFleet(CapacityError):
-    """There is no machine for a cluster; it would fit on a new fleet such as `fleet`, as `cluster`, which names it."""
+@dataclass(frozen=True)
+class Offer:
+    """A machine that could be had. `price` is in US dollars an hour."""
 
-    def __init__(self, message: str, *, hint: str, fleet: Fleet, cluster: Cluster) -> None:
-        super().__init__(message, hint=hint)
-        self.fleet, self.cluster = fleet, cluster
+    backend: str
+    region: str
+    instance_type: str
+    resources: str
+    price: float
+    spot: bool
+
+
+@dataclass(frozen=True)
+class Price:
+    """What a cluster is going to cost.
+
+    Attributes:
+        per_hour: US dollars of all nodes together at the cheapest offer; None if absent.
+        offers: for one node, cheapest first.
+        total_offers: how many there are.
+        notices: what else costs money, or does not work on those machines.
+    """
+
+    per_hour: float | None
+    offers: tuple[Offer, ...] = ()
+    total_offers: int = 0
+    notices: tuple[Notice, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +140,6 @@ class Plan:
 
         Raises:
             InputError: it cannot be started: a run of its name is going on, a secret is missing, ...
-            NoFleet: there is no machine for it, and no fleet.
             CapacityError: there is no such machine.
             ConnectionFailed: no answer.
         """
@@ -314,8 +333,6 @@ class Provider(Protocol):
     """Whether nodes read this machine's own files."""
     has_gpus: bool
     """Whether a cluster with GPUs is meant for it where the user names no provider."""
-    has_machines: bool = False
-    """Whether it rents machines, and so has fleets and volumes."""
     state_pattern: str
     """Matches the folder of each of its clusters below $CLOUDRL_HOME; the last part is the cluster's name."""
 
@@ -371,18 +388,6 @@ class Provider(Protocol):
 
     def down(self, name: str) -> bool:
         """End a cluster; False when nothing of it was running. Checkpoints and logs stay."""
-
-    def fleets(self, project: str | None = None) -> Fleets:  # noqa: ARG002
-        """The machines that its clusters run on, of one of its projects; None for the default one.
-
-        Raises:
-            InputError: it has nothing of the kind, or is not configured.
-        """
-        raise InputError(f"provider {self.name} has no fleets")
-
-    def volumes(self, project: str | None = None) -> Volumes:  # noqa: ARG002
-        """The disks that outlive machines; see `fleets`."""
-        raise InputError(f"provider {self.name} has no network volumes")
 
     def list(self, name: str | None = None) -> Sequence[Status]:
         """One's own clusters that are running or have left something, or the one of a name, whoever's it is.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -68,18 +68,8 @@ def section_options() -> dict[str, type]:
 
 
 def default_provider(*, gpus: bool) -> Provider:
-    """The provider of a cluster for which the user names none: one that is configured, if any is."""
-    return _configured(each for each in map(provider, providers()) if each.has_gpus == gpus)
-
-
-def machine_provider() -> Provider:
-    """The provider whose fleets and volumes are meant; where none is configured, its verbs say what is missing."""
-    return _configured(each for each in map(provider, providers()) if each.has_machines)
-
-
-def _configured(fitting: Iterable[Provider]) -> Provider:
-    """The first that is configured, or else the first."""
-    candidates = list(fitting)
+    """The provider of a cluster for which the user names none: the first that is configured, or else the first."""
+    candidates = [each for each in map(provider, providers()) if each.has_gpus == gpus]
     return next((candidate for candidate in candidates if candidate.is_configured()), candidates[0])
 
 

@@ -3,8 +3,7 @@
 from cloudrl.errors import CloudrlError
 from cloudrl.protocol.phases import Phase
 from cloudrl.protocol.progress import Notice
-from cloudrl.providers.machines import Price
-from cloudrl.providers.model import Provider, Status
+from cloudrl.providers.model import Price, Provider, Status
 from cloudrl.sdk.callbacks import OnProgress
 from cloudrl.units import dollars_text, duration_option
 

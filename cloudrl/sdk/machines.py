@@ -3,18 +3,20 @@
 import shlex
 from collections.abc import Callable, Sequence
 
-from cloudrl import spec
 from cloudrl.errors import InputError, Interrupted
+from cloudrl.providers.dstack import fleet as dstack_fleet
+from cloudrl.providers.dstack import volume as dstack_volume
 from cloudrl.providers.dstack.machine_files import fleet_to_dstack, volume_to_dstack
-from cloudrl.providers.machines import FleetPlan, Fleets, FleetState, Volumes, VolumeState, never_released
-from cloudrl.providers.registry import machine_provider
+from cloudrl.providers.dstack.machine_states import FleetPlan, FleetState, VolumeState, never_released
+from cloudrl.providers.dstack.machines import DstackFleets, DstackVolumes
+from cloudrl.providers.dstack.server import connect
 from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, Question, silent, unattended
 from cloudrl.sdk.costs import report_price
 from cloudrl.units import dollars_text
 
 
-class Fleet(spec.Fleet):
-    """A fleet as it is declared (see `cloudrl.spec.Fleet` for the fields), with the verbs for it."""
+class Fleet(dstack_fleet.Fleet):
+    """A fleet as it is declared (see `cloudrl.providers.dstack.fleet` for the fields), with the verbs for it."""
 
     def to_dstack(self) -> str:
         """The exact YAML of the dstack fleet."""
@@ -27,7 +29,7 @@ class Fleet(spec.Fleet):
             InputError: no server is configured, or it refuses the fleet.
             ConnectionFailed: it does not answer.
         """
-        return _fleets(project).plan(self)
+        return DstackFleets(connect(project)).plan(self)
 
     def create(
         self,
@@ -53,7 +55,7 @@ class Fleet(spec.Fleet):
             ConnectionFailed: the server does not answer.
             Interrupted: Ctrl-C after it was sent; the message says what goes on and what it costs.
         """
-        fleets, at = _fleets(project), _at(project)
+        fleets, at = DstackFleets(connect(project)), _at(project)
         planned = fleets.plan(self)
         if planned.action == "nothing":
             on_progress(Notice(f"fleet {self.name} already exists as declared"))
@@ -81,8 +83,8 @@ class Fleet(spec.Fleet):
         return state
 
 
-class NetworkVolume(spec.NetworkVolume):
-    """A network volume as it is declared (see `cloudrl.spec.NetworkVolume` for the fields), with the verbs for it."""
+class NetworkVolume(dstack_volume.NetworkVolume):
+    """A network volume as it is declared (see `cloudrl.providers.dstack.volume` for the fields), with the verbs."""
 
     def to_dstack(self) -> str:
         """The exact YAML of the dstack volume."""
@@ -98,7 +100,7 @@ class NetworkVolume(spec.NetworkVolume):
             CapacityError: the backend cannot make it.
             Interrupted: Ctrl-C; the volume is being made, and costs money.
         """
-        volumes = _volumes(project)
+        volumes = DstackVolumes(connect(project))
         if not confirm(Question(f"Create volume {self.name}?")):
             raise InputError("nothing was created")
         try:
@@ -116,12 +118,12 @@ class NetworkVolume(spec.NetworkVolume):
 
 def list_fleets(project: str | None = None) -> Sequence[FleetState]:
     """All fleets of the project, with their machines."""
-    return _fleets(project).list()
+    return DstackFleets(connect(project)).list()
 
 
 def list_volumes(project: str | None = None) -> Sequence[VolumeState]:
     """All network volumes of the project."""
-    return _volumes(project).list()
+    return DstackVolumes(connect(project)).list()
 
 
 def delete_fleets(
@@ -132,7 +134,7 @@ def delete_fleets(
     Raises:
         InputError: a name is unknown, a run uses one, the answer was no, or there was no terminal to ask on.
     """
-    fleets = _fleets(project)
+    fleets = DstackFleets(connect(project))
     lost = _lost_with([fleets.get(name) for name in names], on_progress)
     if not confirm(Question(f"Delete {', '.join(names)}?{lost}", default=None)):
         raise InputError("nothing was deleted")
@@ -150,7 +152,7 @@ def delete_volumes(
     Raises:
         InputError: a name is unknown, a run uses one, the answer was no, or there was no terminal to ask on.
     """
-    volumes = _volumes(project)
+    volumes = DstackVolumes(connect(project))
     for name in names:
         volumes.get(name)
     if not confirm(Question(f"Delete {', '.join(names)} and everything on them?", default=None)):
@@ -159,15 +161,7 @@ def delete_volumes(
     on_progress(Notice(f"deleted {', '.join(names)}"))
 
 
-def _fleets(project: str | None) -> Fleets:
-    return machine_provider().fleets(project)
-
-
-def _volumes(project: str | None) -> Volumes:
-    return machine_provider().volumes(project)
-
-
-def declared_notices(fleet: spec.Fleet) -> list[Notice]:
+def declared_notices(fleet: dstack_fleet.Fleet) -> list[Notice]:
     """What one that is only declared is going to cost for ever."""
     if fleet.node_range is None:
         return []

@@ -15,7 +15,8 @@ from cloudrl import jobs, recipes
 from cloudrl.errors import CheckpointError, CloudrlError, FailedError, InputError, Interrupted
 from cloudrl.jobs import JobHandle, Progress, SubmitOptions, run_plan
 from cloudrl.options.job import JobKeywords, submit_options
-from cloudrl.providers.model import NoFleet, Plan, Status
+from cloudrl.providers.dstack.fleet import NoFleet
+from cloudrl.providers.model import Plan, Status
 from cloudrl.providers.registry import ensure_name_free
 from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, Question, notify, silent, unattended
 from cloudrl.sdk.checkpoints import merge_result

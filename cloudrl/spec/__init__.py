@@ -6,8 +6,6 @@ from cloudrl.spec.cluster import Cluster as Cluster
 from cloudrl.spec.data import DataSet as DataSet
 from cloudrl.spec.data import data_argument as data_argument
 from cloudrl.spec.fields import Section as Section
-from cloudrl.spec.fleet import Fleet as Fleet
-from cloudrl.spec.fleet import NodeRange as NodeRange
 from cloudrl.spec.gpu import Gpu as Gpu
 from cloudrl.spec.hydra import HydraText as HydraText
 from cloudrl.spec.hydra import hydra_text as hydra_text
@@ -21,5 +19,4 @@ from cloudrl.spec.services import Service as Service
 from cloudrl.spec.sizes import CountRange as CountRange
 from cloudrl.spec.volume import Mount as Mount
 from cloudrl.spec.volume import NetworkMount as NetworkMount
-from cloudrl.spec.volume import NetworkVolume as NetworkVolume
 from cloudrl.spec.volume import Volume as Volume

@@ -2,14 +2,14 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from pydantic import PlainValidator
 
 from cloudrl.errors import SpecError
-from cloudrl.spec.base import FrozenDict, Spec
-from cloudrl.spec.fields import PlainText, Section, mount_path, one_line, text, unique_list_of
-from cloudrl.spec.names import RESOURCE_NAME, resource_name
+from cloudrl.spec.base import Spec
+from cloudrl.spec.fields import mount_path, text, unique_list_of
+from cloudrl.spec.names import RESOURCE_NAME
 from cloudrl.spec.quoting import quoted
 
 _EXAMPLE = "For example '/checkpoints:/checkpoints'"
@@ -94,23 +94,3 @@ def parse_mount(value: object) -> Mount:
 
 mount_list = unique_list_of(parse_mount, by=lambda mount: mount.path, message="{!r} is the place of two volumes")
 """A check for a list of volumes, no two of which have the same place in the container."""
-
-
-class NetworkVolume(Spec):
-    """A network volume of dstack: new, with `size`, or one that the cloud has already, with its id.
-
-    Mounted by `Cluster(volumes=["name:/path"])`. Which fields a volume can have depends on its backend; dstack's own
-    models check that when it is rendered.
-    """
-
-    sections: ClassVar[tuple[str, ...]] = ("dstack",)
-
-    name: Annotated[str, PlainValidator(resource_name)]
-    backend: Annotated[str, PlainValidator(one_line)]
-    region: PlainText = None
-    """Where the machines are going to be: a volume can be mounted there only."""
-    size: PlainText = None
-    volume_id: PlainText = None
-    """The cloud's id of a disk that exists. dstack never deletes such a disk."""
-    dstack: Section = FrozenDict()
-    """All else that dstack knows of a volume: availability_zone, claim_name, access_modes, tags, ..."""

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from typed_command import Run
 
-from cloudrl.providers.dstack import provider
 from cloudrl.providers.dstack.machines import DstackVolumes
+from cloudrl.sdk import machines
 
 pytestmark = pytest.mark.io
 
@@ -22,7 +22,7 @@ def press(*_: Any, **__: Any) -> Any:
 def test_ctrl_c_while_a_disk_is_made(
     run: Run, monkeypatch: pytest.MonkeyPatch, moment: str, where: tuple[str, ...]
 ) -> None:
-    monkeypatch.setattr(provider, "connect", lambda _project: None)
+    monkeypatch.setattr(machines, "connect", lambda _project: None)
     monkeypatch.setattr(DstackVolumes, "_call", lambda *_: ())
     monkeypatch.setattr(DstackVolumes, moment, press)
     done = run(*CREATE, *where)

@@ -25,12 +25,12 @@ from cloudrl.options.job import JobKeywords, SubmitOptions
 from cloudrl.options.machines import ClusterOptions, FleetOptions, NetworkVolumeOptions, PreparedOptions
 from cloudrl.protocol.backoff import Backoff
 from cloudrl.protocol.options import AgentOptions
+from cloudrl.providers.dstack.fleet import IDLE_DURATION, Fleet
 from cloudrl.providers.local.plan import LocalSection
 from cloudrl.providers.model import UP_TIMEOUT_S
 from cloudrl.providers.registry import section_options
 from cloudrl.providers.slurm.section import SlurmSection
 from cloudrl.spec.base import Spec
-from cloudrl.spec.fleet import IDLE_DURATION
 from cloudrl.transport.ray_client import PACKAGE_LIMIT_BYTES
 
 PATH = Path(__file__).parents[2] / "docs/reference.md"
@@ -135,7 +135,7 @@ def test_the_tables_are_those_of_the_declarations(pytestconfig: pytest.Config) -
     tables = [
         option_tables(),
         field_table(spec.Cluster, ClusterOptions, PreparedOptions),
-        field_table(spec.Fleet, FleetOptions),
+        field_table(Fleet, FleetOptions),
         field_table(spec.Job),
     ]
     rest, ends = PAGE.split(BEGIN)[0], [each.split(END)[1] for each in PAGE.split(BEGIN)[1:]]

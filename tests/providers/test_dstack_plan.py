@@ -10,10 +10,10 @@ from fake_dstack import FakeDstack, fleet, run
 
 from cloudrl.errors import CapacityError, CloudrlError, InputError
 from cloudrl.providers.dstack import provider
+from cloudrl.providers.dstack.fleet import Fleet, NodeRange, NoFleet
 from cloudrl.providers.dstack.plan import fleet_for, make_plan, with_price
 from cloudrl.providers.dstack.provider import DstackProvider
-from cloudrl.providers.model import NoFleet
-from cloudrl.spec import Cluster, Fleet, NodeRange
+from cloudrl.spec import Cluster
 
 LAB = Cluster(name="lab", nodes=2)
 

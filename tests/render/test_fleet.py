@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloudrl.errors import SpecError
+from cloudrl.providers.dstack.fleet import Fleet
 from cloudrl.providers.dstack.machine_files import fleet_to_dstack
-from cloudrl.spec import Fleet, Gpu
+from cloudrl.spec import Gpu
 from cloudrl.spec.sizes import seconds_of
 
 FEW = max(20, settings().max_examples // 2)

@@ -23,11 +23,11 @@ from dstack._internal.server.services.requirements.combine import combine_fleet_
 from dstack_task import agent_options, parsed
 from ready_files import AMD_FILE, FLEETS, TASKS
 
+from cloudrl.providers.dstack.fleet import Fleet
 from cloudrl.providers.dstack.machine_files import fleet_to_dstack
 from cloudrl.providers.dstack.task import to_dstack
 from cloudrl.recipes import load
 from cloudrl.sdk.slurm import slurm_script
-from cloudrl.spec import Fleet
 from cloudrl.verl.releases import release
 
 FILES = [f"fleets/{name}" for name in FLEETS] + [f"tasks/{name}" for name in TASKS]

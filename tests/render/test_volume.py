@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cloudrl.errors import SpecError
 from cloudrl.providers.dstack.machine_files import volume_to_dstack
-from cloudrl.spec import NetworkVolume
+from cloudrl.providers.dstack.volume import NetworkVolume
 
 FEW = max(20, settings().max_examples // 2)
 

@@ -9,9 +9,10 @@ import pytest
 
 import cloudrl
 from cloudrl.errors import InputError, Interrupted
-from cloudrl.providers.dstack import provider
+from cloudrl.providers.dstack.machine_states import FleetPlan, FleetState, Instance
 from cloudrl.providers.dstack.machines import DstackFleets
-from cloudrl.providers.machines import FleetPlan, FleetState, Instance, Offer, Price
+from cloudrl.providers.model import Offer, Price
+from cloudrl.sdk import machines
 
 FLEET = cloudrl.Fleet(name="gpu-fleet", gpu="H100:8")
 OFFER = Offer("aws", "us-east-1", "p5.48xlarge", "8xH100", 98.32, spot=False)
@@ -31,7 +32,7 @@ class Replaced:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.applied: list[FleetPlan] = []
         self.planned = FleetPlan("", "gpu-fleet", "recreate", 2, PRICE, current=state("10.0.0.9"))
-        monkeypatch.setattr(provider, "connect", lambda _project=None: SimpleNamespace(project="main"))
+        monkeypatch.setattr(machines, "connect", lambda _project=None: SimpleNamespace(project="main"))
         monkeypatch.setattr(DstackFleets, "plan", lambda *_: self.planned)
         monkeypatch.setattr(DstackFleets, "create", self._create)
 
@@ -92,7 +93,7 @@ def test_ctrl_c_while_machines_come(
     planned = FleetPlan("", "gpu-fleet", "create", 2, price)
     answers: dict[str, Callable[..., Any]] = {"plan": lambda *_: planned}
     answers |= {"check": lambda *_, **__: None, "_call": lambda *_: None, "_wait": press, moment: press}
-    monkeypatch.setattr(provider, "connect", lambda _project=None: None)
+    monkeypatch.setattr(machines, "connect", lambda _project=None: None)
     for name, answer in answers.items():
         monkeypatch.setattr(DstackFleets, name, answer)
     with pytest.raises(Interrupted) as caught:

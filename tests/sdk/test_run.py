@@ -7,8 +7,8 @@ from fake_local import FakeLocal
 
 import cloudrl
 from cloudrl.jobs import SubmitOptions
+from cloudrl.providers.dstack.fleet import NoFleet
 from cloudrl.providers.local.provider import LocalProvider
-from cloudrl.providers.model import NoFleet
 from cloudrl.providers.registry import provider
 from cloudrl.sdk.runs import plan_run
 

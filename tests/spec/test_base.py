@@ -4,7 +4,8 @@ import pickle
 import pytest
 
 from cloudrl.errors import SpecError
-from cloudrl.spec import Cluster, Fleet, FrozenDict, Job, Volume
+from cloudrl.providers.dstack.fleet import Fleet
+from cloudrl.spec import Cluster, FrozenDict, Job, Volume
 
 
 def cluster() -> Cluster:

@@ -3,7 +3,8 @@
 import pytest
 
 from cloudrl.errors import SpecError
-from cloudrl.spec import Cluster, DataSet, Fleet, Job
+from cloudrl.providers.dstack.fleet import Fleet
+from cloudrl.spec import Cluster, DataSet, Job
 
 WRONG = {
     Cluster: [

@@ -1,8 +1,9 @@
 """Fleets and network volumes as dstack's YAML. Facts about dstack are from 0.22.5."""
 
+from cloudrl.providers.dstack.fleet import Fleet
 from cloudrl.providers.dstack.judge import check_with_dstack, refuse_rendered
+from cloudrl.providers.dstack.volume import NetworkVolume
 from cloudrl.providers.dstack.yaml_text import Section, document, pick, plain
-from cloudrl.spec import Fleet, NetworkVolume
 
 _RENDERED = ("type", "name", "placement", "nodes", "idle_duration", "resources", "ssh_config")
 _LAST = ("blocks", "tags")

@@ -6,20 +6,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
 from cloudrl.errors import CapacityError, InputError, WaitTimeout, did_you_mean
+from cloudrl.providers.dstack.fleet import Fleet
 from cloudrl.providers.dstack.machine_files import fleet_to_dstack, volume_to_dstack
+from cloudrl.providers.dstack.machine_states import FleetPlan, FleetState, Instance, VolumeState, never_released
 from cloudrl.providers.dstack.server import Server, parse, wait_for
-from cloudrl.providers.machines import (
-    FleetPlan,
-    Fleets,
-    FleetState,
-    Instance,
-    Offer,
-    Price,
-    Volumes,
-    VolumeState,
-    never_released,
-)
-from cloudrl.spec import Fleet, NetworkVolume
+from cloudrl.providers.dstack.volume import NetworkVolume
+from cloudrl.providers.model import Offer, Price
 
 S = TypeVar("S", FleetState, VolumeState)
 
@@ -36,11 +28,15 @@ class _Named(Generic[S]):
     kind: ClassVar[str]
 
     def list(self) -> Sequence[S]:
-        """See `Named`."""
+        """All of the project."""
         return [self._state(each) for each in self._call("list")]
 
     def get(self, name: str) -> S:
-        """See `Named`."""
+        """One look at one.
+
+        Raises:
+            InputError: the name is unknown.
+        """
         by_name = {each.name: each for each in self.list()}
         if name not in by_name:
             raise InputError(
@@ -50,7 +46,11 @@ class _Named(Generic[S]):
         return by_name[name]
 
     def delete(self, names: Sequence[str]) -> None:
-        """See `Named`; SSH hosts stay as they are."""
+        """Delete them, with rented machines and all that is on their disks; SSH hosts stay as they are. Does not wait.
+
+        Raises:
+            InputError: the server refuses, as a run uses one of them.
+        """
         self._call("delete", list(names))
 
     def _call(self, verb: str, *args: Any) -> Any:
@@ -62,13 +62,18 @@ class _Named(Generic[S]):
     def _state(answer: Any) -> S: ...
 
 
-class DstackFleets(_Named[FleetState], Fleets):
-    """See `Fleets`."""
+class DstackFleets(_Named[FleetState]):
+    """Machines that clusters run on."""
 
     kind = "fleet"
 
     def plan(self, fleet: Fleet) -> FleetPlan:
-        """See `Fleets`. `identity_file`s are read here, as `dstack apply` does."""
+        """Ask what creating this fleet would do. `identity_file`s are read here, as `dstack apply` does.
+
+        Raises:
+            InputError: a key cannot be read, or the server refuses the fleet.
+            ConnectionFailed: it does not answer.
+        """
         return self._plan(fleet_to_dstack(fleet))
 
     def _plan(self, text: str) -> FleetPlan:
@@ -90,7 +95,12 @@ class DstackFleets(_Named[FleetState], Fleets):
         )
 
     def check(self, planned: FleetPlan, *, replace: bool) -> None:
-        """See `Fleets`."""
+        """Refuse what cannot be had, and without `replace` what would take machines and their disks with it.
+
+        Raises:
+            CapacityError: no backend offers such a machine.
+            InputError: the plan would delete a fleet first, which was not asked for.
+        """
         name = planned.name
         if planned.action == "recreate" and not replace:
             raise InputError(
@@ -104,7 +114,13 @@ class DstackFleets(_Named[FleetState], Fleets):
             )
 
     def create(self, planned: FleetPlan, on_look: Callable[[FleetState], None]) -> FleetState:
-        """See `Fleets`."""
+        """Do what was planned, and wait until no machine of the fleet is on its way.
+
+        Raises:
+            InputError: the server refuses, the fleet has changed since the plan was made, or it is gone.
+            CapacityError: a machine could not be had, with the reason that is given; the fleet stays.
+            ConnectionFailed: the server does not answer.
+        """
         if planned.action == "recreate":
             self.delete([planned.name])
             self.wait_deleted(planned.name)
@@ -131,7 +147,11 @@ class DstackFleets(_Named[FleetState], Fleets):
         return fleet
 
     def wait_deleted(self, name: str) -> None:
-        """See `Fleets`."""
+        """Wait until a fleet that is being deleted is gone; its machines are given back by then.
+
+        Raises:
+            WaitTimeout: it is still there after minutes.
+        """
         if not wait_for(lambda: all(fleet.name != name for fleet in self.list()) or None, timeout_s=_DELETE_S):
             raise WaitTimeout(f"fleet {name!r} is still there after {_DELETE_S:.0f} s", hint="cloudrl fleet list")
 
@@ -153,13 +173,19 @@ class DstackFleets(_Named[FleetState], Fleets):
         )
 
 
-class DstackVolumes(_Named[VolumeState], Volumes):
-    """See `Volumes`."""
+class DstackVolumes(_Named[VolumeState]):
+    """Disks that outlive the machines."""
 
     kind = "volume"
 
     def create(self, volume: NetworkVolume) -> VolumeState:
-        """See `Volumes`."""
+        """Create a volume, or register an existing disk, and wait until it can be used.
+
+        Raises:
+            InputError: there is one of that name, or the server refuses it.
+            CapacityError: the backend could not make it, with its reason, or took longer than minutes.
+            ConnectionFailed: the server does not answer.
+        """
         name = volume.name
         if any(each.name == name for each in self.list()):
             raise InputError(

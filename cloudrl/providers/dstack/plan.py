@@ -10,15 +10,16 @@ from cloudrl.errors import CapacityError, InputError
 from cloudrl.protocol.folders import secrets_folder
 from cloudrl.protocol.progress import Notice
 from cloudrl.providers.dstack import runs
+from cloudrl.providers.dstack.fleet import Fleet, NoFleet
+from cloudrl.providers.dstack.machine_states import FleetState
 from cloudrl.providers.dstack.machines import DstackFleets, offers_of
 from cloudrl.providers.dstack.runs import RunState
 from cloudrl.providers.dstack.server import Server, connect, parse
 from cloudrl.providers.dstack.task import release_of, task_text
-from cloudrl.providers.machines import FleetState, Offer, Price
-from cloudrl.providers.model import NoFleet, Plan, make_state_folder, planned_facts
+from cloudrl.providers.model import Offer, Plan, Price, make_state_folder, planned_facts
 from cloudrl.render.agent_options import HONOURED, honoured_for_image
 from cloudrl.render.search import write_files
-from cloudrl.spec import Cluster, Fleet
+from cloudrl.spec import Cluster
 from cloudrl.spec.names import secrets_in
 from cloudrl.spec.volume import Volume
 from cloudrl.verl.releases import Release

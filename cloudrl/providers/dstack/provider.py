@@ -9,7 +9,6 @@ from cloudrl.errors import CloudrlError, ClusterFailed, ConnectionFailed, InputE
 from cloudrl.protocol.backoff import Backoff, retry
 from cloudrl.providers.dstack import access, diagnostics, runs
 from cloudrl.providers.dstack.access import open_access
-from cloudrl.providers.dstack.machines import DstackFleets, DstackVolumes
 from cloudrl.providers.dstack.plan import DstackPlan, make_plan
 from cloudrl.providers.dstack.runs import RunState
 from cloudrl.providers.dstack.server import Server, connect, is_configured, wait_for
@@ -34,7 +33,6 @@ class DstackProvider(Provider):
     name = "dstack"
     nodes_are_here = False
     has_gpus = True
-    has_machines = True
     state_pattern = "dstack/*/*/"
 
     def is_configured(self) -> bool:
@@ -136,14 +134,6 @@ class DstackProvider(Provider):
             return True
         finally:
             access.close_tunnel(server, name)
-
-    def fleets(self, project: str | None = None) -> DstackFleets:
-        """See `Provider`."""
-        return DstackFleets(connect(project))
-
-    def volumes(self, project: str | None = None) -> DstackVolumes:
-        """See `Provider`."""
-        return DstackVolumes(connect(project))
 
     def list(self, name: str | None = None) -> tuple[Status, ...]:
         """Runs of the present user that are going on and that run the node agent, or the one of a name.

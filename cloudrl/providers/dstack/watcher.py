@@ -14,10 +14,10 @@ from cloudrl.protocol.report import NodeReport
 from cloudrl.providers.dstack import runs
 from cloudrl.providers.dstack.access import RunAccess, open_access
 from cloudrl.providers.dstack.diagnostics import exit_reason, previous_attempts
+from cloudrl.providers.dstack.machine_states import FleetState
 from cloudrl.providers.dstack.machines import DstackFleets
 from cloudrl.providers.dstack.runs import RunState
 from cloudrl.providers.dstack.server import Server
-from cloudrl.providers.machines import FleetState
 from cloudrl.providers.model import CheckpointRetention, Status, agent_fields
 from cloudrl.units import duration_option
 

@@ -1,45 +1,13 @@
-"""What machines cost, and what a provider that rents them offers besides clusters: fleets, and network volumes."""
+"""One look at fleets and network volumes, and what creating a fleet would do."""
 
 import math
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from cloudrl.protocol.progress import Notice
-from cloudrl.spec import Fleet, NetworkVolume
-
-T_co = TypeVar("T_co", covariant=True)
+from cloudrl.providers.model import Price
 
 _COMING = ("pending", "provisioning", "terminating")
-
-
-@dataclass(frozen=True)
-class Offer:
-    """A machine that could be had. `price` is in US dollars an hour."""
-
-    backend: str
-    region: str
-    instance_type: str
-    resources: str
-    price: float
-    spot: bool
-
-
-@dataclass(frozen=True)
-class Price:
-    """What a cluster is going to cost.
-
-    Attributes:
-        per_hour: US dollars of all nodes together at the cheapest offer; None if absent.
-        offers: for one node, cheapest first.
-        total_offers: how many there are.
-        notices: what else costs money, or does not work on those machines.
-    """
-
-    per_hour: float | None
-    offers: tuple[Offer, ...] = ()
-    total_offers: int = 0
-    notices: tuple[Notice, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -158,73 +126,3 @@ def never_released(fleet: str, idle_duration_s: int | None, least: int) -> Notic
         f"warning: fleet {fleet} never gives all of its machines back, and they cost money while idle: {reason}",
         f"cloudrl fleet delete {fleet}, when it is no longer needed",
     )
-
-
-class Named(Protocol[T_co]):
-    """Things of one kind that a provider has, each with a name. All verbs raise errors of `cloudrl.errors` only."""
-
-    def list(self) -> Sequence[T_co]:
-        """All of the project."""
-
-    def get(self, name: str) -> T_co:
-        """One look at one.
-
-        Raises:
-            InputError: the name is unknown.
-        """
-
-    def delete(self, names: Sequence[str]) -> None:
-        """Delete them, with rented machines and all that is on the disks. Does not wait.
-
-        Raises:
-            InputError: the provider refuses, as a run uses one of them.
-        """
-
-
-class Fleets(Named[FleetState], Protocol):
-    """Machines that clusters run on."""
-
-    def plan(self, fleet: Fleet) -> FleetPlan:
-        """Ask what creating this fleet would do.
-
-        Raises:
-            InputError: a key cannot be read, or the provider refuses the fleet.
-            ConnectionFailed: it does not answer.
-        """
-
-    def check(self, planned: FleetPlan, *, replace: bool) -> None:
-        """Refuse what cannot be had, and without `replace` what would take machines and their disks with it.
-
-        Raises:
-            CapacityError: no backend offers such a machine.
-            InputError: the plan would delete a fleet first, which was not asked for.
-        """
-
-    def create(self, planned: FleetPlan, on_look: Callable[[FleetState], None]) -> FleetState:
-        """Do what was planned, and wait until no machine of the fleet is on its way.
-
-        Raises:
-            InputError: the provider refuses, the fleet has changed since the plan was made, or it is gone.
-            CapacityError: a machine could not be had, with the reason that is given; the fleet stays.
-            ConnectionFailed: the provider does not answer.
-        """
-
-    def wait_deleted(self, name: str) -> None:
-        """Wait until a fleet that is being deleted is gone; its machines are given back by then.
-
-        Raises:
-            WaitTimeout: it is still there after minutes.
-        """
-
-
-class Volumes(Named[VolumeState], Protocol):
-    """Disks that outlive the machines."""
-
-    def create(self, volume: NetworkVolume) -> VolumeState:
-        """Create a volume, or register an existing disk, and wait until it can be used.
-
-        Raises:
-            InputError: there is one of that name, or the provider refuses it.
-            CapacityError: the backend could not make it, with its reason, or took longer than minutes.
-            ConnectionFailed: the provider does not answer.
-        """

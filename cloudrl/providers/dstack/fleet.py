@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import PlainValidator, model_validator
 
-from cloudrl.errors import SpecError
+from cloudrl.errors import CapacityError, SpecError
+from cloudrl.spec import Cluster
 from cloudrl.spec.base import FrozenDict, Spec
 from cloudrl.spec.fields import PlainText, Section, frozen, optional
 from cloudrl.spec.names import resource_name
@@ -167,3 +168,11 @@ class Fleet(Spec):
         nodes = self.node_range
         most = nodes.max if nodes else len((self.ssh_config or {}).get("hosts", ()))
         return self.placement or (None if most == 1 else "cluster")
+
+
+class NoFleet(CapacityError):
+    """There is no machine for a cluster; it would fit on a new fleet such as `fleet`, as `cluster`, which names it."""
+
+    def __init__(self, message: str, *, hint: str, fleet: Fleet, cluster: Cluster) -> None:
+        super().__init__(message, hint=hint)
+        self.fleet, self.cluster = fleet, cluster

@@ -1,7 +1,7 @@
 import pytest
 from dstack._internal.core.models.fleets import FleetConfiguration
 
-from cloudrl.spec import Fleet, NodeRange
+from cloudrl.providers.dstack.fleet import Fleet, NodeRange
 
 HOSTS = {"hosts": ["a", "b"], "user": "ubuntu", "identity_file": "~/.ssh/id_ed25519"}
 
