@@ -17,6 +17,7 @@ import pytest
 from fake_cluster import FakeCluster
 
 from cloudrl.protocol.tokens import derive
+from cloudrl.providers.local import processes
 from cloudrl.providers.local.provider import LocalProvider
 from cloudrl.providers.local.state import LocalState, boot_id
 from cloudrl.providers.model import CheckpointRetention
@@ -60,7 +61,9 @@ class FakeLocal:
         program = self.state.folder / "cloudrl-node.pyz"
         program.write_text("import sys\nsys.stdin.read()\n")
         environment = {**os.environ, "CLOUDRL_RUN_ID": self.state.id}
-        return subprocess.Popen([sys.executable, program, "run"], stdin=subprocess.PIPE, env=environment)
+        agent = subprocess.Popen([sys.executable, program, "run"], stdin=subprocess.PIPE, env=environment)
+        processes.await_environment(agent.pid)
+        return agent
 
     def ends_with(self, outcome: str) -> None:
         """It ends, and rank 0 leaves this outcome."""

@@ -20,10 +20,18 @@ def seen(shell) -> tuple[list[int], float, list[Step]]:
     shell.run("run", "search-tiny", "--on", "local", "--keep", "-y")
     [state] = shell.states()
     searches = [answered(port) for port in state["service_ports"]]
-    used_s = sum(sum(psutil.Process(pid).cpu_times()[:4]) for pid in processes.of_cluster(str(state["id"])))
+    used_s = sum(map(cpu_s, processes.of_cluster(str(state["id"]))))
     shell.run("down", str(state["name"]), "-y")
     steps = map(parse_step, shell.driver_log(str(state["name"])))
     return searches, used_s, [step for step in steps if step is not None]
+
+
+def cpu_s(pid: int) -> float:
+    """The CPU time of a process and of those that it has waited for; 0 where it has ended meanwhile."""
+    try:
+        return sum(psutil.Process(pid).cpu_times()[:4])
+    except psutil.NoSuchProcess:
+        return 0.0
 
 
 def answered(port: int) -> int:

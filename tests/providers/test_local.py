@@ -342,9 +342,23 @@ def test_leftovers_without_an_agent_are_ended_at_once(home: Home, clock: Clock) 
     assert processes.end("an-id") is False
 
 
+def test_a_process_is_found_from_the_moment_in_which_it_was_started() -> None:
+    """On a busy machine one of some sixty was not: its environment could not be read yet."""
+    env = {**os.environ, processes.MARK: "an-id"}
+    for _ in range(20):
+        with subprocess.Popen(["sleep", "600"], env=env) as started:
+            processes.await_environment(started.pid)
+            assert processes.of_cluster("an-id") == {started.pid}
+            started.kill()
+    with subprocess.Popen(["true"], env=env) as ended:
+        os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+        processes.await_environment(ended.pid)
+
+
 def test_processes_of_others_are_not_touched(home: Home) -> None:
     for mark in ("an-id-and-more", "an-i", ""):
         with subprocess.Popen(["sleep", "600"], env={**os.environ, processes.MARK: mark}) as other:
+            processes.await_environment(other.pid)
             assert other.pid not in processes.of_cluster("an-id")
             other.kill()
 

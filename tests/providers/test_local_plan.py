@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from node_harness import until
 
 from cloudrl.errors import CapacityError, InputError
 from cloudrl.plugins import providers
@@ -148,7 +147,7 @@ def test_a_port_of_a_cluster_that_is_still_coming_up_is_taken() -> None:
     env = {**os.environ, processes.MARK: first.id}
     with subprocess.Popen(["sleep", "600"], env=env) as running:
         try:
-            until(lambda: processes.of_cluster(first.id), "its environment can be read")
+            processes.await_environment(running.pid)
             for port in first.ports:
                 with pytest.raises(InputError, match=f"port {port} on this machine is in use"):
                     make_plan(other.with_set(f"local.dashboard_port={port}"))

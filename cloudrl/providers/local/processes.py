@@ -46,7 +46,10 @@ class AgentProcess:
 
 
 def start_agent(command: Sequence[str], env: Mapping[str, str], log: Path) -> AgentProcess:
-    """Start one agent in its own session. It ends by itself when the lease is dropped before its release."""
+    """Start one agent in its own session, and return once `agents` finds it.
+
+    It ends by itself when the lease is dropped before its release.
+    """
     reading, writing = os.pipe()
     os.set_inheritable(reading, True)
     log_flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
@@ -64,7 +67,19 @@ def start_agent(command: Sequence[str], env: Mapping[str, str], log: Path) -> Ag
         )
     finally:
         os.close(reading)
+    await_environment(pid)
     return AgentProcess(pid, writing)
+
+
+def await_environment(pid: int) -> None:
+    """Return once the environment of a child, which is not empty, can be read, or the child has ended.
+
+    `posix_spawn` and `Popen` return a moment earlier, on a busy machine noticeably so: the kernel frees the old memory
+    and closes descriptors first (Linux 6.12, fs/exec.c: begin_new_exec) and then says where the new arguments and
+    environment are (fs/binfmt_elf.c: create_elf_tables).
+    """
+    while not _read(pid, "environ") and _is_alive(pid):
+        time.sleep(0.001)
 
 
 def of_cluster(cluster_id: str) -> set[int]:
