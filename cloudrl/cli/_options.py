@@ -166,7 +166,11 @@ def declared_options(fields: type) -> Callable[..., dict[str, Any]]:
 
 
 def _shown(each: Declared) -> Any:
-    return typer.Option(*each.names, metavar=each.option.metavar, help=each.option.help)
+    option = each.option
+    return typer.Option(
+        *each.names, metavar=option.metavar, help=option.help, min=option.least, max=option.most,
+        envvar=option.variable,
+    )  # fmt: skip
 
 
 def _provider_options() -> Callable[..., list[str]]:

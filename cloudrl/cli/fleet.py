@@ -19,12 +19,12 @@ from cloudrl.cli._options import (
     declared_fields,
     declared_options,
     explicit,
-    option,
     with_options,
 )
 from cloudrl.cli._terminal import Terminal
 from cloudrl.errors import InputError
-from cloudrl.options.machines import FleetOptions
+from cloudrl.options.declaration import declared
+from cloudrl.options.machines import FleetOptions, SshOptions
 
 if TYPE_CHECKING:
     from cloudrl.providers.dstack.machine_states import FleetState
@@ -33,15 +33,13 @@ app = typer.Typer(help="Manage dstack fleets, the machines for clusters.", no_ar
 
 
 @app.command()
-@with_options(options=declared_options(FleetOptions))
+@with_options(options=declared_options(FleetOptions), ssh=declared_options(SshOptions))
 def create(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="Fleet name. Default: gpu-fleet.")] = None,
     *,
     options: dict[str, Any],
     now: Annotated[bool, typer.Option("--now", help="Rent the machines now instead of with the first run.")] = False,
-    ssh_host: Annotated[list[str] | None, option("HOST", "A machine of your own. Repeatable.")] = None,
-    ssh_user: Annotated[str | None, option("USER", "User to log in as.")] = None,
-    ssh_key: Annotated[str | None, option("FILE", "Private SSH key.")] = None,
+    ssh: dict[str, Any],
     file: FileOption = None,
     field: SetOption = None,
     output: OutputOption = None,
@@ -54,15 +52,14 @@ def create(
     from cloudrl.sdk import Fleet
     from cloudrl.sdk.machines import declared_notices
 
-    ssh = explicit(user=ssh_user, identity_file=ssh_key, hosts=ssh_host)
-    for key, flag in (("hosts", "--ssh-host"), ("user", "--ssh-user"), ("identity_file", "--ssh-key")):
-        if ssh and key not in ssh:
+    for each in declared(SshOptions):
+        if ssh and each.field not in ssh:
             raise InputError(
-                f"machines of your own need {flag}",
+                f"machines of your own need {each.names[0]}",
                 hint="--ssh-host HOST1 --ssh-host HOST2 --ssh-user ubuntu --ssh-key ~/.ssh/id_ed25519",
             )
-    declared = {**options, **explicit(name=name, ssh_config=ssh or None, file=file, set=field)}
-    fleet = Fleet.load(declared_fields(declared))
+    fields = {**options, **explicit(name=name, ssh_config=ssh or None, file=file, set=field)}
+    fleet = Fleet.load(declared_fields(fields))
     fleet = fleet.rented_now() if now else fleet
     with Terminal(yes=yes) as terminal:
         if dry_run or output is not None:

@@ -22,6 +22,8 @@ class Option:
         sets: the field's value where the option is a flag.
         typed: the type of what is typed, where it is not the field's own.
         read: makes the field's value of what is typed.
+        least, most: of a number that is typed.
+        variable: of the environment, which gives the value where nothing is typed.
     """
 
     help: str
@@ -30,6 +32,9 @@ class Option:
     sets: Any = None
     typed: Any = None
     read: Callable[[Any], Any] = lambda value: value
+    least: float | None = None
+    most: float | None = None
+    variable: str | None = None
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,14 @@ class FleetOptions(TypedDict, total=False):
     idle_duration: Annotated[str, Option("Release a machine after it was idle this long: 30m.", "TIME")]
 
 
+class SshOptions(TypedDict, total=False):
+    """Machines of one's own: keys of the field `ssh_config` of a fleet; one needs the others."""
+
+    hosts: Annotated[list[str], Option("A machine of your own. Repeatable.", "HOST", names=("--ssh-host",))]
+    user: Annotated[str, Option("User to log in as.", "USER", names=("--ssh-user",))]
+    identity_file: Annotated[str, Option("Private SSH key.", "FILE", names=("--ssh-key",))]
+
+
 class NetworkVolumeOptions(TypedDict, total=False):
     """Fields of `cloudrl.NetworkVolume`."""
 

@@ -68,25 +68,25 @@ class Sharing:
         return self.addresses[self.shard]
 
 
-def read_sharing(peers: str, shard: int | None, token_file: Path | None) -> Sharing | None:
+def read_sharing(peers: str = "", shard: int | None = None, peer_token_file: Path | None = None) -> Sharing | None:
     """The nodes that share an index; None if there is one alone.
 
     Args:
         peers: `HOST:PORT` of each node, in the order of shards, with commas; "" for none.
         shard: of this node.
-        token_file: what nodes show each other.
+        peer_token_file: has what nodes show each other.
 
     Raises:
         InputError: one is missing or cannot be, or the file cannot be read, or is empty.
     """
-    if not peers and shard is None and token_file is None:
+    if not peers and shard is None and peer_token_file is None:
         return None
-    if not peers or shard is None or token_file is None:
+    if not peers or shard is None or peer_token_file is None:
         raise InputError(
             "nodes share an index with --peers, --shard and --peer-token-file together",
             hint="--peers 10.0.0.1:8100,10.0.0.2:8100 --shard 0 --peer-token-file FILE",
         )
-    sharing = Sharing.parse(peers, shard, read_token(token_file, "--peer-token-file"))
+    sharing = Sharing.parse(peers, shard, read_token(peer_token_file, "--peer-token-file"))
     return sharing if len(sharing.addresses) > 1 else None
 
 

@@ -19,6 +19,7 @@ from cloudrl import spec
 from cloudrl.jobs import JobHandle
 from cloudrl.jobs.uploads import SMALL_BYTES
 from cloudrl.node.job_secrets import MAX_BYTES
+from cloudrl.options import retriever as options
 from cloudrl.options.data import DataSetOptions
 from cloudrl.options.declaration import declared
 from cloudrl.options.job import JobKeywords, SubmitOptions
@@ -30,6 +31,11 @@ from cloudrl.providers.local.plan import LocalSection
 from cloudrl.providers.model import UP_TIMEOUT_S
 from cloudrl.providers.registry import section_options
 from cloudrl.providers.slurm.section import SlurmSection
+from cloudrl.retriever.build import BuildOptions
+from cloudrl.retriever.opening import Source
+from cloudrl.retriever.server import ServeOptions
+from cloudrl.retriever.sharing import read_sharing
+from cloudrl.sdk import retriever
 from cloudrl.spec.base import Spec
 from cloudrl.transport.ray_client import PACKAGE_LIMIT_BYTES
 
@@ -164,6 +170,22 @@ def test_keywords_and_fields_are_the_same() -> None:
 )
 def test_an_option_gives_the_value_of_a_field(options: type, spec: type[Spec]) -> None:
     assert {each.field for each in declared(options)} <= set(spec.model_fields)
+
+
+@pytest.mark.parametrize(
+    ("options", "taken_by"),
+    [
+        (options.IndexOptions, BuildOptions),
+        (options.DeviceOptions, retriever.build),
+        (options.SourceOptions, Source),
+        (options.ServeOptions, ServeOptions),
+        (options.SharingOptions, read_sharing),
+        (options.AskOptions, retriever.ask),
+        (options.LoadOptions, retriever.bench),
+    ],
+)
+def test_an_option_of_the_retriever_gives_a_value_that_is_taken(options: type, taken_by: Any) -> None:
+    assert {each.field for each in declared(options)} <= set(inspect.signature(taken_by).parameters)
 
 
 def test_every_public_name_is_there_and_no_other() -> None:
