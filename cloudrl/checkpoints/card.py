@@ -13,11 +13,11 @@ from cloudrl.jobs.local_files import HUB_ID
 from cloudrl.jobs.redaction import redact_command
 from cloudrl.spec.hydra import items, parse_overrides
 from cloudrl.transport import Connection
-from cloudrl.verl.charts import ALL_VALIDATION, CHARTS, REWARD_KEYS
+from cloudrl.verl.charts import ALL_VALIDATION, CHARTS
 from cloudrl.verl.keys import MODEL_PATH, TRAIN_FILES
 from cloudrl.verl.metrics import Step
 
-_SHOWN = {*REWARD_KEYS, *(key for chart in CHARTS if chart.on_card for key in chart.keys)}
+_SHOWN = {key for chart in CHARTS if chart.on_card for key in (*chart.keys, chart.fallback)}
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -10,6 +10,7 @@ from cloudrl.logs.causes import Cause
 from cloudrl.logs.causes.evidence import LAST_LINES
 from cloudrl.logs.causes.printed import shortened
 from cloudrl.transport.ray_job import JobStatus
+from cloudrl.verl.charts import IN_PROGRESS, REWARD
 from cloudrl.verl.metrics import Step, parse_step, parse_total_steps
 
 _PACE_STEPS = 5
@@ -29,14 +30,17 @@ class Progress:
     step: int
     total_steps: int | None
     """None as long as neither the command nor the log has said it."""
-    reward: float | None
-    """Mean reward of the step's answers."""
+    metrics: Mapping[str, float]
+    """Those that verl has reported and that are finite, by `Chart.progress`: reward; loss of a fine-tuning."""
     step_s: float | None
     """Seconds a step: the mean of the last five, and validation and saving as seldom as they have come so far."""
     eta_s: float | None
     """Seconds until the last step at that pace."""
-    loss: float | None = None
-    """Of a fine-tuning, which has no rewards."""
+
+    @property
+    def reward(self) -> float | None:
+        """Mean reward of the step's answers."""
+        return self.metrics.get(REWARD.progress)
 
 
 @dataclass(frozen=True)
@@ -100,19 +104,18 @@ class EventReader:
                 continue
             yield step
             self._pace.add(step)
-            if step.step_s is not None or step.reward is not None or step.loss is not None:  # a validation has none
+            if step.step_s is not None or _metrics(step):  # a validation has none
                 yield self._progress(step)
 
     def _progress(self, step: Step) -> Progress:
         pace_s = self._pace.step_s
         left = None if self._total_steps is None else max(0, self._total_steps - step.step)
         eta_s = None if left is None or pace_s is None else left * pace_s
-        reward = step.reward
-        return Progress(
-            step=step.step,
-            total_steps=self._total_steps,
-            reward=reward if reward is not None and math.isfinite(reward) else None,
-            step_s=pace_s,
-            eta_s=eta_s,
-            loss=step.loss if step.loss is not None and math.isfinite(step.loss) else None,
-        )
+        metrics = {name: value for name, value in _metrics(step).items() if math.isfinite(value)}
+        return Progress(step.step, self._total_steps, metrics, step_s=pace_s, eta_s=eta_s)
+
+
+def _metrics(step: Step) -> dict[str, float]:
+    """What the progress line shows of a step, as far as verl has reported it."""
+    values = {chart.progress: chart.value(step.metrics) for chart in IN_PROGRESS}
+    return {name: value for name, value in values.items() if value is not None}

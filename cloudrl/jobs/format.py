@@ -8,16 +8,14 @@ from typing import Any
 from cloudrl.jobs.events import Event, Progress
 from cloudrl.transport.ray_job import RayJob
 from cloudrl.units import duration_text
+from cloudrl.verl.charts import IN_PROGRESS
 
 
 def describe(progress: Progress) -> str:
     """For example `step 12/28  reward 0.412  2.1 s/step  ETA 33 s`; what is not known is left out."""
     total = f"/{progress.total_steps}" if progress.total_steps is not None else ""
     parts = [f"step {progress.step}{total}"]
-    if progress.reward is not None:
-        parts.append(f"reward {progress.reward:.3f}")
-    if progress.loss is not None:
-        parts.append(f"loss {progress.loss:.3f}")
+    parts += [f"{name} {value:.3f}" for name, value in progress.metrics.items()]
     if progress.step_s is not None:
         parts.append(f"{progress.step_s:.1f} s/step")
     if progress.eta_s is not None:
@@ -26,8 +24,15 @@ def describe(progress: Progress) -> str:
 
 
 def as_fields(event: Event) -> dict[str, Any]:
-    """The event's fields, and its kind under `event`; JSON has no NaN, so what is not finite is None."""
-    return {"event": type(event).__name__.lower(), **_finite(asdict(event))}
+    """The event's fields, and its kind under `event`; JSON has no NaN, so what is not finite is None.
+
+    The metrics of a progress stand beside its other fields, None if verl has not reported them.
+    """
+    fields = asdict(event)
+    if isinstance(event, Progress):
+        fields |= {chart.progress: event.metrics.get(chart.progress) for chart in IN_PROGRESS}
+        del fields["metrics"]
+    return {"event": type(event).__name__.lower(), **_finite(fields)}
 
 
 def job_fields(job: RayJob) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 The keys are verl 0.9.1's: trainer/ppo/metric_utils.py, and trainer/sft_trainer.py for a fine-tuning.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 
@@ -16,6 +16,8 @@ class Chart(NamedTuple):
         band: Keys of the lowest and the highest value, drawn as an area around the curve.
         in_watch: Whether `cloudrl watch` draws it too, as far as there is room; the report draws all charts.
         on_card: Whether a model card lists its values.
+        fallback: The key whose value stands for that of the first key where verl has not reported that.
+        progress: Name of that value in the progress line, and in `Progress.metrics`; "" if it is in neither.
     """
 
     title: str
@@ -23,18 +25,29 @@ class Chart(NamedTuple):
     band: tuple[str, ...] = ()
     in_watch: bool = False
     on_card: bool = False
+    fallback: str = ""
+    progress: str = ""
 
     def matching(self, keys: Iterable[str]) -> tuple[str, ...]:
         """Those of the keys that it draws, in the chart's order; of a prefix in the order given."""
         there = list(keys)
         return tuple(key for start in self.keys for key in there if _matches(start, key))
 
+    def value(self, metrics: Mapping[str, float]) -> float | None:
+        """That of the first key, or of the fallback; None if verl has reported neither."""
+        return metrics.get(self.keys[0], metrics.get(self.fallback))
 
-REWARD = Chart("Reward", ("critic/score/mean",), ("critic/score/min", "critic/score/max"), on_card=True)
-"""Of a step's answers, as scored."""
-REWARD_KEYS = (*REWARD.keys, "critic/rewards/mean")
-"""The mean reward of a step's answers: as scored, else after the KL penalty."""
-LOSS = Chart("Loss", ("train/loss", "val/loss"))
+
+REWARD = Chart(
+    "Reward",
+    ("critic/score/mean",),
+    ("critic/score/min", "critic/score/max"),
+    on_card=True,
+    fallback="critic/rewards/mean",
+    progress="reward",
+)
+"""Of a step's answers, as scored; the fallback is after the KL penalty."""
+LOSS = Chart("Loss", ("train/loss", "val/loss"), progress="loss")
 """A fine-tuning has it in place of rewards."""
 VALIDATION = Chart("Validation", ("val-core/",))
 ALL_VALIDATION = "val-"
@@ -66,6 +79,7 @@ CHARTS = (
     GRADIENT,
     THROUGHPUT,
 )
+IN_PROGRESS = tuple(chart for chart in CHARTS if chart.progress)
 
 
 def _matches(start: str, key: str) -> bool:

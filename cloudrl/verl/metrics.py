@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from cloudrl.verl.charts import LOSS, REWARD_KEYS
+from cloudrl.verl.charts import LOSS, REWARD
 
 # Digits are bounded: int() refuses more than 4,300 of them, and no step or total has as many as 18.
 # "Dumped generations to DIR/1.jsonl" is printed apart from its end of line (verl 0.9.1, with rollout_data_dir), by a
@@ -80,12 +80,12 @@ class Step:
     @property
     def reward(self) -> float | None:
         """Mean reward of the step's answers; None when the line has none."""
-        return next((self.metrics[key] for key in REWARD_KEYS if key in self.metrics), None)
+        return REWARD.value(self.metrics)
 
     @property
     def loss(self) -> float | None:
         """Of a fine-tuning (verl 0.9.1, trainer/sft_trainer.py); None for any other step."""
-        return self.metrics.get(LOSS.keys[0])
+        return LOSS.value(self.metrics)
 
     @property
     def step_s(self) -> float | None:

@@ -45,7 +45,7 @@ LOOK = Look(
     status=JobStatus.RUNNING,
     seconds=2000.0,
     steps=[step(number) for number in range(1, 41)],
-    progress=Progress(40, 100, 0.68, 41.5, 2490.0),
+    progress=Progress(40, 100, {"reward": 0.68}, 41.5, 2490.0),
     nodes=(
         NodeReport(0, "10.0.0.1", phase=Phase.READY, usage=usage((94.0,) * 8, 0.2)),
         NodeReport(1, "10.0.0.2", phase=Phase.READY, usage=usage((99.0,) * 7 + (3.0,), 0.8), seen_s_ago=31.0),

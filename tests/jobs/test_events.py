@@ -24,7 +24,7 @@ def test_a_line_comes_before_what_it_says():
         Line("hello"),
         Line(line),
         Step(1, {"critic/score/mean": 0.25, "timing_s/step": 2.0}),
-        Progress(step=1, total_steps=3, reward=0.25, step_s=2.0, eta_s=4.0),
+        Progress(step=1, total_steps=3, metrics={"reward": 0.25}, step_s=2.0, eta_s=4.0),
     ]
 
 
@@ -66,7 +66,7 @@ def test_a_fine_tuning_has_a_loss_in_place_of_a_reward():
     lines = ["Total training steps: 9", "step:1 - train/loss:2.5 - train/grad_norm:1.0 - train/lr:1e-05"]
     events = list(EventReader().read([*lines, "step:1 - val/loss:2.0"]))
     assert [type(event) for event in events] == [Line, Line, Step, Progress, Line, Step]
-    assert events[3] == Progress(1, 9, None, None, None, loss=2.5)
+    assert events[3] == Progress(1, 9, {"loss": 2.5}, None, None)
     assert describe(events[3]) == "step 1/9  loss 2.500"
 
 

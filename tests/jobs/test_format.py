@@ -13,9 +13,9 @@ from cloudrl.transport.ray_job import JobStatus, RayJob
 @pytest.mark.parametrize(
     ("progress", "text"),
     [
-        (Progress(12, 28, 0.4121, 2.06, 33.0), "step 12/28  reward 0.412  2.1 s/step  ETA 33 s"),
-        (Progress(1, None, None, None, None), "step 1"),
-        (Progress(3, 3, -0.5, 61.0, 0.0), "step 3/3  reward -0.500  61.0 s/step  ETA 0 s"),
+        (Progress(12, 28, {"reward": 0.4121}, 2.06, 33.0), "step 12/28  reward 0.412  2.1 s/step  ETA 33 s"),
+        (Progress(1, None, {}, None, None), "step 1"),
+        (Progress(3, 3, {"reward": -0.5}, 61.0, 0.0), "step 3/3  reward -0.500  61.0 s/step  ETA 0 s"),
     ],
 )
 def test_progress_in_one_line(progress: Progress, text: str):
@@ -25,6 +25,10 @@ def test_progress_in_one_line(progress: Progress, text: str):
 def test_events_for_a_program():
     step = as_fields(Step(3, {"a": 1.5, "b": math.nan, "c": -math.inf}))
     assert step == {"event": "step", "step": 3, "metrics": {"a": 1.5, "b": None, "c": None}}
+    progress = as_fields(Progress(3, 9, {"loss": 2.5}, 2.0, None))
+    assert progress == {
+        "event": "progress", "step": 3, "total_steps": 9, "reward": None, "loss": 2.5, "step_s": 2.0, "eta_s": None,
+    }  # fmt: skip
     assert as_fields(Line("text")) == {"event": "line", "text": "text"}
     assert json.loads(json.dumps(as_fields(Ended(JobStatus.FAILED, "m", Cause("KeyError: 1", rank=1))))) == {
         "event": "ended",

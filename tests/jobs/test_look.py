@@ -21,7 +21,7 @@ def record() -> JobRecord:
 
 
 def progress(eta_s: float | None) -> Progress:
-    return Progress(step=2, total_steps=4, reward=0.5, step_s=2.0, eta_s=eta_s)
+    return Progress(step=2, total_steps=4, metrics={"reward": 0.5}, step_s=2.0, eta_s=eta_s)
 
 
 def test_before_anybody_has_said_anything(record: JobRecord):

@@ -158,7 +158,7 @@ def test_from_submit_to_the_end(connection: Connection, job: JobHandle):
     assert "files ['run.sh', 'sub dir', 'train.py'] 1 2" in text
     assert text.endswith("\ufffd\ufffd and half 你")
     assert [event for event in events if isinstance(event, Progress)][-1] == Progress(
-        3, 3, 0.3, pytest.approx(0.1), 0.0
+        3, 3, {"reward": 0.3}, pytest.approx(0.1), 0.0
     )
     assert text.count("step:2") == 1
     assert events[-1].succeeded
