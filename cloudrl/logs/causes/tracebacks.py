@@ -80,14 +80,6 @@ class Block:
     end: int
 
 
-def error_of(line: str) -> str | None:
-    """The error that a line of a traceback ends with, such as `ValueError: no`; None for other lines.
-
-    A reason that one of our files gives for ending the run (`cloudrl/tools/`) stands alone.
-    """
-    return _error_in(read_line(line).text[:_LONGEST_LINE].strip())
-
-
 def blocks(lines: Sequence[str]) -> Iterator[Block]:
     """The failures among the lines of one process, in their order.
 
@@ -142,12 +134,6 @@ def innermost(text: str) -> Traceback:
     )
 
 
-def last_failure(lines: Sequence[str]) -> tuple[str, ...]:
-    """The last traceback of a log, with those that it is chained to; nothing where the log has none."""
-    tracebacks = list(blocks([read_line(line).text for line in lines]))
-    return tuple(lines[tracebacks[-1].start : tracebacks[-1].end]) if tracebacks else ()
-
-
 def without_code(lines: Sequence[str]) -> list[str]:
     """Without the lines of code that tracebacks quote: they say what may be raised, and not what was."""
     kept, below_frame = list[str](), False
@@ -173,7 +159,13 @@ class _Kind(Enum):
 
 
 def _error_in(text: str) -> str | None:
-    """See `error_of`; of a text without prefixes."""
+    """The error that a line of a traceback ends with, such as `ValueError: no`; None for other lines.
+
+    A reason that one of our files gives for ending the run (`cloudrl/tools/`) stands alone.
+
+    Args:
+        text: the line without prefixes.
+    """
     if FAILED in text:
         return text.partition(FAILED)[2] or None
     match = _ERROR.match(text) or _WHAT.match(text)

@@ -1,8 +1,11 @@
 """Tracebacks, and the errors that they end with."""
 
+from collections.abc import Sequence
+
 import pytest
 
-from cloudrl.logs.causes.tracebacks import blocks, error_of, innermost, last_failure, without_code
+from cloudrl.logs.causes.printed import read_line
+from cloudrl.logs.causes.tracebacks import blocks, innermost, without_code
 
 CHAIN = """text
 Traceback (most recent call last):
@@ -15,6 +18,12 @@ Traceback (most recent call last):
   File "b.py", line 2, in g
 ValueError: second
 the end"""
+
+
+def last_failure(lines: Sequence[str]) -> tuple[str, ...]:
+    """The last failure of a log, with the tracebacks that it is chained to."""
+    failures = list(blocks([read_line(line).text for line in lines]))
+    return tuple(lines[failures[-1].start : failures[-1].end]) if failures else ()
 
 
 @pytest.mark.parametrize(
@@ -47,7 +56,7 @@ the end"""
     ],
 )  # fmt: skip
 def test_lines_that_name_an_error(line: str, error: str | None):
-    assert error_of(line) == error
+    assert innermost(line).error == error
 
 
 def test_the_last_failure_with_what_it_was_raised_from():
