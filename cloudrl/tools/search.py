@@ -7,10 +7,11 @@ search_r1/search/retrieval_server.py), and the model reads the passages in the s
 
     CLOUDRL_SEARCH_URL        the service `search` of the node, or else http://127.0.0.1:8000/retrieve
     CLOUDRL_SEARCH_TOPK       3: passages an answer
-    CLOUDRL_SEARCH_TIMEOUT_S  120: of one search with all its tries. A server that restarts, or whose queue is full, is
-                              asked again until then
+    CLOUDRL_SEARCH_TIMEOUT_S  120: of one search with all its tries. A server that restarts, whose queue is full or that
+                              has not answered in its own time is asked again until then
     CLOUDRL_RETRIEVER_TOKEN   "": the token of the server, if it has one
-    CLOUDRL_SEARCH_WINDOW     20: the run ends when more than half of so many searches in a row have failed; 0: never
+    CLOUDRL_SEARCH_WINDOW     20: the run ends when more than half of so many searches in a row have failed, and after
+                              another CLOUDRL_SEARCH_TIMEOUT_S still do; 0: never
 """
 
 import asyncio
@@ -33,6 +34,8 @@ _CONNECTIONS = 128
 _SAY_EVERY_S = 300.0
 _UNREADABLE = (ValueError, KeyError, IndexError, TypeError, AttributeError)
 """What reading an answer of another shape raises."""
+_PASSING = (502, 503, 504)
+"""What a server, or a proxy in front of it, answers while it restarts, is full, or stands still for a while."""
 
 
 class SearchError(Exception):
@@ -107,6 +110,7 @@ class Search:
         self.seconds = 0.0
         self._end_run, self._clock, self._sleep = end_run, clock, sleep
         self._failed: deque[bool] = deque(maxlen=settings.window)
+        self._failing_since: float | None = None
         self._session: aiohttp.ClientSession | None = None
         self._ended: str | None = None
         self._said_at = clock()
@@ -116,7 +120,7 @@ class Search:
 
         Raises:
             SearchError: The answer has no documents.
-            RunEnded: Too many searches have failed.
+            RunEnded: Too many searches have failed for too long.
         """
         if self._ended is not None:
             raise RunEnded(self._ended)
@@ -164,8 +168,8 @@ class Search:
         body = {"queries": [query], "topk": self.settings.topk, "return_scores": True}
         try:
             async with self._session.post(self.settings.url, json=body) as response:
-                if response.status == 503:
-                    raise Unavailable(f"HTTP 503: {(await response.text())[:200]}")
+                if response.status in _PASSING:
+                    raise Unavailable(f"HTTP {response.status}: {(await response.text())[:200]}")
                 if response.status == 422:
                     raise QueryRefused(f"The query cannot be searched: {(await response.text())[:200]}")
                 if response.status != 200:
@@ -179,17 +183,26 @@ class Search:
     def _count(self, seconds: float, *, failed: bool) -> None:
         self.calls, self.failures, self.seconds = self.calls + 1, self.failures + failed, self.seconds + seconds
         self._failed.append(failed)
+        if not 0 < self.settings.window == len(self._failed) < 2 * sum(self._failed):
+            self._failing_since = None
+        elif self._failing_since is None:
+            self._failing_since = self._clock()
         if self._clock() - self._said_at > _SAY_EVERY_S:
             self._said_at = self._clock()
             mean_s = self.seconds / self.calls
             print(f"search: {self.calls} calls, {self.failures} failed, {mean_s:.2f} s each", flush=True)  # noqa: T201
 
     async def _end_if_most_fail(self, failure: SearchError) -> None:
-        window, failed = self.settings.window, sum(self._failed)
-        if self._ended is None and 0 < window == len(self._failed) and 2 * failed > window:
+        """End the run where the server has had time to recover.
+
+        All searches under way fail together when the server stands still: only one that has begun after that shows
+        whether it goes on. None takes longer than `timeout_s`.
+        """
+        since = self._failing_since
+        if self._ended is None and since is not None and self._clock() - since >= self.settings.timeout_s:
             self._ended = (
-                f"{failed} of the last {window} searches on {socket.gethostname()} failed, the last with: {failure}. "
-                f"Is the retrieval server of that node well ({self.settings.url})?"
+                f"{sum(self._failed)} of the last {len(self._failed)} searches on {socket.gethostname()} failed, the "
+                f"last with: {failure}. Is the retrieval server of that node well ({self.settings.url})?"
             )
             await self._end_run(self._ended)
         if self._ended is not None:

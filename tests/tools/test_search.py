@@ -158,8 +158,9 @@ def test_what_is_no_query_is_the_models_fault_and_asks_nobody(bench: Bench, quer
     assert (bench.server.asked, bench.search.calls) == ([], 0)
 
 
-def test_a_full_queue_is_asked_again(bench: Bench) -> None:
-    bench.server.answer = lambda _: web.Response(status=503) if len(bench.server.asked) < 4 else found(PASSAGES)
+@pytest.mark.parametrize("status", [502, 503, 504])
+def test_a_server_that_is_full_or_late_is_asked_again(bench: Bench, status: int) -> None:
+    bench.server.answer = lambda _: web.Response(status=status) if len(bench.server.asked) < 4 else found(PASSAGES)
     assert bench.ask() == SHOWN
     assert (len(bench.server.asked), bench.search.failures) == (4, 0)
     assert [round(each / 0.2 / 2**number, 2) for number, each in enumerate(bench.pauses)] == [
@@ -312,28 +313,43 @@ def fail_for(queries: str) -> Answer:
         ("+" * 20, False),
         ("-" * 10 + "+" * 10, False),  # half is not more than half
         ("+" * 9 + "-" * 11, True),
-        ("-" * 19, False),  # too few to judge
+        ("-" * 18, False),  # too few to judge
         ("-" * 20, True),
-        ("-" * 10 + "+" * 30 + "-" * 10, False),  # ten of the last twenty
+        ("-" * 10 + "+" * 30 + "-" * 9, False),  # ten of the last twenty, with the one that follows
         ("+" * 500 + "-" * 11, True),
     ],
 )
-def test_the_run_ends_when_most_of_the_last_searches_failed(
+def test_the_run_ends_when_most_of_the_last_searches_failed_and_one_that_has_begun_since(
     bench: Bench, tool: ModuleType, outcomes: str, ends: bool
 ) -> None:
     bench.server.answer = fail_for("-")
-    found_ = [bench.ask(each) for each in outcomes]
+    assert tool.RunEnded not in map(type, map(bench.ask, outcomes))
+    bench.now += 119.9
+    assert type(bench.ask("-")) is tool.SearchError
+    assert bench.ends == []
+    bench.now += 0.1
+    assert (type(bench.ask("-")) is tool.RunEnded) == ends
     assert len(bench.ends) == ends
-    assert isinstance(found_[-1], tool.RunEnded) == ends
-    assert not any(isinstance(each, tool.RunEnded) for each in found_[:-1])
-    assert (bench.search.calls, bench.search.failures) == (len(outcomes), outcomes.count("-"))
+    assert (bench.search.calls, bench.search.failures) == (len(outcomes) + 2, outcomes.count("-") + 2)
+
+
+def test_a_server_that_stands_still_for_a_while_ends_no_run(bench: Bench, tool: ModuleType) -> None:
+    """All searches that are under way fail with it, of hundreds of conversations in one step."""
+    bench.server.answer = fail_for("-")
+    for _ in range(3):
+        assert {type(each) for each in bench.ask_all("-" * 200)} == {tool.SearchError}
+        bench.now += 60
+        assert set(bench.ask_all("+" * 20)) == {SHOWN}
+        bench.now += 120
+    assert bench.ends == []
 
 
 def test_once_ended_no_conversation_goes_on_and_it_is_said_once(bench: Bench, tool: ModuleType) -> None:
     bench.server.answer = fail_for("-")
-    found_ = bench.ask_all("-" * 60)
+    assert {type(each) for each in bench.ask_all("-" * 60)} == {tool.SearchError}
+    bench.now += 120
+    assert {type(each) for each in bench.ask_all("-" * 60)} == {tool.RunEnded}
     [reason] = bench.ends
-    assert sum(isinstance(each, tool.RunEnded) for each in found_) == 41  # with the 20th
     bench.server.answer = fail_for("")
     later = bench.ask("+")
     assert isinstance(later, tool.RunEnded)
@@ -346,7 +362,9 @@ def test_once_ended_no_conversation_goes_on_and_it_is_said_once(bench: Bench, to
 def test_a_window_of_zero_never_ends_it(bench: Bench, tool: ModuleType) -> None:
     bench.set(window=0)
     bench.server.answer = fail_for("-")
-    assert {type(bench.ask("-")) for _ in range(50)} == {tool.SearchError}
+    for _ in range(50):
+        assert type(bench.ask("-")) is tool.SearchError
+        bench.now += 60
     assert bench.ends == []
 
 

@@ -67,8 +67,8 @@ def test_a_search_that_fails_is_text_for_the_model(seen):
 
 def test_when_most_fail_the_trainer_fails_with_the_reason(seen):
     said = seen["ended"]["trainer"]
-    assert said.startswith("ValueError: Unknown status: CLOUDRL FAILED: 11 of the last 20 searches on ")
+    assert seen["early"] == "finished", "the server might recover"
+    assert said.startswith("ValueError: Unknown status: CLOUDRL FAILED: 17 of the last 20 searches on ")
     assert "the last with: HTTP 500: no index. Is the retrieval server of that node well (http://127.0.0.1:" in said
-    statuses = seen["ended"]["statuses"]
-    assert statuses.count("failure") >= 9, "nothing is trained on but the few that failed before"
+    assert seen["ended"]["statuses"] == ["failure"] * 12
     assert [each for each in seen["lines"] if "CLOUDRL" in each] == [said.removeprefix("ValueError: Unknown status: ")]

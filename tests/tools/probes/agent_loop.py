@@ -44,6 +44,8 @@ CALL = """\
 {"name": "search", "arguments": {"query": "capital of Canada"}}
 </tool_call>"""
 ANSWER = "<answer> Ottawa </answer>"
+TIMEOUT_S = 5.0
+"""Of a search, each of which takes milliseconds."""
 TRAJECTORY = {"step": 0, "sample_index": 0, "rollout_n": 0, "validate": False}
 
 
@@ -179,6 +181,7 @@ async def conversation(config: Any, model: Model) -> dict[str, Any]:
 async def main(overrides: list[str]) -> dict[str, Any]:
     start_queue()
     server = Server()
+    os.environ["CLOUDRL_SEARCH_TIMEOUT_S"] = str(TIMEOUT_S)
     os.environ["CLOUDRL_SEARCH_URL"] = f"http://127.0.0.1:{await server.start()}/retrieve"
     with initialize_config_dir(config_dir=str(Path(verl.__file__).parent / "trainer" / "config"), version_base=None):
         path = f"{tools.__path__[0]}/search.py"
@@ -196,6 +199,9 @@ async def main(overrides: list[str]) -> dict[str, Any]:
     await run_prompts(worker(config, model), ["of another node"])
     server.is_well = False
     answer["failing"] = await conversation(config, Model(words))
+    await run_prompts(worker(config, Model(words)), [f"early{number}" for number in range(3)])
+    answer["early"] = states()["early0"]
+    await asyncio.sleep(TIMEOUT_S)  # in which the server might recover
     uids = [f"prompt{number}" for number in range(12)]
     await run_prompts(worker(config, Model(words)), uids)
     # that one is enough for a batch, and all others have failed: verl would go on
