@@ -13,7 +13,7 @@ from cloudrl.protocol.tokens import derive
 from cloudrl.transport import tunnel_daemon
 from cloudrl.transport.connection import Connection
 from cloudrl.transport.ssh import Route
-from cloudrl.transport.tunnel import REOPEN_S, Tunnel, free_ports, listens
+from cloudrl.transport.tunnel import REOPEN_S, Tunnel, is_open_in
 
 _POLL_S = 0.2
 _BROKEN = Backoff(longest_s=1.0, give_up_s=8.0)
@@ -79,18 +79,25 @@ class HeadAccess:
         Raises:
             ConnectionFailed: the head cannot be reached through SSH, or has no key yet.
         """
-        state = tunnel_daemon.read_state(daemon_folder(self._folder))
+        folder = daemon_folder(self._folder)
+        state = tunnel_daemon.read_state(folder)
         if state is not None and state.target == self.target:
             self._ports = state.ports
             deadline = time.monotonic() + min(timeout_s, REOPEN_S)
             # one that has just broken is being opened again; who comes after that need not know
-            while not all(map(listens, state.ports.values())) and time.monotonic() < deadline:
+            while not is_open_in(folder, state.ports.values()):
+                if time.monotonic() > deadline:  # who listens there by now would get the tokens
+                    raise ConnectionFailed(
+                        f"the tunnel to {self.name!r} has broken, and is not open again yet",
+                        hint=f"cloudrl status {self.name}\nIf its head is well: cloudrl detach {self.name}",
+                    )
                 time.sleep(_POLL_S)
         else:
-            self._tunnel = Tunnel(self.find, free_ports(self._remote_ports), self._folder)
-            self._tunnel.open(timeout_s)
-            self._ports = self._tunnel.ports
+            self._tunnel = Tunnel(self.find, self._remote_ports, self._folder)
         try:
+            if self._tunnel is not None:
+                self._tunnel.open(timeout_s)
+                self._ports = self._tunnel.ports
             self.connection = self._connect()
         except BaseException:
             self.close()

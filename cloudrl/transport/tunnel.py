@@ -1,26 +1,27 @@
 """Forwarded ports that can be trusted: one ssh, watched, and opened again whenever it dies.
 
 ssh's own keep-alives notice a dead link within 6 s; then ssh ends, and a new one is started
-until the other side is back, along a new route when the node is elsewhere by then. The local ports stay the same.
+until the other side is back, along a new route when the node is elsewhere by then. The local ports stay the same, and
+nothing of ours takes them meanwhile.
 The ssh dies with the process that holds the tunnel, even by SIGKILL, so nothing is left that holds a port.
 """
 
 import shlex
-import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from cloudrl.child_process import Child
 from cloudrl.errors import CloudrlError, ClusterFailed, ConnectionFailed, Unauthorized
 from cloudrl.transport import ssh
+from cloudrl.transport.local_ports import hold_ports, listens
 from cloudrl.transport.ssh import Route
 
 _PORT_TAKEN = "Could not request local forwarding"
 """ssh's last words where somebody else has bound a port since it was chosen."""
 _LOOK_S = 0.2
+_READY = "ssh.ready"
 REOPEN_S = 15.0
 """So long a command waits for a tunnel that has broken and is being opened again."""
 
@@ -31,14 +32,14 @@ class Tunnel:
     Args:
         find_route: the present way to the node; `ConnectionFailed` while no route exists, `ClusterFailed` when there
             will never be one again, which ends the tunnel, `Unauthorized` when this user has none.
-        ports: remote port -> local port. Until it is open for the first time it takes others where these are gone.
+        remote_ports: the same numbers are taken here where they are free.
         folder: for the ssh_config and ssh's own messages.
     """
 
-    def __init__(self, find_route: Callable[[], Route], ports: Mapping[int, int], folder: Path) -> None:
-        self.ports = dict(ports)
+    def __init__(self, find_route: Callable[[], Route], remote_ports: Sequence[int], folder: Path) -> None:
+        self._held = hold_ports(remote_ports)
         self._find_route, self._folder = find_route, folder
-        self._ready, self._was_open = folder / "ssh.ready", False
+        self._ready, self._was_open = folder / _READY, False
         self._closed, self._worked_at = threading.Event(), time.monotonic()
         self._problem = CloudrlError("not tried yet")
         self._thread = threading.Thread(target=self._keep_open, name="cloudrl-tunnel", daemon=True)
@@ -60,9 +61,14 @@ class Tunnel:
             self._closed.wait(_LOOK_S)
 
     @property
+    def ports(self) -> Mapping[int, int]:
+        """Remote port -> local port; others until it is open for the first time, where somebody has taken one."""
+        return self._held.numbers
+
+    @property
     def is_open(self) -> bool:
         """Whether our ssh listens on every local port. The far side may be dead for some seconds more."""
-        is_open = self._ready.exists() and all(listens(port) for port in self.ports.values())
+        is_open = is_open_in(self._folder, self.ports.values())
         self._was_open |= is_open
         return is_open
 
@@ -71,6 +77,7 @@ class Tunnel:
         self._closed.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(timeout=15)
+        self._held.close()
 
     def _keep_open(self) -> None:
         """The thread that starts each ssh, and therefore has to outlive it (see `Child`)."""
@@ -102,10 +109,16 @@ class Tunnel:
             if not self._closed.is_set():
                 self._problem = CloudrlError(ssh.last_words(child.tail()) or f"ssh ended with status {child.poll()}")
                 if _PORT_TAKEN in self._problem.message and not self._was_open:
-                    self.ports = free_ports(list(self.ports))
+                    self._held.close()
+                    self._held = hold_ports(list(self.ports))
         finally:
             child.end()
             self._ready.unlink(missing_ok=True)
+
+
+def is_open_in(folder: Path, ports: Iterable[int]) -> bool:
+    """Whether the ssh of the tunnel with that folder listens at these local ports, and no other program."""
+    return (folder / _READY).exists() and all(map(listens, ports))
 
 
 def pause_s(broken_s: float) -> float:
@@ -114,40 +127,3 @@ def pause_s(broken_s: float) -> float:
     A command waits as long for a tunnel that is kept open (`HeadAccess.open`).
     """
     return min(REOPEN_S - 2.0, max(1.0, broken_s / 10))
-
-
-def free_ports(wanted: Sequence[int]) -> dict[int, int]:
-    """A local port for each remote one: the same number if it is free, otherwise any.
-
-    All are held until the last is chosen, so that they differ.
-    """
-    ports = {}
-    with ExitStack() as held:
-        for port in wanted:
-            bound = bind(port) or bind(0)
-            if bound is None:
-                raise ConnectionFailed("no free port on this machine")
-            ports[port] = held.enter_context(bound).getsockname()[1]
-    return ports
-
-
-def listens(port: int) -> bool:
-    """Whether somebody listens on this port of the loopback. Connects and hangs up."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.settimeout(2)
-        return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
-def bind(port: int) -> socket.socket | None:
-    """Take a port, 0 for any; None when somebody listens there on any address, or this user may not.
-
-    A tunnel that has just ended leaves connections in TIME_WAIT for a minute: as ssh does, they are passed over.
-    """
-    held = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    try:
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1 if port else 0)
-        held.bind(("0.0.0.0", port))  # noqa: S104  bound, never listened on
-    except OSError:
-        held.close()
-        return None
-    return held

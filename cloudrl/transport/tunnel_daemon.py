@@ -24,7 +24,7 @@ from cloudrl.errors import CloudrlError, ConnectionFailed
 from cloudrl.foreign import NOT_AS_EXPECTED, parse_object, read_file, text_of
 from cloudrl.private_files import make_folder, open_file
 from cloudrl.transport.ssh import Route
-from cloudrl.transport.tunnel import Tunnel, free_ports
+from cloudrl.transport.tunnel import Tunnel
 
 _FILE = "tunnel.json"
 _OPEN_S = 60.0
@@ -199,7 +199,7 @@ def main(folder: Path, ports: str, finder: str, *arguments: str) -> int:
     make_finder: Callable[..., RouteFinder] = attrgetter(name)(importlib.import_module(module))
     try:
         target = make_finder(*arguments)
-        tunnel = Tunnel(target.find, free_ports([int(port) for port in ports.split(",")]), folder)
+        tunnel = Tunnel(target.find, [int(port) for port in ports.split(",")], folder)
         try:
             tunnel.open(_OPEN_S)
             json.dump(asdict(TunnelState(os.getpid(), target.target, tunnel.ports)), lock)

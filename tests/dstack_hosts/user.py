@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .runs import until
+
 if TYPE_CHECKING:
     from .hosts import Host
     from .lab import Lab
@@ -55,11 +57,16 @@ class User:
         return json.JSONDecoder().raw_decode(text)[0]
 
     def wait_ready(self, name: str, timeout_s: float = 240.0) -> Any:
-        """Wait until the present attempt says READY; the status."""
+        """Wait until the present attempt says READY, and the tunnel to its head is open; the status."""
         self.lab.runs.wait_for_line(name, "READY", timeout_s=timeout_s)
-        look = self.status(name)
-        assert look["phase"] == "ready", look
-        return look
+        looks: list[Any] = []
+
+        def is_ready() -> bool:
+            looks.append(self.status(name))
+            return bool(looks[-1]["phase"] == "ready")
+
+        until(is_ready, 30, lambda: f"not ready: {looks[-1]}")
+        return looks[-1]
 
     def recipe(self, name: str, code: str, *, words: Sequence[str] = (), reads: bool = False) -> Path:
         """A job without training: a file with a cheap entry point. `reads`: it wants `FILES`, as a training does."""

@@ -288,6 +288,7 @@ def test_a_run_that_was_submitted_again_is_found_where_it_is_now(
         dstack.held_runs = there
         with pytest.raises(ClusterFailed, match=f"cluster 'lab' is over: {how}"):
             way.find()
+    way.close()
 
 
 def test_a_run_with_the_key_of_somebody_else_is_out_of_reach(
@@ -317,7 +318,9 @@ def test_what_an_image_prints_before_the_key_is_no_part_of_it(
     monkeypatch.setattr(access.ssh, "run", lambda *_: b"Welcome to CUDA\n" + key)
     monkeypatch.setattr(Tunnel, "open", lambda *_: None)
     dstack.held_runs = [run(attempt(), others=[attempt(host=host) for host in others])]
-    assert access.open_access(dstack.server, current(dstack)).connection.ray_token == derive(key).ray
+    way = access.open_access(dstack.server, current(dstack))
+    assert way.connection.ray_token == derive(key).ray
+    way.close()
 
 
 def test_a_run_with_another_key_is_reached_with_dstacks_old_one(

@@ -1,5 +1,6 @@
 """The way to a head while its tunnel is broken."""
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from cloudrl.protocol.exchange import Request, Response
 from cloudrl.testing import FakeCluster
 from cloudrl.transport import head_access
 from cloudrl.transport.head_access import HeadAccess
+from cloudrl.transport.tunnel_daemon import TunnelState
 
 
 class Broken(FakeCluster):
@@ -43,3 +45,19 @@ def test_one_of_our_own_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> No
     """Who watches a cluster that comes up looks again in a second."""
     with pytest.raises(ConnectionFailed, match="Connection reset by peer"):
         to(Broken(1), monkeypatch, is_kept_open=False).status()
+
+
+@pytest.mark.io
+def test_who_listens_at_the_ports_of_a_tunnel_that_has_broken_gets_no_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(head_access, "REOPEN_S", 0.1)
+    access = HeadAccess("lab", "id", tmp_path, (8265, 8266))
+    folder = head_access.daemon_folder(tmp_path)
+    folder.mkdir()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        state = TunnelState(1, "id", {8265: port, 8266: port})
+        monkeypatch.setattr(head_access.tunnel_daemon, "read_state", lambda _folder: state)
+        with pytest.raises(ConnectionFailed, match="the tunnel to 'lab' has broken, and is not open again yet"):
+            access.open(1.0)

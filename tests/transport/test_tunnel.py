@@ -16,11 +16,13 @@ from typing import Any
 import pytest
 from child_processes import until
 from fake_clock import Clock
+from patience import SLOWER
 
 from cloudrl.errors import CloudrlError, ClusterFailed, ConnectionFailed, Unauthorized
 from cloudrl.transport import ssh, tunnel_daemon
+from cloudrl.transport.local_ports import bind, hold_ports, listens
 from cloudrl.transport.ssh import Route
-from cloudrl.transport.tunnel import Tunnel, free_ports, listens, pause_s
+from cloudrl.transport.tunnel import Tunnel, pause_s
 from cloudrl.transport.tunnel_daemon import TunnelState, acquire_lock
 
 SSH = f"""#!{sys.executable}
@@ -119,7 +121,7 @@ def test_a_tunnel_without_ssh_says_so(tmp_path: Path) -> None:
     def broken() -> Any:
         raise FileNotFoundError("[Errno 2] No such file or directory: 'ssh'")
 
-    tunnel = Tunnel(broken, {1: 1}, tmp_path)
+    tunnel = Tunnel(broken, (8265,), tmp_path)
     with pytest.raises(ConnectionFailed, match=r"FileNotFoundError: .*'ssh'"):
         tunnel.open(timeout_s=0.5)
 
@@ -130,7 +132,7 @@ def test_a_refused_key_is_not_tried_again(tmp_path: Path) -> None:
         raise Unauthorized("run 'lab' was started with another SSH key", hint="Use the token of the user")
 
     with pytest.raises(ConnectionFailed, match=r"^no tunnel: run 'lab' was started with another") as caught:
-        Tunnel(refused, {1: 1}, tmp_path).open(timeout_s=10)
+        Tunnel(refused, (8265,), tmp_path).open(timeout_s=10)
     assert caught.value.hint == "Use the token of the user"
 
 
@@ -138,8 +140,8 @@ def test_a_refused_key_is_not_tried_again(tmp_path: Path) -> None:
 def test_a_tunnel_whose_ssh_ends_goes_on_along_the_present_route(tmp_path: Path, fake_ssh: None) -> None:
     """The head of a run that was submitted again is elsewhere; the local ports stay."""
     routes = iter(["first", "second"])
-    tunnel = Tunnel(lambda: Route(next(routes), {}), free_ports((8265,)), tmp_path)
-    tunnel.open(10)
+    tunnel = Tunnel(lambda: Route(next(routes), {}), (8265,), tmp_path)
+    tunnel.open(10 * SLOWER)
     os.kill(int((tmp_path / "first").read_text()), signal.SIGKILL)
     until(lambda: (tmp_path / "second").exists() and tunnel.is_open, "it is open again")
     tunnel.close()
@@ -152,26 +154,55 @@ def test_a_host_that_has_been_away_for_long_is_asked_less_often() -> None:
 
 
 @pytest.mark.io
-def test_two_tunnels_that_were_given_the_same_port_end_up_with_two(tmp_path: Path, fake_ssh: None) -> None:
-    """What was free is not kept until ssh binds it; who listens there then need not be our ssh."""
-    chosen = free_ports((8265,))
-    first, second = (Tunnel(lambda: Route("lab", {}), chosen, tmp_path / name) for name in ("a", "b"))
-    first.open(10)
-    second.open(10)
-    assert first.ports == chosen
-    assert second.ports != chosen
-    assert first.is_open
-    assert second.is_open
-    first.close()
-    second.close()
+def test_nothing_of_ours_takes_the_ports_of_a_tunnel_that_is_broken(tmp_path: Path, fake_ssh: None) -> None:
+    """While a head was away, another cluster came up: its tunnel took them, and the first one was never open again."""
+    is_away = threading.Event()
+
+    def route() -> Route:
+        if is_away.is_set():
+            raise ConnectionFailed("rank 0 has no machine yet")
+        return Route("lab", {})
+
+    tunnel = Tunnel(route, (8265,), tmp_path / "first")
+    tunnel.open(10 * SLOWER)
+    is_away.set()
+    os.kill(int((tmp_path / "first/lab").read_text()), signal.SIGKILL)
+    until(lambda: not tunnel.is_open, "it is broken")
+    [port] = tunnel.ports.values()
+    assert bind(port) is None, "a cluster on this machine"
+    other = Tunnel(lambda: Route("lab", {}), (port,), tmp_path / "second")
+    other.open(10 * SLOWER)
+    assert port not in other.ports.values()
+    is_away.clear()
+    until(lambda: tunnel.is_open, "it is open again")
+    assert other.is_open
+    assert list(tunnel.ports.values()) == [port]
+    tunnel.close()
+    other.close()
+    free = bind(port)
+    assert free is not None
+    free.close()
+
+
+@pytest.mark.io
+def test_a_tunnel_whose_port_another_program_takes_before_ssh_does_has_another(tmp_path: Path, fake_ssh: None) -> None:
+    tunnel = Tunnel(lambda: Route("lab", {}), (8265,), tmp_path)
+    [port] = tunnel.ports.values()
+    with socket.create_server(("127.0.0.1", port)):
+        tunnel.open(10 * SLOWER)
+        assert tunnel.is_open
+        assert port not in tunnel.ports.values()
+        tunnel.close()
 
 
 @pytest.mark.io
 def test_a_daemon_keeps_a_tunnel_open_until_it_is_stopped(
-    tmp_path: Path, fake_ssh: None, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, fake_ssh: None, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, Path(__file__).parents[:2])))
-    place = tmp_path / "tunnel"
+    place, chosen = tmp_path / "tunnel", hold_ports((8265, 8266))
+    wanted = tuple(chosen.numbers.values())  # other numbers where a cluster of this machine has these
+    chosen.close()
 
     started: list[Any] = []
     popen = subprocess.Popen
@@ -182,12 +213,13 @@ def test_a_daemon_keeps_a_tunnel_open_until_it_is_stopped(
 
     def start(target: str = "run-1") -> TunnelState:
         finder, arguments = "test_tunnel:Finder", [str(tmp_path / "over"), target]
-        return tunnel_daemon.start(place, "lab", target, finder, arguments, (8265, 8266))
+        return tunnel_daemon.start(place, "lab", target, finder, arguments, wanted)
 
     monkeypatch.setattr(subprocess, "Popen", launch)
+    request.addfinalizer(lambda: [each.terminate() for each in started if each.poll() is None])
 
     state = start()
-    assert (state.target, set(state.ports)) == ("run-1", {8265, 8266})
+    assert (state.target, state.ports) == ("run-1", {port: port for port in wanted})
     assert all(listens(port) for port in state.ports.values())
     assert start() == state
     other = start("run-2")  # of the same name, started since
@@ -196,16 +228,16 @@ def test_a_daemon_keeps_a_tunnel_open_until_it_is_stopped(
     until(lambda: not any(listens(port) for port in state.ports.values()), "its ssh ends with it")
     assert not tunnel_daemon.stop(place)
     os.kill(start().pid, signal.SIGKILL)
-    started[-1].wait(10)
+    started[-1].wait(10 * SLOWER)
     assert tunnel_daemon.read_state(place) is None
     assert not tunnel_daemon.stop(place)
     assert (place / "tunnel.json").read_text() == "", "nobody takes what it has left for another's"
     start()
     (tmp_path / "over").touch()
-    started[-1].wait(5)  # it asks as often as its target wants
+    started[-1].wait(5 * SLOWER)  # it asks as often as its target wants
     with pytest.raises(ConnectionFailed, match="did not open: no tunnel: run 'lab' is over: done"):
         start()
-    assert [process.wait(10) for process in started] == [
+    assert [process.wait(10 * SLOWER) for process in started] == [
         0,
         0,
         -signal.SIGKILL,
@@ -218,6 +250,12 @@ def write(state: TunnelState, folder: Path) -> None:
     (folder / "tunnel.json").write_text(json.dumps(asdict(state)))
 
 
+def held(port: int) -> int:
+    ports = hold_ports((port,))
+    ports.close()
+    return ports.numbers[port]
+
+
 class TestLocalPorts:
     def test_one_that_a_tunnel_has_just_left_is_free(self) -> None:
         """The side that hangs up first keeps the connection in TIME_WAIT for a minute."""
@@ -226,13 +264,13 @@ class TestLocalPorts:
             with socket.create_connection(("127.0.0.1", port)) as client:
                 server.accept()[0].close()
                 assert client.recv(1) == b""
-        assert free_ports((port,)) == {port: port}
+        assert held(port) == port
 
     @pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0"])
     def test_one_that_somebody_listens_at_is_not(self, address: str) -> None:
         with socket.create_server((address, 0)) as server:
             port = server.getsockname()[1]
-            assert free_ports((port,))[port] not in (0, port)
+            assert held(port) not in (0, port)
 
 
 class TestTheSecondDaemon:

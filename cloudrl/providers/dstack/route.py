@@ -23,7 +23,7 @@ def route(server: Server, run: RunState, rank: int = 0) -> Route:
     """
     job = next(each for each in run.answer.jobs if each.job_spec.job_num == rank)
     submission = job.job_submissions[-1]
-    if submission.job_provisioning_data is None or submission.job_provisioning_data.hostname is None:
+    if submission.job_provisioning_data is None or not submission.job_provisioning_data.hostname:  # "" while it boots
         raise ConnectionFailed(
             f"rank {rank} of {run.name!r} has no machine yet: {submission.status.value}",
             hint=f"cloudrl status {run.name}",

@@ -33,7 +33,7 @@ from cloudrl.render.agent_options import HONOURED, agent_options
 from cloudrl.spec import Cluster, Volume
 from cloudrl.spec.base import Spec
 from cloudrl.spec.services import agent_service
-from cloudrl.transport.tunnel import bind
+from cloudrl.transport.local_ports import bind
 
 OBJECT_STORE_BYTES = 256 * 1024**2
 DATA = ("addition",)
