@@ -93,7 +93,7 @@ class Family:
     """What the models of a family have.
 
     Attributes:
-        layer: Of each layer: a name below `model.layers.N.`, and its dimensions, a letter each (`_dimensions`).
+        layer: Of each layer: a name below `model.layers.N.`, and its dimensions, a letter each (`dimensions`).
         mlp: Of each layer without experts.
         experts: Of each layer with experts.
         optional: Key in the config -> what else a layer has if it is set, and whether it is without the key; with a

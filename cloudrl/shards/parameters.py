@@ -141,7 +141,7 @@ def _missing(name: str, shapes: Mapping[str, Any], otherwise: str) -> Checkpoint
 def _parameters(
     family: Family, config: Mapping[str, Any], shapes: Mapping[str, Any], head: Mapping[str, str], rule: Rule
 ) -> Iterator[tuple[str, Shape]]:
-    sizes = _dimensions(family, config)
+    sizes = dimensions(family, config)
 
     def shape(letters: str) -> Shape:
         return tuple(sizes[letter] for letter in letters.split())
@@ -168,7 +168,7 @@ def _head(family: Family, architecture: str, config: Mapping[str, Any], shapes: 
     return {family.head: "V H"}
 
 
-def _dimensions(family: Family, config: Mapping[str, Any]) -> dict[str, int | None]:
+def dimensions(family: Family, config: Mapping[str, Any]) -> dict[str, int | None]:
     """Each letter's number; None for one that the config does not tell."""
 
     def size(*keys: str) -> int | None:

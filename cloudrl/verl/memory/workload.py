@@ -1,0 +1,410 @@
+"""What of a composed configuration decides memory: how models are sharded, what is offloaded, and tokens at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cloudrl.verl.keys import ACTOR, CRITIC, MODEL, REF, ROLLOUT
+from cloudrl.verl.memory.amount import Amount
+from cloudrl.verl.setting import BATCH, MODE, Setting
+
+_DTYPE_BYTES = {"fp32": 4, "float32": 4, "float": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2, "half": 2}
+_FEW_ROWS = 2
+"""Of so few rows in a micro-batch the longest counts, of more their mean."""
+_LONGEST = 3
+"""Among the rows of a step, the longest has so many times their mean length; a figure of ours."""
+_REWARD = "reward.reward_model"
+
+
+class NotModelled(Exception):
+    """Why no estimate is possible, as half a sentence."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A node and its GPUs.
+
+    Attributes:
+        card_gib: usable memory of one GPU.
+        host_gib: memory of a node; None if unknown.
+        disk_gib: room for checkpoints of all nodes together; None if unknown.
+        shm_gib: `/dev/shm` of a node; None if unknown.
+        taken_gib: what others have of each GPU.
+    """
+
+    card_gib: float
+    host_gib: float | None = None
+    disk_gib: float | None = None
+    shm_gib: float | None = None
+    taken_gib: float = 0.0
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """How long a sequence, prompt and answer, may be and usually is; in tokens.
+
+    Attributes:
+        prompt: the limit of a prompt.
+        response: the limit of an answer.
+        mean: of a whole sequence; None if unknown.
+        source: where the mean comes from, for messages.
+    """
+
+    prompt: int
+    response: int
+    mean: float | None = None
+    source: str = ""
+
+    @property
+    def longest(self) -> int:
+        """Of a whole sequence."""
+        return self.prompt + self.response
+
+    @property
+    def usual(self) -> Amount:
+        """Mean length; without one, half of the limit, and at most the limit."""
+        if self.mean is None:
+            return Amount(0.35 * self.longest, 0.5 * self.longest, self.longest)
+        return Amount(0.7 * self.mean, self.mean, min(self.longest, 1.6 * self.mean))
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """What a GPU computes at once.
+
+    Attributes:
+        rows: sequences, where their number is fixed.
+        tokens: tokens, where sequences are packed up to so many; None where the number of rows is fixed.
+    """
+
+    rows: int = 1
+    tokens: int | None = None
+
+
+@dataclass(frozen=True)
+class Trainee:
+    """A model that is trained: the actor or the critic.
+
+    Attributes:
+        engine: "fsdp", "fsdp2" or "megatron".
+        shard: GPUs that share one copy of the states, with FSDP.
+        world: GPUs of training.
+        weight_bytes: of a master weight.
+        moment_bytes: of both moments of the optimizer together, per parameter.
+        keeps_weights, keeps_optimizer: whether they stay on the GPU while other phases run.
+        steps_on_cpu: whether FSDP2's policy keeps all states in host memory.
+        has_whole_gradients: whether gradients are unsharded while they accumulate (FSDP2 without synchronisation).
+        tensor, pipeline, expert, expert_tensor: Megatron's parallelism.
+        split: GPUs that share one sequence.
+        checkpoints: whether activations are computed again in the backward pass.
+        offloads_activations: whether checkpointed activations wait in host memory.
+        removes_padding: whether rows are packed without padding.
+        fuses_head: whether logits exist in chunks only.
+        chunks_entropy: whether the entropy is computed in chunks.
+        compiles_entropy: whether its kernels are fused by torch.compile.
+        has_entropy: whether the loss contains the entropy.
+        scales_logits: whether logits are divided by a temperature.
+        lacks_flash_attention: whether its cross entropy is missing, which makes no copy of the logits.
+        lora_rank: 0 without LoRA.
+        has_cpu_adam: whether Megatron's optimizer steps in host memory.
+        uses_foreach: whether the optimizer makes one more copy of all parameters.
+        rows_per_update: sequences of a mini-batch, on all GPUs.
+        update, log_probs: micro-batches.
+        save: what a checkpoint contains.
+    """
+
+    engine: str = "fsdp"
+    shard: int = 1
+    world: int = 1
+    weight_bytes: int = 4
+    moment_bytes: int = 8
+    keeps_weights: bool = True
+    keeps_optimizer: bool = True
+    steps_on_cpu: bool = False
+    has_whole_gradients: bool = False
+    tensor: int = 1
+    pipeline: int = 1
+    expert: int = 1
+    expert_tensor: int = 1
+    split: int = 1
+    checkpoints: bool = True
+    offloads_activations: bool = False
+    removes_padding: bool = True
+    fuses_head: bool = False
+    chunks_entropy: bool = False
+    compiles_entropy: bool = True
+    has_entropy: bool = False
+    scales_logits: bool = False
+    lacks_flash_attention: bool = False
+    lora_rank: int = 0
+    has_cpu_adam: bool = False
+    uses_foreach: bool = True
+    rows_per_update: int = 1
+    update: MicroBatch = MicroBatch()
+    log_probs: MicroBatch = MicroBatch()
+    save: tuple[str, ...] = ("model", "optimizer", "extra")
+
+    @property
+    def is_megatron(self) -> bool:
+        """Whether Megatron trains it."""
+        return self.engine == "megatron"
+
+    @property
+    def replicas(self) -> int:
+        """Over how many parts a batch is divided."""
+        return max(1, self.world // (self.split * self.tensor * self.pipeline))
+
+    def tokens_at_once(self, batch: MicroBatch, rows: int, lengths: Lengths) -> Amount:
+        """Tokens of a micro-batch that one GPU computes.
+
+        Args:
+            batch: how micro-batches are made.
+            rows: sequences that all GPUs compute before the next update.
+            lengths: of sequences.
+        """
+        usual, longest = lengths.usual, lengths.longest
+        if batch.tokens is not None:
+            # verl 0.9.1, workers/engine/utils.py: the limit times GPUs of a sequence; one row is never cut
+            limit, here = max(batch.tokens * self.split, longest), rows / self.replicas
+            here = max(here, 1.0)
+            found = Amount(*(min(limit, here * each) for each in (usual.low, usual.likely, usual.high)))
+        elif not self.removes_padding:
+            found = Amount(usual.likely, longest, longest) * batch.rows
+        elif batch.rows <= _FEW_ROWS:
+            found = Amount(usual.likely, min(longest, _LONGEST * usual.likely), longest) * batch.rows
+        else:
+            found = Amount(0.85 * usual.likely, usual.likely, usual.high) * batch.rows
+        return found * (1 / self.split)
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A server of the rollout, or of a reward model.
+
+    Attributes:
+        name: "vllm", "sglang", ...
+        tensor: GPUs of a copy of the weights.
+        share: the part of the GPU's memory that it may use (`gpu_memory_utilization`).
+        max_length: the longest sequence, in tokens; None for the limits of prompt and answer.
+        max_rows: sequences at once.
+        max_tokens: tokens at once.
+        sleeps: whether it gives its memory back while others compute.
+        is_colocated: whether training uses the same GPUs.
+        bucket_gib: new weights that are on their way to it at once.
+    """
+
+    name: str = "vllm"
+    tensor: int = 1
+    share: float = 0.5
+    max_length: int | None = None
+    max_rows: int = 256
+    max_tokens: int = 8192
+    sleeps: bool = True
+    is_colocated: bool = True
+    bucket_gib: float = 2.0
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What a job does with memory.
+
+    Attributes:
+        actor, critic: what is trained; a job that tunes supervised has an actor and no engine.
+        reference: weights of the reference model, "host", "gpu" or "" without one.
+        engine: of the rollout; None without one.
+        reward: engine of a reward model on the same GPUs.
+        nodes, gpus: of training: nodes, and GPUs of each.
+        batch_rows: sequences of a step.
+        lengths: of sequences.
+        first_step_only: whether the optimizer has no states yet when others compute.
+        uses_shm: whether weights are copied to `/dev/shm`.
+    """
+
+    actor: Trainee
+    lengths: Lengths
+    critic: Trainee | None = None
+    reference: str = ""
+    engine: Engine | None = None
+    reward: Engine | None = None
+    nodes: int = 1
+    gpus: int = 1
+    batch_rows: int = 1
+    first_step_only: bool = False
+    uses_shm: bool = False
+
+
+def workload_of(setting: Setting, lengths: Lengths | None = None) -> Workload:
+    """Read a composed configuration.
+
+    Args:
+        setting: the configuration.
+        lengths: where the mean is known; None for the limits alone.
+
+    Raises:
+        NotModelled: Another engine trains.
+    """
+    prompt, response = (setting.whole(f"data.max_{each}_length") or 512 for each in ("prompt", "response"))
+    reads_reference = setting.uses_reference and not setting.reference_is_actor
+    return Workload(
+        actor=_trainee(setting, ACTOR),
+        critic=_trainee(setting, CRITIC) if setting.uses_critic else None,
+        reference=_reference(setting) if reads_reference else "",
+        engine=_engine(setting, ROLLOUT),
+        reward=_engine(setting, f"{_REWARD}.rollout") if _has_reward_engine(setting) else None,
+        nodes=max(1, setting.world_size // setting.gpus_per_node),
+        gpus=setting.gpus_per_node,
+        batch_rows=(setting.whole(BATCH) or 1) * setting.rollout_n,
+        lengths=lengths or Lengths(prompt, response),
+        first_step_only=setting.whole("trainer.total_training_steps") == 1,
+        uses_shm=bool(setting.get(f"{MODEL}.use_shm")),
+    )
+
+
+def engine_section(setting: Setting, role: str) -> str:
+    """The section of a role with its sharding and offload.
+
+    Raises:
+        NotModelled: An engine trains it whose memory is not modelled.
+    """
+    strategy = setting.get(f"{role}.strategy")
+    if strategy == "megatron":
+        return f"{role}.megatron"
+    if setting.is_fsdp(role):
+        return f"{role}.{'fsdp' if role == CRITIC else 'fsdp_config'}"
+    raise NotModelled(f"the memory of strategy {strategy} is not modelled")
+
+
+def _trainee(setting: Setting, role: str) -> Trainee:
+    section, engine = engine_section(setting, role), str(setting.get(f"{role}.strategy"))
+    model = MODEL if role == ACTOR else f"{CRITIC}.model"
+
+    def own(key: str) -> Any:
+        return setting.get(f"{section}.{key}")
+
+    dtype = "bf16" if engine == "megatron" else str(own("model_dtype") or "fp32")
+    weight_bytes = _DTYPE_BYTES.get(dtype.lower(), 4)
+    padding = own("use_remove_padding") if engine == "megatron" else setting.get(f"{model}.use_remove_padding")
+    moments, uses_foreach = _moments(setting, role, weight_bytes)
+    shared: dict[str, Any] = dict(
+        engine=engine,
+        world=setting.world_size,
+        weight_bytes=weight_bytes,
+        moment_bytes=moments,
+        uses_foreach=uses_foreach,
+        keeps_weights=not own("param_offload"),
+        keeps_optimizer=not own("optimizer_offload"),
+        removes_padding=padding is not False,
+        lora_rank=_lora_rank(setting, model),
+        rows_per_update=(setting.whole(f"{role}.ppo_mini_batch_size") or 1) * setting.rollout_n,
+        update=_micro(setting, role, "ppo"),
+        save=tuple(map(str, setting.get(f"{role}.checkpoint.save_contents") or ())),
+        **(_head(setting, section) if role == ACTOR else {"log_probs": _micro(setting, role, "ppo")}),
+    )
+    return Trainee(**shared, **(_megatron if engine == "megatron" else _fsdp)(setting, role, section, model))
+
+
+def _fsdp(setting: Setting, role: str, section: str, model: str) -> dict[str, Any]:
+    size, world = setting.whole(f"{section}.fsdp_size") or -1, setting.world_size
+    is_second = setting.get(f"{role}.strategy") == "fsdp2"
+    return {
+        "shard": size if 0 < size < world else world,
+        "steps_on_cpu": is_second and bool(setting.get(f"{section}.offload_policy")),
+        "has_whole_gradients": is_second and bool(setting.get(f"{section}.use_no_sync_for_gradient_accumulation")),
+        "split": setting.sequence_parallel(role)[1],
+        "checkpoints": bool(setting.get(f"{model}.enable_gradient_checkpointing")),
+        "offloads_activations": bool(setting.get(f"{model}.enable_activation_offload")),
+    }
+
+
+def _megatron(setting: Setting, role: str, section: str, _model: str) -> dict[str, Any]:
+    tensor, pipeline, expert, context = (
+        setting.whole(f"{section}.{each}_parallel_size") or 1
+        for each in ("tensor_model", "pipeline_model", "expert_model", "context")
+    )
+    recompute = setting.get(f"{section}.override_transformer_config.recompute_granularity")
+    return {
+        "shard": setting.world_size,
+        "tensor": tensor,
+        "pipeline": pipeline,
+        "expert": expert,
+        "expert_tensor": _expert_tensor(setting, section, tensor, pipeline * expert),
+        "split": context,
+        "checkpoints": recompute == "full",
+        "has_cpu_adam": bool(setting.get(f"{role}.optim.override_optimizer_config.optimizer_cpu_offload")),
+    }
+
+
+def _expert_tensor(setting: Setting, section: str, tensor: int, others: int) -> int:
+    """Without a value it is the tensor parallelism (megatron-core 0.14, parallel_state.py), where that is possible."""
+    size = setting.whole(f"{section}.expert_tensor_parallel_size")
+    return size or (tensor if setting.world_size % (tensor * others) == 0 else 1)
+
+
+def _head(setting: Setting, section: str) -> dict[str, Any]:
+    """What decides the memory of logits and entropy, of the actor alone."""
+    temperature = setting.get(f"{ROLLOUT}.temperature")
+    return {
+        "fuses_head": bool(setting.get(f"{MODEL}.use_fused_kernels")),
+        "chunks_entropy": bool(setting.get(f"{section}.entropy_from_logits_with_chunking")),
+        "compiles_entropy": setting.get(f"{section}.use_torch_compile") is not False,
+        "has_entropy": bool(setting.get(f"{ACTOR}.entropy_coeff") or setting.get(f"{ACTOR}.calculate_entropy")),
+        "scales_logits": isinstance(temperature, (int, float)) and temperature not in (1, 0),
+        "log_probs": _micro(setting, ROLLOUT, "log_prob"),
+    }
+
+
+def _micro(setting: Setting, role: str, prefix: str) -> MicroBatch:
+    """Of an update (`ppo`) or of log-probs."""
+    is_log_prob = prefix == "log_prob"
+    if setting.get(f"{role}.{'log_prob_' if is_log_prob else ''}use_dynamic_bsz"):
+        return MicroBatch(tokens=setting.whole(f"{role}.{prefix}_max_token_len_per_gpu") or 16384)
+    of_each = setting.whole(f"{role}.{prefix}_micro_batch_size_per_gpu")
+    of_all = setting.whole(f"{role}.{prefix}_micro_batch_size")
+    return MicroBatch(rows=of_each or max(1, (of_all or 1) // setting.world_size))
+
+
+def _moments(setting: Setting, role: str, weight_bytes: int) -> tuple[int, bool]:
+    """Bytes of the optimizer's moments per parameter, and whether it makes a copy of all parameters at its step."""
+    name = str(setting.get(f"{role}.optim.optimizer") or "AdamW").lower()
+    if "8bit" in name:
+        return 2, False
+    return (0 if name == "sgd" else 2 * weight_bytes), name in ("adam", "adamw")
+
+
+def _lora_rank(setting: Setting, model: str) -> int:
+    if model == MODEL:
+        return setting.lora_rank
+    ranks = (setting.whole(f"{model}.{each}") or 0 for each in ("lora.rank", "lora_rank"))
+    return next(filter(None, ranks), 0)
+
+
+def _reference(setting: Setting) -> str:
+    """FSDP keeps it in host memory whatever is set (verl 0.9.1, workers/engine/fsdp/transformer_impl.py)."""
+    stays = setting.get(f"{REF}.strategy") == "megatron" and not setting.get(f"{REF}.megatron.param_offload")
+    return "gpu" if stays else "host"
+
+
+def _has_reward_engine(setting: Setting) -> bool:
+    """Whether a reward model has a server on the GPUs of training."""
+    return bool(setting.get(f"{_REWARD}.enable")) and not setting.get(f"{_REWARD}.enable_resource_pool")
+
+
+def _engine(setting: Setting, section: str) -> Engine | None:
+    share = setting.get(f"{section}.gpu_memory_utilization")
+    own_gpus = section == ROLLOUT and setting.get(MODE) == "separate_async" and setting.is_v1
+    bucket = setting.whole(f"{section}.checkpoint_engine.update_weights_bucket_megabytes")
+    if not isinstance(setting.get(section), Mapping):
+        return None
+    return Engine(
+        name=str(setting.get(f"{section}.name")),
+        tensor=max(1, setting.whole(f"{section}.tensor_model_parallel_size") or 1),
+        share=float(share) if isinstance(share, (int, float)) else 0.5,
+        max_length=setting.whole(f"{section}.max_model_len"),
+        max_rows=setting.whole(f"{section}.max_num_seqs") or 256,
+        max_tokens=setting.whole(f"{section}.max_num_batched_tokens") or 8192,
+        sleeps=setting.get(f"{section}.free_cache_engine") is not False,
+        is_colocated=not own_gpus,
+        bucket_gib=(2048 if bucket is None else bucket) / 1024,
+    )
