@@ -161,10 +161,9 @@ def estimate_of(model: ModelConfig, job: Mapping[str, Any]) -> tuple[Estimate, S
 
 @functools.cache
 def rows() -> tuple[Row, ...]:
-    """Those that are scored."""
+    """All of them."""
     found = []
     for row in load_value(ROWS.read_text(encoding="utf-8"), ROWS.name):
-        if row["score"] and row.get("job"):
-            estimate, setting = estimate_of(model_named(row["model"]), row["job"])
-            found.append(Row(row["id"], row.get("verdict", ""), row.get("figures", {}), estimate, setting))
+        estimate, setting = estimate_of(model_named(row["model"]), row["job"])
+        found.append(Row(row["id"], row.get("verdict", ""), row.get("figures", {}), estimate, setting))
     return tuple(found)
