@@ -121,7 +121,7 @@ def check_depth(value: Any) -> None:
         count += sum(map(len, level))
         if count > _MAX_VALUES:  # a few lines of YAML can stand for billions
             raise Malformed(_TOO_MANY)
-        level = [inner for each in level for inner in _contained(each) if isinstance(inner, (dict, list))]
+        level = [inner for container in level for inner in _contained(container) if isinstance(inner, (dict, list))]
         if not level:
             return
     raise Malformed(_TOO_DEEP)
@@ -291,8 +291,8 @@ def _without_surrogates(value: Any) -> Any:
     if isinstance(value, str):
         return _SURROGATE.sub("\ufffd", value)
     if isinstance(value, dict):
-        return {_without_surrogates(key): _without_surrogates(each) for key, each in value.items()}
-    return [_without_surrogates(each) for each in value] if isinstance(value, list) else value
+        return {_without_surrogates(key): _without_surrogates(item) for key, item in value.items()}
+    return [_without_surrogates(item) for item in value] if isinstance(value, list) else value
 
 
 def _checked(value: Any, kind: Type[T], name: str) -> T:

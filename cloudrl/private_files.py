@@ -60,11 +60,11 @@ def refuse_foreign(path: Path) -> None:
         PermissionError: The file or folder, or the link to it, belongs to another user, or a folder above it does.
     """
     absolute = path.absolute()
-    for each in (absolute, *absolute.parents):
-        if each.parent.stat().st_mode & stat.S_IWOTH:
-            for owner in (each.lstat().st_uid, each.stat().st_uid):
+    for place in (absolute, *absolute.parents):
+        if place.parent.stat().st_mode & stat.S_IWOTH:
+            for owner in (place.lstat().st_uid, place.stat().st_uid):
                 if owner not in (0, os.geteuid()):
-                    raise PermissionError(errno.EPERM, f"it belongs to another user (uid {owner})", str(each))
+                    raise PermissionError(errno.EPERM, f"it belongs to another user (uid {owner})", str(place))
 
 
 def write_file(path: Path, content: Union[str, bytes], *, mode: int = _FILE_MODE) -> None:

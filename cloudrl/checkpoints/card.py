@@ -77,28 +77,28 @@ def provenance(connection: Connection, run: str, step: int) -> Provenance:
     )
 
 
-def model_card(name: str, step: int, weights: str, known: Provenance, *, is_adapter: bool = False) -> str:
+def model_card(name: str, step: int, weights: str, provenance: Provenance, *, is_adapter: bool = False) -> str:
     """README.md of the repository, with the header that the Hub reads."""
     library = "peft" if is_adapter else "transformers"
     header: dict[str, object] = {"library_name": library, "pipeline_tag": "text-generation"}
-    if known.base_model is not None and HUB_ID.fullmatch(known.base_model):
-        header["base_model"] = known.base_model
+    if provenance.base_model is not None and HUB_ID.fullmatch(provenance.base_model):
+        header["base_model"] = provenance.base_model
     header["tags"] = ["reinforcement-learning", "verl", "cloudrl"]
-    total = f" of {known.total_steps}" if known.total_steps is not None else ""
+    total = f" of {provenance.total_steps}" if provenance.total_steps is not None else ""
     rows = {
         "Step": f"{step}{total}",
-        "Recipe": known.recipe,
-        "Base model": known.base_model,
-        "Data": ", ".join(known.data) or None,
+        "Recipe": provenance.recipe,
+        "Base model": provenance.base_model,
+        "Data": ", ".join(provenance.data) or None,
         "Weights": weights,
     }
     lines = ["---", yaml.safe_dump(header, sort_keys=False).strip(), "---", "", f"# {name}", ""]
     lines += ["Trained with reinforcement learning by verl, merged from its shards by cloudrl.", ""]
     lines += ["| | |", "|---|---|", *(f"| {key} | {_cell(value)} |" for key, value in rows.items() if value)]
-    if known.metrics:
-        lines += ["", f"## Metrics at step {known.metrics_step}", "", "| metric | value |", "|---|---|"]
-        lines += [f"| `{_cell(key)}` | {value:.4g} |" for key, value in known.metrics.items()]
-    if words := _words(known.command or ""):
+    if provenance.metrics:
+        lines += ["", f"## Metrics at step {provenance.metrics_step}", "", "| metric | value |", "|---|---|"]
+        lines += [f"| `{_cell(key)}` | {value:.4g} |" for key, value in provenance.metrics.items()]
+    if words := _words(provenance.command or ""):
         lines += ["", "## Command", "", "```", *_wrapped(words), "```"]
     return "\n".join(lines) + "\n"
 

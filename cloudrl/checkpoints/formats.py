@@ -76,4 +76,4 @@ FORMATS: tuple[Format[Any], ...] = (
 
 def format_of(checkpoint: Checkpoint) -> Format[Any]:
     """The row of a save."""
-    return next(each for each in FORMATS if each.fits(checkpoint))
+    return next(form for form in FORMATS if form.fits(checkpoint))

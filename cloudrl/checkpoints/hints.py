@@ -46,7 +46,7 @@ def _of_run(where: str) -> str:
     """The same of the run, if it names the folder of a step: other steps are beside that."""
     option, folder = shlex.split(where)
     path = Path(folder)
-    step = next((each for each in (path, *path.parents) if STEP.fullmatch(each.name)), None)
+    step = next((folder for folder in (path, *path.parents) if STEP.fullmatch(folder.name)), None)
     return where if step is None else f"{option} {shlex.quote(str(step.parent))}"
 
 

@@ -173,7 +173,7 @@ def _empty(folder: Path) -> None:
 def _publish(folder: Path, target: Path, *, sync: bool) -> None:
     refuse_existing(target)
     if sync:
-        for path in (each for each in folder.rglob("*") if each.name != _LOCK):
+        for path in (entry for entry in folder.rglob("*") if entry.name != _LOCK):
             _sync(path)
     (folder / _LOCK).unlink()
     if sync:

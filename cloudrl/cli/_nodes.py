@@ -65,7 +65,7 @@ def _reported(field: str) -> Callable[[Sequence[NodeReport]], str]:
 
 def _took(nodes: Sequence[NodeReport]) -> str:
     """How long the steps so far took."""
-    seconds = [f"{sum(each for key, each in node.seconds.items() if key != 'files'):.1f}" for node in nodes]
+    seconds = [f"{sum(spent_s for key, spent_s in node.seconds.items() if key != 'files'):.1f}" for node in nodes]
     fastest, slowest = min(seconds, key=float), max(seconds, key=float)
     return f"{fastest if fastest == slowest else f'{fastest}-{slowest}'} s"
 

@@ -133,9 +133,11 @@ def with_options(**blocks: Callable[..., Any]) -> Callable[[Callable[..., Any]],
         own = inspect.signature(function, eval_str=True)
         parameters = [
             parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-            for name, each in own.parameters.items()
+            for name, own_parameter in own.parameters.items()
             for parameter in (
-                inspect.signature(blocks[name], eval_str=True).parameters.values() if name in blocks else [each]
+                inspect.signature(blocks[name], eval_str=True).parameters.values()
+                if name in blocks
+                else [own_parameter]
             )
         ]
         with_blocks.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
@@ -154,21 +156,21 @@ def declared_options(fields: type) -> Callable[..., dict[str, Any]]:
     read.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [
             inspect.Parameter(
-                each.parameter,
+                entry.parameter,
                 inspect.Parameter.KEYWORD_ONLY,
-                default=False if each.typed is bool else None,
-                annotation=Annotated[each.typed if each.typed is bool else each.typed | None, _shown(each)],
+                default=False if entry.typed is bool else None,
+                annotation=Annotated[entry.typed if entry.typed is bool else entry.typed | None, _shown(entry)],
             )
-            for each in declared(fields)
+            for entry in declared(fields)
         ]
     )
     return read
 
 
-def _shown(each: Declared) -> Any:
-    option = each.option
+def _shown(entry: Declared) -> Any:
+    option = entry.option
     return typer.Option(
-        *each.names, metavar=option.metavar, help=option.help, min=option.least, max=option.most,
+        *entry.names, metavar=option.metavar, help=option.help, min=option.least, max=option.most,
         envvar=option.variable,
     )  # fmt: skip
 

@@ -33,7 +33,10 @@ def visible(text: str, keep: str = "\n\t") -> str:
     """
     if text.isprintable():
         return text
-    return "".join(each if each in keep or category(each) not in _STEERS else repr(each)[1:-1] for each in text)
+    return "".join(
+        character if character in keep or category(character) not in _STEERS else repr(character)[1:-1]
+        for character in text
+    )
 
 
 def data(text: str) -> None:

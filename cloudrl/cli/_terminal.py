@@ -270,7 +270,7 @@ class _StatusLine:
             _output.note(text)
             return
         width = shutil.get_terminal_size().columns - 1
-        shown = "".join(each for each in text if each.isprintable())[:width]
+        shown = "".join(character for character in text if character.isprintable())[:width]
         sys.stderr.write(f"\r\x1b[K{shown}")
         sys.stderr.flush()
         self._is_open = True

@@ -208,12 +208,12 @@ def _usage_cells(usage: Usage, *, is_wide: bool) -> list[str]:
 
 def _busy_bars(samples: Sequence[Usage]) -> str:
     """A bar for each part of the time, from nothing to 100%: of the GPUs, or of the CPUs without GPUs."""
-    known = [(sample.sampled_at, share) for sample in samples if (share := _busy(sample)) is not None]
-    if not known or known[-1][0] - known[0][0] < _LEAST_S:
+    busy = [(sample.sampled_at, share) for sample in samples if (share := _busy(sample)) is not None]
+    if not busy or busy[-1][0] - busy[0][0] < _LEAST_S:
         return ""
-    first, span = known[0][0], known[-1][0] - known[0][0]
+    first, span = busy[0][0], busy[-1][0] - busy[0][0]
     parts: list[list[float]] = [[] for _ in range(_BAR_CELLS)]
-    for at, share in known:
+    for at, share in busy:
         parts[min(_BAR_CELLS - 1, int((at - first) / span * _BAR_CELLS))].append(share)
     return "".join(_BARS[min(7, int(fmean(part) / 12.5))] if part else " " for part in parts)
 

@@ -51,11 +51,11 @@ def selection(
     def choose(terminal: Terminal) -> CheckpointHandle:
         from cloudrl.sdk.checkpoints import find_checkpoints
 
-        found = find_checkpoints(cluster, folder, give_up_s=timeout_min * 60, on_progress=terminal)
-        for note in found.notes:
-            if step != "latest" or note not in found.inventory.silent:  # otherwise it is the error
+        checkpoints = find_checkpoints(cluster, folder, give_up_s=timeout_min * 60, on_progress=terminal)
+        for note in checkpoints.notes:
+            if step != "latest" or note not in checkpoints.inventory.silent:  # otherwise it is the error
                 _output.note(f"note: {note}")
-        return found.select(step, run=run, role=role)
+        return checkpoints.select(step, run=run, role=role)
 
     return choose
 
@@ -66,18 +66,18 @@ def list_(cluster: ClusterOption = None, folder: DirOption = None, as_json: Json
     from cloudrl.sdk.checkpoints import find_checkpoints
 
     with Terminal() as terminal:
-        found = find_checkpoints(cluster, folder, on_progress=terminal)
+        checkpoints = find_checkpoints(cluster, folder, on_progress=terminal)
     if as_json:
-        notes = list(found.notes)
-        _output.as_json({"checkpoints": [_fields(each) for each in found], "notes": notes})
+        notes = list(checkpoints.notes)
+        _output.as_json({"checkpoints": [_fields(each) for each in checkpoints], "notes": notes})
         return
-    for note in found.notes:
+    for note in checkpoints.notes:
         _output.note(f"note: {note}")
-    if found:
+    if checkpoints:
         columns = ("run", "step", "role", "ranks", "where", "size", "age", "state")
-        _output.table(columns, [_row(each) for each in found])
+        _output.table(columns, [_row(each) for each in checkpoints])
     else:
-        _output.note(f"There are no checkpoints in {found.source.name}.")
+        _output.note(f"There are no checkpoints in {checkpoints.source.name}.")
 
 
 @app.command()
@@ -201,8 +201,8 @@ def prune(
     from cloudrl.units import size_text
 
     with Terminal(yes=yes) as terminal:
-        found = find_checkpoints(cluster, folder, on_progress=terminal)
-        plan = prune_checkpoints(found, keep, run=run, confirm=terminal.confirm, on_progress=terminal)
+        checkpoints = find_checkpoints(cluster, folder, on_progress=terminal)
+        plan = prune_checkpoints(checkpoints, keep, run=run, confirm=terminal.confirm, on_progress=terminal)
     removed = [
         {"run": removal.run, "step": removal.step, "size_bytes": removal.size_bytes} for removal in plan.removals
     ]

@@ -110,13 +110,13 @@ def _list(statuses: list[Status], *, as_json: bool) -> None:
 
     rows = [
         (
-            each.name, each.provider, str(each.phase), str(each.facts.nodes),
-            dollars_text(each.cost) if each.cost else "", each.dashboard_url or "",
+            status.name, status.provider, str(status.phase), str(status.facts.nodes),
+            dollars_text(status.cost) if status.cost else "", status.dashboard_url or "",
         )
-        for each in statuses
+        for status in statuses
     ]  # fmt: skip
     _output.listing(
-        [_fields(each) for each in statuses],
+        [_fields(status) for status in statuses],
         ("name", "on", "phase", "nodes", "cost so far", "dashboard"),
         rows,
         is_json=as_json,

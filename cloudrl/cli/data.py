@@ -20,23 +20,23 @@ def list_(as_json: JsonOption = False) -> None:
     from cloudrl.data.rewards import reward_of
     from cloudrl.protocol.data_sets import BUILT_IN
 
-    known: list[dict[str, Any]] = [
+    data_sets: list[dict[str, Any]] = [
         {
-            "name": each.name,
-            "source": each.hub_id,
-            "rows": each.rows,
-            "data_source": each.load().DATA_SOURCE,
-            "reward": each.reward or reward_of(each.load().DATA_SOURCE),
+            "name": data_set.name,
+            "source": data_set.hub_id,
+            "rows": data_set.rows,
+            "data_source": data_set.load().DATA_SOURCE,
+            "reward": data_set.reward or reward_of(data_set.load().DATA_SOURCE),
         }
-        for each in BUILT_IN.values()
+        for data_set in BUILT_IN.values()
     ]
     if as_json:
-        _output.as_json(known)
+        _output.as_json(data_sets)
         return
-    for each in known:
+    for each in data_sets:
         each["rows"] = " + ".join(f"{count} {split}" for split, count in each["rows"].items())
         each["source"] = each["source"] or BUILT_IN[each["name"]].origin
-    rows = [(each["name"], each["source"], each["rows"], each["reward"] or "none") for each in known]
+    rows = [(row["name"], row["source"], row["rows"], row["reward"] or "none") for row in data_sets]
     _output.table(("name", "source", "rows", "verl's reward"), rows)
     _output.hint("cloudrl data prepare owner/name --prompt-field question --answer-field answer --to ./data")
 

@@ -62,7 +62,7 @@ def debug(
         stops = () if number is not None else tasks.stops(notices)
         stop = tasks.choose(number, notices) if number is not None else _only(stops)
     if as_json:
-        _output.as_json([asdict(each) for each in stops])
+        _output.as_json([asdict(stop) for stop in stops])
     elif stop is None or only_list or (number is None and not _output.is_interactive()):
         _list(tasks, stops)
     else:
@@ -83,13 +83,13 @@ def _list(tasks: PausedTasks, stops: Sequence[Stop]) -> None:
         return
     several = len({stop.job for stop in stops}) > 1
     columns = ("job", *_COLUMNS) if several else _COLUMNS
-    rows = [_row(place, each, time.time()) for place, each in enumerate(stops, 1)]
+    rows = [_row(place, stop, time.time()) for place, stop in enumerate(stops, 1)]
     if several:
-        rows = [(each.job, *row) for each, row in zip(stops, rows, strict=True)]
+        rows = [(stop.job, *row) for stop, row in zip(stops, rows, strict=True)]
     if sys.stdout.isatty():
         rows = _fitted(columns, rows, shutil.get_terminal_size().columns)
     _output.table(columns, rows)
-    free = next((n for n, each in enumerate(stops, 1) if not each.attached), None)
+    free = next((n for n, stop in enumerate(stops, 1) if not stop.attached), None)
     if free is not None:
         _output.hint(f"Debug one: cloudrl debug {free} -c {tasks.ref}")
 

@@ -52,10 +52,10 @@ def create(
     from cloudrl.sdk import Fleet
     from cloudrl.sdk.machines import declared_notices
 
-    for each in declared(SshOptions):
-        if ssh and each.field not in ssh:
+    for entry in declared(SshOptions):
+        if ssh and entry.field not in ssh:
             raise InputError(
-                f"machines of your own need {each.names[0]}",
+                f"machines of your own need {entry.names[0]}",
                 hint="--ssh-host HOST1 --ssh-host HOST2 --ssh-user ubuntu --ssh-key ~/.ssh/id_ed25519",
             )
     fields = {**options, **explicit(name=name, ssh_config=ssh or None, file=file, set=field)}

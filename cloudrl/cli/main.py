@@ -117,8 +117,8 @@ def _where_raised(error: BaseException) -> str:
     while (before := chain[-1].__cause__ or chain[-1].__context__) is not None and before not in chain:
         chain.append(before)
     parts = [
-        ["Traceback (most recent call last):\n", *traceback.format_tb(each.__traceback__), f"{type(each).__name__}\n"]
-        for each in reversed(chain)
+        ["Traceback (most recent call last):\n", *traceback.format_tb(link.__traceback__), f"{type(link).__name__}\n"]
+        for link in reversed(chain)
     ]
     return "\nThen:\n".join("".join(part) for part in parts)
 

@@ -42,7 +42,8 @@ def write_corpus(path: Union[str, Path]) -> None:
     """Write the passages, which are `capitals.jsonl` beside this file, in the form of Search-R1's corpora."""
     every = [Country(*line.split("|")) for line in _TABLE.split("\n")]
     lines = (
-        json.dumps({"id": str(index), "contents": f'"{each.name}"\n{text(each)}'}) for index, each in enumerate(every)
+        json.dumps({"id": str(index), "contents": f'"{country.name}"\n{text(country)}'})
+        for index, country in enumerate(every)
     )
     Path(path).write_text("".join(f"{line}\n" for line in lines))
 

@@ -26,9 +26,9 @@ def find_field(name: str, row: Mapping[str, Any], option: str, wanted: Optional[
     flag = "--" + option.replace("_", "-")
     if wanted is None:
         by_lower = {column.lower(): column for column in reversed(list(row))}
-        for each in usual:
-            if each in by_lower:
-                return by_lower[each]
+        for field in usual:
+            if field in by_lower:
+                return by_lower[field]
         raise InputError(
             f"data set {name}: no column is called {', '.join(usual[:-1])} or {usual[-1]}; it has {_shown(row)}",
             hint=f"Say which one it is: {option}=... ({flag} ...)",
@@ -97,7 +97,7 @@ def messages(value: Any, system: Optional[str]) -> List[Mapping[str, str]]:
     Raises:
         BadRow: The conversation is empty, malformed, or has a system message of its own besides `system`.
     """
-    chat = [_message(each) for each in value] if isinstance(value, list) else [_from_user(value)]
+    chat = [_message(message) for message in value] if isinstance(value, list) else [_from_user(value)]
     if not chat:
         raise BadRow("its prompt is empty")
     if chat[-1]["role"] == "assistant":

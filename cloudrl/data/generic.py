@@ -80,7 +80,7 @@ def _truth(source: str, answer: Any) -> object:
     answers = answer if isinstance(answer, list) else [answer]
     if not answers:
         raise BadRow("its list of answers is empty")
-    return {"target": [answer_text(each) for each in answers]}
+    return {"target": [answer_text(answer) for answer in answers]}
 
 
 def _choose_splits(request: Request, names: Iterable[str]) -> Tuple[str, Optional[str]]:

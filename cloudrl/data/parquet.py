@@ -130,16 +130,16 @@ def _publish(staged: Path, folder: Path) -> None:
     old = {folder / _file(split): staged / f"old-{split}" for split in SPLITS}
     placed = []
     try:
-        for path, kept in old.items():
+        for path, backup in old.items():
             if path.exists():
-                path.rename(kept)
+                path.rename(backup)
         for path in old:
             (staged / path.name).rename(path)
             placed.append(path)
     except BaseException:
-        for path, kept in old.items():
-            if kept.exists():
-                kept.replace(path)
+        for path, backup in old.items():
+            if backup.exists():
+                backup.replace(path)
             elif path in placed:
                 path.unlink()
         raise

@@ -90,7 +90,9 @@ def built_in(request: Request) -> Optional[BuiltIn]:
     data_set = BUILT_IN.get(request.name)
     if data_set is None and set(request.explicit_fields) <= {"source"}:
         meant = (request.name, request.place)
-        data_set = next((each for each in BUILT_IN.values() if each.owns_hub_id and each.hub_id in meant), None)
+        data_set = next(
+            (built_in for built_in in BUILT_IN.values() if built_in.owns_hub_id and built_in.hub_id in meant), None
+        )
     if data_set is None:
         if not (is_path(request.place) or is_hub_id(request.place)):
             names = ", ".join(BUILT_IN)

@@ -29,4 +29,4 @@ def reward_of(data_source: str) -> Optional[str]:
     """The module of verl's reward function for a data source, or None where verl has none."""
     if data_source.startswith("aime"):
         return "math_dapo"
-    return next((name for name, known in BY_FUNCTION.items() if data_source in known), None)
+    return next((name for name, sources in BY_FUNCTION.items() if data_source in sources), None)

@@ -167,7 +167,9 @@ def prepare_made(
     Returns:
         The absolute paths by split: `train` and `test`.
     """
-    rows = ((split, make(split, index, each)) for split, made in members().items() for index, each in enumerate(made))
+    rows = (
+        (split, make(split, index, member)) for split, made in members().items() for index, member in enumerate(made)
+    )
     return write_splits(name, folder, rows, say=say)
 
 

@@ -29,11 +29,11 @@ def check_config(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
         release, composed = _composed(draft, snapshot, command)
     except UnknownConfig as why:
         return draft.noting(f"the configuration is not checked before the job starts: {why}")
-    found, is_certain = list(composed.problems), _is_certain(draft, snapshot, command)
+    faults, is_certain = list(composed.problems), _is_certain(draft, snapshot, command)
     if composed.values is not None:
         gpus = draft.cluster.gpu_nodes * draft.cluster.gpus_per_node
         setting = Setting(composed.values, gpus, has_own_code=not command.is_usual or _brings_code(draft))
-        found += problems(setting)
+        faults += problems(setting)
         is_certain = is_certain and not setting.get(PY_EXECUTABLE)
         draft = draft.noting(*notes(setting))
     elif composed.untold:
@@ -42,9 +42,9 @@ def check_config(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
         )
     for added, known in composed.lookalikes.items():
         draft = draft.noting(f"{added} is a key of your own, and verl has {known}: is that meant?")
-    if found and is_certain and not draft.options.unchecked:
-        raise _refusal(release, found)
-    return draft.noting(*(f"with verl {release}: {problem.text}" for problem in found))
+    if faults and is_certain and not draft.options.unchecked:
+        raise _refusal(release, faults)
+    return draft.noting(*(f"with verl {release}: {problem.text}" for problem in faults))
 
 
 def _composed(draft: JobDraft, snapshot: Snapshot, command: Command) -> tuple[str, Composed]:
@@ -75,11 +75,11 @@ def _own_variables(draft: JobDraft) -> set[str]:
     return {*draft.job.env, *draft.options.env, *(draft.options.runtime_env.get("env_vars") or {})}
 
 
-def _refusal(release: str, found: Sequence[Problem]) -> InputError:
+def _refusal(release: str, faults: Sequence[Problem]) -> InputError:
     anyway = "Send it all the same: --unchecked"
-    if len(found) == 1:
-        return InputError(found[0].text, hint="\n".join(filter(None, (found[0].hint, anyway))))
-    lines = [f"verl {release} cannot run this job, for {len(found)} reasons:"]
-    for problem in found:
+    if len(faults) == 1:
+        return InputError(faults[0].text, hint="\n".join(filter(None, (faults[0].hint, anyway))))
+    lines = [f"verl {release} cannot run this job, for {len(faults)} reasons:"]
+    for problem in faults:
         lines += [f"  {problem.text}", *([f"    {problem.hint}"] if problem.hint else [])]
     return InputError("\n".join(lines), hint=anyway)

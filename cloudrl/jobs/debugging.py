@@ -72,15 +72,15 @@ def _check_nodes(draft: JobDraft, debugger: str, *, is_expected: bool) -> None:
             f"what answers at {cluster.name!r} is a plain Ray cluster: without cloudrl's agents no debugger is reached",
             hint="Ray's own way: https://docs.ray.io/en/latest/ray-observability/ray-distributed-debugger.html",
         )
-    known = list(enumerate(cluster.debuggers))
-    unable = [rank for rank, debuggers in known if not debuggers]  # Python's own is missing nowhere
+    by_rank = list(enumerate(cluster.debuggers))
+    unable = [rank for rank, debuggers in by_rank if not debuggers]  # Python's own is missing nowhere
     if unable:
         raise InputError(
             f"{ranks_text(unable, 'node')} of cluster {cluster.name!r}: an agent of a release without debuggers, or "
             "without a folder for them, of which its log has a warning",
             hint=f"Start the cluster anew: cloudrl down {cluster.name}, then cloudrl up",
         )
-    without = [rank for rank, debuggers in known if debugger not in debuggers]
+    without = [rank for rank, debuggers in by_rank if debugger not in debuggers]
     if without:
         raise InputError(
             f"{ranks_text(without, 'node')} of cluster {cluster.name!r}: no {debugger} in the Python of jobs",
@@ -91,7 +91,7 @@ def _check_nodes(draft: JobDraft, debugger: str, *, is_expected: bool) -> None:
 def _check_files(files: LocalFiles) -> None:
     """Ray puts the working directory before all else on PYTHONPATH, and Python runs one `sitecustomize`."""
     sent = files.working_dir.entries if files.working_dir is not None else ()
-    hiding = next((each.name for each in sent if each.name in _HIDES_OURS), None)
+    hiding = next((entry.name for entry in sent if entry.name in _HIDES_OURS), None)
     if hiding is not None:
         raise InputError(
             f"{hiding} in the working directory would run in place of the one that readies processes for a debugger",

@@ -42,10 +42,10 @@ def find_attempts(job: JobHandle) -> tuple[JobHandle, ...]:
         ConnectionFailed: no answer.
     """
     segments = []
-    for each in job.connection.ray().list_jobs():
-        if each.submission_id == job.submission_id:
+    for other in job.connection.ray().list_jobs():
+        if other.submission_id == job.submission_id:
             break
-        handle = job_handle(job.connection, each.submission_id, each.metadata)
+        handle = job_handle(job.connection, other.submission_id, other.metadata)
         if (handle.name, handle.checkpoint_dir) == (job.name, job.checkpoint_dir):
             segments.append(handle)
     return (*segments, job)

@@ -150,7 +150,7 @@ def inspect_path(base: Path, text: str, kinds: Set[PathKind]) -> LocalFile:
         resolved = path.resolve()
         # `.`, `..` and `~` have no name of their own; any other is kept, also that of a link
         named = resolved if path.name in ("", "..") or text in (".", "~") else path.absolute()
-        beside = tuple(sorted(each.name for each in path.parent.iterdir())) if path.parent.is_dir() else None
+        beside = tuple(sorted(entry.name for entry in path.parent.iterdir())) if path.parent.is_dir() else None
         file = LocalFile(named, resolved, exists=path.exists(), is_folder=resolved.is_dir(), beside=beside)
         if file.is_folder:
             entries = _entries(named) if kinds & _FOLDERS else ()
@@ -285,7 +285,7 @@ def _paths(job: Job, options: SubmitOptions) -> Iterator[tuple[str, PathKind]]:
 def _entries(folder: Path) -> tuple[Entry, ...]:
     entries = scan(folder, what=str(folder))
     below = (replace(entry, name=f"{folder.name}/{entry.name}") for entry in entries if not entry.is_folder)
-    return tuple(sorted(below, key=lambda each: each.name))
+    return tuple(sorted(below, key=lambda entry: entry.name))
 
 
 def _read(file: LocalFile) -> LocalFile:

@@ -137,7 +137,7 @@ class JobRecord:
         """What the nodes remember of the time before they were asked."""
         for rank, samples in self._usage.items():
             first = samples[0].sampled_at if samples else math.inf
-            earlier = [each for each in usage.get(rank, ()) if each.sampled_at < first]
+            earlier = [sample for sample in usage.get(rank, ()) if sample.sampled_at < first]
             self._usage[rank] = deque([*earlier, *samples], maxlen=_HOUR_OF_SAMPLES)
 
     def look(self, now: float) -> Look:

@@ -93,7 +93,7 @@ def _without_named(word: str, *, variables: bool) -> str:
             continue
         joined = name[1:] if dashes == "-" else ""  # -eNAME=abc
         are_variables = variables or "env_vars" in word[: match.start()]
-        if any(_is_secret(each, variables=are_variables) for each in (name, joined)):
+        if any(_is_secret(spelling, variables=are_variables) for spelling in (name, joined)):
             return f"{word[: match.end()]}{MASK}"
     return word
 

@@ -129,7 +129,7 @@ def _check_prepared(declared: Cluster, cluster: ClusterFacts) -> None:
 
 
 def _names(cluster: Cluster) -> list[str]:
-    return [each.name if isinstance(each, DataSet) else each for each in cluster.data]
+    return [data_set.name if isinstance(data_set, DataSet) else data_set for data_set in cluster.data]
 
 
 def _is_prepared(name: str) -> bool:

@@ -38,7 +38,7 @@ def collect_secrets(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
     """
     shell, variables = snapshot.shell, draft.variables
     loggers = set(re.findall(r"\w+", draft.values.get(LOGGER, "")))
-    needed = {name: f"{LOGGER} has {each}" for each in sorted(loggers) for name in SECRETS_OF.get(each, ())}
+    needed = {name: f"{LOGGER} has {logger}" for logger in sorted(loggers) for name in SECRETS_OF.get(logger, ())}
     if not is_offline(draft):
         needed = {**dict.fromkeys(_OF_THE_HUB, "a model is read from the Hub"), **needed}
     from_shell = {name: shell[name] for name in needed if shell.get(name) and name not in variables}
@@ -81,7 +81,7 @@ def deliver_secrets(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
     if release_number(cluster.verl_version) < _VERL_TAKES_A_PYTHON:
         rest["py_executable"] = started
     else:
-        overrides = {key: each for key, each in draft.overrides.items() if split_key(key)[1] != PY_EXECUTABLE}
+        overrides = {key: value for key, value in draft.overrides.items() if split_key(key)[1] != PY_EXECUTABLE}
         draft = replace(draft.without(PY_EXECUTABLE), overrides={**overrides, f"++{PY_EXECUTABLE}": started})
     job = draft.job.replace(entrypoint=(*wrapper, *draft.job.entrypoint))
     return replace(draft, job=job, runtime_env=rest, variables=remaining, secrets=secrets)

@@ -58,6 +58,6 @@ def check_own_search(values: Mapping[str, str], cluster: ClusterFacts) -> None:
         )
 
 
-def _is_elsewhere(each: str | Service | Search, env: Mapping[str, str]) -> bool:
-    need = agent_service(each)
+def _is_elsewhere(declared: str | Service | Search, env: Mapping[str, str]) -> bool:
+    need = agent_service(declared)
     return need.variable in env or (need.label == "search" and _SEARCH_URL in env)

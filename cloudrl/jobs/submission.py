@@ -150,11 +150,11 @@ class Submission:
             InputError: A secret is part of the command or of a field for Ray, and cannot be taken out.
         """
         secret_texts = secret_values({**self._variables, **self.secrets})
-        kept = {
+        shown = {
             name: value if redact({name: value}, secret_texts)[name] == value else None
             for name, value in self._variables.items()
         }
-        rest = {**self.runtime_env, **({"env_vars": kept} if kept else {})}
+        rest = {**self.runtime_env, **({"env_vars": shown} if shown else {})}
         argv = list(self.argv)
         if redact_words(argv) != argv or redact([rest, argv], secret_texts) != [rest, argv]:
             raise InputError(
@@ -184,7 +184,7 @@ class Submission:
             if fields.pop("version") != _VERSION:
                 raise ValueError(f"this submission is not of version {_VERSION}")
             fields["argv"], fields["notes"] = tuple(fields["argv"]), tuple(fields["notes"])
-            fields["uploads"] = tuple(Upload.from_json(each) for each in fields["uploads"])
+            fields["uploads"] = tuple(Upload.from_json(upload) for upload in fields["uploads"])
             fields["secrets"] = dict.fromkeys(fields["secrets"])
             return cls(**fields)
         except (KeyError, TypeError) as failure:

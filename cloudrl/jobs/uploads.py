@@ -51,7 +51,7 @@ def plan_uploads(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
     by_agents = _choose_for_agents(
         list(outside.values()), draft.cluster, None if files.working_dir_is_remote else room_bytes
     )
-    uploads = {path: _upload(each, draft.cluster, files, path in by_agents) for path, each in outside.items()}
+    uploads = {path: _upload(local, draft.cluster, files, path in by_agents) for path, local in outside.items()}
     places = {**inside, **{path: upload.to for path, upload in uploads.items()}}
     sent = tuple(uploads.values())
     draft = draft.noting(*notes, uploads=sent, package=_package(files, sent))
@@ -92,23 +92,23 @@ def _choose_for_agents(paths: list[LocalPath], cluster: ClusterFacts, package_ro
     return chosen
 
 
-def _upload(each: LocalPath, cluster: ClusterFacts, files: LocalFiles, by_agents: bool) -> Upload:
-    entries, name = each.file.entries, each.file.path.name
+def _upload(local: LocalPath, cluster: ClusterFacts, files: LocalFiles, by_agents: bool) -> Upload:
+    entries, name = local.file.entries, local.file.path.name
     if not entries:
-        raise InputError(f"{each} is an empty folder")
+        raise InputError(f"{local} is an empty folder")
     try:
         parts = tuple(Part(entry.name, entry.size_bytes, files.digest(entry.path)) for entry in entries)
         manifest = Manifest.from_json(Manifest(parts).to_json())
     except ValueError as failure:
-        raise InputError(f"{each} cannot be sent: {failure}") from failure
+        raise InputError(f"{local} cannot be sent: {failure}") from failure
     folder = f"{cluster.files_dir}/{manifest.address}" if by_agents else f"{PACKAGE_FOLDER}/{manifest.address[:8]}"
-    return Upload(each.text, f"{folder}/{name}", manifest, entries)
+    return Upload(local.text, f"{folder}/{name}", manifest, entries)
 
 
 def _package(files: LocalFiles, uploads: tuple[Upload, ...]) -> PackagePlan | None:
     """In an order that depends on nothing but content and names."""
     folder = files.working_dir
-    added = sorted((entry for item in uploads for entry in item.packed), key=lambda each: each.name)
+    added = sorted((entry for item in uploads for entry in item.packed), key=lambda packed: packed.name)
     if folder is None and not added:
         return None
     entries = (*(folder.entries if folder is not None else ()), *added)
@@ -185,7 +185,7 @@ def _defined(body: list[ast.stmt]) -> Iterator[str]:
             yield from ((name.asname or name.name).split(".")[0] for name in node.names)
         elif isinstance(node, (ast.Assign, ast.AnnAssign)):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            yield from (each.id for target in targets for each in ast.walk(target) if isinstance(each, ast.Name))
+            yield from (node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name))
         else:
             for inner in ("body", "orelse", "finalbody"):
                 yield from _defined(getattr(node, inner, []))

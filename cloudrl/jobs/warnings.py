@@ -90,7 +90,7 @@ def find_warnings(evidence: Evidence) -> tuple[RunWarning, ...]:
 def _debugger(stops: Sequence[Stop], now: float) -> Iterator[RunWarning]:
     """The GPUs are idle, but they are paid for."""
     alone = [stop for stop in stops if not stop.attached]
-    first = min(alone, key=lambda each: each.since, default=None)
+    first = min(alone, key=lambda stop: stop.since, default=None)
     if first is None or now - first.since < _PAUSED_S:
         return
     rank = f" rank {first.rank}" if first.rank is not None else ""

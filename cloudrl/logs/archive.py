@@ -106,10 +106,10 @@ class Archive:
     @cached_property
     def files(self) -> tuple[LogFile, ...]:
         """All files, by run, session, rank and path."""
-        pieces = sorted(set(self.source.pieces()), key=lambda each: (*_file_of(each), each.number))
+        pieces = sorted(set(self.source.pieces()), key=lambda piece: (*_file_of(piece), piece.number))
         return tuple(
-            LogFile(run, rank, session, path, tuple(found))
-            for (run, session, rank, path), found in groupby(pieces, _file_of)
+            LogFile(run, rank, session, path, tuple(of_file))
+            for (run, session, rank, path), of_file in groupby(pieces, _file_of)
         )
 
     @property
@@ -192,7 +192,7 @@ class Archive:
 
     def _newest(self, path: str) -> LogFile | None:
         files = [file for file in self.files if first_name(file.path) == path]
-        return max(files, key=lambda each: each.modified_at, default=None)
+        return max(files, key=lambda file: file.modified_at, default=None)
 
     def _facts(self, file: LogFile) -> Mapping[str, Any]:
         """What a node has said of itself."""

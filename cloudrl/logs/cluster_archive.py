@@ -65,8 +65,8 @@ def ask_cluster(name: str, agent: AgentClient, ranks: Iterable[int], run: str | 
         run = answer["run"]
         if answer["problem"]:
             unable[rank] = answer["problem"]
-        for each in answer["pieces"]:
-            piece = parse_piece(*each)
+        for fields in answer["pieces"]:
+            piece = parse_piece(*fields)
             # nodes may share a volume, and each knows best what it has written itself
             if piece is not None and (rank == piece.rank or piece.where not in newest):
                 newest[piece.where] = piece, rank
@@ -117,6 +117,6 @@ def _present_ranks(answer: _Answer) -> frozenset[int]:
     """The ranks that share a volume with the one that answers: it has what they keep of the present session."""
     if isinstance(answer, ConnectionFailed):
         return frozenset()
-    pieces = [piece for each in answer["pieces"] if (piece := parse_piece(*each)) is not None]
+    pieces = [piece for fields in answer["pieces"] if (piece := parse_piece(*fields)) is not None]
     newest = max((piece.session for piece in pieces), default="")  # it begins with the time of its start
     return frozenset(piece.rank for piece in pieces if piece.session == newest)

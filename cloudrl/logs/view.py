@@ -107,7 +107,7 @@ def moment(text: str, newest: float) -> float:
 def _lines(archive: Archive, file: LogFile, offset_s: float, since: float, until: float) -> Iterator[LogLine]:
     dated = _dated(archive.dated_lines(file, since - _CLOCKS_AGREE_S), offset_s)
     lines = (LogLine(at, file.rank, _shown(file), without_ansi(text)) for at, text in dated)
-    return dropwhile(lambda each: each.at < since, takewhile(lambda each: each.at <= until, lines))
+    return dropwhile(lambda line: line.at < since, takewhile(lambda line: line.at <= until, lines))
 
 
 def _begun(lines: Iterator[LogLine]) -> Iterator[LogLine]:
@@ -121,8 +121,8 @@ def _dated(lines: Iterable[tuple[str, float]], offset_s: float) -> Iterator[tupl
     for kept_at, group in groupby(lines, key=itemgetter(1)):
         stamped = [(text, _believed(text, offset_s, kept_at)) for text, _ in group]
         at = at or next((each for _, each in stamped if each), kept_at)
-        for text, said in stamped:
-            at = max(at, said or at)
+        for text, printed_at in stamped:
+            at = max(at, printed_at or at)
             yield at, text
         at = max(at, kept_at)
 
@@ -136,7 +136,7 @@ def _is_called(file: LogFile, name: str) -> bool:
     """Also by its last part, and whichever of the files of one name it is: Ray rotates a log that is long."""
     shown = _shown(file)
     first = shown.partition("~")[0]
-    return any(fnmatchcase(each, name) for each in (shown, first, first.rpartition("/")[2]))
+    return any(fnmatchcase(spelling, name) for spelling in (shown, first, first.rpartition("/")[2]))
 
 
 def _shown(file: LogFile) -> str:

@@ -171,7 +171,7 @@ class Archiver:
         left, spared = _SESSIONS_BYTES, time.time() - _SPARED_S
         old = [path for path in self.root.glob(f"*/rank-{self._rank}/*") if path != present]
         # the name of a session begins with the time of its start
-        for number, path in enumerate(sorted(old, key=lambda each: each.name, reverse=True), 2):
+        for number, path in enumerate(sorted(old, key=lambda session: session.name, reverse=True), 2):
             stats = [file.lstat() for file in (path, *path.rglob("*.gz"))]
             left -= sum(info.st_size for info in stats[1:])
             if (number > _SESSIONS or left < 0) and max(info.st_mtime for info in stats) < spared:
@@ -212,10 +212,10 @@ def _rows(dashboard: Dashboard, job_id: Optional[str]) -> Optional[Dict[str, Tup
     """All that Ray says of a job; None where it does not answer one of the questions."""
     rows = {}
     for kind in kinds_of(job_id):
-        found = dashboard.rows(kind, job_id)
-        if found is None:
+        answer = dashboard.rows(kind, job_id)
+        if answer is None:
             return None
-        rows[kind] = found
+        rows[kind] = answer
     return rows
 
 
@@ -225,5 +225,5 @@ def _bounded(value: Any) -> Any:
         half = _LONGEST_TEXT // 2
         return f"{value[:half]}\n[cloudrl: {len(value) - 2 * half} characters were not kept]\n{value[-half:]}"
     if isinstance(value, dict):
-        return {key: _bounded(each) for key, each in value.items()}
+        return {key: _bounded(item) for key, item in value.items()}
     return tuple(map(_bounded, value)) if isinstance(value, (list, tuple)) else value

@@ -76,7 +76,7 @@ class Attempts:
             return dataclasses.replace(failure, final=failure.permanent)
         if failure.kind is FailureKind.LOST:
             return failure
-        earlier = {signature: each.at for signature, each in failures.items() if each.at < since}
+        earlier = {signature: failed.at for signature, failed in failures.items() if failed.at < since}
         again = failure.transient and failure.signature == max(earlier, key=earlier.__getitem__, default=None)
         if failure.times >= _ENOUGH:
             failure = dataclasses.replace(failure, reason=f"{failure.reason}; {failure.times} attempts ended like this")
@@ -144,7 +144,7 @@ def _latest(records: Iterable[Mapping[str, PastFailure]]) -> Dict[str, PastFailu
     """Each failure since the run was ready last, as whoever has met it last remembers it."""
     merged: Dict[str, PastFailure] = {}
     for record in records:
-        for signature, each in record.items():
-            merged[signature] = max(each, merged.get(signature, each), key=lambda past: past.at)
+        for signature, failure in record.items():
+            merged[signature] = max(failure, merged.get(signature, failure), key=lambda past: past.at)
     ready_at = merged.pop(_READY, PastFailure(float("-inf"))).at
-    return {signature: each for signature, each in merged.items() if each.at > ready_at}
+    return {signature: failure for signature, failure in merged.items() if failure.at > ready_at}

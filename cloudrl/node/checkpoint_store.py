@@ -94,8 +94,8 @@ class CheckpointStore:
         roots = ((CHECKPOINTS, self.folder, self._marker, ours), (RAY_TMP, self.ray_root, "", ray_tmp))
         return {
             "locations": [
-                {"root": name, "folder": str(folder), "identity": folder_identity(folder), "marker": marker, **found}
-                for name, folder, marker, found in roots
+                {"root": name, "folder": str(folder), "identity": folder_identity(folder), "marker": marker, **content}
+                for name, folder, marker, content in roots
             ]
         }
 

@@ -57,7 +57,7 @@ def error_code(error: BaseException) -> str:
     Of a RuntimeError about the network what it names: hf_xet has no other class.
     """
     chain = list(_causes(error))
-    first = next((each for each in chain if not isinstance(each, CloudrlError)), error)
+    first = next((cause for cause in chain if not isinstance(cause, CloudrlError)), error)
     status = next((code for code in map(_http_status, chain) if code is not None), None)
     number = first.errno if isinstance(first, OSError) else None
     more = status if status is not None else errno.errorcode.get(number) if number is not None else None
@@ -68,14 +68,14 @@ def error_code(error: BaseException) -> str:
 def is_transient(error: BaseException) -> bool:
     """Whether another try may go better. What lasts counts for more than what passes, wherever it stands."""
     chain = list(_causes(error))
-    names = {kind.__name__ for each in chain for kind in type(each).__mro__}
+    names = {kind.__name__ for raised in chain for kind in type(raised).__mro__}
     statuses = {status for status in map(_http_status, chain) if status is not None}
     if names & _LASTING or any(400 <= status < 500 for status in statuses - _PASSING_STATUSES):
         return False
     return bool(
         names & _PASSING
         or any(status >= 500 or status in _PASSING_STATUSES for status in statuses)
-        or any(isinstance(each, (socket.timeout, socket.gaierror)) for each in chain)  # Python 3.9: no TimeoutError
+        or any(isinstance(cause, (socket.timeout, socket.gaierror)) for cause in chain)  # Python 3.9: no TimeoutError
         or any(map(_passing_words, chain))
     )
 

@@ -41,7 +41,7 @@ def parse_amd_smi(text: str) -> Gpus:
             _whole(_value(row, "mem_usage", "used_vram")),
             _whole(_value(row, "mem_usage", "total_vram")),
             _value(row, "power", "socket_power"),
-            _first(_value(row, "temperature", each) for each in ("hotspot", "edge")),
+            _first(_value(row, "temperature", sensor) for sensor in ("hotspot", "edge")),
         )
         for row in (value["gpu_data"] if isinstance(value, dict) else value)
     )
@@ -67,7 +67,7 @@ def _rocm_card(index: int, row: Mapping[str, Any]) -> GpuUsage:
         None if used is None else int(used) // _MIB,
         None if total is None else int(total) // _MIB,
         _first(_number(value) for key, value in row.items() if key.endswith("Graphics Package Power (W)")),
-        _first(_number(row.get(f"Temperature (Sensor {each}) (C)")) for each in ("junction", "edge")),
+        _first(_number(row.get(f"Temperature (Sensor {sensor}) (C)")) for sensor in ("junction", "edge")),
     )
 
 

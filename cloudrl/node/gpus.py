@@ -49,17 +49,17 @@ class GpuWatch:
 
     def look(self) -> None:
         """Ask once. While Ray does not answer, its last answer stays, with its time."""
-        found, now = dict(gpus_of(self._ray.summary())), round(self._now(), 3)
-        if found or now - self._seen_at > _SILENT_S:
+        gpus_by_ip, now = dict(gpus_of(self._ray.summary())), round(self._now(), 3)
+        if gpus_by_ip or now - self._seen_at > _SILENT_S:
             self._seen_at = now
-            if self._told != tuple(found):
-                self._told = tuple(found)
+            if self._told != tuple(gpus_by_ip):
+                self._told = tuple(gpus_by_ip)
                 self._tell(self._told)
-        if not found:
+        if not gpus_by_ip:
             return
         self._idle_since = {
             (ip, gpu.index): self._idle_since.get((ip, gpu.index), now)
-            for ip, gpus in found.items()
+            for ip, gpus in gpus_by_ip.items()
             for gpu in gpus
             if gpu.utilization_percent == 0
         }
@@ -68,7 +68,7 @@ class GpuWatch:
             self.working_since = None
         elif (jobs := self._ray.jobs()) is not None:  # else the last answer stays
             self.working_since = _oldest_start(jobs)
-        self._usage = {ip: Usage(now, gpus=tuple(self._with_idle(ip, gpus))) for ip, gpus in found.items()}
+        self._usage = {ip: Usage(now, gpus=tuple(self._with_idle(ip, gpus))) for ip, gpus in gpus_by_ip.items()}
 
     def added_to(self, report: NodeReport) -> NodeReport:
         """The report of a node with its GPUs. Nodes on one machine have one address, and the same GPUs."""
@@ -112,4 +112,4 @@ def _number(value: Any) -> Optional[float]:
 
 def _oldest_start(jobs: Iterable[Any]) -> Optional[float]:
     started = [job.get("start_time") for job in jobs if job.get("status") == "RUNNING"]
-    return min((each / 1000 for each in started if isinstance(each, (int, float))), default=None)
+    return min((started_ms / 1000 for started_ms in started if isinstance(started_ms, (int, float))), default=None)

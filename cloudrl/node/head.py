@@ -192,13 +192,13 @@ class Head(Agent):
     def _blocked_ports(self) -> str:
         """Ray does not name the port that is closed, and it wants them open in both directions."""
         reports, ports = self.state.reports(), self.options.ports
-        from_rank_0 = side_by_side(lambda each: ray_node.unreachable_ports(each.ip, ports), reports[1:])
+        from_rank_0 = side_by_side(lambda report: ray_node.unreachable_ports(report.ip, ports), reports[1:])
         from_ranks: Dict[str, List[int]] = {}
         for report in reports:
             for port in report.blocked:
                 from_ranks.setdefault(port, []).append(report.rank)
         blocked = [f"{port} from {ranks_text(ranks)}" for port, ranks in from_ranks.items()]
-        blocked += [f"{port} from rank 0" for found in from_rank_0 for port in found]
+        blocked += [f"{port} from rank 0" for unreachable in from_rank_0 for port in unreachable]
         return f": {names_text(blocked)} cannot be reached; is a firewall between the nodes?" if blocked else ""
 
     def _all_done(self) -> bool:
@@ -244,7 +244,7 @@ class Head(Agent):
     def _check_liveness(self, reports: Sequence[NodeReport]) -> None:
         """Raise when ranks are lost."""
         failure = find_loss(
-            reports, self.state.heartbeat_age_s, lambda each: ray_node.probe(each.ip, each.agent_port, 0.5),
+            reports, self.state.heartbeat_age_s, lambda report: ray_node.probe(report.ip, report.agent_port, 0.5),
             lost_after_s=self.options.lost_after_s,
         )  # fmt: skip
         if failure is not None:

@@ -82,7 +82,7 @@ class JobSecrets:
             try:
                 state = self.folder.stat()
                 if (state.st_ino, state.st_mtime_ns) != self._folder_state:
-                    self._known = {each.name: self._read_values(each) for each in os.scandir(self.folder)}
+                    self._known = {entry.name: self._read_values(entry) for entry in os.scandir(self.folder)}
                     settled = asked_ns - state.st_mtime_ns > _SETTLED_NS
                     self._folder_state = (state.st_ino, state.st_mtime_ns) if settled else None
             except (FileNotFoundError, NotADirectoryError):

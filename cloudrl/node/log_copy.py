@@ -130,11 +130,11 @@ class LogCopy:
         while copy.offset < info.st_size and copy.offset - began < left:
             chunk = _read(descriptor, _CHUNK_BYTES, copy.offset)
             at_end = is_last and copy.offset + len(chunk) >= info.st_size
-            taken, kept = _whole_lines(chunk, at_end=at_end, in_long_line=copy.in_long_line)
+            taken, lines = _whole_lines(chunk, at_end=at_end, in_long_line=copy.in_long_line)
             if not taken:
                 break
-            if kept:
-                self._add(copy, masker().mask(kept))
+            if lines:
+                self._add(copy, masker().mask(lines))
             copy.in_long_line = not chunk[:taken].endswith((b"\n", b"\r"))
             copy.offset += taken
         return copy.offset - began
@@ -165,7 +165,7 @@ class LogCopy:
     def _keep_total(self) -> None:
         copies = [copy for copy in self._copies.values() if copy.pieces]
         excess = sum(sum(copy.pieces.values()) for copy in copies) - self._bounds.total_bytes
-        for copy in sorted(copies, key=lambda each: (each.is_driver_log, each.turn)):
+        for copy in sorted(copies, key=lambda candidate: (candidate.is_driver_log, candidate.turn)):
             if excess <= 0:
                 return
             excess -= sum(copy.pieces.values())

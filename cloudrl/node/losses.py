@@ -33,7 +33,7 @@ def find_loss(
         lost_after_s: how long a rank may be silent.
     """
     late = [report for report in reports if age_s(report.rank) >= BEAT_IS_LATE_S]
-    gone = {each.rank for each, answer in _probed(late, probe) if answer == "refused"}
+    gone = {report.rank for report, answer in _probed(late, probe) if answer == "refused"}
     lost = [node for node in late if node.rank in gone or age_s(node.rank) > lost_after_s]
     if not lost:
         return None
@@ -63,8 +63,10 @@ def _also_lost(
         age = age_s(report.rank)
         return answer == "refused" or age > silent_s or (age >= _BEAT_IS_MISSED_S and answer != "open")
 
-    others = [each for each in reports if each.rank not in (0, first.rank) and _is_ended(each) == _is_ended(first)]
-    return [each.rank for each, answer in _probed(others, probe) if is_lost(each, answer)]
+    others = [
+        report for report in reports if report.rank not in (0, first.rank) and _is_ended(report) == _is_ended(first)
+    ]
+    return [report.rank for report, answer in _probed(others, probe) if is_lost(report, answer)]
 
 
 def _is_ended(report: NodeReport) -> bool:

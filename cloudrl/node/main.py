@@ -63,8 +63,8 @@ def run(argv: Sequence[str], env: Mapping[str, str]) -> int:
     """
     try:
         options = AgentOptions.from_argv(argv).resolved
-        for each in options.data:
-            parse_request(each)
+        for request in options.data:
+            parse_request(request)
         identity = read_identity(env)
         log = _open_log(options, identity)
         tokens = _tokens(options, identity)

@@ -50,7 +50,7 @@ class Masker:
         if isinstance(value, str):
             return self.mask(value.encode(errors="replace")).decode(errors="replace")
         if isinstance(value, dict):
-            return {key: self._of_name(str(key), each) for key, each in value.items()}
+            return {key: self._of_name(str(key), item) for key, item in value.items()}
         return tuple(map(self.mask_all, value)) if isinstance(value, (list, tuple)) else value
 
     def _of_name(self, name: str, value: Any) -> Any:

@@ -147,7 +147,7 @@ class NodeState:
             if self._judged is not None and rank in self._members:
                 self._members[rank].informed = True
             ip = self._members[rank].report.ip if rank in self._members else ""
-            gpus_of_ray = tuple(each for each in self._published.gpus_of_ray if each == ip)
+            gpus_of_ray = tuple(address for address in self._published.gpus_of_ray if address == ip)
             return dataclasses.replace(
                 self._published, phase=self._own.phase, failure=self._judged, gpus_of_ray=gpus_of_ray
             )

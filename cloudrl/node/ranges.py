@@ -41,7 +41,7 @@ def parse_ranges(value: Any) -> List[Tuple[int, int]]:
         KeyError, TypeError, ValueError: it is not that, or too much.
     """
     ranges = [(offset, length) for offset, length in value["ranges"]]
-    if not all(type(each) is int and 0 <= each < 1 << 62 for pair in ranges for each in pair):
+    if not all(type(part) is int and 0 <= part < 1 << 62 for pair in ranges for part in pair):
         raise ValueError("a range is [offset, length], two numbers of bytes")
     if len(ranges) > MAX_RANGES or sum(length for _, length in ranges) > MAX_RANGES_BYTES:
         raise ValueError(f"at most {MAX_RANGES} ranges of {MAX_RANGES_BYTES >> 20} MiB together")

@@ -94,7 +94,7 @@ class _Way:
 
 def _wait(ways: Dict[socket.socket, _Way], timeout_s: Optional[float]) -> Dict[int, int]:
     """Descriptors with which something can be done, and what."""
-    poll, wanted = select.poll(), dict.fromkeys((each.fileno() for each in ways), 0)
+    poll, wanted = select.poll(), dict.fromkeys((way.fileno() for way in ways), 0)
     for way in ways.values():
         wanted[way.source.fileno()] |= select.POLLIN if way.reads else 0
         wanted[way.target.fileno()] |= select.POLLOUT if way.buffer else 0

@@ -149,9 +149,9 @@ class ReplicationHub:
         """What a rank has not got yet, as far as a client is interested in it; of many the first, without an error."""
         with self._lock:
             since = self._clock() - _INTEREST_S
-            for name in [name for name, each in self._coming.items() if each.asked_at < since]:
+            for name in [name for name, transfer in self._coming.items() if transfer.asked_at < since]:
                 del self._coming[name]
-            here = {name: each.ranks.get(rank, Replica()) for name, each in self._coming.items()}
+            here = {name: transfer.ranks.get(rank, Replica()) for name, transfer in self._coming.items()}
         missing = [name for name, replica in here.items() if not replica.complete]
         return tuple(sorted(missing, key=lambda name: bool(here[name].error))[:_AT_ONCE])
 

@@ -125,12 +125,12 @@ class SaveRecorder:
         began = self._timer()
         saves, records = self._saves()
         self._scan_s = self._timer() - began
-        self._known = {save: self._reconcile(save, found, records.get(save)) for save, found in saves.items()}
+        self._known = {save: self._reconcile(save, files, records.get(save)) for save, files in saves.items()}
         written = []
-        for save, found in saves.items():
-            known = self._known[save]
-            written.append(self._record(save, known, found, records.get(save)))
-            known.seen = found
+        for save, files in saves.items():
+            history = self._known[save]
+            written.append(self._record(save, history, files, records.get(save)))
+            history.seen = files
         return [path for path in written if path is not None]
 
     def reset(self) -> None:
@@ -152,39 +152,39 @@ class SaveRecorder:
                             records[_Save(*where, record.world_size, record.rank)] = record
         return saves, records
 
-    def _reconcile(self, save: _Save, found: _Found, record: Optional[SaveRecord]) -> _Known:
+    def _reconcile(self, save: _Save, files: _Found, record: Optional[SaveRecord]) -> _Known:
         """Believe a record that is there at first, and remove one that speaks of other shards than there are now."""
-        known = self._known.get(save)
-        if known is not None:
-            is_stale = known.recorded is not None and known.recorded.shards != found.shards
+        history = self._known.get(save)
+        if history is not None:
+            is_stale = history.recorded is not None and history.recorded.shards != files.shards
         else:
-            known = _Known()
-            is_stale = record is None or not _agrees(record, found.shards, are_shards=True)
+            history = _Known()
+            is_stale = record is None or not _agrees(record, files.shards, are_shards=True)
             if record is not None and not is_stale:
-                is_complete = _agrees(record, found.small, are_shards=False)
-                known.recorded = _Found(found.shards, found.small if is_complete else {})
+                is_complete = _agrees(record, files.small, are_shards=False)
+                history.recorded = _Found(files.shards, files.small if is_complete else {})
         if is_stale:
-            known.recorded = None
+            history.recorded = None
             with contextlib.suppress(OSError):
                 (self._root / save.record).unlink()
                 os.close(
                     os.open(self._root / save.withdrawn, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
                 )
-        return known
+        return history
 
-    def _record(self, save: _Save, known: _Known, found: _Found, record: Optional[SaveRecord]) -> Optional[Path]:
+    def _record(self, save: _Save, history: _Known, files: _Found, record: Optional[SaveRecord]) -> Optional[Path]:
         """Write what is due of a save: its record, or the small files of it anew; None if nothing is written."""
-        before, recorded = known.seen, known.recorded
-        if before is None or before.shards != found.shards:
-            known.wait_until = 0.0
+        before, recorded = history.seen, history.recorded
+        if before is None or before.shards != files.shards:
+            history.wait_until = 0.0
             return None
-        if self._timer() < known.wait_until:
+        if self._timer() < history.wait_until:
             return None
-        steady = {name: state for name, state in found.small.items() if before.small.get(name) == state}
+        steady = {name: state for name, state in files.small.items() if before.small.get(name) == state}
         if recorded is None:
-            record = self._digest(save, found.shards)
+            record = self._digest(save, files.shards)
             if record is None:
-                known.wait_until = self._timer() + _TRY_AGAIN_S
+                history.wait_until = self._timer() + _TRY_AGAIN_S
                 return None
             with contextlib.suppress(OSError):  # the save has an end again, whether or not that can be written down
                 (self._root / save.withdrawn).unlink()
@@ -193,10 +193,10 @@ class SaveRecorder:
         new = replace(record, files=self._with_small(save, record, steady, recorded.small if recorded else {}))
         path = None
         if recorded is None or new != record:
-            path = self._write(save, known, new)
+            path = self._write(save, history, new)
             if path is None:
                 return None
-        known.recorded = _Found(found.shards, steady)
+        history.recorded = _Found(files.shards, steady)
         return path
 
     def _digest(self, save: _Save, shards: _Files) -> Optional[SaveRecord]:
@@ -210,17 +210,17 @@ class SaveRecorder:
             return None
         return SaveRecord(save.step, save.role, save.rank, save.world_size, round(self._clock(), 3), files)
 
-    def _with_small(self, save: _Save, record: SaveRecord, small: _Files, known: _Files) -> Dict[str, FileRecord]:
+    def _with_small(self, save: _Save, record: SaveRecord, small: _Files, recorded: _Files) -> Dict[str, FileRecord]:
         """What the record says of shards, as it is, and these small files; of those it knows nothing is read again."""
-        files = {name: each for name, each in record.files.items() if SHARD.fullmatch(name)}
+        files = {name: recorded_file for name, recorded_file in record.files.items() if SHARD.fullmatch(name)}
         for name, state in small.items():
-            if name in record.files and known.get(name) == state:
+            if name in record.files and recorded.get(name) == state:
                 files[name] = record.files[name]
                 continue
             with contextlib.suppress(OSError, Refused):
-                found = self._file_record(save, name, state)
+                file_record = self._file_record(save, name, state)
                 if self._state(save, name) == state:
-                    files[name] = found
+                    files[name] = file_record
         return dict(sorted(files.items()))
 
     def _file_record(self, save: _Save, name: str, state: Tuple[int, float]) -> FileRecord:
@@ -236,7 +236,7 @@ class SaveRecorder:
         info = (self._root / save.folder / name).lstat()
         return info.st_size, info.st_mtime
 
-    def _write(self, save: _Save, known: _Known, record: SaveRecord) -> Optional[Path]:
+    def _write(self, save: _Save, history: _Known, record: SaveRecord) -> Optional[Path]:
         """The record appears whole or not at all; None where it does not.
 
         The step may have been pruned meanwhile. What cannot be written keeps no other run waiting: a later look tries
@@ -250,7 +250,7 @@ class SaveRecorder:
         except FileNotFoundError:
             return None
         except OSError as error:
-            known.wait_until = self._timer() + _TRY_AGAIN_S
+            history.wait_until = self._timer() + _TRY_AGAIN_S
             if save.run not in self._warned:
                 self._warned.add(save.run)
                 where, reason = self._root / save.run, error.strerror or str(error)
@@ -273,13 +273,13 @@ def _by_rank(run: str, step: int, role: str, below: str, files: List[Dict[str, A
             saves.setdefault(save, _Found({}, {})).shards[path] = state
         elif is_small(path, file["size_bytes"]) and not is_ours(path):
             small[path] = state
-    return {save: each if save.rank else _Found(each.shards, small) for save, each in saves.items()}
+    return {save: of_rank if save.rank else _Found(of_rank.shards, small) for save, of_rank in saves.items()}
 
 
 def _agrees(record: SaveRecord, files: _Files, *, are_shards: bool) -> bool:
     """Whether the record has exactly these shards, or small files, with these sizes, and none was written after it."""
     recorded = {
-        name: each.size_bytes for name, each in record.files.items() if bool(SHARD.fullmatch(name)) == are_shards
+        name: file.size_bytes for name, file in record.files.items() if bool(SHARD.fullmatch(name)) == are_shards
     }
     same = recorded == {name: size for name, (size, _) in files.items()}
     return same and all(modified_at <= record.recorded_at for _, modified_at in files.values())

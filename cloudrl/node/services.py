@@ -77,12 +77,14 @@ class Services:
         Raises:
             NodeFailed: one is not within `timeout_s` seconds.
         """
-        while (each := self._first_down()) is not None:
-            service = each.service
+        while (supervised := self._first_down()) is not None:
+            service = supervised.service
             self._state.update(detail=f"waiting for the service on port {service.port}")
-            if not self._wait_for(lambda each=each: each.is_ready, timeout_s, 0.25):
+            if not self._wait_for(lambda supervised=supervised: supervised.is_ready, timeout_s, 0.25):
                 reason = f"`{service.command}` does not answer on {_place(service)} after {timeout_s:g} s"
-                raise self._failed(reason + each.said, each.tail(), subject=f"port {service.port}", code="timeout")
+                raise self._failed(
+                    reason + supervised.said, supervised.tail(), subject=f"port {service.port}", code="timeout"
+                )
         self._state.update(detail="")
 
     def check(self) -> None:
@@ -95,31 +97,31 @@ class Services:
             for service in self._all:
                 self._check(service, self._child)
 
-    def _check(self, each: "_Supervised", child: StartChild) -> None:
-        if each.child is None:
-            if self._clock() >= each.due_at and self._has_what_it_needs(each.service):
-                self._start(each, child)
+    def _check(self, supervised: "_Supervised", child: StartChild) -> None:
+        if supervised.child is None:
+            if self._clock() >= supervised.due_at and self._has_what_it_needs(supervised.service):
+                self._start(supervised, child)
             return
-        status = each.child.poll()
+        status = supervised.child.poll()
         if status is not None:
             advice = "; it has to stay in the foreground" if status == 0 else ""
-            self._on_end(each, f"ended with status {status}{advice}", "exit")
-        elif each.silence_s(self._clock()) > each.may_be_silent_s(self._silent_s):
-            reason = f"has not answered on {_place(each.service)} for {each.silence_s(self._clock()):.0f} s"
-            self._on_end(each, reason + each.said, "timeout")
-        elif each.is_ready:
-            each.note_ready()
-            self._report(each, "ready")
-            if each.ready_s(self._clock()) > self._well_s:
-                each.restarts = 0
+            self._on_end(supervised, f"ended with status {status}{advice}", "exit")
+        elif supervised.silence_s(self._clock()) > supervised.may_be_silent_s(self._silent_s):
+            reason = f"has not answered on {_place(supervised.service)} for {supervised.silence_s(self._clock()):.0f} s"
+            self._on_end(supervised, reason + supervised.said, "timeout")
+        elif supervised.is_ready:
+            supervised.note_ready()
+            self._report(supervised, "ready")
+            if supervised.ready_s(self._clock()) > self._well_s:
+                supervised.restarts = 0
 
-    def _start(self, each: "_Supervised", child: StartChild) -> None:
+    def _start(self, supervised: "_Supervised", child: StartChild) -> None:
         """Start it, unless somebody else answers at its port by now, and would be taken for it."""
-        if not (ports := _taken([each])):
-            each.start(child, self._variables(each.service), self._clock, self._silent_s / _ASKED_SO_OFTEN)
-            self._report(each, "starting")
-        elif each.was_ready:
-            self._on_end(each, "cannot be started again: another process answers there", "taken")
+        if not (ports := _taken([supervised])):
+            supervised.start(child, self._variables(supervised.service), self._clock, self._silent_s / _ASKED_SO_OFTEN)
+            self._report(supervised, "starting")
+        elif supervised.was_ready:
+            self._on_end(supervised, "cannot be started again: another process answers there", "taken")
         else:
             raise self._in_use(ports)
 
@@ -127,22 +129,22 @@ class Services:
         self.check()
         return next((service for service in self._all if not service.is_ready), None)
 
-    def _on_end(self, each: "_Supervised", what: str, code: str) -> None:
+    def _on_end(self, supervised: "_Supervised", what: str, code: str) -> None:
         """Have it started again after a pause, or fail."""
-        service, tail = each.service, each.tail()
-        each.end()
+        service, tail = supervised.service, supervised.tail()
+        supervised.end()
         reason = f"`{service.command}`, the service on port {service.port}, {what}"
-        if not each.was_ready or each.restarts >= service.restart:
-            if each.restarts:
-                reason += f"; it was started again {each.restarts} times"
-            reason += _last_words(tail) if not each.was_ready else ""
+        if not supervised.was_ready or supervised.restarts >= service.restart:
+            if supervised.restarts:
+                reason += f"; it was started again {supervised.restarts} times"
+            reason += _last_words(tail) if not supervised.was_ready else ""
             raise self._failed(reason, tail, subject=f"port {service.port}", code=code)
-        pause_s = min(_FIRST_PAUSE_S * 2**each.restarts, _LONGEST_PAUSE_S)
-        each.restarts += 1
-        each.due_at = self._clock() + pause_s
+        pause_s = min(_FIRST_PAUSE_S * 2**supervised.restarts, _LONGEST_PAUSE_S)
+        supervised.restarts += 1
+        supervised.due_at = self._clock() + pause_s
         last_words = f"; it said:\n{tail}" if tail else ""
-        self._say(f"{reason}; started again in {pause_s:g} s ({each.restarts} of {service.restart}){last_words}")
-        self._report(each, f"started again, {each.restarts} of {service.restart}")
+        self._say(f"{reason}; started again in {pause_s:g} s ({supervised.restarts} of {service.restart}){last_words}")
+        self._report(supervised, f"started again, {supervised.restarts} of {service.restart}")
 
     def _has_what_it_needs(self, service: Service) -> bool:
         own = self._state.own
@@ -157,9 +159,9 @@ class Services:
             variables.update(PEERS=",".join(addresses), RANK=str(self._state.own.rank))
         return variables
 
-    def _report(self, each: "_Supervised", word: str) -> None:
-        if self._state.own.services.get(each.service.label) != word:
-            self._state.add("services", each.service.label, word)
+    def _report(self, supervised: "_Supervised", word: str) -> None:
+        if self._state.own.services.get(supervised.service.label) != word:
+            self._state.add("services", supervised.service.label, word)
 
     def _in_use(self, taken: List[int]) -> NodeFailed:
         ports = ", ".join(map(str, taken))

@@ -73,7 +73,7 @@ def start_sampling(state: NodeState, disk: Path, *, has_gpus: bool) -> None:
 
 def _cpu(root: Path) -> Dict[str, int]:
     """Ticks of all CPUs: user, nice, system, idle, iowait, irq, softirq, steal."""
-    ticks = [int(each) for each in (root / "proc/stat").read_text().splitlines()[0].split()[1:9]]
+    ticks = [int(count) for count in (root / "proc/stat").read_text().splitlines()[0].split()[1:9]]
     return {"busy": sum(ticks) - ticks[3] - ticks[4], "ticks": sum(ticks)}
 
 

@@ -78,5 +78,5 @@ def read_typed(fields: type, typed: Mapping[str, Any]) -> dict[str, Any]:
 
 def _without_none(hint: Any) -> Any:
     if get_origin(hint) in (Union, UnionType):
-        [hint] = [each for each in get_args(hint) if each is not NoneType]
+        [hint] = [argument for argument in get_args(hint) if argument is not NoneType]
     return hint

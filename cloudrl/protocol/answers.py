@@ -18,7 +18,7 @@ def sizes(value: Any) -> Dict[str, int]:
 
 def archive(value: Any) -> Dict[str, Any]:
     """What a node has kept of logs."""
-    pieces = [(str(each["path"]), int(each["size_bytes"]), float(each["modified_at"])) for each in value["pieces"]]
+    pieces = [(str(piece["path"]), int(piece["size_bytes"]), float(piece["modified_at"])) for piece in value["pieces"]]
     return {"run": str(value["run"]), "problem": str(value["problem"]), "pieces": pieces}
 
 
@@ -29,7 +29,7 @@ def usage(value: Any) -> Dict[int, Tuple[Usage, ...]]:
 
 def replicas(value: Any) -> Dict[int, Replica]:
     """How far each rank is with what a client has sent."""
-    return {int(rank): from_json(Replica, each) for rank, each in value["nodes"].items()}
+    return {int(rank): from_json(Replica, replica) for rank, replica in value["nodes"].items()}
 
 
 def inventory(value: Any) -> Dict[str, Any]:

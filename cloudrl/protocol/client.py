@@ -274,7 +274,7 @@ class AgentClient:
             InputError: the agent is of a release that knows none.
         """
         request = self.request(routes.STOPS, rank=rank)
-        return self._call(request, lambda value: tuple(from_json(Stop, each) for each in value["stops"]))
+        return self._call(request, lambda value: tuple(from_json(Stop, stop) for stop in value["stops"]))
 
     def relay(self, rank: int, port: int) -> socket.socket:
         """A connection to the debugger at `port` of a rank, through the agents; the caller closes it.
@@ -373,5 +373,5 @@ def _refusal(status: int, body: bytes) -> AgentRefused:
         message = str(value["error"])
     except (ValueError, KeyError):
         return AgentRefused(None, body[:200].decode("utf-8", "replace"), status)
-    codes = {each.value: each for each in ErrorCode}
+    codes = {code.value: code for code in ErrorCode}
     return AgentRefused(codes.get(str(value.get("code"))), message, status)

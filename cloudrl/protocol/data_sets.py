@@ -71,4 +71,4 @@ _BUILT_IN = (
         owns_hub_id=False,
     ),
 )
-BUILT_IN = {data_set.name: data_set for data_set in sorted(_BUILT_IN, key=lambda each: each.name)}
+BUILT_IN = {data_set.name: data_set for data_set in sorted(_BUILT_IN, key=lambda data_set: data_set.name)}

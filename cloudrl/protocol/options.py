@@ -130,7 +130,7 @@ class AgentOptions:
             default = attrgetter(option.follows)(self) if option.follows else attrgetter(option.field)(_DEFAULTS)
             if option.always or value != default:
                 values = value if option.repeated else (value,)
-                words += [f"--{option.name}={option.write(each)}" for each in values]
+                words += [f"--{option.name}={option.write(value)}" for value in values]
         return words
 
     @classmethod
@@ -158,7 +158,7 @@ class AgentOptions:
         if strict and values.get("limits.max_cost") is not None and not values.get("limits.price_per_hour"):
             raise InputError("--max-cost needs --price-per-hour, of all nodes together")
         flat: Dict[str, Any] = {"ports": {}, "limits": {}}
-        followed = {each.field: values[each.follows] for each in _OPTIONS if each.follows in values}
+        followed = {follower.field: values[follower.follows] for follower in _OPTIONS if follower.follows in values}
         for name, value in {**followed, **values}.items():
             group, _, inner = name.rpartition(".")
             (flat[group] if group else flat)[inner] = tuple(value) if isinstance(value, list) else value

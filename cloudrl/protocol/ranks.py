@@ -12,19 +12,19 @@ Span = Tuple[int, int]
 
 def spans(numbers: Iterable[int], limit: int = LIMIT) -> str:
     """Numbers in ascending order: `0-3, 7`; see `spans_text`."""
-    found: List[Span] = []
+    runs: List[Span] = []
     for number in sorted(set(numbers)):
-        if found and found[-1][1] == number - 1:
-            found[-1] = found[-1][0], number
+        if runs and runs[-1][1] == number - 1:
+            runs[-1] = runs[-1][0], number
         else:
-            found.append((number, number))
-    return spans_text(found, limit)
+            runs.append((number, number))
+    return spans_text(runs, limit)
 
 
-def spans_text(found: Sequence[Span], limit: int = LIMIT) -> str:
+def spans_text(runs: Sequence[Span], limit: int = LIMIT) -> str:
     """Spans as text of at most `limit` characters: those that do not fit are counted, `0, 2, 4 and 246 more`."""
-    texts = [str(first) if first == last else f"{first}-{last}" for first, last in found]
-    return _shortened(texts, [last - first + 1 for first, last in found], ", ", limit)
+    texts = [str(first) if first == last else f"{first}-{last}" for first, last in runs]
+    return _shortened(texts, [last - first + 1 for first, last in runs], ", ", limit)
 
 
 def ranks_text(ranks: Iterable[int], noun: str = "rank", limit: int = LIMIT) -> str:

@@ -15,8 +15,8 @@ def to_json(value: Any) -> Any:
     if isinstance(value, enum.Enum):
         return value.value
     if isinstance(value, dict):
-        return {key: to_json(each) for key, each in value.items()}
-    return [to_json(each) for each in value] if isinstance(value, (list, tuple)) else value
+        return {key: to_json(item) for key, item in value.items()}
+    return [to_json(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def from_json(kind: Type[T], data: Any) -> T:
@@ -36,9 +36,9 @@ def _read(kind: Any, data: Any, where: str) -> Any:  # noqa: PLR0911  one for ea
     if origin is Union:  # Optional
         return None if data is None else _read(inner[0], data, where)
     if origin is dict and isinstance(data, dict):
-        return {str(key): _read(inner[1], each, f"{where}[{key}]") for key, each in data.items()}
+        return {str(key): _read(inner[1], item, f"{where}[{key}]") for key, item in data.items()}
     if origin is tuple and isinstance(data, list):
-        return tuple(_read(inner[0], each, f"{where}[]") for each in data)
+        return tuple(_read(inner[0], item, f"{where}[]") for item in data)
     if dataclasses.is_dataclass(kind) and isinstance(data, dict):
         return _object(kind, data, where)
     if isinstance(kind, type) and issubclass(kind, enum.Enum) and isinstance(data, str):

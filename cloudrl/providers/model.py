@@ -168,7 +168,7 @@ def planned_facts(
         verl_version: that of the nodes, where they run no image.
     """
     version = release.verl if release else verl_version
-    names = [each.name if isinstance(each, DataSet) else each for each in cluster.data]
+    names = [data_set.name if isinstance(data_set, DataSet) else data_set for data_set in cluster.data]
     return ClusterFacts(
         name=cluster.name,
         id="",
@@ -295,15 +295,15 @@ class Status:
         return self.has_agent and not self.owner
 
 
-def agent_fields(said: ClusterStatus) -> Mapping[str, Any]:
+def agent_fields(status: ClusterStatus) -> Mapping[str, Any]:
     """Fields of a `Status` that the agent of rank 0 knows."""
     return {
-        "facts": said.facts,
-        "phase": said.phase,
-        "reason": said.failure.reason if said.failure else said.detail,
-        "nodes": said.nodes,
-        "ready_at": said.ready_at,
-        "budget": said.budget,
+        "facts": status.facts,
+        "phase": status.phase,
+        "reason": status.failure.reason if status.failure else status.detail,
+        "nodes": status.nodes,
+        "ready_at": status.ready_at,
+        "budget": status.budget,
     }
 
 

@@ -69,7 +69,7 @@ def section_options() -> dict[str, type]:
 
 def default_provider(*, gpus: bool) -> Provider:
     """The provider of a cluster for which the user names none: the first that is configured, or else the first."""
-    candidates = [each for each in map(provider, providers()) if each.has_gpus == gpus]
+    candidates = [candidate for candidate in map(provider, providers()) if candidate.has_gpus == gpus]
     return next((candidate for candidate in candidates if candidate.is_configured()), candidates[0])
 
 
@@ -91,16 +91,16 @@ def find(name: str | None = None) -> Found:
     clusters: list[Status] = []
     errors: dict[str, CloudrlError] = {}
     of_provider, _, plain = (name or "").rpartition("/")
-    for each in map(provider, [of_provider] if of_provider else providers()):
-        if not each.is_configured():
+    for asked in map(provider, [of_provider] if of_provider else providers()):
+        if not asked.is_configured():
             continue
         try:
-            clusters += each.list(plain or None)
+            clusters += asked.list(plain or None)
         except PartlyListed as error:
             clusters += error.clusters
             errors |= error.silent
         except CloudrlError as error:
-            errors[each.name] = error
+            errors[asked.name] = error
     chosen: list[Status] = []
     for name_ in dict.fromkeys(cluster.name for cluster in clusters):
         named = [cluster for cluster in clusters if cluster.name == name_]
@@ -127,7 +127,7 @@ def locate(name: str) -> ClusterRef:
     if not refs:
         running = ", ".join(names_in_use(find().running))
         others = f"; running: {running}" if running else ""
-        unasked = [each.name for each in map(provider, providers()) if not each.is_configured()]
+        unasked = [unconfigured.name for unconfigured in map(provider, providers()) if not unconfigured.is_configured()]
         hint = f"\nNot asked, since it is not configured: {', '.join(unasked)}" if unasked else ""
         raise InputError(f"there is no cluster {name!r}{others}", hint=f"See what there is: cloudrl status{hint}")
     if len(refs) > 1:

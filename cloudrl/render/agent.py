@@ -52,7 +52,7 @@ def _zipapp(program: str, parts: tuple[str, ...], without: tuple[str, ...] = ())
     buffer.write(b"#!/usr/bin/env python3\n")
     with zipfile.ZipFile(buffer, "a", zipfile.ZIP_STORED) as archive:
         sources = {**dict(python_sources(parts)), "__main__.py": _MAIN.format(program).encode()}
-        left_out = tuple(f"cloudrl/{each}" for each in without)
+        left_out = tuple(f"cloudrl/{part}" for part in without)
         for name, text in sorted(sources.items()):
             if name.startswith(left_out):
                 continue

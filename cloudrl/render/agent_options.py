@@ -22,13 +22,13 @@ CPU_SLOTS = 8
 
 
 def agent_options(
-    cluster: Cluster, known: Release | None, *, place: Callable[[str], str] | None = None
+    cluster: Cluster, release: Release | None, *, place: Callable[[str], str] | None = None
 ) -> AgentOptions:
     """The options that follow from the portable fields.
 
     Args:
         cluster: as it is declared.
-        known: the release of verl whose image the nodes run; see `image_release`.
+        release: the release of verl whose image the nodes run; see `image_release`.
         place: see `with_search`.
 
     Raises:
@@ -41,10 +41,10 @@ def agent_options(
         # A range is left to the provider, which tells each node its number.
         gpus=1 if cluster.device == "cpu" else cluster.gpus_per_node,
         cpus=CPU_SLOTS if cluster.device == "cpu" else None,
-        setup=(*(known.install if known else ()), *rendered.setup, *cluster.setup),
+        setup=(*(release.install if release else ()), *rendered.setup, *cluster.setup),
         services=rendered.services,
         artifacts=rendered.artifacts,
-        import_check=_import_check(cluster, known),
+        import_check=_import_check(cluster, release),
         data=tuple(map(data_argument, cluster.data)),
         models=tuple(cluster.models),
         checkpoints=Path(cluster.checkpoints),
@@ -61,9 +61,9 @@ def image_release(cluster: Cluster) -> Release | None:
     return None if cluster.image is not None else release(cluster.verl, vendor=cluster.vendor, rollout=cluster.rollout)
 
 
-def honoured_for_image(cluster: Cluster, known: Release | None) -> tuple[str, ...]:
+def honoured_for_image(cluster: Cluster, release: Release | None) -> tuple[str, ...]:
     """Those of `verl` and `rollout` that have an effect; an image of the user's own has the release that it has."""
-    if known is not None:
+    if release is not None:
         return ("verl", "rollout")
     return () if cluster.device == "cpu" else ("rollout",)  # see `_import_check`
 
@@ -98,9 +98,9 @@ def refuse_secrets(env: Mapping[str, str], remedy: str) -> None:
             )
 
 
-def _import_check(cluster: Cluster, known: Release | None) -> tuple[str, ...]:
+def _import_check(cluster: Cluster, release: Release | None) -> tuple[str, ...]:
     """What training imports into one process; of another image we know the engine only if the user says it."""
     if cluster.device == "cpu":
         return ()
-    engine = known.rollout if known else cluster.rollout
+    engine = release.rollout if release else cluster.rollout
     return ("numpy", "torch", *([engine] if engine else []))

@@ -80,7 +80,7 @@ def data(report: Report) -> dict[str, Any]:
     top = frozenset(key for chart in shown for key in (*chart.keys, *chart.band))
     return {
         "runs": [_run(run, run_series(run.steps, len(report.runs), top)) for run in report.runs],
-        "panels": [{"title": each.title, "keys": each.keys, "band": each.band} for each in shown],
+        "panels": [{"title": chart.title, "keys": chart.keys, "band": chart.band} for chart in shown],
         "differences": _table(report.config_differences()) if len(report.runs) > 1 else None,
     }
 
@@ -124,8 +124,8 @@ def _clock(at: float | None) -> str:
 
 def _table(table: Table) -> dict[str, Any]:
     """Without columns in which nothing stands."""
-    kept = [place for place in range(len(table.columns)) if any(row[place] for row in table.rows)]
-    columns, *rows = ([row[place] for place in kept] for row in (table.columns, *table.rows))
+    places = [place for place in range(len(table.columns)) if any(row[place] for row in table.rows)]
+    columns, *rows = ([row[place] for place in places] for row in (table.columns, *table.rows))
     return {"title": table.title, "columns": columns, "rows": rows}
 
 

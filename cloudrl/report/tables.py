@@ -20,10 +20,10 @@ def attempts_table(jobs: Iterable[RayJob], status: Status | None) -> Table:
         (job.submission_id, str(job.status), _moment(job.start_time), _took(job.start_time, job.end_time))
         for job in jobs
     ]
-    for each in status.previous_attempts if status is not None else ():
-        reason = f"ended and was started again: {each['reason']}"
-        took = _took(each["submitted_at"], each["ended_at"])
-        rows.append((f"cluster, attempt {each['attempt']}", reason, _moment(each["submitted_at"]), took))
+    for attempt in status.previous_attempts if status is not None else ():
+        reason = f"ended and was started again: {attempt['reason']}"
+        took = _took(attempt["submitted_at"], attempt["ended_at"])
+        rows.append((f"cluster, attempt {attempt['attempt']}", reason, _moment(attempt["submitted_at"]), took))
     return Table("Attempts", ("job", "status", "started", "took"), tuple(rows))
 
 
@@ -45,7 +45,7 @@ def kept_nodes_table(evidence: Evidence) -> Table:
     ranked = [(evidence.rank_of(node.get("node_id")), node) for node in evidence.state.nodes]
     rows = tuple(
         ("" if rank is None else str(rank), *(str(node.get(key) or "") for key in keys))
-        for rank, node in sorted(ranked, key=lambda each: math.inf if each[0] is None else each[0])
+        for rank, node in sorted(ranked, key=lambda row: math.inf if row[0] is None else row[0])
     )
     return Table("Nodes", ("rank", "address", "last state", "why"), rows)
 

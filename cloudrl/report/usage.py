@@ -71,8 +71,10 @@ def usage_series(nodes: Sequence[NodeUsage]) -> list[dict[str, Any]]:
     rows = {node.rank: [(sample.sampled_at, measures(sample)) for sample in node.samples] for node in nodes}
     charts = []
     for title, key in MEASURES:
-        points = {rank: [(at, found[key]) for at, found in samples if key in found] for rank, samples in rows.items()}
-        curves = [_curve(label, each) for label, each in _chosen(points) if each]
+        points = {
+            rank: [(at, values[key]) for at, values in samples if key in values] for rank, samples in rows.items()
+        }
+        curves = [_curve(label, curve) for label, curve in _chosen(points) if curve]
         if curves:
             charts.append({"title": title, "curves": curves})
     return charts
@@ -87,10 +89,10 @@ def usage_json(nodes: Sequence[NodeUsage]) -> list[dict[str, Any]]:
 
 
 def _chosen(points: Mapping[int, list[tuple[float, float]]]) -> list[tuple[str, list[tuple[float, float]]]]:
-    not_empty = {rank: each for rank, each in points.items() if each}
+    not_empty = {rank: curve for rank, curve in points.items() if curve}
     if len(not_empty) <= _MOST_CURVES:
-        return [(f"rank {rank}", each) for rank, each in not_empty.items()]
-    means = {rank: fmean(value for _, value in each) for rank, each in not_empty.items()}
+        return [(f"rank {rank}", curve) for rank, curve in not_empty.items()]
+    means = {rank: fmean(value for _, value in curve) for rank, curve in not_empty.items()}
     low, high = min(means, key=means.__getitem__), max(means, key=means.__getitem__)
     return [
         ("mean of all", _mean(not_empty)),

@@ -115,12 +115,12 @@ class Batcher(Generic[T]):
         asked = {key: self._asked[key] for key in distinct}
         self._has_work.set()
         try:
-            await asyncio.wait([each.answer for each in asked.values()])  # which are not cancelled with it
+            await asyncio.wait([awaited.answer for awaited in asked.values()])  # which are not cancelled with it
         finally:
-            for key, each in asked.items():
-                each.requests -= 1
+            for key, awaited in asked.items():
+                awaited.requests -= 1
                 # another request may have asked again since this answer came: that query waits, and is another's
-                if not each.requests and key in self._waiting and self._asked[key] is each:
+                if not awaited.requests and key in self._waiting and self._asked[key] is awaited:
                     del self._waiting[key], self._asked[key]
         return [asked[key].answer.result() for key in keys]
 

@@ -53,7 +53,7 @@ class Bm25Engine:
         least = np.partition(scores, -k)[-k]
         rows = np.flatnonzero(scores >= max(least, np.finfo(scores.dtype).tiny))
         order = np.lexsort((rows, -scores[rows]))[:k]
-        return [Hit(int(rows[each]), float(scores[rows[each]])) for each in order]
+        return [Hit(int(rows[place]), float(scores[rows[place]])) for place in order]
 
 
 def build_bm25(texts: Iterable[str], path: Path) -> None:

@@ -113,8 +113,8 @@ def _remove_other(folder: Path, source: str) -> None:
 
 def remove(paths: Iterable[Path]) -> None:
     """Remove files, folders, and links, but not what these lead to; last what says that they are of a build."""
-    for each in sorted(paths, key=lambda path: path.name in (NAME, _STATE)):
-        shutil.rmtree(each) if each.is_dir() and not each.is_symlink() else each.unlink()
+    for content in sorted(paths, key=lambda path: path.name in (NAME, _STATE)):
+        shutil.rmtree(content) if content.is_dir() and not content.is_symlink() else content.unlink()
 
 
 def is_of_build(paths: Iterable[Path]) -> bool:

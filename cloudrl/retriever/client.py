@@ -60,8 +60,8 @@ class RetrieverClient:
         content = {"queries": list(queries), "topk": topk, "return_scores": True}
         answer = self._request("POST", "/retrieve", content)
         try:
-            lists = [as_list(each, "what was found") for each in as_list(answer.get("result"), "`result`")]
-            return [[as_object(hit, "a hit") for hit in each] for each in lists]
+            lists = [as_list(hits, "what was found") for hits in as_list(answer.get("result"), "`result`")]
+            return [[as_object(hit, "a hit") for hit in hits] for hits in lists]
         except Malformed as error:
             raise self._no_server("/retrieve", str(error)) from None
 

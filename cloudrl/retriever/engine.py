@@ -118,7 +118,7 @@ class FaissEngine:
         vectors = self.encoder.encode_queries(queries)
         self._faiss.omp_set_num_threads(torch.get_num_threads())  # which holds for the thread that calls it alone
         scores, rows = self._index.search(vectors, k)
-        return [self._hits(*each) for each in zip(rows.tolist(), scores.tolist(), strict=True)]
+        return [self._hits(*pair) for pair in zip(rows.tolist(), scores.tolist(), strict=True)]
 
     def _hits(self, rows: list[int], scores: list[float]) -> list[Hit]:
         hits = [Hit(row, score) for row, score in zip(rows, scores, strict=True) if row >= 0]

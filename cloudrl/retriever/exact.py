@@ -123,7 +123,7 @@ class ExactIndex:
         for first in range(0, len(queries), step):
             some = rows[first : first + step]
             scores = _products(self._rows, some, queries[first : first + step])
-            best += [_best(*each, k) for each in zip(some, scores, strict=True)]
+            best += [_best(*candidates, k) for candidates in zip(some, scores, strict=True)]
         if rows.shape[1] < len(self._rows):
             # No row that was left out has a score above `reach`; where that may be enough, all such rows are looked at.
             errors = self._errors(queries)
@@ -131,8 +131,8 @@ class ExactIndex:
             least = np.array([hits[-1].score for hits in best])
             if (doubtful := np.flatnonzero(reach >= least)).size:
                 again = self._search_above(queries[doubtful], least[doubtful] - errors[doubtful], k)
-                for each, hits in zip(doubtful, again, strict=True):
-                    best[each] = hits
+                for place, hits in zip(doubtful, again, strict=True):
+                    best[place] = hits
         return best
 
     def _errors(self, queries: Floats) -> Doubles:
@@ -196,12 +196,12 @@ class ExactIndex:
         best: list[list[Hit]] = [[] for _ in queries]
         for start, block in self._blocks(len(queries)):
             above = (self._scores(block, asked) >= bound[:, None]).nonzero().cpu().numpy()
-            for each in np.unique(above[:, 0]):
-                rows = above[above[:, 0] == each, 1] + start
+            for query in np.unique(above[:, 0]):
+                rows = above[above[:, 0] == query, 1] + start
                 for first in range(0, len(rows), _RESCORED_AT_ONCE):
                     some = rows[first : first + _RESCORED_AT_ONCE]
-                    scores = _products(self._rows, some[None], queries[each : each + 1])[0]
-                    best[each] = _merge(best[each], _best(some, scores, k), k)
+                    scores = _products(self._rows, some[None], queries[query : query + 1])[0]
+                    best[query] = _merge(best[query], _best(some, scores, k), k)
         return best
 
 
@@ -221,7 +221,7 @@ def _products(matrix: Floats, rows: Rows, queries: Floats) -> Doubles:
 
 def _best(rows: Rows, scores: Doubles, k: int) -> list[Hit]:
     order = np.lexsort((rows, -scores))[:k]
-    return [Hit(int(rows[each]), float(scores[each])) for each in order]
+    return [Hit(int(rows[place]), float(scores[place])) for place in order]
 
 
 def _merge(one: list[Hit], other: list[Hit], k: int) -> list[Hit]:

@@ -64,7 +64,7 @@ class _State:
     def read(cls, path: Path) -> _State:
         try:
             metadata = parse_object(read_file(path))
-            files = [_File(**each) for each in metadata["files"]]
+            files = [_File(**fields) for fields in metadata["files"]]
             return cls(path, files, list(map(str, metadata["verified"])), int(metadata["joined"]))
         except FileNotFoundError:
             return cls(path)
@@ -161,10 +161,12 @@ def _list(published: Published) -> list[_File]:
         except _hub_errors() as error:
             raise _failure(repo, error) from error
         wanted = [sibling for sibling in info.siblings or () if sibling.rfilename.startswith(start)]
-        found = sorted(wanted, key=lambda each: str(each.rfilename))
-        if not found or not all(each.lfs for each in found):
+        siblings = sorted(wanted, key=lambda sibling: str(sibling.rfilename))
+        if not siblings or not all(sibling.lfs for sibling in siblings):
             raise ConnectionFailed(f"{repo} on {_hub()} has not the files that Search-R1 has published there")
-        files += [_File(repo, info.sha, each.rfilename, each.lfs.size, each.lfs.sha256) for each in found]
+        files += [
+            _File(repo, info.sha, sibling.rfilename, sibling.lfs.size, sibling.lfs.sha256) for sibling in siblings
+        ]
     return files
 
 

@@ -51,7 +51,7 @@ def _groups(root: Path) -> list[Path]:
             continue
         top = root / "sys/fs/cgroup" / ("memory" if controllers else "")
         group = top / path.lstrip("/")
-        groups += [each for each in (group, *group.parents) if each.is_relative_to(top)]
+        groups += [above for above in (group, *group.parents) if above.is_relative_to(top)]
     return groups
 
 

@@ -80,9 +80,9 @@ class Retriever:
         """For each query at most `k` passages, the best first."""
         return self.passages(self.engine.search(queries, k))
 
-    def passages(self, found: list[list[Hit]]) -> list[list[Found]]:
+    def passages(self, hits_of_queries: list[list[Hit]]) -> list[list[Found]]:
         """What is sent for hits."""
-        return [[Found(self._corpus.document(row), score) for row, score in hits] for hits in found]
+        return [[Found(self._corpus.document(row), score) for row, score in hits] for hits in hits_of_queries]
 
 
 def open_searches(source: Source, *, on_progress: OnProgress, say: Callable[[str], object]) -> Searches:

@@ -70,8 +70,8 @@ def read_passages(files: Sequence[Path], words: int = WORDS) -> Iterator[bytes]:
 
 def _from_jsonl(file: Path, numbers: Iterator[int]) -> Iterator[bytes]:
     with file.open("rb") as lines:
-        for number, each in enumerate(lines, start=1):
-            line = (each.removeprefix(b"\xef\xbb\xbf") if number == 1 else each).strip()
+        for number, raw in enumerate(lines, start=1):
+            line = (raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw).strip()
             if not line:
                 continue
             where = f"{file}, line {number}"

@@ -106,14 +106,14 @@ class Peer:
                 headers={_SHARD_HEADER: self._name},
                 timeout=aiohttp.ClientTimeout(total=timeout_s, sock_connect=_CONNECT_S),
             ) as answer:
-                status, said = answer.status, await _content(answer)
+                status, body = answer.status, await _content(answer)
         except asyncio.TimeoutError as error:
             is_silent = isinstance(error, aiohttp.ConnectionTimeoutError)
             status, reason = 0, f"does not answer within {timeout_s:g} s"
         except aiohttp.ClientError as error:
             status, reason = 0, f"does not answer: {str(error) or repr(error)}"
         else:
-            reason = f"answers {status}: {said[:300].decode(errors='replace')}"
+            reason = f"answers {status}: {body[:300].decode(errors='replace')}"
         self.is_refused = status in _REFUSALS
         self.silent_since = (self.silent_since or began) if is_silent else None
         self.fault = "" if status == 200 else f"the node {self.address} {reason}"
@@ -121,7 +121,7 @@ class Peer:
             raise RuntimeError(self.fault)
         if status != 200:
             raise Unavailable(self.fault)
-        return said
+        return body
 
 
 async def _content(answer: aiohttp.ClientResponse) -> bytes:
@@ -171,8 +171,8 @@ class Shared:
             own = await self._in_thread(self._engine.search_vectors, vectors, k)
             others = await asyncio.gather(*asked)
         finally:
-            for each in asked:
-                each.cancel()
+            for task in asked:
+                task.cancel()
             await asyncio.gather(*asked, return_exceptions=True)
         # not in the thread that searches, where a batch of another node may be next
         return await asyncio.to_thread(lambda: self._retriever.passages(merge([own, *others], k)))
@@ -305,7 +305,7 @@ async def _wait_for(peers: Sequence[Peer], timeout_s: float, say: Callable[[str]
         if refused := [peer.fault for peer in missing if peer.is_refused]:
             raise InputError(refused[0], hint="All nodes need the same index, --peers and token, and a --shard each")
         now = time.monotonic()
-        if blocked := [each for each in missing if each.silent_since and now - each.silent_since > _SILENT_S]:
+        if blocked := [peer for peer in missing if peer.silent_since and now - peer.silent_since > _SILENT_S]:
             raise InputError(
                 f"{blocked[0].address} cannot be reached, and does not refuse either",
                 hint=f"Open port {blocked[0].address.port} between the nodes (firewall, security group)",

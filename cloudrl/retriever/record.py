@@ -67,14 +67,14 @@ def read_record(folder: Path) -> Record | None:
         raise InputError(f"{path} cannot be read: {error}", hint="Build or fetch the index again") from error
 
 
-def check_same(what: str, path: Path, recorded: object, found: object) -> None:
+def check_same(what: str, path: Path, recorded: object, present: object) -> None:
     """Refuse an index that was made for something else.
 
     Raises:
         InputError: the two differ.
     """
-    if recorded != found:
+    if recorded != present:
         raise InputError(
-            f"{path.parent / NAME} says that {path.name} was made with {what} {recorded}, but this is {found}",
+            f"{path.parent / NAME} says that {path.name} was made with {what} {recorded}, but this is {present}",
             hint="Serve it with what it was made with, or build it again: cloudrl retriever build --help",
         )

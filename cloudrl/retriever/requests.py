@@ -24,7 +24,7 @@ class InvalidRequest(CloudrlError):
     """
 
     def __init__(self, detail: list[dict[str, Any]]) -> None:
-        super().__init__("; ".join(str(each["msg"]) for each in detail))
+        super().__init__("; ".join(str(problem["msg"]) for problem in detail))
         self.detail = detail
 
 
@@ -46,5 +46,8 @@ def parse_request(body: bytes) -> RetrieveRequest:
         return RetrieveRequest.model_validate_json(body)
     except ValidationError as error:
         raise InvalidRequest(
-            [{"type": each["type"], "loc": ["body", *each["loc"]], "msg": each["msg"]} for each in error.errors()]
+            [
+                {"type": problem["type"], "loc": ["body", *problem["loc"]], "msg": problem["msg"]}
+                for problem in error.errors()
+            ]
         ) from error

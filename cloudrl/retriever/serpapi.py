@@ -66,7 +66,7 @@ class SerpApi:
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Found] | Exception]:
         """For each query at most `k` pages, the best first, or the reason for an empty answer."""
-        return [found[:k] if isinstance(found, list) else found for found in self._threads.map(self._try, queries)]
+        return [pages[:k] if isinstance(pages, list) else pages for pages in self._threads.map(self._try, queries)]
 
     def _try(self, query: str) -> list[Found] | Exception:
         try:
@@ -111,13 +111,13 @@ def _start(error: HTTPError) -> str:
         return type(broken).__name__
 
 
-def _pages(said: Mapping[str, Any]) -> Iterator[dict[str, str]]:
+def _pages(answer: Mapping[str, Any]) -> Iterator[dict[str, str]]:
     """As the documents of Search-R1's server; none where SerpAPI has found none."""
-    for each in (said.get("answer_box"), *said.get("organic_results", ())):
-        if each:
-            title = each.get("title") or "No title."
-            text = each.get("snippet") or each.get("answer") or each.get("result") or "No snippet available."
-            yield {"id": each.get("link", ""), "contents": f'"{title}"\n{text}'}
+    for page in (answer.get("answer_box"), *answer.get("organic_results", ())):
+        if page:
+            title = page.get("title") or "No title."
+            text = page.get("snippet") or page.get("answer") or page.get("result") or "No snippet available."
+            yield {"id": page.get("link", ""), "contents": f'"{title}"\n{text}'}
 
 
 def open_serpapi(env: Mapping[str, str], *, say: Callable[[str], object], url: str = _URL) -> SerpApi:

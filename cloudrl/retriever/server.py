@@ -338,7 +338,7 @@ class Server:
         return web.Response(text=self._counters.as_metrics(gauges))
 
 
-def answer_body(found: list[list[Found]], *, with_scores: bool) -> bytes:
+def answer_body(answers: list[list[Found]], *, with_scores: bool) -> bytes:
     """The answer, with documents as in the corpus.
 
     Scores are those of float64 rounded to float32's seven digits.
@@ -346,11 +346,11 @@ def answer_body(found: list[list[Found]], *, with_scores: bool) -> bytes:
     if with_scores:
         lists = (
             b",".join(b'{"document":%b,"score":%b}' % (document, b"%.9g" % score) for document, score in hits)
-            for hits in found
+            for hits in answers
         )
     else:
-        lists = (b",".join(document for document, _ in hits) for hits in found)
-    return b'{"result":[' + b",".join(b"[%b]" % each for each in lists) + b"]}"
+        lists = (b",".join(document for document, _ in hits) for hits in answers)
+    return b'{"result":[' + b",".join(b"[%b]" % passages for passages in lists) + b"]}"
 
 
 def _body(_status: int, reason: str) -> str:

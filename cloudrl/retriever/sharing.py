@@ -57,7 +57,7 @@ class Sharing:
             InputError: a peer is not an address, or `shard` and `token` contradict it.
         """
         try:
-            addresses = tuple(Address.parse(each.strip()) for each in peers.split(","))
+            addresses = tuple(Address.parse(address.strip()) for address in peers.split(","))
         except ValueError as error:
             raise InputError(f"--peers: {error}", hint="--peers 10.0.0.1:8100,10.0.0.2:8100 --shard 0") from error
         return cls(addresses, shard, token)
@@ -104,8 +104,8 @@ def rows_of(shard: int, shards: int, count: int) -> range:
 def merge(parts: Sequence[list[list[Hit]]], k: int) -> list[list[Hit]]:
     """The best `k` for each query, of what each shard has found for it; ties by the lower row."""
     return [
-        sorted((hit for hits in each for hit in hits), key=lambda hit: (-hit.score, hit.row))[:k]
-        for each in zip(*parts, strict=True)
+        sorted((hit for hits in of_query for hit in hits), key=lambda hit: (-hit.score, hit.row))[:k]
+        for of_query in zip(*parts, strict=True)
     ]
 
 
@@ -124,9 +124,9 @@ def read_vectors(content: bytes, dim: int) -> Floats:
     return vectors
 
 
-def hits_bytes(found: Sequence[Sequence[Hit]]) -> bytes:
+def hits_bytes(hits_of_queries: Sequence[Sequence[Hit]]) -> bytes:
     """What was found, as it is sent: the rows for all queries, then their scores. Each query has equally many."""
-    rows, scores = ([[hit[column] for hit in hits] for hits in found] for column in (0, 1))
+    rows, scores = ([[hit[column] for hit in hits] for hits in hits_of_queries] for column in (0, 1))
     return np.array(rows, "<i8").tobytes() + np.array(scores, "<f8").tobytes()
 
 
@@ -139,4 +139,4 @@ def read_hits(content: bytes, queries: int) -> list[list[Hit]]:
     middle = len(content) // 2
     rows = np.frombuffer(content[:middle], "<i8").reshape(queries, -1).tolist()
     scores = np.frombuffer(content[middle:], "<f8").reshape(queries, -1).tolist()
-    return [list(map(Hit, *each)) for each in zip(rows, scores, strict=True)]
+    return [list(map(Hit, *of_query)) for of_query in zip(rows, scores, strict=True)]

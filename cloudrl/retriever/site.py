@@ -171,10 +171,10 @@ class GuardedSite(web.BaseSite):
         if excess <= 0:
             return
         latest = time.monotonic() - _IDLE_S
-        idle = (each for each in self._open if not each.is_busy and each.idle_since < latest)
-        for each in [*itertools.islice(idle, excess)]:
-            if each.transport is not None:
-                each.transport.abort()
+        idle = (connection for connection in self._open if not connection.is_busy and connection.idle_since < latest)
+        for connection in [*itertools.islice(idle, excess)]:
+            if connection.transport is not None:
+                connection.transport.abort()
         self._timer = self._loop.call_later(_IDLE_S / 4, self._make_room)
 
 

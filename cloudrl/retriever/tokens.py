@@ -23,5 +23,5 @@ def read_token(file: Path, option: str) -> str:
 
 def shows_token(authorization: str, token: str) -> bool:
     """Whether the header `Authorization` has the token; how long that takes does not say how much of it is right."""
-    said, expected = (text.encode(errors="surrogateescape") for text in (authorization, f"Bearer {token}"))
-    return hmac.compare_digest(said, expected)
+    shown, expected = (text.encode(errors="surrogateescape") for text in (authorization, f"Bearer {token}"))
+    return hmac.compare_digest(shown, expected)

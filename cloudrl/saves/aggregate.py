@@ -51,13 +51,13 @@ def local_inventory(folder: Path) -> Inventory:
     if with_steps.checkpoints or (not find_weights([file["path"] for file in role["files"]]) and not _has_shards(role)):
         return with_steps
     if STEP.fullmatch(root.parent.name):
-        found = _of_step(_local(root.parent.parent), root.parent.name)
-        mine = tuple(checkpoint for checkpoint in found.checkpoints if checkpoint.role == root.name)
-        return replace(found, checkpoints=mine, is_role=True)
+        inventory = _of_step(_local(root.parent.parent), root.parent.name)
+        mine = tuple(checkpoint for checkpoint in inventory.checkpoints if checkpoint.role == root.name)
+        return replace(inventory, checkpoints=mine, is_role=True)
     numbers = {int(save["step"]) for save in role["saves"] if str(save.get("step", "")).isdecimal()}
     step = {"step": numbers.pop() if len(numbers) == 1 else 0, "folder": "", "files": [], "roles": [role]}
-    found = _local(root, [{"run": ".", "tracker": None, "steps": [step]}])
-    return replace(found, notes=(), is_step=True, is_role=True)
+    inventory = _local(root, [{"run": ".", "tracker": None, "steps": [step]}])
+    return replace(inventory, notes=(), is_step=True, is_role=True)
 
 
 def _local(root: Path, runs: list[dict[str, Any]] | None = None) -> Inventory:
@@ -66,13 +66,13 @@ def _local(root: Path, runs: list[dict[str, Any]] | None = None) -> Inventory:
     return aggregate([(None, {"locations": [location]})])
 
 
-def _of_step(found: Inventory, name: str) -> Inventory:
+def _of_step(inventory: Inventory, name: str) -> Inventory:
     steps = tuple(
         checkpoint
-        for checkpoint in found.checkpoints
+        for checkpoint in inventory.checkpoints
         if checkpoint.run == "." and step_folder(".", checkpoint.step) == name
     )
-    return Inventory(steps, found.notes, is_step=True)
+    return Inventory(steps, inventory.notes, is_step=True)
 
 
 def _has_shards(role: Mapping[str, Any]) -> bool:
@@ -106,7 +106,8 @@ def _locations(answers: Iterable[_Answer]) -> list[tuple[Location, list[Mapping[
     """Every folder once, with all nodes that have it."""
     locations = [(node, folder) for node, answer in answers for folder in answer["locations"]]
     groups: list[tuple[Mapping[str, Any], list[NodeReport]]] = []
-    for node, folder in sorted(locations, key=lambda each: "runs" not in each[1]):  # who has listed it comes first
+    # who has listed it comes first
+    for node, folder in sorted(locations, key=lambda located: "runs" not in located[1]):
         nodes = next((nodes for first, nodes in groups if is_same(first, folder)), None)
         if nodes is None:
             if "runs" not in folder:
@@ -115,12 +116,12 @@ def _locations(answers: Iterable[_Answer]) -> list[tuple[Location, list[Mapping[
             groups.append((folder, nodes))
         if node is not None:
             nodes.append(node)
-    found = []
+    listed = []
     for first, nodes in groups:
         nodes.sort(key=lambda node: node.rank)
         ranks, addresses = tuple(node.rank for node in nodes), tuple(node.ip for node in nodes)
-        found.append((Location(ranks, addresses, str(first["root"]), str(first["folder"])), list(first["runs"])))
-    return found
+        listed.append((Location(ranks, addresses, str(first["root"]), str(first["folder"])), list(first["runs"])))
+    return listed
 
 
 def _checked(location: Location, value: object) -> str:
@@ -134,9 +135,9 @@ def _checked(location: Location, value: object) -> str:
     return name
 
 
-def _folder(said: Mapping[str, Any], usual: str) -> str:
+def _folder(answer: Mapping[str, Any], usual: str) -> str:
     """Where a step is, below its location, or a role, below its step: as usual, or in that folder itself."""
-    return "" if said.get("folder") == "" else usual
+    return "" if answer.get("folder") == "" else usual
 
 
 def _can_be_a_path(name: str) -> bool:
@@ -252,8 +253,8 @@ class _Run:
                 sizes[step, role].add(world_size)
         return [
             self._checkpoint(step, role, world_size)
-            for (step, role), found in sorted(sizes.items())
-            for world_size in sorted(found - {None}, key=lambda size: size or 0) or [None]
+            for (step, role), role_sizes in sorted(sizes.items())
+            for world_size in sorted(role_sizes - {None}, key=lambda size: size or 0) or [None]
         ]
 
     def _checkpoint(self, step: int, role: str, world_size: int | None) -> Checkpoint:
@@ -276,7 +277,7 @@ class _Run:
             step_files=step_files,
             tracker_at=newest.written_at if newest else None,
             is_link=step in self._links,
-            parts={path: max(said)[1] for path, said in self._parts.get((step, role), {}).items()},
+            parts={path: max(reported)[1] for path, reported in self._parts.get((step, role), {}).items()},
         )  # fmt: skip
 
     def _newest_first(self, *keys: _Key) -> dict[str, tuple[FileCopy, ...]]:

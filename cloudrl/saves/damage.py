@@ -19,15 +19,15 @@ def damage_notes(checkpoints: Sequence[Checkpoint]) -> Iterator[str]:
     """
     damaged = [checkpoint for checkpoint in reversed(checkpoints) if checkpoint.damage_phrases]
     whole = _newest_whole(checkpoints)
-    for each in damaged[:_MOST_NOTES]:
-        tracked = ", and verl's tracker names it" if each.resumes else ""
+    for note in damaged[:_MOST_NOTES]:
+        tracked = ", and verl's tracker names it" if note.resumes else ""
         instead = "no step of the run is complete" if whole is None else f"step {whole} is complete"
         remedy = "Put a whole copy in its place if there is one"
-        if all(text == describe(UNREADABLE, 1) for text in each.damaged.values()):
+        if all(text == describe(UNREADABLE, 1) for text in note.damaged.values()):
             remedy = "Look at its permissions, and at its disk"
-        if each.unfinished:  # a job may be writing the file
+        if note.unfinished:  # a job may be writing the file
             remedy = f"If a job is saving this step now, wait for it. If not: {remedy[0].lower()}{remedy[1:]}"
-        yield f"{each.name} is not whole{tracked}: {'; '.join(each.damage_phrases)}. {remedy}; {instead}"
+        yield f"{note.name} is not whole{tracked}: {'; '.join(note.damage_phrases)}. {remedy}; {instead}"
     if len(damaged) > _MOST_NOTES:
         others = sorted({checkpoint.step for checkpoint in damaged[_MOST_NOTES:]})
         yield f"{of_run(damaged[0].run)}so are {len(others)} more steps, from {others[0]} to {others[-1]}"

@@ -298,11 +298,13 @@ class Inventory:
             if (self.is_role or checkpoint.role == role) and run in (None, checkpoint.run)
         ]
         if not fitting:
-            known = ", ".join(sorted({checkpoint.run for checkpoint in self.checkpoints})) or "none"
+            run_names = ", ".join(sorted({checkpoint.run for checkpoint in self.checkpoints})) or "none"
             asked = f" of run {run!r}" if run is not None else ""
-            raise CheckpointError(f"there is no checkpoint of the {role}{asked}; runs: {known}", hint=LIST_CHECKPOINTS)
+            raise CheckpointError(
+                f"there is no checkpoint of the {role}{asked}; runs: {run_names}", hint=LIST_CHECKPOINTS
+            )
         if step == LATEST and self.is_step:
-            return max(fitting, key=lambda each: (each.complete, each.modified_at))
+            return max(fitting, key=lambda candidate: (candidate.complete, candidate.modified_at))
         if step == LATEST:
             return _latest(fitting)
         chosen = [checkpoint for checkpoint in fitting if str(checkpoint.step) == str(step)]
@@ -312,7 +314,7 @@ class Inventory:
         runs = sorted({checkpoint.run for checkpoint in chosen})
         if len(runs) > 1:
             raise InputError(f"several runs have step {step}: {', '.join(runs)}", hint=f"Choose one: --name {runs[0]}")
-        return max(chosen, key=lambda each: (each.complete, each.modified_at))
+        return max(chosen, key=lambda candidate: (candidate.complete, candidate.modified_at))
 
     def refuse_silent(self, why: str, hint: str) -> None:
         """Raises: ConnectionFailed: a node has not answered."""
@@ -327,20 +329,22 @@ def _latest(fitting: Sequence[Checkpoint]) -> Checkpoint:
     """
     complete = [checkpoint for checkpoint in fitting if checkpoint.complete]
     if not complete:
-        newest = max(fitting, key=lambda each: (each.modified_at, each.step))
+        newest = max(fitting, key=lambda candidate: (candidate.modified_at, candidate.step))
         named = f" --name {shlex.quote(newest.run)}" if len({checkpoint.run for checkpoint in fitting}) > 1 else ""
         raise CheckpointError(
             f"no checkpoint is complete; {newest.name}{'' if newest.missing else ':'} {newest.shortfall}",
             hint=f"Whether what is there is enough for a model: cloudrl checkpoints verify {newest.step}{named}",
         )
-    run = max(complete, key=lambda each: each.modified_at).run
+    run = max(complete, key=lambda candidate: candidate.modified_at).run
     steps: dict[int, list[Checkpoint]] = defaultdict(list)
-    for each in fitting:
-        if each.run == run:
-            steps[each.step].append(each)
+    for candidate in fitting:
+        if candidate.run == run:
+            steps[candidate.step].append(candidate)
     order = (*resume_order(steps), *sorted(steps, reverse=True))
     chosen = next(step for step in order if any(checkpoint.complete for checkpoint in steps[step]))
-    return max((checkpoint for checkpoint in steps[chosen] if checkpoint.complete), key=lambda each: each.modified_at)
+    return max(
+        (checkpoint for checkpoint in steps[chosen] if checkpoint.complete), key=lambda candidate: candidate.modified_at
+    )
 
 
 def resume_order(steps: Mapping[int, Sequence[Checkpoint]]) -> list[int]:
@@ -349,10 +353,12 @@ def resume_order(steps: Mapping[int, Sequence[Checkpoint]]) -> list[int]:
     First the step of the newest tracker, or a higher one that is newer, then the lower ones: an earlier attempt of the
     same name may have left higher ones, which its user has given up.
     """
-    tracked = [step for step, found in steps.items() if any(checkpoint.resumes for checkpoint in found)]
+    tracked = [step for step, checkpoints in steps.items() if any(checkpoint.resumes for checkpoint in checkpoints)]
     if not tracked:
         return sorted(steps, reverse=True)
     [step] = tracked
     at = max(checkpoint.modified_at for checkpoint in steps[step])
-    fitting = [each for each in steps if each <= step or max(one.modified_at for one in steps[each]) > at]
+    fitting = [
+        candidate for candidate in steps if candidate <= step or max(one.modified_at for one in steps[candidate]) > at
+    ]
     return sorted(fitting, reverse=True)

@@ -75,7 +75,7 @@ def is_ours(name: str) -> bool:
 
 def on_one_line(name: str) -> str:
     """A name for a message: anybody may have put ends of lines and codes that steer a terminal into it."""
-    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in name)
+    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in name)
 
 
 def of_run(run: str) -> str:

@@ -102,7 +102,7 @@ def _lost_roles(step: int, whole: Sequence[int], steps: Mapping[int, Sequence[Ch
 
     If the step before has not got them either, the run has another trainer since.
     """
-    before = max((each for each in whole if each < step), default=step)
+    before = max((earlier for earlier in whole if earlier < step), default=step)
     return {role.role for role in steps[before]} - {role.role for role in steps[step]}
 
 

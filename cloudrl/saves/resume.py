@@ -66,7 +66,7 @@ def plan_resume(
     for checkpoint in inventory.checkpoints:
         if checkpoint.run == run and all(location.root == CHECKPOINTS for location in checkpoint.locations):
             steps[checkpoint.step].append(checkpoint)
-    if any(each.is_megatron for found in steps.values() for each in found):
+    if any(checkpoint.is_megatron for roles in steps.values() for checkpoint in roles):
         return _instead_of_damaged(steps, run, checkpoint_dir, cluster)
     inventory.refuse_silent("it may have the newest step of the run", "Try again when it answers")
     if not steps:
@@ -76,7 +76,7 @@ def plan_resume(
     problems: dict[int, str] = {}
     # a node that has cut one file of a save may have cut others, so a step with a damaged config comes last
     for step, spared in [(step, spared) for spared in ((), _NOT_NEEDED) for step in resume_order(steps)]:
-        roles = [each for each in steps[step] if each.world_size == world_size] or steps[step]
+        roles = [checkpoint for checkpoint in steps[step] if checkpoint.world_size == world_size] or steps[step]
         blockers = [text for role in roles for text in _blockers(role, world_size, order, spared)]
         if not blockers:
             notes = (*_skipped(problems, step), *_notes(roles[0], order))
@@ -150,7 +150,7 @@ def _blockers(saved: Checkpoint, world_size: int, order: Sequence[int], spared: 
     """
     if saved.world_size != world_size:
         return [f"{saved.world_size} ranks have saved the {saved.role}, and {world_size} would load it"]
-    gaps = [each for each in saved.missing if not each.startswith(_NOT_NEEDED)]
+    gaps = [gap for gap in saved.missing if not gap.startswith(_NOT_NEEDED)]
     if gaps:
         return [f"the {saved.role} lacks {gaps[0]}"]
     damaged = [

@@ -45,12 +45,12 @@ def scan(root: Path, *, follow_links: bool = False, inspector: Optional[Inspecto
 
 def scan_working_dirs(ray_root: Path, *, inspector: Optional[Inspector] = None) -> List[Dict[str, Any]]:
     """The same of what earlier jobs have left in their working directories below Ray's folder."""
-    found = []
+    runs = []
     for folder in sorted(ray_root.glob("session_*/runtime_resources/working_dir_files/*/checkpoints")):
         if IN_WORKING_DIR.fullmatch(str(folder.relative_to(ray_root))) and not _passes_a_link(ray_root, folder):
             prefix = folder.relative_to(ray_root)
-            found += [{**run, "run": str(prefix / run["run"])} for run in scan(folder, inspector=inspector)]
-    return found
+            runs += [{**run, "run": str(prefix / run["run"])} for run in scan(folder, inspector=inspector)]
+    return runs
 
 
 def folder_identity(folder: Path) -> str:
@@ -87,8 +87,8 @@ class _Look(NamedTuple):
 
 
 def _run(root: Path, folder: Path, look: _Look) -> Dict[str, Any]:
-    folders = [each for each in _folders(folder, look.links) if STEP.fullmatch(each.name)]
-    steps = [{**_step(each, look), "is_link": each.is_symlink()} for each in folders]
+    folders = [entry for entry in _folders(folder, look.links) if STEP.fullmatch(entry.name)]
+    steps = [{**_step(entry, look), "is_link": entry.is_symlink()} for entry in folders]
     tracker = folder / TRACKER
     text, info = read_small(tracker, follow_links=look.links), _info(tracker, look.links)
     return {
@@ -102,9 +102,9 @@ def _step(folder: Path, look: _Look) -> Dict[str, Any]:
     number = int(folder.name.rpartition("_")[2])
     files, folders = _files(folder, look, deep=False), _folders(folder, look.links)
     without_roles = any(SHARD.fullmatch(file["path"]) for file in files) or any(
-        each.name in FOLDERS for each in folders
+        entry.name in FOLDERS for entry in folders
     )
-    if without_roles and not any(each.name in ROLES for each in folders):
+    if without_roles and not any(entry.name in ROLES for entry in folders):
         loader = [file for file in files if OF_LOADER.fullmatch(file["path"])]
         return {"step": number, "files": loader, "roles": [_only_role(folder, look)]}
     return {"step": number, "files": files, "roles": list(_roles(folders, look))}
@@ -152,7 +152,7 @@ def _role(folder: Path, look: _Look) -> Dict[str, Any]:
 
 def _folders(folder: Path, links: bool) -> List[Path]:
     try:
-        return sorted(Path(each.path) for each in os.scandir(folder) if each.is_dir(follow_symlinks=links))
+        return sorted(Path(entry.path) for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=links))
     except OSError:  # a job prunes it just now
         return []
 

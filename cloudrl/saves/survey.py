@@ -46,8 +46,8 @@ def cluster_inventory(
     """
     survey = _Survey(tuple(nodes), ask, clock)
     survey.run()
-    found, silent = aggregate(survey.answers()), tuple(survey.silent())
-    return Inventory(found.checkpoints, (*silent, *found.notes), silent)
+    inventory, silent = aggregate(survey.answers()), tuple(survey.silent())
+    return Inventory(inventory.checkpoints, (*silent, *inventory.notes), silent)
 
 
 class _Survey:
@@ -113,5 +113,5 @@ class _Survey:
             rank: int(folder["same_as"]["rank"])
             for rank, answer in sorted(self._said.items())
             for folder in answer["locations"]
-            if "runs" not in folder and not any(is_same(each, folder) for each in listed)
+            if "runs" not in folder and not any(is_same(other, folder) for other in listed)
         }

@@ -102,7 +102,7 @@ class Inspector:
         for file in files:
             if len(evidence) % _TRIED == 0 and self._clock() - began > max(_PATIENCE_S, len(evidence) * _SLOW_S):
                 with ThreadPoolExecutor(_THREADS) as pool:
-                    return evidence + list(pool.map(lambda each: self.look(*each), files[len(evidence) :]))
+                    return evidence + list(pool.map(lambda file: self.look(*file), files[len(evidence) :]))
             evidence.append(self.look(*file))
         return evidence
 
@@ -113,8 +113,8 @@ class Inspector:
             return _NOTHING
         # one number for each: an agent may have to remember 60,000 files
         state = hash((path, info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns))
-        if (known := self._known.get(state)) is not None:
-            return known
+        if (cached := self._known.get(state)) is not None:
+            return cached
         evidence = self._open(path, judge, info.st_size)
         if len(self._known) >= _MOST_KNOWN:
             self._known.clear()
@@ -217,7 +217,7 @@ def _safetensors(size: int, read: _Read) -> Evidence:
         return Evidence(CUT)
     try:
         header = json.loads(read(8, length))
-        ends = [each["data_offsets"][1] for name, each in header.items() if name != "__metadata__"]
+        ends = [tensor["data_offsets"][1] for name, tensor in header.items() if name != "__metadata__"]
         wanted = 8 + length + max(ends, default=0)
     except (ValueError, RecursionError, AttributeError, KeyError, IndexError, TypeError):
         return Evidence(CUT)

@@ -57,8 +57,8 @@ def find_checkpoints(
         return Checkpoints(LocalSource(Path(folder).expanduser()))
     none = "Name a folder, for example: cloudrl checkpoints list --dir ./checkpoints"
     name = cluster if cluster is not None else only_of(running_clusters(), none=none)
-    if (kept := _kept_folder(name)) is not None:
-        return Checkpoints(LocalSource(kept))
+    if (left_here := _kept_folder(name)) is not None:
+        return Checkpoints(LocalSource(left_here))
     backoff = Backoff(give_up_s=give_up_s)
     return Checkpoints(ClusterSource(attach(name).connection, backoff, partial(notify, on_progress)))
 
@@ -100,7 +100,7 @@ def publish(plan: PushPlan, *, on_progress: OnProgress = silent) -> str:
 
 
 def prune(
-    found: Checkpoints,
+    checkpoints: Checkpoints,
     keep: int,
     *,
     run: str | None = None,
@@ -110,7 +110,7 @@ def prune(
     """Remove old steps on all nodes; never the newest complete one, nor one that a job would go on from.
 
     Args:
-        found: all checkpoints of a cluster or a folder.
+        checkpoints: all checkpoints of a cluster or a folder.
         keep: how many complete steps of each run stay.
         run: of this run alone.
         confirm: is asked before anything goes.
@@ -121,15 +121,15 @@ def prune(
         ConnectionFailed: a node stays silent.
         CheckpointError: a step cannot be removed.
     """
-    found.inventory.refuse_silent("what it has would be left half-removed", "Try again when it answers")
-    plan = plan_prune(found.inventory, keep, run=run, commands=_commands(found))
+    checkpoints.inventory.refuse_silent("what it has would be left half-removed", "Try again when it answers")
+    plan = plan_prune(checkpoints.inventory, keep, run=run, commands=_commands(checkpoints))
     notify(on_progress, *(f"note: {note}" for note in plan.notes), *map(_describe, plan.removals))
     question = f"Remove {plan.steps_text}, {size_text(plan.size_bytes)}?"
     if plan.removals and not confirm(Question(question, default=None)):
         raise InputError("nothing was removed")
     for removal in plan.removals:
-        _remove(found.source, removal)
-    found.source.remove_rest()
+        _remove(checkpoints.source, removal)
+    checkpoints.source.remove_rest()
     return plan
 
 
@@ -144,7 +144,9 @@ def _remove(source: CheckpointSource, removal: Removal) -> None:
         return None
 
     places = sorted(removal.locations, key=lambda location: location.ranks)
-    failures = [(place, each) for place, each in zip(places, side_by_side(remove, places), strict=True) if each]
+    failures = [
+        (place, failure) for place, failure in zip(places, side_by_side(remove, places), strict=True) if failure
+    ]
     if failures:
         (_, first), *others = failures
         ranks = [place.ranks[0] for place, _ in others]
@@ -159,13 +161,13 @@ def _describe(removal: Removal) -> str:
     return f"{of_run(removal.run)}step {removal.step}{where}, {size_text(removal.size_bytes)}{incomplete}"
 
 
-def _commands(found: Checkpoints) -> list[str]:
+def _commands(checkpoints: Checkpoints) -> list[str]:
     """Of the jobs that have not ended."""
     from cloudrl.checkpoints.sources import ClusterSource
 
-    if not isinstance(found.source, ClusterSource):
+    if not isinstance(checkpoints.source, ClusterSource):
         return []
-    return [job.entrypoint for job in found.source.connection.ray().list_jobs() if not job.status.is_terminal]
+    return [job.entrypoint for job in checkpoints.source.connection.ray().list_jobs() if not job.status.is_terminal]
 
 
 def _kept_folder(name: str) -> Path | None:
@@ -223,16 +225,16 @@ def merge_result(
     return latest, merge(latest, target, on_progress=on_progress)
 
 
-def _refuse_older(latest: CheckpointHandle, found: Checkpoints, *, to: str) -> None:
+def _refuse_older(latest: CheckpointHandle, checkpoints: Checkpoints, *, to: str) -> None:
     """What has been trained since would stay behind, without a word to the user.
 
     Args:
         latest: the newest complete one.
-        found: all of them.
+        checkpoints: all of them.
         to: how a command that merges names the cluster, the run and the target.
     """
     newest = latest.info
-    for checkpoint in reversed(found.inventory.checkpoints):
+    for checkpoint in reversed(checkpoints.inventory.checkpoints):
         mine = (checkpoint.run, checkpoint.role) == (newest.run, newest.role)
         later = (checkpoint.modified_at, checkpoint.step) > (newest.modified_at, newest.step)
         if mine and later and not checkpoint.complete:
@@ -244,10 +246,10 @@ def _refuse_older(latest: CheckpointHandle, found: Checkpoints, *, to: str) -> N
             )
 
 
-def _run_of(job: JobHandle, found: Checkpoints) -> str:
+def _run_of(job: JobHandle, checkpoints: Checkpoints) -> str:
     """The run that is in the job's folder."""
     folder = (job.checkpoint_dir or "").rstrip("/")
-    for checkpoint in found.inventory.checkpoints:
+    for checkpoint in checkpoints.inventory.checkpoints:
         folders = {f"{place.folder.rstrip('/')}/{checkpoint.run}".removesuffix("/.") for place in checkpoint.locations}
         if folder in folders:
             return checkpoint.run

@@ -124,7 +124,7 @@ def load_cluster(fields: Mapping[str, Any], on: str | None = None) -> tuple[Clus
     else:
         where = default_provider(gpus=Cluster.load({**fields, "data": ()}).device == "gpu")
     if where.nodes_are_here and isinstance(data, (list, tuple)):
-        fields["data"] = [absolute_data(each) for each in data]
+        fields["data"] = [absolute_data(data_set) for data_set in data]
     return Cluster.load(fields), where
 
 
@@ -134,7 +134,7 @@ def absolute_data(value: Any) -> Any:
     As in a shell, `./x`, `../x` and `~/x` are paths, and so is `x.jsonl` or the like where it exists.
     """
     if isinstance(value, Mapping):
-        return {key: absolute_data(each) if key in ("name", "source") else each for key, each in value.items()}
+        return {key: absolute_data(item) if key in ("name", "source") else item for key, item in value.items()}
     if not isinstance(value, str):
         return value
     path = Path(value).expanduser()

@@ -78,12 +78,12 @@ class DebugPorts:
 
     def refresh(self) -> None:
         """Look once: open ports for what is new, and write the entries anew if anything has changed."""
-        stops = {_key(each): each for each in self._tasks.stops() if each.debugger == DEBUGPY}
+        stops = {_key(stop): stop for stop in self._tasks.stops() if stop.debugger == DEBUGPY}
         # a process that somebody steps through is another stop each time
         new = [
-            each
-            for key, each in stops.items()
-            if key not in self._stops or (self._stops[key].id != each.id and not each.attached)
+            stop
+            for key, stop in stops.items()
+            if key not in self._stops or (self._stops[key].id != stop.id and not stop.attached)
         ]
         for stop in new:
             if _key(stop) not in self._relays:

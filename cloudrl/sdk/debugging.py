@@ -85,7 +85,9 @@ class PausedTasks:
             stop: that was looked at.
             also_own: whether it may be of the same process, which is listed a moment longer when it has been let go.
         """
-        others = [each for each in self.stops() if not each.attached and (also_own or _process(each) != _process(stop))]
+        others = [
+            other for other in self.stops() if not other.attached and (also_own or _process(other) != _process(stop))
+        ]
         return next((other for other in others if _order(other) > _order(stop)), others[0] if others else None)
 
     def dial(self, stop: Stop) -> socket.socket:
@@ -155,7 +157,7 @@ class PausedTasks:
     def _lost(self, stop: Stop, why: str) -> ConnectionFailed:
         """In one line: what has become of the task."""
         try:
-            waiting = any(_process(each) == _process(stop) and not each.attached for each in self.stops())
+            waiting = any(_process(other) == _process(stop) and not other.attached for other in self.stops())
         except CloudrlError:
             return ConnectionFailed(
                 f"{why}, and cluster {self.cluster} does not answer: where it still runs, the task goes on by itself",
@@ -216,7 +218,7 @@ def ask_nodes(agent: AgentClient, nodes: Iterable[NodeReport], on_progress: OnPr
 
     ranks = [node.rank for node in nodes]
     answers = list(zip(ranks, side_by_side(ask, ranks), strict=True))
-    failures = [(rank, each) for rank, each in answers if isinstance(each, ConnectionFailed)]
+    failures = [(rank, answer) for rank, answer in answers if isinstance(answer, ConnectionFailed)]
     if failures and len(failures) == len(ranks):
         raise failures[0][1]
     silent = dict(failures)
@@ -225,7 +227,7 @@ def ask_nodes(agent: AgentClient, nodes: Iterable[NodeReport], on_progress: OnPr
         on_progress(Notice(f"rank {rank} does not say what waits there: {silent[rank].message}"))
     if several:
         on_progress(Notice(f"{ranks_text(several)} do not say what waits there either"))
-    return tuple(sorted((stop for _, each in answers if isinstance(each, tuple) for stop in each), key=_order))
+    return tuple(sorted((stop for _, answer in answers if isinstance(answer, tuple) for stop in answer), key=_order))
 
 
 def waiting(cluster: Status, *, now: Callable[[], float] = time.time) -> Notice | None:

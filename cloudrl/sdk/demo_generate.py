@@ -69,7 +69,7 @@ def ask(models: Sequence[Path], test: Path) -> list[Answered]:
         last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
         raise CheckpointError(f"transformers cannot load {' or '.join(map(str, models))}: {last}")
     answered = json.loads(done.stdout.splitlines()[-1])
-    return [Answered(**{field: tuple(texts) for field, texts in each.items()}) for each in answered]
+    return [Answered(**{field: tuple(texts) for field, texts in answers.items()}) for answers in answered]
 
 
 def _answer_all(test: str, models: Sequence[str]) -> list[dict[str, list[str]]]:

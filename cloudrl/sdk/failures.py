@@ -73,13 +73,13 @@ def newest_failure(cluster: Status) -> Failure | None:
     return None
 
 
-def _kept(kept: Kept) -> Failure:
-    archive = Archive(FolderArchive(kept.folder))
-    job = kept.job_id or newest_kept_job(archive, kept.cluster, kept.run)
-    evidence = kept_evidence(archive, job, cluster_is_over=kept.is_over)
+def _kept(place: Kept) -> Failure:
+    archive = Archive(FolderArchive(place.folder))
+    job = place.job_id or newest_kept_job(archive, place.cluster, place.run)
+    evidence = kept_evidence(archive, job, cluster_is_over=place.is_over)
     status = evidence.state.job.get("status")
     has_failed = status in ("FAILED", None) or (evidence.was_running and cluster_end.has_failed(evidence))
     finding = search(evidence) if has_failed else Finding(None)
-    of_run = f" --run {shlex.quote(kept.run)}" if kept.run is not None else ""
-    logs = f"cloudrl logs --from {shlex.quote(str(kept.folder))}{of_run}"
+    of_run = f" --run {shlex.quote(place.run)}" if place.run is not None else ""
+    logs = f"cloudrl logs --from {shlex.quote(str(place.folder))}{of_run}"
     return Failure(job, status, finding.cause, logs, finding.is_complete)

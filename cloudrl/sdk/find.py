@@ -108,8 +108,8 @@ def look(name: str | None = None, *, watch: bool = False, on_progress: OnProgres
     refs = [cluster.ref for cluster in named.clusters]
     if name is None:
         named.refuse_silent()
-        for each, why in named.errors.items():
-            on_progress(Notice(f"clusters on {each} are not shown: {why.message}", why.hint or ""))
+        for unasked, why in named.errors.items():
+            on_progress(Notice(f"clusters on {unasked} are not shown: {why.message}", why.hint or ""))
     elif not refs:
         refs = [registry.locate(name)]
     if not watch or len(refs) != 1:
@@ -123,10 +123,10 @@ def look(name: str | None = None, *, watch: bool = False, on_progress: OnProgres
     return [status]
 
 
-def ensure_one(name: str, found: Sequence[Status]) -> None:
+def ensure_one(name: str, statuses: Sequence[Status]) -> None:
     """Raises: InputError: a name means several clusters, of several providers."""
-    if len(found) > 1:
-        raise registry.ambiguous(name, [cluster.ref for cluster in found])
+    if len(statuses) > 1:
+        raise registry.ambiguous(name, [cluster.ref for cluster in statuses])
 
 
 def find_job(job_id: str | None = None, name: str | None = None, address: str | None = None) -> JobHandle:
@@ -204,11 +204,11 @@ def _name_at(place: str) -> str | None:
     if host not in _LOOPBACK:
         return None
     running = registry.find().running
-    for name, each in zip(names_in_use(running), running, strict=True):
-        dashboard_url = each.dashboard_url
+    for name, cluster in zip(names_in_use(running), running, strict=True):
+        dashboard_url = cluster.dashboard_url
         if not dashboard_url:
             with suppress(CloudrlError):
-                dashboard_url = provider(each.provider).status(each.name).dashboard_url
+                dashboard_url = provider(cluster.provider).status(cluster.name).dashboard_url
         url = urlsplit(dashboard_url or "")
         if url.hostname in _LOOPBACK and str(url.port) == port:
             return name

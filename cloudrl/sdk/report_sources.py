@@ -112,7 +112,7 @@ class KeptSource:
             earlier=[attempt.reading.steps for attempt in attempts], cause=find_cause(evidence) if has_failed else None,
         )  # fmt: skip
         jobs = [*(attempt.job for attempt in attempts), job]
-        usage = KeptUsage(archive, _runs_of(archive, [each.submission_id for each in jobs]))
+        usage = KeptUsage(archive, _runs_of(archive, [kept_job.submission_id for kept_job in jobs]))
         nodes, tables = usage.nodes(span_of(jobs)), _Tables()
         tables.add("cost", lambda: self._cost(usage))
         tables.add("attempts", lambda: attempts_table(jobs, None))
@@ -122,7 +122,7 @@ class KeptSource:
         missing = [
             *(
                 ["its cost, as its agents knew no price"]
-                if not any(each.title == "Cost" for each in tables.made)
+                if not any(table.title == "Cost" for table in tables.made)
                 else []
             ),
             *(["the use of its nodes"] if not nodes else []),
@@ -156,7 +156,7 @@ class JobSource:
     def __init__(self, job: JobHandle) -> None:
         self._job, self._reading = job, LogReading()
         self._lost = _lost_attempts(job)
-        self._earlier = [*(each.reading.steps for each in self._lost), earlier_steps(job)]
+        self._earlier = [*(attempt.reading.steps for attempt in self._lost), earlier_steps(job)]
         self._samples = Samples(read_here if job.connection.nodes_are_here else NodeFiles(job))
         self._cause: Cause | None = None
 
@@ -171,7 +171,7 @@ class JobSource:
             self._reading, self._samples, config, name=self._job.name, job=self._job.url, cause=self._cause,
             earlier=self._earlier,
         )  # fmt: skip
-        tables = _tables(self._job, [each.job for each in self._lost])
+        tables = _tables(self._job, [attempt.job for attempt in self._lost])
         return replace(
             made, status=str(job.status), total_steps=made.total_steps or self._job.total_steps,
             tables=tuple(tables.made), usage=self._usage(), notes=(*made.notes, *tables.notes),
@@ -205,10 +205,10 @@ def _of_log(
 ) -> RunReport:
     """What the log says, and the steps of earlier attempts."""
     steps = joined([*earlier, reading.steps])
-    found, notes = samples.of(config, steps)
+    chosen, notes = samples.of(config, steps)
     bad = [f"{key} was no finite number at step {step}" for key, step in not_finite(steps).items()]
     return RunReport(
-        name=name, job=job, steps=steps, total_steps=reading.total_steps, config=config, samples=found, cause=cause,
+        name=name, job=job, steps=steps, total_steps=reading.total_steps, config=config, samples=chosen, cause=cause,
         notes=(*notes, *bad),
     )  # fmt: skip
 
@@ -299,7 +299,7 @@ class _KeptJob(NamedTuple):
 
 def _run_of(job: RayJob, config: Mapping[str, str]) -> tuple[str | None, str | None]:
     names = {"job_name": EXPERIMENT, "cloudrl_checkpoints": LOCAL_DIR}
-    name, folder = (job.metadata.get(said) or config.get(key) for said, key in names.items())
+    name, folder = (job.metadata.get(label) or config.get(key) for label, key in names.items())
     return name, folder
 
 
@@ -319,13 +319,13 @@ def _record(archive: Archive, id_: str) -> RayJob:
 
 
 def _kept_attempts(
-    archive: Archive, run: tuple[str | None, str | None], *, until: str, known: Container[str] = ()
+    archive: Archive, run: tuple[str | None, str | None], *, until: str, others: Container[str] = ()
 ) -> Iterator[_KeptJob]:
     """The jobs that have trained a run before that one, the first one first, but for those that are known."""
     for id_ in archive.jobs:
         if id_ == until or None in run:
             return
-        if id_ in known:
+        if id_ in others:
             continue
         record = _record(archive, id_)
         if record.metadata and _run_of(record, {}) != run:
@@ -345,6 +345,6 @@ def _lost_attempts(job: JobHandle) -> list[_KeptJob]:
         ranks = [node.rank for node in status.nodes]
         here = FolderArchive(Path(status.facts.checkpoint_dir)) if job.connection.nodes_are_here else None
         archive = Archive(here or ask_cluster(job.connection.name, agent, ranks))
-        known = {attempt.submission_id for attempt in find_attempts(job)}
-        return list(_kept_attempts(archive, (job.name, job.checkpoint_dir), until=job.submission_id, known=known))
+        ids = {attempt.submission_id for attempt in find_attempts(job)}
+        return list(_kept_attempts(archive, (job.name, job.checkpoint_dir), until=job.submission_id, others=ids))
     return []

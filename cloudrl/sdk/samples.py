@@ -68,7 +68,7 @@ def _read_from_any(agent: AgentClient, ranks: list[int], path: str) -> tuple[byt
     for some in (ranks[:1], ranks[1:]):  # who had the others, or all of a shared folder, comes first
         for rank, content in side_by_side(read, some):
             if isinstance(content, bytes):
-                return content, [rank, *(each for each in ranks if each != rank)]
+                return content, [rank, *(other for other in ranks if other != rank)]
             failures += [content] if content is not None else []
     if failures:
         raise failures[-1]
@@ -90,7 +90,8 @@ class Samples:
         validated = [step.step for step in steps if any(key.startswith(ALL_VALIDATION) for key in step.metrics)]
         folders = [(config.get(VALIDATION_DIR), validated), (config.get(ROLLOUT_DIR), [step.step for step in steps])]
         folder, numbers = next(
-            ((each, known) for each, known in folders if each and each.startswith("/") and known), ("", [])
+            ((place, with_files) for place, with_files in folders if place and place.startswith("/") and with_files),
+            ("", []),
         )
         if not folder:
             return (), ()

@@ -212,15 +212,15 @@ def ending(provider: Provider, name: str, price_per_hour: float | None = None) -
         raise with_state(stopped, provider, name, alive="may not have ended") from None
 
 
-def _lines(found: Inventory) -> tuple[str, ...]:
+def _lines(inventory: Inventory) -> tuple[str, ...]:
     """Run, step, role, size and where, of each checkpoint, and what nodes did not say."""
     lines = []
-    for checkpoint in found.checkpoints:
+    for checkpoint in inventory.checkpoints:
         state = "" if checkpoint.complete else f", incomplete: {checkpoint.shortfall}"
         lines.append(
             f"{checkpoint.name}, {size_text(checkpoint.size_bytes)}, ranks {places_text(checkpoint.locations)}{state}"
         )
-    return (*lines, *found.notes)
+    return (*lines, *inventory.notes)
 
 
 def _may_have_run_jobs(status: Status) -> bool:

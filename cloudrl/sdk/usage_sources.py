@@ -31,7 +31,7 @@ class Span(NamedTuple):
     def of(self, samples: Iterable[Usage]) -> tuple[Usage, ...]:
         """Those within it, by their times."""
         within = (sample for sample in samples if self.since <= sample.sampled_at <= self.until)
-        return tuple(sorted(within, key=lambda each: each.sampled_at))
+        return tuple(sorted(within, key=lambda sample: sample.sampled_at))
 
 
 def span_of(jobs: Iterable[RayJob]) -> Span:
@@ -100,8 +100,8 @@ def _joined(day: tuple[Usage, ...], hour: tuple[Usage, ...]) -> tuple[Usage, ...
     return (*day, *(usage for usage in hour if usage.sampled_at > last))
 
 
-def _nodes(found: Mapping[int, Iterable[Usage]], span: Span) -> tuple[NodeUsage, ...]:
-    nodes = (NodeUsage(rank, span.of(samples)) for rank, samples in found.items())
+def _nodes(samples_by_rank: Mapping[int, Iterable[Usage]], span: Span) -> tuple[NodeUsage, ...]:
+    nodes = (NodeUsage(rank, span.of(samples)) for rank, samples in samples_by_rank.items())
     return tuple(node for node in nodes if node.samples)
 
 

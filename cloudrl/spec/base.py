@@ -114,7 +114,7 @@ def _hint(model: type[Spec], error: ErrorDetails) -> str | None:
     if error["type"] in ("extra_forbidden", "missing"):
         fields_hint = f"Fields of {model.__name__}: {', '.join(model.model_fields)}"
         field = error["loc"][0]
-        owners = [f"{each}: {{{masked(str(field))}: ...}}" for each in model.sections]
+        owners = [f"{owner_name}: {{{masked(str(field))}: ...}}" for owner_name in model.sections]
         section = f"What only one provider knows goes into its section: {', '.join(owners)}"
         return "\n".join([fields_hint, *([section] if owners else [])])
     cause = error.get("ctx", {}).get("error")

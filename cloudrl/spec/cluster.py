@@ -140,13 +140,13 @@ class Cluster(Spec):
         for search in filter(None, map(parse_search, self.services)):
             if search.search == SERPAPI and SERPAPI_KEY not in (*self.secrets, *self.env):
                 raise SpecError(f"search:{SERPAPI} needs a key", hint=f"secrets: [{SERPAPI_KEY}]")
-        known = [*(artifact.name for artifact in self.artifacts), *self.models]
-        for service in (agent_service(each) for each in self.services if parse_search(each) is None):
+        names = [*(artifact.name for artifact in self.artifacts), *self.models]
+        for service in (agent_service(declared) for declared in self.services if parse_search(declared) is None):
             for name in service.needs:
-                if name not in known:
+                if name not in names:
                     raise SpecError(
                         f"service {service.label} needs {name!r}, which is not an artifact or model of this cluster"
-                        f"{did_you_mean(name, known)}",
+                        f"{did_you_mean(name, names)}",
                         hint=f"artifacts: [{{name: {name}, command: ...}}] brings it to the nodes",
                     )
 
@@ -198,7 +198,7 @@ class Cluster(Spec):
     @property
     def needs_cpu_parts(self) -> bool:
         """Whether its agents need what only training on CPUs does: it has no GPUs, or a tiny model or its data."""
-        names = [each if isinstance(each, str) else each.name for each in self.data]
+        names = [data_set if isinstance(data_set, str) else data_set.name for data_set in self.data]
         is_tiny = any(name in BUILT_IN and BUILT_IN[name].for_cpu for name in names)
         return self.device == "cpu" or is_tiny or any(model in MADE_ON_NODES for model in self.models)
 
@@ -219,8 +219,8 @@ def disk_for(cluster: Cluster) -> str | None:
     Each node has published indexes, and with GPUs the weights of every model whose name tells its size, and its share
     of the checkpoints of the largest.
     """
-    known = [] if cluster.device == "cpu" else map(billions, cluster.models)
-    sizes = [size for size in known if size is not None]
+    counts = [] if cluster.device == "cpu" else map(billions, cluster.models)
+    sizes = [size for size in counts if size is not None]
     index_gb = sum(index.disk_gb for index, _ in _published(cluster))
     if not sizes and not index_gb:
         return None

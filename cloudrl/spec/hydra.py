@@ -103,14 +103,14 @@ def items(value: str) -> tuple[str, ...]:
     text = value.strip()
     if not (text.startswith("[") and text.endswith("]")):
         return (unquoted(text),)
-    found, position, inside = [], 0, text[1:-1]
+    parts, position, inside = [], 0, text[1:-1]
     while position < len(inside):
         match = _ITEM.match(inside, position)
         if match is None:  # nested, or no list after all: nothing that is a path
             return ()
-        found.append(unquoted(match[1]))
+        parts.append(unquoted(match[1]))
         position = match.end()
-    return tuple(found)
+    return tuple(parts)
 
 
 def one_or_many(texts: Sequence[str]) -> str | list[str]:

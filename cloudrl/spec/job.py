@@ -51,7 +51,7 @@ def _merged(old: Mapping[str, HydraText], new: Mapping[str, Any]) -> FrozenDict[
         before = written.get(bare)
         name = before if before is not None and not prefix and before.startswith("+") else key
         if before is not None and before != name:
-            merged = {(name if each == before else each): item for each, item in merged.items()}
+            merged = {(name if present == before else present): item for present, item in merged.items()}
         merged[name] = hydra_text(value)
         written[bare] = name
     return FrozenDict(merged)
@@ -118,7 +118,7 @@ class Job(Spec):
 
     def override(self, key: str) -> HydraText | None:
         """The value set for a key, given without prefix; None where the job leaves it to verl."""
-        return next((text for each, text in self.overrides.items() if split_key(each)[1] == key), None)
+        return next((text for name, text in self.overrides.items() if split_key(name)[1] == key), None)
 
     def with_overrides(self, overrides: Mapping[str, Any]) -> Self:
         """The same job with these overrides set; one without prefix keeps the `+` or `++` that stands there.

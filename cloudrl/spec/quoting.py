@@ -57,7 +57,7 @@ def _masked(value: object, depth: int) -> object:
     if isinstance(value, (Mapping, list, tuple)) and depth == 0:
         return ...
     if isinstance(value, Mapping):
-        return dict(_masked_item(*each, depth) for each in islice(value.items(), _MOST_ITEMS))
+        return dict(_masked_item(*pair, depth) for pair in islice(value.items(), _MOST_ITEMS))
     if isinstance(value, (list, tuple)):
         items = [_masked(item, depth - 1) for item in value[:_MOST_ITEMS]]
         return tuple(items) if isinstance(value, tuple) else items

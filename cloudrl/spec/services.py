@@ -271,5 +271,6 @@ def _services(value: object) -> tuple[str | Service | Search, ...]:
 
 Services = Annotated[Sequence[str | Service | Search], PlainValidator(_services)]
 Artifacts = Annotated[
-    Sequence[Artifact], PlainValidator(unique_list_of(_artifact, by=lambda each: each.name, message="{} stands twice"))
+    Sequence[Artifact],
+    PlainValidator(unique_list_of(_artifact, by=lambda artifact: artifact.name, message="{} stands twice")),
 ]

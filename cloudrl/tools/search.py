@@ -85,12 +85,12 @@ async def end_run(reason: str) -> None:
     with that status in its message (trainer/ppo/v1/replay_buffer.py: _sync_metadata_from_transfer_queue).
     The older trainer has no such queue; there `RunEnded` itself reaches it.
     """
-    said = f"CLOUDRL FAILED: {reason}"
-    print(said, flush=True)  # noqa: T201 - Ray passes it on to the job's log
+    verdict = f"CLOUDRL FAILED: {reason}"
+    print(verdict, flush=True)  # noqa: T201 - Ray passes it on to the job's log
     with contextlib.suppress(Exception):
         import transfer_queue
 
-        tag = {"is_prompt": True, "global_steps": 0, "status": said}
+        tag = {"is_prompt": True, "global_steps": 0, "status": verdict}
         await transfer_queue.async_kv_put(key="cloudrl-search", partition_id="train", tag=tag)
 
 
@@ -209,11 +209,11 @@ class Search:
             raise RunEnded(self._ended)
 
 
-def passages_text(found: Any) -> str:
+def passages_text(hits: Any) -> str:
     """Passages as Search-R1 shows them: the title is the first line of each."""
     texts = []
-    for number, each in enumerate(found, start=1):
-        title, _, text = each["document"]["contents"].partition("\n")
+    for number, hit in enumerate(hits, start=1):
+        title, _, text = hit["document"]["contents"].partition("\n")
         texts.append(f"Doc {number}(Title: {title}) {text}\n")
     return "".join(texts) or "Nothing was found."
 

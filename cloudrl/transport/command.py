@@ -80,7 +80,7 @@ def _talk(process: subprocess.Popen[bytes], data: memoryview, deadline: float, l
                     selector.unregister(ready)
                     with suppress(BrokenPipeError):
                         ready.close()
-    stdout, stderr = (bytes(each) for each in printed.values())
+    stdout, stderr = (bytes(output) for output in printed.values())
     return stdout, stderr
 
 
@@ -92,11 +92,11 @@ def _give(stream: Any, data: memoryview) -> memoryview:
         return data[:0]
 
 
-def _take(stream: IO[bytes], said: bytearray, limit_bytes: int) -> bool:
+def _take(stream: IO[bytes], printed: bytearray, limit_bytes: int) -> bool:
     """Whether there may be more."""
     piece = os.read(stream.fileno(), _PIECE_BYTES)
-    said += piece
-    if len(said) > limit_bytes:
+    printed += piece
+    if len(printed) > limit_bytes:
         raise Malformed(f"it says more than {limit_bytes:,} bytes")
     return bool(piece)
 

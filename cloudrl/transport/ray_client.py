@@ -146,7 +146,7 @@ class RayClient:
         """Jobs that were submitted, the oldest first; drivers that were started by hand are left out."""
         answer = self._json("GET", "/api/jobs/")
         with self._of_rays("/api/jobs/"):
-            jobs = [RayJob.read(each) for each in as_list(answer) if as_object(each, "a job").get("submission_id")]
+            jobs = [RayJob.read(row) for row in as_list(answer) if as_object(row, "a job").get("submission_id")]
         return tuple(sorted(jobs, key=lambda job: job.start_time or 0.0))
 
     def stop_job(self, submission_id: str) -> bool:

@@ -73,14 +73,14 @@ def _beginning(source: random.Random) -> Text:
 
 
 def _end(source: random.Random) -> Text:
-    asked, found = source.sample(_COUNTRIES, 2)
+    asked, answered = source.sample(_COUNTRIES, 2)
     messages = [
         *_user(capitals.question(asked.name)),
         {"role": "assistant", "content": asked.name.join(_CALL)},
         # as tools/search.py shows it
-        {"role": "tool", "content": f'Doc 1(Title: "{asked.name}") {capitals.text(found)}\n'},
+        {"role": "tool", "content": f'Doc 1(Title: "{asked.name}") {capitals.text(answered)}\n'},
     ]
-    return messages, found.capital.join(_ANSWER) if source.random() < _READS else _GIVES_UP
+    return messages, answered.capital.join(_ANSWER) if source.random() < _READS else _GIVES_UP
 
 
 def _user(question: str) -> list[dict[str, str]]:
@@ -99,7 +99,7 @@ READINGS = {
         searches,
         steps=400,
         learning_rate=5e-3,
-        words=(*_FRAGMENTS, *sorted({name for each in _COUNTRIES for name in (each.name, each.capital)})),
+        words=(*_FRAGMENTS, *sorted({name for country in _COUNTRIES for name in (country.name, country.capital)})),
     ),
 }
 """By the model's name; what has none is random."""

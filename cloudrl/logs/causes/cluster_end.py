@@ -26,7 +26,7 @@ _LATER_MS = 60_000
 
 def end_of_cluster(evidence: Evidence) -> Suspect | None:
     """The first failure of the nodes, by their agents; None where they say of none, or it came after the job's end."""
-    ends = sorted(_ends(evidence), key=lambda each: each.at_ms or 0)
+    ends = sorted(_ends(evidence), key=lambda end: end.at_ms or 0)
     until = (evidence.ended_ms or float("inf")) + _LATER_MS
     if ends:
         return next((end for end in ends if (end.at_ms or 0) <= until), None)

@@ -52,18 +52,20 @@ def search(evidence: Evidence, budget: Budget | None = None) -> Finding:
 
 
 def _chosen(
-    evidence: Evidence, found: Sequence[Suspect], driver: Suspect | None, *, has_state: bool, budget: Budget
+    evidence: Evidence, suspects: Sequence[Suspect], driver: Suspect | None, *, has_state: bool, budget: Budget
 ) -> Suspect | None:
-    leads = [suspect for suspect in found if suspect.is_lead]
+    leads = [suspect for suspect in suspects if suspect.is_lead]
     if driver is not None and driver.is_lead:
         leads = _not_survived([*leads, driver], driver)
-    silent = sorted((suspect for suspect in [*found, *filter(None, [driver])] if suspect.follows == "silence"), key=_at)
+    silent = sorted(
+        (suspect for suspect in [*suspects, *filter(None, [driver])] if suspect.follows == "silence"), key=_at
+    )
     if (first := _first(leads) or _awaited(evidence, silent, budget)) is not None:
         return first
-    logs = suspects_of_logs(evidence, budget) if has_state else list(found)
+    logs = suspects_of_logs(evidence, budget) if has_state else list(suspects)
     seen = suspects_seen_by_driver(evidence, budget)
     silent = silent or [suspect for suspect in [*logs, *seen] if suspect.follows == "silence"]
-    others = [*found, *filter(None, [driver]), *logs, *seen]
+    others = [*suspects, *filter(None, [driver]), *logs, *seen]
     return (
         _first([log for log in logs if log.is_lead])
         or next((suspect for suspect in seen if suspect.is_lead), None)
@@ -97,7 +99,7 @@ def _not_survived(leads: Sequence[Suspect], driver: Suspect) -> list[Suspect]:
     return [lead for lead in leads if not _at(lead) < last - SURVIVED_MS]
 
 
-def _placed(chosen: Suspect, driver: Suspect | None, found: Sequence[Suspect]) -> Suspect:
+def _placed(chosen: Suspect, driver: Suspect | None, suspects: Sequence[Suspect]) -> Suspect:
     """In the process in which the driver says that its own error was raised, where Ray has no failure of that one.
 
     A process that ends at once takes along what Ray has not heard yet; what Ray has is the task that passed it on.
@@ -105,7 +107,7 @@ def _placed(chosen: Suspect, driver: Suspect | None, found: Sequence[Suspect]) -
     if (
         driver is None
         or driver.error != chosen.error
-        or driver.process in {DRIVER, *(suspect.process for suspect in found)}
+        or driver.process in {DRIVER, *(suspect.process for suspect in suspects)}
     ):
         return chosen
     return replace(chosen, rank=driver.rank, process=driver.process)
@@ -119,7 +121,7 @@ def _awaited(evidence: Evidence, silent: Sequence[Suspect], budget: Budget) -> S
         if actor.get("class_name") in classes and actor.get("actor_id") not in ids:
             pid, rank = actor.get("pid"), evidence.rank_of(actor.get("node_id"))
             name, logs = process_name(actor, "worker", pid), printed_by(evidence, "", pid, rank)
-            own = chosen([each for log, stream in logs for _, each in failures(evidence, log, stream, budget)])
+            own = chosen([suspect for log, stream in logs for _, suspect in failures(evidence, log, stream, budget)])
             if own is not None and own.is_lead:
                 return replace(own, rank=rank, process=name)
             last_lines = [line.text for _, stream in logs for line in stream.lines[-_END_LINES:]]
@@ -128,7 +130,7 @@ def _awaited(evidence: Evidence, silent: Sequence[Suspect], budget: Budget) -> S
     return None
 
 
-def _cause(chosen: Suspect, found: Sequence[Suspect]) -> Cause:
+def _cause(chosen: Suspect, suspects: Sequence[Suspect]) -> Cause:
     signature = chosen.signature
     return Cause(
         error=chosen.error,
@@ -139,15 +141,15 @@ def _cause(chosen: Suspect, found: Sequence[Suspect]) -> Cause:
         meaning=signature.cause if signature else "",
         remedy=signature.remedy if signature else "",
         lines=chosen.lines,
-        elsewhere=_sightings(chosen, found),
+        elsewhere=_sightings(chosen, suspects),
     )
 
 
-def _sightings(chosen: Suspect, found: Sequence[Suspect]) -> tuple[Sighting, ...]:
+def _sightings(chosen: Suspect, suspects: Sequence[Suspect]) -> tuple[Sighting, ...]:
     """What other processes said in that second, without tasks that only repeat the error of one that they called."""
     others = [
         suspect
-        for suspect in sorted(found, key=_at)
+        for suspect in sorted(suspects, key=_at)
         if abs(_at(suspect) - _at(chosen)) <= _SAME_MOMENT_MS
         and (suspect.rank, suspect.process) != (chosen.rank, chosen.process)
         and (suspect.error != chosen.error or suspect.depth >= chosen.depth)

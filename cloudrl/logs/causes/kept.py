@@ -28,7 +28,7 @@ def kept_evidence(archive: Archive, job: str, *, cluster_is_over: bool = False) 
     files = [file for file in archive.files if first_name(file.path) in _files_of(job)]
     if not files:
         raise InputError(f"nothing of job {job!r} is kept in {archive.source.name}")
-    newest = max(files, key=lambda each: each.modified_at)
+    newest = max(files, key=lambda file: file.modified_at)
     session, driver = archive.of(newest.run, session=newest.session), archive.driver_log(job)
     state = _state(archive, job)
     wanted = [file for file in session if file == driver or _is_wanted(file, state)]

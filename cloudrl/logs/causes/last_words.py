@@ -52,7 +52,7 @@ def death(evidence: Evidence, dead: Dead, budget: Budget) -> Suspect:
     reason = recognise(dead.detail)
     is_explained = dead.is_sudden or (reason is not None and reason.follows is None)  # as by Ray's monitor of memory
     words = None if is_explained else _words(evidence, dead.streams, budget)
-    end = tuple(line.text for _, each in dead.streams for line in each.lines[-_END_LINES:] if line.text.strip())
+    end = tuple(line.text for _, stream in dead.streams for line in stream.lines[-_END_LINES:] if line.text.strip())
     trace = innermost(dead.detail)  # it has one where the actor's own start raised
     first = next(filter(str.strip, facts_of(dead.detail[:_LONGEST]).splitlines()), "no reason given").strip()
     shown = words.lines if words is not None and words.signature is None else end
@@ -82,10 +82,10 @@ def _words(evidence: Evidence, streams: Sequence[tuple[LogTail, Stream]], budget
     suspects = list[Suspect]()
     for log, stream in budget.take(streams):
         below = _lines_below(stream)
-        for at, each in failures(evidence, log, stream, budget):
-            most = _MOST_BELOW if each.signature is None else _END_LINES
-            if below[at] <= most and not each.only_logged:
-                suspects.append(each)
+        for at, suspect in failures(evidence, log, stream, budget):
+            most = _MOST_BELOW if suspect.signature is None else _END_LINES
+            if below[at] <= most and not suspect.only_logged:
+                suspects.append(suspect)
     return chosen(suspects)
 
 

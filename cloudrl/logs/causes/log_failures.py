@@ -34,18 +34,18 @@ def failures(evidence: Evidence, log: LogTail, stream: Stream, budget: Budget) -
             yield at, logged
 
 
-def chosen(found: Sequence[Suspect]) -> Suspect | None:
+def chosen(suspects: Sequence[Suspect]) -> Suspect | None:
     """What a process failed of, among its failures in their order: the first that may be the cause of all.
 
     A failure that the process survived by more than a minute does not count. If no other is left, the first that
     follows from another process's failure, and else what was only logged.
     """
-    vague = next((suspect for suspect in found if suspect.is_vague), None)
-    follower = next((suspect for suspect in found if suspect.follows is not None), None)
-    leads = [suspect for suspect in found if suspect.is_lead]
+    vague = next((suspect for suspect in suspects if suspect.is_vague), None)
+    follower = next((suspect for suspect in suspects if suspect.follows is not None), None)
+    leads = [suspect for suspect in suspects if suspect.is_lead]
     last_ms = (leads[-1].at_ms if leads else None) or 0.0
     recent = [lead for lead in leads if (lead.at_ms or last_ms) >= last_ms - SURVIVED_MS]
-    return next(iter(recent), vague or follower or next(iter(found), None))
+    return next(iter(recent), vague or follower or next(iter(suspects), None))
 
 
 def _raised(evidence: Evidence, log: LogTail, stream: Stream, texts: Sequence[str], block: Block) -> Suspect:
@@ -67,7 +67,7 @@ def _said(evidence: Evidence, log: LogTail, stream: Stream, at: int) -> Suspect 
     signature = recognise(error)
     if signature is None and not line.is_error:
         return None
-    around = tuple(each.text for each in stream.lines[max(0, at - _AROUND) : at + _AROUND])
+    around = tuple(line.text for line in stream.lines[max(0, at - _AROUND) : at + _AROUND])
     suspect = Suspect(
         error=error,
         lines=around,
@@ -79,15 +79,15 @@ def _said(evidence: Evidence, log: LogTail, stream: Stream, at: int) -> Suspect 
     return _placed(suspect, evidence, log, stream)
 
 
-def _placed(found: Suspect, evidence: Evidence, log: LogTail, stream: Stream) -> Suspect:
+def _placed(suspect: Suspect, evidence: Evidence, log: LogTail, stream: Stream) -> Suspect:
     """With its process: in the driver's log the lines of others say whose they are."""
     by = stream.first
     if log.pid is not None:
-        return replace(found, rank=log.rank, process=f"worker (pid {log.pid})")
+        return replace(suspect, rank=log.rank, process=f"worker (pid {log.pid})")
     if not log.is_driver or stream.is_own:
-        return replace(found, rank=log.rank, process=DRIVER if log.is_driver else log.name.partition(".")[0])
+        return replace(suspect, rank=log.rank, process=DRIVER if log.is_driver else log.name.partition(".")[0])
     rank = evidence.rank_of_process(by.ip, by.pid)
-    return replace(found, rank=rank, process=f"{by.name or 'worker'} (pid {by.pid})" if by.pid else by.name)
+    return replace(suspect, rank=rank, process=f"{by.name or 'worker'} (pid {by.pid})" if by.pid else by.name)
 
 
 def _at_ms(log: LogTail, stream: Stream, at: int) -> float | None:

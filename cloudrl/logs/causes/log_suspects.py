@@ -36,13 +36,13 @@ def suspect_of_driver(evidence: Evidence, budget: Budget) -> Suspect | None:
 
 def suspects_of_logs(evidence: Evidence, budget: Budget) -> list[Suspect]:
     """What each process of the workers' logs has failed of."""
-    return [each for log in evidence.logs if not log.is_driver for _, each in _by_process(evidence, log, budget)]
+    return [suspect for log in evidence.logs if not log.is_driver for _, suspect in _by_process(evidence, log, budget)]
 
 
 def suspects_seen_by_driver(evidence: Evidence, budget: Budget) -> list[Suspect]:
     """The same by the driver's log, where Ray repeats what all processes print; in the order of its lines."""
-    of_drivers = [each for log in _drivers(evidence) for each in _by_process(evidence, log, budget)]
-    return [each for _, each in sorted(of_drivers, key=lambda placed: placed[0])]
+    of_drivers = [placed for log in _drivers(evidence) for placed in _by_process(evidence, log, budget)]
+    return [suspect for _, suspect in sorted(of_drivers, key=lambda placed: placed[0])]
 
 
 def _drivers(evidence: Evidence) -> list[LogTail]:
@@ -63,8 +63,8 @@ def _by_process(evidence: Evidence, log: LogTail, budget: Budget) -> Iterator[tu
 
 def _retold(evidence: Evidence, log: LogTail, stream: Stream, budget: Budget) -> Iterator[tuple[int, Suspect]]:
     """The failures of a process and their lines in the log; where it reports a death, the words of who died."""
-    for at, each in failures(evidence, log, stream, budget):
-        yield stream.places[at], _in_own_words(evidence, stream, at, each, budget)
+    for at, suspect in failures(evidence, log, stream, budget):
+        yield stream.places[at], _in_own_words(evidence, stream, at, suspect, budget)
 
 
 def _in_own_words(evidence: Evidence, stream: Stream, at: int, report: Suspect, budget: Budget) -> Suspect:
@@ -77,7 +77,7 @@ def _in_own_words(evidence: Evidence, stream: Stream, at: int, report: Suspect, 
     pid = int(named["pid"]) if named is not None else None
     rank = evidence.rank_of_process(None, pid)
     streams = printed_by(evidence, "", pid, rank)
-    name = next((each.first.name for _, each in streams if each.first.name), "worker")
+    name = next((stream.first.name for _, stream in streams if stream.first.name), "worker")
     dead = Dead(process_name(None, name, pid), text, streams, rank, at_ms=report.at_ms)
     suspect = death(evidence, dead, budget)
     return replace(suspect, lines=(*suspect.lines, text)[-MOST_LINES:])

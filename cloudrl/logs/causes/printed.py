@@ -152,5 +152,5 @@ def read_streams(lines: Sequence[str]) -> tuple[Stream, ...]:
         printed = read_line(line)
         by_process.setdefault(printed.by, []).append((place, printed))
     return tuple(
-        Stream(tuple(line for _, line in each), tuple(place for place, _ in each)) for each in by_process.values()
+        Stream(tuple(line for _, line in placed), tuple(place for place, _ in placed)) for placed in by_process.values()
     )

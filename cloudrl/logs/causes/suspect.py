@@ -69,7 +69,7 @@ def raised(
 ) -> Suspect:
     """An exception, in the process that its traceback names; else in that of the task."""
     actor_id = trace.actor_id or task.get("actor_id")
-    actor = next((each for each in evidence.state.actors if actor_id and each.get("actor_id") == actor_id), None)
+    actor = next((row for row in evidence.state.actors if actor_id and row.get("actor_id") == actor_id), None)
     pid = trace.pid or (actor or {}).get("pid") or task.get("worker_pid")
     place = (actor or {}).get("node_id") or task.get("node_id")
     rank = evidence.rank_of(place)

@@ -123,10 +123,10 @@ def innermost(text: str) -> Traceback:
     own_lines = tuple(
         line for line in _without_rays_frames(lines[start:]) if line.strip() and line != "User exception:"
     )
-    found, pid = list(blocks(own_lines)), place.get("pid")
+    failures, pid = list(blocks(own_lines)), place.get("pid")
     return Traceback(
         lines=own_lines,
-        error=explained(own_lines, found[-1]) if found else None,
+        error=explained(own_lines, failures[-1]) if failures else None,
         actor_id=place.get("actor"),
         pid=int(pid) if pid else None,
         ip=place.get("ip"),
@@ -136,13 +136,13 @@ def innermost(text: str) -> Traceback:
 
 def without_code(lines: Sequence[str]) -> list[str]:
     """Without the lines of code that tracebacks quote: they say what may be raised, and not what was."""
-    kept, below_frame = list[str](), False
+    remaining, below_frame = list[str](), False
     for line in lines:
         is_frame = _FRAME.match(line) is not None
         below_frame = is_frame or (below_frame and line.startswith("    ") and _error_in(line.strip()) is None)
         if is_frame or not below_frame:
-            kept.append(line)
-    return kept
+            remaining.append(line)
+    return remaining
 
 
 class _Kind(Enum):

@@ -67,9 +67,9 @@ class _AfterImport:
         """What the next finder says, its loader followed by the patch."""
         if name not in self._patches:
             return None
-        others = (each for each in sys.meta_path if each is not self)
-        found = (other.find_spec(name, path, target) for other in others if hasattr(other, "find_spec"))
-        spec = next((each for each in found if each is not None), None)
+        others = (finder for finder in sys.meta_path if finder is not self)
+        specs = (other.find_spec(name, path, target) for other in others if hasattr(other, "find_spec"))
+        spec = next((found_spec for found_spec in specs if found_spec is not None), None)
         if spec is not None and spec.loader is not None:
             execute, patch = spec.loader.exec_module, never_raising(self._patches[name])
 

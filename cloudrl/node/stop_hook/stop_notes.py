@@ -176,10 +176,10 @@ def never_raising(work: Callable[..., None]) -> Callable[..., None]:
         except Exception as error:
             if type(error).__name__ == "BdbQuit":
                 raise
-            known = isinstance(error, Unnoted)
+            is_unnoted = isinstance(error, Unnoted)
             say(
                 f"{error}; it is passed over"
-                if known
+                if is_unnoted
                 else f"the debugger cannot be used here: {traceback.format_exc()}"
             )
 

@@ -62,7 +62,7 @@ def unrecoverable_error(server: Server, run: RunState) -> ClusterFailed | None:
             failed = [attempt for attempt in node.attempts if attempt.code == code][-enough:]
             if len(failed) < enough:
                 continue
-            outputs = [_output(server, run, node.rank, each.number, first=True) for each in failed]
+            outputs = [_output(server, run, node.rank, attempt.number, first=True) for attempt in failed]
             if any(STARTED in output for output in outputs):
                 continue  # an agent was there: it counts
             image = run.answer.run_spec.configuration.image
@@ -99,11 +99,11 @@ def exit_reason(server: Server, run: RunState) -> tuple[Phase, str]:
     """
     ended = sorted(run.nodes, key=lambda node: node.latest.finished_at or 0.0)
     outputs = [_output(server, run, node.rank) for node in ended]
-    outcomes = [each for each in map(from_output, outputs) if each is not None]
+    outcomes = [outcome for outcome in map(from_output, outputs) if outcome is not None]
     if run.status == "terminated":  # by the user: one node is stopped before the others, which miss it
-        outcomes = [each for each in outcomes if each.final or each.phase == Phase.DOWN]
+        outcomes = [outcome for outcome in outcomes if outcome.final or outcome.phase == Phase.DOWN]
     if outcomes:
-        outcome = min(outcomes, key=lambda each: (each.phase != Phase.DOWN, not each.final))
+        outcome = min(outcomes, key=lambda candidate: (candidate.phase != Phase.DOWN, not candidate.final))
         return outcome.phase, outcome.reason
     refusals = [line for output in outputs for line in output.splitlines() if line.startswith(FAILED)]
     if refusals:
@@ -130,20 +130,20 @@ def previous_attempts(server: Server, run: RunState) -> tuple[Mapping[str, Any],
     waiting = False
     for number in numbers:
         ended = [(node.rank, attempt) for node in run.nodes for attempt in node.attempts if attempt.number == number]
-        waited, waiting = waiting, {each.code for _, each in ended} <= {_NO_CAPACITY, *_CONSEQUENCES}
+        waited, waiting = waiting, {attempt.code for _, attempt in ended} <= {_NO_CAPACITY, *_CONSEQUENCES}
         reason = _agent_reason(server, run, ended) if number in numbers[-_READ_ATTEMPTS:] and not waiting else ""
         first = described.pop() if waited and waiting else {}
         described.append(
             {
                 "attempt": number + 1,
-                "submitted_at": min(each.submitted_at for _, each in ended),
+                "submitted_at": min(attempt.submitted_at for _, attempt in ended),
                 **first,
                 "last_attempt": number + 1,
-                "ended_at": max((each.finished_at or 0.0 for _, each in ended), default=0.0) or None,
+                "ended_at": max((attempt.finished_at or 0.0 for _, attempt in ended), default=0.0) or None,
                 "reason": reason or (_lack(ended, first) if waiting else _dstack_reason(ended)),
                 "nodes": [
-                    {"rank": rank, "ip": each.hostname, "phase": each.status, "detail": each.reason}
-                    for rank, each in ended
+                    {"rank": rank, "ip": attempt.hostname, "phase": attempt.status, "detail": attempt.reason}
+                    for rank, attempt in ended
                 ],
             }
         )
@@ -152,7 +152,7 @@ def previous_attempts(server: Server, run: RunState) -> tuple[Mapping[str, Any],
 
 def _lack(ended: list[tuple[int, Attempt]], before: Mapping[str, Any]) -> str:
     """What dstack says of the rank that has no machine; of an attempt that it does not list, what was said before."""
-    lacking = {rank: each for rank, each in ended if each.code == _NO_CAPACITY}
+    lacking = {rank: attempt for rank, attempt in ended if attempt.code == _NO_CAPACITY}
     if lacking:
         return f"no machine for {ranks_text(lacking)}: {next(iter(lacking.values())).reason}"
     return str(before.get("reason") or "no machine for every rank")
@@ -160,9 +160,9 @@ def _lack(ended: list[tuple[int, Attempt]], before: Mapping[str, Any]) -> str:
 
 def _agent_reason(server: Server, run: RunState, ended: list[tuple[int, Attempt]]) -> str:
     """The reason in the agents' own words, of the node that ended first if it has said one."""
-    for rank, each in sorted(ended, key=lambda node: node[1].finished_at or 0.0):
+    for rank, attempt in sorted(ended, key=lambda node: node[1].finished_at or 0.0):
         with suppress(CloudrlError):  # the log may be gone; the state of the cluster is worth more
-            if (outcome := from_output(_output(server, run, rank, each.number))) is not None:
+            if (outcome := from_output(_output(server, run, rank, attempt.number))) is not None:
                 return outcome.reason
     return ""
 
@@ -173,17 +173,17 @@ def _dstack_reason(ended: list[tuple[int, Attempt]]) -> str:
     causes = [node for node in with_reason if node[1].code not in _CONSEQUENCES] or with_reason
     if not causes:
         return "no reason given"
-    rank, each = causes[0]
-    place = f" ({each.hostname})" if each.hostname else ""
-    others = [other for other, attempt in causes[1:] if attempt.code == each.code]
-    return f"rank {rank}{place}: {each.reason}{f'; likewise {ranks_text(others)}' if others else ''}"
+    rank, cause = causes[0]
+    place = f" ({cause.hostname})" if cause.hostname else ""
+    others = [other for other, attempt in causes[1:] if attempt.code == cause.code]
+    return f"rank {rank}{place}: {cause.reason}{f'; likewise {ranks_text(others)}' if others else ''}"
 
 
 def _output(server: Server, run: RunState, rank: int, attempt: int | None = None, *, first: bool = False) -> str:
     """The last lines of one node's output, or the first, in the latest attempt or the one of that number."""
     from cloudrl.providers.dstack.internals import PollLogsRequest
 
-    job = next(each for each in run.answer.jobs if each.job_spec.job_num == rank)
+    job = next(planned for planned in run.answer.jobs if planned.job_spec.job_num == rank)
     wanted = [submission for submission in job.job_submissions if attempt in (None, submission.submission_num)]
     request = PollLogsRequest(run_name=run.name, job_submission_id=wanted[-1].id, descending=not first, limit=_PAGE)
     try:

@@ -29,7 +29,7 @@ class _Named(Generic[S]):
 
     def list(self) -> Sequence[S]:
         """All of the project."""
-        return [self._state(each) for each in self._call("list")]
+        return [self._state(answer) for answer in self._call("list")]
 
     def get(self, name: str) -> S:
         """One look at one.
@@ -37,7 +37,7 @@ class _Named(Generic[S]):
         Raises:
             InputError: the name is unknown.
         """
-        by_name = {each.name: each for each in self.list()}
+        by_name = {state.name: state for state in self.list()}
         if name not in by_name:
             raise InputError(
                 f"project {self.server.project!r} has no {self.kind} {name!r}{did_you_mean(name, by_name)}",
@@ -247,10 +247,10 @@ def _read_keys(configuration: Any) -> None:
     if ssh is None:
         return
     hosts = [host for host in ssh.hosts if not isinstance(host, str)]
-    jumps = [each.proxy_jump for each in (ssh, *hosts) if each.proxy_jump is not None]
-    for each in (ssh, *hosts, *jumps):
-        if each.identity_file is not None:
-            each.ssh_key = _read_key(each.identity_file)
+    jumps = [declared.proxy_jump for declared in (ssh, *hosts) if declared.proxy_jump is not None]
+    for declared in (ssh, *hosts, *jumps):
+        if declared.identity_file is not None:
+            declared.ssh_key = _read_key(declared.identity_file)
 
 
 def _read_key(path: str) -> Any:

@@ -61,14 +61,14 @@ class DstackPlan(Plan):
     def secrets(self) -> tuple[str, ...]:
         """The dstack secrets that it asks for, where dstack fills them in: as variables, and to pull the image."""
         auth = self.cluster.dstack.get("registry_auth") or {}
-        of_the_image = (name for each in auth.values() for name in secrets_in(each))
+        of_the_image = (name for value in auth.values() for name in secrets_in(value))
         return tuple(dict.fromkeys((*self.cluster.secrets, *of_the_image)))
 
     @property
     def fleets(self) -> tuple[str, ...]:
         """The fleets that it may run on, without their project; none where any will do."""
         wanted = self.cluster.dstack.get("fleets") or ()
-        names = (each.get("name") if isinstance(each, dict) else each for each in wanted)
+        names = (fleet.get("name") if isinstance(fleet, dict) else fleet for fleet in wanted)
         return tuple(str(name).rpartition("/")[2] for name in names)
 
     @property
@@ -203,7 +203,7 @@ def _check_name(server: Server, plan: DstackPlan) -> None:
 def _check_secrets(server: Server, plan: DstackPlan) -> None:
     if not plan.secrets:
         return
-    there = {each.name for each in server.call(server.api.secrets.list, server.project)}
+    there = {secret.name for secret in server.call(server.api.secrets.list, server.project)}
     missing = [name for name in plan.secrets if name not in there]
     if missing:
         raise InputError(
@@ -213,12 +213,12 @@ def _check_secrets(server: Server, plan: DstackPlan) -> None:
         )
 
 
-def _no_machines(server: Server, plan: DstackPlan, known: Sequence[FleetState]) -> CapacityError:
+def _no_machines(server: Server, plan: DstackPlan, fleets: Sequence[FleetState]) -> CapacityError:
     """That no backend has such machines, and which of the fleets that the task may run on nearly would."""
     cluster = plan.cluster
-    title, names = f"cluster {cluster.name!r}", ", ".join(each.name for each in known)
-    apart = [each.name for each in known if not each.is_cluster] if cluster.nodes > 1 else []
-    if not known:
+    title, names = f"cluster {cluster.name!r}", ", ".join(state.name for state in fleets)
+    apart = [state.name for state in fleets if not state.is_cluster] if cluster.nodes > 1 else []
+    if not fleets:
         message = f"{title}: project {server.project!r} has no fleet that it may run on"
         hint = "cloudrl fleet create --gpu 80GB..:8 --nodes 0..3"
     elif apart:
@@ -233,7 +233,7 @@ def _no_machines(server: Server, plan: DstackPlan, known: Sequence[FleetState]) 
     else:
         message = f"{title}: no fleet has or can get such a machine (there is: {names})"
         hint = "What they have: cloudrl fleet list\nAnother one: cloudrl fleet create --gpu 80GB..:8 --nodes 0..3"
-        reasons = (*_other_prices(cluster, known), *_without_volumes(cluster, known), *_full(cluster, known))
+        reasons = (*_other_prices(cluster, fleets), *_without_volumes(cluster, fleets), *_full(cluster, fleets))
         for reason, remedy in reasons:
             message, hint = f"{message}; {reason}", f"{remedy}\n{hint}"
     if plan.fleets:
@@ -243,13 +243,13 @@ def _no_machines(server: Server, plan: DstackPlan, known: Sequence[FleetState]) 
     return NoFleet(message, hint=hint, fleet=fleet, cluster=on_it)
 
 
-def _other_prices(cluster: Cluster, known: Sequence[FleetState]) -> Iterator[tuple[str, str]]:
+def _other_prices(cluster: Cluster, fleets: Sequence[FleetState]) -> Iterator[tuple[str, str]]:
     """Fleets that rent, or have rented, spot machines for a cluster that asks for on-demand ones, or the reverse.
 
     Neither side's `auto` is enough: a machine that is there is one or the other, and takes a place in its fleet.
     """
     asked = cluster.dstack.get("spot_policy") or "on-demand"  # server/services/jobs/configurators/task.py
-    for fleet in known:
+    for fleet in fleets:
         kinds = {"spot" if instance.spot else "on-demand" for instance in fleet.present}
         has = fleet.spot_policy if fleet.spot_policy != "auto" else next(iter(kinds)) if len(kinds) == 1 else "auto"
         if not fleet.is_ssh and "auto" not in (asked, has) and asked != has:
@@ -259,18 +259,18 @@ def _other_prices(cluster: Cluster, known: Sequence[FleetState]) -> Iterator[tup
             )
 
 
-def _has_room(nodes: int, offers: Sequence[Any], known: Sequence[FleetState]) -> bool:
+def _has_room(nodes: int, offers: Sequence[Any], fleets: Sequence[FleetState]) -> bool:
     """Whether the fleet that the offers are of has as many such machines, idle or busy, or may rent the rest.
 
     dstack itself looks at one node: it would start the first of them, and try for the others until `retry` is over.
     """
     there = sum(offer.availability.value in ("idle", "busy") for offer in offers)
-    return not known or there + max(fleet.room for fleet in known) >= nodes
+    return not fleets or there + max(fleet.room for fleet in fleets) >= nodes
 
 
-def _full(cluster: Cluster, known: Sequence[FleetState]) -> Iterator[tuple[str, str]]:
+def _full(cluster: Cluster, fleets: Sequence[FleetState]) -> Iterator[tuple[str, str]]:
     """Fleets that may not rent as many machines as the cluster has nodes; those that are there may not fit it."""
-    for fleet in known:
+    for fleet in fleets:
         if not fleet.is_ssh and fleet.room < cluster.nodes:
             yield (
                 f"fleet {fleet.name} has {len(fleet.present)} machines of at most {fleet.most}",
@@ -278,10 +278,10 @@ def _full(cluster: Cluster, known: Sequence[FleetState]) -> Iterator[tuple[str, 
             )
 
 
-def _without_volumes(cluster: Cluster, known: Sequence[FleetState]) -> Iterator[tuple[str, str]]:
+def _without_volumes(cluster: Cluster, fleets: Sequence[FleetState]) -> Iterator[tuple[str, str]]:
     """Fleets whose backends dstack leaves out, since the cluster mounts a folder of its hosts."""
     mounts = [mount for mount in cluster.mounts if isinstance(mount, Volume) and not mount.optional]
-    for fleet in known:
+    for fleet in fleets:
         used = set(fleet.backends) | {instance.backend for instance in fleet.instances}
         if mounts and used and used <= set(_NO_INSTANCE_VOLUMES):
             reason = f"fleet {fleet.name} is on {', '.join(sorted(used))}, which cannot mount a folder of the host"
@@ -289,9 +289,9 @@ def _without_volumes(cluster: Cluster, known: Sequence[FleetState]) -> Iterator[
             yield f"{reason} as {mounts[0].path} asks for", remedy
 
 
-def _notices(offers: Sequence[Offer], known: Sequence[FleetState]) -> tuple[Notice, ...]:
+def _notices(offers: Sequence[Offer], fleets: Sequence[FleetState]) -> tuple[Notice, ...]:
     """What does not work on those backends, and which fleets are paid for until somebody deletes them."""
-    paid = tuple(fleet.never_released for fleet in known if fleet.never_released is not None)
+    paid = tuple(fleet.never_released for fleet in fleets if fleet.never_released is not None)
     without = ", ".join(sorted({offer.backend for offer in offers} & set(_NO_INSTANCE_VOLUMES)))
     if not without:
         return paid

@@ -21,7 +21,7 @@ def route(server: Server, run: RunState, rank: int = 0) -> Route:
         ConnectionFailed: the rank has no machine yet.
         Unauthorized: the user's key is not the one that the run was made with.
     """
-    job = next(each for each in run.answer.jobs if each.job_spec.job_num == rank)
+    job = next(planned for planned in run.answer.jobs if planned.job_spec.job_num == rank)
     submission = job.job_submissions[-1]
     if submission.job_provisioning_data is None or not submission.job_provisioning_data.hostname:  # "" while it boots
         raise ConnectionFailed(

@@ -95,7 +95,7 @@ class RunState:
         """
         configuration = self.answer.run_spec.configuration
         groups = getattr(configuration, "groups", None) or [configuration]
-        for command in (each for group in groups for each in getattr(group, "commands", None) or []):
+        for command in (text for group in groups for text in getattr(group, "commands", None) or []):
             words = shlex.split(command) if AGENT_FILE in command else []
             at = next((n for n, word in enumerate(words) if word.endswith(AGENT_FILE)), len(words))
             if words[at + 1 : at + 2] == ["run"]:

@@ -80,7 +80,7 @@ def to_dstack(cluster: Cluster) -> str:
     return task_text(cluster, release_of(cluster))
 
 
-def task_text(cluster: Cluster, known: Release | None) -> str:
+def task_text(cluster: Cluster, release: Release | None) -> str:
     """Render the YAML of a dstack task that runs `cluster` in the image of a release of verl, or in one of its own.
 
     A raw `dstack apply` of it needs nothing but the node agent beside the file, and no variable in the user's
@@ -98,7 +98,7 @@ def task_text(cluster: Cluster, known: Release | None) -> str:
     ray = f"localhost:{local}" if local else f"the local port that dstack prints for {RAY_PORT}"
     files = (CPU_AGENT_FILE if cluster.needs_cpu_parts else AGENT_FILE, *file_names(cluster))
     header = _HEADER.format(agent=" and ".join(files), name=cluster.name, ray=ray)
-    sections = [*_container(cluster, known, files), *_resources(cluster, known), *_lifecycle(cluster.dstack)]
+    sections = [*_container(cluster, release, files), *_resources(cluster, release), *_lifecycle(cluster.dstack)]
     text = document(header, sections)
     if cluster.dstack:  # without it nothing of dstack is imported
         check_with_dstack(text, cluster.dstack)
@@ -115,13 +115,13 @@ def _refuse_secrets(cluster: Cluster) -> None:
         )
 
 
-def _container(cluster: Cluster, known: Release | None, files: tuple[str, ...]) -> list[Section]:
+def _container(cluster: Cluster, release: Release | None, files: tuple[str, ...]) -> list[Section]:
     env = {name: _env_value(value) for name, value in cluster.env.items()}
     secrets = {name: f"${{{{ secrets.{name} }}}}" for name in cluster.secrets}
     container = {
-        "image": known.image if known else cluster.image,
+        "image": release.image if release else cluster.image,
         **pick(cluster.dstack, _OF_THE_IMAGE),
-        "user": cluster.user or ("root" if known else None),  # else the server asks a registry, at each restart
+        "user": cluster.user or ("root" if release else None),  # else the server asks a registry, at each restart
         **pick(cluster.dstack, _OF_THE_CONTAINER),
         "working_dir": cluster.working_dir,
     }
@@ -129,7 +129,7 @@ def _container(cluster: Cluster, known: Release | None, files: tuple[str, ...]) 
     return [
         Section({"type": "task", "name": cluster.name}),
         Section({"nodes": cluster.nodes}),
-        Section(container, comment=_image_comment(known)),
+        Section(container, comment=_image_comment(release)),
         Section({"env": {**env, **secrets} or None}, comment=set_once if secrets else ""),
         Section(
             # a relative path is taken from the folder of the YAML file
@@ -140,7 +140,7 @@ def _container(cluster: Cluster, known: Release | None, files: tuple[str, ...]) 
         Section(
             # server/services/jobs/configurators/base.py: dstack runs `sh -i -c "..."`; a stop interrupts that
             # process only and kills it after 10 s.
-            {"commands": [_NEEDS_PYTHON, _agent_command(cluster, known)]},
+            {"commands": [_NEEDS_PYTHON, _agent_command(cluster, release)]},
             comment="exec: a stop must reach the agent, not the shell around it.",
         ),
         Section(
@@ -150,17 +150,17 @@ def _container(cluster: Cluster, known: Release | None, files: tuple[str, ...]) 
     ]
 
 
-def _image_comment(known: Release | None) -> str:
-    if known is None:
+def _image_comment(release: Release | None) -> str:
+    if release is None:
         return ""
-    state = "" if known.confirmed else ". Unconfirmed: cloudrl has not run it on GPUs yet"
-    return f"The image for verl {known.verl}{state}.\nSource: {known.source}"
+    state = "" if release.confirmed else ". Unconfirmed: cloudrl has not run it on GPUs yet"
+    return f"The image for verl {release.verl}{state}.\nSource: {release.source}"
 
 
-def _resources(cluster: Cluster, known: Release | None) -> list[Section]:
+def _resources(cluster: Cluster, release: Release | None) -> list[Section]:
     wanted = {
-        "gpu": _gpu(cluster, known),
-        "cpu": _cpu(cluster, known),
+        "gpu": _gpu(cluster, release),
+        "cpu": _cpu(cluster, release),
         "memory": cluster.memory or memory_for(cluster),
         "disk": cluster.disk or disk_for(cluster),
         "shm_size": cluster.shared_memory,
@@ -174,23 +174,23 @@ def _resources(cluster: Cluster, known: Release | None) -> list[Section]:
     ]
 
 
-def _gpu(cluster: Cluster, known: Release | None) -> str | None:
+def _gpu(cluster: Cluster, release: Release | None) -> str | None:
     """With an image given and neither vendor nor name, dstack would take any vendor's GPUs.
 
     Source: server/services/resources.py, set_default_gpu_spec_vendor. The image runs on one vendor's only.
     """
-    if cluster.gpu is None or known is None or cluster.device == "cpu":
+    if cluster.gpu is None or release is None or cluster.device == "cpu":
         return cluster.gpu
     gpu = Gpu.parse(cluster.gpu)
-    return cluster.gpu if gpu.vendor or gpu.name else f"{known.vendor}:{cluster.gpu}"
+    return cluster.gpu if gpu.vendor or gpu.name else f"{release.vendor}:{cluster.gpu}"
 
 
-def _cpu(cluster: Cluster, known: Release | None) -> str | None:
+def _cpu(cluster: Cluster, release: Release | None) -> str | None:
     """With an image of unknown architecture the server would ask its registry, at each restart too.
 
     Source: server/services/jobs/configurators/base.py, _requirements. The images that we know are for x86.
     """
-    if known is None or (cluster.cpu is not None and not cluster.cpu[0].isdigit()):
+    if release is None or (cluster.cpu is not None and not cluster.cpu[0].isdigit()):
         return cluster.cpu
     return f"x86:{cluster.cpu or '2..'}"
 
@@ -233,9 +233,9 @@ def _retry_comment(retry: Mapping[str, Any] | bool) -> str:
     return f"A lost node restarts the run on all nodes{wait}."
 
 
-def _agent_command(cluster: Cluster, known: Release | None) -> str:
+def _agent_command(cluster: Cluster, release: Release | None) -> str:
     """`exec python3 ... run`, one option a line. The last command, for the reason in its comment."""
-    words = [_option(*word.split("=", 1)) for word in agent_options(cluster, known).to_argv()]
+    words = [_option(*word.split("=", 1)) for word in agent_options(cluster, release).to_argv()]
     return " \\\n  ".join([f"exec python3 {AGENT_PATH} run", *words])
 
 

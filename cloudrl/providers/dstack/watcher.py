@@ -161,12 +161,12 @@ def _describe(server: Server, run: RunState) -> Status:
         except InputError:  # of another project, or gone
             pass
     options = run.agent_options
-    kept = retention(run, str(options.checkpoints), fleet) if options is not None else None
-    stay = f"; checkpoints stay {kept.location}" if kept is not None and not kept.destroyed else ""
+    fate = retention(run, str(options.checkpoints), fleet) if options is not None else None
+    stay = f"; checkpoints stay {fate.location}" if fate is not None and not fate.destroyed else ""
     return replace(
         summary(server, run, runs.present_user(server)),
         previous_attempts=previous_attempts(server, run),
-        retention=kept,
+        retention=fate,
         teardown_summary=_SUMMARY + stay,
         teardown_notices=(notice,) if notice is not None else (),
     )

@@ -115,7 +115,7 @@ def make_plan(cluster: Cluster) -> LocalPlan:
     asked = agent_options(cluster, None, place=_here)
     services = _services(asked.services, cluster, avoid=(dashboard, gcs, client, *agent_ports))
     cluster_id = secrets.token_hex(8)
-    known = LocalState(
+    chosen = LocalState(
         name=cluster.name,
         id=cluster_id,
         nodes=cluster.nodes,
@@ -143,19 +143,19 @@ def make_plan(cluster: Cluster) -> LocalPlan:
         data=asked.data or DATA,
         models=asked.models or MODELS,
     )
-    commands = tuple(_command(replace(options, services=own), known, rank) for rank, own in enumerate(services))
+    commands = tuple(_command(replace(options, services=own), chosen, rank) for rank, own in enumerate(services))
     facts = planned_facts(
         cluster,
         "local",
-        checkpoint_dir=str(known.checkpoints),
-        data_dir=str(known.data),
+        checkpoint_dir=str(chosen.checkpoints),
+        data_dir=str(chosen.data),
         secrets_dir=secrets_folder(os.getuid(), "RUN-ID"),
         verl_version=_installed("verl"),
     )
     return LocalPlan(
         cluster=cluster,
         facts=replace(facts, ray_version=version("ray")),
-        state=known,
+        state=chosen,
         commands=commands,
     )
 

@@ -112,11 +112,11 @@ class LocalProvider(Provider):
         Raises:
             InputError: no cluster has that name, or it does not run.
         """
-        known = state.read(name)
-        if known is None or not processes.agents(known.id):
-            what = "is not running" if known else "does not exist"
+        cluster = state.read(name)
+        if cluster is None or not processes.agents(cluster.id):
+            what = "is not running" if cluster else "does not exist"
             raise InputError(f"local cluster {name!r} {what}", hint=f"Start it: cloudrl up {name} --on local --nodes 2")
-        return connection(known)
+        return connection(cluster)
 
     def status(self, name: str) -> Status:
         """See `Provider`."""
@@ -128,42 +128,42 @@ class LocalProvider(Provider):
         Raises:
             InputError: there is no cluster of that name.
         """
-        known = _known(name)
+        cluster = _known(name)
         with state.lock(name):
-            agents = processes.agents(known.id)
-            was_running = _end(known)
+            agents = processes.agents(cluster.id)
+            was_running = _end(cluster)
             for pid in agents:
                 with suppress(ChildProcessError):  # most were started by another program, which has ended
                     os.waitpid(pid, os.WNOHANG)
-            for rank in range(known.nodes):
-                (known.node_dir(rank) / OUTCOME_FILE).unlink(missing_ok=True)
-            replace(known, is_down=True).write()
+            for rank in range(cluster.nodes):
+                (cluster.node_dir(rank) / OUTCOME_FILE).unlink(missing_ok=True)
+            replace(cluster, is_down=True).write()
             return was_running
 
     def list(self, name: str | None = None) -> tuple[Status, ...]:
         """See `Provider`."""
-        names = [each for each in state.names() if name in (None, each)]
-        return tuple(self.status(each) for each in names)
+        names = [cluster_name for cluster_name in state.names() if name in (None, cluster_name)]
+        return tuple(self.status(cluster_name) for cluster_name in names)
 
 
 def _known(name: str) -> LocalState:
-    known = state.read(name)
-    if known is None:
+    left = state.read(name)
+    if left is None:
         raise InputError(f"no local cluster {name!r}", hint="See what there is: cloudrl status")
-    return known
+    return left
 
 
 def _remove_stale(name: str) -> None:
     """End what an earlier cluster of this name has left; a whole one is not touched."""
-    known = state.read(name)
-    if known is None:
+    left = state.read(name)
+    if left is None:
         return
-    if _is_up(known):
+    if _is_up(left):
         raise InputError(
             f"cluster {name!r} is up already",
             hint=f"Use it: cloudrl submit grpo-tiny --cluster {name}   End it: cloudrl down {name}",
         )
-    _end(known)
+    _end(left)
 
 
 def _prepare(plan: LocalPlan) -> None:
@@ -172,50 +172,50 @@ def _prepare(plan: LocalPlan) -> None:
     Raises:
         InputError: a port, or the name of Ray's folder, has been taken since the plan was made.
     """
-    known = plan.state
-    for port in known.ports:
-        if is_taken(port, known.name):
+    cluster = plan.state
+    for port in cluster.ports:
+        if is_taken(port, cluster.name):
             raise InputError(
                 f"port {port} was taken by another program a moment ago", hint="Try again: other ports are chosen"
             )
-    known.write()
+    cluster.write()
     try:
-        make_new_folder(Path(known.ray_temp_dir))
+        make_new_folder(Path(cluster.ray_temp_dir))
     except FileExistsError:
         raise InputError(
-            f"{known.ray_temp_dir} was made by another program a moment ago", hint="Try again: another name is chosen"
+            f"{cluster.ray_temp_dir} was made by another program a moment ago", hint="Try again: another name is chosen"
         ) from None
-    known.key_file.unlink(missing_ok=True)
-    read_or_make_key(known.key_file)
-    write_file(known.folder / AGENT_FILE, build_agent(for_cpu=True))
+    cluster.key_file.unlink(missing_ok=True)
+    read_or_make_key(cluster.key_file)
+    write_file(cluster.folder / AGENT_FILE, build_agent(for_cpu=True))
     if any(parse_search(service) is not None for service in plan.cluster.services):
-        write_file(known.folder / RETRIEVER_FILE, build_retriever())
-    _make_volume(known)
-    for old in known.folder.glob("node-*"):  # the archive keeps the logs of earlier starts
+        write_file(cluster.folder / RETRIEVER_FILE, build_retriever())
+    _make_volume(cluster)
+    for old in cluster.folder.glob("node-*"):  # the archive keeps the logs of earlier starts
         shutil.rmtree(old)
-    for rank in range(known.nodes):
-        make_new_folder(known.node_dir(rank))
+    for rank in range(cluster.nodes):
+        make_new_folder(cluster.node_dir(rank))
 
 
-def _make_volume(known: LocalState) -> None:
+def _make_volume(cluster: LocalState) -> None:
     """Make the folder of checkpoints. The user's own has the mode that the user's umask gives.
 
     Raises:
         InputError: It cannot be made or written to.
     """
-    if not known.checkpoint_dir:
-        make_state_folder(known.checkpoints)
+    if not cluster.checkpoint_dir:
+        make_state_folder(cluster.checkpoints)
         return
     hint = "Name another one: --checkpoints DIR"
     try:
-        known.checkpoints.mkdir(parents=True, exist_ok=True)
+        cluster.checkpoints.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"the folder {known.checkpoints} cannot be made: {error.strerror}", hint=hint) from error
-    if not os.access(known.checkpoints, os.W_OK | os.X_OK):
-        raise InputError(f"the folder {known.checkpoints} cannot be written to by this user", hint=hint)
+        raise InputError(f"the folder {cluster.checkpoints} cannot be made: {error.strerror}", hint=hint) from error
+    if not os.access(cluster.checkpoints, os.W_OK | os.X_OK):
+        raise InputError(f"the folder {cluster.checkpoints} cannot be written to by this user", hint=hint)
 
 
-def _is_up(known: LocalState) -> bool:
+def _is_up(cluster: LocalState) -> bool:
     """Whether it has been handed over by its starter, which is no more.
 
     Agents whose starter was killed a moment ago look alive until they notice; those of a busy machine may be slow
@@ -223,8 +223,8 @@ def _is_up(known: LocalState) -> bool:
     """
     settled_after_s = {Phase.READY: 3.0, Phase.START: 5.0}
     began = time.monotonic()
-    while processes.agents(known.id):
-        phase = read_status(known).phase
+    while processes.agents(cluster.id):
+        phase = read_status(cluster).phase
         if phase not in settled_after_s:
             return False
         if time.monotonic() - began > settled_after_s[phase]:
@@ -233,9 +233,10 @@ def _is_up(known: LocalState) -> bool:
     return False
 
 
-def _end(known: LocalState) -> bool:
-    was_running = processes.end(known.id)
-    for folder in filter(_is_ours, (Path(known.ray_temp_dir), folder_of(known.id))):  # left by agents that were killed
+def _end(cluster: LocalState) -> bool:
+    was_running = processes.end(cluster.id)
+    # left by agents that were killed
+    for folder in filter(_is_ours, (Path(cluster.ray_temp_dir), folder_of(cluster.id))):
         deadline = time.monotonic() + _REMOVED_S
         shutil.rmtree(folder, ignore_errors=True)
         while folder.exists() and time.monotonic() < deadline:  # a process that ends may have written there meanwhile
@@ -253,44 +254,44 @@ def _is_ours(folder: Path) -> bool:
 
 
 def _await_ready(
-    known: LocalState, started: list[AgentProcess], on_status: Callable[[Status], None] | None, timeout_s: float
+    cluster: LocalState, started: list[AgentProcess], on_status: Callable[[Status], None] | None, timeout_s: float
 ) -> None:
     deadline = time.monotonic() + timeout_s
     while True:
-        status = read_status(known)
+        status = read_status(cluster)
         if on_status is not None:
             on_status(status)
         if status.is_ready:
             return
         ended = [rank for rank, agent in enumerate(started) if agent.poll() is not None]
         if ended:
-            raise _failure(known, started, ended[0])
+            raise _failure(cluster, started, ended[0])
         if time.monotonic() > deadline:
-            raise ClusterFailed(f"cluster {known.name!r} is still in phase {status.phase} after {timeout_s:.0f} s")
+            raise ClusterFailed(f"cluster {cluster.name!r} is still in phase {status.phase} after {timeout_s:.0f} s")
         time.sleep(_POLL_S)
 
 
-def _failure(known: LocalState, started: list[AgentProcess], first: int) -> ClusterFailed:
+def _failure(cluster: LocalState, started: list[AgentProcess], first: int) -> ClusterFailed:
     """Give the other agents a moment to agree on the cause, then name it."""
     deadline = time.monotonic() + _OTHERS_S
     while any(agent.poll() is None for agent in started) and time.monotonic() < deadline:
         time.sleep(0.05)
-    _, reason = exit_reason(known)
+    _, reason = exit_reason(cluster)
     if not reason:
         reason = f"the agent of rank {first} died (status {started[first].poll()})"
-    return ClusterFailed(f"cluster {known.name!r} failed: {reason}", hint=f"Its logs: {known.node_dir(first)}")
+    return ClusterFailed(f"cluster {cluster.name!r} failed: {reason}", hint=f"Its logs: {cluster.node_dir(first)}")
 
 
-def read_status(known: LocalState) -> Status:
+def read_status(cluster: LocalState) -> Status:
     """The status now. A cluster that has ended by itself is "failed" with its reason until `down` or the next `up`.
 
     One that has ended to save money is "down", with its reason.
     """
-    coming_or_going = processes.agents(known.id)
-    saved, own = known.checkpoints, known.folder
+    coming_or_going = processes.agents(cluster.id)
+    saved, own = cluster.checkpoints, cluster.folder
     stay = "checkpoints and logs stay" if own in saved.parents else f"checkpoints stay in {saved}, logs"
     status = Status(
-        ClusterFacts(known.name, known.id, "local", known.nodes, checkpoint_dir=str(saved)),
+        ClusterFacts(cluster.name, cluster.id, "local", cluster.nodes, checkpoint_dir=str(saved)),
         Phase.START if coming_or_going else Phase.DOWN,
         retention=CheckpointRetention(destroyed=False, location=f"in {saved}"),
         teardown_summary=f"{stay} in {own}",
@@ -299,35 +300,35 @@ def read_status(known: LocalState) -> Status:
     )
     if coming_or_going:
         try:
-            way = connection(known)
-            said = AgentClient(str(way.agent_url), str(way.agent_token), timeout_s=5.0).status()
-            budget = said.budget
-            status = replace(status, price_per_hour=budget.price_per_hour, cost=budget.cost, **agent_fields(said))
+            way = connection(cluster)
+            answer = AgentClient(str(way.agent_url), str(way.agent_token), timeout_s=5.0).status()
+            budget = answer.budget
+            status = replace(status, price_per_hour=budget.price_per_hour, cost=budget.cost, **agent_fields(answer))
             return replace(status, dashboard_url=way.ray_url)
         except NoAgent as error:
             return replace(status, reason=error.message)
         except ConnectionFailed:  # it does not listen yet, or no more: then it has left its reason
             pass
-    phase, reason = exit_reason(known)
+    phase, reason = exit_reason(cluster)
     if reason:
         return replace(status, phase=phase, reason=reason)
-    was_killed = not coming_or_going and not known.is_down
-    return replace(status, phase=Phase.FAILED, reason=_killed(known)) if was_killed else status
+    was_killed = not coming_or_going and not cluster.is_down
+    return replace(status, phase=Phase.FAILED, reason=_killed(cluster)) if was_killed else status
 
 
-def _killed(known: LocalState) -> str:
+def _killed(cluster: LocalState) -> str:
     """Why nothing runs of a cluster that has left no reason."""
-    if known.boot_id != state.boot_id():
+    if cluster.boot_id != state.boot_id():
         return "this machine was restarted while the cluster was up"
     return "all of its processes were killed"
 
 
-def exit_reason(known: LocalState) -> tuple[Phase, str]:
+def exit_reason(cluster: LocalState) -> tuple[Phase, str]:
     """How a cluster has ended, and why: as an agent has left it, rank 0's word first; no reason where none has."""
     reasons = []
-    for rank in range(known.nodes):
+    for rank in range(cluster.nodes):
         with suppress(FileNotFoundError):
-            if (left := outcome.from_text((known.node_dir(rank) / outcome.FILE).read_text())) is not None:
+            if (left := outcome.from_text((cluster.node_dir(rank) / outcome.FILE).read_text())) is not None:
                 reasons.append(left)
     for reason in reasons:
         if reason.phase is not Phase.ENDED:
@@ -335,17 +336,17 @@ def exit_reason(known: LocalState) -> tuple[Phase, str]:
     return Phase.FAILED, reasons[0].reason if reasons else ""
 
 
-def connection(known: LocalState) -> Connection:
+def connection(cluster: LocalState) -> Connection:
     """Addresses and tokens of a cluster that runs."""
-    tokens = derive(known.key_file.read_bytes())
+    tokens = derive(cluster.key_file.read_bytes())
     return Connection(
-        name=known.name,
-        ray_url=f"http://127.0.0.1:{known.dashboard_port}",
+        name=cluster.name,
+        ray_url=f"http://127.0.0.1:{cluster.dashboard_port}",
         ray_token=tokens.ray,
-        agent_url=f"http://127.0.0.1:{known.agent_ports[0]}",
+        agent_url=f"http://127.0.0.1:{cluster.agent_ports[0]}",
         agent_token=tokens.agent,
-        cluster_id=known.id,
-        token_source=_Restarts(known.name),
+        cluster_id=cluster.id,
+        token_source=_Restarts(cluster.name),
         nodes_are_here=True,
     )
 

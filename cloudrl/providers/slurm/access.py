@@ -86,7 +86,7 @@ class JobAccess(HeadAccess):
         return user
 
     def _through_a_step(self, head: Head) -> dict[str, str]:  # noqa: ARG002  it runs where the job's first node is
-        words = " ".join(f"-o {each}" for each in _SSHD_OPTIONS)
+        words = " ".join(f"-o {option}" for option in _SSHD_OPTIONS)
         folder = f"{self._state.run_dir}/{_RELAY}"
         sshd = (
             "PATH=$PATH:/usr/sbin:/sbin; command -v sshd >/dev/null || { echo no sshd on this node >&2; exit 1; }; "

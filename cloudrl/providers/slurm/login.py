@@ -51,7 +51,7 @@ def is_here() -> bool:
     if sbatch is None:
         return False
     own = Path(sbatch).resolve().parents[1] / "etc/slurm.conf"  # of a prefix such as /opt/slurm
-    return bool(os.environ.get("SLURM_CONF")) or any(Path(each).exists() for each in (*_CONFIGS, own))
+    return bool(os.environ.get("SLURM_CONF")) or any(Path(path).exists() for path in (*_CONFIGS, own))
 
 
 class CommandFailed(ConnectionFailed):
@@ -179,7 +179,7 @@ class Login:
             # of each option the first counts; these would otherwise be as ~/.ssh/config has them
             "ControlMaster=no", "RemoteCommand=none", "RequestTTY=no",
         )  # fmt: skip
-        return ["ssh", *(word for each in every for word in ("-o", each))]
+        return ["ssh", *(word for option in every for word in ("-o", option))]
 
 
 def _control_folder() -> Path:

@@ -142,9 +142,9 @@ def make_plan(cluster: Cluster) -> SlurmPlan:
     )
 
 
-def _first_line(said: str) -> str:
+def _first_line(answer: str) -> str:
     """`Job 12 to start at ...` as people read it."""
-    line = next((splitline for splitline in said.splitlines() if "to start at" in splitline), said.strip())
+    line = next((splitline for splitline in answer.splitlines() if "to start at" in splitline), answer.strip())
     match = re.search(r"to start at (\S+) using (\d+) processors on nodes (\S+) in partition (\S+)", line)
     if match is None:
         return line.removeprefix("sbatch: ")

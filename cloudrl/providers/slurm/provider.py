@@ -82,15 +82,15 @@ class SlurmProvider(Provider):
             _write_secrets(priced)
         except KeyboardInterrupt as error:
             raise Interrupted("interrupted; nothing was started") from error
-        known: SlurmState | None = None
+        cluster: SlurmState | None = None
         try:
-            known = _submit(priced)
-            _await_ready(known, on_status, timeout_s)
-            return self.attach(known.name, keep_open=True)
+            cluster = _submit(priced)
+            _await_ready(cluster, on_status, timeout_s)
+            return self.attach(cluster.name, keep_open=True)
         except KeyboardInterrupt as error:
-            raise _with_job(known, priced, Interrupted("interrupted")) from error
+            raise _with_job(cluster, priced, Interrupted("interrupted")) from error
         except CloudrlError as error:
-            raise _with_job(known, priced, error) from error
+            raise _with_job(cluster, priced, error) from error
 
     def _ensure_free(self, plan: SlurmPlan) -> None:
         """Look where it shall be, and where a cluster of the name was started from here.
@@ -99,18 +99,18 @@ class SlurmProvider(Provider):
             InputError: a job of the name is queued or runs.
             ConnectionFailed: that cannot be told.
         """
-        login, known = plan.login, state.read(plan.name)
-        queued = [each for each in queue.jobs(login) if each.name == plan.name]
-        job = next((each for each in queued if plan.may_be(each) or _is_cluster(login, each)), None)
-        if job is None and known is not None and not known.is_over and known.login != login.host:
-            login = Login(known.login)
+        login, cluster = plan.login, state.read(plan.name)
+        queued = [other for other in queue.jobs(login) if other.name == plan.name]
+        job = next((other for other in queued if plan.may_be(other) or _is_cluster(login, other)), None)
+        if job is None and cluster is not None and not cluster.is_over and cluster.login != login.host:
+            login = Login(cluster.login)
             try:
-                job = queue.job(login, known.job_id)
+                job = queue.job(login, cluster.job_id)
             except ConnectionFailed as error:
-                job_there = f"job {known.job_id} of {login}"
+                job_there = f"job {cluster.job_id} of {login}"
                 raise ConnectionFailed(
                     f"cannot tell whether cluster {plan.name!r} is up as {job_there}: {error.message}",
-                    hint=f"Take another name, or forget it: rm -r {shlex.quote(str(known.folder))}",
+                    hint=f"Take another name, or forget it: rm -r {shlex.quote(str(cluster.folder))}",
                 ) from error
         if job is not None and not job.is_over:
             raise InputError(
@@ -125,14 +125,14 @@ class SlurmProvider(Provider):
             InputError: no cluster has that name, or it has ended.
             ConnectionFailed: its first node cannot be reached.
         """
-        known = _known(name)
-        job = queue.job(Login(known.login), known.job_id)
+        cluster = _known(name)
+        job = queue.job(Login(cluster.login), cluster.job_id)
         if job is None or job.is_over:
             over = "is over" if job is None else f"is over: {job.state.value}"
             raise InputError(f"cluster {name!r} {over}", hint=f"cloudrl up {name} --on {self.name}")
         if keep_open:
-            access.keep_tunnel(known)
-        return access.open_access(known).connection
+            access.keep_tunnel(cluster)
+        return access.open_access(cluster).connection
 
     def detach(self, name: str) -> bool:
         """See `Provider`."""
@@ -160,27 +160,27 @@ class SlurmProvider(Provider):
             InputError: there is no cluster of that name.
             ConnectionFailed: Slurm does not answer, or the job does not end.
         """
-        known = _known(name)
-        login = Login(known.login)
-        job = queue.job(login, known.job_id)
+        cluster = _known(name)
+        login = Login(cluster.login)
+        job = queue.job(login, cluster.job_id)
         try:
             if job is None or job.is_over:
                 return False
-            queue.cancel(login, known.job_id)  # first: its nodes are what counts
+            queue.cancel(login, cluster.job_id)  # first: its nodes are what counts
             deadline = time.monotonic() + _GONE_S
-            while (job := queue.job(login, known.job_id)) is not None and not job.is_over:
+            while (job := queue.job(login, cluster.job_id)) is not None and not job.is_over:
                 if time.monotonic() > deadline:
                     if job.state is JobState.COMPLETING:  # it has ended; the site's epilog runs
                         break
                     raise ConnectionFailed(
-                        f"job {known.job_id} is cancelled and still {job.state.value} after {_GONE_S:.0f} s",
-                        hint=f"squeue --jobs={known.job_id}",
+                        f"job {cluster.job_id} is cancelled and still {job.state.value} after {_GONE_S:.0f} s",
+                        hint=f"squeue --jobs={cluster.job_id}",
                     )
                 time.sleep(_POLL_S)
-            known.end()
+            cluster.end()
             return True
         finally:
-            access.close_tunnel(known)
+            access.close_tunnel(cluster)
 
     def list(self, name: str | None = None) -> tuple[Status, ...]:
         """Clusters of the present user that are queued or run, or the one of a name, over or not.
@@ -189,10 +189,10 @@ class SlurmProvider(Provider):
         """
         if name is not None:
             try:
-                known = _known(name)
+                cluster = _known(name)
             except InputError:
                 return ()
-            return (describe(known, queue.job(Login(known.login), known.job_id)),)
+            return (describe(cluster, queue.job(Login(cluster.login), cluster.job_id)),)
         clusters: list[Status] = []
         silent: dict[str, ConnectionFailed] = {}
         for login in _logins():
@@ -208,8 +208,10 @@ class SlurmProvider(Provider):
 def _logins() -> list[Login]:
     """Where clusters may be: this machine, if it has Slurm, and login nodes of those that were not seen to end."""
     here = [""] if is_here() else []
-    known = map(state.read, state.names())
-    hosts = dict.fromkeys([*here, *(each.login for each in known if each is not None and not each.is_over)])
+    clusters = map(state.read, state.names())
+    hosts = dict.fromkeys(
+        [*here, *(cluster.login for cluster in clusters if cluster is not None and not cluster.is_over)]
+    )
     return [Login(host, asks=len(hosts) == 1) for host in hosts]
 
 
@@ -222,8 +224,8 @@ def _is_cluster(login: Login, job: SlurmJob) -> bool:
     """Whether it has our comment, or this machine has started it with another one."""
     if job.comment.startswith(COMMENT):
         return True
-    known = state.read(job.name)
-    return known is not None and not known.is_over and (known.login, known.job_id) == (login.host, job.id)
+    cluster = state.read(job.name)
+    return cluster is not None and not cluster.is_over and (cluster.login, cluster.job_id) == (login.host, job.id)
 
 
 def _known(name: str) -> SlurmState:
@@ -232,22 +234,22 @@ def _known(name: str) -> SlurmState:
     Raises:
         InputError: it does not exist.
     """
-    known = state.read(name)
+    cluster = state.read(name)
     here = Login()
-    if (known is None or known.is_over) and is_here():
-        found = next((_state_of(here, job) for job in _jobs(here) if job.name == name), None)
-        if found is not None:
-            found.write()
-        known = found or known
-    if known is None:
+    if (cluster is None or cluster.is_over) and is_here():
+        queued = next((_state_of(here, job) for job in _jobs(here) if job.name == name), None)
+        if queued is not None:
+            queued.write()
+        cluster = queued or cluster
+    if cluster is None:
         raise InputError(f"no cluster {name!r} on Slurm", hint="See what there is: cloudrl status")
-    return known
+    return cluster
 
 
 def _state_of(login: Login, job: SlurmJob) -> SlurmState:
-    known = state.read(job.name)
-    if known is not None and (known.login, known.job_id) == (login.host, job.id):
-        return known
+    cluster = state.read(job.name)
+    if cluster is not None and (cluster.login, cluster.job_id) == (login.host, job.id):
+        return cluster
     run_dir = shell_word(job.comment[len(COMMENT) :])
     return SlurmState(job.name, login.host, job.id, run_dir, log=_log_of(login, job.id), checkpoint_dir="")
 
@@ -281,28 +283,28 @@ def _submit(plan: SlurmPlan) -> SlurmState:
             hint="It may have been queued: squeue --me, and end it with scancel NUMBER",
         )
     job_id = int(number[1])
-    known = SlurmState(plan.name, plan.login.host, job_id, folder, "", plan.facts.checkpoint_dir)
-    access.close_tunnel(known)  # to an earlier cluster of the name
-    known.write()  # before Slurm is asked anything else: `down` has to find it
-    known = replace(known, log=_log_of(plan.login, job_id))
-    known.write()
-    return known
+    cluster = SlurmState(plan.name, plan.login.host, job_id, folder, "", plan.facts.checkpoint_dir)
+    access.close_tunnel(cluster)  # to an earlier cluster of the name
+    cluster.write()  # before Slurm is asked anything else: `down` has to find it
+    cluster = replace(cluster, log=_log_of(plan.login, job_id))
+    cluster.write()
+    return cluster
 
 
-def _await_ready(known: SlurmState, on_status: Callable[[Status], None] | None, timeout_s: float) -> None:
+def _await_ready(cluster: SlurmState, on_status: Callable[[Status], None] | None, timeout_s: float) -> None:
     deadline = time.monotonic() + timeout_s
-    with closing(JobWatcher(known)) as watcher:
+    with closing(JobWatcher(cluster)) as watcher:
         while True:
             status = retry(watcher.status, Backoff(_POLL_S, _POLL_S, _BACK_S))
             if watcher.unreachable_s > _UNREACHABLE_S:
                 minutes = f"{watcher.unreachable_s / 60:.0f} minutes"
                 raise ConnectionFailed(
-                    f"no way to the head of {known.name!r} was found in {minutes}: {status.reason}",
+                    f"no way to the head of {cluster.name!r} was found in {minutes}: {status.reason}",
                     hint="A job that brings its training along needs none: cloudrl slurm script --help",
                 )
             if status.is_over:
                 raise ClusterFailed(
-                    f"cluster {known.name!r} ended before it was ready: {status.reason or status.phase}",
+                    f"cluster {cluster.name!r} ended before it was ready: {status.reason or status.phase}",
                     hint=f"Its log: {status.logs_command}",
                 )
             if on_status is not None:
@@ -310,16 +312,16 @@ def _await_ready(known: SlurmState, on_status: Callable[[Status], None] | None, 
             if status.is_ready:
                 return
             if time.monotonic() > deadline:
-                raise ClusterFailed(f"cluster {known.name!r} is not ready after {timeout_s:.0f} s: {status.phase}")
+                raise ClusterFailed(f"cluster {cluster.name!r} is not ready after {timeout_s:.0f} s: {status.phase}")
             time.sleep(_POLL_S)
 
 
-def _with_job(known: SlurmState | None, plan: SlurmPlan, error: CloudrlError) -> CloudrlError:
+def _with_job(cluster: SlurmState | None, plan: SlurmPlan, error: CloudrlError) -> CloudrlError:
     """An error after sbatch was asked, with whether the job goes on without whoever asked for it."""
     hints = [*(error.hint or "").splitlines()]
     try:
-        if known is not None:
-            job = queue.job(plan.login, known.job_id)
+        if cluster is not None:
+            job = queue.job(plan.login, cluster.job_id)
         elif (job := next(filter(plan.may_be, queue.jobs(plan.login)), None)) is not None:
             # sbatch has queued it, and its answer was lost
             made = _state_of(plan.login, job)
@@ -328,7 +330,7 @@ def _with_job(known: SlurmState | None, plan: SlurmPlan, error: CloudrlError) ->
         squeue = shlex.join(["squeue", "--me", f"--name={plan.name}"])
         message = f"{error.message}; cannot tell whether cluster {plan.name} goes on: {unseen.message}"
         return type(error)(message, hint="\n".join([*hints, f"On {plan.login}: {squeue}"]))
-    if job is None and known is None and isinstance(error, (Interrupted, ConnectionFailed)):
+    if job is None and cluster is None and isinstance(error, (Interrupted, ConnectionFailed)):
         hint = f"sbatch may be at it still; on {plan.login}, look: squeue --me --name={plan.name}"
         return type(error)(f"{error.message}; no job {plan.name} is queued so far", hint="\n".join([*hints, hint]))
     if job is None or job.is_over:

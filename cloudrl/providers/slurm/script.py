@@ -188,8 +188,8 @@ def _notice_s(directives: Mapping[str, str | None]) -> int:
 
 
 def _settings(on_slurm: SlurmCluster, notice_s: int) -> Iterator[str]:
-    cluster, own, back_end, known = on_slurm.cluster, on_slurm.own, on_slurm.back_end, on_slurm.release
-    image = own.image or cluster.image or (known.image if known else f"cloudrl-{cluster.name}")
+    cluster, own, back_end, release = on_slurm.cluster, on_slurm.own, on_slurm.back_end, on_slurm.release
+    image = own.image or cluster.image or (release.image if release else f"cloudrl-{cluster.name}")
     volumes = [] if back_end == "bare" else [f"{volume.instance_path}:{volume.path}" for volume in on_slurm.volumes]
     if back_end == "bare":
         _check_bare(on_slurm)
@@ -214,7 +214,7 @@ def _settings(on_slurm: SlurmCluster, notice_s: int) -> Iterator[str]:
     for name, value in cluster.env.items():
         yield f"export {name}={_quote(value)}"
     options = dataclasses.replace(
-        agent_options(cluster, known),
+        agent_options(cluster, release),
         checkpoints=Path(on_slurm.checkpoint_folder),
         data_dir=Path(on_slurm.data_folder),
         join_timeout_s=float(seconds_of(own.join_timeout)),

@@ -79,7 +79,7 @@ def _option(name: str, value: Any) -> tuple[str, str | None]:
     if value is True:
         return name, None
     values = value if isinstance(value, (list, tuple)) else [value]
-    return name, ",".join(_text(name, each) for each in values)
+    return name, ",".join(_text(name, part) for part in values)
 
 
 def _text(name: str, value: Any) -> str:
