@@ -7,6 +7,8 @@ import socket
 import threading
 from collections.abc import Iterator
 
+from quiet_ports import free_ports
+
 
 class CutLink:
     """Listens at `port` and passes everything on to `to`."""
@@ -21,7 +23,7 @@ class CutLink:
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()
         self._listener: socket.socket | None = None
-        self.port = 0
+        [self.port] = free_ports(1)
         self.up()
 
     @property
@@ -30,9 +32,7 @@ class CutLink:
 
     def up(self) -> None:
         """Listen, on the port of last time."""
-        listener = socket.create_server(("127.0.0.1", self.port))
-        self.port = listener.getsockname()[1]
-        self._listener = listener
+        listener = self._listener = socket.create_server(("127.0.0.1", self.port))
         threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
 
     def down(self) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fake_http import Server
+from quiet_ports import free_ports
 from spread_checkpoint import spread
 
 from cloudrl import testing
@@ -50,7 +51,7 @@ class FakeCluster(testing.FakeCluster):
         self.archives_asked: list[tuple[int, bool]] = []
         """Which rank, and whether it was asked for what is its own alone."""
         self._servers: list[Server] = []
-        self._ports = [0, 0]
+        self._ports = free_ports(2)
         self.up()
 
     @property
@@ -81,7 +82,6 @@ class FakeCluster(testing.FakeCluster):
         """Listen, on the ports of last time."""
         self.is_up = True
         self._servers = [Server(port, answer) for port, answer in zip(self._ports, (self.ray, self.agent), strict=True)]
-        self._ports = [server.server_address[1] for server in self._servers]
         for server in self._servers:
             threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
 

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from patience import SLOWER
+
 
 class FakeHub(ThreadingHTTPServer):
     """Keeps objects by their SHA-256, and remembers what commits name; a context manager.
@@ -110,7 +112,7 @@ class _Handler(BaseHTTPRequestHandler):
         oid, content = self.path.rpartition("/")[2], self._content()
         self.server.sent.append(oid)
         if oid in self.server.refuses:
-            self.server.has_stored.wait(10)
+            self.server.has_stored.wait(10 * SLOWER)
             self._answer({"error": "the storage refuses"}, 403)
             return
         assert hashlib.sha256(content).hexdigest() == oid

@@ -8,6 +8,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from patience import SLOWER
+
 from cloudrl.verl.releases import RELEASE, release
 
 _FAKE_RAY = Path(__file__).parent / "node" / "fake_ray.py"
@@ -115,7 +117,9 @@ def make_image(folder: Path, base: str = "") -> Image:
     """Make an image on top of a Python; by default the one that runs the tests."""
     base = base or getattr(sys, "_base_executable", sys.executable)
     asked = "import sys; print('python{}.{}'.format(*sys.version_info))"
-    version = subprocess.run([base, "-c", asked], capture_output=True, text=True, check=True, timeout=20).stdout
+    version = subprocess.run(
+        [base, "-c", asked], capture_output=True, text=True, check=True, timeout=20 * SLOWER
+    ).stdout
     bin_dir, packages = folder / "bin", folder / "lib" / version.strip() / "site-packages"
     bin_dir.mkdir(parents=True)
     packages.mkdir(parents=True)

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from child_processes import ended
+from patience import SLOWER
 
 _CODE = re.compile(r"\x1b\[([?\d;]*)([A-Za-z])")
 _SILENT_S = 120.0
@@ -103,7 +104,7 @@ class Seen:
         while self._read():
             pass
         self.page.write(self.sent)
-        return self.process.wait(20)
+        return self.process.wait(20 * SLOWER)
 
     def _read(self) -> bool:
         assert select.select([self._terminal], [], [], _SILENT_S)[0], f"it waits, after\n{self.sent[-2000:]}"

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from child_processes import until
 from node.conftest import nothing_left  # noqa: F401 - a fixture
+from patience import SLOWER
 
 from cloudrl.child_process import Child, descendants
 
@@ -39,15 +40,15 @@ def start(tmp_path: Path) -> Iterator[object]:
 
 def test_it_logs_to_its_file(start, tmp_path: Path) -> None:
     child = start("echo out; printf 'no text: \\377\\n' >&2; pwd; exit 3", cwd=tmp_path)
-    assert child.wait(10) == 3
+    assert child.wait(10 * SLOWER) == 3
     assert child.poll() == 3
     assert child.tail() == f"out\nno text: \ufffd\n{tmp_path}"
 
 
 def test_the_tail_is_its_own_and_short(start) -> None:
-    start("echo of the first child").wait(10)
+    start("echo of the first child").wait(10 * SLOWER)
     child = start("seq 1 50")
-    child.wait(10)
+    child.wait(10 * SLOWER)
     assert child.tail(2) == "49\n50"
     assert child.tail(100).splitlines()[0] == "1"
     assert "of the first child" in child.log.read_text()
@@ -55,7 +56,7 @@ def test_the_tail_is_its_own_and_short(start) -> None:
 
 def test_it_has_no_input_and_its_own_session(start) -> None:
     child = start("cat; ps -o sid= -p $$")
-    assert child.wait(10) == 0
+    assert child.wait(10 * SLOWER) == 0
     assert int(child.tail()) == child.pid
 
 
@@ -83,7 +84,7 @@ def test_who_does_not_listen_is_killed(start) -> None:
 def test_who_is_not_below_us_is_left_alone(start) -> None:
     """The number of a child that has ended may be that of somebody else's group."""
     child = start("sleep 600 & echo $!")
-    assert child.wait(10) == 0
+    assert child.wait(10 * SLOWER) == 0
     elsewhere = int(child.tail())  # its new parent is not ours
     try:
         assert os.getpgid(elsewhere) == child.pid

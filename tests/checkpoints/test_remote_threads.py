@@ -11,6 +11,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 from fake_cluster import FakeCluster
+from patience import SLOWER
 from shard_files import edit, shard_path
 from small_step import write_step
 
@@ -61,13 +62,13 @@ def test_a_refusal_that_comes_after_another_thread_has_renewed_the_token(cluster
     def on_request(_method: str, path: str) -> None:
         if path == "/v1/status":
             arrived.set()
-            assert renewed.wait(10)
+            assert renewed.wait(10 * SLOWER)
 
     cluster.agent_token, cluster.on_request = "new", on_request
     client = AgentClient(cluster.agent_url, "old", refresh=renew)
     with ThreadPoolExecutor(1) as pool:
         slow = pool.submit(client.status)
-        assert arrived.wait(10)
+        assert arrived.wait(10 * SLOWER)
         client.note_transfer()
         assert slow.result(10)
     assert asked == ["old"]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from patience import SLOWER
 
 pytestmark = pytest.mark.io
 MERGE = """
@@ -86,7 +87,7 @@ def test_a_merge_leaves_nothing(
     if again is not None:
         process.send_signal(again)
     # of two that come at once Python takes the lower number first
-    assert process.wait(20) in {code, code if again is None else 128 + again}
+    assert process.wait(20 * SLOWER) in {code, code if again is None else 128 + again}
     assert list(tmp_path.iterdir()) == []
 
 
@@ -94,7 +95,7 @@ def test_a_merge_leaves_nothing(
 def test_the_command_line_leaves_nothing(tmp_path: Path, start: Start, number: signal.Signals, code: int) -> None:
     process = start(CLI, "stand-in", str(tmp_path / "model"))
     process.send_signal(number)
-    assert process.wait(20) == code
+    assert process.wait(20 * SLOWER) == code
     assert list(tmp_path.iterdir()) == []
 
 
@@ -104,7 +105,7 @@ def test_what_nohup_has_started_goes_on(tmp_path: Path, start: Start) -> None:
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(0.3)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(20) == 143
+    assert process.wait(20 * SLOWER) == 143
     assert list(tmp_path.iterdir()) == []
 
 
@@ -124,7 +125,7 @@ main.main()
 """
     process = start(program, str(tmp_path / "said"))
     process.send_signal(signal.SIGINT)
-    assert (process.wait(20), (tmp_path / "said").read_text()) == (130, "")
+    assert (process.wait(20 * SLOWER), (tmp_path / "said").read_text()) == (130, "")
 
 
 AT_THE_END = """
@@ -148,4 +149,4 @@ def test_ctrl_c_again_while_python_waits_for_threads_is_no_traceback(start: Star
     assert process.stdout is not None
     assert process.stdout.readline() == b"ends\n"
     process.send_signal(signal.SIGINT)
-    assert (process.wait(20), (tmp_path / "said").read_text()) == (-signal.SIGINT, "")
+    assert (process.wait(20 * SLOWER), (tmp_path / "said").read_text()) == (-signal.SIGINT, "")

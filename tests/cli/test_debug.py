@@ -21,6 +21,7 @@ import pytest
 from child_processes import ended, until
 from debug.debugged import FAILING, Debugged, debugged, typed
 from fake_local import FakeLocal
+from patience import SLOWER
 from terminal_page import in_terminal
 from typed_command import Run
 
@@ -193,13 +194,13 @@ def test_vs_code_attaches_through_a_port_and_ray_s_extension_through_the_front(
         lab.cluster.stops = [paused.stop]
         until(lambda: launch.read_text() != mine, "there is an entry again")
         process.send_signal(number)
-        _, said = process.communicate(timeout=30)
+        _, said = process.communicate(timeout=30 * SLOWER)
     assert process.returncode == 0, said
     assert "127.0.0.1:" in said
     assert "the ports are closed" in said
     assert launch.read_text() == mine
     assert end.value == "over"
-    paused.process.wait(30)
+    paused.process.wait(30 * SLOWER)
 
 
 def replace_port(process: Debugged, port: int) -> Debugged:
@@ -220,7 +221,7 @@ def test_a_launch_file_that_cannot_be_read_is_left_alone(lab: FakeLocal, paused:
         while '"justMyCode": false' not in said:
             said += process.stderr.readline()
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=30)
+        process.communicate(timeout=30 * SLOWER)
     assert "is left as it is" in said
     assert launch.read_text() == "{ half"
     assert [each.name for each in launch.parent.iterdir()] == ["launch.json"]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from command_tree import commands, options
+from patience import SLOWER
 from typed_command import Run
 
 pytestmark = pytest.mark.io
@@ -79,6 +80,6 @@ def test_the_shell_completes_without_a_network(home: Path, line: str, completed:
     program = "import sys; sys.argv = ['cloudrl']; from cloudrl.cli.main import main; main()"
     done = subprocess.run(
         [sys.executable, "-c", program],
-        env={**os.environ, **variables}, capture_output=True, text=True, timeout=30,
+        env={**os.environ, **variables}, capture_output=True, text=True, timeout=30 * SLOWER,
     )  # fmt: skip
     assert done.stdout.split() == completed, done.stderr

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from child_processes import ended
+from patience import SLOWER
 from typed_command import Run
 
 from cloudrl.providers.slurm import provider as slurm
@@ -84,7 +85,7 @@ def test_ctrl_c_before_anything_was_submitted(server: socket.socket) -> None:
     asked = threading.Event()
 
     def take() -> None:
-        server.settimeout(30)
+        server.settimeout(30 * SLOWER)
         connection, _ = server.accept()
         connection.recv(10)
         asked.set()
@@ -97,9 +98,9 @@ def test_ctrl_c_before_anything_was_submitted(server: socket.socket) -> None:
         subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process,
         ended(process),
     ):
-        assert asked.wait(30)
+        assert asked.wait(30 * SLOWER)
         process.send_signal(signal.SIGINT)
-        _, text = process.communicate(timeout=30)
+        _, text = process.communicate(timeout=30 * SLOWER)
     assert process.returncode == 130, text
     assert "error: interrupted; nothing was started" in text
     assert "Traceback" not in text

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from child_processes import ended
 from fake_local import FakeLocal
+from patience import SLOWER
 from small_step import write_step
 from typed_command import Run
 
@@ -221,7 +222,7 @@ class TestCtrlC:
     def test_says_what_goes_on_and_what_it_costs(self, lab: FakeLocal, typed: subprocess.Popen[str]) -> None:
         typed.send_signal(signal.SIGINT)
         text = typed.stderr.read()
-        assert typed.wait(30) == 130, text
+        assert typed.wait(30 * SLOWER) == 130, text
         assert "job one keeps running; cluster lab keeps running and costs $12.30/h, $4.50 so far" in text
         assert "cloudrl jobs logs -f ray://lab/one" in text
         assert "End it: cloudrl down lab" in text
@@ -234,12 +235,12 @@ class TestCtrlC:
         def hang(_method: str, path: str) -> None:
             if path == "/v1/status":
                 asked.set()
-                over.wait(30)
+                over.wait(30 * SLOWER)
 
         lab.cluster.on_request = hang
         typed.send_signal(signal.SIGINT)
-        assert asked.wait(20)
+        assert asked.wait(20 * SLOWER)
         typed.send_signal(signal.SIGINT)
-        assert typed.wait(5) == 130
+        assert typed.wait(5 * SLOWER) == 130
         over.set()
         assert "Traceback" not in typed.stderr.read()

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from child_processes import ended
+from patience import SLOWER
 
 from cloudrl.debug.console import Console
 from cloudrl.debug.dap import DapClient
@@ -105,7 +106,7 @@ class Debugged:
 
     def rest(self) -> list[str]:
         """What it prints until it ends."""
-        out, _ = self.process.communicate(timeout=30)
+        out, _ = self.process.communicate(timeout=30 * SLOWER)
         assert self.process.returncode == 0
         return str(out).splitlines()
 

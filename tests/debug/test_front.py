@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from fake_cluster import FakeCluster
+from patience import SLOWER
 
 from cloudrl.debug.front import Front, with_local_ports
 from cloudrl.protocol.exchange import Response
@@ -107,7 +108,7 @@ def test_no_answer_names_python(front: Front) -> None:
         b"GET / HTTP/1.1\r\n\r\n",
         b"x\r\n\r\n",
     ):
-        with socket.create_connection(("127.0.0.1", port), 10) as mine, mine.makefile("rb") as file:
+        with socket.create_connection(("127.0.0.1", port), 10 * SLOWER) as mine, mine.makefile("rb") as file:
             mine.sendall(sent)
             assert b"python" not in file.read().lower()
 
@@ -116,7 +117,9 @@ def test_silent_connections_have_no_threads_and_keep_nobody_out(front: Front) ->
     before = threading.active_count()
     with contextlib.ExitStack() as held:
         for _ in range(200):
-            held.enter_context(socket.create_connection(("127.0.0.1", front.server_port), 10)).sendall(b"GET /")
+            held.enter_context(socket.create_connection(("127.0.0.1", front.server_port), 10 * SLOWER)).sendall(
+                b"GET /"
+            )
         assert ask(front, "/api/version")[0] == 200
         assert threading.active_count() <= before + 3
 

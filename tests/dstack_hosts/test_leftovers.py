@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from patience import SLOWER
 
 from dstack_hosts import namespaces
 from dstack_hosts.guarded import end
@@ -78,7 +79,7 @@ def test_a_starter_that_is_killed_leaves_nothing(folder):
         assert str(folder) not in mounts
     finally:
         starter.send_signal(signal.SIGKILL)
-        starter.wait(10)
+        starter.wait(10 * SLOWER)
         starter.stdout.close()
     until(lambda: _nothing_is_left(network, folder), 30, lambda: str(namespaces.members(network)))
 
@@ -86,7 +87,7 @@ def test_a_starter_that_is_killed_leaves_nothing(folder):
 def test_a_lab_by_hand_goes_on_without_its_starter_until_it_is_ended(folder):
     starter = _start(folder, "by hand")
     network = namespaces.network_id(_first_line(starter))
-    assert starter.wait(60) == 0
+    assert starter.wait(60 * SLOWER) == 0
     starter.stdout.close()
     assert len(namespaces.members(network)) >= 3
     end(folder)
@@ -101,6 +102,6 @@ def test_a_guardian_that_is_killed_takes_all_processes_with_it(folder):
         until(lambda: not namespaces.members(network), 30, lambda: str(namespaces.members(network)))
     finally:
         starter.kill()
-        starter.wait(10)
+        starter.wait(10 * SLOWER)
         starter.stdout.close()
         subprocess.run(["rm", "-rf", str(folder)], check=True, timeout=30)

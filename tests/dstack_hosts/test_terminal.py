@@ -6,6 +6,7 @@ import threading
 import time
 
 import pytest
+from patience import SLOWER
 
 from dstack_hosts.standin.home import job_user
 from dstack_hosts.standin.terminal import Terminal, session_pids
@@ -50,7 +51,7 @@ class Job:
 
     def wait_for(self, text, times=1):
         """Two that write at once may do so between the other's word and its line end."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 60 * SLOWER
         while self.output.count(text) < times:
             if time.monotonic() > deadline:
                 for pid in session_pids(self.terminal._process.pid):
@@ -60,7 +61,7 @@ class Job:
             time.sleep(0.01)
 
     def end(self):
-        self._thread.join(20)
+        self._thread.join(20 * SLOWER)
         assert not self._thread.is_alive()
         return self.terminal.wait()
 
@@ -83,7 +84,7 @@ def test_a_deaf_job_is_killed_with_all_its_session():
     job.wait_for(b"runs", times=2)
     job.terminal.stop()
     assert job.end() == -1
-    deadline = time.monotonic() + 20  # what was killed a moment ago may still be there on a busy machine
+    deadline = time.monotonic() + 20 * SLOWER  # what was killed a moment ago may still be there on a busy machine
     while session_pids(job.terminal._process.pid) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert session_pids(job.terminal._process.pid) == []

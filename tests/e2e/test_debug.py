@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from dap_client import DapClient
+from patience import SLOWER
 from pdb_client import until_prompt
 from verl_with_stops import REWARD, copy_verl
 
@@ -37,7 +38,7 @@ def agent(shell) -> AgentClient:
 
 def stops(agent: AgentClient, are_there: Callable[[list[Stop]], bool]) -> list[Stop]:
     """Those of both nodes, once they are there."""
-    deadline = time.monotonic() + 200
+    deadline = time.monotonic() + 200 * SLOWER
     while True:
         found = [stop for rank in (0, 1) for stop in agent.stops(rank) if not stop.attached]
         if are_there(found):

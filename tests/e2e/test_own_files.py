@@ -14,6 +14,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from patience import SLOWER
 
 pytestmark = pytest.mark.e2e
 
@@ -53,7 +54,7 @@ def program(shell):
             env={**shell.env, "SECRET": SECRET}, cwd=shell.home, stdout=said, stderr=said,
         )  # fmt: skip
         try:
-            deadline = time.monotonic() + 300
+            deadline = time.monotonic() + 300 * SLOWER
             while not (shell.home / "said").read_text():
                 assert started.poll() is None
                 assert time.monotonic() < deadline
@@ -61,7 +62,7 @@ def program(shell):
             yield started
         finally:
             started.kill()
-            started.wait(10)
+            started.wait(10 * SLOWER)
 
 
 @pytest.fixture(scope="module")

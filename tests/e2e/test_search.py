@@ -5,6 +5,7 @@ import urllib.request
 
 import psutil
 import pytest
+from patience import SLOWER
 
 from cloudrl.providers.local import processes
 from cloudrl.verl.metrics import Step, parse_step
@@ -35,7 +36,7 @@ def cpu_s(pid: int) -> float:
 
 
 def answered(port: int) -> int:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=30) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=30 * SLOWER) as answer:
         return json.load(answer)["requests"]["answered"]
 
 

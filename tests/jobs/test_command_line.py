@@ -15,6 +15,7 @@ import pytest
 import yaml
 from child_processes import ended
 from fake_cluster import FakeCluster
+from patience import SLOWER
 from typed_command import Run
 
 pytestmark = pytest.mark.io
@@ -274,7 +275,7 @@ class TestTerminal:
                     shown += chunk
             except OSError:  # the other end is closed
                 pass
-            assert process.wait(20) == 0
+            assert process.wait(20 * SLOWER) == 0
         os.close(ours)
 
         rewritten = shown.decode().split("\r\x1b[K")

@@ -17,6 +17,7 @@ from typing import Any
 import httpx2
 import pytest
 from cut_link import CutLink
+from patience import SLOWER
 from planning import submit
 
 from cloudrl.errors import InputError, JobFailed, Unauthorized
@@ -76,11 +77,11 @@ def connection() -> Iterator[Connection]:
     finally:
         head.terminate()
         with suppress(subprocess.TimeoutExpired):
-            head.wait(15)
+            head.wait(15 * SLOWER)
         for pid in processes_of(folder):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        head.wait(15)
+        head.wait(15 * SLOWER)
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -90,7 +91,7 @@ def _end_with_this_process() -> None:
 
 
 def wait_until_ready(api: RayClient, head: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 180
+    deadline = time.monotonic() + 180 * SLOWER
     while True:
         assert head.poll() is None, "ray start ended"
         with suppress(Exception):

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
+from patience import SLOWER
 from planning import LEAST, cluster, job, overrides, plan, planned, typed
 
 from cloudrl.errors import InputError
@@ -130,7 +131,7 @@ def words(entrypoint: str) -> list[str]:
     """The overrides as a program gets them from a shell."""
     show = shlex.join([sys.executable, "-c", "import json,sys; print(json.dumps(sys.argv[1:]))"])
     command = entrypoint.replace("python3 -m verl.trainer.main_ppo", show, 1)
-    seen = subprocess.run(["/bin/sh", "-c", command], capture_output=True, check=True, timeout=30)
+    seen = subprocess.run(["/bin/sh", "-c", command], capture_output=True, check=True, timeout=30 * SLOWER)
     return list(json.loads(seen.stdout))
 
 

@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
+from patience import SLOWER
 
 from cloudrl.listening.acceptor import Acceptor, Limits
 
@@ -45,13 +46,13 @@ class Accepting:
         connection.send(b"welcome")
 
     def connect(self, sent: bytes = b"") -> socket.socket:
-        connection = socket.create_connection(self.listening.getsockname(), 10)
+        connection = socket.create_connection(self.listening.getsockname(), 10 * SLOWER)
         connection.sendall(sent)
         return connection
 
     def close(self) -> None:
         self.acceptor.close()
-        self.thread.join(10)
+        self.thread.join(10 * SLOWER)
         self.listening.close()
         for connection, _ in self.admitted:
             connection.close()
@@ -85,7 +86,7 @@ def is_open(connection: socket.socket) -> bool:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 30
+    end = time.monotonic() + 30 * SLOWER
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.005)
@@ -160,7 +161,7 @@ def test_no_time_helps_those_who_dribble() -> None:
                 one.setblocking(True)
                 one.sendall(b"x")
                 time.sleep(0.02)
-                assert time.monotonic() - began < 5
+                assert time.monotonic() - began < 5 * SLOWER
         assert time.monotonic() - began > 0.1
 
 
@@ -183,7 +184,7 @@ def test_without_descriptors_clients_wait_and_nothing_spins(capfd: pytest.Captur
             for each in waiting:
                 each.connect(made.listening.getsockname())
             waiting[-1].sendall(b"hello.")
-            waiting[-1].settimeout(10)
+            waiting[-1].settimeout(10 * SLOWER)
             cpu = time.process_time()
             assert read(waiting[-1]) == b"welcome"
             time.sleep(0.3)
@@ -214,7 +215,7 @@ def test_it_ends(has_begun: bool) -> None:
         made.acceptor.close()
         if not has_begun:
             made.thread.start()
-        made.thread.join(10)
+        made.thread.join(10 * SLOWER)
         assert not made.thread.is_alive()
         made.listening.close()
         assert read(one) == b""

@@ -13,7 +13,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from node_harness import IP, KEY, Nodes, free_ports
+from node_harness import IP, KEY, Nodes
+from quiet_ports import free_ports
 
 from cloudrl.protocol import routes
 from cloudrl.protocol.phases import Phase

@@ -9,11 +9,8 @@ import contextlib
 import functools
 import json
 import os
-import random
 import signal
-import socket
 import subprocess
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -26,6 +23,8 @@ import pytest
 from child_processes import until
 from compiled_zip import compiled
 from node_image import Image, make_image  # noqa: F401 - for who takes the rest from here
+from patience import SLOWER
+from quiet_ports import free_ports
 
 from cloudrl.errors import ConnectionFailed
 from cloudrl.protocol.client import AgentClient
@@ -38,26 +37,6 @@ MARK = "CLOUDRL_TEST_MARK"
 """A variable that every process of a test carries, whatever started it."""
 KEY = b"the key of this test"
 IP = "127.0.0.1"
-
-_given_out: set[int] = set()
-_giving_out = threading.Lock()
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that are free, below those of local clusters and of outgoing connections. None is given out twice.
-
-    Scenarios run side by side: between this look and a cluster's own bind another one would take it for free too.
-    """
-    ports: list[int] = []
-    with _giving_out:
-        while len(ports) < count:
-            port = random.SystemRandom().randrange(12_000, 20_000)
-            with contextlib.suppress(OSError), socket.socket() as probe:
-                probe.bind(("", port))
-                if port not in _given_out:
-                    _given_out.add(port)
-                    ports.append(port)
-    return ports
 
 
 def processes_with(name: str, value: str) -> dict[int, str]:
@@ -257,7 +236,7 @@ class Nodes:
     def ready(self) -> Nodes:
         """Wait until every agent says that the cluster is ready."""
         for node in self.started.values():
-            deadline = time.monotonic() + 30
+            deadline = time.monotonic() + 30 * SLOWER
             while node.process.poll() is None and node.phase() != "ready" and time.monotonic() < deadline:
                 time.sleep(0.02)
             assert node.phase() == "ready", self.texts()
@@ -291,10 +270,10 @@ class Nodes:
                 node.process.terminate()
         for node in self.started.values():
             try:
-                node.process.wait(15)
+                node.process.wait(15 * SLOWER)
             except subprocess.TimeoutExpired:
                 node.process.kill()
-                node.process.wait(5)
+                node.process.wait(5 * SLOWER)
 
 
 Maker = Callable[[int], Nodes]

@@ -11,6 +11,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+from patience import SLOWER
+
 from cloudrl.child_process import Child
 from cloudrl.node.archiver import Archiver
 from cloudrl.node.checkpoint_store import CheckpointStore
@@ -148,4 +150,4 @@ class Served:
         self.server.close()
         self.checkpoint_store.close()
         if self.child is not None:
-            assert self.child.wait(10) == 0, self.child.tail()
+            assert self.child.wait(10 * SLOWER) == 0, self.child.tail()

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from child_processes import until
+from patience import SLOWER
 
 from cloudrl.logs.archive import Archive, FolderArchive, LogFile
 from cloudrl.node import archiver as module
@@ -266,14 +267,14 @@ def test_a_volume_or_a_ray_that_hangs_holds_up_no_end(up: Kept, monkeypatch: pyt
     over = threading.Event()
 
     def wait(**_: object) -> None:
-        over.wait(30)
+        over.wait(30 * SLOWER)
 
     monkeypatch.setattr(module, "LAST_S", 0.05)
     monkeypatch.setattr(up.dashboard, "jobs", wait)
     monkeypatch.setattr(up.archiver, "update", wait)
     before = time.monotonic()
     getattr(up.archiver, step)()
-    assert time.monotonic() - before < 5
+    assert time.monotonic() - before < 5 * SLOWER
     over.set()
 
 

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable
 
 import pytest
+from patience import SLOWER
 
 from cloudrl.node.background import run_parallel, start_thread
 from cloudrl.node.failure import NodeFailed
@@ -19,7 +20,7 @@ def state() -> NodeState:
 
 def _do(state: NodeState, work: Callable[[], object]) -> None:
     thread = start_thread(FailureKind.MODEL, work, state)
-    thread.join(10)
+    thread.join(10 * SLOWER)
     assert not thread.is_alive()
 
 

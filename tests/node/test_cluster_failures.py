@@ -5,7 +5,8 @@ import shutil
 import socket
 
 import pytest
-from node_harness import IP, Maker, Scenarios, free_ports, make_image, until
+from node_harness import IP, Maker, Scenarios, make_image, until
+from quiet_ports import free_ports
 
 pytestmark = pytest.mark.agents
 

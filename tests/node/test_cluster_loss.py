@@ -5,6 +5,7 @@ import signal
 
 import pytest
 from node_harness import Maker, Node, Nodes, Scenarios, until
+from patience import SLOWER
 
 pytestmark = pytest.mark.agents
 
@@ -13,7 +14,7 @@ scenario = Scenarios()
 
 def _kill(node: Node) -> None:
     node.process.kill()
-    node.process.wait(10)
+    node.process.wait(10 * SLOWER)
 
 
 def _await_rays(cluster: Nodes) -> None:

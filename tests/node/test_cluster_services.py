@@ -6,7 +6,8 @@ import socket
 import urllib.request
 
 import pytest
-from node_harness import IP, KEY, Maker, Scenarios, free_ports, until
+from node_harness import IP, KEY, Maker, Scenarios, until
+from quiet_ports import free_ports
 
 from cloudrl.node.ray import probe
 from cloudrl.protocol.services import Artifact, Service

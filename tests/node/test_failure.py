@@ -17,6 +17,7 @@ import httpx
 import pytest
 import requests
 from huggingface_hub import errors as hub
+from patience import SLOWER
 
 from cloudrl.errors import ConnectionFailed, InputError
 from cloudrl.node.failure import error_code, is_transient, unforeseen
@@ -166,7 +167,7 @@ def hub_url() -> Iterator[str]:
         thread.start()
         yield f"http://127.0.0.1:{server.server_address[1]}"
         server.shutdown()
-        thread.join(10)
+        thread.join(10 * SLOWER)
 
 
 @pytest.mark.parametrize(("place", "transient"), [("404", False), ("403", False), ("503", True), (None, True)])

@@ -83,8 +83,8 @@ def test_a_child_that_crashes_leaves_nothing_of_the_one_before(fetch) -> None:
 
 @pytest.mark.io
 def test_a_download_that_hangs(fetch) -> None:
-    said = failure("not finished after 1 s", "timeout", "said on hang", transient=True)
-    assert fetch("hang", "good", timeout_s=1.0) == (said, [])
+    said = failure("not finished after 5 s", "timeout", "said on hang", transient=True)
+    assert fetch("hang", "good", timeout_s=5.0) == (said, [])
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 import threading
 
 import pytest
+from patience import SLOWER
 
 from cloudrl.node.losses import find_loss
 from cloudrl.protocol.failures import Failure, FailureKind
@@ -99,7 +100,7 @@ def test_probes_are_sent_side_by_side() -> None:
     ranks = Ranks(dict.fromkeys(range(64), 20.0))
 
     def probe(report: NodeReport) -> str:
-        meeting.wait(30)
+        meeting.wait(30 * SLOWER)
         return ranks.probe(report)
 
     assert find_loss(ranks.reports, lambda rank: 20.0 if rank < 64 else 0.1, probe, lost_after_s=30.0) is None

@@ -7,6 +7,7 @@ from pathlib import Path
 from unittest.mock import MagicMock
 
 import pytest
+from patience import SLOWER
 
 from cloudrl.node.main import _cannot_listen, _clean_up, run
 from cloudrl.protocol.outcome import from_output
@@ -48,7 +49,7 @@ def test_a_volume_that_hangs_for_ever_keeps_no_agent_from_its_end(monkeypatch: p
     monkeypatch.setattr("cloudrl.node.main.LAST_S", 0.05)
     node, over = MagicMock(), threading.Event()
     node.options.ray_temp_dir = None
-    node.checkpoint_store.close.side_effect = lambda: over.wait(60)
+    node.checkpoint_store.close.side_effect = lambda: over.wait(60 * SLOWER)
     before = time.monotonic()
     _clean_up(node, node.archiver, None, None)
     assert time.monotonic() - before < 30

@@ -7,6 +7,7 @@ import socket
 from collections.abc import Iterator
 
 import pytest
+from patience import SLOWER
 from server_harness import TOKEN, Served
 
 from cloudrl.protocol import routes
@@ -30,7 +31,7 @@ def _no_traceback(capfd: pytest.CaptureFixture[str]) -> Iterator[None]:
 
 
 def _raw(port: int, text: bytes) -> bytes:
-    with socket.create_connection(("127.0.0.1", port), 10) as connection:
+    with socket.create_connection(("127.0.0.1", port), 10 * SLOWER) as connection:
         connection.sendall(text)
         connection.shutdown(socket.SHUT_WR)
         return b"".join(iter(lambda: connection.recv(65_536), b""))

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from patience import SLOWER
 
 from cloudrl.node.relay import Relays, join
 from cloudrl.protocol.failures import ApiError, ErrorCode
@@ -30,13 +31,13 @@ class Joined:
     @staticmethod
     def _pair() -> tuple[socket.socket, socket.socket]:
         with socket.create_server(("127.0.0.1", 0)) as listener:
-            near = socket.create_connection(listener.getsockname(), 10)
+            near = socket.create_connection(listener.getsockname(), 10 * SLOWER)
             far, _ = listener.accept()
         near.settimeout(None)  # with one, MSG_WAITALL gives less
         return near, far
 
     def ends(self) -> bool:
-        self.thread.join(10)
+        self.thread.join(10 * SLOWER)
         return not self.thread.is_alive()
 
 

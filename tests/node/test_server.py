@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import SLOWER
 from server_harness import SESSION_LOGS, TOKEN, Served
 
 from cloudrl.node.server import AgentServer
@@ -92,7 +93,7 @@ def test_a_port_that_is_taken_leaves_no_listener_on_the_other_address(head: Serv
 
 def _raw(port: int, text: bytes) -> bytes:
     """What comes back on a connection of our own until the other side closes it."""
-    with socket.create_connection(("127.0.0.1", port), 10) as connection:
+    with socket.create_connection(("127.0.0.1", port), 10 * SLOWER) as connection:
         connection.sendall(text)
         connection.shutdown(socket.SHUT_WR)
         return b"".join(iter(lambda: connection.recv(65_536), b""))
@@ -380,7 +381,7 @@ def test_a_rank_that_breaks_off(head: Served) -> None:
         thread.start()
         with pytest.raises(http.client.IncompleteRead) as caught:
             head.get("/v1/nodes/1/inventory")
-        thread.join(10)
+        thread.join(10 * SLOWER)
     assert caught.value.partial == b"ten bytes."
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import pytest
+from patience import SLOWER
 from server_harness import SECRET, Answer, Served
 
 from cloudrl.node.checkpoint_store import CheckpointStore
@@ -98,7 +99,7 @@ def test_no_half_values(head: Served) -> None:
 def test_a_child_that_dies_is_started_again(head: Served) -> None:
     assert head.get(f"{at(0)}?crc32=0").status == 200
     os.kill(head.child.pid, 9)
-    head.child.wait(10)
+    head.child.wait(10 * SLOWER)
     assert head.get(f"{at(0)}?crc32=0").json()["crc32"] == zlib.crc32(VALUES)
 
 

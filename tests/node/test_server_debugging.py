@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from patience import SLOWER
 from server_harness import TOKEN, Served
 from small_server import serving
 
@@ -124,7 +125,7 @@ def test_what_is_sent_before_the_answer_is_not_lost(nodes: list[Served], debugge
     head += "".join(f"{name}: {value}\r\n" for name, value in UPGRADE.items())
     for served in nodes:
         with socket.create_connection(("127.0.0.1", served.port)) as connection:
-            connection.settimeout(10)
+            connection.settimeout(10 * SLOWER)
             connection.sendall(f"{head}\r\n".encode() + early)
             said = b""
             while not said.endswith(b"EARLY"):
@@ -140,7 +141,7 @@ def test_there_are_few_at_once(nodes: list[Served], debugger: int):
             read(stack.enter_context(api.relay(1, debugger)), 8)
         with pytest.raises(InputError, match=f"{MAX_RELAYS} debuggers are connected"):
             api.relay(1, debugger)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 10 * SLOWER
     while True:  # their ends arrive one after the other
         with contextlib.suppress(InputError), api.relay(1, debugger) as connection:
             assert read(connection, 8) == b"welcome "

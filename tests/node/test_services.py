@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 from child_processes import until
-from node_harness import free_ports
+from patience import SLOWER
+from quiet_ports import free_ports
 
 from cloudrl.child_process import Child
 from cloudrl.node.failure import NodeFailed
@@ -117,7 +118,7 @@ def test_it_is_ready_when_its_health_path_says_so(make: Callable[..., Bench]) ->
     time.sleep(0.6)
     assert bench.is_("starting")
     bench.answer(200)
-    bench.services.wait(20)
+    bench.services.wait(20 * SLOWER)
     assert bench.is_("ready")
     assert (bench.state.own.detail, bench.said) == ("", [])
 
@@ -137,7 +138,7 @@ def test_one_that_is_never_ready_is_named_with_what_it_said(make: Callable[..., 
 def test_one_that_is_killed_is_started_again_until_it_was_too_often(make: Callable[..., Bench]) -> None:
     bench = make()
     bench.services.start(bench.child)
-    bench.services.wait(20)
+    bench.services.wait(20 * SLOWER)
     for number, pause_s in ((1, 5), (2, 10)):
         bench.kill()
         word = f"started again, {number} of 2"
@@ -155,7 +156,7 @@ def test_one_that_is_killed_is_started_again_until_it_was_too_often(make: Callab
 def test_one_that_was_well_for_long_has_all_its_restarts_again(make: Callable[..., Bench]) -> None:
     bench = make(restart=1, well_s=60.0)
     bench.services.start(bench.child)
-    bench.services.wait(20)
+    bench.services.wait(20 * SLOWER)
     for _ in range(2):
         bench.kill()
         until(lambda: bench.is_("started again, 1 of 1"), "it has ended")
@@ -170,7 +171,7 @@ def test_one_that_hangs_is_ended_and_started_again(make: Callable[..., Bench]) -
     """It takes connections, and answers none of them: a deadlock, a lost GPU."""
     bench = make(silent_s=2.4)
     bench.services.start(bench.child)
-    bench.services.wait(20)
+    bench.services.wait(20 * SLOWER)
     os.kill(bench.children[0].pid, signal.SIGSTOP)
     until(lambda: bench.is_("started again, 1 of 2"), "it counts as ended")
     assert "has not answered on port" in bench.said[0]
@@ -182,7 +183,7 @@ def test_one_that_hangs_is_ended_and_started_again(make: Callable[..., Bench]) -
 def test_one_that_says_for_long_that_it_is_not_ready_counts_as_ended(make: Callable[..., Bench]) -> None:
     bench = make(silent_s=2.4, restart=0)
     bench.services.start(bench.child)
-    bench.services.wait(20)
+    bench.services.wait(20 * SLOWER)
     bench.answer(503)
     failure = bench.failure().failure
     assert failure.reason.endswith("s (status 503)")
@@ -199,7 +200,7 @@ def test_one_that_was_never_ready_is_not_started_again(make: Callable[..., Bench
 def test_without_a_health_path_an_open_port_is_enough_and_is_looked_at_once(make: Callable[..., Bench]) -> None:
     bench = make(health="", silent_s=1.0)
     bench.services.start(bench.child)
-    bench.services.wait(20)
+    bench.services.wait(20 * SLOWER)
     os.kill(bench.children[0].pid, signal.SIGSTOP)
     bench.ahead_s += 1000
     assert bench.is_("ready")
@@ -212,7 +213,7 @@ def test_it_is_started_when_what_it_needs_is_there(make: Callable[..., Bench]) -
     bench.services.check()
     assert (bench.children, bench.state.own.services) == ([], {})
     bench.state.add("models", "Qwen/Q", "/models/q")
-    bench.services.wait(20)
+    bench.services.wait(20 * SLOWER)
     assert bench.is_("ready")
 
 
@@ -231,7 +232,7 @@ def test_another_server_at_the_port_is_not_taken_for_it(make: Callable[..., Benc
 def test_it_is_started_again_when_another_server_has_left_its_port(make: Callable[..., Bench]) -> None:
     bench = make()
     bench.services.start(bench.child)
-    bench.services.wait(20)
+    bench.services.wait(20 * SLOWER)
     bench.kill()
     until(lambda: bench.is_("started again, 1 of 2"), "it has ended")
     with socket.create_server(("127.0.0.1", bench.port)):
@@ -253,7 +254,7 @@ def test_one_that_ends_while_another_loads_is_waited_for(
     bench.services.start(bench.child)
     until(lambda: bench.is_({"search": "ready", "slow": "starting"}), "one of them is ready")
     (bench.folder / "go").touch()
-    bench.services.wait(20)
+    bench.services.wait(20 * SLOWER)
     assert bench.is_({"search": "ready", "slow": "ready"})
     assert len(bench.children) == 3
 
@@ -262,7 +263,7 @@ def test_one_with_an_index_has_time_to_load_it_again(make: Callable[..., Bench])
     bench = make(needs=("index",), silent_s=2.4)
     bench.state.add("artifacts", "index", "/data/artifacts/index")
     bench.services.start(bench.child)
-    bench.services.wait(20)
+    bench.services.wait(20 * SLOWER)
     bench.answer(503)
     bench.kill()
     until(lambda: bench.is_("started again, 1 of 2"), "it has ended")
@@ -278,7 +279,7 @@ def test_one_that_asks_its_like_has_time_while_another_node_loads(make: Callable
     bench = make(peer_port=free_ports(1)[0], silent_s=1.0)
     bench.state.publish(peers={"search": ("10.0.0.1:8100", "10.0.0.2:8100")})
     bench.services.start(bench.child)
-    bench.services.wait(20)
+    bench.services.wait(20 * SLOWER)
     until(lambda: bench.is_("ready"), "it is noticed")
     bench.answer(503)
     bench.ahead_s += 100

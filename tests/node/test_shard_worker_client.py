@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import SLOWER
 from server_harness import Served
 
 from cloudrl.checkpoints.remote import READ_TIMEOUT_S
@@ -54,8 +55,8 @@ def test_a_child_that_hangs_is_ended_and_another_one_asked(tmp_path: Path, file:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
-    assert [hung.wait(10), descriptors()] == [-signal.SIGKILL, before - 1], "its socket goes, too"
+        thread.join(20 * SLOWER)
+    assert [hung.wait(10 * SLOWER), descriptors()] == [-signal.SIGKILL, before - 1], "its socket goes, too"
 
     client._silent_s = 20.0
     assert total(client, file) == zlib.crc32(BODY)

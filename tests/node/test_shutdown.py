@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from patience import SLOWER
 
 from cloudrl.node.shutdown import RELEASE, SIGNALS, Shutdown, ShutdownRequest
 
@@ -50,7 +51,7 @@ def _watch(ending: ShutdownRequest, words: list[bytes]) -> None:
         os.write(writing, word)
     os.close(writing)
     for thread in set(threading.enumerate()) - before:
-        thread.join(10)
+        thread.join(10 * SLOWER)
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.close(reading)
 
@@ -76,4 +77,4 @@ def test_a_pause_ends_with_the_signal_not_with_the_time(ending: ShutdownRequest)
     with pytest.raises(Shutdown, match="ended by SIGTERM"):
         ending.pause(60.0)
     assert time.monotonic() - began < 30
-    timer.join(10)
+    timer.join(10 * SLOWER)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from dap_client import DapClient
+from patience import SLOWER
 from pdb_client import until_prompt
 
 from cloudrl.node.stop_hook.stop_notes import place_of
@@ -67,7 +68,7 @@ class Lab:
         return process
 
     def wait(self, is_there: Callable[[Stop], bool] = lambda stop: not stop.attached) -> Stop:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 60 * SLOWER
         while True:
             for stop in self.stops.listing():
                 if is_there(stop):
@@ -158,7 +159,7 @@ def test_a_forked_child_runs_past_its_breakpoints(lab: Lab):
     client = lab.dap(lab.wait())
     client.attach()
     client.go_on(client.stopped()[0])
-    assert lab.started[-1].wait(30) == 0
+    assert lab.started[-1].wait(30 * SLOWER) == 0
     client.close()
     out, err = lab.said()
     assert out == "6\n"
@@ -177,7 +178,7 @@ def test_a_post_mortem(lab: Lab):
     standing = lab.wait(lambda stop: stop.attached)
     assert (standing.id, standing.line, standing.reason) == (stop.id, stop.line, stop.reason)
     client.go_on(thread)
-    assert lab.started[-1].wait(30) == 0
+    assert lab.started[-1].wait(30 * SLOWER) == 0
     client.close()
     assert lab.said()[0] == "went on\n"
 
@@ -287,7 +288,7 @@ def test_a_note_that_fails_leaves_a_connected_client_its_stop(lab: Lab):
         assert client.evaluate("total", stack[0]) == "20"
         assert lab.stops.listing() == ()
         client.go_on(thread)
-        assert lab.started[-1].wait(30) == 0
+        assert lab.started[-1].wait(30 * SLOWER) == 0
     out, err = lab.said()
     assert out == "42\n"
     assert "`cloudrl debug` does not list this stop: Unnoted(" in err
@@ -353,7 +354,7 @@ def test_another_user_of_the_node_gets_nothing(lab: Lab, debugger: str, family: 
 
     def intrude() -> None:
         with socket.socket(family) as connection:
-            connection.settimeout(30)
+            connection.settimeout(30 * SLOWER)
             connection.connect(("127.0.0.1" if family == socket.AF_INET else "::ffff:127.0.0.1", stop.port))
             heard = b""
             with contextlib.suppress(OSError):

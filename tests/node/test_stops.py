@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import SLOWER
 
 from cloudrl.node import stops as module
 from cloudrl.node.stop_hook.stop_notes import started_at
@@ -179,7 +180,9 @@ def test_the_next_sitecustomize_runs_too(stops: Stops, tmp_path: Path):
     (tmp_path / "site" / "sitecustomize.py").write_text("print('the next one')")
     env = {"PYTHONPATH": f"{tmp_path}/debug-3:{tmp_path}/site"}
     code = "import sys; print(sys.modules['sitecustomize'].__file__, breakpoint)"
-    said = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True, timeout=30)
+    said = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True, timeout=30 * SLOWER
+    )
     assert said.stdout == f"the next one\n{tmp_path}/site/sitecustomize.py <built-in function breakpoint>\n"
     assert said.stderr == ""
 

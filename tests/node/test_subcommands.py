@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from child_processes import ended
 from node_harness import until
+from patience import SLOWER
 
 from cloudrl.child_process import Child
 from cloudrl.node.fetch import hub_cache, models_dir, split_paths
@@ -55,7 +56,7 @@ def test_a_known_clash_has_a_remedy_which_is_its_code(reason: str, log: str, rem
 def test_a_child_that_crashed_is_quoted(tmp_path: Path, words: str, reason: str) -> None:
     (tmp_path / "result").write_text('{"reas')
     child = Child(["/bin/sh", "-c", words], log=tmp_path / "log", env={})
-    child.wait(10)
+    child.wait(10 * SLOWER)
     wanted = ChildResult(reason=reason or "its child exited with -9", code="exit -9")
     assert ChildResult.read(tmp_path / "result", child) == wanted
 
@@ -90,7 +91,7 @@ def test_a_data_set_that_is_interrupted_leaves_nothing(tmp_path: Path) -> None:
     with subprocess.Popen(command, stderr=subprocess.PIPE) as child, ended(child):
         until(lambda: list(tmp_path.glob("new/.out-*.partial/train.parquet")), "the first rows")
         child.send_signal(signal.SIGTERM)
-        assert child.wait(30) == 128 + signal.SIGTERM
+        assert child.wait(30 * SLOWER) == 128 + signal.SIGTERM
     assert list((tmp_path / "new").iterdir()) == []
 
 

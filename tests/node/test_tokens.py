@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from patience import SLOWER
 
 from cloudrl.errors import InputError
 from cloudrl.node.tokens import node_key, read_or_make_key
@@ -63,7 +64,7 @@ def test_two_makers_get_one_key(tmp_path: Path) -> None:
     start = threading.Barrier(8)
 
     def make(path: Path) -> bytes:
-        start.wait(10)
+        start.wait(10 * SLOWER)
         return read_or_make_key(path)
 
     with ThreadPoolExecutor(8) as pool:

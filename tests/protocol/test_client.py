@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from quiet_ports import free_ports
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "node"))
 from collections.abc import Callable, Iterator
@@ -85,8 +86,7 @@ def test_a_wrong_token(head: Served, call: str) -> None:
 
 @pytest.mark.parametrize("call", CALLS)
 def test_nobody(call: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
+    [port] = free_ports(1)
     with pytest.raises(ConnectionFailed, match=f"no agent answers at http://127.0.0.1:{port}") as caught:
         CALLS[call](AgentClient(f"http://127.0.0.1:{port}", TOKEN, timeout_s=2.0))
     assert "cloudrl status" in str(caught.value.hint)

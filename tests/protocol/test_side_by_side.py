@@ -8,6 +8,7 @@ import threading
 import time
 
 import pytest
+from patience import SLOWER
 
 from cloudrl.protocol.side_by_side import AT_ONCE, side_by_side
 
@@ -27,7 +28,7 @@ def test_a_bounded_number_at_once() -> None:
         with lock:
             now += 1
             most = max(most, now)
-        meeting.wait(30)
+        meeting.wait(30 * SLOWER)
         with lock:
             now -= 1
 
@@ -52,7 +53,7 @@ def test_what_hangs_is_not_waited_for_after_an_error() -> None:
 
     def call(number: int) -> None:
         if number:
-            hanging.wait(30)
+            hanging.wait(30 * SLOWER)
         else:
             raise KeyError(number)
 
@@ -80,6 +81,6 @@ def test_ctrl_c_ends_a_program_whose_nodes_hang() -> None:
         process.stdout.readline()
         os.kill(process.pid, signal.SIGINT)
         try:
-            assert process.wait(20) != 0
+            assert process.wait(20 * SLOWER) != 0
         finally:
             process.kill()

@@ -18,6 +18,7 @@ import other_user
 import pytest
 from fake_clock import Clock
 from node_harness import kill_all, until
+from patience import SLOWER
 
 from cloudrl.errors import CloudrlError, ClusterFailed, ConnectionFailed, InputError, Interrupted
 from cloudrl.protocol.backoff import Backoff, retry
@@ -337,7 +338,7 @@ def test_leftovers_without_an_agent_are_ended_at_once(home: Home, clock: Clock) 
         left.stdout.readline()
         clock.on_sleep = lambda: time.sleep(0.01)
         assert processes.end("an-id", clock=clock, sleep=clock.sleep) is True
-        assert left.wait(5) == -signal.SIGKILL
+        assert left.wait(5 * SLOWER) == -signal.SIGKILL
     assert clock.now < 5
     assert processes.end("an-id") is False
 

@@ -66,7 +66,7 @@ def ask(query):
     body = json.dumps({"queries": [query], "topk": 3}).encode()
     with urllib.request.urlopen(url + "/retrieve", body, 30) as answer:
         found = [document["id"] for document in json.load(answer)["result"][0]]
-    with urllib.request.urlopen(url + "/health", timeout=30) as answer:
+    with urllib.request.urlopen(url + "/health", timeout=30 * SLOWER) as answer:
         return found, json.load(answer)
 
 ray.init(log_to_driver=False)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from patience import SLOWER
 from planning import cluster, plan
 
 from cloudrl import recipes
@@ -272,7 +273,7 @@ def received(tmp_path):
             (stand_in / command).chmod(0o755)
         environ = {**os.environ, "PATH": f"{stand_in}:/usr/bin:/bin"}
         subprocess.run(
-            ["bash", str(SCRIPTS / f"{name}.sh")], cwd=tmp_path, env=environ, capture_output=True, timeout=30
+            ["bash", str(SCRIPTS / f"{name}.sh")], cwd=tmp_path, env=environ, capture_output=True, timeout=30 * SLOWER
         )
         words = (tmp_path / "received").read_text().splitlines()
         return dict(parse_override(word) for word in words if re.match(r"\+?[a-z_.]+=", word))

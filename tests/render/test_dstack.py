@@ -12,6 +12,7 @@ from dstack_task import parsed
 from hostile import HOSTILE, lines, names, tags, texts
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from patience import SLOWER
 
 from cloudrl.errors import SpecError
 from cloudrl.protocol.options import AgentOptions, BudgetLimits
@@ -203,7 +204,7 @@ def run_words(task: TaskConfiguration, stub_path: Path) -> list[str]:
     with subprocess.Popen(
         argv, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=30 * SLOWER)
         assert process.returncode == 0, err
         pid, *words = out.decode().split("\0")[:-1]
         assert int(pid) == process.pid, "the agent must take the shell's place"

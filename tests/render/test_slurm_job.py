@@ -12,6 +12,7 @@ from pathlib import Path
 import other_user
 import pytest
 from fake_slurm import FakeSlurm
+from patience import SLOWER
 
 from cloudrl.node.identity import read_identity
 from cloudrl.protocol.options import AgentOptions
@@ -64,7 +65,7 @@ def seen(slurm: FakeSlurm, rank: int) -> dict:
 
 
 def wait_for_agents(slurm: FakeSlurm, *ranks: int) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 20 * SLOWER
     while not all((slurm.home / f"seen-{rank}.json").exists() for rank in ranks):
         assert time.monotonic() < deadline, "no agent"
         time.sleep(0.05)
@@ -174,9 +175,9 @@ def test_a_signal_ends_all_nodes(slurm, tmp_path, number, status, requeued):
     began = time.monotonic()
     os.kill(job.pid, signal.SIGCONT)  # as Slurm does before
     os.kill(job.pid, number)
-    output, _ = job.communicate(timeout=30)
+    output, _ = job.communicate(timeout=30 * SLOWER)
     assert (job.returncode, slurm.requeued) == (status, requeued), output
-    assert time.monotonic() - began < 8
+    assert time.monotonic() - began < 8 * SLOWER
 
 
 def test_no_signal_is_lost_in_a_trap_for_that_which_slurm_sends_before(tmp_path):
@@ -188,7 +189,7 @@ def test_a_time_limit_that_comes_before_the_cluster_is_ready_is_no_reason_to_try
     job = slurm.start(script(tmp_path, 2, job=False), {"SLOW": "1"})
     wait_for_agents(slurm, 0, 1)
     os.kill(job.pid, signal.SIGUSR1)
-    output, _ = job.communicate(timeout=30)
+    output, _ = job.communicate(timeout=30 * SLOWER)
     assert (job.returncode, slurm.requeued) == (4, False), output
     assert "the cluster was not READY in time: raise slurm.time" in output
     assert "raise slurm.time" in (slurm.run_dir() / "nodes/0.failed").read_text()
@@ -205,7 +206,7 @@ def test_that_a_cluster_was_ready_is_read_in_the_log_of_this_start_too(slurm, tm
     while said and log.read_text().count("READY") < 2:
         time.sleep(0.05)
     os.kill(job.pid, signal.SIGUSR1)
-    job.wait(timeout=30)
+    job.wait(timeout=30 * SLOWER)
     assert (job.returncode, slurm.requeued) == ((0, True) if said else (4, False)), log.read_text()
 
 
@@ -224,7 +225,7 @@ def test_a_node_that_never_has_an_agent_ends_the_job_with_its_reason(slurm, tmp_
     code, output = slurm.run(script(tmp_path, 2, node_setup=['[ "$rank" = 0 ] || fail "no module rocm"']))
     assert code == 4
     assert "rank 1, node1: no module rocm" in output
-    assert time.monotonic() - began < 15
+    assert time.monotonic() - began < 15 * SLOWER
 
 
 @pytest.mark.parametrize(
@@ -240,12 +241,12 @@ def test_a_node_set_up_that_fails_ends_the_job_and_names_the_command(slurm, tmp_
 def test_what_a_signal_interrupts_is_no_failure(slurm, tmp_path):
     wait = 'touch "$HOME/waits"; until [ -n "$stopped" ]; do sleep 0.1; done; false'
     job = slurm.start(script(tmp_path, node_setup=[wait]))
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 20 * SLOWER
     while not (slurm.home / "waits").exists():
         assert time.monotonic() < deadline
         time.sleep(0.05)
     os.kill(job.pid, signal.SIGTERM)
-    output, _ = job.communicate(timeout=30)
+    output, _ = job.communicate(timeout=30 * SLOWER)
     assert (job.returncode, "FAILED" in output) == (143, False), output
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from make_report import make_report
+from patience import SLOWER
 
 from cloudrl.report import Report
 from cloudrl.report.server import ReportServer
@@ -58,16 +59,16 @@ def test_a_browser_that_goes_away_leaves_no_traceback(capfd: pytest.CaptureFixtu
     def look() -> Report:
         threads.append(threading.current_thread())
         asked.set()
-        gone.wait(10)
+        gone.wait(10 * SLOWER)
         return make_report(steps=3)
 
     with serving(look) as server:
         with socket.create_connection(("127.0.0.1", server.server_port)) as browser:
             browser.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # closes by a reset
             browser.sendall(f"GET {server.folder} HTTP/1.0\r\nHost: 127.0.0.1:{server.server_port}\r\n\r\n".encode())
-            assert asked.wait(10)
+            assert asked.wait(10 * SLOWER)
         gone.set()
-        threads[0].join(10)
+        threads[0].join(10 * SLOWER)
         server.shutdown()
     assert capfd.readouterr().err == ""
 
@@ -97,7 +98,7 @@ def test_another_host_gets_nothing(server: ReportServer, host: str):
 
 def raw(server: ReportServer, text: bytes) -> bytes:
     """The whole answer to bytes that no client of ours would send."""
-    with socket.create_connection(("127.0.0.1", server.server_port), 10) as connection:
+    with socket.create_connection(("127.0.0.1", server.server_port), 10 * SLOWER) as connection:
         connection.sendall(text)
         return b"".join(iter(lambda: connection.recv(65_536), b""))
 
@@ -127,7 +128,7 @@ def test_silent_connections_have_no_threads_and_keep_nobody_out(server: ReportSe
     before = threading.active_count()
     with contextlib.ExitStack() as held:
         for _ in range(300):
-            held.enter_context(socket.create_connection(("127.0.0.1", server.server_port), 10)).sendall(sent)
+            held.enter_context(socket.create_connection(("127.0.0.1", server.server_port), 10 * SLOWER)).sendall(sent)
         assert ask(server, server.folder)[0] == 200
         assert threading.active_count() <= before + 3
 

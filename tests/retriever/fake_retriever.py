@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 import sys
 import threading
 import time
@@ -36,7 +35,7 @@ class FakeRetriever:
     def search(self, queries: Sequence[str], k: int) -> list[list[Found]]:
         self.asked += queries
         self.busy.set()
-        if not self.go.wait(10):
+        if not self.go.wait(30):
             raise TimeoutError("nobody has let it go")
         if "bad" in queries:
             raise ValueError("it is bad")
@@ -63,7 +62,7 @@ def serving(test: Test, retriever: Searches | None = None, **options: Any) -> An
             base = f"http://127.0.0.1:{bound.getsockname()[1]}"
             async with running(served, bound, asked), Session(base) as session:
                 try:
-                    return await asyncio.wait_for(test(session), 20)
+                    return await asyncio.wait_for(test(session), 60)
                 finally:
                     if isinstance(served, FakeRetriever):
                         served.go.set()
@@ -87,12 +86,6 @@ async def counted(session: Session) -> dict[str, int]:
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
     while not await condition():  # noqa: ASYNC110 - what it waits for is elsewhere
         await asyncio.sleep(0.005)
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 def main(port: int) -> None:

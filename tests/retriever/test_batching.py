@@ -28,7 +28,7 @@ class Engine:
     def search(self, queries: Sequence[str], k: int) -> list[str]:
         self.batches.append((k, list(queries)))
         self.busy.set()
-        assert self.go.wait(10)
+        assert self.go.wait(10 * SLOWER)
         if len(queries) > self.most:
             raise MemoryError
         if any("bad" in query for query in queries):
@@ -48,7 +48,7 @@ def run(test: Test, engine: Engine | None = None, **options: Any) -> tuple[Any, 
             batcher = Batcher(functools.partial(in_thread, executor, engine.search), counters, **options)
             worker = asyncio.create_task(batcher.run())
             try:
-                return await asyncio.wait_for(test(batcher, engine), 20)
+                return await asyncio.wait_for(test(batcher, engine), 20 * SLOWER)
             finally:
                 engine.go.set()
                 worker.cancel()

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from fake_retriever import FakeRetriever, Session, counted, document, free_port, post, serving, until
+from fake_retriever import FakeRetriever, Session, counted, document, post, serving, until
+from quiet_ports import free_ports
 
 from cloudrl.errors import InputError
 from cloudrl.retriever.engine import Found
@@ -257,7 +258,7 @@ def test_a_port_that_is_taken() -> None:
 
 
 def test_a_port_of_a_server_that_still_loads() -> None:
-    port = free_port()
+    port = free_ports(1)[0]
     with (
         bind(ServeOptions(port=port)),
         pytest.raises(InputError, match=f"127.0.0.1:{port} cannot be used: Address already in use"),
@@ -267,7 +268,7 @@ def test_a_port_of_a_server_that_still_loads() -> None:
 
 
 def test_a_port_that_is_taken_meanwhile() -> None:
-    options = ServeOptions(port=free_port())
+    options = ServeOptions(port=free_ports(1)[0])
     with bind(options) as bound, socket.socket() as other:
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         other.bind(bound.getsockname())

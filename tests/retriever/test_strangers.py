@@ -14,7 +14,9 @@ from typing import Any
 
 import aiohttp
 import pytest
-from fake_retriever import Session, counted, free_port, serving
+from fake_retriever import Session, counted, serving
+from patience import SLOWER
+from quiet_ports import free_ports
 
 pytestmark = pytest.mark.io
 
@@ -109,7 +111,7 @@ def test_no_answer_names_python(capfd: pytest.CaptureFixture[str]) -> None:
         for text in sent:
             reader, writer = await asyncio.open_connection("127.0.0.1", session._base_url.port)  # type: ignore[union-attr]
             writer.write(text)
-            answer = await asyncio.wait_for(reader.read(65_536), 10)
+            answer = await asyncio.wait_for(reader.read(65_536), 10 * SLOWER)
             writer.close()
             assert answer.startswith(b"HTTP/1."), text
             assert b"python" not in answer.lower(), text
@@ -122,7 +124,7 @@ def test_no_answer_names_python(capfd: pytest.CaptureFixture[str]) -> None:
 @pytest.fixture
 def crowded() -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     """A server that may open 100 files, as a process."""
-    port = free_port()
+    port = free_ports(1)[0]
     command = f"ulimit -n 100; exec {sys.executable} {HERE / 'fake_retriever.py'} {port}"
     with subprocess.Popen(
         ["sh", "-c", command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=HERE
@@ -146,7 +148,7 @@ def test_strangers_without_number_keep_no_user_out(crowded: tuple[subprocess.Pop
     strangers: list[socket.socket] = []
     try:
         for _ in range(150):
-            strangers.append(socket.create_connection(("127.0.0.1", port), 10))
+            strangers.append(socket.create_connection(("127.0.0.1", port), 10 * SLOWER))
             strangers[-1].sendall(sent)
         for _ in range(3):
             assert _post(port) == 200
@@ -171,7 +173,7 @@ def test_who_has_no_token_keeps_no_connection() -> None:
 
 def _post(port: int) -> Any:
     head = b"POST /retrieve HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(BODY)
-    with socket.create_connection(("127.0.0.1", port), 10) as ours, ours.makefile("rb") as file:
+    with socket.create_connection(("127.0.0.1", port), 10 * SLOWER) as ours, ours.makefile("rb") as file:
         ours.sendall(head + BODY)
         status = int(file.readline().split()[1])
         assert b"result" in file.read()

@@ -4,6 +4,7 @@ import threading
 
 import pytest
 from node_inventories import node, run, step
+from patience import SLOWER
 
 from cloudrl.checkpoints.handle import Checkpoints
 from cloudrl.errors import CheckpointError
@@ -41,7 +42,7 @@ class Nodes:
         with self._lock:
             self._at_once += 1
             self.most_at_once = max(self.most_at_once, self._at_once)
-        self._meeting.wait(30)  # all wait for each other
+        self._meeting.wait(30 * SLOWER)  # all wait for each other
         with self._lock:
             self._at_once -= 1
             if location.ranks[0] in self._stubborn:

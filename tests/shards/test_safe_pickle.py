@@ -263,10 +263,10 @@ def test_what_many_tensors_share_is_looked_at_once() -> None:
     """A tuple of a million states or dimensions, and a million tensors that name it."""
     record = PickledObject("torch.distributed.tensor.DTensor", ())
     record.state = ({"a": 1},) * 1_000_000
-    start = time.monotonic()
+    start = time.process_time()
     for _ in range(1000):
         assert record.get("b") is None
-    assert time.monotonic() - start < 1
+    assert time.process_time() - start < 1
 
 
 DEEP = 100_000

@@ -17,6 +17,7 @@ from typing import Any, cast
 from dstack_hosts import cgroups
 from dstack_hosts.guarded import Guarded
 from dstack_hosts.runs import until
+from patience import SLOWER
 
 from . import slurm_conf
 from .gpus import Gpus
@@ -180,7 +181,7 @@ class SlurmNodes:
         Args:
             timeout_s: how long what is about to end may take.
         """
-        deadline = time.monotonic() + timeout_s
+        deadline = time.monotonic() + SLOWER * timeout_s
         while (found := [line for node in self.nodes for line in node.remains()]) and time.monotonic() < deadline:
             time.sleep(0.1)
         return found

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from quiet_ports import free_ports
 
 from cloudrl import tools
 
@@ -281,9 +282,7 @@ def test_a_server_that_is_killed_with_requests_in_it_and_started_again(tool: Mod
         assert (search.calls, search.failures) == (80, 0)
         await search.close()
 
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    asyncio.run(whole(port))
+    asyncio.run(whole(*free_ports(1)))
 
 
 def test_an_answer_that_breaks_off_is_asked_for_again(bench: Bench) -> None:
