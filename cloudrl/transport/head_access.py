@@ -107,12 +107,18 @@ class HeadAccess:
         """What the agent says; where another process keeps the tunnel open, also if that has just broken.
 
         Raises:
-            ConnectionFailed: no agent answers.
+            ConnectionFailed: no agent answers, or that of another cluster, which has the machine by now.
         """
         agent = self.connection.agent(timeout_s=5)
         if agent is None:
             raise TypeError("a connection without an agent")
-        return retry(agent.status, _BROKEN) if self.is_kept_open else agent.status()
+        status = retry(agent.status, _BROKEN) if self.is_kept_open else agent.status()
+        if status.facts.id != self.target:
+            raise ConnectionFailed(
+                f"the tunnel to {self.name!r} leads to another cluster, {status.facts.name!r} ({status.facts.id})",
+                hint=f"Open it again: cloudrl detach {self.name}; cloudrl attach {self.name}",
+            )
+        return status
 
     def close(self) -> None:
         """Close the tunnel if it is ours."""

@@ -31,7 +31,7 @@ class Broken(FakeCluster):
 def to(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, *, is_kept_open: bool) -> HeadAccess:
     monkeypatch.setattr(head_access, "_BROKEN", Backoff(first_s=0, give_up_s=5))
     monkeypatch.setattr(HeadAccess, "is_kept_open", is_kept_open)
-    access = HeadAccess("lab", "id", Path("unused"), (8265, 8266))
+    access = HeadAccess("lab", cluster.status["facts"]["id"], Path("unused"), (8265, 8266))
     access.connection = cluster.connection()
     return access
 
@@ -45,6 +45,15 @@ def test_one_of_our_own_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> No
     """Who watches a cluster that comes up looks again in a second."""
     with pytest.raises(ConnectionFailed, match="Connection reset by peer"):
         to(Broken(1), monkeypatch, is_kept_open=False).status()
+
+
+def test_the_status_of_another_cluster_is_not_taken_for_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its head may have been given the machine that ours had."""
+    cluster = Broken(0)
+    access = to(cluster, monkeypatch, is_kept_open=True)
+    cluster.status["facts"].update(id="run-2", name="other")
+    with pytest.raises(ConnectionFailed, match=r"the tunnel to 'lab' leads to another cluster, 'other' \(run-2\)"):
+        access.status()
 
 
 @pytest.mark.io
