@@ -51,7 +51,7 @@ def test_nothing_is_lost_while_server_and_link_are_away(user: User, first: str, 
         until(lambda: numbers(follower.output)[-1] > seen + 20, 30, lambda: follower.output[-500:])
     finally:
         lab.server.start()
-    assert user.status(first)["phase"] == "ready"
+    user.wait_ready(first)
 
     lab.server.be_patient(True)  # the stock server's patience is two minutes, that of the tests 15 s
     head.cut()
@@ -68,7 +68,7 @@ def test_nothing_is_lost_while_server_and_link_are_away(user: User, first: str, 
     assert len(lines) > CUT_S / 0.05  # also those of the time without a link
 
     assert lab.runs.attempts(first) == attempts
-    assert user.status(first)["phase"] == "ready"
+    user.wait_ready(first)
     assert user.types("cloudrl", "env", "--cluster", first).stdout == before
 
 

@@ -98,4 +98,4 @@ def test_the_end_of_the_block_ends_the_second_alone(user: User, first: str, prog
     assert done.stdout.endswith("DOWN\n")
     assert user.lab.runs.status("second") == "terminated"
     assert [host.processes(containers_only=True) for host in user.lab.hosts[:2]] == [[], []]
-    assert user.status(first)["phase"] == "ready"
+    user.wait_ready(first)
