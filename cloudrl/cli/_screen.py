@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,13 +10,10 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 
-_ENDS = (signal.SIGTERM, signal.SIGHUP)
-
-
 class Screen:
     """What a function draws for a width and a height. Opened by the first `show`.
 
-    While it is open, signals that would end the process at once raise SystemExit, so that it can be closed.
+    A signal that ends the process raises SystemExit (`cloudrl.cli.main`), so that it can be closed.
 
     Args:
         console: of the terminal; None for standard error's.
@@ -33,7 +28,6 @@ class Screen:
         self._shown: list[str] = []
         self._size: Any = None
         self._draw: Callable[[int, int], Sequence[Text]] | None = None
-        self._handled: list[signal.Signals] = []
 
     @property
     def is_open(self) -> bool:
@@ -44,7 +38,6 @@ class Screen:
         """Show what it draws in place of what was there."""
         is_open, self._draw = self.is_open, draw  # first, so that `close` undoes whatever is interrupted
         if not is_open:
-            self._handle_signals()
             self._console.set_alt_screen(True)
             self._console.show_cursor(False)
         size = self._console.size
@@ -70,23 +63,8 @@ class Screen:
         self._console.show_cursor(True)
         for line in draw(size.width - 1, size.height):
             self._console.print(line, no_wrap=True, overflow="crop")
-        while self._handled:
-            signal.signal(self._handled.pop(), signal.SIG_DFL)
-
-    def _handle_signals(self) -> None:
-        """Those without another handler, and not ignored."""
-        if threading.current_thread() is not threading.main_thread():  # others may not
-            return
-        for number in _ENDS:
-            if signal.getsignal(number) is signal.SIG_DFL:
-                self._handled.append(number)
-                signal.signal(number, _leave)
 
     def _encode(self, line: Text) -> str:
         with self._console.capture() as captured:
             self._console.print(line, end="", no_wrap=True, overflow="crop")
         return captured.get()
-
-
-def _leave(number: int, _frame: object) -> None:
-    raise SystemExit(128 + number)

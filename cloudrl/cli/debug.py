@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 import shutil
-import signal
 import sys
 import time
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict
 from io import TextIOWrapper
 from pathlib import Path
@@ -21,7 +20,7 @@ from cloudrl.cli._terminal import Terminal
 from cloudrl.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from cloudrl.debug.console import Console
     from cloudrl.protocol.stops import Stop
@@ -31,7 +30,6 @@ _COLUMNS = ("#", "node", "rank", "actor", "function", "file:line", "since", "why
 _CUT = ("job", "actor", "function", "file:line", "why")
 _KEPT_END, _SHORTEST = ("job", "file:line"), 8
 """Where the end of a name tells more than its start, and how much of each stays at least."""
-_ENDS = (signal.SIGTERM, signal.SIGHUP)
 
 
 def debug(
@@ -189,7 +187,7 @@ def _say_what_is_left(tasks: PausedTasks, had: Sequence[Stop]) -> None:
 def _serve_editors(tasks: PausedTasks, notices: Terminal) -> None:
     from cloudrl.sdk.debug_ports import LAUNCH_FILE, DebugPorts
 
-    with _ended_normally(), DebugPorts(tasks, Path.cwd(), notices) as ports:
+    with DebugPorts(tasks, Path.cwd(), notices) as ports:
         _output.data(ports.front.url)
         _output.note(
             f"Each paused task has an entry in {LAUNCH_FILE}: in VS Code, open this folder, then Run and Debug."
@@ -197,26 +195,8 @@ def _serve_editors(tasks: PausedTasks, notices: Terminal) -> None:
         _output.note("For Ray's extension (Ray Distributed Debugger), add a cluster with the address above.")
         _output.note("Only this user's programs get through. Ctrl-C closes the ports and removes the entries.")
         try:
-            ports.keep()
-        except KeyboardInterrupt:
+            with suppress(KeyboardInterrupt):
+                ports.keep()
+        finally:
             with suppress(OSError):  # the terminal may be gone
                 _output.note("the ports are closed; tasks that were attached go on without a debugger")
-
-
-@contextmanager
-def _ended_normally() -> Iterator[None]:
-    """Signals that would end the process at once are like Ctrl-C; one that is ignored, as by nohup, stays so."""
-
-    def end(_number: int, _frame: object) -> None:
-        for number in before:
-            signal.signal(number, signal.SIG_IGN)
-        raise KeyboardInterrupt
-
-    before = {number: handler for number in _ENDS if (handler := signal.getsignal(number)) is not signal.SIG_IGN}
-    for each in before:
-        signal.signal(each, end)
-    try:
-        yield
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)

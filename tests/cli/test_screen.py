@@ -1,5 +1,4 @@
 import io
-import signal
 
 import pytest
 from rich.console import Console
@@ -98,28 +97,6 @@ def test_ctrl_c_while_it_opens_leaves_nothing(shown: Shown):
 
     shown.page.write(shown.console.file.getvalue())
     assert (shown.page.is_screen, shown.page.has_cursor) == (False, True)
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_ends_the_process_once_it_is_closed(shown: Shown, number: signal.Signals):
-    before = signal.signal(number, signal.SIG_DFL)
-    try:
-        shown.show("one")
-        with pytest.raises(SystemExit) as ended:
-            signal.getsignal(number)(number, None)
-        shown.close()
-        assert (ended.value.code, signal.getsignal(number)) == (128 + number, signal.SIG_DFL)
-    finally:
-        signal.signal(number, before)
-
-
-def test_a_signal_that_is_ignored_stays_so(shown: Shown):
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        shown.show("one")
-        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.parametrize(("options", "has_colour"), [({"color_system": "standard"}, True), ({"no_color": True}, False)])
