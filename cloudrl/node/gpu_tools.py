@@ -8,12 +8,11 @@ from contextlib import suppress
 from typing import Any, Callable, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from cloudrl.node.background import repeat
+from cloudrl.node.host_info import ask_driver
 from cloudrl.protocol.report import GpuUsage
 
 EVERY_S = 10.0
 _ANSWER_S = 10.0
-_ENDS_S = 2.0
-"""A process that is killed is mostly gone at once; one that hangs inside a driver is not waited for."""
 _MIB = 1 << 20
 
 Gpus = Tuple[GpuUsage, ...]
@@ -135,28 +134,16 @@ class ToolWatch:
                     return
 
     def _ask(self, command: Sequence[str]) -> Optional[str]:
-        """What it prints; None where it fails, or does not answer in time.
-
-        Not `subprocess.run`: a process that hangs inside a driver ends when the driver lets it, and that may be never.
-        """
+        """What it prints; None where it cannot be started, or does not answer in time."""
         if self._hanging is not None and self._hanging.poll() is None:
             return None
-        nothing = subprocess.DEVNULL
         try:
-            process = subprocess.Popen(list(command), stdin=nothing, stdout=subprocess.PIPE, stderr=nothing)
+            process, output = ask_driver(command, self._answer_s)
         except OSError:
             return None
-        try:
-            output, _ = process.communicate(timeout=self._answer_s)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            if process.stdout is not None:
-                process.stdout.close()
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(_ENDS_S)  # mostly it does, and is collected here
+        if output is None:
             self._hanging = process
-            return None
-        return output.decode("utf-8", "replace")  # its status may have been collected with the orphans'
+        return output  # its status may have been collected with the orphans'
 
 
 def _value(row: Mapping[str, Any], *path: str) -> Optional[float]:

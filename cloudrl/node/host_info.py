@@ -13,10 +13,12 @@ import subprocess
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Optional, Tuple
+from typing import Optional, Sequence, Tuple
 
 GIB = 1024**3
 NVIDIA_SMI_S = 60.0
+_ENDS_S = 2.0
+"""A process that is killed is mostly gone at once; one that hangs inside a driver is not waited for."""
 ROLLOUTS = ("vllm", "sglang")
 """Distribution on PyPI and `actor_rollout_ref.rollout.name` alike (verl 0.9.1, workers/rollout/base.py)."""
 _SIOCGIFADDR = 0x8915  # linux/sockios.h
@@ -94,27 +96,46 @@ def detect_gpus(timeout_s: float = NVIDIA_SMI_S) -> Gpus:
     return Gpus()
 
 
-def _ask_nvidia_smi(timeout_s: float) -> Gpus:
-    """A driver of another version lets it fail with a sentence that says so, and a stuck one lets it hang.
+def ask_driver(
+    command: Sequence[str], answer_s: float, *, with_errors: bool = False
+) -> Tuple["subprocess.Popen[bytes]", Optional[str]]:
+    """Run a vendor's tool: its process, and what it prints; None if it does not answer in time.
 
     Not `subprocess.run`, which waits for the end of what it has killed: a process that hangs inside a driver ends when
     the driver lets it, and that may be never.
+
+    Args:
+        command: the program and its arguments.
+        answer_s: how long it may take.
+        with_errors: what it writes to standard error is part of the answer.
+
+    Raises:
+        OSError: it cannot be started.
     """
-    pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
+    nothing = subprocess.DEVNULL
+    errors = subprocess.STDOUT if with_errors else nothing
+    process = subprocess.Popen(list(command), stdin=nothing, stdout=subprocess.PIPE, stderr=errors)
     try:
-        process = subprocess.Popen(["nvidia-smi", "-L"], stdin=nothing, stdout=pipe, stderr=subprocess.STDOUT)
-    except OSError as error:
-        return Gpus(problem=f"nvidia-smi cannot be started: {error.strerror}")
-    try:
-        output, _ = process.communicate(timeout=timeout_s)
+        output, _ = process.communicate(timeout=answer_s)
     except subprocess.TimeoutExpired:
         process.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(1.0)
         if process.stdout is not None:
             process.stdout.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_ENDS_S)  # mostly it does, and is collected here
+        return process, None
+    return process, output.decode("utf-8", "replace")
+
+
+def _ask_nvidia_smi(timeout_s: float) -> Gpus:
+    """A driver of another version lets it fail with a sentence that says so, and a stuck one lets it hang."""
+    try:
+        process, output = ask_driver(["nvidia-smi", "-L"], timeout_s, with_errors=True)
+    except OSError as error:
+        return Gpus(problem=f"nvidia-smi cannot be started: {error.strerror}")
+    if output is None:
         return Gpus(problem=f"nvidia-smi does not answer within {timeout_s:g} s")
-    lines = output.decode("utf-8", "replace").splitlines()
+    lines = output.splitlines()
     gpus = [line for line in lines if re.match(r"GPU \d+: ", line)]
     problem = None
     if process.returncode != 0:

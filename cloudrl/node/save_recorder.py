@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import secrets
 import time
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
 
 from cloudrl.errors import CheckpointError
+from cloudrl.private_files import write_file
 from cloudrl.saves.below import Refused, open_below
 from cloudrl.saves.names import SHARD, is_ours, is_small, record_file, step_folder, withdrawn_file
 from cloudrl.saves.records import FileRecord, SaveRecord
@@ -243,10 +243,8 @@ class SaveRecorder:
         again.
         """
         path = self._root / save.record
-        part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
         try:
-            part.write_text(json.dumps(record.to_json(), indent=1) + "\n")
-            part.replace(path)
+            write_file(path, json.dumps(record.to_json(), indent=1) + "\n", mode=0o666)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -256,9 +254,6 @@ class SaveRecorder:
                 where, reason = self._root / save.run, error.strerror or str(error)
                 self._say(f"warning: finished saves of {where} cannot be recorded: {reason}")
             return None
-        finally:
-            with contextlib.suppress(OSError):
-                part.unlink()
         return path
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Callable, Mapping, Sequence, Tuple, Type
 
 from cloudrl.child_process import Child
+from cloudrl.data.hub import http_errors
 from cloudrl.errors import CloudrlError
 from cloudrl.node.failure import describe, error_code, is_transient
 from cloudrl.private_files import write_file
@@ -135,10 +136,8 @@ def _download(name: str) -> Path:
 
 
 def _expected_errors() -> Tuple[Type[Exception], ...]:
-    """What is said in one line. Errors of httpx, which huggingface_hub uses from 1.0 on, are not OSError."""
-    errors = (CloudrlError, OSError, ValueError, ImportError, RuntimeError)
-    httpx = sys.modules.get("httpx")
-    return errors if httpx is None else (*errors, httpx.HTTPError)
+    """What is said in one line."""
+    return (CloudrlError, OSError, ValueError, ImportError, RuntimeError, *http_errors())
 
 
 def _imports(modules: Sequence[str], _folder: Path) -> Path:

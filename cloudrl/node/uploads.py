@@ -18,6 +18,7 @@ from typing import BinaryIO, Callable, Dict, Iterator, Optional, Tuple
 
 from cloudrl.node.fetch import sha256
 from cloudrl.node.files import disk_refusal
+from cloudrl.private_files import write_file
 from cloudrl.protocol.exchange import is_network_error
 from cloudrl.protocol.failures import ApiError, ErrorCode
 from cloudrl.protocol.manifest import Manifest, Part
@@ -126,9 +127,7 @@ class Store:
         folder = self._coming(manifest.address)
         folder.mkdir(exist_ok=True)
         if self._read(folder / "manifest.json") is None:
-            draft = folder / "manifest.json.part"
-            draft.write_text(json.dumps(manifest.to_json()))
-            draft.replace(folder / "manifest.json")
+            write_file(folder / "manifest.json", json.dumps(manifest.to_json()), mode=0o666)
         for part in manifest.parts:
             if part.size_bytes == 0:
                 self._take(manifest, part)

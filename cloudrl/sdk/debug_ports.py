@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from functools import cache, partial
@@ -17,6 +16,7 @@ from cloudrl.debug import launch
 from cloudrl.debug.front import Front
 from cloudrl.debug.relay import Relay
 from cloudrl.errors import CloudrlError
+from cloudrl.private_files import write_file
 from cloudrl.protocol.exchange import Response
 from cloudrl.protocol.stops import DEBUGPY, Stop
 from cloudrl.sdk.callbacks import Notice, OnProgress, silent
@@ -155,22 +155,12 @@ class DebugPorts:
             target.unlink()
             return ""
         self._is_new_file = self._is_new_file or not is_there
-        _replace(target, new, target.stat().st_mode & 0o777 if is_there else 0o644)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        mode = target.stat().st_mode & 0o777 if is_there else 0o644
+        write_file(target, new, mode=mode)
+        if is_there:
+            target.chmod(mode)  # whatever the umask
         return ""
-
-
-def _replace(file: Path, text: str, mode: int) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
-    part = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(text.encode())
-        part.chmod(mode)
-        part.replace(file)
-    except BaseException:
-        part.unlink(missing_ok=True)  # Ctrl-C may come right after the renaming, and must not become another error
-        raise
 
 
 def _listens(port: int) -> bool:

@@ -282,7 +282,7 @@ def test_a_run_that_cannot_be_written_is_in_nobodys_way(
     """Its folder is another user's: the looks broke off there, and no save of the cluster was recorded any more."""
     write(role, "model", shard(), rank=0)
     write(role, "model", shard(), rank=1)
-    monkeypatch.setattr("cloudrl.node.save_recorder.secrets.token_hex", lambda _: "draft")
+    monkeypatch.setattr("cloudrl.private_files.secrets.token_hex", lambda _: "draft")
     stubborn = [role / f".cloudrl_save_world_size_2_rank_{rank}.json.draft.part" for rank in (0, 1)]
     for each in stubborn:
         each.mkdir()
@@ -297,7 +297,7 @@ def test_a_run_that_cannot_be_written_is_in_nobodys_way(
         watch.scan_once()
     assert has_record(other)
     assert not has_record(role)
-    assert said == [f"warning: finished saves of {tmp_path / 'run'} cannot be recorded: Is a directory"]
+    assert said == [f"warning: finished saves of {tmp_path / 'run'} cannot be recorded: File exists"]
     for each in stubborn:
         each.rmdir()
     assert watch.scan_once() == [], "not at each look"
