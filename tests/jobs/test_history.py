@@ -2,7 +2,7 @@ import pytest
 from fake_cluster import FakeCluster
 
 from cloudrl.jobs import JobHandle, find_job
-from cloudrl.jobs.history import earlier_steps, find_attempts, joined, steps
+from cloudrl.jobs.history import earlier_steps, find_attempts, joined, read_steps
 from cloudrl.verl.metrics import Step
 
 
@@ -63,11 +63,16 @@ def job(cluster: FakeCluster) -> JobHandle:
 @pytest.mark.io
 def test_the_attempts_of_a_run_are_its_jobs(job: JobHandle):
     assert [each.submission_id for each in find_attempts(job)] == ["run-1", "run-2"]
-    assert steps(job) == (trained(1, 0.1), trained(2, 0.1), trained(3, 0.2), trained(4, 0.2))
+    assert joined([earlier_steps(job), read_steps(job.logs())]) == (
+        trained(1, 0.1),
+        trained(2, 0.1),
+        trained(3, 0.2),
+        trained(4, 0.2),
+    )
 
 
 @pytest.mark.io
 def test_an_attempt_whose_log_went_with_its_node_is_left_out(cluster: FakeCluster, job: JobHandle):
     cluster.jobs["run-1"].node_ip = "10.0.0.9"
     assert earlier_steps(job) == ()
-    assert steps(job) == (trained(3, 0.2), trained(4, 0.2))
+    assert joined([earlier_steps(job), read_steps(job.logs())]) == (trained(3, 0.2), trained(4, 0.2))

@@ -84,7 +84,8 @@ def _without_strings(source: str) -> str:
     return ast.dump(tree)
 
 
-CPU_ALONE = {"cloudrl/data/addition.py", "cloudrl/data/capitals.py", "cloudrl/verl_cpu/plugin.py", TABLE}
+PASSAGES = "cloudrl/data/capitals.jsonl"
+CPU_ALONE = {"cloudrl/data/addition.py", "cloudrl/data/capitals.py", "cloudrl/verl_cpu/plugin.py", PASSAGES, TABLE}
 
 
 @pytest.mark.parametrize("for_cpu", [False, True])
@@ -98,7 +99,7 @@ def test_it_holds_what_it_needs_and_nothing_else(for_cpu: bool) -> None:
     assert folders == {"", "cloudrl", *(f"cloudrl/{part}" for part in parts), "cloudrl/node/stop_hook"}
     assert {"__main__.py", "cloudrl/errors.py", "cloudrl/node/main.py", "cloudrl/data/gsm8k.py"} <= set(names)
     assert CPU_ALONE & set(names) == (CPU_ALONE if for_cpu else set())
-    assert all(name.endswith(".py") or name == TABLE for name in names)
+    assert all(name.endswith(".py") or name in (PASSAGES, TABLE) for name in names)
     assert {(info.date_time, info.external_attr, info.create_system, info.compress_type) for info in infos} == {
         ((1980, 1, 1, 0, 0, 0), 0o644 << 16, 3, zipfile.ZIP_STORED)
     }
