@@ -140,6 +140,8 @@ def setting_of(job: Mapping[str, Any]) -> Setting:
         changes[f"{_FSDP}.model_dtype"] = _BYTES[job["dtype_bytes"]]
     if job.get("recompute"):
         changes[f"{_MEGATRON}.override_transformer_config.recompute_granularity"] = "full"
+    if "max_len" not in job and not job.get("verl", "").startswith("0.9"):  # older ones took the sum of both limits
+        changes[f"{ROLLOUT}.max_model_len"] = job["prompt"] + job["response"]
     if job.get("colocated") is False:
         changes |= {"trainer.v1.trainer_mode": "separate_async", f"{ROLLOUT}.nnodes": 1}
     cluster = job["gpus"] * job["nodes"]
@@ -164,6 +166,6 @@ def rows() -> tuple[Row, ...]:
     """All of them."""
     found = []
     for row in load_value(ROWS.read_text(encoding="utf-8"), ROWS.name):
-        estimate, setting = estimate_of(model_named(row["model"]), row["job"])
+        estimate, setting = estimate_of(model_named(row["model"]), {**row["job"], "verl": row.get("verl", "")})
         found.append(Row(row["id"], row.get("verdict", ""), row.get("figures", {}), estimate, setting))
     return tuple(found)

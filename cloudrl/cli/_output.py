@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unicodedata import category
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
     from cloudrl.sdk.callbacks import Confirm
 
+_PIPED_WIDTH = 100
+"""Characters of a line where no terminal says how many it has."""
 _STEERS = ("Cc", "Cf", "Cs", "Zl", "Zp")
 """Unicode's categories: control codes, marks that turn text around, halves of characters, ends of lines."""
 
@@ -87,6 +90,17 @@ def is_interactive() -> bool:
 def can_redraw() -> bool:
     """Whether standard error is a terminal that moves its cursor."""
     return sys.stderr.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
+
+
+def lines(shown: Callable[..., Iterable[str]]) -> None:
+    """A result of several lines that fit the terminal.
+
+    Args:
+        shown: makes them for a width in characters; `is_unicode` says whether blocks can be printed.
+    """
+    width = shutil.get_terminal_size((_PIPED_WIDTH, 24)).columns if sys.stdout.isatty() else _PIPED_WIDTH
+    is_unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+    data("\n".join(map(visible, shown(width, is_unicode=is_unicode))))
 
 
 def show(view: RenderableType) -> None:

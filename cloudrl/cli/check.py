@@ -41,6 +41,21 @@ def check(
         raise
     for note in notes:
         _output.note(f"note: {note}")
+    if unknown := request.submission.not_checked:
+        _output.note(f"note: not checked before the job starts: {'; '.join(unknown)}")
+    memory = request.submission.memory
+    if memory is not None and not as_json:
+        _output.lines(memory.shown)
     verdict = "would be sent, unchecked, to" if job_options.unchecked else "can run on"
     text = f"{job.name} {verdict} {request.shape}; nothing was started"
-    _output.result(text, {"ok": True, "cluster": request.shape, "notes": notes}, is_json=as_json)
+    _output.result(
+        text,
+        {
+            "ok": True,
+            "cluster": request.shape,
+            "notes": notes,
+            "not_checked": list(unknown),
+            "memory": memory and memory.to_json(),
+        },
+        is_json=as_json,
+    )

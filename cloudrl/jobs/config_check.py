@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from cloudrl.errors import InputError
 from cloudrl.jobs.draft import JobDraft, Snapshot
+from cloudrl.jobs.memory_check import check_model
 from cloudrl.options.environment import is_remote
 from cloudrl.spec import override_argument
 from cloudrl.verl.command import Command, UnknownConfig, read_command
@@ -35,7 +36,8 @@ def check_config(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
         setting = Setting(composed.values, gpus, has_own_code=not command.is_usual or _brings_code(draft))
         faults += problems(setting)
         is_certain = is_certain and not setting.get(PY_EXECUTABLE)
-        draft = draft.noting(*notes(setting))
+        draft, of_model = check_model(draft.noting(*notes(setting)), setting, snapshot)
+        faults += of_model
     elif composed.untold:
         draft = draft.noting(
             f"the values of the configuration are not checked before the job starts: {composed.untold}"

@@ -15,6 +15,8 @@ from cloudrl.protocol.facts import ClusterFacts
 from cloudrl.saves.inventory import Inventory
 from cloudrl.spec import HydraText, Job
 from cloudrl.spec.hydra import parse_overrides, split_key
+from cloudrl.verl.memory.report import MemoryReport
+from cloudrl.verl.model_config import ModelConfig
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,8 @@ class Snapshot:
     """Node -> IP address, where `saved` matters."""
     shell: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The variables from which secrets that the job needs are taken."""
+    models: Mapping[str, ModelConfig] = field(default_factory=dict, repr=False)
+    """Config.json of the job's models, by the name that the job has for them, as far as they are on this machine."""
     now: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
     """For names."""
     nodes_are_here: bool = False
@@ -63,6 +67,10 @@ class JobDraft:
     """Variables that go through the agents."""
     notes: tuple[str, ...] = ()
     """What the user should know, one sentence each."""
+    not_checked: tuple[str, ...] = ()
+    """What nothing here looks at, and why, such as `the configuration (the job runs another program)`."""
+    memory: MemoryReport | None = field(default=None, repr=False)
+    """Whether it fits; None where that is not known."""
 
     @property
     def asked(self) -> Job:
@@ -82,6 +90,10 @@ class JobDraft:
     def noting(self, *sentences: str, **changes: Any) -> JobDraft:
         """The same with changes, and with notes for the user."""
         return replace(self, notes=(*self.notes, *sentences), **changes)
+
+    def skipping(self, what: str) -> JobDraft:
+        """The same; `what` is not checked, and why stands in brackets behind it."""
+        return replace(self, not_checked=(*self.not_checked, what))
 
     def overriding(self, overrides: Mapping[str, Any]) -> JobDraft:
         """The same with these overrides; they replace those of the same key."""

@@ -205,6 +205,8 @@ def plan_job(job: Job, options: SubmitOptions, snapshot: Snapshot) -> Submission
         runtime_env={**draft.runtime_env, **({"env_vars": draft.variables} if draft.variables else {})},
         metadata=metadata,
         notes=draft.notes,
+        not_checked=draft.not_checked,
+        memory=draft.memory,
         uploads=draft.uploads,
         secrets=draft.secrets,
         package=draft.package,

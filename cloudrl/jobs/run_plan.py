@@ -8,6 +8,7 @@ from typing import Any
 from cloudrl.errors import InputError
 from cloudrl.jobs.draft import Snapshot
 from cloudrl.jobs.local_files import HUB_ID, inspect_files, is_marked
+from cloudrl.jobs.model_files import find_model_configs
 from cloudrl.jobs.services import needed_services
 from cloudrl.options.job import SubmitOptions
 from cloudrl.protocol.data_sets import BUILT_IN
@@ -45,9 +46,10 @@ def expected_snapshot(
     planned: Plan, job: Job, options: SubmitOptions, *, shell: Mapping[str, str] | None = None
 ) -> Snapshot:
     """What planning the job is going to look at once the cluster is up; of this machine's files only code is read."""
+    files = inspect_files(job, options)
     return Snapshot(
-        expected_facts(planned, job), inspect_files(job, options), shell=shell or {}, is_expected=True,
-        nodes_are_here=provider(planned.provider).nodes_are_here,
+        expected_facts(planned, job), files, shell=shell or {}, is_expected=True,
+        nodes_are_here=provider(planned.provider).nodes_are_here, models=find_model_configs(job, options, files),
     )  # fmt: skip
 
 

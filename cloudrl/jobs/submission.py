@@ -14,6 +14,7 @@ from cloudrl.jobs.redaction import redact, redact_words, secret_values
 from cloudrl.jobs.working_dir import Entry, PackagePlan
 from cloudrl.protocol.manifest import Manifest
 from cloudrl.units import size_text
+from cloudrl.verl.memory.report import MemoryReport
 from cloudrl.verl.transfer_queue import uses_transfer_queue
 
 _VERSION = 1
@@ -83,12 +84,16 @@ class Submission:
     """What Ray keeps with the job: the run's name, its recipe, its checkpoint folder and its number of steps."""
     notes: tuple[str, ...] = ()
     """What the user should know, one sentence each."""
+    not_checked: tuple[str, ...] = field(default=(), compare=False)
+    """What nothing here has looked at, with the reason in brackets."""
     uploads: tuple[Upload, ...] = ()
     """What the overrides name and this machine has."""
     secrets: Mapping[str, str | None] = field(default_factory=dict, repr=False)
     """Variables that reach the job's processes through the agents, and Ray never; None where only the name is here."""
     package: PackagePlan | None = field(default=None, repr=False, compare=False)
     """What is uploaded to Ray, from this machine; no part of the JSON form."""
+    memory: MemoryReport | None = field(default=None, repr=False, compare=False)
+    """Whether it fits; of this machine, no part of the JSON form."""
     ray_session: str | None = field(default=None, compare=False)
     """Ray's own name for the start of the cluster that this was planned for; None asks for none."""
 

@@ -14,6 +14,7 @@ from cloudrl.errors import CloudrlError, ConnectionFailed, InputError, Unauthori
 from cloudrl.jobs.draft import Snapshot
 from cloudrl.jobs.handle import JobHandle, job_handle
 from cloudrl.jobs.local_files import digests_of, inspect_files
+from cloudrl.jobs.model_files import find_model_configs
 from cloudrl.jobs.neighbours import ClusterJobs
 from cloudrl.jobs.pipeline import continues_a_run, plan_job
 from cloudrl.jobs.submission import Submission, Upload
@@ -56,9 +57,11 @@ def take_snapshot(connection: Connection, job: Job, options: SubmitOptions, shel
         ConnectionFailed: the cluster does not answer, or another one does.
         ClusterFailed: The cluster has failed, or is not ready yet.
     """
+    files = inspect_files(job, options)
     snapshot = Snapshot(
-        inspect_cluster(connection), inspect_files(job, options), shell=shell, nodes_are_here=connection.nodes_are_here
-    )
+        inspect_cluster(connection), files, shell=shell, nodes_are_here=connection.nodes_are_here,
+        models=find_model_configs(job, options, files),
+    )  # fmt: skip
     agent = connection.agent() if continues_a_run(job, options) else None
     if agent is None:
         return snapshot

@@ -1,6 +1,6 @@
 """The facts of a cluster, as one of its nodes knows them."""
 
-from typing import Dict, Mapping, Optional, Sequence
+from typing import Dict, List, Mapping, Optional, Sequence
 
 from cloudrl.node.fetch import split_paths
 from cloudrl.node.identity import Identity
@@ -8,7 +8,7 @@ from cloudrl.node.node_state import NodeState
 from cloudrl.node.replication import ReplicationHub
 from cloudrl.protocol.facts import ClusterFacts
 from cloudrl.protocol.options import AgentOptions
-from cloudrl.protocol.report import NodeReport
+from cloudrl.protocol.report import GpuUsage, NodeReport
 
 
 def cluster_facts(
@@ -32,6 +32,9 @@ def cluster_facts(
         gpu_nodes=identity.nodes - len(reports) + (len(with_gpus) or len(reports)),
         gpus_per_node=min((node.gpus for node in with_gpus), default=0),
         cpus_per_node=min((node.cpus for node in with_gpus if node.cpus > 0), default=0),
+        gpu=next((gpu.name for gpu in _gpus(with_gpus) if gpu.name), ""),
+        gpu_memory_mib=min((gpu.memory_total_mib for gpu in _gpus(with_gpus) if gpu.memory_total_mib), default=0),
+        memory_bytes=min(filter(None, map(_memory_bytes, with_gpus)), default=0),
         device=options.device,
         ray_version=own.ray_version,
         ray_session=ray_session,
@@ -46,6 +49,15 @@ def cluster_facts(
         services=tuple(service.label for service in options.services),
         variables=tuple(sorted(name for name, value in env.items() if value)),
     )
+
+
+def _gpus(nodes: Sequence[NodeReport]) -> List[GpuUsage]:
+    """Those that the nodes have looked at."""
+    return [gpu for node in nodes if node.usage is not None for gpu in node.usage.gpus]
+
+
+def _memory_bytes(node: NodeReport) -> int:
+    return (node.usage.memory_total_bytes or 0) if node.usage is not None else 0
 
 
 def _common_models(own: Mapping[str, str], reports: Sequence[NodeReport]) -> Dict[str, str]:

@@ -21,6 +21,7 @@ from cloudrl.protocol.progress import Notice
 from cloudrl.protocol.report import BudgetStatus, ClusterStatus, NodeReport
 from cloudrl.spec import Cluster, DataSet
 from cloudrl.spec.services import agent_service
+from cloudrl.spec.sizes import least_bytes
 from cloudrl.transport import Connection
 from cloudrl.verl.releases import Release
 
@@ -176,6 +177,8 @@ def planned_facts(
         nodes=cluster.nodes,
         gpu_nodes=cluster.nodes,
         gpus_per_node=1 if cluster.device == "cpu" else cluster.gpus_per_node or 0,
+        gpu=cluster.gpu or "",
+        memory_bytes=least_bytes(cluster.memory),
         device=cluster.device,
         verl_version=None if any(map(_OTHER_VERL.search, cluster.setup)) else version,
         rollouts=(release.rollout,) if release else (),

@@ -7,13 +7,14 @@ import shlex
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloudrl import jobs, recipes
 from cloudrl.errors import CheckpointError, CloudrlError, FailedError, InputError, Interrupted
 from cloudrl.jobs import JobHandle, Progress, SubmitOptions, run_plan
+from cloudrl.jobs.submission import Submission
 from cloudrl.options.job import JobKeywords, submit_options
 from cloudrl.providers.dstack.fleet import NoFleet
 from cloudrl.providers.model import Plan, Status
@@ -86,8 +87,17 @@ class RunRequest:
         Raises:
             InputError: they do not go together, or verl would refuse the configuration; all that is wrong with it.
         """
+        return (*self.plan.notes, *self.submission.notes)
+
+    @cached_property
+    def submission(self) -> Submission:
+        """The job as it is planned for the cluster that is expected, with the verdict on its memory.
+
+        Raises:
+            InputError: as `check`.
+        """
         snapshot = run_plan.expected_snapshot(self.plan, self.job, self.options, shell=os.environ)
-        return (*self.plan.notes, *jobs.plan_job(self.job, self.options, snapshot).notes)
+        return jobs.plan_job(self.job, self.options, snapshot)
 
     def render(self, *, on_progress: OnProgress = silent) -> str:
         """Cluster and job, as `--dry-run` prints them; refuses what `execute` would."""

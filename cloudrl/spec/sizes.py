@@ -44,6 +44,12 @@ def size_range(value: object) -> str:
     return low[1] if low and low == high else f"{low[1] if low else ''}..{high[1] if high else ''}"
 
 
+def least_bytes(value: str | None) -> int:
+    """The lower bound of a `size_range`, in bytes; 0 without one."""
+    low = _bounds(value, _SIZES)[0] if value else ""
+    return round(_size(low)[0] * 2**30) if low else 0
+
+
 @dataclass(frozen=True)
 class CountRange:
     """From `min` to `max` things, both included; None is no bound. Never both None."""

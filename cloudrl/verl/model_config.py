@@ -32,12 +32,14 @@ class ModelConfig:
     Attributes:
         name: as the user calls the model.
         values: the content.
-        source: where it comes from, for messages: `./model/config.json`, `cloudrl's table (Qwen/Qwen2.5-7B)`.
+        source: where it comes from, for messages: `./model/config.json`, `cloudrl's table of models`.
+        is_guess: whether only the last part of the name is that of a known model.
     """
 
     name: str
     values: Mapping[str, Any]
     source: str
+    is_guess: bool = False
 
     @cached_property
     def text(self) -> Mapping[str, Any]:
@@ -196,4 +198,5 @@ def known_model(name: str) -> ModelConfig | None:
     cached = _SNAPSHOT.search(name)
     last = cached["name"] if cached else name.rstrip("/").rpartition("/")[2]
     meant = _by_last_name().get(last.lower())
-    return ModelConfig(name, models[meant], f"{meant} in cloudrl's table of models") if meant else None
+    source, is_guess = f"{meant} in cloudrl's table of models", cached is None
+    return ModelConfig(name, models[meant], source, is_guess) if meant else None

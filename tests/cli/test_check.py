@@ -12,13 +12,36 @@ H100 = ("--gpu", "H100:8", "--on", "dstack")
 
 def test_a_recipe_that_can_run(run: Run) -> None:
     done = run("check", "grpo", "--nodes", "2", *H100).ended(0)
-    assert done.out == "grpo can run on 2 nodes with H100:8 on dstack; nothing was started\n"
+    *memory, answer = done.out.splitlines()
+    assert answer == "grpo can run on 2 nodes with H100:8 on dstack; nothing was started"
+    assert memory[0] == "GiB of each GPU (H100 of 80 GB, 79 GiB) for Qwen/Qwen2.5-7B-Instruct (7.62 B parameters):"
+    assert memory[-1] == "memory: fits"
     assert "note: you may need other batch sizes: recipe 'grpo' was tuned for 1 node with 8 GPUs" in done.err
-    assert run("check", "grpo", "--gpu", "80GB..", "--on", "dstack").out.startswith(
-        "grpo can run on 1 node with 80GB.., taken as 8 GPUs, on dstack;"
-    )
+    answer = run("check", "grpo", "--gpu", "80GB..", "--on", "dstack").out.splitlines()[-1]
+    assert answer.startswith("grpo can run on 1 node with 80GB.., taken as 8 GPUs, on dstack;")
     seen = json.loads(run("check", "grpo-tiny", "--json").out)
-    assert seen == {"ok": True, "cluster": "1 node on local", "notes": []}
+    assert seen == {"ok": True, "cluster": "1 node on local", "notes": [], "not_checked": [], "memory": None}
+
+
+def test_a_recipe_that_has_too_little_memory(run: Run) -> None:
+    asked = ("check", "grpo", "--gpu", "24GB:4", "--on", "dstack")
+    done = run(*asked).ended(0)  # a warning: an estimate refuses nothing
+    assert "memory does not fit: update" in done.err
+    assert "It fits with: " in done.err
+    assert "does not fit" in done.out
+    memory = json.loads(run(*asked, "--json").out)["memory"]
+    assert (memory["verdict"], memory["likely_fits"]) == ("does not fit", False)
+    fixed = [f"{key}={value}" for key, value in memory["overrides"].items()]
+    fixed += [word for option in memory["options"] for word in option.split()]
+    assert json.loads(run(*asked, *fixed, "--json").out)["memory"]["likely_fits"]
+
+
+def test_what_is_not_known_of_memory_is_said(run: Run) -> None:
+    asked = ("check", "grpo", "--model", "me/unheard-of", *H100)
+    assert (
+        "not checked before the job starts: memory and heads (config.json of me/unheard-of unknown)" in run(*asked).err
+    )
+    assert "memory (card unknown)" in run("check", "grpo", "--gpu", "8", "--on", "dstack").err
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from cloudrl.verl import keys
 from cloudrl.verl.keys import ACTOR, CRITIC, MODEL, REF, ROLLOUT
 from cloudrl.verl.memory.amount import GIB, Phase
 from cloudrl.verl.memory.host import NODE_MEMORY
+from cloudrl.verl.memory.rollout import ENGINE_MEMORY
 from cloudrl.verl.memory.verdict import Estimate
 from cloudrl.verl.memory.workload import Machine, NotModelled, Trainee, engine_section, workload_of
 from cloudrl.verl.rules import problems
@@ -179,7 +180,7 @@ def _changes(setting: Setting, estimate: Estimate, worst: Phase) -> Iterator[Cha
     work = estimate.work
     if worst.group in ("update", "log-probs"):
         yield from _smaller_batches(setting, estimate, worst)
-    if worst.group == "rollout" and worst.moment == "the engine's own memory":
+    if worst.group == "rollout" and worst.moment == ENGINE_MEMORY:
         yield from _larger_engine(setting)
     if worst.group == "rollout" or work.critic is not None or worst.group in ("log-probs", "save"):
         yield from _offload(setting, work.critic is not None)

@@ -14,6 +14,8 @@ from cloudrl.verl.memory.training import CONTEXT, Trainer
 from cloudrl.verl.memory.workload import Engine
 from cloudrl.verl.model_config import ModelConfig
 
+ENGINE_MEMORY = "the engine's own memory"
+"""The moment in which the engine divides what it may use."""
 _OUTSIDE = {"vllm": Amount(0.3, 1.2, 3.0)}
 _OUTSIDE_OTHERS = Amount(0.3, 3.0, 7.0)
 """GiB beyond the share: context, NCCL, graphs; SGLang computes outside it."""
@@ -64,7 +66,10 @@ class Rollout:
     def _weights_and_cache(self) -> Phase:
         """The engine refuses to start where one sequence has no room in its KV cache."""
         model, engine = self.trainer.model, self.engine
-        longest = engine.max_length or self.trainer.work.lengths.longest
+        longest = self.trainer.work.lengths.longest
+        if self.engine.name == "vllm":  # without a limit verl gives it the model's own
+            longest = model.positions or longest
+        longest = engine.max_length or longest
         rows, tokens = min(engine.max_rows, engine.max_tokens), min(engine.max_tokens, 8192)
         passing = tokens * (8 * model.hidden + 4 * model.inner_width / engine.tensor) + rows * model.vocabulary * _FP32
         work = passing / GIB
@@ -75,7 +80,7 @@ class Rollout:
             ("work space", Amount(0.3, work + _WORK_SPACE, 2 * work + _WORK_SPACE_MOST)),
             ("KV cache of one sequence", Amount.exact(cache / ranks)),
         ]
-        return phase("rollout", "the engine's own memory", Amount.exact(self.share), terms)
+        return phase("rollout", ENGINE_MEMORY, Amount.exact(self.share), terms)
 
     def _new_weights(self) -> Phase:
         """Weights go to the engine in buckets; its KV cache comes back only after (verl 0.9.1, engine_workers.py)."""
@@ -109,4 +114,4 @@ def reward_phase(trainer: Trainer, engine: Engine) -> Phase:
 
 def engine_weights(model: ModelConfig, engine: Engine) -> float:
     """GiB of an engine's weights on one GPU."""
-    return _BF16 * model.counts.total / engine.tensor / GIB
+    return engine.weight_bytes * model.counts.total / engine.tensor / GIB

@@ -186,6 +186,7 @@ class Engine:
     Attributes:
         name: "vllm", "sglang", ...
         tensor: GPUs of a copy of the weights.
+        weight_bytes: of a weight.
         share: the part of the GPU's memory that it may use (`gpu_memory_utilization`).
         max_length: the longest sequence, in tokens; None for the limits of prompt and answer.
         max_rows: sequences at once.
@@ -197,6 +198,7 @@ class Engine:
 
     name: str = "vllm"
     tensor: int = 1
+    weight_bytes: int = 2
     share: float = 0.5
     max_length: int | None = None
     max_rows: int = 256
@@ -400,6 +402,7 @@ def _engine(setting: Setting, section: str) -> Engine | None:
     return Engine(
         name=str(setting.get(f"{section}.name")),
         tensor=max(1, setting.whole(f"{section}.tensor_model_parallel_size") or 1),
+        weight_bytes=1 if setting.get(f"{section}.quantization") == "fp8" else 2,
         share=float(share) if isinstance(share, (int, float)) else 0.5,
         max_length=setting.whole(f"{section}.max_model_len"),
         max_rows=setting.whole(f"{section}.max_num_seqs") or 256,

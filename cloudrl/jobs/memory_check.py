@@ -1,0 +1,105 @@
+"""Whether a job fits in memory, and whether its model goes with the configuration, before anything is paid for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from cloudrl.errors import CheckpointError
+from cloudrl.jobs.draft import JobDraft, Snapshot
+from cloudrl.verl.composition import Problem
+from cloudrl.verl.keys import CRITIC_MODEL_PATH, DEVICE, MODEL_PATH
+from cloudrl.verl.memory.amount import GIB
+from cloudrl.verl.memory.cards import card_of
+from cloudrl.verl.memory.remedies import Refuses, find_remedy
+from cloudrl.verl.memory.report import MemoryReport
+from cloudrl.verl.memory.verdict import Estimate
+from cloudrl.verl.memory.workload import Lengths, Machine, NotModelled, workload_of
+from cloudrl.verl.model_config import ModelConfig, known_model
+from cloudrl.verl.model_rules import Models, model_notes, model_problems
+from cloudrl.verl.rules import problems
+from cloudrl.verl.setting import Setting
+
+
+def check_model(draft: JobDraft, setting: Setting, snapshot: Snapshot) -> tuple[JobDraft, tuple[Problem, ...]]:
+    """Look at the model beside the configuration, and at memory.
+
+    Args:
+        draft: the complete job.
+        setting: its composed configuration.
+        snapshot: with the config.json of its models, as far as they are here.
+
+    Returns:
+        The job with notes and with the verdict on its memory, and why it cannot work with this model.
+    """
+    if draft.cluster.device == "cpu" or setting.get(DEVICE) == "cpu":
+        return draft, ()
+    models = _models(draft, setting, snapshot)
+    if models is None:
+        path = setting.get(MODEL_PATH)
+        return draft.skipping(f"memory and heads (config.json of {path} unknown)"), ()
+    found = model_problems(setting, models)
+    draft = draft.noting(*model_notes(setting, models))
+    if models.actor.is_guess:
+        draft, found = draft.noting(*(problem.text for problem in found)), ()
+    return _judged(draft, setting, models), found
+
+
+def _models(draft: JobDraft, setting: Setting, snapshot: Snapshot) -> Models | None:
+    """The models of a job, as far as their config.json is known; None without the actor's."""
+    actor = _model(draft, snapshot, str(setting.get(MODEL_PATH)))
+    if actor is None:
+        return None
+    critic = _model(draft, snapshot, str(setting.get(CRITIC_MODEL_PATH))) if setting.uses_critic else None
+    return Models(actor, critic, card_of(draft.cluster.gpu, draft.cluster.gpu_memory_mib))
+
+
+def _model(draft: JobDraft, snapshot: Snapshot, path: str) -> ModelConfig | None:
+    """The model at a path of the nodes: by the name that the user has for it."""
+    names = list(_names(draft, path))
+    read = (snapshot.models.get(name) for name in names)
+    return next(filter(None, (*read, *map(known_model, names))), None)
+
+
+def _names(draft: JobDraft, path: str) -> Iterator[str]:
+    yield path
+    yield from (name for name, folder in draft.cluster.models.items() if folder == path)
+    yield from (upload.text for upload in draft.uploads if upload.to == path)
+
+
+def _judged(draft: JobDraft, setting: Setting, models: Models) -> JobDraft:
+    """With the verdict, or why there is no verdict."""
+    card, facts = models.card, draft.cluster
+    if card.gib is None:
+        return draft.skipping("memory (card unknown)")
+    machine = Machine(card.gib, host_gib=facts.memory_bytes / GIB if facts.memory_bytes else None)
+    try:
+        work = workload_of(setting, draft_lengths(setting))
+        estimate = Estimate(models.actor, models.critic or models.actor, work, machine)
+        remedy = None if estimate.likely_fits else find_remedy(setting, estimate, refuses=_refusals(models))
+    except (NotModelled, CheckpointError) as why:
+        return draft.skipping(f"memory ({why})")
+    report = MemoryReport(estimate, card, remedy, tuple(_basis(models, estimate)))
+    return replace(draft.noting(*filter(None, [report.warning])), memory=report)
+
+
+def draft_lengths(setting: Setting) -> Lengths:
+    """The limits of prompt and answer."""
+    prompt, response = (setting.whole(f"data.max_{each}_length") or 512 for each in ("prompt", "response"))
+    return Lengths(prompt, response)
+
+
+def _refusals(models: Models) -> Refuses:
+    return lambda setting: len(problems(setting)) + len(model_problems(setting, models))
+
+
+def _basis(models: Models, estimate: Estimate) -> Iterator[str]:
+    """What the estimate rests on."""
+    yield f"the model's sizes are from {models.actor.source}"
+    if not models.actor.counts.is_exact:
+        yield f"{models.actor.architecture or 'its architecture'} counts as a similar one"
+    lengths = estimate.work.lengths
+    if lengths.mean is None:
+        yield f"sequences count as half of their limit of {lengths.longest} tokens, at most as all of it"
+    else:
+        yield f"sequences count as {lengths.mean:.0f} tokens in the mean: {lengths.source}"

@@ -1,0 +1,44 @@
+"""GPUs by name."""
+
+import pytest
+
+from cloudrl.verl.memory.cards import card_of
+
+
+@pytest.mark.parametrize(
+    ("asked", "gib"),
+    [
+        ("80GB..:8", 79.1),
+        ("H100:8", 79.1),
+        ("A100:8", 39.4),  # it may be the smaller one
+        ("A100:80GB:8", 79.25),
+        ("H100,A100:80GB:4", 79.1),
+        ("amd:MI300X:8", 191.5),
+        ("24GB:2", 22.0),
+        ("NVIDIA H100 80GB HBM3", 79.1),
+        ("NVIDIA A100-SXM4-40GB", 39.4),
+        ("NVIDIA GeForce RTX 4090", 23.6),
+        ("NVIDIA RTX 6000 Ada Generation", 47.5),
+        ("Tesla T4", 14.6),
+        ("8", None),
+        ("", None),
+        ("Unheard:8", None),
+        ("Unheard:32GB:8", 31.36),
+    ],
+)
+def test_memory_that_can_be_used(asked: str, gib: float | None) -> None:
+    assert card_of(asked).gib == gib
+
+
+def test_what_the_tool_says_wins() -> None:
+    assert card_of("NVIDIA H100 80GB HBM3", 81559).gib == pytest.approx(79.1, abs=0.1)
+    assert card_of("", 24564).gib == pytest.approx(23.5, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("asked", "bf16", "fp8"),
+    [("T4", False, False), ("A100", True, False), ("H100", True, True), ("A100,H100", True, False), ("8", None, None)],
+)
+def test_formats(asked: str, bf16: bool | None, fp8: bool | None) -> None:
+    card = card_of(asked)
+    assert (card.has_bf16, card.has_fp8) == (bf16, fp8)
