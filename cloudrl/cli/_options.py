@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 import inspect
 import json
-from collections.abc import Callable, Iterable
+import os
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -64,7 +65,10 @@ OnOption = Annotated[
     ),
 ]  # fmt: skip
 RecipeArgument = Annotated[
-    str, typer.Argument(metavar="RECIPE", autocompletion=_complete(_recipe_names), help="Recipe name, or a YAML file.")
+    str,
+    typer.Argument(
+        metavar="RECIPE", autocompletion=_complete(_recipe_names), help="Recipe name, a YAML file, or a script."
+    ),
 ]
 AlgorithmOption = Annotated[str | None, option("NAME", "Use another algorithm: dapo, rloo, gspo, ...")]
 AfterOption = Annotated[
@@ -213,8 +217,12 @@ def new_cluster(
     return declared_fields({**options, **prepared, **explicit(name=cluster_name(name, cluster))})
 
 
-JobRequest = tuple[Any, SubmitOptions]
-"""A recipe as a `Job`, and what is asked for beyond it."""
+class JobRequest(NamedTuple):
+    """A recipe as a `Job`, what is asked for beyond it, and fields of the cluster, if it was taken from a script."""
+
+    job: Any
+    options: SubmitOptions
+    cluster: Mapping[str, Any] = {}
 
 
 @with_options(options=declared_options(SubmitOptions))
@@ -231,8 +239,23 @@ def requested_job(
     from cloudrl import sdk
     from cloudrl.spec import parse_override
 
-    job = sdk.recipe(recipe, algorithm=algorithm)
-    return job, SubmitOptions(overrides=dict(map(parse_override, overrides or ())), **options)
+    asked = SubmitOptions(overrides=dict(map(parse_override, overrides or ())), **options)
+    if os.sep in recipe or Path(recipe).suffix:
+        from cloudrl.sdk.importing import is_importable
+
+        if is_importable(Path(recipe).expanduser()):
+            return _job_of_script(recipe, asked, algorithm)
+    return JobRequest(sdk.recipe(recipe, algorithm=algorithm), asked)
+
+
+def _job_of_script(script: str, options: SubmitOptions, algorithm: str | None) -> JobRequest:
+    from cloudrl.cli._terminal import Terminal
+    from cloudrl.sdk.importing import job_of_script
+
+    if algorithm is not None:
+        raise InputError(f"--algorithm is for recipes, and {script} is a script", hint=f"cloudrl import {script}")
+    with Terminal(prints_job=False) as terminal:
+        return JobRequest(*job_of_script(script, options, confirm=terminal.confirm, on_progress=terminal))
 
 
 def job_fields(

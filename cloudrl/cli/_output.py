@@ -7,7 +7,7 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unicodedata import category
@@ -176,6 +176,25 @@ def print_or_write(text: str, path: Path | None, *, dry_run: bool, confirm: Conf
         note(f"{path} is up to date" if old == text else f"wrote {path}")
         hint(f"dstack apply -f {shlex.quote(str(path))}")
     return dry_run or path is not None
+
+
+def write_files(files: Mapping[Path, str], *, confirm: Confirm) -> None:
+    """Write files, each whole or not at all, after a question if some of them have other content.
+
+    Raises:
+        InputError: One cannot be written, or the answer was no.
+    """
+    from cloudrl.sdk.callbacks import Question
+
+    try:
+        other = [str(path) for path, text in files.items() if path.exists() and path.read_bytes() != text.encode()]
+        if other and not confirm(Question(f"{', '.join(other)}: there with other content. Replace?", None)):
+            raise InputError(f"{', '.join(other)}: not changed")
+        for path, text in files.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            private_files.write_file(path, text, mode=0o666)
+    except OSError as failure:
+        raise InputError(f"{failure.filename} cannot be written: {failure.strerror}", hint="-o DIR") from failure
 
 
 def write_file(path: Path, text: str) -> None:

@@ -31,8 +31,8 @@ def check(
     from cloudrl.errors import CloudrlError
     from cloudrl.sdk.runs import plan_run
 
-    job, job_options = asked
-    request = plan_run(job, job_options, declared_fields(declared), on)
+    job, job_options, of_script = asked
+    request = plan_run(job, job_options, {**of_script, **declared_fields(declared)}, on)
     try:
         notes = request.check()
     except CloudrlError as error:

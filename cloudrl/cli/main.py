@@ -18,6 +18,7 @@ from cloudrl.cli.data import app as data_app
 from cloudrl.cli.debug import debug
 from cloudrl.cli.demo import demo
 from cloudrl.cli.fleet import app as fleet_app
+from cloudrl.cli.import_script import import_script
 from cloudrl.cli.jobs import app as jobs_app
 from cloudrl.cli.logs import logs
 from cloudrl.cli.recipes import app as recipes_app
@@ -43,6 +44,7 @@ COMMANDS: dict[str, typer.Typer | Callable[..., Any]] = {
     "status": cluster_commands.status,
     "recipes": recipes_app,
     "data": data_app,
+    "import": import_script,
     "check": check,
     "submit": submit,
     "run": run,

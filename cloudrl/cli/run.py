@@ -59,8 +59,8 @@ def run(
     from cloudrl.errors import JobFailed
     from cloudrl.sdk.runs import plan_run
 
-    job, job_options = asked
-    fields = declared_fields({**declared, **explicit(name=cluster)})
+    job, job_options, of_script = asked
+    fields = {**of_script, **declared_fields({**declared, **explicit(name=cluster)})}
     request = plan_run(job, job_options, fields, on)
     with Terminal(yes=yes, prints_job=not as_json) as terminal:
         if dry_run:

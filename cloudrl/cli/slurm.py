@@ -39,7 +39,7 @@ def script(
     """
     from cloudrl.sdk.slurm import render_script
 
-    job, job_options = asked
+    job, job_options, of_script = asked
     with Terminal(prints_job=False) as terminal:
-        fields = declared_fields({**declared, **explicit(name=cluster)})
+        fields = {**of_script, **declared_fields({**declared, **explicit(name=cluster)})}
         _output.data(render_script(job, job_options, fields, on_progress=terminal).rstrip("\n"))

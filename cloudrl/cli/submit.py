@@ -50,7 +50,7 @@ def submit(
     from cloudrl.sdk.submission import submit as send
     from cloudrl.sdk.watching import watch as watch_job
 
-    job_spec, job_options = asked
+    job_spec, job_options, _ = asked
     with Terminal(prints_job=not as_json) as terminal:
         connection = find(cluster, address).connection
         if dry_run:

@@ -9,7 +9,8 @@ from typing import Annotated, Any, TypedDict
 from cloudrl.options.declaration import Option
 
 
-def _variables(items: Sequence[str]) -> dict[str, str]:
+def variables(items: Sequence[str]) -> dict[str, str]:
+    """The variables that `--env` names; K alone takes this shell's value."""
     from cloudrl.options.environment import parse_env
 
     return parse_env(items, os.environ)
@@ -23,7 +24,7 @@ def _runtime_env(path: Path) -> dict[str, Any]:
 
 ENV = Option(
     "Environment variable; K alone copies this shell's. Repeatable.", "K[=V]", ("--env", "-e"),
-    typed=list[str], read=_variables,
+    typed=list[str], read=variables,
 )  # fmt: skip
 
 

@@ -1,0 +1,477 @@
+"""Runs a script in bash where it can harm nothing, with stand-ins for the programs that it calls.
+
+The script is not parsed: bash itself expands its variables, arrays, functions and conditions. What it calls is written
+down, with arguments and environment. How the isolation is made stands in `cloudrl.scripts.jail`.
+"""
+
+import contextlib
+import functools
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from cloudrl.errors import CloudrlError, InputError
+from cloudrl.foreign import NOT_AS_EXPECTED, parse_json
+from cloudrl.scripts import jail
+from cloudrl.scripts.project import Project
+
+HOSTNAME = "node-0"
+HOME = "/root"
+"""Where scripts have their home: that of the containers of rented machines, and of nobody here."""
+SCRATCH = "/tmp"  # noqa: S108 - of a file system of its own
+_HERE = Path(__file__).parent
+_SECONDS, _START_SECONDS = 10.0, 20.0
+_MEMORY_BYTES, _FILES_BYTES, _FILES = 768 << 20, 96 << 20, 30_000
+_ANSWER_BYTES = 128 << 20
+_LIMITS = {"NPROC": 256, "NOFILE": 256, "FSIZE": 16 << 20, "AS": 512 << 20, "CORE": 0, "CPU": 10, "MSGQUEUE": 0}
+"""For each process (getrlimit(2)); NPROC for all of them together."""
+_REAL = [
+    "awk",
+    "base64",
+    "basename",
+    "bc",
+    "cat",
+    "chmod",
+    "cksum",
+    "column",
+    "comm",
+    "cp",
+    "cut",
+    "date",
+    "diff",
+    "dirname",
+    "echo",
+    "egrep",
+    "env",
+    "expand",
+    "expr",
+    "false",
+    "fgrep",
+    "find",
+    "fmt",
+    "fold",
+    "gawk",
+    "grep",
+    "head",
+    "jq",
+    "join",
+    "ln",
+    "ls",
+    "mapfile",
+    "mawk",
+    "md5sum",
+    "mkdir",
+    "mktemp",
+    "mv",
+    "nice",
+    "nl",
+    "nohup",
+    "numfmt",
+    "od",
+    "paste",
+    "pathchk",
+    "pr",
+    "printenv",
+    "printf",
+    "pwd",
+    "readlink",
+    "realpath",
+    "rev",
+    "rm",
+    "rmdir",
+    "sed",
+    "seq",
+    "setsid",
+    "sha256sum",
+    "shuf",
+    "sort",
+    "split",
+    "stat",
+    "stdbuf",
+    "tac",
+    "tail",
+    "test",
+    "timeout",
+    "touch",
+    "tr",
+    "true",
+    "truncate",
+    "tsort",
+    "uniq",
+    "unlink",
+    "wc",
+    "xargs",
+    "yes",
+]
+"""Programs of this machine that a script gets. They change nothing but its own file system in memory."""
+_STAND_INS = [
+    "python",
+    "python3",
+    "python3.8",
+    "python3.9",
+    "python3.10",
+    "python3.11",
+    "python3.12",
+    "python3.13",
+    "pip",
+    "pip3",
+    "torchrun",
+    "accelerate",
+    "deepspeed",
+    "ray",
+    "srun",
+    "sbatch",
+    "salloc",
+    "scontrol",
+    "sinfo",
+    "squeue",
+    "sacct",
+    "scancel",
+    "qsub",
+    "bsub",
+    "mpirun",
+    "mpiexec",
+    "docker",
+    "podman",
+    "singularity",
+    "apptainer",
+    "enroot",
+    "kubectl",
+    "git",
+    "wget",
+    "curl",
+    "ssh",
+    "scp",
+    "rsync",
+    "pdsh",
+    "sudo",
+    "sh",
+    "dash",
+    "zsh",
+    "conda",
+    "mamba",
+    "micromamba",
+    "uv",
+    "poetry",
+    "numactl",
+    "nsys",
+    "huggingface-cli",
+    "hf",
+    "modelscope",
+    "wandb",
+    "swanlab",
+    "nvidia-smi",
+    "rocm-smi",
+    "amd-smi",
+    "npu-smi",
+    "hostname",
+    "nproc",
+    "whoami",
+    "id",
+    "uname",
+    "uuidgen",
+    "getconf",
+    "lscpu",
+    "free",
+    "df",
+    "ip",
+    "ifconfig",
+    "nc",
+    "netstat",
+    "lsof",
+    "ps",
+    "kill",
+    "pkill",
+    "killall",
+    "sleep",
+    "tee",
+    "which",
+    "apt",
+    "apt-get",
+    "yum",
+    "tar",
+    "unzip",
+    "gzip",
+    "screen",
+    "tmux",
+    "ibdev2netdev",
+    "ldconfig",
+    "tini",
+    "proxychains",
+    "proxychains4",
+]
+_LIBRARIES = ("/lib", "/lib64", "/lib32", "/usr/lib", "/usr/lib64", "/usr/lib32", "/nix/store", "/gnu/store")
+_BIN = "/usr/bin"
+_UNSAFE_ALONE = frozenset({"chmod", "cp", "find", "ln", "mkdir", "mktemp", "mv", "rm", "rmdir", "split", "touch"})
+"""Without isolation these change this machine, so that stand-ins take their place."""
+
+
+class NotIsolated(CloudrlError):
+    """This kernel gives no namespaces to this user, so that the script would run with all of the user's rights."""
+
+    exit_code = InputError.exit_code
+
+
+@dataclass(frozen=True)
+class Call:
+    """A program that the script has called.
+
+    Attributes:
+        name: As it was called: `python3`, `/opt/conda/bin/python`.
+        arguments: Without the name.
+        cwd: The current folder.
+        line: Of the script, or of another file that it runs; None where bash did not say.
+        file: That file.
+        via: Programs that run this one, such as `srun docker`.
+        env: Its whole environment.
+        attached: What was read with it: `stdin`, or the text of a `runtime-env`.
+    """
+
+    name: str
+    arguments: tuple[str, ...]
+    cwd: str = "/"
+    line: int | None = None
+    file: str = ""
+    via: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    attached: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def program(self) -> str:
+        """The name without its folder."""
+        return self.name.rpartition("/")[2]
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What a script has done.
+
+    Attributes:
+        calls: In the order of time.
+        status: Its exit status; None if it was ended.
+        over: `time` or `memory`, at whose limit it was ended; else empty.
+        output: The end of what it has written, both streams.
+    """
+
+    calls: tuple[Call, ...]
+    status: int | None
+    over: str = ""
+    output: str = ""
+
+
+@dataclass(frozen=True)
+class Play:
+    """How a script is run.
+
+    Attributes:
+        script: Its absolute path, where it appears in its file system, too.
+        content: Of the script.
+        arguments: For the script.
+        cwd: The current folder.
+        env: Variables, beside the few that every shell has.
+        project: The files that it finds.
+        missing: Paths that it asked for in vain: `folder` or `program`.
+        gpus: What it hears of a node's GPUs.
+        nodes: What it hears of the nodes.
+    """
+
+    script: str
+    content: bytes
+    arguments: tuple[str, ...] = ()
+    cwd: str = "/"
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    project: Project = field(default_factory=lambda: Project(Path("/nonexistent")))
+    missing: Mapping[str, str] = field(default_factory=dict)
+    gpus: int = 8
+    nodes: int = 2
+
+
+def run(play: Play, *, isolated: bool = True, seconds: float = _SECONDS) -> Recording:
+    """Run a script and write down what it calls.
+
+    Args:
+        play: The script.
+        isolated: Refuse where the kernel gives no isolation; False runs it with the user's rights, with stand-ins for
+            the programs that it calls by name as the only protection.
+        seconds: After which it is ended.
+
+    Raises:
+        NotIsolated: There is no isolation here.
+        CloudrlError: The child that runs it has failed.
+    """
+    if not isolated:
+        with tempfile.TemporaryDirectory(prefix="cloudrl-script-") as folder:
+            return _play(_alone(play, Path(folder)), seconds)
+    why = "this system is not Linux"
+    for way in _ways() if sys.platform == "linux" else ():
+        try:
+            return _play({**_request(play), **way}, seconds)
+        except NotIsolated as error:
+            why = error.message
+    raise NotIsolated(
+        f"this machine offers no isolation for a script ({why}), so that it was not run",
+        hint="Read the script first; then --no-sandbox runs it with your own rights",
+    )
+
+
+def _ways() -> tuple[dict[str, bool], ...]:
+    """How isolation can be had, the best first. A script never runs as root."""
+    as_user = {"isolated": True, "with_user": True, "as_nobody": False, "drop": False}
+    if os.geteuid() != 0:
+        return (as_user,)
+    return ({**as_user, "with_user": False, "drop": True}, {**as_user, "as_nobody": True})
+
+
+def _play(request: Mapping[str, Any], seconds: float) -> Recording:
+    request = {**request, "seconds": seconds, "memory_bytes": _MEMORY_BYTES, "limits": _LIMITS}
+    command = [sys.executable, "-I", "-S", str(_HERE / "jail.py")]
+    try:
+        done = subprocess.run(
+            command, input=json.dumps(request).encode(), capture_output=True, env={}, cwd="/", check=False,
+            timeout=seconds + _START_SECONDS, start_new_session=True,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as failure:
+        raise CloudrlError(f"the script's sandbox did not end after {seconds:.0f} s") from failure
+    reason = done.stderr.decode(errors="replace").strip()[-500:]
+    if done.returncode == jail.NOT_ISOLATED:
+        raise NotIsolated(reason)
+    if done.returncode != 0 or len(done.stdout) > _ANSWER_BYTES:
+        raise CloudrlError(f"the script's sandbox failed: {reason or done.returncode}")
+    return _recording(done.stdout)
+
+
+def _recording(answer: bytes) -> Recording:
+    try:
+        read = parse_json(answer)
+        calls = tuple(call for call in map(_call, read["records"]) if call is not None)
+        return Recording(calls, read["status"], read["over"], _text(read["output"]))
+    except NOT_AS_EXPECTED as failure:
+        raise CloudrlError("the script's sandbox gave no answer that can be read") from failure
+
+
+def _call(record: str) -> Call | None:
+    """One record of `stand_in.sh`; None for what is not one, which a script may have written."""
+    words = iter(_text(record).split("\0"))
+    try:
+        name, cwd, line, file, via = (next(words) for _ in range(5))
+        arguments, variables, attached = ([next(words) for _ in range(int(next(words)))] for _ in range(3))
+        env = dict(variable.split("=", 1) for variable in variables)
+        number = int(line) if line.isdecimal() else None
+        pairs = dict(zip(attached[::2], attached[1::2], strict=True))
+        return Call(name, tuple(arguments), cwd, number, file, tuple(via.split()), env, pairs)
+    except (RuntimeError, StopIteration, ValueError):
+        return None
+
+
+def _text(latin: str) -> str:
+    return latin.encode("latin-1", "replace").decode("utf-8", "replace")
+
+
+def _latin(content: bytes | str) -> str:
+    return (content.encode("utf-8", "surrogateescape") if isinstance(content, str) else content).decode("latin-1")
+
+
+@functools.cache
+def _system() -> tuple[dict[str, str], tuple[str, ...], dict[str, str]]:
+    """Programs by their place in the sandbox, folders of libraries, and links."""
+    tools, links = {}, {}
+    for name in (*_REAL, "bash"):
+        if found := shutil.which(name, path="/usr/bin:/bin:/usr/local/bin:/run/current-system/sw/bin"):
+            tools[f"{_BIN}/{name}"] = str(Path(found).resolve())
+    if f"{_BIN}/bash" not in tools:
+        raise NotIsolated("there is no bash here")
+    tools[f"{jail.OWN}/real/bash"] = tools[f"{_BIN}/bash"]
+    if found := shutil.which("tee", path="/usr/bin:/bin"):
+        tools[f"{jail.OWN}/real/tee"] = str(Path(found).resolve())
+    if Path("/etc/ld.so.cache").exists():
+        tools["/etc/ld.so.cache"] = "/etc/ld.so.cache"
+    for path in _LIBRARIES:
+        if Path(path).is_symlink():
+            links[path] = str(Path(path).readlink())
+    libraries = tuple(path for path in _LIBRARIES if Path(path).is_dir() and path not in links)
+    for name in ("/bin", "/sbin", "/usr/sbin", "/usr/local/bin"):
+        links[name] = _BIN
+    return tools, libraries, links
+
+
+def _request(play: Play) -> dict[str, Any]:
+    tools, libraries, links = _system()
+    own = {f"{jail.OWN}/stand-in": _HERE / "stand_in.sh", f"{jail.OWN}/prelude": _HERE / "prelude.sh"}
+    contents = [[path, _latin(file.read_bytes()), 0o755] for path, file in own.items()]
+    contents.append(["/etc/passwd", f"root:x:0:0:root:{HOME}:/bin/bash\n", 0o644])
+    given = dict(play.project.contents)
+    given[play.script] = play.content, 0o755
+    contents += [[path, _latin(content), mode] for path, (content, mode) in given.items()]
+    stand_ins = {f"{_BIN}/{name}": f"{jail.OWN}/stand-in" for name in _STAND_INS}
+    folders = [HOME, play.cwd, *play.project.folders]
+    for path, kind in play.missing.items():
+        if kind == "folder":
+            folders.append(path)
+        else:
+            stand_ins[path] = f"{jail.OWN}/stand-in"
+    return {
+        "tools": tools, "libraries": libraries, "links": {**links, **stand_ins}, "contents": contents,
+        "folders": folders, "hostname": HOSTNAME, "cwd": play.cwd, "files": _FILES, "files_bytes": _FILES_BYTES,
+        "argv": [f"{_BIN}/bash", play.script, *play.arguments],
+        "env": _environment(play, jail.OWN, jail.RECORDS, f"{_BIN}:/bin", HOME),
+    }  # fmt: skip
+
+
+def _environment(play: Play, own: str, records: str, path: str, home: str) -> dict[str, str]:
+    """The variables of a shell on a node, and nothing of this one: that may hold secrets."""
+    ours = {
+        "BASH_ENV": f"{own}/prelude", "CLOUDRL_OWN": own, "CLOUDRL_RECORDS": records, "CLOUDRL_REAL": f"{own}/real",
+        "CLOUDRL_GPUS": str(play.gpus), "CLOUDRL_NODES": str(play.nodes), "CLOUDRL_PROJECT": str(play.project.root),
+        "CLOUDRL_LINE": "", "CLOUDRL_SCRIPT": "", "CLOUDRL_VIA": "",
+    }  # fmt: skip
+    usual = {"HOME": home, "USER": "root", "LOGNAME": "root", "SHELL": "/bin/bash", "TERM": "dumb", "LC_ALL": "C"}
+    return {"PATH": path, "HOSTNAME": HOSTNAME, **usual, **play.env, **ours}
+
+
+def usual_variables(env: Mapping[str, str]) -> Iterator[str]:
+    """Names of variables that a shell of the sandbox has by itself, with the value that it gave them."""
+    given = _environment(Play("", b""), jail.OWN, jail.RECORDS, f"{_BIN}:/bin", HOME)
+    return (name for name, value in env.items() if given.get(name) == value)
+
+
+def _alone(play: Play, folder: Path) -> dict[str, Any]:
+    """The same with the user's rights, in folders of this machine that go away."""
+    tools = _system()[0]
+    own, records, home = folder / "own", folder / "records", folder / "home"
+    for each in (own / "real", own / "bin", records, home):
+        each.mkdir(parents=True)
+    for name, text in (("stand-in", "stand_in.sh"), ("prelude", "prelude.sh")):
+        (own / name).write_bytes((_HERE / text).read_bytes())
+        (own / name).chmod(0o755)
+    for place, path in tools.items():
+        name = place.rpartition("/")[2]
+        if place.startswith((f"{_BIN}/", f"{jail.OWN}/real/")):
+            folder_of = own / ("bin" if place.startswith(_BIN) else "real")
+            is_safe = name not in _UNSAFE_ALONE
+            with contextlib.suppress(FileExistsError):
+                (folder_of / name).symlink_to(path if is_safe else own / "stand-in")
+    for name in _STAND_INS:
+        with contextlib.suppress(FileExistsError):
+            (own / "bin" / name).symlink_to(own / "stand-in")
+    (folder / "script").write_bytes(play.content)
+    there = replace(play, cwd=play.cwd if Path(play.cwd).is_dir() else str(folder))
+    return {
+        "isolated": False, "cwd": there.cwd, "records": str(records), "output": str(folder / "output"),
+        "argv": [tools[f"{_BIN}/bash"], play.script, *play.arguments],
+        "env": _environment(there, str(own), str(records), str(own / "bin"), str(home)),
+    }  # fmt: skip
+
+
+def words_of(arguments: Sequence[str]) -> str:
+    """Arguments as one would type them, cut where they are long."""
+    import shlex
+
+    text = shlex.join(arguments)
+    return text if len(text) <= 100 else f"{text[:97]}..."

@@ -1,0 +1,148 @@
+"""A task of SkyPilot: its `setup` and `run`, and its resources as fields of a cluster.
+
+Source: SkyPilot 0.10, docs/source/reference/yaml-spec.rst.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from cloudrl.scripts.task_file import Reader, TaskFile, listed
+
+_OF_DSTACK: Mapping[str, Callable[[Any], tuple[str, Any]]] = {
+    "use_spot": lambda value: ("spot_policy", "spot" if value else "on-demand"),
+    "region": lambda value: ("regions", [str(value)]),
+    "zone": lambda value: ("availability_zones", [str(value)]),
+    "instance_type": lambda value: ("instance_types", [str(value)]),
+}
+"""Resources that dstack alone knows -> a field of its section."""
+_DROPPED = {
+    "autostop": "--set down_when_idle=TIME",
+    "job_recovery": "dstack starts a lost cluster again: --set dstack.retry=true",
+    "network_tier": "the network of the machines that are rented",
+    "disk_tier": "the disk of the machines that are rented",
+    "labels": "--set dstack.tags={NAME: VALUE}",
+}
+
+
+class SkyTask(Reader):
+    """Reads one."""
+
+    def read(self) -> TaskFile:
+        """What the file says, and what became of each of its fields."""
+        values = self.values
+        nodes = values.get("num_nodes")
+        if isinstance(nodes, int):
+            self.taken(f"num_nodes: {nodes}", f"nodes: {nodes}", nodes=nodes)
+        for name in ("envs", "secrets"):
+            self.read_env(values.get(name), name)
+        resources = values.get("resources")
+        self._resources(dict(resources) if isinstance(resources, Mapping) else {})
+        self._mounts(values.get("file_mounts"))
+        for name, value in (values.get("volumes") or {}).items() if isinstance(values.get("volumes"), Mapping) else ():
+            self.unknown(f"volumes: {name}", f"a volume {value}: `cloudrl volume create`, then --volume NAME:{name}")
+        work = values.get("workdir")
+        if isinstance(work, str):
+            self.taken(f"workdir: {work}", "--working-dir")
+        known = {
+            "name",
+            "num_nodes",
+            "envs",
+            "secrets",
+            "resources",
+            "file_mounts",
+            "volumes",
+            "workdir",
+            "setup",
+            "run",
+        }
+        for name in values:
+            if name not in known:
+                self.unknown(name, "cloudrl has nothing for it")
+        parts = [str(values[name]) for name in ("setup", "run") if values.get(name)]
+        own = {
+            "SKYPILOT_NODE_RANK": "0", "SKYPILOT_NODE_IPS": "10.0.0.1", "SKYPILOT_TASK_ID": "task",
+            "SKYPILOT_NUM_NODES": str(self.cluster.get("nodes", 1)), "SKYPILOT_CLUSTER_INFO": "{}",
+        }  # fmt: skip
+        if count := re.search(r"(?:^|:)(\d+)$", str(self.cluster.get("gpu", ""))):
+            own["SKYPILOT_NUM_GPUS_PER_NODE"] = count[1]
+        return TaskFile(
+            "SkyPilot", "\n".join(parts) + "\n", {**self.env, **own}, tuple(self.wanted), self.cluster,
+            work if isinstance(work, str) else None, tuple(self.lines),
+        )  # fmt: skip
+
+    def _resources(self, resources: dict[str, Any]) -> None:
+        for name in ("any_of", "ordered"):
+            if isinstance(resources.get(name), list) and resources[name]:
+                choices = [each for each in resources.pop(name) if isinstance(each, Mapping)]
+                self.unknown(f"resources.{name}", "the first of them; a list of GPUs: gpu: A100,H100:8")
+                resources = {**resources, **(choices[0] if choices else {})}
+        for name, value in resources.items():
+            self._resource(name, value)
+
+    def _resource(self, name: str, value: Any) -> None:
+        shown = f"resources.{name}: {value}"
+        if name in _OF_DSTACK:
+            self._section(shown, *_OF_DSTACK[name](value))
+        elif name in ("accelerators", "gpus"):
+            self._accelerators(shown, value)
+        elif name in ("cpus", "memory", "disk_size"):
+            self._size(shown, name, str(value))
+        elif name in ("cloud", "infra"):
+            self._place(shown, str(value))
+        elif name == "ports":
+            self.ports(value)
+        elif name == "image_id" and str(value).startswith("docker:"):
+            self.image(value)
+        elif name in _DROPPED:
+            self.dropped(shown, _DROPPED[name])
+        else:
+            self.unknown(shown, "cloudrl has no field for it")
+
+    def _section(self, shown: str, name: str, value: Any) -> None:
+        self.taken(shown, f"dstack.{name}: {value}")
+        self.cluster.setdefault("dstack", {})[name] = value
+
+    def _size(self, shown: str, name: str, value: str) -> None:
+        """`32+` and `512+` of SkyPilot, with GB for all but CPUs; a disk is as large as it is asked for, or larger."""
+        number = re.sub(r"(GB?|i|x)*\+?$", "", value)
+        field, unit = {"cpus": ("cpu", ""), "memory": ("memory", "GB"), "disk_size": ("disk", "GB")}[name]
+        written = f"{number}{unit}{'..' if value.endswith('+') or name == 'disk_size' else ''}"
+        self.taken(shown, f"{field}: {written}", **{field: written})
+
+    def _place(self, shown: str, value: str) -> None:
+        cloud, _, region = value.partition("/")
+        if cloud in ("k8s", "kubernetes"):
+            cloud, region = "kubernetes", ""
+        self._section(shown, "backends", [cloud])
+        if region and region != "*":
+            self._section(shown, "regions", [region])
+
+    def _accelerators(self, shown: str, value: Any) -> None:
+        pairs_of = value.items() if isinstance(value, Mapping) else ()
+        choices = [f"{name}:{count}" for name, count in pairs_of] or listed(value)
+        pairs = [str(each).partition(":")[::2] for each in choices]
+        counts = list(dict.fromkeys(count or "1" for _, count in pairs))
+        if not pairs:
+            return
+        count = counts[0]
+        names = [re.sub(r"[-_]?(\d+GB)$", r":\1", name) for name, each in pairs if (each or "1") == count]
+        memory = {name.partition(":")[2] for name in names}
+        plain = ",".join(name.partition(":")[0] for name in names)
+        size = f":{next(iter(memory))}" if memory != {""} and len(memory) == 1 else ""
+        gpu = f"{plain}{size}:{int(float(count))}"
+        more = "" if len(counts) == 1 else "; those with another number of GPUs are left out"
+        self.taken(shown, f"gpu: {gpu}{more}", gpu=gpu)
+
+    def _mounts(self, mounts: Any) -> None:
+        for place, source in mounts.items() if isinstance(mounts, Mapping) else ():
+            name = source.get("name") or source.get("source") if isinstance(source, Mapping) else source
+            if isinstance(source, str) and "://" not in source:
+                why = "a file of this machine: name it in an override (./x.parquet), or send a folder: --working-dir"
+            elif str(place).rstrip("/") == "/checkpoints":
+                why = "cloudrl mounts no bucket: checkpoints are on the nodes' disk; `checkpoints push` copies them"
+            else:
+                why = (
+                    f"cloudrl mounts no bucket: a network volume (--volume NAME:{place}), or --setup 'aws s3 sync ...'"
+                )
+            self.unknown(f"file_mounts: {place}: {name}", why)

@@ -1,0 +1,111 @@
+"""A script of the user's, or a task of dstack or SkyPilot, as recipes and a cluster."""
+
+import hashlib
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from cloudrl import private_files
+from cloudrl.errors import InputError
+from cloudrl.foreign import Malformed, read_file
+from cloudrl.jobs import SubmitOptions
+from cloudrl.options.environment import checked_runtime_env
+from cloudrl.providers.model import home, make_state_folder
+from cloudrl.scripts.imported import Imported, import_file
+from cloudrl.scripts.imported import is_importable as is_importable  # noqa: PLC0414  offered here, too
+from cloudrl.sdk.callbacks import Confirm, OnProgress, Question, notify, silent, unattended
+from cloudrl.spec import Job
+
+_AGREED = "agreed-scripts"
+_AGREED_AT_MOST = 500
+
+
+def import_script(
+    path: str | os.PathLike[str],
+    arguments: Iterable[str] = (),
+    *,
+    env: Mapping[str, str] | None = None,
+    isolated: bool = True,
+    confirm: Confirm = unattended,
+) -> Imported:
+    """Take over a script, or a task of dstack or SkyPilot: recipes, a cluster, and what became of each line.
+
+    The script is run in bash with stand-ins for the programs that it calls, where it can change and reach nothing of
+    this machine: see docs/import.md. Nothing is written.
+
+    Args:
+        path: A shell script, `dstack.yml` or `sky.yml`.
+        arguments: For the script.
+        env: Variables that it wants. It gets none of this shell's.
+        isolated: False runs it with the user's own rights.
+        confirm: Is asked before a script is run for the first time.
+
+    Raises:
+        InputError: The script wants a variable or an argument, or the file is nothing that can be taken over.
+        NotIsolated: Linux offers no isolation here, and the script was not run.
+    """
+    script, here = Path(path).expanduser().absolute(), Path.cwd()
+    _ask(script, os.path.relpath(script, here), isolated=isolated, confirm=confirm)
+    return import_file(script, tuple(arguments), env, here=here, home=Path.home(), isolated=isolated)
+
+
+def job_of_script(
+    path: str | os.PathLike[str],
+    options: SubmitOptions,
+    *,
+    confirm: Confirm = unattended,
+    on_progress: OnProgress = silent,
+) -> tuple[Job, SubmitOptions, dict[str, Any]]:
+    """The first training of a script, as `check` and `submit` take it: job, options, and fields of its cluster.
+
+    Raises:
+        InputError: As `import_script`, or the script starts no training.
+    """
+    imported = import_script(path, confirm=confirm)
+    if not imported.trainings:
+        raise InputError(
+            f"{imported.shown} starts no training that cloudrl can take over", hint=f"cloudrl import {imported.shown}"
+        )
+    taken, count = imported.trainings[0], len(imported.trainings)
+    if count > 1:
+        notify(on_progress, f"note: {imported.shown} starts {count} trainings; this is the first: {taken.job.source}")
+    notify(on_progress, *(f"note: {line.text}: {line.why}" for line in imported.problems))
+    working_dir = options.working_dir or taken.working_dir
+    runtime_env = options.runtime_env or checked_runtime_env(dict(taken.runtime_env), imported.shown)
+    given = replace(options, working_dir=working_dir, runtime_env=runtime_env)
+    cluster = {name: value for name, value in imported.cluster.items() if name != "name"}
+    return taken.job, given, cluster
+
+
+def _ask(script: Path, shown: str, *, isolated: bool, confirm: Confirm) -> None:
+    """Ask before a script of this content is run for the first time.
+
+    Raises:
+        InputError: The answer was no, or there is no such file.
+    """
+    try:
+        digest = hashlib.sha256(read_file(script, 4 << 20)).hexdigest()
+    except (OSError, Malformed) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{shown} cannot be read: {reason}", hint=f"ls {script.parent}") from None
+    mark = f"{digest} {'isolated' if isolated else 'alone'}"
+    agreed = _agreed()
+    if mark in agreed:
+        return
+    how = "cut off from this machine's files and network" if isolated else "with all of your rights"
+    question = Question(
+        f"cloudrl runs {shown} in bash, {how}, to see what it starts. Go on?", True if isolated else None
+    )
+    if not confirm(question):
+        raise InputError(f"{shown} was not run")
+    make_state_folder(home())
+    private_files.write_file(home() / _AGREED, "\n".join([*agreed, mark][-_AGREED_AT_MOST:]) + "\n")
+
+
+def _agreed() -> list[str]:
+    try:
+        return read_file(home() / _AGREED).decode(errors="replace").split("\n")[:-1]
+    except (OSError, Malformed):
+        return []
