@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from cloudrl.sdk import attach as attach
     from cloudrl.sdk import check as check
     from cloudrl.sdk import connect as connect
+    from cloudrl.sdk import import_script as import_script
     from cloudrl.sdk import recipe as recipe
     from cloudrl.sdk import run as run
 
@@ -78,6 +79,7 @@ __all__ = [
     "attach",
     "check",
     "connect",
+    "import_script",
     "recipe",
     "run",
 ]

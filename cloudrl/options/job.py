@@ -9,8 +9,7 @@ from typing import Annotated, Any, TypedDict
 from cloudrl.options.declaration import Option
 
 
-def variables(items: Sequence[str]) -> dict[str, str]:
-    """The variables that `--env` names; K alone takes this shell's value."""
+def _variables(items: Sequence[str]) -> dict[str, str]:
     from cloudrl.options.environment import parse_env
 
     return parse_env(items, os.environ)
@@ -24,7 +23,7 @@ def _runtime_env(path: Path) -> dict[str, Any]:
 
 ENV = Option(
     "Environment variable; K alone copies this shell's. Repeatable.", "K[=V]", ("--env", "-e"),
-    typed=list[str], read=variables,
+    typed=list[str], read=_variables,
 )  # fmt: skip
 
 

@@ -186,7 +186,7 @@ def _read(path: Path, shown: str) -> bytes:
     except OSError as error:
         raise InputError(f"{shown} cannot be read: {error.strerror}", hint=f"ls {path.parent}") from None
     if b"\0" in content:
-        raise InputError(f"{shown} is no text file")
+        raise InputError(f"{shown} is not a text file")
     return content.replace(b"\r\n", b"\n")
 
 
@@ -217,7 +217,7 @@ def _checked_cluster(fields: Mapping[str, Any], shown: str) -> dict[str, Any]:
     """The fields as a file holds them.
 
     Raises:
-        InputError: They are none of a cluster's.
+        InputError: A cluster cannot have them.
     """
     try:
         Cluster.load(load_value(dump_mapping(dict(fields)), shown))

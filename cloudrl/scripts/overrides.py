@@ -82,7 +82,7 @@ class Files:
         return posixpath.normpath(posixpath.join(self.cwd, text))
 
     def place(self, text: str) -> str | None:
-        """The absolute path of a project's file, or None if the text is none."""
+        """The absolute path of a project's file; None for any other text."""
         if not text or "://" in text or text.startswith(("~", "$")) or text in (".", ".."):
             return None
         path = self.path(text)
@@ -187,7 +187,7 @@ def _take(taken: Overrides, key: str, value: Any, files: Files) -> Overrides:
 
 
 def _checkpoints(taken: Overrides, key: str, value: str, files: Files) -> Overrides:
-    """A folder that the cluster keeps stays; another would be lost, or is none of the nodes'."""
+    """Keep a folder that nodes can have as a disk; drop one that would be lost with the container."""
     kept = value.startswith("/") and not value.startswith((f"{files.root}/", f"{HOME}/", "/tmp/"))  # noqa: S108
     if not kept or "//" in value:
         why = "the cluster's folder of checkpoints takes its place, with a folder for each run"

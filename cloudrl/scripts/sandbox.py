@@ -24,7 +24,7 @@ from cloudrl.scripts.project import Project
 
 HOSTNAME = "node-0"
 HOME = "/root"
-"""Where scripts have their home: that of the containers of rented machines, and of nobody here."""
+"""Where scripts have their home: that of the containers of rented machines."""
 SCRATCH = "/tmp"  # noqa: S108 - of a file system of its own
 _HERE = Path(__file__).parent
 _SECONDS, _START_SECONDS = 10.0, 20.0

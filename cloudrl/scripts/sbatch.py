@@ -19,8 +19,8 @@ _LONG = {
 _DROPPED = {
     "ntasks": "cloudrl starts one task a node",
     "ntasks-per-node": "cloudrl starts one task a node",
-    "output": "cloudrl jobs logs; the script's own log lies in its run_dir",
-    "error": "cloudrl jobs logs; the script's own log lies in its run_dir",
+    "output": "cloudrl jobs logs; the script's own log is in its run_dir",
+    "error": "cloudrl jobs logs; the script's own log is in its run_dir",
     "open-mode": "cloudrl writes the logs",
     "export": "a job gets the variables of its recipe",
     "signal": "cloudrl ends what it has started itself",

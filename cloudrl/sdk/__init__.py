@@ -4,6 +4,7 @@ from cloudrl.sdk.callbacks import Notice as Notice
 from cloudrl.sdk.callbacks import Question as Question
 from cloudrl.sdk.callbacks import Transfer as Transfer
 from cloudrl.sdk.cluster import Cluster as Cluster
+from cloudrl.sdk.importing import import_script as import_script
 from cloudrl.sdk.machines import Fleet as Fleet
 from cloudrl.sdk.machines import NetworkVolume as NetworkVolume
 from cloudrl.sdk.running import RunningCluster as RunningCluster

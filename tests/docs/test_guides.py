@@ -23,6 +23,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 GUIDES = sorted(path.name for path in DOCS.glob("*.md"))
 SAID = {
     "checkpoints.md": "my-run step 20 complete",
+    "import.md": "recipe train with 9 overrides",
     "reference.md": "did you mean 'gpu'",
     "report.md": "ValueError: too few rows",
 }
@@ -52,6 +53,8 @@ def python(guide: str) -> list[str]:
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder with what the guides name, and a cluster that is up."""
     (tmp_path / "reward.py").write_text(REWARD)
+    [script, *_] = [text for kind, text in BLOCK.findall((DOCS / "import.md").read_text()) if kind == "bash"]
+    (tmp_path / "train.sh").write_text(script)
     (tmp_path / "calculator.py").write_text("from verl.tools.function_tool import function_tool\n")
     (tmp_path / "questions.jsonl").write_text(ROWS)
     (tmp_path / "tasks").symlink_to(DOCS.parent / "tasks")

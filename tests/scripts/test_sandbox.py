@@ -112,7 +112,9 @@ def test_no_socket_leads_out(run: Run) -> None:
         server.settimeout(0.1)
         port = server.getsockname()[1]
         said = run(
-            play(f"exec 3<>/dev/tcp/127.0.0.1/{port} && echo out >&3; exec 4<>/dev/udp/127.0.0.1/53; cat /proc/net/unix")
+            play(
+                f"exec 3<>/dev/tcp/127.0.0.1/{port} && echo out >&3; exec 4<>/dev/udp/127.0.0.1/53; cat /proc/net/unix"
+            )
         ).output
         with pytest.raises(TimeoutError):
             server.accept()
@@ -155,7 +157,9 @@ def _command_lines() -> list[str]:
 
 def test_it_has_no_rights(run: Run) -> None:
     status = run(play("cat /proc/self/status; echo 1 > /proc/sys/kernel/core_pattern")).output
-    words = {line.split(":")[0]: line.split()[1:] for line in status.splitlines() if line.startswith(("Cap", "NoNew", "Uid"))}
+    words = {
+        line.split(":")[0]: line.split()[1:] for line in status.splitlines() if line.startswith(("Cap", "NoNew", "Uid"))
+    }
     assert {name: value for name, value in words.items() if name.startswith("Cap")} == {
         name: ["0" * 16] for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
     }
@@ -210,11 +214,10 @@ def test_without_isolation_stand_ins_are_all_there_is(tmp_path: Path) -> None:
     """What is asked for explicitly: no program of a script changes anything, but bash itself could."""
     (tmp_path / "kept").write_text("x")
     script = tmp_path / "run.sh"
-    script.write_text(f"rm -rf {tmp_path}/kept; mkdir {tmp_path}/new\nexport A=1\npython3 -m verl.trainer.main_ppo a.b=1\n")
-    recording = sandbox.run(
-        Play(str(script), script.read_bytes(), cwd=str(tmp_path)), isolated=False
+    script.write_text(
+        f"rm -rf {tmp_path}/kept; mkdir {tmp_path}/new\nexport A=1\npython3 -m verl.trainer.main_ppo a.b=1\n"
     )
+    recording = sandbox.run(Play(str(script), script.read_bytes(), cwd=str(tmp_path)), isolated=False)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["kept", "run.sh"]
     trained = [call for call in recording.calls if call.program == "python3"]
     assert [(call.line, call.env["A"]) for call in trained] == [(3, "1")]
-
