@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,6 +34,7 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "lp_tokens": (f"{ROLLOUT}.log_prob_max_token_len_per_gpu",),
     "sp": (f"{_FSDP}.ulysses_sequence_parallel_size",), "fsdp_size": (f"{_FSDP}.fsdp_size",),
     "dtype": (f"{_FSDP}.model_dtype",), "rmpad": (f"{MODEL}.use_remove_padding", f"{_MEGATRON}.use_remove_padding"),
+    "offload_policy": (f"{_FSDP}.offload_policy",), "compile": (f"{_FSDP}.use_torch_compile",),
     "gc": (f"{MODEL}.enable_gradient_checkpointing",), "fused": (f"{MODEL}.use_fused_kernels",),
     "chunk": (f"{_FSDP}.entropy_from_logits_with_chunking",),
     "no_sync": (f"{_FSDP}.use_no_sync_for_gradient_accumulation",),
@@ -71,6 +73,7 @@ class Row:
         figures: what it printed, in GiB.
         estimate: what we say.
         setting: its configuration, where it is one of verl's reinforcement learning.
+        release: of verl; (0, 0) where the source does not say.
     """
 
     name: str
@@ -78,6 +81,7 @@ class Row:
     figures: Mapping[str, float]
     estimate: Estimate
     setting: Setting | None
+    release: tuple[int, ...]
 
     @property
     def is_minimum(self) -> bool:
@@ -167,5 +171,6 @@ def rows() -> tuple[Row, ...]:
     found = []
     for row in load_value(ROWS.read_text(encoding="utf-8"), ROWS.name):
         estimate, setting = estimate_of(model_named(row["model"]), {**row["job"], "verl": row.get("verl", "")})
-        found.append(Row(row["id"], row.get("verdict", ""), row.get("figures", {}), estimate, setting))
+        release = tuple(map(int, re.findall(r"\d+", row.get("verl", "0.0"))))
+        found.append(Row(row["id"], row.get("verdict", ""), row.get("figures", {}), estimate, setting, release))
     return tuple(found)

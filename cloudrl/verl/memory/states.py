@@ -31,6 +31,7 @@ class States:
         root: embeddings and head, unsharded while FSDP1 computes.
         layer: one layer, unsharded.
         units: what is unsharded of layers while FSDP computes.
+        head_gradient: of the output head, while its logits are there.
         root_gradients: gradients of the embeddings before they are reduced.
         unsharded_gradients: of all parameters, where they accumulate without synchronisation.
         largest: the largest tensor, in full.
@@ -43,6 +44,7 @@ class States:
     root: float = 0.0
     layer: float = 0.0
     units: float = 0.0
+    head_gradient: float = 0.0
     root_gradients: float = 0.0
     unsharded_gradients: float = 0.0
     largest: float = 0.0
@@ -96,6 +98,7 @@ def _fsdp(model: ModelConfig, trainee: Trainee) -> States:
         root=root,
         layer=layer,
         units=2 * layer + (alone if is_own_unit else 0.0),
+        head_gradient=0.0 if trainee.lora_rank else alone,
         root_gradients=0.0 if trainee.lora_rank else copies * (root or alone),
         unsharded_gradients=4 * every / GIB if trainee.has_whole_gradients and not trainee.lora_rank else 0.0,
         largest=each * counts.largest / GIB,

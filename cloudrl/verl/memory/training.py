@@ -24,18 +24,18 @@ _ASLEEP_OF_SEVERAL = 0.3
 _WASTE, _WASTE_OF_STEP = 0.033, 0.02
 """What fragmentation adds; the optimizer's step allocates few large pieces."""
 
-_LOGITS = Amount(4, 5, 7)
-_LOGITS_AND_ENTROPY = Amount(4, 5.5, 9)
-_EAGER_ENTROPY = Amount(8, 12, 14)
-_LOG_PROBS = Amount(4, 6, 10)
-_CHUNKED_LOG_PROBS = Amount(2, 3, 5)
-_MEGATRON_LOGITS = Amount(6, 8, 12)
-_EXTRA_COPY = Amount.exact(2)
-"""Bytes of a token and an entry of the vocabulary."""
+_LOGITS = Amount(2, 2.05, 7)
+_COPY = Amount(2, 3.25, 3.25)
+_EAGER_ENTROPY = Amount(8, 25, 26)
+_LOG_PROBS, _CHUNKED_LOG_PROBS, _EAGER_LOG_PROBS = Amount(2, 2.05, 8), Amount(2, 2.05, 5), Amount(8, 13.5, 15)
+_MEGATRON_LOGITS, _MEGATRON_LOG_PROBS = Amount(6, 8, 12), Amount(4, 6, 10)
+_SCALED = Amount(0, 2, 2)
+"""Bytes of a token and an entry of the vocabulary. `_COPY` is added with entropy in the loss, and without flash-attn's
+cross entropy, which overwrites the logits; `_SCALED` where logits are divided by a temperature."""
 _FUSED_ROWS, _FUSED_ROW, _FUSED_TOKEN = 512, Amount(0, 12, 16), Amount(4, 8, 12)
 """Fused kernels compute so many rows of logits at once; bytes of their entries, and of a token's hidden state."""
-_LORA_CHECKPOINTS = Amount(1.5, 2.5, 3)
-"""Checkpointed activations are so many times larger with LoRA: their inputs are kept wider."""
+_LORA_CHECKPOINTS = Amount(1, 1.2, 3)
+"""Checkpointed activations are so many times larger with LoRA; old releases kept their inputs wider."""
 _LAYER_IN_BACKWARD = Amount(0.98, 1.4, 1.82)
 """Activations of one layer with their gradients."""
 
@@ -108,14 +108,16 @@ class Trainer:
         yield self._load()
         yield from self._update()
         if self.work.engine is not None:
-            yield self._log_probs()
+            yield self.log_probs()
         if self.work.critic is not None:
             yield from self._critic(self.work.critic)
         yield self._save()
 
     def _load(self) -> Phase:
         counts, each = self.model.counts, self.work.actor.weight_bytes
-        one = max(*counts.layers, counts.embedding + counts.head) * each
+        ends = counts.embedding + (0 if self.work.actor.engine == "fsdp2" else counts.head)
+        copies = 2 if self.work.actor.steps_on_cpu else 1
+        one = copies * max(*counts.layers, ends) * each
         unit = NOTHING if self.work.actor.is_megatron else Amount.of_bytes(0, one, one)
         weights = Amount.exact(self.actor.weights)
         return phase("load", "model", self.limit, [("weights", weights), ("one layer in full", unit)], _WASTE)
@@ -154,9 +156,11 @@ class Trainer:
         actor, limit = self.work.actor, self.limit
         tokens = actor.tokens_at_once(actor.update, actor.rows_per_update, self.work.lengths)
         saved = _saved(self.model, actor, tokens)
+        head = ("gradient of the head", Amount.exact(self.actor.head_gradient))
+        logits = _logits(self.model, actor, tokens, _update_logits(actor))
         yield phase(
             "update", "forward and logits", limit,
-            [*self._static(), *self._unsharded(), *saved, *_logits(self.model, actor, tokens, _update_logits(actor))],
+            [*self._static(), *self._unsharded(), *saved, head, *logits],
             _WASTE,
         )  # fmt: skip
         backward = _layer_in_backward(self.model, actor, tokens)
@@ -173,11 +177,11 @@ class Trainer:
         copy = [("the optimizer's temporary copy", Amount.exact(self.actor.step_copy))]
         yield phase("update", "optimizer step", limit, [*self._static(is_step=True), *copy], _WASTE_OF_STEP)
 
-    def _log_probs(self) -> Phase:
+    def log_probs(self) -> Phase:
         """Without gradients; their entropy is always computed (verl 0.9.1, trainer/ppo/ray_trainer.py)."""
         actor = self.work.actor
         tokens = actor.tokens_at_once(actor.log_probs, self.work.batch_rows, self.work.lengths)
-        passing = tokens.times(Amount(0.3, 0.5, 0.8) * _layer_bytes(self.model, actor))
+        passing = tokens.times(Amount(0, 0.1, 0.8) * _layer_bytes(self.model, actor))
         terms = [
             ("weights", Amount.exact(self.actor.weights)),
             ("optimizer states", Amount.exact(self.kept_optimizer)),
@@ -252,17 +256,19 @@ def _update_logits(actor: Trainee) -> Amount:
     """Bytes of a token and an entry of the vocabulary during the update."""
     if actor.is_megatron:
         return _MEGATRON_LOGITS
-    found = _LOGITS
-    if actor.has_entropy and not actor.chunks_entropy:
-        found = _LOGITS_AND_ENTROPY if actor.compiles_entropy and actor.removes_padding else _EAGER_ENTROPY
-    return found + _EXTRA_COPY * (actor.scales_logits + actor.lacks_flash_attention)
+    has_entropy = actor.has_entropy and not actor.chunks_entropy
+    scaled = _SCALED if actor.scales_logits else NOTHING
+    if has_entropy and not (actor.compiles_entropy and actor.removes_padding):
+        return _EAGER_ENTROPY + scaled
+    return _LOGITS + scaled + (_COPY if has_entropy or actor.lacks_flash_attention else NOTHING)
 
 
 def _log_prob_logits(actor: Trainee) -> Amount:
+    if actor.is_megatron:
+        return _MEGATRON_LOG_PROBS
     if actor.chunks_entropy:
         return _CHUNKED_LOG_PROBS
-    is_compiled = actor.is_megatron or (actor.compiles_entropy and actor.removes_padding)
-    return _LOG_PROBS if is_compiled else _EAGER_ENTROPY
+    return _LOG_PROBS if actor.compiles_entropy and actor.removes_padding else _EAGER_LOG_PROBS
 
 
 def _logits(model: ModelConfig, actor: Trainee, tokens: Amount, each: Amount) -> Terms:

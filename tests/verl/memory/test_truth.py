@@ -5,10 +5,12 @@ from __future__ import annotations
 import statistics
 
 import pytest
-from memory_truth import Row, rows
+from memory_truth import Row, estimate_of, model_named, rows
 
+from cloudrl.verl.memory.amount import Phase
 from cloudrl.verl.memory.host import NODE_MEMORY
 from cloudrl.verl.memory.remedies import applied, find_remedy
+from cloudrl.verl.memory.training import Trainer
 from cloudrl.verl.memory.verdict import Verdict
 from cloudrl.verl.memory.workload import workload_of
 from cloudrl.verl.rules import problems
@@ -36,8 +38,35 @@ def test_sure_answers_are_right() -> None:
 
 
 def test_likely_answers_are_mostly_right() -> None:
-    wrong = [row.name for row in LABELLED if row.estimate.likely_fits is not (row.seen == "fits")]
-    assert len(wrong) <= (1 - LIKELY_RIGHT) * len(LABELLED), wrong
+    """Of the releases that cloudrl is for; what older ones did not fit in fits since."""
+    recent = [row for row in LABELLED if row.release >= (0, 7)]
+    wrong = [row.name for row in recent if row.estimate.likely_fits is not (row.seen == "fits")]
+    assert len(recent) >= 30
+    assert len(wrong) <= (1 - LIKELY_RIGHT) * len(recent), wrong
+
+
+MEASURED = [row for row in rows() if "backward" in row.figures]
+
+
+@pytest.mark.parametrize("row", MEASURED, ids=lambda row: row.name)
+def test_each_phase_is_near_what_was_measured(row: Row) -> None:
+    estimate = row.estimate
+    trainer = Trainer(estimate.model, estimate.model, estimate.work, estimate.machine)
+    phases = [*trainer.phases(), trainer.log_probs()]
+    found = {
+        "load": max(allocated(phase) for phase in phases if phase.group == "load"),
+        "optimizer": max(allocated(phase) for phase in phases if phase.moment == "optimizer step"),
+        "log_probs": max(allocated(phase) for phase in phases if phase.group == "log-probs"),
+        "backward": max(
+            allocated(phase) for phase in phases if phase.group == "update" and phase.moment != "optimizer step"
+        ),
+    }
+    errors = {name: gib - row.figures[name] for name, gib in found.items()}
+    assert all(abs(error) < max(0.5, 0.06 * row.figures[name]) for name, error in errors.items()), errors
+
+
+def allocated(phase: Phase) -> float:
+    return sum(term.amount.likely for term in phase.terms if term.what != "fragmentation")
 
 
 def test_the_peak_of_the_trainer_is_near_what_was_printed() -> None:
@@ -90,8 +119,9 @@ def test_what_is_suggested_makes_it_fit(row: Row) -> None:
 
 
 def test_a_length_is_named_up_to_which_it_fits() -> None:
-    [row] = [row for row in rows() if row.name == "9b-qwen3.5-16h800-dyn"]
-    limit = row.estimate.longest_mean()
+    job = {"gpus": 8, "gpu_gib": 79.1, "prompt": 1024, "response": 16384, "micro": 16, "mini": 256, "n": 5}
+    estimate, _ = estimate_of(model_named("qwen2.5-7b"), job)
+    limit = estimate.longest_mean()
     assert limit is not None
-    assert row.estimate.with_mean(limit - 1).likely_fits
-    assert not row.estimate.with_mean(limit + 50).likely_fits
+    assert estimate.with_mean(limit - 1).likely_fits
+    assert not estimate.with_mean(limit + 50).likely_fits
