@@ -1,10 +1,11 @@
 """Writes a Qwen3-MoE of random numbers in Megatron's distributed format, and the config of its base model.
 
-    python write_dist_ckpt.py FOLDER BASE MODEL RANKS
+    python write_dist_ckpt.py FOLDER BASE MODEL RANKS [cuda]
 
 torch's own writer of that format, run by as many processes as there are ranks, with Megatron's keys: each expert is
 whole on one rank, and of everything else each rank has some rows. Megatron itself is not needed; what its own writer
-saves is in tests/shards/fixtures/megatron.
+saves is in tests/shards/fixtures/megatron. With `cuda` all ranks have their tensors on one GPU; the numbers are the
+same.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def shapes(size: str) -> tuple[Shapes, Shapes]:
     return cut, whole
 
 
-def write_rank(rank: int, role: Path, size: str, ranks: int) -> None:
+def write_rank(rank: int, role: Path, size: str, ranks: int, device: str) -> None:
     """This rank's part."""
     import torch
     import torch.distributed as dist
@@ -52,15 +53,15 @@ def write_rank(rank: int, role: Path, size: str, ranks: int) -> None:
 
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(ranks)}
     dist.init_process_group("gloo", init_method=f"file://{role}/meeting", rank=rank, world_size=ranks)
-    mesh = init_device_mesh("cpu", (ranks,))
+    mesh = init_device_mesh(device, (ranks,))
     torch.manual_seed(rank)
     cut, whole = shapes(size)
     state: dict[str, torch.Tensor] = {}
     for name, (rows, *rest) in cut.items():
-        state[name] = DTensor.from_local(torch.randn(rows // ranks, *rest).bfloat16(), mesh, [Shard(0)])
+        state[name] = DTensor.from_local(torch.randn(rows // ranks, *rest).bfloat16().to(device), mesh, [Shard(0)])
     for number, (name, shape) in enumerate(whole.items()):
         if number // 2 % ranks == rank:
-            state[name] = torch.randn(shape).bfloat16()
+            state[name] = torch.randn(shape).bfloat16().to(device)
     dcp.save(state, checkpoint_id=role / "model" / "dist_ckpt")
     dist.destroy_process_group()
 
@@ -70,7 +71,9 @@ def main() -> None:
     import torch.distributed.checkpoint  # noqa: F401  once, before the processes are forked
     import torch.multiprocessing as mp
 
-    mp.start_processes(write_rank, (role, model.partition("-")[2], ranks), ranks, start_method="fork")
+    device = "cuda" if sys.argv[5:] == ["cuda"] else "cpu"
+    method = "fork" if device == "cpu" else "spawn"  # CUDA does not outlive a fork
+    mp.start_processes(write_rank, (role, model.partition("-")[2], ranks, device), ranks, start_method=method)
     (role / "meeting").unlink(missing_ok=True)
     (role / "ckpt_contents.json").write_text("{}")
     (base / "config.json").write_text(json.dumps(config(model)))

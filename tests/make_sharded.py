@@ -36,17 +36,17 @@ def shapes() -> dict[str, tuple[int, ...]]:
     return found | {"model.norm.weight": (HIDDEN,), "lm_head.weight": (VOCABULARY, HIDDEN)}
 
 
-def save(folder: Path, state: Mapping[str, torch.Tensor], rank: int, world_size: int) -> None:
+def save(folder: Path, state: Mapping[str, torch.Tensor], rank: int, world_size: int, *, device: str = "cpu") -> None:
     """One rank's part of a model; every rank has the whole of what is not a float."""
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world_size)
-    mesh = init_device_mesh("cpu", (world_size,), mesh_dim_names=("fsdp",))
+    mesh = init_device_mesh(device, (world_size,), mesh_dim_names=("fsdp",))
     parts = {}
     for name, whole in state.items():
         if whole.dim() == 0 or not whole.is_floating_point():
             parts[name] = whole
             continue
         chunks = list(torch.chunk(whole.detach(), world_size))
-        local = chunks[rank].clone() if rank < len(chunks) else whole[:0].clone()
+        local = (chunks[rank] if rank < len(chunks) else whole[:0]).clone().to(device)
         parts[name] = DTensor.from_local(
             local, mesh, [Shard(0)], run_check=False, shape=whole.shape, stride=whole.stride()
         )
@@ -54,18 +54,23 @@ def save(folder: Path, state: Mapping[str, torch.Tensor], rank: int, world_size:
     dist.destroy_process_group()
 
 
-def save_step(folder: Path, step: int, rank: int, world_size: int) -> None:
+def whole(step: int) -> dict[str, torch.Tensor]:
+    """The model of a step."""
     generator = torch.Generator().manual_seed(step)
-    save(folder, {name: torch.randn(shape, generator=generator) for name, shape in shapes().items()}, rank, world_size)
+    return {name: torch.randn(shape, generator=generator) for name, shape in shapes().items()}
+
+
+def save_step(folder: Path, step: int, rank: int, world_size: int, *, device: str = "cpu") -> None:
+    save(folder, whole(step), rank, world_size, device=device)
     extra = {"lr_scheduler": {"last_epoch": step}, "rng": {}}
     torch.save(extra, folder / f"extra_state_world_size_{world_size}_rank_{rank}.pt")
 
 
-def main(root: str, step: int, world_size: int) -> None:
+def main(root: str, step: int, world_size: int, *, device: str = "cpu") -> None:
     folder = Path(root) / f"global_step_{step}" / "actor"
     (folder / "huggingface").mkdir(parents=True)
     for rank in range(world_size):
-        save_step(folder, step, rank, world_size)
+        save_step(folder, step, rank, world_size, device=device)
     (folder / "huggingface" / "config.json").write_text(json.dumps(CONFIG))
     (folder / "huggingface" / "tokenizer.json").write_text("{}")
     (folder / "fsdp_config.json").write_text(json.dumps({"FSDP_version": 2, "world_size": world_size}))

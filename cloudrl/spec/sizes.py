@@ -44,10 +44,20 @@ def size_range(value: object) -> str:
     return low[1] if low and low == high else f"{low[1] if low else ''}..{high[1] if high else ''}"
 
 
+def bounds_gb(text: str) -> tuple[float | None, float | None]:
+    """Least and most of a text of `size_range`, in GB, both included; None is no bound.
+
+    Raises:
+        SpecError: as `size_range`.
+    """
+    low, high = (_size(bound)[0] if bound else None for bound in _bounds(text, _SIZES))
+    return low, high
+
+
 def least_bytes(value: str | None) -> int:
     """The lower bound of a `size_range`, in bytes; 0 without one."""
-    low = _bounds(value, _SIZES)[0] if value else ""
-    return round(_size(low)[0] * 2**30) if low else 0
+    low = bounds_gb(value)[0] if value else None
+    return round(low * 2**30) if low else 0
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,8 @@ class Release:
         image: container image with all that verl needs.
         install: shell commands that put this release of verl into the image; none where it holds it.
         source: where the pairing comes from.
-        confirmed: whether cloudrl has run this pairing on GPUs.
+        confirmed: what cloudrl has seen working with this release on such GPUs, on which card and when, and what it has
+            not; "" for nothing.
     """
 
     verl: str
@@ -27,7 +28,7 @@ class Release:
     image: str
     install: tuple[str, ...]
     source: str
-    confirmed: bool = False
+    confirmed: str = ""
 
 
 _TABLE = Path(__file__).with_suffix(".yml")

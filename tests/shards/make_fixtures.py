@@ -6,7 +6,8 @@ Run it with the version's own Python, which needs nothing but torch; a throw-awa
     /tmp/torch24/bin/python tests/shards/make_fixtures.py
 
 FSDP1 and FSDP2 over two ranks, and FSDP2 over 2 x 2 ranks, of which the second replica is left out. The calls are those
-of verl 0.9.1 (utils/checkpoint/fsdp_checkpoint_manager.py, `save_checkpoint`).
+of verl 0.9.1 (utils/checkpoint/fsdp_checkpoint_manager.py, `save_checkpoint`). Where torch can use a GPU, FSDP2 alone,
+of which both ranks are on that GPU, in torch-VERSION-cuda.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ def set_values(model: nn.Module) -> None:
         parameter.data.copy_((index * 0.37 % 3 - 1.5).float().view_as(parameter))
 
 
-def wrapped(kind: str, model: nn.Module, world_size: int) -> nn.Module:
+def wrapped(kind: str, model: nn.Module, world_size: int, device: str) -> nn.Module:
     if kind == "fsdp1":
         mesh = init_device_mesh("cpu", (world_size,), mesh_dim_names=("fsdp",))
         return FullyShardedDataParallel(
@@ -98,16 +99,16 @@ def wrapped(kind: str, model: nn.Module, world_size: int) -> nn.Module:
     except ImportError:  # before torch 2.6
         from torch.distributed._composable.fsdp import fully_shard
     shape, names = ((world_size,), ("fsdp",)) if kind == "fsdp2" else ((2, world_size // 2), ("ddp", "fsdp"))
-    fully_shard(model, mesh=init_device_mesh("cpu", shape, mesh_dim_names=names))
+    fully_shard(model, mesh=init_device_mesh(device, shape, mesh_dim_names=names))
     return model
 
 
-def work(rank: int, kind: str, world_size: int, rendezvous: str, folder: str) -> None:
+def work(rank: int, kind: str, world_size: int, rendezvous: str, folder: str, device: str) -> None:
     warnings.simplefilter("ignore")
     dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=world_size)
     model = Model()
     set_values(model)
-    model = wrapped(kind, model, world_size)
+    model = wrapped(kind, model.to(device), world_size, device)
     if kind == "fsdp1":
         FullyShardedDataParallel.set_state_dict_type(
             model, StateDictType.SHARDED_STATE_DICT, ShardedStateDictConfig(offload_to_cpu=False)
@@ -121,13 +122,16 @@ def work(rank: int, kind: str, world_size: int, rendezvous: str, folder: str) ->
 
 def main() -> None:
     version = torch.__version__.partition("+")[0]
-    for kind in KEPT.get(version, tuple(WORLD_SIZES)):
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    root = Path(sys.argv[1] if sys.argv[1:] else Path(__file__).parent / "fixtures")
+    for kind in ("fsdp2",) if device == "cuda" else KEPT.get(version, tuple(WORLD_SIZES)):
         world_size = WORLD_SIZES[kind]
-        folder = Path(sys.argv[1] if sys.argv[1:] else Path(__file__).parent / "fixtures") / f"torch-{version}" / kind
+        folder = root / (f"torch-{version}" if device == "cpu" else f"torch-{version}-{device}") / kind
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory() as scratch:
-            arguments = (kind, world_size, os.path.join(scratch, "rendezvous"), str(folder))
-            mp.start_processes(work, arguments, nprocs=world_size, start_method="fork")
+            arguments = (kind, world_size, os.path.join(scratch, "rendezvous"), str(folder), device)
+            method = "fork" if device == "cpu" else "spawn"  # CUDA does not outlive a fork
+            mp.start_processes(work, arguments, nprocs=world_size, start_method=method)
 
 
 if __name__ == "__main__":

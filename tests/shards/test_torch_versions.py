@@ -11,6 +11,7 @@ from shard_files import (
     VOCABULARY,
     copied,
     edit,
+    members,
     merge_role,
     numbers,
     read_safetensors,
@@ -52,7 +53,11 @@ def merged(folder: Path, target: Path, dtype: str = "keep") -> dict[str, tuple[s
 
 def test_there_are_versions_from_2_4_to_2_13() -> None:
     versions = {save.split("/")[0] for save in SAVES}
-    assert {"torch-2.4.1", "torch-2.6.0", "torch-2.13.0"} <= versions
+    assert {"torch-2.4.1", "torch-2.6.0", "torch-2.13.0", "torch-2.11.0-cuda"} <= versions
+
+
+def test_one_of_them_was_written_from_a_gpu() -> None:
+    assert b"cuda:0" in members(FIXTURES / "torch-2.11.0-cuda/fsdp2/model_world_size_2_rank_1.pt")["data.pkl"]
 
 
 @pytest.mark.parametrize("save", SAVES)

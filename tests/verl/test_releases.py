@@ -31,8 +31,11 @@ def test_every_row_says_where_it_is_from_and_can_be_asked_for():
     assert len({(row.verl, row.vendor, row.rollout) for row in RELEASES}) == len(RELEASES)
 
 
-def test_none_was_run_on_gpus_yet():
-    assert not any(row.confirmed for row in RELEASES)
+def test_what_was_seen_on_gpus_has_a_card_a_date_and_what_was_not_seen():
+    seen = [row for row in RELEASES if row.confirmed]
+    assert {(row.verl, row.vendor) for row in seen} == {(RELEASE.verl, "nvidia")}
+    for row in seen:
+        assert re.search(r" on one H200, [0-9]{1,2} [A-Z][a-z]+ 20[0-9]{2}; not .*no rollout engine$", row.confirmed)
 
 
 def test_the_release_is_the_one_that_the_tests_run():

@@ -153,8 +153,10 @@ def _container(cluster: Cluster, release: Release | None, files: tuple[str, ...]
 def _image_comment(release: Release | None) -> str:
     if release is None:
         return ""
-    state = "" if release.confirmed else ". Unconfirmed: cloudrl has not run it on GPUs yet"
-    return f"The image for verl {release.verl}{state}.\nSource: {release.source}"
+    seen = ". Unconfirmed: cloudrl has not run it on GPUs yet"
+    if release.confirmed:
+        seen = f".\nSeen on GPUs: {release.confirmed}"
+    return f"The image for verl {release.verl}{seen}.\nSource: {release.source}"
 
 
 def _resources(cluster: Cluster, release: Release | None) -> list[Section]:

@@ -18,13 +18,13 @@ from itertools import islice
 from pathlib import Path
 
 from cloudrl.errors import CapacityError, CloudrlError, InputError
-from cloudrl.node.host_info import detect_gpus
 from cloudrl.node.identity import address_towards
 from cloudrl.protocol.folders import secrets_folder
 from cloudrl.protocol.options import AgentOptions, Ports
 from cloudrl.protocol.secret_names import is_secret, mask_by_form
 from cloudrl.protocol.services import Service
 from cloudrl.providers.local import processes, state
+from cloudrl.providers.local.gpus import gpus_here
 from cloudrl.providers.local.processes import MARK
 from cloudrl.providers.local.state import LocalState
 from cloudrl.providers.model import Plan, planned_facts
@@ -103,7 +103,7 @@ def make_plan(cluster: Cluster) -> LocalPlan:
             raise InputError(
                 f"secret {secret} is not set: on this machine it comes from this shell", hint=f"export {secret}=..."
             )
-    gpus = _gpus(cluster)
+    gpus = gpus_here(cluster)
     last = state.read(cluster.name)
     dashboard = choose_dashboard_port(LocalSection.load(cluster.local).dashboard_port, cluster=cluster.name, last=last)
     *agent_ports, gcs, client = free_ports(
@@ -222,22 +222,6 @@ def _fixed(cluster: Cluster) -> list[Service]:
 def _can_move(service: Service) -> bool:
     """Whether it listens at the port that it is given."""
     return re.search(r"\$(PORT\b|\{PORT\b)", service.command) is not None
-
-
-def _gpus(cluster: Cluster) -> int:
-    """GPUs a node; without GPUs one slot, since verl counts nothing else (verl-project, single_controller/ray)."""
-    if cluster.device == "cpu":
-        return 1
-    here = detect_gpus().count
-    wanted = (cluster.gpus_per_node or 1) * cluster.nodes
-    if wanted > here:
-        raise CapacityError(
-            f"{cluster.nodes} nodes with {cluster.gpu} ask for {wanted} GPUs; this machine has {here}",
-            hint="--gpu none trains on the CPU of this machine",
-        )
-    if cluster.nodes > 1:
-        raise InputError("several nodes on one machine would share its GPUs", hint="Take nodes=1")
-    return wanted
 
 
 def checkpoint_folder(cluster: Cluster) -> Path | None:
