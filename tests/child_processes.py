@@ -10,10 +10,11 @@ from patience import SLOWER
 
 def until(condition: Callable[[], object], what: str, *, timeout_s: float = 30.0) -> None:
     """Poll a condition that other processes, or threads, bring about; `timeout_s` is that of a quiet machine."""
-    deadline = time.monotonic() + SLOWER * timeout_s
+    deadline, pause_s = time.monotonic() + SLOWER * timeout_s, 0.01
     while not condition():
         assert time.monotonic() < deadline, f"not within {SLOWER * timeout_s:.0f} s: {what}"
-        time.sleep(0.01)
+        time.sleep(pause_s)
+        pause_s = min(0.1, 1.2 * pause_s)  # to look takes CPU time, from what is waited for
 
 
 @contextmanager

@@ -12,9 +12,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import omegaconf.base
 import pytest
 from dstack_hosts.fixtures import dstack_lab, dstack_pair  # noqa: F401 - fixtures
 from fake_clock import Clock
@@ -36,9 +38,22 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 gc.disable()
 
 
-def _interrupt(_number: int, _frame: object) -> None:
-    """Ctrl-C and SIGTERM end the tests: it is said where, and fixtures clean up. A SIGTERM after it changes nothing."""
+_sessions: list[pytest.Session] = []
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    _sessions.append(session)
+
+
+def _interrupt(number: int, _frame: object) -> None:
+    """Ctrl-C and SIGTERM end the tests: it is said where, and fixtures clean up. A SIGTERM after it changes nothing.
+
+    SIGTERM also does during a test that catches KeyboardInterrupt; Ctrl-C may be what such a test is about.
+    """
     signal.signal(signal.SIGTERM, lambda *_: None)
+    if number == signal.SIGTERM:
+        for session in _sessions:
+            session.shouldstop = "SIGTERM"
     raise KeyboardInterrupt
 
 
@@ -99,6 +114,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if item.get_closest_marker("slow"):
                 item.add_marker(pytest.mark.skip(reason="slow: CLOUDRL_SLOW=1 or make test-slow"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def parsed_interpolations() -> None:
+    """OmegaConf parses each text with an interpolation once, not whenever a configuration is resolved.
+
+    verl's has 118 of them, which take half of the time of each of hundreds of compositions. A tree is only read.
+    """
+    omegaconf.base.parse = cache(omegaconf.base.parse)
 
 
 @pytest.fixture(scope="session", autouse=True)

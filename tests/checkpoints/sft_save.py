@@ -1,6 +1,4 @@
-"""verl's own SFT trainer on two CPUs, as torchrun starts it; a script for a process of each rank.
-
-    python -m torch.distributed.run --nproc-per-node 2 sft_save.py trainer.device=cpu ...
+"""verl's own SFT trainer on two CPUs; a script for a process of each rank, with the variables that torchrun sets.
 
 All that is changed is how the process group is opened: verl's trainer asks for two back ends of the one device, and the
 plug-in for CPUs has opened it already.

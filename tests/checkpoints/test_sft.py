@@ -1,12 +1,11 @@
 """A save of verl's own SFT trainer, trained on two CPUs: found, checked and merged."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from shard_files import read_safetensors
+from verl_forks import Script
 
 from cloudrl.checkpoints.handle import Checkpoints
 from cloudrl.checkpoints.sources import LocalSource
@@ -40,16 +39,16 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pd.DataFrame({"messages": said}).to_parquet(folder / "train.parquet")
     run = folder / "checkpoints" / "sft"
     paths = (f"model.path={tiny}", f"data.train_files={folder / 'train.parquet'}", f"trainer.default_local_dir={run}")
-    done = subprocess.run(
-        [
-            sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--nproc-per-node", "2",
-            "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0",
-            Path(__file__).with_name("sft_save.py"), *OPTIONS, *paths, f"hydra.run.dir={folder / 'hydra'}",
-        ],
-        capture_output=True, text=True, timeout=300, cwd=folder,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "VERL_PLATFORM": "cpu", "HOME": str(folder)},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    environ = os.environ | {
+        "HF_HUB_OFFLINE": "1", "VERL_PLATFORM": "cpu", "HOME": str(folder), "WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "DIST_INIT_METHOD": (folder / "rendezvous").as_uri(),
+    }  # fmt: skip
+    script, words = Path(__file__).with_name("sft_save.py"), (*OPTIONS, *paths, f"hydra.run.dir={folder / 'hydra'}")
+    ranks = [
+        Script(script, words, environ={**environ, "RANK": rank, "LOCAL_RANK": rank}, folder=folder) for rank in "01"
+    ]
+    for rank in ranks:
+        rank.end()
     return run
 
 

@@ -17,7 +17,11 @@ _TYPED = (
     "lists for objects", "a lone surrogate", "a gzip bomb", "302",
 )  # fmt: skip
 ANSWERS = {**{name: WRONG[name] for name in _TYPED}, "endless": ENDLESS["json"]}
-"""All of them meet each call of each client in `tests/transport/test_hostile_answers.py`."""
+"""All of them meet each call of each client in `tests/transport/test_hostile_answers.py`; commands meet these."""
+OFTEN = ("a list", "deep jobs", "a huge integer", "wrong types", "302", "endless")
+EACH = pytest.mark.parametrize(
+    "answer", [name if name in OFTEN else pytest.param(name, marks=pytest.mark.slow) for name in ANSWERS]
+)
 OF_A_DASHBOARD = [
     ("jobs", "list"), ("jobs", "list", "--json"), ("jobs", "status", "a"), ("jobs", "logs", "a"), ("jobs", "stop", "a"),
     ("why", "a"), ("report", "a", "--json"), ("watch", "a"), ("submit", "grpo-tiny", "--no-wait"), ("debug", "a"),
@@ -43,7 +47,7 @@ def local(home: Path) -> Iterator[FakeLocal]:
         yield local
 
 
-@pytest.mark.parametrize("answer", ANSWERS)
+@EACH
 def test_a_dashboard(run: Run, home: Path, answer: str) -> None:
     with hostile(ANSWERS[answer]) as server:
         for words in OF_A_DASHBOARD:
@@ -52,7 +56,7 @@ def test_a_dashboard(run: Run, home: Path, answer: str) -> None:
             assert done.code != 0 or words[0] in ("jobs", "watch", "debug"), (words, done.out)
 
 
-@pytest.mark.parametrize("answer", ANSWERS)
+@EACH
 def test_a_cluster(run: Run, local: FakeLocal, answer: str) -> None:
     """Both its dashboard and its agent."""
     with hostile(ANSWERS[answer]) as server:
@@ -66,7 +70,7 @@ def test_a_cluster(run: Run, local: FakeLocal, answer: str) -> None:
         local.state.write()
 
 
-@pytest.mark.parametrize("answer", ANSWERS)
+@EACH
 def test_a_dstack_server(run: Run, home: Path, monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
     with hostile(ANSWERS[answer]) as server:
         for name, value in (("SERVER_URL", server.url), ("TOKEN", "secret-token"), ("PROJECT", "main")):

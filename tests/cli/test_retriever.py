@@ -65,6 +65,7 @@ def url(index: Path) -> Iterator[str]:
         yield address()
 
 
+@pytest.mark.slow  # as in tests/providers/test_local_search.py, where agents start the servers
 def test_two_nodes_that_share_an_index(index: Path, url: str, run: Run, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
         peers = ",".join(f"127.0.0.1:{each.getsockname()[1]}" for each in (one, two))

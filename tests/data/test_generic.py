@@ -1,8 +1,6 @@
 """Any data set: its fields, its splits, its rows; and verl's own reader on what comes out."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from verl_forks import Script
 
 from cloudrl.data import generic, gsm8k, prepare
 from cloudrl.data.request import Request
@@ -348,10 +347,7 @@ def test_verls_own_data_set_reads_it(tmp_path: Path) -> None:
     result = tmp_path / "result.json"
     here = dict.fromkeys(("HF_HOME", "HOME", "TMPDIR"), str(tmp_path))
     env = {**here, "HF_HUB_OFFLINE": "1", "PATH": "/usr/bin:/bin"}
-    subprocess.run(
-        [sys.executable, "-c", READ_WITH_VERL, model, paths["train"], str(tmp_path / "cache"), str(result)],
-        env=env, capture_output=True, timeout=240, check=True,
-    )  # fmt: skip
+    Script(READ_WITH_VERL, (model, paths["train"], tmp_path / "cache", result), environ=env).end()
     items = json.loads(result.read_text())
     written = [row for row in pq.read_table(paths["train"]).to_pylist() if row["prompt"][-1]["content"] != "x" * 500]
     assert 3 <= len(items) == len(written)

@@ -140,21 +140,16 @@ HOSTILE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("hostile", HOSTILE)
-def test_a_shell_sees_what_was_meant(hostile: str):
-    """Hostile text in a path, a value and a variable arrives in the program as it was, and runs nothing."""
-    recipe = job(overrides={**LEAST, "+note": hostile, "algorithm.adv_estimator": "grpo"})
-    submission = planned(recipe, cluster(checkpoint_dir=f"/ckpt/{hostile}"))
-    assert words(submission.entrypoint) == list(submission.argv[3:])
-    assert submission.metadata["cloudrl_checkpoints"] == f"/ckpt/{hostile}/{submission.name}"
-
-
-@pytest.mark.parametrize("hostile", HOSTILE)
-def test_hydra_reads_what_was_meant(hostile: str):
+def test_shell_and_hydra_read_what_was_meant():
+    """Hostile text in a path and in values arrives in the program as it was, and runs nothing."""
     parser = pytest.importorskip("hydra.core.override_parser.overrides_parser").OverridesParser.create()
-    submission = planned(view=cluster(checkpoint_dir=f"/ckpt/{hostile}", models={}), overrides={"+note": hostile})
+    notes = {f"+note{number}": hostile for number, hostile in enumerate(HOSTILE)}
+    folder = f"/ckpt/{' '.join(HOSTILE)}"
+    recipe = job(overrides={**LEAST, **notes, "algorithm.adv_estimator": "grpo"})
+    submission = planned(recipe, cluster(checkpoint_dir=folder, models={}))
+    assert words(submission.entrypoint) == list(submission.argv[3:])
+    assert submission.metadata["cloudrl_checkpoints"] == f"{folder}/{submission.name}"
     read = {each.key_or_group: each.value() for each in parser.parse_overrides(list(submission.argv[3:]))}
-    assert read["note"] == hostile
-    assert read["trainer.default_local_dir"] == f"/ckpt/{hostile}/{submission.name}"
-    assert read["trainer.nnodes"] == 2
-    assert read["trainer.logger"] == ["console"]
+    assert {f"+{key}": value for key, value in read.items() if key.startswith("note")} == notes
+    assert read["trainer.default_local_dir"] == f"{folder}/{submission.name}"
+    assert (read["trainer.nnodes"], read["trainer.logger"]) == (2, ["console"])

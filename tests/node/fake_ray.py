@@ -123,7 +123,7 @@ def main(argv: list[str]) -> int:
         return 1
     RAYLETS.append(subprocess.Popen(["cat"], stdin=subprocess.PIPE, start_new_session=True))
     while (control / f"hold-{rank}").exists():
-        time.sleep(0.02)
+        time.sleep(0.1)
     return _head(options) if "head" in options else _worker(options)
 
 

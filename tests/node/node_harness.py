@@ -238,7 +238,7 @@ class Nodes:
         for node in self.started.values():
             deadline = time.monotonic() + 30 * SLOWER
             while node.process.poll() is None and node.phase() != "ready" and time.monotonic() < deadline:
-                time.sleep(0.02)
+                time.sleep(0.1)
             assert node.phase() == "ready", self.texts()
         return self
 
@@ -342,7 +342,7 @@ def _left(mark: str, patience_s: float = 3.0) -> dict[int, str]:
         found.pop(os.getpid(), None)
         if not found or time.monotonic() > deadline:
             return found
-        time.sleep(0.03)
+        time.sleep(0.1)
 
 
 @contextlib.contextmanager

@@ -149,7 +149,7 @@ class _Hub(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         status = int(self.path.split("/")[1])
         self.send_response(status)
-        self.send_header("X-Error-Code", {404: "RepoNotFound", 403: "GatedRepo"}.get(status, "Other"))
+        self.send_header("X-Error-Code", {404: "RepoNotFound"}.get(status, "Other"))
         self.send_header("Content-Length", "0")
         self.end_headers()
 
@@ -170,7 +170,7 @@ def hub_url() -> Iterator[str]:
         thread.join(10 * SLOWER)
 
 
-@pytest.mark.parametrize(("place", "transient"), [("404", False), ("403", False), ("503", True), (None, True)])
+@pytest.mark.parametrize(("place", "transient"), [("404", False), ("503", True), (None, True)])
 def test_a_model_that_the_hub_does_not_give(hub_url: str, tmp_path: Path, place: str | None, transient: bool) -> None:
     """None: no process listens there."""
     endpoint = f"{hub_url}/{place}" if place else "http://127.0.0.1:1"

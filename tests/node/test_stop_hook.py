@@ -1,6 +1,7 @@
 """Processes of a job that is debugged: where they listen, what they note, and that they go on."""
 
 import contextlib
+import itertools
 import os
 import re
 import socket
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -344,15 +346,14 @@ def as_another_user(work: Callable[[], None]) -> None:
 
 
 @pytest.mark.root
-@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
-@pytest.mark.parametrize("way", ["waits", "ends", "closes"])
 @pytest.mark.parametrize("debugger", ["debugpy", "pdb"])
-def test_another_user_of_the_node_gets_nothing(lab: Lab, debugger: str, family: int, way: str):
+def test_another_user_of_the_node_gets_nothing(lab: Lab, debugger: str):
+    """By IPv4 and IPv6, whether the user waits for an answer, ends what they send, or closes the connection."""
     lab.start(WORK + "print(work(20))", debugger)
     stop = lab.wait()
     head = b'Content-Length: 54\r\n\r\n{"seq": 1, "type": "request", "command": "initialize"}' * (debugger == "debugpy")
 
-    def intrude() -> None:
+    def intrude(family: int, way: str) -> None:
         with socket.socket(family) as connection:
             connection.settimeout(30 * SLOWER)
             connection.connect(("127.0.0.1" if family == socket.AF_INET else "::ffff:127.0.0.1", stop.port))
@@ -366,8 +367,9 @@ def test_another_user_of_the_node_gets_nothing(lab: Lab, debugger: str, family: 
                     heard = connection.recv(100)
             assert heard == b""
 
-    as_another_user(intrude)
-    assert lab.wait().id == stop.id
+    for family, way in itertools.product((socket.AF_INET, socket.AF_INET6), ("waits", "ends", "closes")):
+        as_another_user(partial(intrude, family, way))
+        assert lab.wait().id == stop.id
     with lab.stops.connect(stop.port) as connection:  # our own user's is taken
         connection.settimeout(60)
         assert connection.recv(1)

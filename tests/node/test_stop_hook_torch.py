@@ -30,7 +30,7 @@ print("both are there")
 """
 
 
-@pytest.mark.parametrize("debugger", ["debugpy", ""])
+@pytest.mark.parametrize("debugger", ["debugpy", pytest.param("", marks=pytest.mark.slow)])
 def test_collectives_wait_for_a_stopped_rank(tmp_path: Path, debugger: str):
     variables = Stops(tmp_path, 0).prepare({})
     env = {**os.environ, **variables, "CLOUDRL_DEBUGGER": debugger}

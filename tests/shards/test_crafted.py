@@ -21,7 +21,7 @@ from cloudrl.shards.source import MergeInputs, Sidecars
 from cloudrl.shards.tensors import Unreadable, is_allowed, read_tensor
 from cloudrl.shards.validate import verify
 
-CASES = 5_000 if os.environ.get("CLOUDRL_SLOW") == "1" else 150
+CASES = 5_000 if os.environ.get("CLOUDRL_SLOW") == "1" else 60
 SAVES = [("torch-2.4.1/fsdp1", 2), ("torch-2.6.0/hsdp", 4), ("torch-2.13.0/fsdp2", 2)]
 SHARDED, WHOLE = "lm_head.weight", "model.layers.0.self_attn.positions"
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from crafted import InMemory, archived, dump
-from make_megatron import CASES
+from megatron_cases import CASES
 from megatron_files import FIXTURES, dist_inputs, expected, extracted, weights
 from shard_files import read_safetensors
 

@@ -28,13 +28,11 @@ KNOWN = {
 """Those without which a model cannot be made, or is another one."""
 
 
-@pytest.mark.parametrize(
-    "family",
-    [
-        "Qwen2", "Qwen3", "Llama", "Gemma2", "Mistral", "Qwen3Moe", "DeepseekV3", "Qwen3VL", "GptOss", "Gemma3",
-        "Gemma4", "Qwen3Next", "Qwen3_5Moe", "Llama4", "DeepseekV2",
-    ],
-)  # fmt: skip
+OFTEN = ("Qwen3", "Gemma3", "DeepseekV3", "Qwen3VL", "Qwen3_5Moe")
+OTHERS = ("Qwen2", "Llama", "Gemma2", "Mistral", "Qwen3Moe", "GptOss", "Gemma4", "Qwen3Next", "Llama4", "DeepseekV2")
+
+
+@pytest.mark.parametrize("family", [*OFTEN, *(pytest.param(family, marks=pytest.mark.slow) for family in OTHERS)])
 def test_each_key(family: str, tmp_path: Path) -> None:
     import torch
     from make_sharded import save

@@ -1,13 +1,12 @@
 """The search tool in verl's own tool agent, by the recipes' own settings, and how a run ends when it fails."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from planning import cluster, plan
+from verl_forks import Script
 
 from cloudrl import recipes
 from cloudrl.jobs import SubmitOptions
@@ -22,15 +21,7 @@ def seen() -> dict[str, Any]:
     job = recipes.load("search-grpo")
     data = {name: {"train": "/d/train.parquet", "test": "/d/test.parquet"} for name in job.data}
     words = plan(job, cluster(data=data, models={str(job.model): "/m"}), SubmitOptions()).argv[3:]
-    done = subprocess.run(
-        [sys.executable, str(PROBE)],
-        input=json.dumps({"overrides": words}),
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    *lines, last = done.stdout.splitlines()
+    *lines, last = Script(PROBE, given=json.dumps({"overrides": words})).end()
     return {**json.loads(last), "lines": lines}
 
 

@@ -2,13 +2,12 @@
 
 import json
 import os
-import subprocess
-import sys
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 import pytest
+from verl_forks import Script
 
 from cloudrl.verl_cpu.plugin import is_cpu_job
 from cloudrl.verl_cpu.tiny_model import make_tiny_model
@@ -18,23 +17,10 @@ pytestmark = pytest.mark.verl
 PROBES = Path(__file__).parent / "probes"
 
 
-def start(probe: str, arguments: list[str], **environ: str) -> subprocess.Popen[str]:
+def start(probe: str, arguments: list[str], **environ: str) -> Script:
     """Start a probe in an environment without a word about platforms or plug-ins but the given ones."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("VERL_", "RAY_"))}
-    return subprocess.Popen(
-        [sys.executable, str(PROBES / probe), *arguments],
-        env={**kept, "OMP_NUM_THREADS": "1", **environ},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def answer(process: subprocess.Popen[str]) -> dict[str, Any]:
-    output, errors = process.communicate(timeout=600)
-    assert process.returncode == 0, errors[-3000:]
-    found: dict[str, Any] = json.loads(output.splitlines()[-1])
-    return found
+    return Script(PROBES / probe, arguments, environ={**kept, "OMP_NUM_THREADS": "1", **environ})
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +34,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]
         "cpu driver": start("state.py", ["trainer.nnodes=2", "trainer.device=cpu"]),
         "cpu worker": start("worker.py", [make_tiny_model(str(folder / "model"))], VERL_PLATFORM="cpu", **alone),
     }
-    return {kind: answer(process) for kind, process in started.items()}
+    return {kind: json.loads(script.end()[-1]) for kind, script in started.items()}
 
 
 def test_installed_entry_point_is_the_plugin() -> None:

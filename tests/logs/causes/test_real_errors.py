@@ -2,11 +2,10 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from verl_forks import Script
 
 from cloudrl.logs.causes.signatures import recognise
 from cloudrl.logs.causes.tracebacks import innermost
@@ -41,7 +40,7 @@ def errors(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("errors")
     script = Path(__file__).with_name("real_errors.py")
     env = {**os.environ, "HF_HUB_OFFLINE": "1"}
-    subprocess.run([sys.executable, str(script), "told.json"], cwd=folder, env=env, check=True, timeout=300)
+    Script(script, ["told.json"], environ=env, folder=folder).end()
     return json.loads((folder / "told.json").read_text())
 
 
