@@ -11,6 +11,13 @@ import pytest
 sys.path += [str(Path(__file__).parent), str(Path(__file__).parents[1])]  # where only this folder's conftest is read
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Warnings of torch and others are no errors here: they depend on the card and on its driver."""
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.filterwarnings("ignore"))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def gpu() -> str:
     """The device of torch; without one, each test is skipped and says so."""

@@ -1,6 +1,7 @@
 """A cluster of this machine's GPU, and a GRPO job whose actor trains on it; answers come from a CPU.
 
-No rollout engine for GPUs takes part: where vLLM or SGLang is installed, a recipe of its own shows more.
+No rollout engine for GPUs takes part: where vLLM or SGLang is installed, a recipe of its own shows more. The job has
+not yet been seen to its end: on the one H200 where these tests ran, the time was over before.
 """
 
 from __future__ import annotations
