@@ -6,8 +6,8 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from cloudrl.debug.relay import join
 from cloudrl.errors import ConnectionFailed
+from cloudrl.listening.joining import join
 from cloudrl.protocol.exchange import Request, Response
 
 

@@ -110,14 +110,7 @@ class _Handler(ConnectionHandler):
         return bytes(body)
 
     def _answer(self, status: int, kind: str, body: bytes) -> None:
-        self.send_response(status)
-        for name, value in (
-            ("Content-Type", kind), ("Content-Length", str(len(body))), ("Cache-Control", "no-store"),
-            ("X-Content-Type-Options", "nosniff"), ("X-Frame-Options", "DENY"), ("Referrer-Policy", "no-referrer"),
-        ):  # fmt: skip
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(body)
+        self.answer(status, kind, body, {"X-Frame-Options": "DENY"})
 
 
 def with_local_ports(body: bytes, local_port: Callable[[str, int, int], int | None]) -> bytes:

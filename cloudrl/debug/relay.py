@@ -15,8 +15,8 @@ from typing import Any
 from cloudrl.debug.socket_owner import NobodyKnows, owner
 from cloudrl.errors import CloudrlError
 from cloudrl.listening.acceptor import Acceptor, Limits
+from cloudrl.listening.joining import join
 
-_CHUNK_BYTES = 65536
 _HEAD = re.compile(rb"Content-Length: [0-9]{1,9}\r\n\r\n")
 """What a client of the Debug Adapter Protocol sends first: the only header that the protocol has.
 
@@ -76,29 +76,7 @@ class Relay:
     def _join(self, connection: socket.socket, received: bytes) -> None:
         # the stop may be over, or the cluster gone
         with connection, suppress(CloudrlError, OSError), self._dial() as other:
-            other.sendall(received)
-            join(connection, other)
-
-
-def join(one: socket.socket, other: socket.socket) -> None:
-    """Pass bytes on both ways until both ends have ended; a half-closed end is passed on as such."""
-    for end in (one, other):
-        end.settimeout(None)
-    back = threading.Thread(target=_pass_on, args=(other, one), daemon=True)
-    back.start()
-    _pass_on(one, other)
-    back.join()
-
-
-def _pass_on(source: socket.socket, sink: socket.socket) -> None:
-    try:
-        while chunk := source.recv(_CHUNK_BYTES):
-            sink.sendall(chunk)
-        sink.shutdown(socket.SHUT_WR)
-    except OSError:  # broken: neither end has anything to wait for
-        for end in (source, sink):
-            with suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
+            join(connection, other, received)
 
 
 def is_own_connection(peer: tuple[str, int], port: int, *, tables: Sequence[Path] | None = None) -> bool:

@@ -4,4 +4,5 @@ acceptor     accepts, reads what a client sends first within limits, and hands o
 heads        the head of an HTTP request, and answers to those that are refused
 web_pages    whether a web page may have sent a request
 http_server  a thread for each admitted connection
+joining      bytes both ways between two connections
 """

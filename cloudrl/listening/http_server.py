@@ -6,7 +6,7 @@ import io
 import socketserver
 import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Callable, Dict, Optional, Tuple
+from typing import Any, Callable, Dict, Mapping, Optional, Tuple
 
 from cloudrl.listening import heads
 from cloudrl.listening.acceptor import DEFAULT_LIMITS, Acceptor, Limits
@@ -97,6 +97,25 @@ class ConnectionHandler(BaseHTTPRequestHandler):
         # a buffer that takes all of it, so that no more than one `read1` is needed to get at what came after a head
         size = max(io.DEFAULT_BUFFER_SIZE, len(received))
         self.rfile = io.BufferedReader(_Resumed(received, rest.detach()), size)
+
+    def answer(self, status: int, kind: str, body: bytes, headers: Mapping[str, str]) -> None:
+        """Send a whole answer to a browser, which is to keep nothing of it and to guess nothing about it.
+
+        Args:
+            status: of HTTP.
+            kind: Content type of the body.
+            body: all of it.
+            headers: others.
+        """
+        self.send_response(status)
+        usual = {
+            "Content-Type": kind, "Content-Length": str(len(body)), "Cache-Control": "no-store",
+            "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer",
+        }  # fmt: skip
+        for name, value in {**usual, **headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
 
     def version_string(self) -> str:
         """What the header `Server` says."""

@@ -14,11 +14,12 @@ from urllib.parse import parse_qsl, unquote
 
 from cloudrl.listening.heads import Refused, check_target
 from cloudrl.listening.http_server import ConnectionHandler
+from cloudrl.listening.joining import join
 from cloudrl.listening.web_pages import Headers, refuse_other_sites
 from cloudrl.node.agent import Agent
 from cloudrl.node.files import disk_refusal
 from cloudrl.node.ranges import Span, number, parse_range
-from cloudrl.node.relay import Relays, join
+from cloudrl.node.relay import Relays
 from cloudrl.protocol import routes
 from cloudrl.protocol.client import AgentClient, AgentRefused
 from cloudrl.protocol.exchange import Request, Response, is_network_error

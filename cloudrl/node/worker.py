@@ -4,8 +4,9 @@ import contextlib
 import http.client
 import threading
 import time
+from functools import partial
 from pathlib import Path
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Mapping, Optional
 
 from cloudrl.child_process import Child
 from cloudrl.data.request import folder_name
@@ -22,7 +23,6 @@ from cloudrl.protocol.exchange import is_network_error
 from cloudrl.protocol.failures import ApiError, Failure, FailureKind
 from cloudrl.protocol.phases import Phase
 from cloudrl.protocol.report import HeartbeatReply
-from cloudrl.protocol.services import Artifact
 
 _BEAT_S = 0.2
 _BEAT_WHEN_READY_S = 1.0
@@ -171,27 +171,26 @@ class Worker(Agent):
 
     def _fetch_models(self, fetcher: Fetcher) -> None:
         for model in self.options.models:
-            self.state.add("models", model, self._fetch_model(fetcher, model))
-
-    def _fetch_model(self, fetcher: Fetcher, model: str) -> str:
-        self._wait_in_thread(lambda: self.reply.markers is not None)
-        if not self._shares(models_dir(model, self.options.data_dir, self.env)):
-            return fetcher.fetch_model(model)
-        self.state.update(detail=f"rank 0 fetches {model} into the shared folder")
-        self._wait_in_thread(lambda: model in self.reply.models)
-        return self.reply.models[model]
+            folder = models_dir(model, self.options.data_dir, self.env)
+            fetch = partial(fetcher.fetch_model, model)
+            self.state.add("models", model, self._own_or_shared(folder, model, fetch, lambda: self.reply.models))
 
     def _make_artifacts(self, fetcher: Fetcher) -> None:
         for artifact in self.options.artifacts:
-            self.state.add("artifacts", artifact.name, self._make_artifact(fetcher, artifact))
+            name, make = artifact.name, partial(fetcher.make_artifact, artifact)
+            path = self._own_or_shared(self.options.data_dir, name, make, lambda: self.reply.artifacts)
+            self.state.add("artifacts", name, path)
 
-    def _make_artifact(self, fetcher: Fetcher, artifact: Artifact) -> str:
+    def _own_or_shared(
+        self, folder: Path, name: str, make: Callable[[], str], of_head: Callable[[], Mapping[str, str]]
+    ) -> str:
+        """Where a model or artifact is: made here, or by rank 0 if it has the same folder."""
         self._wait_in_thread(lambda: self.reply.markers is not None)
-        if not self._shares(self.options.data_dir):
-            return fetcher.make_artifact(artifact)
-        self.state.update(detail=f"rank 0 fetches {artifact.name} into the shared folder")
-        self._wait_in_thread(lambda: artifact.name in self.reply.artifacts)
-        return self.reply.artifacts[artifact.name]
+        if not self._shares(folder):
+            return make()
+        self.state.update(detail=f"rank 0 fetches {name} into the shared folder")
+        self._wait_in_thread(lambda: name in of_head())
+        return of_head()[name]
 
     def _shares(self, folder: Path) -> bool:
         text = (self.reply.markers or {}).get(str(folder))

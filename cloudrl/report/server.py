@@ -70,14 +70,5 @@ class _Handler(ConnectionHandler):
             self._answer(200, kind, text)
 
     def _answer(self, status: int, kind: str, text: str) -> None:
-        body = text.encode("utf-8", "replace")
-        self.send_response(status)
-        for name, value in (
-            ("Content-Type", f"{kind}; charset=utf-8"), ("Content-Length", str(len(body))),
-            ("Cache-Control", "no-store"),
-            ("Content-Security-Policy", f"{policy(is_served=True)}; frame-ancestors 'none'"),
-            ("X-Content-Type-Options", "nosniff"), ("Referrer-Policy", "no-referrer"),
-        ):  # fmt: skip
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(body)
+        headers = {"Content-Security-Policy": f"{policy(is_served=True)}; frame-ancestors 'none'"}
+        self.answer(status, f"{kind}; charset=utf-8", text.encode("utf-8", "replace"), headers)

@@ -13,8 +13,8 @@ from child_processes import until
 from debug.debugged import FAILING, Debugged, Typist, debugged, interrupt_soon, interruptible, opened, typed
 
 from cloudrl.debug.dap import DapClient, NoAnswer
-from cloudrl.debug.relay import join
 from cloudrl.debug.session import End, Session
+from cloudrl.listening.joining import join
 
 pytestmark = pytest.mark.io
 
