@@ -12,6 +12,11 @@ from cloudrl.scripts.sandbox import HOSTNAME, Call, Play, Recording, run
 _ROUNDS = 12
 _MESSAGE = re.compile(r"^(?P<file>.+?): line (?P<line>\d+): (?P<text>.*)$", re.MULTILINE)
 _MISSING = re.compile(r"(?P<cd>cd: |pushd: )?(?P<path>[^:\n]+): No such file or directory")
+_OF_TOOL = re.compile(
+    r"^(?:cp|mv|cat|ls|sed|grep|head|tail|realpath|readlink|stat|wc|awk|jq): (?:\w+ )*?'?(?P<path>/[^':\n]+)'?: "
+    r"No such file or directory$",
+    re.MULTILINE,
+)
 _UNBOUND = re.compile(r"\$?(?P<name>[A-Za-z_]\w*|\d+): unbound variable")
 _REQUIRED = re.compile(r"\$?(?P<name>[A-Za-z_]\w*|\d+): (?P<why>.+)")
 _BUILTINS = frozenset(
@@ -216,6 +221,9 @@ def _missing(recording: Recording, play: Play) -> dict[str, str]:
             path, is_folder = posixpath.dirname(path), True
         if path not in play.missing and path not in ("/", play.script):
             found[path] = "folder" if is_folder else "program"
+    if not found and recording.status != 0 and not trainings(recording):
+        paths = [match["path"] for match in _OF_TOOL.finditer(recording.output)]
+        found = {path: "file" for path in paths if path not in play.missing}
     return found
 
 

@@ -205,6 +205,8 @@ def _with_paths(taken: Overrides, key: str, bare: str, value: Any, files: Files)
         found = found or path is not None
         if path is None and isinstance(text, str) and kind is not None and _is_lost(text, kind):
             why = "a relative path, and no such file is here; the nodes need an absolute one"
+            if text.removeprefix("./").startswith("recipe/"):
+                why = "recipe/ is verl-recipe in a checkout of verl: import the script in there"
             taken = _finding(taken, Fate.UNKNOWN, key, text, why)
     if not found:
         return _with(taken, key, value)

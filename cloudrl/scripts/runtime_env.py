@@ -20,6 +20,8 @@ _OPTIONS = {
     "entrypoint-num-gpus": "not taken over: verl's driver needs none",
     "entrypoint-resources": "not taken over: verl's driver runs on the head",
 }
+_OF_VERL = "verl/trainer/runtime_env.yaml"
+"""What verl's guides pass; what it has was read in verl v0.7.0."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,9 @@ def read_submit(call: Call) -> Submitted:
 def _fields(name: str, value: str, call: Call) -> tuple[dict[str, Any], Line]:
     shown = f"--{name}={value}" if len(value) <= 60 else f"--{name}=..."
     text = value if name.endswith("json") else call.attached.get("runtime-env")
+    if text is None and value.endswith(_OF_VERL):
+        why = "verl's own: it sends the folder (--working-dir DIR) and sets TORCH_NCCL_AVOID_RECORD_STREAMS=1 (--env)"
+        return {}, Line(Fate.DROPPED, shown, why, call.line)
     if text is None:
         why = f"{posixpath.basename(value)} is not here; with the file: cloudrl submit ... --runtime-env FILE"
         return {}, Line(Fate.UNKNOWN, shown, why, call.line)

@@ -277,7 +277,7 @@ class Play:
         cwd: The current folder.
         env: Variables, beside the few that every shell has.
         project: The files that it finds.
-        missing: Paths that it asked for in vain: `folder` or `program`.
+        missing: Paths that it asked for in vain -> `folder`, `file` or `program`.
         gpus: What it hears of a node's GPUs.
         nodes: What it hears of the nodes.
     """
@@ -414,6 +414,8 @@ def _request(play: Play) -> dict[str, Any]:
     for path, kind in play.missing.items():
         if kind == "folder":
             folders.append(path)
+        elif kind == "file":
+            contents.append([path, "", 0o644])
         else:
             stand_ins[path] = f"{jail.OWN}/stand-in"
     return {
