@@ -10,7 +10,8 @@ from cloudrl.spec import override_argument
 from cloudrl.verl.command import Command, UnknownConfig, read_command
 from cloudrl.verl.composition import Composed, Problem, compose, is_known
 from cloudrl.verl.keys import PY_EXECUTABLE
-from cloudrl.verl.rules import notes, problems
+from cloudrl.verl.release_files import source_of
+from cloudrl.verl.rules import READ_IN, notes, problems
 from cloudrl.verl.setting import Setting
 
 _INSTALLS = ("pip", "uv", "conda", "container", "image_uri", "py_modules", "py_executable")
@@ -33,7 +34,14 @@ def check_config(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
     faults, is_certain = list(composed.problems), _is_certain(draft, snapshot, command)
     if composed.values is not None:
         gpus = draft.cluster.gpu_nodes * draft.cluster.gpus_per_node
-        setting = Setting(composed.values, gpus, has_own_code=not command.is_usual or _brings_code(draft))
+        setting = Setting(
+            composed.values,
+            gpus,
+            has_own_code=not command.is_usual or _brings_code(draft),
+            base=composed.base,
+            source=source_of(release),
+            is_read=release in READ_IN,
+        )
         faults += problems(setting)
         is_certain = is_certain and not setting.get(PY_EXECUTABLE)
         draft, of_model = check_model(draft.noting(*notes(setting)), setting, snapshot)

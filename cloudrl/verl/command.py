@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from cloudrl.verl.composition import CONFIG_NAME
 from cloudrl.verl.keys import MAIN
+from cloudrl.verl.release_files import CONFIG_NAME
 
 _NAMES = ("--config-name", "-cn")
 _USUAL = (("python", "-m"), ("python3", "-m"))

@@ -18,17 +18,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloudrl.protocol.secret_names import is_secret_override
+from cloudrl.verl.release_files import CONFIG_NAME, folder_of
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
     from omegaconf import DictConfig
 
-CONFIG_NAME = "ppo_trainer"
-"""What `verl.trainer.main_ppo` composes by default (verl 0.9.1, trainer/main_ppo.py)."""
 _GRAMMAR = "What Hydra reads: https://hydra.cc/docs/advanced/override_grammar/basic"
 _ENGINES = "model_engine"
 """The group that decides which keys actor and critic have."""
-_FOLDER = Path(__file__).parent / "trainer_config"
 
 
 @dataclass(frozen=True)
@@ -52,18 +50,20 @@ class Composed:
         values: the whole configuration, nested; None where there is a problem, or this machine cannot tell.
         problems: all that Hydra refuses, in the order of the overrides.
         lookalikes: keys that were added and look like one that verl has, with that one.
+        base: the configuration without overrides other than those that choose files, nothing resolved.
         untold: why this machine cannot tell the values, in half a sentence; "" where it can.
     """
 
     values: Mapping[str, Any] | None
     problems: tuple[Problem, ...] = ()
     lookalikes: Mapping[str, str] = field(default_factory=dict)
+    base: Mapping[str, Any] = field(default_factory=dict)
     untold: str = ""
 
 
 def is_known(release: str | None) -> bool:
     """Whether the files of a release are here."""
-    return release is not None and (_FOLDER / release / f"{CONFIG_NAME}.yaml").exists()
+    return folder_of(release) is not None
 
 
 @functools.lru_cache(maxsize=16)
@@ -75,7 +75,9 @@ def compose(release: str, overrides: tuple[str, ...], config_name: str = CONFIG_
         overrides: words of the command, such as `data.train_batch_size=512`.
         config_name: as `--config-name` gives it.
     """
-    folder = _FOLDER / release
+    folder = folder_of(release)
+    if folder is None:
+        return Composed(None, untold=f"the files of verl {release} are not here")
     if untold := _outside(config_name, overrides):
         return Composed(None, untold=untold)
     there = sorted(path.stem for path in folder.glob("*.yaml"))
@@ -98,7 +100,9 @@ def compose(release: str, overrides: tuple[str, ...], config_name: str = CONFIG_
             # what was refused may have changed a part of the configuration
             hint = found.hint or _likely_key(folder, pickle.loads(base), each, keys)  # noqa: S301
             problems.append(replace(found, hint=hint))
-    return Composed(None, tuple(problems)) if problems else _resolved(config, overrides, lookalikes)
+    if problems:
+        return Composed(None, tuple(problems))
+    return replace(_resolved(config, overrides, lookalikes), base=_plain(folder, config_name, groups))
 
 
 def _outside(config_name: str, overrides: Sequence[str]) -> str:
@@ -150,6 +154,16 @@ def _base(folder: Path, config_name: str, groups: tuple[str, ...]) -> tuple[byte
     except (HydraException, ValueError) as error:
         return b"", Problem(f"{' '.join(groups)}: {_first_line(error)}", _GRAMMAR)
     return pickle.dumps(config), None
+
+
+@functools.lru_cache(maxsize=8)
+def _plain(folder: Path, config_name: str, groups: tuple[str, ...]) -> Mapping[str, Any]:
+    """The same as containers of Python; references stay text."""
+    from omegaconf import OmegaConf
+
+    config = pickle.loads(_base(folder, config_name, groups)[0])  # noqa: S301  as above
+    values = OmegaConf.to_container(config, resolve=False)
+    return {str(key): value for key, value in values.items() if key != "hydra"} if isinstance(values, dict) else {}
 
 
 def _apply(config: DictConfig, override: Override, release: str) -> Problem | None:
@@ -228,7 +242,7 @@ def _resolved(config: DictConfig, overrides: Sequence[str], lookalikes: Mapping[
     from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
 
     if any("oc.env" in override for override in overrides):
-        return Composed(None, (), lookalikes, "it takes values from the environment of the nodes")
+        return Composed(None, (), lookalikes, untold="it takes values from the environment of the nodes")
     setup_globals()  # `${now:...}`
     OmegaConf.set_struct(config, value=False)
     del config["hydra"]
@@ -239,7 +253,7 @@ def _resolved(config: DictConfig, overrides: Sequence[str], lookalikes: Mapping[
         words = "it names a key that does not exist" if is_secret_override(key) else _first_line(error)
         return Composed(None, (Problem(f"{key}: {words}"),), lookalikes)
     except OmegaConfBaseException as error:
-        return Composed(None, (), lookalikes, f"{error.full_key} is known to the nodes alone")
+        return Composed(None, (), lookalikes, untold=f"{error.full_key} is known to the nodes alone")
     return Composed(values, (), lookalikes) if isinstance(values, dict) else Composed(None)
 
 

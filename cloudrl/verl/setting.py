@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from cloudrl.verl import keys
 from cloudrl.verl.keys import ACTOR, CRITIC, MODEL, REF, ROLLOUT
+from cloudrl.verl.source.shapes import Source
 
 BATCH, MODE = "data.train_batch_size", "trainer.v1.trainer_mode"
 SAMPLER = "trainer.v1.sampler.custom_sampler.path"
@@ -24,6 +26,7 @@ _CODE = (
 )  # fmt: skip
 """Keys by which verl imports code of the user's, in the driver or in workers."""
 _USUAL = {f"{ACTOR}.optim.optimizer_impl": "torch.optim", "critic.optim.optimizer_impl": "torch.optim"}
+_REFERENCE = re.compile(r"\$\{(?:oc\.select:)?([\w.]+)(?:,[^}]*)?\}")
 _OUR_OWN = "pkg://cloudrl.verl_cpu."
 
 
@@ -34,12 +37,18 @@ class Setting:
     Attributes:
         values: as `composition.compose` gives them.
         cluster_gpus: of all nodes together.
+        base: the same without overrides.
+        source: what the release's source says; None if it has not been read.
+        is_read: whether the rules were read in that release.
         has_own_code: whether code of the user's is loaded that no key of the configuration names.
     """
 
     values: Mapping[str, Any]
     cluster_gpus: int
     has_own_code: bool = False
+    base: Mapping[str, Any] = field(default_factory=dict)
+    source: Source | None = None
+    is_read: bool = True
 
     def get(self, key: str) -> Any:
         """The value of a dotted key; None if absent."""
@@ -52,6 +61,31 @@ class Setting:
         """A whole number; None for anything else."""
         value = self.get(key)
         return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+    def has(self, key: str) -> bool:
+        """Whether there is such a key, maybe without a value."""
+        parent, _, name = key.rpartition(".")
+        section = self.get(parent)
+        return isinstance(section, Mapping) and name in section
+
+    def names(self, registry: str) -> tuple[str, ...]:
+        """What verl has registered by itself; nothing if this is not known."""
+        return self.source.names.get(registry, ()) if self.source is not None else ()
+
+    def default(self, key: str) -> Any:
+        """The value of a key without overrides; None if it is absent, a section or a reference."""
+        value: Any = self.base
+        for name in key.split("."):
+            value = value.get(name) if isinstance(value, Mapping) else None
+        return None if isinstance(value, Mapping) or "${" in str(value) else value
+
+    def follows(self, key: str) -> bool:
+        """Whether the value is that of another key, by a reference in verl's own YAML."""
+        value: Any = self.base
+        for name in key.split("."):
+            value = value.get(name) if isinstance(value, Mapping) else None
+        found = _REFERENCE.fullmatch(value) if isinstance(value, str) else None
+        return found is not None and self.has(found[1]) and self.get(found[1]) == self.get(key)
 
     @cached_property
     def gpus_per_node(self) -> int:
@@ -118,6 +152,30 @@ class Setting:
         return roles if self.uses_critic and self.whole("trainer.critic_warmup") else (ACTOR, *roles)
 
     @property
+    def ever_trained(self) -> tuple[str, ...]:
+        """The roles that are trained in some step of the run."""
+        critic = (CRITIC,) if self.uses_critic else ()
+        warmup, steps = self.whole("trainer.critic_warmup") or 0, self.whole(keys.STEPS)
+        return critic if steps is not None and warmup > steps else (ACTOR, *critic)
+
+    @property
+    def computes_log_probs(self) -> bool:
+        """Whether the actor computes log probabilities beside its update (trainer_base.py: _compute_old_log_prob)."""
+        in_actor = self.uses_reference and self.reference_is_actor
+        return self.trains and (in_actor or not self.get("algorithm.rollout_correction.bypass_mode"))
+
+    @property
+    def counts_generated(self) -> bool:
+        """Whether `data.gen_batch_size` is read (trainer/ppo/v1/trainer_base.py: _init_dataloader)."""
+        refills = self.get("algorithm.filter_groups.enable") or self.get("trainer.v1.sampler.sync_refill_failed_groups")
+        return self.is_v1 and self.get(MODE) == "sync" and not refills
+
+    @property
+    def built_first(self) -> str:
+        """The role whose engine is built first in a process (trainer/ppo/v1/trainer_base.py: _setup)."""
+        return CRITIC if self.uses_critic else REF if REF in self.built else ACTOR
+
+    @property
     def built(self) -> tuple[str, ...]:
         """The roles that have an engine."""
         has_reference = self.uses_reference and not self.reference_is_actor
@@ -128,6 +186,11 @@ class Setting:
         """GPUs of one replica of the rollout (workers/rollout/replica.py)."""
         sizes = ("tensor_model", "data", "pipeline_model")
         return math.prod(max(1, self.whole(f"{ROLLOUT}.{size}_parallel_size") or 1) for size in sizes)
+
+    @property
+    def rollout_gpus_per_node(self) -> int:
+        """GPUs of a node that a replica of the rollout may have."""
+        return max(1, self.whole(f"{ROLLOUT}.n_gpus_per_node") or self.gpus_per_node)
 
     def is_fsdp(self, role: str) -> bool:
         """Whether FSDP trains, or runs, a role."""

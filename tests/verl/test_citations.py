@@ -14,8 +14,8 @@ import pytest
 
 SOURCES = Path(__file__).parents[2] / "cloudrl"
 _CITATION = re.compile(rf"verl {re.escape(version('verl'))},? (?:(?![A-Za-z]+ \d+\.\d)[^)\"]){{0,200}}")
-_ALL_OF_VERL = ("rules.py", "setting.py")
-"""Files that name a place of verl's by its path alone."""
+_ALL_OF_VERL = ("verl/rules/", "verl/setting.py")
+"""Files, and folders, that name a place of verl's by its path alone."""
 _SYMBOL = r"`{0,2}[\w.]+`{0,2}"
 _PLACE = re.compile(
     rf"(?:verl/)?(?P<file>[\w/]+\.(?:py|yaml))`{{0,2}}(?:: (?P<symbols>{_SYMBOL}(?:, {_SYMBOL}(?![/\w.]))*))?"
@@ -33,7 +33,11 @@ class Citation(NamedTuple):
 def citations() -> Iterator[Citation]:
     for path in sorted([*SOURCES.rglob("*.py"), *SOURCES.rglob("*.yml")]):
         text = re.sub(r"(/)?\n\s*(?:# ?)?", lambda match: match[1] or " ", path.read_text())
-        cited = [text] if path.name in _ALL_OF_VERL else [each[0] for each in _CITATION.finditer(text)]
+        cited = (
+            [text]
+            if any(f"cloudrl/{each}" in path.as_posix() for each in _ALL_OF_VERL)
+            else [each[0] for each in _CITATION.finditer(text)]
+        )
         for passage in cited:
             for place in _PLACE.finditer(passage):
                 symbols = [each.strip("` .") for each in (place["symbols"] or "").split(",") if each.strip("` .")]

@@ -13,6 +13,7 @@ from verl_forks import Script
 
 from cloudrl.verl import rules
 from cloudrl.verl.composition import Problem, compose
+from cloudrl.verl.release_files import source_of
 from cloudrl.verl.releases import RELEASE
 from cloudrl.verl.setting import Setting
 from cloudrl.verl_cpu.tiny_model import make_tiny_model
@@ -34,7 +35,7 @@ def words(changes: dict[str, Any]) -> tuple[str, ...]:
 def setting(changes: dict[str, Any], gpus: int = 16, has_own_code: bool = False) -> Setting:
     composed = compose(RELEASE.verl, words(changes))
     assert composed.values is not None, composed.problems
-    return Setting(composed.values, gpus, has_own_code)
+    return Setting(composed.values, gpus, has_own_code, composed.base, source_of(RELEASE.verl))
 
 
 def problems(changes: dict[str, Any], gpus: int = 16) -> tuple[Problem, ...]:
@@ -50,6 +51,8 @@ SEPARATE = {
     "trainer.v1.trainer_mode": "separate_async", f"{ROLLOUT}.nnodes": 1, "trainer.nnodes": 1,
     f"{ROLLOUT}.checkpoint_engine.backend": "nccl",
 }  # fmt: skip
+REWARD_MODEL = {"reward.reward_model.enable": True, "reward.reward_model.model_path": "/m",
+                "reward.reward_model.rollout.name": "vllm"}  # fmt: skip
 GRPO = {"algorithm.adv_estimator": "grpo"}
 NOT_DIVIDED = {**GRPO, f"{ACTOR}.ppo_mini_batch_size": 63, f"{ROLLOUT}.n": 1}
 
@@ -89,7 +92,6 @@ NOT_DIVIDED = {**GRPO, f"{ACTOR}.ppo_mini_batch_size": 63, f"{ROLLOUT}.n": 1}
         {f"{ACTOR}.use_kl_loss": True, f"{REF}.ulysses_sequence_parallel_size": 2,
          f"{REF}.log_prob_micro_batch_size_per_gpu": 128},
         {f"{REF}.log_prob_micro_batch_size_per_gpu": "null"},  # there is no reference
-        {"algorithm.adv_estimator": "mine"},  # a package may bring it
         *({"algorithm.adv_estimator": "grop", key: value} for key, value in {
             "actor_rollout_ref.model.external_lib": "[cloudrl.verl_cpu.x,my.lib]", "data.custom_cls.path": "/my/d.py",
             "reward.reward_manager.module.path": "/my/rm.py", "trainer.checkpoint_callback_class": "my.C",
@@ -118,7 +120,7 @@ def test_what_works_has_no_problem(changes: dict[str, Any]) -> None:
         ({"algorithm.adv_estimator": "remax"}, "=remax works with verl's older trainer alone", "trainer.use_v1=False"),
         ({f"{ACTOR}.loss_agg_mode": "token", "actor_rollout_ref.model.external_lib": "my.lib"},
          "loss_agg_mode=token: verl has token-mean", ""),
-        ({"trainer.v1.trainer_mode": "synch"}, "trainer_mode=synch: verl has none", "trainer_mode=sync"),
+        ({"trainer.v1.trainer_mode": "synch"}, "trainer_mode=synch: verl has colocate_async", "trainer_mode=sync"),
         ({"trainer.resume_mode": "latest"}, "resume_mode=latest: verl has disable, auto, resume_path", ""),
         ({"data.train_batch_size": 250, f"{ROLLOUT}.n": 1},
          "data.train_batch_size=250 cannot be divided by 16", "data.train_batch_size=240"),
@@ -174,10 +176,10 @@ def test_what_works_has_no_problem(changes: dict[str, Any]) -> None:
         ({**SEPARATE, "data.train_batch_size": 128},
          "data.train_batch_size=128 is not parameter_sync_step=4 times", "data.train_batch_size=256"),
         ({**SEPARATE, f"{ROLLOUT}.checkpoint_engine.backend": "naive"}, "naive cannot reach GPUs", "=nccl"),
-        ({**SEPARATE, "reward.reward_model.enable": True}, "needs a reward model with GPUs of its own", "=True"),
+        ({**SEPARATE, **REWARD_MODEL}, "needs a reward model with GPUs of its own", "=True"),
         ({"algorithm.filter_groups.enable": True, "algorithm.filter_groups.metric": "null"},
          "algorithm.filter_groups.enable needs a metric", "metric=reward"),
-        ({"algorithm.filter_groups.enable": True, "reward.reward_model.enable": True}, "needs rewards before", "=True"),
+        ({"algorithm.filter_groups.enable": True, **REWARD_MODEL}, "needs rewards before", "=True"),
         ({"trainer.resume_mode": "resume_path", "trainer.resume_from_path": "/c/run"}, "names no step", "global_step_"),
     ],
 )  # fmt: skip
@@ -204,7 +206,9 @@ def test_a_name_that_code_of_the_users_may_register_is_noted() -> None:
     near, own = {"algorithm.adv_estimator": "grop"}, {"algorithm.adv_estimator": "mine"}
     assert rules.problems(setting(near, has_own_code=True)) == ()
     assert rules.notes(setting(near, has_own_code=True)) == (f"algorithm.adv_estimator=grop: {said}",)
-    assert rules.notes(setting(own)) == (f"algorithm.adv_estimator=mine: {said}",)
+    assert rules.notes(setting(own, has_own_code=True)) == (f"algorithm.adv_estimator=mine: {said}",)
+    [problem] = problems(own)
+    assert problem.text.startswith("algorithm.adv_estimator=mine: verl has none of that name (trainer/ppo/core_algos")
     assert rules.notes(setting(near)) == ()
 
 
@@ -311,6 +315,7 @@ def test_verls_engines_are_set_as_is_reckoned(verl: dict[str, Any]) -> None:
 
 @pytest.mark.verl
 def test_names_are_those_of_verls_registries(verl: dict[str, Any]) -> None:
-    assert sorted(rules.ADVANTAGES) == verl["advantages"]
-    assert sorted(rules.POLICY_LOSSES) == verl["policy losses"]
-    assert sorted(rules.TRAINER_MODES) == verl["trainers"]
+    ours = setting({})
+    assert sorted(ours.names("register_adv_est")) == verl["advantages"]
+    assert sorted(ours.names("register_policy_loss")) == verl["policy losses"]
+    assert sorted(ours.names("register_trainer")) == verl["trainers"]

@@ -1,0 +1,117 @@
+"""What verl's own code refuses while it builds its dataclasses: followed here by `Interpreter`.
+
+The parts are built by verl's driver (utils/config.py: validate_config) and by workers (workers/engine_workers.py:
+init_model; trainer/ppo/v1/trainer_base.py: _setup), alike in verl 0.7 to 0.9.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from cloudrl.verl.composition import Problem
+from cloudrl.verl.keys import ACTOR, CRITIC, MODEL, REF, ROLLOUT
+from cloudrl.verl.setting import MODE, Setting
+from cloudrl.verl.source.interpreter import Interpreter
+from cloudrl.verl.source.values import NotTold, RefusedByVerl, Section
+
+_REFERENCE = {
+    "log_prob_micro_batch_size": "ppo_micro_batch_size",
+    "log_prob_micro_batch_size_per_gpu": "ppo_micro_batch_size_per_gpu",
+    "log_prob_use_dynamic_bsz": "use_dynamic_bsz",
+    "log_prob_max_token_len_per_gpu": "ppo_max_token_len_per_gpu",
+}
+"""workers/engine_workers.py: init_model, of a reference."""
+
+_NO_KEYS = {"py", "rollout", "actor", "ref", "model", "n"}
+
+
+def what_verl_builds(setting: Setting, known: Sequence[Problem]) -> Iterator[Problem]:
+    """What verl's own code raises, but for what `known` says already."""
+    if setting.source is None:
+        return
+    told = [problem.text for problem in known]
+    for build in _parts(setting):
+        try:
+            build(Interpreter(setting.source))
+        except RefusedByVerl as refusal:
+            if not _is_told(refusal, told):
+                problem = _problem(setting, refusal)
+                told.append(problem.text)
+                yield problem
+        except NotTold:
+            continue
+
+
+def _parts(setting: Setting) -> Iterator[Callable[[Interpreter], Any]]:
+    config = Section(setting.values)
+    yield lambda code: code.run("validate_config", config, setting.uses_reference, setting.uses_critic)
+    paths = [MODEL, ACTOR, ROLLOUT, f"{ROLLOUT}.checkpoint_engine"]
+    if setting.uses_critic:
+        paths.append(CRITIC)
+    if setting.get("distillation.enabled"):
+        paths.append("distillation")
+    if setting.is_v1 and setting.get(MODE) == "separate_async":
+        paths.append("trainer.v1.separate_async.hybrid_rollout")
+    if setting.get("reward.reward_model.enable"):
+        paths.append("reward.reward_model.rollout")
+    for path in paths:
+        if isinstance(values := setting.get(path), Mapping):
+            yield functools.partial(_build, values, path)
+    if REF in setting.built and isinstance(values := setting.get(REF), Mapping):
+        made = {_REFERENCE.get(str(key), str(key)): value for key, value in values.items()}
+        made["ppo_mini_batch_size"] = setting.get(f"{ACTOR}.ppo_mini_batch_size")
+        yield functools.partial(_build_reference, made)
+
+
+def _build(values: Mapping[str, Any], path: str, code: Interpreter) -> Any:
+    return code.build(values, path)
+
+
+def _build_reference(values: Mapping[str, Any], code: Interpreter) -> Any:
+    try:
+        return code.build(values, REF)
+    except RefusedByVerl as refusal:  # in the words of its keys before they were renamed
+        for old, new in _REFERENCE.items():
+            refusal.text = re.sub(rf"(?:actor\.)?\b{new}\b", old, refusal.text)
+            refusal.names |= {old} if new in refusal.names else set()
+        raise
+
+
+def _is_told(refusal: RefusedByVerl, told: Sequence[str]) -> bool:
+    """Whether another finding names a key that the refusal is about."""
+    said = " ".join(told)
+    about = {*refusal.names, *re.findall(r"\w+", refusal.text)}
+    keys = {word.rpartition(".")[2] for word in re.findall(r"[a-z_]\w*(?:\.\w+)+", said)} - _NO_KEYS
+    alike = any(key in name or (name.count("_") > 1 and name in key) for key in keys if "_" in key for name in about)
+    return alike or bool(keys & about) or refusal.text in said
+
+
+def _problem(setting: Setting, refusal: RefusedByVerl) -> Problem:
+    given = [f"{refusal.path}.{name}={_short(setting.get(f'{refusal.path}.{name}'))}" for name in sorted(refusal.names)
+             if refusal.path and _is_value(setting.get(f"{refusal.path}.{name}"))]  # fmt: skip
+    if not given:  # the driver's own: keys by their full names
+        given = [f"{name}={_short(setting.get(name))}" for name in sorted(refusal.keys) if _is_value(setting.get(name))]
+    text = f"{', '.join(given[:4])}: " if given else f"{refusal.path}: " if refusal.path else ""
+    problem = f"{text}verl refuses it: {_one_line(refusal.text)} ({refusal.at})"
+    hint = ""
+    if len(given) == 1 and refusal.choices:
+        key, _, value = given[0].partition("=")
+        similar = difflib.get_close_matches(value, refusal.choices, 1)
+        hint = f"{key}={similar[0]}" if similar else f"One of: {', '.join(refusal.choices)}"
+    return Problem(problem, hint)
+
+
+def _is_value(value: object) -> bool:
+    return value is not None and not isinstance(value, (Mapping, list))
+
+
+def _short(value: object) -> str:
+    return "null" if value is None else str(value)[:60]
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.replace("self.", "").split())[:300]

@@ -1,0 +1,91 @@
+"""GPUs for each part of a run, the trainer's modes, and where it resumes (verl 0.9.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cloudrl.saves.names import OF_STEP, step_folder
+from cloudrl.verl import keys
+from cloudrl.verl.composition import Problem
+from cloudrl.verl.keys import ACTOR, ROLLOUT
+from cloudrl.verl.setting import BATCH, MODE, SAMPLER, Setting
+
+_REWARD, _TEACHER = "reward.reward_model", "distillation"
+
+
+def pools_fit_the_cluster(setting: Setting) -> Iterator[Problem]:
+    """trainer/ppo/v1/trainer_base.py: _init_resource_pool_mgr; verl waits for GPUs that there are not."""
+    pools, wanted = {"training": setting.world_size}, []
+    if setting.get(f"{_REWARD}.enable_resource_pool"):
+        wanted.append((_REWARD, "the reward model"))
+    if setting.get(f"{_TEACHER}.enabled"):
+        wanted.append((_TEACHER, "the teacher"))
+    if setting.is_v1 and setting.get(MODE) == "separate_async":
+        wanted.append((ROLLOUT, "the rollout"))
+    for section, what in wanted:
+        nodes, gpus = (setting.whole(f"{section}.{each}") or 0 for each in ("nnodes", "n_gpus_per_node"))
+        if nodes < 1 or gpus < 1:
+            yield Problem(
+                f"{what} has GPUs of its own, and {section}.nnodes={nodes}, n_gpus_per_node={gpus}",
+                f"{section}.nnodes=1 {section}.n_gpus_per_node={gpus or setting.gpus_per_node}",
+            )
+        pools[what] = max(0, nodes) * max(0, gpus)
+        if section == ROLLOUT:  # of whole replicas
+            pools[what] -= pools[what] % setting.replica
+    if len(pools) > 1 and sum(pools.values()) > setting.cluster_gpus:
+        parts = ", ".join(f"{gpus} for {what}" for what, gpus in pools.items())
+        yield Problem(
+            f"{sum(pools.values())} GPUs are needed ({parts}), and the cluster has {setting.cluster_gpus}",
+            f"Train on fewer: {keys.NODES}, {keys.GPUS}",
+        )
+
+
+def async_steps_fit(setting: Setting) -> Iterator[Problem]:
+    """trainer/ppo/v1/trainer_separate_async.py: __init__."""
+    if not setting.is_v1 or setting.get(MODE) != "separate_async":
+        return
+    every = setting.whole("trainer.v1.separate_async.parameter_sync_step")
+    batch, mini = setting.whole(BATCH), setting.whole(f"{ACTOR}.ppo_mini_batch_size")
+    if None not in (every, batch, mini) and batch != every * mini:  # type: ignore[operator]
+        yield Problem(
+            f"{BATCH}={batch} is not parameter_sync_step={every} times {ACTOR}.ppo_mini_batch_size={mini}",
+            f"{BATCH}={every * mini}",  # type: ignore[operator]
+        )
+    if setting.get(f"{ROLLOUT}.checkpoint_engine.backend") == "naive":
+        key = f"{ROLLOUT}.checkpoint_engine.backend"
+        yield Problem(f"{key}=naive cannot reach GPUs of another pool", f"{key}=nccl")
+    if setting.get(f"{_REWARD}.enable") and not setting.get(f"{_REWARD}.enable_resource_pool"):
+        key = f"{_REWARD}.enable_resource_pool"
+        yield Problem(f"{MODE}=separate_async needs a reward model with GPUs of its own", f"{key}=True")
+
+
+def generated_batches_fit(setting: Setting) -> Iterator[Problem]:
+    """trainer/ppo/v1/trainer_base.py: _next_train_batch, step."""
+    batch, generated = setting.whole(BATCH), setting.whole("data.gen_batch_size")
+    if setting.counts_generated and batch and generated and generated > 0 and batch % generated:
+        yield Problem(
+            f"{BATCH}={batch} cannot be divided by data.gen_batch_size={generated}", "data.gen_batch_size=null"
+        )
+    mode = setting.get(MODE)
+    key = f"trainer.v1.{mode}.parameter_sync_step"
+    every = setting.whole(key)
+    if setting.is_v1 and mode != "separate_async" and batch and every and every > 0 and batch % every:
+        yield Problem(f"{BATCH}={batch} cannot be divided by {key}={every}", f"{key}=1")
+
+
+def filtering_is_possible(setting: Setting) -> Iterator[Problem]:
+    """trainer/ppo/v1/trainer_base.py: _resolve_filter_groups_metric; a custom sampler has its own ways."""
+    section = "algorithm.filter_groups"
+    if not setting.is_v1 or setting.get(SAMPLER) or not setting.get(f"{section}.enable"):
+        return
+    if not setting.get(f"{section}.metric"):
+        yield Problem(f"{section}.enable needs a metric", f"{section}.metric=reward")
+    if setting.get(f"{_REWARD}.enable") and not setting.get(f"{_REWARD}.enable_resource_pool"):
+        yield Problem(f"{section}.enable needs rewards before it samples", f"{_REWARD}.enable_resource_pool=True")
+
+
+def resume_is_named(setting: Setting) -> Iterator[Problem]:
+    """trainer/ppo/v1/trainer_base.py: _load_checkpoint."""
+    path = setting.get(keys.RESUME_FROM)
+    if setting.get(keys.RESUME_MODE) == "resume_path" and OF_STEP not in str(path):
+        yield Problem(f"{keys.RESUME_FROM}={path} names no step", f"{keys.RESUME_FROM}=.../{step_folder('.', 40)}")

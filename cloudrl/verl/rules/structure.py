@@ -1,0 +1,125 @@
+"""Keys that verl's dataclasses have no field for, and single values where verl has a section.
+
+Of a section with `_target_` verl makes a dataclass, so that any other key ends the job, with `+` or without. Where it
+does not (`data`, `trainer`, `*.custom`, the arguments of engines), keys of one's own are free.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cloudrl.verl.composition import Problem
+from cloudrl.verl.setting import Setting
+
+BUILT = (
+    "actor_rollout_ref.actor", "actor_rollout_ref.ref", "actor_rollout_ref.rollout", "actor_rollout_ref.model",
+    "critic", "distillation", "algorithm", "trainer.v1.separate_async.hybrid_rollout", "skip",
+    "reward.reward_model.rollout",
+)  # fmt: skip
+"""Sections that become dataclasses: workers/engine_workers.py: init_model; trainer/ppo/v1/trainer_base.py: _setup;
+trainer/ppo/v1/trainer_separate_async.py; utils/skip/skip_manager.py; workers/rollout/replica.py. `algorithm` is read
+key by key, and only by verl itself where no code of the user's is loaded. `reward` as a whole is never one: its own
+YAML has keys that RewardConfig has not."""
+_ONLY_WITHOUT_CODE = ("algorithm",)
+_OTHER_NAMES = {"log_prob_micro_batch_size", "log_prob_micro_batch_size_per_gpu", "log_prob_use_dynamic_bsz",
+                "log_prob_max_token_len_per_gpu"}  # fmt: skip
+"""Of a reference, which its worker renames first."""
+_DEMANDED = (
+    "apply_chat_template_kwargs", "mm_processor_kwargs", "engine_kwargs", "override_config", "reward_kwargs",
+    "override_transformer_config", "override_ddp_config", "wrap_policy", "teacher_models",
+)  # fmt: skip
+"""Sections without keys of their own that are read as a mapping whenever they are read."""
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A section of the composed configuration, beside the same one without overrides."""
+
+    path: str
+    values: Mapping[str, Any]
+    base: Any
+
+
+def structure_problems(setting: Setting) -> Iterator[Problem]:
+    """Added keys that are no fields, and values where verl's YAML has a section."""
+    for place in _sections(setting):
+        yield from _unknown_fields(setting, place)
+        for key, value in place.values.items():
+            theirs = place.base.get(key) if isinstance(place.base, Mapping) else None
+            if not isinstance(theirs, Mapping) or isinstance(value, Mapping) or value is None:
+                continue
+            if theirs or key in _DEMANDED:
+                name = _joined(place.path, key)
+                yield Problem(f"{name}={_short(value)}: verl has a section here, not a single value",
+                              _inside(name, theirs, value))  # fmt: skip
+
+
+def structure_notes(setting: Setting) -> Iterator[str]:
+    """Added keys that nothing in verl reads, in places where any key may be added."""
+    if setting.source is None or not setting.source.reads:
+        return
+    for place in _sections(setting):
+        is_top = place.path.count(".") == 0 and place.path in ("data", "trainer", "reward", "actor_rollout_ref")
+        if not is_top or not isinstance(place.base, Mapping):
+            continue
+        for key in place.values:
+            if key not in place.base and key not in setting.source.reads:
+                yield (
+                    f"{_joined(place.path, key)}: verl {setting.source.version} reads no key of that name; "
+                    "does your code read it?"
+                )
+
+
+def _sections(setting: Setting) -> Iterator[_Place]:
+    """Every section, outer ones first."""
+    waiting = [_Place("", setting.values, setting.base)]
+    while waiting:
+        place = waiting.pop()
+        yield place
+        for key, value in place.values.items():
+            if isinstance(value, Mapping):
+                base = place.base.get(key) if isinstance(place.base, Mapping) else None
+                waiting.append(_Place(_joined(place.path, key), value, base))
+
+
+def _unknown_fields(setting: Setting, place: _Place) -> Iterator[Problem]:
+    shape = setting.source.shape(place.values.get("_target_")) if setting.source is not None else None
+    if shape is None or not _is_built(setting, place.path):
+        return
+    known = place.base if isinstance(place.base, Mapping) else {}
+    for key in place.values:
+        is_renamed = place.path == "actor_rollout_ref.ref" and key in _OTHER_NAMES
+        if key in shape.fields or key in known or is_renamed or key.startswith("_"):
+            continue
+        name = _joined(place.path, key)
+        similar = difflib.get_close_matches(key, shape.fields, 1, 0.8)
+        text = f"{name}: {shape.name.rpartition('.')[2]} of verl has no field {key!r} ({shape.at})"
+        yield Problem(text, f"{_joined(place.path, similar[0])}={_short(place.values[key])}" if similar else "")
+
+
+def _is_built(setting: Setting, path: str) -> bool:
+    def below(roots: tuple[str, ...]) -> bool:
+        return any(path == root or path.startswith(f"{root}.") for root in roots)
+
+    return below(BUILT) and not (below(_ONLY_WITHOUT_CODE) and setting.brings_code)
+
+
+def _inside(name: str, theirs: Mapping[str, Any], value: Any) -> str:
+    """The key of the section that takes such a value."""
+    if isinstance(value, bool):
+        switches = [key for key in ("enable", "enabled") if key in theirs]
+        return f"{name}.{switches[0]}={value}" if switches else ""
+    texts = [key for key in theirs if key.endswith(("mode", "name", "type")) and isinstance(value, str)]
+    return f"{name}.{texts[0]}={value}" if len(texts) == 1 else ""
+
+
+def _joined(path: str, key: str) -> str:
+    return f"{path}.{key}" if path else key
+
+
+def _short(value: object) -> str:
+    text = "null" if value is None else str(value)
+    return text if len(text) < 60 else f"{text[:57]}..."
