@@ -27,8 +27,8 @@ def test_all_of_it_at_once() -> None:
         planned(overrides=typed("data.train_batch_size=250", "algorithm.adv_estimator=grop"), job_=job(overrides={}))
     lines = caught.value.message.splitlines()
     assert lines[0] == "verl 0.9.1 cannot run this job, for 6 reasons:"
-    assert lines[1] == "  algorithm.adv_estimator=grop: verl has none of that name"
-    assert lines[2] == "    algorithm.adv_estimator=grpo"
+    named = lines.index("    algorithm.adv_estimator=grpo")
+    assert lines[named - 1].startswith("  algorithm.adv_estimator=grop: verl has none of that name")
     assert "    data.train_batch_size=240" in lines
     assert "    actor_rollout_ref.rollout.name=vllm" in lines
 
@@ -50,7 +50,7 @@ def test_the_number_of_gpus_is_that_of_the_cluster() -> None:
 @pytest.mark.parametrize(
     ("view", "release", "said"),
     [
-        (cluster(verl_version="0.9.0"), "0.9.0", "cloudrl does not know verl 0.9.0"),
+        (cluster(verl_version="0.6.1"), "0.6.1", "cloudrl does not know verl 0.6.1"),
         (cluster(verl_version=None), None, "cloudrl does not know verl of unknown version"),
     ],
 )

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 
 from cloudrl.verl.composition import Problem
 from cloudrl.verl.keys import ACTOR
+from cloudrl.verl.releases import RELEASE
 from cloudrl.verl.rules.batches import (
     batch_is_divided,
     dynamic_batches_agree,
@@ -47,7 +48,7 @@ from cloudrl.verl.rules.structure import structure_notes, structure_problems
 from cloudrl.verl.rules.values import values_are_possible
 from cloudrl.verl.setting import Setting
 
-READ_IN = ("0.9.1",)
+READ_IN = (RELEASE.verl,)
 """Releases in whose source the rules were read."""
 RULES: tuple[Callable[[Setting], Iterator[Problem]], ...] = (
     values_are_possible,

@@ -131,10 +131,6 @@ def _of_rollout(setting: Setting) -> Iterator[Choice]:
         backends = setting.names("CheckpointEngineRegistry.register")
         at = "checkpoint_engine/base.py: CheckpointEngineRegistry"
         yield Choice(f"{ROLLOUT}.checkpoint_engine.backend", backends, at, is_open=True)
-    if setting.get(f"{ROLLOUT}.agent.default_agent_loop") == "tool_agent":
-        parsers = setting.names("ToolParser.register")
-        at = "experimental/agent_loop/tool_parser.py: get_tool_parser"
-        yield Choice(f"{ROLLOUT}.multi_turn.format", parsers, at, is_open=True)
 
 
 def _of_engines(setting: Setting) -> Iterator[Choice]:

@@ -66,7 +66,8 @@ def structure_notes(setting: Setting) -> Iterator[str]:
         if not is_top or not isinstance(place.base, Mapping):
             continue
         for key in place.values:
-            if key not in place.base and key not in setting.source.reads:
+            is_misspelt = difflib.get_close_matches(key, place.base, 1, 0.85)  # `Composed.lookalikes` says so
+            if key not in place.base and key not in setting.source.reads and not is_misspelt:
                 yield (
                     f"{_joined(place.path, key)}: verl {setting.source.version} reads no key of that name; "
                     "does your code read it?"

@@ -1,0 +1,512 @@
+"""What verl 0.9.1 itself says of configurations: the judge of `bench_check.py`, in a process of its own with torch.
+
+verl's own code is called wherever it needs no GPU: Hydra, the driver's validation, the dataclasses that workers build,
+the trainer's constructor, its pools and data loaders, the optimizer and its schedule, losses, registries. What only a
+worker on a GPU would come to is written here from its source; each such condition names the place.
+
+Reads {"cases": [[CONFIG_NAME, [OVERRIDE, ...], GPUS], ...]} from standard input; writes a line of JSON for each case:
+null, or [stage, words].
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import json
+import math
+import pickle
+import sys
+import types
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import verl
+import verl.trainer.ppo.v1.trainer_base as base_trainer
+import verl.workers.config.model as hf_model
+from hydra import compose, initialize_config_dir
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import OmegaConf, open_dict
+from verl.checkpoint_engine.base import CheckpointEngineRegistry
+from verl.trainer.ppo import core_algos
+from verl.trainer.ppo.reward import resolve_reward_manager_cls
+from verl.trainer.ppo.utils import need_critic, need_reference_policy
+from verl.trainer.ppo.v1 import get_trainer_cls
+from verl.utils.config import omega_conf_to_dataclass, validate_config
+from verl.utils.torch_dtypes import PrecisionType
+from verl.utils.tracking import Tracking
+from verl.workers.config.optimizer import build_optimizer
+from verl.workers.rollout.base import _ROLLOUT_REGISTRY
+from verl.workers.rollout.replica import RolloutReplica
+
+PARSER = OverridesParser.create()
+ROWS = 7473
+"""Of the data set that all cases read: gsm8k."""
+FSDP = ("fsdp", "fsdp2", "fsdp_turbo")
+ENGINES = {"language_model": (*FSDP, "megatron", "veomni", "torchtitan", "automodel"),
+           "value_model": ("fsdp", "fsdp2", "megatron", "veomni")}  # fmt: skip
+"""workers/engine/*/transformer_impl.py: EngineRegistry.register."""
+CHECKPOINT_ENGINES = ("naive", "nccl", "nixl", "mooncake", "kimi_ckpt_engine", "delta_sharded")
+"""checkpoint_engine/*.py; those whose packages are not here are not registered here."""
+
+
+class Refused(Exception):
+    """A condition of verl's that is written here does not hold."""
+
+
+def need(is_met: Any, words: str) -> None:
+    if not is_met:
+        raise Refused(words)
+
+
+def whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def use_no_model() -> None:
+    """Let verl's model section be built without a model: what it looks up on disk or on the Hub is made up."""
+    tokenizer = types.SimpleNamespace(
+        bos_token_id=0, eos_token_id=1, pad_token_id=2, chat_template="", name_or_path="m"
+    )
+    hf_model.copy_to_local = lambda path, **_: path.rstrip("/")
+    hf_model.hf_tokenizer = lambda *_, **__: tokenizer
+    hf_model.hf_processor = lambda *_, **__: None
+    hf_model.get_generation_config = lambda *_, **__: None
+    hf_model.update_model_config = lambda *_, **__: None
+    hf_model.import_external_libs = lambda *_: None
+    made = types.SimpleNamespace(architectures=["Qwen2ForCausalLM"], tie_word_embeddings=False, model_type="qwen2")
+    hf_model.AutoConfig = types.SimpleNamespace(from_pretrained=lambda *_, **__: made)
+    base_trainer.create_rl_dataset = dataset
+    base_trainer.RolloutMoELoadBalanceMetricsAccumulator = lambda **_: None
+
+
+def dataset(paths: Any, config: Any, *_: Any, max_samples: Any = -1, **__: Any) -> list[int]:
+    """utils/dataset/rl_dataset.py: RLHFDataset, what it does with its options before and after it reads files."""
+    files = [paths] if not OmegaConf.is_list(paths) and not isinstance(paths, list) else list(paths)
+    for file in files:
+        need(file.endswith((".parquet", ".json", ".jsonl")), f"Unsupported file format: {file}")
+    rows = min(ROWS, max_samples) if max_samples > 0 else ROWS
+    dict(**config.get("apply_chat_template_kwargs", {}))
+    if config.get("filter_overlong_prompts", True):
+        100 <= config.get("max_prompt_length", 1024)  # noqa: B015  whether they can be compared
+    return [0] * rows
+
+
+@functools.cache
+def parsed(override: str) -> Any:
+    return PARSER.parse_override(override)
+
+
+@functools.cache
+def prepared(name: str, groups: tuple[str, ...]) -> bytes:
+    made = compose(config_name=name, overrides=list(groups))
+    for role in ("actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.ref", "critic"):
+        OmegaConf.resolve(OmegaConf.select(made, f"{role}.profiler"))
+    return pickle.dumps(made)
+
+
+def composed(name: str, overrides: list[str]) -> Any:
+    groups = tuple(each for each in overrides if each.startswith(("model_engine=", "hydra")) or "@" in each)
+    config: Any = pickle.loads(prepared(name, groups))  # noqa: S301  our own, a moment old
+    OmegaConf.set_struct(config, value=True)
+    rest = [parsed(each) for each in overrides if each not in groups]
+    ConfigLoaderImpl.validate_sweep_overrides_legal(rest, None, from_shell=False)
+    ConfigLoaderImpl._apply_overrides_to_config(rest, config)
+    OmegaConf.resolve(config)
+    return config
+
+
+def dataclasses_are_built(config: Any) -> dict[str, Any]:
+    """workers/engine_workers.py: init_model; trainer/ppo/v1/trainer_base.py: _setup, and the unused ones."""
+    role = config.actor_rollout_ref
+    made = {"model": omega_conf_to_dataclass(role.model), "actor": omega_conf_to_dataclass(role.actor)}
+    ref = OmegaConf.create(OmegaConf.to_container(role.ref))
+    ref.ppo_mini_batch_size = role.actor.ppo_mini_batch_size
+    for new, old in (("ppo_micro_batch_size", "log_prob_micro_batch_size"),
+                     ("ppo_micro_batch_size_per_gpu", "log_prob_micro_batch_size_per_gpu"),
+                     ("use_dynamic_bsz", "log_prob_use_dynamic_bsz"),
+                     ("ppo_max_token_len_per_gpu", "log_prob_max_token_len_per_gpu")):  # fmt: skip
+        ref[new] = ref.pop(old, None)
+    if need_reference_policy(config) and not reference_is_actor(config):
+        made["ref"] = omega_conf_to_dataclass(ref)
+    made["rollout"] = omega_conf_to_dataclass(role.rollout)
+    made["checkpoint_engine"] = omega_conf_to_dataclass(role.rollout.checkpoint_engine)
+    if need_critic(config):
+        made["critic"] = omega_conf_to_dataclass(config.critic)
+    else:
+        fields_exist(config.critic)
+    fields_exist(ref)
+    omega_conf_to_dataclass(config.algorithm)
+    made["distillation"] = omega_conf_to_dataclass(config.distillation)
+    if config.reward.reward_model.enable:
+        omega_conf_to_dataclass(config.reward.reward_model.rollout)
+    return made
+
+
+def fields_exist(section: Any) -> None:
+    """Of a section that this job does not build: whether its dataclass has the fields, as it would say if it did."""
+    from hydra.utils import get_class
+
+    for name, value in section.items():
+        if OmegaConf.is_dict(value):
+            fields_exist(value)
+        if "_target_" in section and name != "_target_":
+            known = get_class(section._target_).__dataclass_fields__
+            need(name in known, f"{section._target_}.__init__() got an unexpected keyword argument {name!r}")
+
+
+def reference_is_actor(config: Any) -> bool:
+    model = config.actor_rollout_ref.model
+    rank = model.get("lora", {}).get("rank", 0)
+    return (rank if rank > 0 else model.get("lora_rank", 0)) > 0 or model.get("lora_adapter_path") is not None
+
+
+def trainer_is_made(config: Any) -> None:
+    """trainer/ppo/v1/trainer_base.py: __init__, _init_tokenizer, _init_dataloader, _init_resource_pool_mgr."""
+    trainer = get_trainer_cls(config.trainer.v1.trainer_mode)(config=config)
+    trainer._init_tokenizer()
+    trainer._init_dataloader()
+    trainer._init_resource_pool_mgr()
+    trains = not (config.trainer.get("val_before_train", True) and config.trainer.get("val_only", False))
+    trains = trains and trainer.total_training_steps > 0 and config.trainer.total_epochs > 0
+    if not trains:
+        return
+    config.trainer.save_freq > 0  # noqa: B015  fit
+    config.trainer.test_freq > 0  # noqa: B015  fit
+    batch, every = config.data.train_batch_size, trainer.parameter_sync_step
+    need(batch % every == 0 and every > 0, "train_batch_size must be divisible by parameter_sync_step")
+    size = config.data.get("gen_batch_size", None) or batch
+    need(batch > 0 and batch % size == 0, "num_prompts must be a positive multiple of gen_batch_size")
+    need(trainer.steps_per_epoch > 0, "no step in an epoch")
+    steps = config.global_profiler.steps
+    1 in steps if steps is not None else None  # noqa: B018  fit
+
+
+def has_training(config: Any) -> bool:
+    """trainer/ppo/v1/trainer_base.py: fit."""
+    never = config.trainer.total_epochs <= 0 or (config.trainer.total_training_steps or 1) <= 0
+    validates_only = config.trainer.get("val_before_train", True) and config.trainer.get("val_only", False)
+    return not never and not validates_only
+
+
+def updates_actor(config: Any) -> bool:
+    steps = config.trainer.total_training_steps
+    if steps is None:
+        steps = ROWS // config.data.train_batch_size * config.trainer.total_epochs
+    return has_training(config) and config.trainer.critic_warmup <= steps
+
+
+def names_are_looked_up(config: Any) -> None:
+    rollout, algorithm = config.actor_rollout_ref.rollout, config.algorithm
+    need(
+        (rollout.name, rollout.mode) in _ROLLOUT_REGISTRY, f"Rollout {rollout.name} with mode {rollout.mode} not found"
+    )
+    backend = rollout.checkpoint_engine.backend
+    if not rollout.checkpoint_engine.custom_backend_module:
+        need(
+            backend in CHECKPOINT_ENGINES or backend in CheckpointEngineRegistry._registry, f"{backend} not registered"
+        )
+    loggers = config.trainer.logger
+    for name in [loggers] if isinstance(loggers, str) else loggers:
+        need(name in Tracking.supported_backend or name == "tracking", f"{name} is not supported")
+    resolve_reward_manager_cls(config)
+    if config.reward.reward_model.enable:  # experimental/reward_loop/reward_loop.py
+        need(isinstance(config.reward.reward_model.model_path, str), "no path of the reward model")
+    range(config.reward.num_workers)
+    need(config.reward.num_workers > 0, "no reward workers")
+    need(config.trainer.resume_mode in ("disable", "auto", "resume_path"), "unknown resume mode")
+    if config.trainer.resume_mode == "resume_path":
+        path = config.trainer.resume_from_path
+        need(isinstance(path, str) and "global_step_" in path, "resume ckpt must specify the global_steps")
+    if not has_training(config):
+        return
+    core_algos.get_adv_estimator_fn(algorithm.adv_estimator)
+    need(not (config.trainer.use_v1 and algorithm.adv_estimator in
+              ("remax", "optimal_token_baseline", "tir_optimal_token_baseline")),
+         "no reward_baselines, no sum_pi_squared in trainer/ppo/v1")  # fmt: skip
+    need(algorithm.adv_estimator != "gae" or need_critic(config), "no values without a critic")
+
+
+def losses_are_computed(config: Any, made: dict[str, Any]) -> None:
+    """trainer/ppo/core_algos.py and workers/utils/losses.py, on two small tensors."""
+    if not has_training(config):
+        return
+    actor, one, mask = made["actor"], torch.zeros(2, 3), torch.ones(2, 3)
+    info = {"dp_size": 1, "batch_num_tokens": 6, "global_batch_size": 2, "loss_scale_factor": None}
+    if config.algorithm.use_kl_in_reward:
+        core_algos.kl_penalty(one, one, config.algorithm.kl_penalty)
+        core_algos.get_kl_controller(config.algorithm.kl_ctrl).value * one
+    if config.algorithm.adv_estimator == "gae":
+        core_algos.compute_gae_advantage_return(one, one, mask, config.algorithm.gamma, config.algorithm.lam)
+    if need_critic(config):
+        core_algos.agg_loss(loss_mat=one, loss_mask=mask, loss_agg_mode=config.critic.loss_agg_mode, **info)
+        one + config.critic.cliprange_value
+    if config.distillation.enabled or not updates_actor(config):
+        return
+    actor.policy_loss.get("loss_mode", "vanilla")
+    loss = core_algos.get_policy_loss_fn(actor.policy_loss.get("loss_mode", "vanilla"))
+    actor.global_batch_info.update(info)
+    if loss is core_algos.compute_policy_loss_vanilla:
+        loss(one, one, one, mask, actor.loss_agg_mode, actor, None)
+    for name, field in (("clip_cov", "clip_cov_ratio"), ("kl_cov", "kl_cov_ratio"), ("dro", "dro_beta")):
+        if actor.policy_loss.get("loss_mode") == name:
+            need((actor.policy_loss.get(field) or 0) > 0, f"{field} should be larger than 0")
+    if actor.calculate_entropy or config.actor_rollout_ref.actor.entropy_coeff != 0.0:
+        one - actor.entropy_coeff * one
+    if actor.use_kl_loss:
+        core_algos.kl_penalty(one, one, actor.kl_loss_type) * actor.kl_loss_coef
+
+
+def engines_are_built(config: Any, made: dict[str, Any], world: int) -> None:
+    """workers/engine_workers.py: __init__; workers/engine/fsdp/transformer_impl.py; workers/engine/megatron."""
+    first = True
+    for name in ("critic", "ref", "actor"):
+        if name not in made:
+            continue
+        role = made[name]
+        engine, optim = role.engine, role.optim
+        strategy = role.strategy if name != "ref" else engine.strategy
+        need(
+            strategy in ENGINES["value_model" if name == "critic" else "language_model"], f"Unknown backend: {strategy}"
+        )
+        kind = "fsdp" if strategy in FSDP else strategy
+        section = {"fsdp": "fsdp" if name == "critic" else "fsdp_config"}.get(kind, kind)
+        need(hasattr(role, section), f"{type(role).__name__} has no attribute {section}")
+        if kind == "fsdp":
+            fsdp_engine(engine, config.actor_rollout_ref.model if name != "critic" else config.critic.model, world)
+            if name != "ref":
+                fsdp_optimizer(optim, config, trained=name == "critic" or updates_actor(config))
+        elif kind == "megatron":
+            if first:
+                megatron_groups(engine, world)
+            need(engine.use_mbridge, "use_mbridge must be True")
+            if name != "ref":
+                need(0.0 <= optim.lr and 0.0 <= optim.weight_decay, "Invalid learning rate or weight decay")
+        first = False
+
+
+def fsdp_engine(engine: Any, model: Any, world: int) -> None:
+    size, sequence = engine.fsdp_size, engine.ulysses_sequence_parallel_size
+    need(not (sequence > 1 and not model.use_remove_padding), "you must enable `use_remove_padding`")
+    if not (size < 0 or size >= world):
+        need(whole(size) and size > 0 and world % size == 0, f"mesh {world} / {size}")
+    need(whole(sequence) and sequence > 0 and world % sequence == 0, f"mesh {world} / {sequence}")
+    PrecisionType.to_dtype(torch.float32 if engine.model_dtype is None else engine.model_dtype)
+    if engine.mixed_precision is not None:
+        for part, default in (("param_dtype", "bf16"), ("reduce_dtype", "fp32"), ("buffer_dtype", "fp32")):
+            PrecisionType.to_dtype(engine.mixed_precision.get(part, default))
+
+
+def fsdp_optimizer(optim: Any, config: Any, *, trained: bool) -> None:
+    """workers/engine/fsdp/transformer_impl.py: _build_optimizer, _build_lr_scheduler, optimizer_step."""
+    from verl.utils.torch_functional import get_constant_schedule_with_warmup, get_cosine_schedule_with_warmup
+
+    if optim.optimizer_impl != "torch.optim":
+        return
+    weight = torch.nn.Parameter(torch.zeros(2, 2))
+    optimizer = build_optimizer([weight], optim)
+    total, steps = config.actor_rollout_ref.actor.optim.total_training_steps, optim.lr_warmup_steps
+    if steps <= 0:
+        steps = int(optim.lr_warmup_steps_ratio * total)
+    if optim.lr_scheduler_type == "constant":
+        get_constant_schedule_with_warmup(optimizer=optimizer, num_warmup_steps=steps)
+    else:
+        get_cosine_schedule_with_warmup(optimizer=optimizer, num_warmup_steps=steps, num_training_steps=total,
+                                        min_lr_ratio=optim.min_lr_ratio, num_cycles=optim.num_cycles)  # fmt: skip
+    if trained and has_training(config):
+        weight.grad = torch.ones(2, 2)
+        need(optim.clip_grad is not None, "clip_grad is None")
+        torch.nn.utils.clip_grad_norm_([weight], max_norm=optim.clip_grad)
+
+
+def megatron_groups(engine: Any, world: int) -> None:
+    """megatron.core.parallel_state: initialize_model_parallel (Megatron-Core 0.16)."""
+    tensor, pipeline, context = (
+        engine.tensor_model_parallel_size, engine.pipeline_model_parallel_size, engine.context_parallel_size
+    )  # fmt: skip
+    experts, expert_tensor = engine.expert_model_parallel_size, engine.expert_tensor_parallel_size
+    need(all(whole(each) and each > 0 for each in (tensor, pipeline, context, experts)), "sizes")
+    need(world % (tensor * pipeline * context) == 0, "world size is not divisible by total model size")
+    if expert_tensor is None:
+        expert_tensor = tensor
+    need(world % (expert_tensor * experts * pipeline) == 0, "world size is not divisible by expert parallelism")
+    need(engine.virtual_pipeline_model_parallel_size is None or pipeline > 1, "interleaved schedule needs a pipeline")
+
+
+def batches_are_divided(config: Any, made: dict[str, Any], world: int) -> None:
+    """workers/engine_workers.py: init_model, train_mini_batch; workers/engine/utils.py: prepare_micro_batches."""
+    role = config.actor_rollout_ref
+    actor, rollout = role.actor, role.rollout
+    need(actor.use_dynamic_bsz == rollout.log_prob_use_dynamic_bsz, "use_dynamic_bsz differ")
+    if actor.use_dynamic_bsz:
+        need(None not in (rollout.log_prob_max_token_len_per_gpu, actor.ppo_max_token_len_per_gpu), "max_token_len")
+    else:
+        need(None not in (rollout.log_prob_micro_batch_size_per_gpu, actor.ppo_micro_batch_size_per_gpu), "micro batch")
+    if not has_training(config):
+        return
+    sizes = {name: ranks(made[name], world) for name in ("critic", "actor", "ref") if name in made}
+    minis = []
+    for name, section in (("critic", config.critic), ("actor", actor)):
+        if name not in made or (name == "actor" and not updates_actor(config)) or sizes[name] is None:
+            continue
+        need(whole(section.ppo_mini_batch_size) and whole(section.ppo_epochs), "sizes are whole numbers")
+        mini = section.ppo_mini_batch_size * rollout.n
+        need(mini > 0 and mini % sizes[name] == 0 and section.ppo_epochs > 0, f"{mini} over {sizes[name]} ranks")
+        minis.append(mini)
+        if name == "actor":
+            tokens_or_micro(actor, "ppo_", mini // sizes[name], config)
+    if sizes["actor"] is None:
+        return
+    bypass = (config.algorithm.get("rollout_correction") or {}).get("bypass_mode", False)
+    plain = config.trainer.v1.trainer_mode == "sync" and not config.algorithm.filter_groups.enable
+    multiple = math.lcm(sizes["actor"], *minis)
+    samples = -(-config.data.train_batch_size * rollout.n // multiple) * multiple
+    shown = samples // sizes["actor"] if plain and not config.trainer.critic_warmup else None
+    if not bypass or (need_reference_policy(config) and reference_is_actor(config)):
+        tokens_or_micro(rollout, "log_prob_", shown, config)
+    if sizes.get("ref"):
+        tokens_or_micro(role.ref, "log_prob_", samples // sizes["ref"] if shown is not None else None, config)
+
+
+def tokens_or_micro(section: Any, prefix: str, samples: int | None, config: Any) -> None:
+    """A limit of tokens or a micro batch: what is unknown of the samples is not judged."""
+    if section.get("use_dynamic_bsz" if prefix == "ppo_" else "log_prob_use_dynamic_bsz"):
+        limit = section[f"{prefix}max_token_len_per_gpu"]
+        need(limit * 1 > 0, "no tokens")
+        return
+    micro = section[f"{prefix}micro_batch_size_per_gpu"]
+    need(whole(micro) and micro > 0, "micro batch")
+    need(samples is None or samples % micro == 0, f"data size {samples} must be divisible by {micro}")
+
+
+def ranks(role: Any, world: int) -> int | None:
+    engine = role.engine
+    if engine.strategy in FSDP:
+        return world // engine.ulysses_sequence_parallel_size
+    if engine.strategy == "megatron":
+        shared = engine.tensor_model_parallel_size * engine.pipeline_model_parallel_size * engine.context_parallel_size
+        return world // shared
+    return None
+
+
+class Replica(RolloutReplica):
+    """verl's own without servers."""
+
+    async def launch_servers(self) -> None:
+        return
+
+
+Replica.__abstractmethods__ = frozenset()
+
+
+def rollout_is_served(config: Any, made: dict[str, Any], world: int) -> None:
+    """workers/rollout/replica.py; workers/rollout/vllm_rollout/vllm_async_server.py; vLLM 0.27: SamplingParams."""
+    rollout = config.actor_rollout_ref.rollout
+    size = rollout.tensor_model_parallel_size * rollout.data_parallel_size * rollout.pipeline_model_parallel_size
+    range(rollout.n)
+    need(rollout.n > 0, "no answers")
+    disaggregation = made["rollout"].disaggregation
+    standalone = config.trainer.v1.trainer_mode == "separate_async"
+    if disaggregation.enabled:
+        served_in_two(disaggregation, rollout)
+    else:
+        replica = Replica(0, rollout, config.actor_rollout_ref.model, gpus_per_node=rollout.n_gpus_per_node)
+        if not standalone:
+            need(world % size == 0, f"{world} GPUs, replicas of {size}")
+        if rollout.name == "vllm" and rollout.data_parallel_size > 1:
+            local = replica.gpus_per_replica_node
+            need(local % rollout.tensor_model_parallel_size == 0, "gpus_per_node should be divisible by tp")
+    need(whole(rollout.checkpoint_engine.update_weights_bucket_megabytes << 20), "bucket")
+    need(rollout.checkpoint_engine.update_weights_bucket_megabytes > 0, "bucket")
+    range(rollout.agent.num_workers)
+    need(rollout.agent.num_workers > 0, "no agent workers")
+    need(config.data.max_response_length > 0, "no answer")
+    if rollout.name not in ("vllm", "sglang"):
+        return
+    need(rollout.dtype in ("auto", "half", "float16", "bfloat16", "float", "float32"), "dtype")
+    need(0 < rollout.gpu_memory_utilization <= 1, "gpu_memory_utilization")
+    allowed = ("fp8", "torchao", "ascend") if rollout.name == "vllm" else ("fp8",)
+    need(rollout.quantization is None or rollout.quantization in allowed, "quantization")
+    for name in ("max_model_len", "max_num_batched_tokens", "max_num_seqs"):
+        need(rollout[name] is None or (whole(rollout[name]) and rollout[name] > 0), name)
+    validates = config.trainer.get("val_before_train", True) or config.trainer.test_freq > 0
+    for part in (rollout, rollout.val_kwargs) if validates else (rollout,):
+        need(part.temperature >= 0 and 0 < part.top_p <= 1 and whole(part.top_k) and part.top_k >= -1, "sampling")
+    if validates:
+        need(whole(rollout.val_kwargs.n) and rollout.val_kwargs.n > 0, "val n")
+
+
+def served_in_two(disaggregation: Any, rollout: Any) -> None:
+    """workers/rollout/vllm_rollout/vllm_pd_replica.py and sglang_rollout/sglang_pd_replica.py: __init__."""
+    if rollout.name == "vllm":
+        need(disaggregation.transfer_backend in ("nixl", "mooncake"), "transfer_backend")
+    need(disaggregation.prefill_replicas == 1 and rollout.data_parallel_size == 1, "prefill_replicas=1 only")
+    decode = disaggregation.decode_tensor_model_parallel_size
+    decode = rollout.tensor_model_parallel_size if decode is None else decode
+    needed = rollout.tensor_model_parallel_size + disaggregation.decode_replicas * decode
+    need(needed <= rollout.n_gpus_per_node, f"PD replica needs {needed} GPUs")
+
+
+def pools_fit(config: Any, gpus: int) -> None:
+    """single_controller/ray/base.py: ResourcePoolManager._check_resource_available; Ray waits for more."""
+    wanted = config.trainer.nnodes * config.trainer.n_gpus_per_node
+    if config.reward.reward_model.enable_resource_pool:
+        wanted += config.reward.reward_model.nnodes * config.reward.reward_model.n_gpus_per_node
+    if config.distillation.enabled:
+        wanted += config.distillation.nnodes * config.distillation.n_gpus_per_node
+    if config.trainer.v1.trainer_mode == "separate_async":
+        rollout = config.actor_rollout_ref.rollout
+        size = rollout.tensor_model_parallel_size * rollout.data_parallel_size
+        pool = rollout.nnodes * rollout.n_gpus_per_node
+        wanted += pool - pool % size
+    need(wanted <= gpus, f"{wanted} GPUs of {gpus}")
+
+
+def stages(config: Any, gpus: int) -> Iterator[tuple[str, Callable[[], Any]]]:
+    made: dict[str, Any] = {}
+    world = lambda: config.trainer.n_gpus_per_node * config.trainer.nnodes  # noqa: E731
+    yield "validate_config", lambda: validate_config(config, need_reference_policy(config), need_critic(config))
+    yield "dataclasses", lambda: made.update(dataclasses_are_built(config))
+    yield "names", lambda: names_are_looked_up(config)
+    if config.trainer.use_v1:
+        yield "trainer", lambda: trainer_is_made(config)
+    yield "pools", lambda: pools_fit(config, gpus)
+    yield "engines", lambda: engines_are_built(config, made, world())
+    yield "rollout", lambda: rollout_is_served(config, made, world())
+    yield "batches", lambda: batches_are_divided(config, made, world())
+    yield "losses", lambda: losses_are_computed(config, made)
+
+
+def verdict(name: str, overrides: list[str], gpus: int) -> list[str] | None:
+    """The first stage that refuses, and its words; None if none does."""
+    try:
+        config = composed(name, overrides)
+    except Exception as error:  # noqa: BLE001  whatever it is
+        return ["compose", f"{type(error).__name__}: {error}"]
+    with open_dict(config):
+        config.pop("hydra", None)
+    OmegaConf.set_struct(config, value=True)
+    try:
+        for stage, run in stages(config, gpus):  # noqa: B007  named where it fails
+            run()
+    except Exception as error:  # noqa: BLE001  whatever it is
+        return [stage, f"{type(error).__name__}: {error}"]
+    return None
+
+
+def main() -> None:
+    warnings.simplefilter("ignore")
+    folder = Path(verl.__file__).parent / "trainer" / "config"
+    use_no_model()
+    with initialize_config_dir(config_dir=str(folder), version_base=None):
+        for name, overrides, gpus in json.load(sys.stdin)["cases"]:
+            with contextlib.redirect_stdout(io.StringIO()):
+                said = verdict(name, overrides, gpus)
+            print(json.dumps(said), flush=True)
+
+
+main()
