@@ -14,7 +14,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 # what tests import they would compile again in each of hundreds of processes
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-unit test-dstack test-slurm test-slow check format bench-help bench-up bench-dstack bench-merge bench-archive bench-usage bench-report bench-retriever dstack-lab dstack-lab-down slurm-lab slurm-lab-down dstack-packages slurm-packages browser-packages agent reference clean
+.PHONY: demo test test-unit test-dstack test-slurm test-slow check check-truth format bench-help bench-up bench-dstack bench-merge bench-archive bench-usage bench-report bench-retriever dstack-lab dstack-lab-down slurm-lab slurm-lab-down dstack-packages slurm-packages browser-packages agent reference clean
 
 demo: $(VENV)/.local
 	$(BIN)/cloudrl demo
@@ -49,6 +49,10 @@ format: $(VENV)/.dev
 
 bench-help: $(VENV)/.dev
 	$(BIN)/python benchmarks/bench_help.py
+
+# verl's own examples as well: EXAMPLES=CHECKOUT of verl
+check-truth: $(VENV)/.dev
+	$(BIN)/python benchmarks/bench_check.py --show $(if $(EXAMPLES),--examples $(EXAMPLES))
 
 bench-up: $(VENV)/.dev
 	$(BIN)/python benchmarks/bench_up.py

@@ -41,7 +41,7 @@ def ours(name: str, overrides: Sequence[str], gpus: int) -> tuple[list[str], lis
 
 
 def judged(asked: Sequence[tuple[str, Sequence[str], int]]) -> list[Any]:
-    """verl's verdicts, from processes side by side."""
+    """Verl's verdicts, from processes side by side."""
     probe = Path(__file__).parent / "verl_judge.py"
     running = []
     for part in range(JUDGES):

@@ -96,9 +96,9 @@ MEGATRON = {
     for name in ("tensor_model", "pipeline_model", "context", "expert_model", "virtual_pipeline_model")
 } | {f"{REF}.megatron.tensor_model_parallel_size": (1, 2, 3, 4)}
 ADDED = (
-    A, f"{A}.optim", f"{A}.policy_loss", f"{A}.fsdp_config", f"{A}.checkpoint", R, f"{R}.val_kwargs", f"{R}.multi_turn",
-    f"{R}.agent", f"{R}.checkpoint_engine", "actor_rollout_ref.model", REF, C, f"{C}.optim", "algorithm", "distillation",
-    "data", "trainer", "trainer.v1", "reward", f"{R}.engine_kwargs.vllm", f"{R}.custom",
+    A, f"{A}.optim", f"{A}.policy_loss", f"{A}.fsdp_config", f"{A}.checkpoint", R, f"{R}.val_kwargs",
+    f"{R}.multi_turn", f"{R}.agent", f"{R}.checkpoint_engine", "actor_rollout_ref.model", REF, C, f"{C}.optim",
+    "algorithm", "distillation", "data", "trainer", "trainer.v1", "reward", f"{R}.engine_kwargs.vllm", f"{R}.custom",
     "actor_rollout_ref.model.override_config", "data.custom_cls", "reward.custom_reward_function.reward_kwargs",
     f"{A}.optim.override_optimizer_config", "data.apply_chat_template_kwargs",
 )  # fmt: skip

@@ -15,10 +15,11 @@ with open(os.environ["RECORDED"], "a") as file:
     file.write(json.dumps(sys.argv) + "\\n")
 """
 _SILENT = "#!/bin/sh\nexit 0\n"
-_PROGRAMS = ("pip", "pip3", "nvidia-smi", "srun", "sbatch", "docker", "git", "wget", "curl", "sleep", "tee", "huggingface-cli",
+_PROGRAMS = ("pip", "pip3", "nvidia-smi", "srun", "sbatch", "docker", "git", "wget", "curl", "sleep", "tee",
+             "huggingface-cli",
              "hf", "npu-smi", "mkdir", "rm", "cp", "ls", "sysctl", "killall", "pkill", "conda", "source")  # fmt: skip
-_NEEDED = ("bash", "dirname", "basename", "date", "pwd", "cat", "echo", "expr", "env", "head", "tail", "tr", "wc", "grep",
-           "sed", "cut", "realpath", "readlink", "seq", "hostname")  # fmt: skip
+_NEEDED = ("bash", "dirname", "basename", "date", "pwd", "cat", "echo", "expr", "env", "head", "tail", "tr", "wc",
+           "grep", "sed", "cut", "realpath", "readlink", "seq", "hostname")  # fmt: skip
 _MODULE = "verl.trainer.main_ppo"
 
 
@@ -34,7 +35,12 @@ def commands(checkout: Path) -> Iterator[tuple[str, str, list[str], int]]:
             environment = {"PATH": str(programs), "RECORDED": str(record), "HOME": "/home/me", "USER": "me"}
             try:
                 subprocess.run(
-                    ["/bin/bash", str(script)], cwd=checkout, env=environment, capture_output=True, timeout=20
+                    ["/bin/bash", str(script)],
+                    cwd=checkout,
+                    env=environment,
+                    capture_output=True,
+                    check=False,
+                    timeout=20,
                 )
             except subprocess.TimeoutExpired:
                 continue

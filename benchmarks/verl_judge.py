@@ -10,6 +10,7 @@ null, or [stage, words].
 
 from __future__ import annotations
 
+# ruff: noqa: SLF001  the parts of verl that need no GPU are mostly private
 import contextlib
 import functools
 import io
@@ -81,6 +82,10 @@ def use_no_model() -> None:
     made = types.SimpleNamespace(architectures=["Qwen2ForCausalLM"], tie_word_embeddings=False, model_type="qwen2")
     hf_model.AutoConfig = types.SimpleNamespace(from_pretrained=lambda *_, **__: made)
     base_trainer.create_rl_dataset = dataset
+    vllm = types.ModuleType("verl.workers.rollout.vllm_rollout.utils")
+    vllm.get_vllm_max_lora_rank = lambda rank: need(rank <= 512, "lora_rank must be less than or equal to 512")
+    sys.modules["verl.workers.rollout.vllm_rollout"] = types.ModuleType("verl.workers.rollout.vllm_rollout")
+    sys.modules[vllm.__name__] = vllm
     base_trainer.RolloutMoELoadBalanceMetricsAccumulator = lambda **_: None
 
 
@@ -92,7 +97,7 @@ def dataset(paths: Any, config: Any, *_: Any, max_samples: Any = -1, **__: Any) 
     rows = min(ROWS, max_samples) if max_samples > 0 else ROWS
     dict(**config.get("apply_chat_template_kwargs", {}))
     if config.get("filter_overlong_prompts", True):
-        100 <= config.get("max_prompt_length", 1024)  # noqa: B015  whether they can be compared
+        config.get("max_prompt_length", 1024) >= 100  # noqa: B015  whether they can be compared
     return [0] * rows
 
 
@@ -111,7 +116,7 @@ def prepared(name: str, groups: tuple[str, ...]) -> bytes:
 
 def composed(name: str, overrides: list[str]) -> Any:
     groups = tuple(each for each in overrides if each.startswith(("model_engine=", "hydra")) or "@" in each)
-    config: Any = pickle.loads(prepared(name, groups))  # noqa: S301  our own, a moment old
+    config: Any = pickle.loads(prepared(name, groups))
     OmegaConf.set_struct(config, value=True)
     rest = [parsed(each) for each in overrides if each not in groups]
     ConfigLoaderImpl.validate_sweep_overrides_legal(rest, None, from_shell=False)
@@ -141,7 +146,13 @@ def dataclasses_are_built(config: Any) -> dict[str, Any]:
         fields_exist(config.critic)
     fields_exist(ref)
     omega_conf_to_dataclass(config.algorithm)
-    made["distillation"] = omega_conf_to_dataclass(config.distillation)
+    if has_teacher(config):
+        made["distillation"] = omega_conf_to_dataclass(config.distillation)
+    rollout = made["rollout"]  # experimental/agent_loop/agent_loop.py: AgentLoopWorker; workers/rollout/llm_server.py
+    sections = {"multi_turn": "tool_config_path", "agent": "agent_loop_config_path", "trace": "project_name",
+                "prometheus": "enable"}  # fmt: skip
+    for section, field in sections.items():
+        getattr(getattr(rollout, section), field)
     if config.reward.reward_model.enable:
         omega_conf_to_dataclass(config.reward.reward_model.rollout)
     return made
@@ -184,6 +195,11 @@ def trainer_is_made(config: Any) -> None:
     need(trainer.steps_per_epoch > 0, "no step in an epoch")
     steps = config.global_profiler.steps
     1 in steps if steps is not None else None  # noqa: B018  fit
+
+
+def has_teacher(config: Any) -> bool:
+    """trainer/distillation: is_distillation_enabled."""
+    return config.distillation is not None and config.distillation.enabled
 
 
 def has_training(config: Any) -> bool:
@@ -245,8 +261,12 @@ def losses_are_computed(config: Any, made: dict[str, Any]) -> None:
     if need_critic(config):
         core_algos.agg_loss(loss_mat=one, loss_mask=mask, loss_agg_mode=config.critic.loss_agg_mode, **info)
         one + config.critic.cliprange_value
-    if config.distillation.enabled or not updates_actor(config):
-        return
+    if not has_teacher(config) and updates_actor(config):
+        policy_loss_is_computed(config, actor, info)
+
+
+def policy_loss_is_computed(config: Any, actor: Any, info: dict[str, Any]) -> None:
+    one, mask = torch.zeros(2, 3), torch.ones(2, 3)
     actor.policy_loss.get("loss_mode", "vanilla")
     loss = core_algos.get_policy_loss_fn(actor.policy_loss.get("loss_mode", "vanilla"))
     actor.global_batch_info.update(info)
@@ -285,7 +305,7 @@ def engines_are_built(config: Any, made: dict[str, Any], world: int) -> None:
                 megatron_groups(engine, world)
             need(engine.use_mbridge, "use_mbridge must be True")
             if name != "ref":
-                need(0.0 <= optim.lr and 0.0 <= optim.weight_decay, "Invalid learning rate or weight decay")
+                need(optim.lr >= 0.0 and optim.weight_decay >= 0.0, "Invalid learning rate or weight decay")
         first = False
 
 
@@ -358,7 +378,7 @@ def batches_are_divided(config: Any, made: dict[str, Any], world: int) -> None:
         need(mini > 0 and mini % sizes[name] == 0 and section.ppo_epochs > 0, f"{mini} over {sizes[name]} ranks")
         minis.append(mini)
         if name == "actor":
-            tokens_or_micro(actor, "ppo_", mini // sizes[name], config)
+            tokens_or_micro(actor, "ppo_", mini // sizes[name])
     if sizes["actor"] is None:
         return
     bypass = (config.algorithm.get("rollout_correction") or {}).get("bypass_mode", False)
@@ -367,12 +387,12 @@ def batches_are_divided(config: Any, made: dict[str, Any], world: int) -> None:
     samples = -(-config.data.train_batch_size * rollout.n // multiple) * multiple
     shown = samples // sizes["actor"] if plain and not config.trainer.critic_warmup else None
     if not bypass or (need_reference_policy(config) and reference_is_actor(config)):
-        tokens_or_micro(rollout, "log_prob_", shown, config)
+        tokens_or_micro(rollout, "log_prob_", shown)
     if sizes.get("ref"):
-        tokens_or_micro(role.ref, "log_prob_", samples // sizes["ref"] if shown is not None else None, config)
+        tokens_or_micro(role.ref, "log_prob_", samples // sizes["ref"] if shown is not None else None)
 
 
-def tokens_or_micro(section: Any, prefix: str, samples: int | None, config: Any) -> None:
+def tokens_or_micro(section: Any, prefix: str, samples: int | None) -> None:
     """A limit of tokens or a micro batch: what is unknown of the samples is not judged."""
     if section.get("use_dynamic_bsz" if prefix == "ppo_" else "log_prob_use_dynamic_bsz"):
         limit = section[f"{prefix}max_token_len_per_gpu"]
@@ -397,6 +417,7 @@ class Replica(RolloutReplica):
     """verl's own without servers."""
 
     async def launch_servers(self) -> None:
+        """None."""
         return
 
 
@@ -407,6 +428,10 @@ def rollout_is_served(config: Any, made: dict[str, Any], world: int) -> None:
     """workers/rollout/replica.py; workers/rollout/vllm_rollout/vllm_async_server.py; vLLM 0.27: SamplingParams."""
     rollout = config.actor_rollout_ref.rollout
     size = rollout.tensor_model_parallel_size * rollout.data_parallel_size * rollout.pipeline_model_parallel_size
+    sizes = (rollout.tensor_model_parallel_size, rollout.data_parallel_size, rollout.pipeline_model_parallel_size)
+    need(
+        all(whole(each) and each > 0 for each in sizes), "mesh of the rollout"
+    )  # workers/engine_workers.py: init_model
     range(rollout.n)
     need(rollout.n > 0, "no answers")
     disaggregation = made["rollout"].disaggregation
@@ -456,7 +481,7 @@ def pools_fit(config: Any, gpus: int) -> None:
     wanted = config.trainer.nnodes * config.trainer.n_gpus_per_node
     if config.reward.reward_model.enable_resource_pool:
         wanted += config.reward.reward_model.nnodes * config.reward.reward_model.n_gpus_per_node
-    if config.distillation.enabled:
+    if has_teacher(config):
         wanted += config.distillation.nnodes * config.distillation.n_gpus_per_node
     if config.trainer.v1.trainer_mode == "separate_async":
         rollout = config.actor_rollout_ref.rollout

@@ -29,6 +29,7 @@ from cloudrl.cli.slurm import app as slurm_app
 from cloudrl.cli.submit import submit
 from cloudrl.cli.task import app as task_app
 from cloudrl.cli.up import up
+from cloudrl.cli.verl import app as verl_app
 from cloudrl.cli.volume import app as volume_app
 from cloudrl.cli.watch import watch
 from cloudrl.cli.why import why
@@ -45,6 +46,7 @@ COMMANDS: dict[str, typer.Typer | Callable[..., Any]] = {
     "recipes": recipes_app,
     "data": data_app,
     "import": import_script,
+    "verl": verl_app,
     "check": check,
     "submit": submit,
     "run": run,

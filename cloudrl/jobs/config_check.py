@@ -10,10 +10,11 @@ from cloudrl.spec import override_argument
 from cloudrl.verl.command import Command, UnknownConfig, read_command
 from cloudrl.verl.composition import Composed, Problem, compose, is_known
 from cloudrl.verl.keys import PY_EXECUTABLE
-from cloudrl.verl.release_files import source_of
+from cloudrl.verl.release_files import is_added, source_of
 from cloudrl.verl.rules import READ_IN, notes, problems
 from cloudrl.verl.setting import Setting
 
+_ADD = " (`cloudrl verl add` makes it known)"
 _INSTALLS = ("pip", "uv", "conda", "container", "image_uri", "py_modules", "py_executable")
 """Fields of a runtime environment that may bring another verl."""
 
@@ -40,7 +41,7 @@ def check_config(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
             has_own_code=not command.is_usual or _brings_code(draft),
             base=composed.base,
             source=source_of(release),
-            is_read=release in READ_IN,
+            is_read=release in READ_IN and snapshot.files.verl_fork is None,
         )
         faults += problems(setting)
         is_certain = is_certain and not setting.get(PY_EXECUTABLE)
@@ -59,10 +60,11 @@ def check_config(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
 
 def _composed(draft: JobDraft, snapshot: Snapshot, command: Command) -> tuple[str, Composed]:
     release = draft.cluster.verl_version
-    if snapshot.files.verl_fork is not None:
-        raise UnknownConfig("cloudrl does not know a verl of your own")
+    fork = snapshot.files.verl_fork
+    if fork is not None and not is_added(fork):
+        raise UnknownConfig(f"cloudrl does not know a verl of your own{_ADD}")
     if release is None or not is_known(release):
-        raise UnknownConfig(f"cloudrl does not know verl {release or 'of unknown version'}")
+        raise UnknownConfig(f"cloudrl does not know verl {release or 'of unknown version'}{_ADD if release else ''}")
     words = (override_argument(key, value) for key, value in draft.arguments.items())
     return release, compose(release, (*command.words, *words), command.config_name)
 

@@ -253,6 +253,8 @@ def _resolved(config: DictConfig, overrides: Sequence[str], lookalikes: Mapping[
         words = "it names a key that does not exist" if is_secret_override(key) else _first_line(error)
         return Composed(None, (Problem(f"{key}: {words}"),), lookalikes)
     except OmegaConfBaseException as error:
+        if "is not a container" in str(error):  # a single value where others refer into a section
+            return Composed(None, (Problem(f"{error.full_key}: {_first_line(error)}"),), lookalikes)
         return Composed(None, (), lookalikes, untold=f"{error.full_key} is known to the nodes alone")
     return Composed(values, (), lookalikes) if isinstance(values, dict) else Composed(None)
 

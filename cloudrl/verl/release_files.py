@@ -32,6 +32,11 @@ def folder_of(release: str | None) -> Path | None:
     return next((each for each in folders if (each / f"{CONFIG_NAME}.yaml").exists()), None)
 
 
+def is_added(release: str | None) -> bool:
+    """Whether the user has added this release, or a fork that calls itself so."""
+    return (folder := folder_of(release)) is not None and folder.parent == added()
+
+
 def source_of(release: str | None) -> Source | None:
     """What a release's source says; None if it has not been read."""
     folder = folder_of(release)

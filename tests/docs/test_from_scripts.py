@@ -56,7 +56,10 @@ DIFFERENT = {
 NOTES = {
     "search-r1": (
         "verl 0.1 cannot resume a run: one that is interrupted starts over from its model",
-        "the configuration is not checked before the job starts: cloudrl does not know verl 0.1",
+        (
+            "the configuration is not checked before the job starts: cloudrl does not know verl 0.1 "
+            "(`cloudrl verl add` makes it known)"
+        ),
     )
 }
 """What is said of a job on its own cluster."""

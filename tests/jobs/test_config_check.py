@@ -13,6 +13,7 @@ from cloudrl.errors import InputError
 from cloudrl.jobs import SubmitOptions
 
 MAIN = ("python3", "-m", "verl.trainer.main_ppo")
+ADD = " (`cloudrl verl add` makes it known)"
 UNKNOWN = "data.train_batchsize=8"
 
 
@@ -50,7 +51,7 @@ def test_the_number_of_gpus_is_that_of_the_cluster() -> None:
 @pytest.mark.parametrize(
     ("view", "release", "said"),
     [
-        (cluster(verl_version="0.6.1"), "0.6.1", "cloudrl does not know verl 0.6.1"),
+        (cluster(verl_version="0.6.1"), "0.6.1", f"cloudrl does not know verl 0.6.1{ADD}"),
         (cluster(verl_version=None), None, "cloudrl does not know verl of unknown version"),
     ],
 )
@@ -106,7 +107,10 @@ def test_a_verl_of_ones_own_is_noted(tmp_path: Path) -> None:
     (tmp_path / "fork/verl/version/version").write_text("0.9.1\n")
     options = SubmitOptions(working_dir=str(tmp_path / "fork"), overrides=typed(UNKNOWN))
     notes = plan(job(), cluster(), options, here=tmp_path).notes
-    assert "the configuration is not checked before the job starts: cloudrl does not know a verl of your own" in notes
+    assert (
+        f"the configuration is not checked before the job starts: cloudrl does not know a verl of your own{ADD}"
+        in notes
+    )
 
 
 FSDP_KEY = {"actor_rollout_ref.actor.fsdp_config.reshard_after_forward": "false"}

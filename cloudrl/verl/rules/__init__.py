@@ -44,13 +44,14 @@ from cloudrl.verl.rules.servers import (
     distillation_is_possible,
     rewards_have_what_they_ask,
 )
-from cloudrl.verl.rules.structure import structure_notes, structure_problems
+from cloudrl.verl.rules.structure import sections_are_given, structure_notes, structure_problems
 from cloudrl.verl.rules.values import values_are_possible
 from cloudrl.verl.setting import Setting
 
 READ_IN = (RELEASE.verl,)
 """Releases in whose source the rules were read."""
 RULES: tuple[Callable[[Setting], Iterator[Problem]], ...] = (
+    sections_are_given,
     values_are_possible,
     names_are_known,
     estimators_have_what_they_ask,

@@ -78,7 +78,7 @@ def mini_batches_are_divided(setting: Setting) -> Iterator[Problem]:
     """workers/engine_workers.py: train_mini_batch; of the actor workers/engine/utils.py: prepare_micro_batches."""
     for role in setting.trained if setting.trains else ():
         mini, ranks, key = setting.whole(f"{role}.ppo_mini_batch_size"), setting.data_parallel(role), ""
-        if not mini or not ranks:
+        if mini is None or mini < 1 or not ranks:
             continue
         key, samples = f"{role}.ppo_mini_batch_size", mini * setting.rollout_n
         if samples % ranks:

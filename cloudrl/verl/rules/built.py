@@ -34,7 +34,9 @@ def what_verl_builds(setting: Setting, known: Sequence[Problem]) -> Iterator[Pro
     if setting.source is None:
         return
     told = [problem.text for problem in known]
-    for build in _parts(setting):
+    driver = setting.source.functions.get("validate_config", ("", ""))[1]
+    is_driven = any(f"config.{key}" in driver for key in _keys(told))
+    for build in [*_parts(setting)][int(is_driven) :]:  # the driver stops at what is told already
         try:
             build(Interpreter(setting.source))
         except RefusedByVerl as refusal:
@@ -81,11 +83,16 @@ def _build_reference(values: Mapping[str, Any], code: Interpreter) -> Any:
         raise
 
 
+def _keys(told: Sequence[str]) -> set[str]:
+    """Keys of the configuration in findings, dotted."""
+    return set(re.findall(r"[a-z_]\w*(?:\.\w+)+", " ".join(told)))
+
+
 def _is_told(refusal: RefusedByVerl, told: Sequence[str]) -> bool:
     """Whether another finding names a key that the refusal is about."""
     said = " ".join(told)
     about = {*refusal.names, *re.findall(r"\w+", refusal.text)}
-    keys = {word.rpartition(".")[2] for word in re.findall(r"[a-z_]\w*(?:\.\w+)+", said)} - _NO_KEYS
+    keys = {word.rpartition(".")[2] for word in _keys(told)} - _NO_KEYS
     alike = any(key in name or (name.count("_") > 1 and name in key) for key in keys if "_" in key for name in about)
     return alike or bool(keys & about) or refusal.text in said
 

@@ -57,6 +57,37 @@ def structure_problems(setting: Setting) -> Iterator[Problem]:
                               _inside(name, theirs, value))  # fmt: skip
 
 
+_READ = {
+    "actor_rollout_ref.actor.optim": "workers/engine_workers.py: init_model",
+    "actor_rollout_ref.actor.policy_loss": "workers/utils/losses.py: ppo_loss",
+    "actor_rollout_ref.rollout.agent": "experimental/agent_loop/agent_loop.py: AgentLoopWorker",
+    "actor_rollout_ref.rollout.multi_turn": "experimental/agent_loop/agent_loop.py: AgentLoopWorker",
+    "actor_rollout_ref.rollout.trace": "experimental/agent_loop/agent_loop.py: AgentLoopWorker",
+    "actor_rollout_ref.rollout.prometheus": "workers/rollout/llm_server.py: LLMServerManager",
+    "actor_rollout_ref.rollout.checkpoint_engine": "workers/engine_workers.py: init_model",
+    "data.apply_chat_template_kwargs": "experimental/agent_loop/agent_loop.py: apply_chat_template_kwargs",
+    "reward.reward_manager": "trainer/ppo/reward.py: resolve_reward_manager_cls",
+    "reward.reward_model": "trainer/ppo/utils.py: need_reward_model",
+    "trainer.v1.sampler": "trainer/ppo/v1/trainer_base.py: _build_replay_buffer",
+    "actor_rollout_ref.actor": "utils/config.py: validate_config",
+    "actor_rollout_ref.rollout": "utils/config.py: validate_config",
+    "actor_rollout_ref.model": "utils/config.py: validate_config",
+    "critic": "trainer/ppo/utils.py: need_critic",
+    "algorithm": "trainer/ppo/utils.py: need_reference_policy",
+}
+"""Sections that verl 0.9.1 reads in every run, each with where it does."""
+
+
+def sections_are_given(setting: Setting) -> Iterator[Problem]:
+    """A section that is null has no keys to read; verl raises there."""
+    for path, at in _READ.items():
+        only_v1 = path.startswith("trainer.v1")
+        if setting.has(path) and setting.get(path) is None and (setting.is_v1 or not only_v1):
+            yield Problem(f"{path}=null: verl reads keys of this section ({at})", f"Leave {path} out")
+    if setting.is_v1 and setting.get("algorithm.use_kl_in_reward") and setting.get("algorithm.kl_ctrl") is None:
+        yield Problem("algorithm.kl_ctrl=null: verl reads its keys (trainer/ppo/core_algos.py: get_kl_controller)")
+
+
 def structure_notes(setting: Setting) -> Iterator[str]:
     """Added keys that nothing in verl reads, in places where any key may be added."""
     if setting.source is None or not setting.source.reads:

@@ -70,13 +70,13 @@ def values_are_possible(setting: Setting) -> Iterator[Problem]:
             continue
         value, default = section[name], setting.default(row.key)
         shown = "null" if value is None else str(value)[:60]
-        hint = f"{row.key}={default}" if default != value and row.allows(default) and default is not None else ""
+        hint = f"{row.key}={default}" if default not in (value, None, "???") else ""
         yield Problem(f"{row.key}={shown}: verl needs {row.wanted} here ({row.at})", _mended(row, value) or hint)
 
 
 def _mended(row: Row, value: Any) -> str:
     """A percentage that was meant as a fraction."""
-    is_percent = row.high == 1 and isinstance(value, (int, float)) and not isinstance(value, bool) and 1 < value <= 100
+    is_percent = row.high == 1 and isinstance(value, (int, float)) and not isinstance(value, bool) and 2 <= value <= 100
     return f"{row.key}={value / 100:g}" if is_percent else ""
 
 

@@ -19,14 +19,27 @@ from cloudrl.verl.source.expressions import PLAIN, Expressions, keys_in, method_
 from cloudrl.verl.source.shapes import Shape, Source
 from cloudrl.verl.source.values import UNKNOWN, Instance, NotTold, RefusedByVerl, Section
 
-_MAX_STEPS = 20_000
+_MAX_STEPS, _MAX_LOOPS = 20_000, 1000
 _SILENT = ("print", "warnings.warn", "logger.warning", "logger.info", "logger.warning_once", "logger.debug")
 _TYPES: Mapping[str, type] = {
     each.__name__: each for each in (int, float, bool, str, list, dict, tuple, set)
 }  # fmt: skip
+
+
+def _range(*limits: int) -> range:
+    """A range that is short enough to go through.
+
+    Raises:
+        NotTold: It is not.
+    """
+    if len(made := range(*limits)) > _MAX_LOOPS:
+        raise NotTold("a long loop")
+    return made
+
+
 _BUILT_IN: Mapping[str, Callable[..., Any]] = {
     "len": len, "sum": sum, "min": min, "max": max, "abs": abs, "sorted": sorted, "all": all, "any": any,
-    "range": range, "math.isfinite": math.isfinite, **_TYPES,
+    "range": _range, "math.isfinite": math.isfinite, **_TYPES,
 }  # fmt: skip
 _HYDRAS_OWN = frozenset({"_convert_", "_partial_", "_recursive_", "_args_"})
 
@@ -156,7 +169,7 @@ class Interpreter(Expressions):
         return None
 
     def _run(self, function: _Function, arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:
-        scope, parameters = dict(function.scope), function.node.args
+        scope, parameters = {**function.scope, "__place__": function.at}, function.node.args
         names = [each.arg for each in (*parameters.posonlyargs, *parameters.args)]
         for name, node in zip(reversed(names), reversed(parameters.defaults), strict=False):
             scope[name] = self.of(node, scope)
@@ -189,7 +202,7 @@ class Interpreter(Expressions):
         self.of(node.value, scope)
 
     def _do_functiondef(self, node: ast.FunctionDef, scope: dict[str, Any]) -> None:
-        scope[node.name] = _Function(node, node.name, scope)
+        scope[node.name] = _Function(node, scope["__place__"], scope)
 
     def _do_importfrom(self, node: ast.ImportFrom | ast.Import, scope: dict[str, Any]) -> None:
         for each in node.names:
@@ -278,7 +291,11 @@ class Interpreter(Expressions):
         if values is UNKNOWN:
             self._leave_out(node.body, scope)
             return
-        for each in list(values):
+        try:
+            items = list(values)
+        except TypeError as error:
+            raise RefusedByVerl(f"TypeError: {error}", names=names_in(node.iter)) from error
+        for each in items:
             self._assign(node.target, each, scope)
             self._statements(node.body, scope)
 

@@ -76,7 +76,7 @@ class Source:
     reads: frozenset[str] = frozenset()
 
     def shape(self, target: object) -> Shape | None:
-        """The dataclass that a `_target_` leads to; None if it is none of this release."""
+        """The dataclass that a `_target_` leads to; None if this release has no such class."""
         name = str(target)
         return self.shapes.get(self.targets.get(name, name))
 
