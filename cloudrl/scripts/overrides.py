@@ -123,7 +123,8 @@ def _parse(word: str) -> tuple[str | None, Any, str]:
     text, _, _ = word.partition("=")
     parser = OverridesParser.create()
     try:
-        override_key(text)
+        if override_key(text).startswith("~"):  # YAML has no key without a value
+            return None, None, ""
         parsed = parser.parse_override(word)
         if parsed.is_sweep_override():
             return None, None, "Hydra takes the value for several runs"
@@ -154,15 +155,13 @@ def _plain(value: Any) -> Any:
 
 def _unreadable(taken: Overrides, word: str, refused: str) -> Overrides:
     key, _, value = word.partition("=")
-    why = refused or "it stands in the entry point: YAML has no value for it"
+    why = refused or "it stands in the entry point, because a recipe cannot hold it"
     taken = replace(taken, words=(*taken.words, word))
     return _finding(taken, Fate.WRONG if refused else Fate.TAKEN, key, value, why)
 
 
 def _take(taken: Overrides, key: str, value: Any, files: Files) -> Overrides:
-    prefix, bare = split_key(key)
-    if prefix.startswith("~"):
-        return _with(taken, key, "" if value is None else value)
+    bare = split_key(key)[1]
     if is_secret_override(bare) and value not in (None, "", False, True):
         return _finding(taken, Fate.DROPPED, key, "***", "a secret: no file of cloudrl holds it; pass it as a variable")
     if isinstance(value, str) and _SHELL.search(value):

@@ -251,3 +251,9 @@ def test_a_runtime_environment_as_json(take_over: TakeOver) -> None:
 def test_what_hydra_refuses_is_named(take_over: TakeOver, value: str, words: str) -> None:
     wrong: dict[str, Any] = said(take_over(f"{MAIN} {value} b.y=1"), Fate.WRONG)
     assert [why for why in wrong.values() if words in why]
+
+
+def test_what_yaml_cannot_hold_stands_in_the_entry_point(take_over: TakeOver) -> None:
+    [training] = take_over(f"{MAIN} ~trainer.balance_batch a.x=1 'a.y=glob(*)'").trainings
+    assert list(training.job.entrypoint[3:]) == ["~trainer.balance_batch", "a.y=glob(*)"]
+    assert dict(training.job.overrides) == {"a.x": "1"}
