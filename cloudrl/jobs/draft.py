@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from cloudrl.jobs.local_files import LocalFiles
+from cloudrl.jobs.prompt_lengths import PromptLengths
 from cloudrl.jobs.submission import Upload
 from cloudrl.jobs.working_dir import PackagePlan
 from cloudrl.options.job import SubmitOptions
@@ -16,6 +17,7 @@ from cloudrl.saves.inventory import Inventory
 from cloudrl.spec import HydraText, Job
 from cloudrl.spec.hydra import parse_overrides, split_key
 from cloudrl.verl.memory.report import MemoryReport
+from cloudrl.verl.memory.runs import RunMemory
 from cloudrl.verl.model_config import ModelConfig
 
 
@@ -33,6 +35,10 @@ class Snapshot:
     """The variables from which secrets that the job needs are taken."""
     models: Mapping[str, ModelConfig] = field(default_factory=dict, repr=False)
     """Config.json of the job's models, by the name that the job has for them, as far as they are on this machine."""
+    runs: tuple[RunMemory, ...] = ()
+    """What earlier runs have needed of memory, as far as this machine has seen them."""
+    prompts: PromptLengths | None = None
+    """How long the prompts of the job's data are, where the data is on this machine."""
     now: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
     """For names."""
     nodes_are_here: bool = False

@@ -13,6 +13,7 @@ from cloudrl.verl.memory.amount import GIB
 from cloudrl.verl.memory.cards import card_of
 from cloudrl.verl.memory.remedies import Refuses, find_remedy
 from cloudrl.verl.memory.report import MemoryReport
+from cloudrl.verl.memory.runs import RunMemory, earlier_run, lengths_of
 from cloudrl.verl.memory.verdict import Estimate
 from cloudrl.verl.memory.workload import Lengths, Machine, NotModelled, workload_of
 from cloudrl.verl.model_config import ModelConfig, known_model
@@ -42,7 +43,7 @@ def check_model(draft: JobDraft, setting: Setting, snapshot: Snapshot) -> tuple[
     draft = draft.noting(*model_notes(setting, models))
     if models.actor.is_guess:
         draft, found = draft.noting(*(problem.text for problem in found)), ()
-    return _judged(draft, setting, models), found
+    return _judged(draft, setting, models, snapshot), found
 
 
 def _models(draft: JobDraft, setting: Setting, snapshot: Snapshot) -> Models | None:
@@ -67,39 +68,47 @@ def _names(draft: JobDraft, path: str) -> Iterator[str]:
     yield from (upload.text for upload in draft.uploads if upload.to == path)
 
 
-def _judged(draft: JobDraft, setting: Setting, models: Models) -> JobDraft:
+def _judged(draft: JobDraft, setting: Setting, models: Models, snapshot: Snapshot) -> JobDraft:
     """With the verdict, or why there is no verdict."""
     card, facts = models.card, draft.cluster
     if card.gib is None:
         return draft.skipping("memory (card unknown)")
     machine = Machine(card.gib, host_gib=facts.memory_bytes / GIB if facts.memory_bytes else None)
+    earlier = earlier_run(snapshot.runs, draft.job.name, models.actor.name)
     try:
-        work = workload_of(setting, draft_lengths(setting))
+        work = workload_of(setting, _lengths(setting, snapshot, earlier))
         estimate = Estimate(models.actor, models.critic or models.actor, work, machine)
         remedy = None if estimate.likely_fits else find_remedy(setting, estimate, refuses=_refusals(models))
     except (NotModelled, CheckpointError) as why:
         return draft.skipping(f"memory ({why})")
-    report = MemoryReport(estimate, card, remedy, tuple(_basis(models, estimate)))
+    report = MemoryReport(estimate, card, remedy, tuple(_basis(models, estimate, earlier)))
     return replace(draft.noting(*filter(None, [report.warning])), memory=report)
 
 
-def draft_lengths(setting: Setting) -> Lengths:
-    """The limits of prompt and answer."""
+def _lengths(setting: Setting, snapshot: Snapshot, earlier: RunMemory | None) -> Lengths:
+    """The limits of prompt and answer, and their means as far as an earlier run or the data tell them."""
     prompt, response = (setting.whole(f"data.max_{each}_length") or 512 for each in ("prompt", "response"))
-    return Lengths(prompt, response)
+    prompts = snapshot.prompts
+    how = (prompts.mean, prompts.source) if prompts is not None else (None, "")
+    return lengths_of(Lengths(prompt, response), earlier, *how)
 
 
 def _refusals(models: Models) -> Refuses:
     return lambda setting: len(problems(setting)) + len(model_problems(setting, models))
 
 
-def _basis(models: Models, estimate: Estimate) -> Iterator[str]:
+def _basis(models: Models, estimate: Estimate, earlier: RunMemory | None) -> Iterator[str]:
     """What the estimate rests on."""
     yield f"the model's sizes are from {models.actor.source}"
     if not models.actor.counts.is_exact:
         yield f"{models.actor.architecture or 'its architecture'} counts as a similar one"
     lengths = estimate.work.lengths
-    if lengths.mean is None:
-        yield f"sequences count as half of their limit of {lengths.longest} tokens, at most as all of it"
+    if lengths.mean is not None:
+        yield f"sequences count as {lengths.mean:.0f} tokens in the mean, as those of {lengths.source}"
+    elif lengths.prompt_mean is not None:
+        yield lengths.source
+        yield f"answers count as half of their limit of {lengths.response} tokens, at most as all of it"
     else:
-        yield f"sequences count as {lengths.mean:.0f} tokens in the mean: {lengths.source}"
+        yield f"sequences count as half of their limit of {lengths.longest} tokens, at most as all of it"
+    if earlier is not None and earlier.allocated_gib:
+        yield f"run {earlier.submission_id} on {earlier.shape or 'other GPUs'}: {earlier.sentence}"

@@ -42,9 +42,18 @@ def find_model_configs(
     return found
 
 
+def model_folders(
+    job: Job, options: SubmitOptions, files: LocalFiles, *, environment: Mapping[str, str] | None = None
+) -> list[Path]:
+    """The folders of this machine in which the job's first model may be; arguments as those of `find_model_configs`."""
+    env = os.environ if environment is None else environment
+    name = next(_names(job, options), "")
+    return [path.parent for path, _ in _places(name, files, env)] if name else []
+
+
 def _names(job: Job, options: SubmitOptions) -> Iterator[str]:
     values = parse_overrides(job.with_overrides(options.overrides).overrides)
-    named = (options.model, job.model, *(values.get(key) for key in _KEYS))
+    named = (options.model, values.get(MODEL_PATH), job.model, *(values.get(key) for key in _KEYS))
     yield from (name for name in named if name)
 
 

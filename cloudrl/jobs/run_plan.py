@@ -8,7 +8,9 @@ from typing import Any
 from cloudrl.errors import InputError
 from cloudrl.jobs.draft import Snapshot
 from cloudrl.jobs.local_files import HUB_ID, inspect_files, is_marked
+from cloudrl.jobs.memory_runs import read_runs
 from cloudrl.jobs.model_files import find_model_configs
+from cloudrl.jobs.prompt_lengths import find_prompt_lengths
 from cloudrl.jobs.services import needed_services
 from cloudrl.options.job import SubmitOptions
 from cloudrl.protocol.data_sets import BUILT_IN
@@ -50,6 +52,7 @@ def expected_snapshot(
     return Snapshot(
         expected_facts(planned, job), files, shell=shell or {}, is_expected=True,
         nodes_are_here=provider(planned.provider).nodes_are_here, models=find_model_configs(job, options, files),
+        runs=read_runs(), prompts=find_prompt_lengths(job, options, files),
     )  # fmt: skip
 
 

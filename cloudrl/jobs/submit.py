@@ -14,9 +14,11 @@ from cloudrl.errors import CloudrlError, ConnectionFailed, InputError, Unauthori
 from cloudrl.jobs.draft import Snapshot
 from cloudrl.jobs.handle import JobHandle, job_handle
 from cloudrl.jobs.local_files import digests_of, inspect_files
+from cloudrl.jobs.memory_runs import keep_run, read_runs
 from cloudrl.jobs.model_files import find_model_configs
 from cloudrl.jobs.neighbours import ClusterJobs
 from cloudrl.jobs.pipeline import continues_a_run, plan_job
+from cloudrl.jobs.prompt_lengths import find_prompt_lengths
 from cloudrl.jobs.submission import Submission, Upload
 from cloudrl.jobs.working_dir import Entry, PackagePlan, zip_package
 from cloudrl.options.job import SubmitOptions
@@ -60,7 +62,8 @@ def take_snapshot(connection: Connection, job: Job, options: SubmitOptions, shel
     files = inspect_files(job, options)
     snapshot = Snapshot(
         inspect_cluster(connection), files, shell=shell, nodes_are_here=connection.nodes_are_here,
-        models=find_model_configs(job, options, files),
+        models=find_model_configs(job, options, files), runs=read_runs(),
+        prompts=find_prompt_lengths(job, options, files),
     )  # fmt: skip
     agent = connection.agent() if continues_a_run(job, options) else None
     if agent is None:
@@ -147,6 +150,8 @@ def send(
         on_break=lambda failure: on_progress(Notice(f"asking again whether the job is there: {failure.message}")),
     )
     on_cluster.withdraw_if_late(submission)
+    if submission.memory is not None:
+        keep_run(submission.memory.run_of(submission.submission_id, submission.metadata.get("cloudrl_recipe", "")))
     job = job_handle(connection, submission.submission_id, submission.metadata, submission.notes)
     on_progress(job)
     return job

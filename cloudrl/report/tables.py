@@ -12,6 +12,7 @@ from cloudrl.saves.inventory import Checkpoint
 from cloudrl.saves.places import nodes_text
 from cloudrl.transport.ray_job import RayJob
 from cloudrl.units import dollars_text, duration_text, size_text
+from cloudrl.verl.memory.runs import RunMemory
 
 
 def attempts_table(jobs: Iterable[RayJob], status: Status | None) -> Table:
@@ -70,6 +71,18 @@ def cost_table(status: Status) -> Table:
     return Table(
         "Cost", ("cluster", "on", "an hour", "so far", "limit"), rows if status.price_per_hour or status.cost else ()
     )
+
+
+def memory_table(run: RunMemory) -> Table:
+    """What training has needed of a GPU, beside what was estimated; no rows before it has said so."""
+    columns = ("", "GiB of a GPU")
+    if not run.allocated_gib:
+        return Table("Memory of training", columns, ())
+    rows = [("most allocated", f"{run.allocated_gib:.1f}"), ("most reserved", f"{run.reserved_gib:.1f}")]
+    if run.estimate_gib:
+        low, likely, high = run.estimate_gib
+        rows.append(("estimated by check", f"{likely:.1f} ({low:.1f} to {high:.1f})"))
+    return Table("Memory of training", columns, tuple(rows))
 
 
 def _gpu(gpu: GpuUsage) -> str:

@@ -7,10 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from cloudrl.errors import CloudrlError
+from cloudrl.jobs.memory_runs import read_runs
 from cloudrl.report import Report, RunReport
+from cloudrl.report.tables import memory_table
 from cloudrl.sdk.callbacks import OnProgress, notify, silent
 from cloudrl.sdk.find import Kept, find_job, find_kept
 from cloudrl.sdk.report_sources import JobSource, KeptSource, LogSource, RunSource
+from cloudrl.verl.memory.runs import MemorySeen, RunMemory
 
 _LOOK_EVERY_S = 5.0
 
@@ -73,7 +76,7 @@ class ReportSource:
             if self._latest.runs and now - self._looked_at <= _LOOK_EVERY_S:
                 return self._latest
             try:
-                self._latest = Report(tuple(_told_apart([run.look() for run in self._runs])))
+                self._latest = Report(tuple(_told_apart([_with_memory(run.look()) for run in self._runs])))
             except CloudrlError as failure:
                 if not self._latest.runs:
                     raise
@@ -94,6 +97,18 @@ def _source(job: str | None, cluster: str | None, address: str | None, folder: P
         if archived is None:
             raise
         return KeptSource(archived)
+
+
+def _with_memory(run: RunReport) -> RunReport:
+    """The run with what it has needed beside the estimate, which this machine has kept if it has sent the job."""
+    seen = MemorySeen()
+    for step in run.steps:
+        seen.add(step.metrics)
+    if not seen.allocated_gib:
+        return run
+    submission_id = run.job.rstrip("/").rpartition("/")[2]
+    kept = next((each for each in read_runs() if each.submission_id == submission_id), RunMemory(submission_id))
+    return replace(run, tables=(*run.tables, memory_table(seen.of(kept))))
 
 
 def _outdated(last: Report, why: str) -> Report:

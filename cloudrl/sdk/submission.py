@@ -9,10 +9,12 @@ from cloudrl import jobs, recipes
 from cloudrl.errors import CheckpointError, ConnectionFailed, InputError, Interrupted
 from cloudrl.jobs import JobHandle, Progress, Submission, SubmitOptions
 from cloudrl.jobs.handle import FOLLOW, raise_for_status, way_back
+from cloudrl.jobs.memory_runs import keep_run
 from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, Question, notify, silent, unattended
 from cloudrl.spec import Job
 from cloudrl.transport import Connection
 from cloudrl.transport.ray_job import JobStatus, RayJob
+from cloudrl.verl.memory.runs import MemorySeen, RunMemory
 
 
 def recipe(
@@ -106,13 +108,16 @@ def follow(
     def report_break(failure: ConnectionFailed) -> None:
         notify(on_progress, f"connection lost, trying again: {failure.message}")
 
-    last = None
+    last, seen = None, MemorySeen()
     try:
         for event in job.follow(on_break=report_break, on_silence=on_silence):
             on_progress(event)
             if isinstance(event, jobs.Progress):
                 last = event
+            elif isinstance(event, jobs.Step):
+                seen.add(event.metrics)
             elif isinstance(event, jobs.Ended):
+                _report_memory(job, seen, on_progress)
                 raise_for_status(job, event)
     except KeyboardInterrupt:
         raise no_longer_following(job, command) from None
@@ -122,6 +127,13 @@ def follow(
         )
         raise type(failure)(message, hint=way_back(job.url, command)) from failure
     return last
+
+
+def _report_memory(job: JobHandle, seen: MemorySeen, on_progress: OnProgress) -> None:
+    """Put what the job has needed beside the estimate, and keep both for later verdicts."""
+    if seen.allocated_gib:
+        run = keep_run(seen.of(RunMemory(job.submission_id)))
+        notify(on_progress, f"memory: {run.sentence}")
 
 
 def no_longer_following(job: JobHandle, command: str = FOLLOW) -> Interrupted:

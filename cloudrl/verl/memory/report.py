@@ -13,6 +13,7 @@ from cloudrl.verl.memory.cards import Card
 from cloudrl.verl.memory.host import NODE_MEMORY
 from cloudrl.verl.memory.remedies import Remedy
 from cloudrl.verl.memory.rollout import ENGINE_MEMORY
+from cloudrl.verl.memory.runs import RunMemory
 from cloudrl.verl.memory.verdict import Estimate, Verdict
 
 GROUPS = ("load", "rollout", "log-probs", "update", "save")
@@ -116,6 +117,13 @@ class MemoryReport:
             "options": list(self.remedy.options) if self.remedy else [],
             "notes": list(self.notes),
         }
+
+    def run_of(self, submission_id: str, recipe: str) -> RunMemory:
+        """What to keep of the estimate, for when the job has run."""
+        work = self.estimate.work
+        peak = tuple(round(each, 2) for each in self.estimate.trainer_peak_gib)
+        shape = f"{work.nodes} x {work.gpus} x {self.card.name}"
+        return RunMemory(submission_id, recipe, self.estimate.model.name, shape, peak)
 
     def _worst_of(self, group: str) -> Phase | None:
         """The moment of a phase with the least room; what an engine does with its share only where it is too little."""

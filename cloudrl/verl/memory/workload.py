@@ -49,12 +49,14 @@ class Lengths:
         prompt: the limit of a prompt.
         response: the limit of an answer.
         mean: of a whole sequence; None if unknown.
-        source: where the mean comes from, for messages.
+        prompt_mean: of a prompt, where only that is known.
+        source: where the means come from, for messages.
     """
 
     prompt: int
     response: int
     mean: float | None = None
+    prompt_mean: float | None = None
     source: str = ""
 
     @property
@@ -65,6 +67,9 @@ class Lengths:
     @property
     def usual(self) -> Amount:
         """Mean length; without one, half of the limit, and at most the limit."""
+        if self.mean is None and self.prompt_mean is not None:
+            prompt, answer = self.prompt_mean, self.response
+            return Amount(prompt + 0.35 * answer, prompt + 0.5 * answer, min(self.longest, 1.6 * prompt + answer))
         if self.mean is None:
             return Amount(0.35 * self.longest, 0.5 * self.longest, self.longest)
         return Amount(0.7 * self.mean, self.mean, min(self.longest, 1.6 * self.mean))

@@ -1,0 +1,98 @@
+"""How long the prompts of a job's data are, where the parquet file is on this machine."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cloudrl.jobs.local_files import PARTS, LocalFiles
+from cloudrl.jobs.model_files import model_folders
+from cloudrl.options.job import SubmitOptions
+from cloudrl.spec import Job
+from cloudrl.spec.hydra import items, parse_overrides
+from cloudrl.verl.keys import TRAIN_FILES
+
+_ROWS = 500
+"""So many prompts of a file are read."""
+_CHARACTERS = 4
+"""Of a token, about."""
+_TEMPLATE_TOKENS = 10
+"""What a chat template adds to a message, about."""
+_PROMPT_KEY = "data.prompt_key"
+
+
+@dataclass(frozen=True)
+class PromptLengths:
+    """Of the prompts of a file.
+
+    Attributes:
+        mean: in tokens.
+        source: what was counted and how, for messages.
+    """
+
+    mean: float
+    source: str
+
+
+def find_prompt_lengths(job: Job, options: SubmitOptions, files: LocalFiles) -> PromptLengths | None:
+    """The prompts of the first training file that is here; None without one, and without pyarrow.
+
+    With the model's `tokenizer.json` and the package tokenizers they are counted, else four characters are a token.
+    """
+    values = parse_overrides(job.with_overrides(options.overrides).overrides)
+    key = values.get(_PROMPT_KEY, "prompt")
+    for name, path in _files(values, options, files):
+        if texts := _prompts(path, key):
+            count, how = _counter(model_folders(job, options, files))
+            mean = statistics.fmean(sum(count(text) + _TEMPLATE_TOKENS for text in prompt) for prompt in texts)
+            return PromptLengths(mean, f"prompts of {name} have {mean:.0f} tokens in the mean, {how}")
+    return None
+
+
+def _files(values: dict[str, str], options: SubmitOptions, files: LocalFiles) -> Iterator[tuple[str, Path]]:
+    """Parquet files of this machine, by the name that the user has for each."""
+    for name in (*options.data, *items(values.get(TRAIN_FILES, ""))):
+        file = files.at(name)
+        if file.is_folder and PARTS[0] in file.children:
+            yield name, file.path / PARTS[0]
+        elif file.exists and name.endswith(".parquet"):
+            yield name, file.path
+
+
+def _prompts(path: Path, key: str) -> list[list[str]]:
+    """The texts of the first prompts: of each message, or of the prompt itself."""
+    try:
+        import pyarrow as pa
+        from pyarrow.parquet import ParquetFile
+    except ImportError:
+        return []
+    try:
+        batch = next(ParquetFile(path).iter_batches(batch_size=_ROWS, columns=[key]), None)
+        return [texts for value in (batch.column(0).to_pylist() if batch else ()) if (texts := _texts(value))]
+    except (OSError, KeyError, IndexError, pa.ArrowException):  # which the check of the data reports
+        return []
+
+
+def _texts(prompt: Any) -> list[str]:
+    if isinstance(prompt, str):
+        return [prompt]
+    messages = prompt if isinstance(prompt, list) else []
+    return [each["content"] for each in messages if isinstance(each, dict) and isinstance(each.get("content"), str)]
+
+
+def _counter(folders: list[Path]) -> tuple[Callable[[str], float], str]:
+    """What counts the tokens of a text, and how, in words."""
+    about = f"at {_CHARACTERS} characters a token"
+    path = next((each / "tokenizer.json" for each in folders if (each / "tokenizer.json").is_file()), None)
+    if path is None:
+        return lambda text: len(text) / _CHARACTERS, about
+    try:
+        from tokenizers import Tokenizer
+
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception:  # noqa: BLE001  the package raises nothing more particular for a file that it cannot read
+        return lambda text: len(text) / _CHARACTERS, about
+    return lambda text: len(tokenizer.encode(text).ids), "by the model's tokenizer"

@@ -1,0 +1,143 @@
+"""Memory and model as a part of planning: from what this machine knows of models, data and earlier runs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from planning import cluster, job
+
+from cloudrl.errors import InputError
+from cloudrl.jobs import SubmitOptions, plan_job
+from cloudrl.jobs.draft import Snapshot
+from cloudrl.jobs.local_files import inspect_files
+from cloudrl.jobs.memory_runs import keep_run, read_runs
+from cloudrl.jobs.model_files import find_model_configs
+from cloudrl.jobs.prompt_lengths import PromptLengths, find_prompt_lengths
+from cloudrl.jobs.submission import Submission
+from cloudrl.spec import Job
+from cloudrl.verl.memory.runs import RunMemory
+
+H100 = {"gpu": "H100:8"}
+MODEL = "Qwen/Qwen2.5-7B-Instruct"
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"], "hidden_size": 2048, "num_hidden_layers": 16, "num_attention_heads": 12,
+    "num_key_value_heads": 4, "intermediate_size": 8192, "vocab_size": 32000, "max_position_embeddings": 4096,
+}  # fmt: skip
+
+
+def planned(job_: Job | None = None, *, here: Path = Path("/nowhere"), options: Any = None, **facts: Any) -> Submission:
+    asked, options = job_ or job(), SubmitOptions(**(options or {}))
+    files = replace(inspect_files(asked, options), here=here)
+    snapshot = Snapshot(cluster(**{**H100, **facts}), files, models=find_model_configs(asked, options, files))
+    return plan_job(asked, options, snapshot)
+
+
+def test_the_verdict_goes_with_the_job() -> None:
+    memory = planned().memory
+    assert memory is not None
+    assert memory.card.name == "H100 of 80 GB"
+    assert memory.estimate.machine.host_gib is None
+    assert memory.to_json()["parameters"] == 7_615_616_512
+    assert planned(memory_bytes=512 << 30).memory.estimate.machine.host_gib == 512  # type: ignore[union-attr]
+
+
+def test_too_little_memory_is_a_note_and_the_job_is_sent() -> None:
+    submission = planned(gpu="16GB:8", nodes=1)
+    [note] = [note for note in submission.notes if note.startswith("memory does not fit")]
+    assert "It fits with: " in note
+    assert submission.argv
+
+
+@pytest.mark.parametrize(
+    ("facts", "says"),
+    [({"gpu": ""}, "memory (card unknown)"), ({"gpu": "Unheard:8"}, "memory (card unknown)")],
+)
+def test_what_is_not_known_is_said(facts: dict[str, Any], says: str) -> None:
+    submission = planned(**facts)
+    assert submission.not_checked == (says,)
+    assert submission.memory is None
+
+
+def test_a_model_that_nothing_here_knows() -> None:
+    submission = planned(job(model="me/unheard-of"))
+    assert submission.not_checked == ("memory and heads (config.json of me/unheard-of unknown)",)
+
+
+def test_on_cpus_nothing_is_estimated() -> None:
+    submission = planned(job(device="cpu"), device="cpu")
+    assert (submission.memory, submission.not_checked) == (None, ())
+
+
+def test_heads_of_a_folder_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "config.json").write_text(json.dumps(LLAMA))
+    tp = {"actor_rollout_ref.rollout.tensor_model_parallel_size": 8}
+    with pytest.raises(InputError, match=r"=8 does not divide the 12 attention heads of \./mine") as caught:
+        planned(here=tmp_path, options={"model": "./mine", "overrides": tp})
+    assert "actor_rollout_ref.rollout.tensor_model_parallel_size=4" in (caught.value.hint or "")
+
+
+def test_a_folder_that_is_called_like_a_model_is_a_guess() -> None:
+    tp = {"actor_rollout_ref.rollout.tensor_model_parallel_size": 8}
+    model = {"actor_rollout_ref.model.path": "/models/Qwen2.5-7B-Instruct"}
+    submission = planned(options={"overrides": {**model, **tp}})
+    assert any("does not divide the 28 attention heads" in note for note in submission.notes)
+    memory = submission.memory
+    assert memory is not None
+    assert f"the model's sizes are from {MODEL} in cloudrl's table of models" in memory.notes
+
+
+def test_the_cache_of_hugging_face(tmp_path: Path) -> None:
+    snapshot = tmp_path / "hub" / "models--me--llama" / "snapshots" / "abc"
+    snapshot.mkdir(parents=True)
+    (snapshot / "config.json").write_text(json.dumps(LLAMA))
+    (tmp_path / "hub" / "models--me--llama" / "refs").mkdir()
+    (tmp_path / "hub" / "models--me--llama" / "refs" / "main").write_text("abc")
+    asked, options = job(model="me/llama"), SubmitOptions()
+    files = inspect_files(asked, options)
+    [found] = find_model_configs(asked, options, files, environment={"HF_HOME": str(tmp_path)}).values()
+    assert (found.name, found.source, found.heads) == ("me/llama", "the Hugging Face cache", 12)
+    (snapshot / "config.json").write_text("{")
+    assert find_model_configs(asked, options, files, environment={"HF_HOME": str(tmp_path)}) == {}
+
+
+def test_prompts_of_a_parquet_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    monkeypatch.chdir(tmp_path)
+    prompts = [[{"role": "user", "content": "x" * 400}], [{"role": "user", "content": "x" * 800}]]
+    pq.write_table(pa.table({"prompt": prompts}), tmp_path / "mine.parquet")
+    asked, options = job(), SubmitOptions(overrides={"data.train_files": "./mine.parquet"})
+    found = find_prompt_lengths(asked, options, inspect_files(asked, options))
+    assert found == PromptLengths(
+        160.0, "prompts of ./mine.parquet have 160 tokens in the mean, at 4 characters a token"
+    )
+    (tmp_path / "mine.parquet").write_bytes(b"PAR1")
+    assert find_prompt_lengths(asked, options, inspect_files(asked, options)) is None
+
+
+def test_an_earlier_run_gives_the_lengths(tmp_path: Path) -> None:
+    run = RunMemory("grpo-1", "grpo", MODEL, "1 x 8 x H100", (28.0, 29.0, 34.0))
+    assert keep_run(run, tmp_path) == run
+    keep_run(RunMemory("grpo-1", allocated_gib=28.5, prompt_tokens=90.0, answer_tokens=210.0), tmp_path)
+    [kept] = runs = read_runs(tmp_path)
+    assert (kept.model, kept.allocated_gib) == (MODEL, 28.5)
+    asked, options = job(), SubmitOptions()
+    memory = plan_job(asked, options, Snapshot(cluster(**H100), inspect_files(asked, options), runs=runs)).memory
+    assert memory is not None
+    assert memory.estimate.work.lengths.mean == 300
+    assert "sequences count as 300 tokens in the mean, as those of run grpo-1" in memory.notes
+    assert memory.notes[-1].startswith("run grpo-1 on 1 x 8 x H100: training used at most 28.5 GiB of a GPU")
+
+
+def test_what_is_kept_of_others_is_no_reason_to_fail(tmp_path: Path) -> None:
+    (tmp_path / "memory.jsonl").write_bytes(b"\xff\n{\n")
+    assert read_runs(tmp_path) == ()
+    assert keep_run(RunMemory("a", "grpo"), tmp_path) == RunMemory("a", "grpo")
+    assert read_runs(tmp_path) == (RunMemory("a", "grpo"),)
