@@ -18,7 +18,8 @@ from cloudrl.scripts.project import read_project
 from cloudrl.scripts.sandbox import Play, Recording, run
 from cloudrl.scripts.sbatch import gpus_of, read_sbatch, slurm_variables
 from cloudrl.scripts.sky_file import SkyTask
-from cloudrl.scripts.takeover import Source, Taken, lost_fields, take_over
+from cloudrl.scripts.taken import Source, Taken, lost_fields
+from cloudrl.scripts.takeover import take_over
 from cloudrl.scripts.task_file import TaskFile, kind_of_file
 from cloudrl.spec import Cluster
 from cloudrl.spec.yaml_core import dump_mapping, load_value, load_yaml_1_1

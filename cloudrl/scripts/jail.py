@@ -41,7 +41,7 @@ _NEWNS, _NEWUTS, _NEWIPC, _NEWUSER, _NEWPID, _NEWNET = (
 )
 _RDONLY, _NOSUID, _NODEV, _NOEXEC, _REMOUNT, _BIND, _REC, _PRIVATE = 1, 2, 4, 8, 32, 4096, 16384, 1 << 18
 _DETACH = 2
-_PDEATHSIG, _CAPBSET_DROP, _NO_NEW_PRIVS, _CAP_AMBIENT, _CLEAR_ALL = 1, 24, 38, 47, 4
+_PDEATHSIG, _CAPBSET_DROP, _CHILD_SUBREAPER, _NO_NEW_PRIVS, _CAP_AMBIENT, _CLEAR_ALL = 1, 24, 36, 38, 47, 4
 _CAPABILITIES = 64
 _V3 = 0x20080522
 """_LINUX_CAPABILITY_VERSION_3 (linux/capability.h)."""
@@ -63,6 +63,7 @@ def main() -> int:
     _die_with_parent()
     try:
         if not request["isolated"]:
+            _LIBC.prctl(_CHILD_SUBREAPER, 1, 0, 0, 0)  # what the script leaves behind comes to this process
             return _supervise(request, None)
         if request["as_nobody"]:
             _become_nobody()
@@ -275,7 +276,7 @@ def _supervise(request: dict[str, Any], uid: int | None) -> int:
             over = "memory"
             break
         signal.sigtimedwait([signal.SIGCHLD], _POLL_S)
-    _end_all(child, isolated=request["isolated"])
+    _end_all(isolated=request["isolated"])
     records = _read_records(request.get("records", RECORDS))
     said = _read(output, _OUTPUT_BYTES, tail=True) or b""
     answer = {"status": ended, "over": over, "output": said.decode("latin-1"), "records": records}
@@ -297,12 +298,23 @@ def _reap() -> dict[int, int]:
         done[pid] = os.waitstatus_to_exitcode(status)
 
 
-def _end_all(child: int, *, isolated: bool) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(-1, signal.SIGKILL) if isolated else os.killpg(child, signal.SIGKILL)
-    deadline = time.monotonic() + 1.0
+def _end_all(*, isolated: bool) -> None:
+    """End all processes of the namespace; without one, those whose parent this process is, until none comes to it."""
+    deadline = time.monotonic() + 2.0
     while time.monotonic() < deadline and 0 not in _reap():
+        for pid in [-1] if isolated else _children():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         time.sleep(0.005)
+
+
+def _children() -> list[int]:
+    found = []
+    for name in os.listdir("/proc") if os.path.isdir("/proc/1") else ():
+        with contextlib.suppress(OSError, IndexError, ValueError), open(f"/proc/{name}/stat") as file:
+            if int(file.read().rpartition(")")[2].split()[1]) == os.getpid():
+                found.append(int(name))
+    return found
 
 
 def _used_bytes() -> int:

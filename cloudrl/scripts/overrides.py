@@ -162,7 +162,8 @@ def _unreadable(taken: Overrides, word: str, refused: str) -> Overrides:
 
 def _take(taken: Overrides, key: str, value: Any, files: Files) -> Overrides:
     bare = split_key(key)[1]
-    if is_secret_override(bare) and value not in (None, "", False, True):
+    text = str(value)
+    if (is_secret_override(bare) and value not in (None, "", False, True)) or mask_by_form(text) != text:
         return _finding(taken, Fate.DROPPED, key, "***", "a secret: no file of cloudrl holds it; pass it as a variable")
     if isinstance(value, str) and _SHELL.search(value):
         taken = _finding(taken, Fate.WRONG, key, value, "text of a shell, which verl would take as it is")

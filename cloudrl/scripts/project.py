@@ -76,18 +76,17 @@ def read_project(script: Path, here: Path, *, home: Path) -> Project:
         home: The user's home folder.
     """
     root = find_root(script, here)
-    is_private = home.is_relative_to(root)
-    if is_private:
+    if home.is_relative_to(root):
         root = script.parent
     folders, contents, left, seen = [str(root)], dict[str, tuple[bytes, int]](), _ALL_BYTES, 0
-    for entry, is_folder in _walk(root, deep=not (is_private or home.is_relative_to(root))):
+    for entry, is_folder in _walk(root, deep=not home.is_relative_to(root)):
         seen += 1
         if seen > _ENTRIES:
             return Project(root, tuple(folders), contents, is_whole=False)
         if is_folder:
             folders.append(entry.path)
             continue
-        content, mode = _content(entry, left)
+        content, mode = _content(entry, root, left)
         left -= len(content)
         contents[entry.path] = content, mode
     return Project(root, tuple(folders), contents)
@@ -110,13 +109,14 @@ def _walk(folder: Path | str, *, deep: bool) -> Iterator[tuple["os.DirEntry[str]
                 waiting.append(entry.path)
 
 
-def _content(entry: "os.DirEntry[str]", left: int) -> tuple[bytes, int]:
+def _content(entry: "os.DirEntry[str]", root: Path, left: int) -> tuple[bytes, int]:
     try:
         info = entry.stat()
         mode = _HERE | (stat.S_IMODE(info.st_mode) & 0o111)
         name, ending = entry.name, PurePath(entry.name).suffix
         is_read = (ending in _READ or not ending or name.startswith(".env")) and info.st_size <= min(_FILE_BYTES, left)
-        if ending == ".py" or not is_read or not stat.S_ISREG(info.st_mode):
+        leads_out = entry.is_symlink() and not Path(entry.path).resolve().is_relative_to(root.resolve())
+        if ending == ".py" or not is_read or leads_out or not stat.S_ISREG(info.st_mode):
             return b"", mode
         with Path(entry.path).open("rb") as file:
             return file.read(_FILE_BYTES), mode

@@ -8,6 +8,8 @@ import contextlib
 import functools
 import json
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -19,8 +21,10 @@ from typing import Any
 
 from cloudrl.errors import CloudrlError, InputError
 from cloudrl.foreign import NOT_AS_EXPECTED, parse_json
+from cloudrl.protocol.secret_names import MASK, is_secret, mask_by_form
 from cloudrl.scripts import jail
 from cloudrl.scripts.project import Project
+from cloudrl.spec.yaml_core import load_value
 
 HOSTNAME = "node-0"
 HOME = "/root"
@@ -32,185 +36,10 @@ _MEMORY_BYTES, _FILES_BYTES, _FILES = 768 << 20, 96 << 20, 30_000
 _ANSWER_BYTES = 128 << 20
 _LIMITS = {"NPROC": 256, "NOFILE": 256, "FSIZE": 16 << 20, "AS": 512 << 20, "CORE": 0, "CPU": 10, "MSGQUEUE": 0}
 """For each process (getrlimit(2)); NPROC for all of them together."""
-_REAL = [
-    "awk",
-    "base64",
-    "basename",
-    "bc",
-    "cat",
-    "chmod",
-    "cksum",
-    "column",
-    "comm",
-    "cp",
-    "cut",
-    "date",
-    "diff",
-    "dirname",
-    "echo",
-    "egrep",
-    "env",
-    "expand",
-    "expr",
-    "false",
-    "fgrep",
-    "find",
-    "fmt",
-    "fold",
-    "gawk",
-    "grep",
-    "head",
-    "jq",
-    "join",
-    "ln",
-    "ls",
-    "mapfile",
-    "mawk",
-    "md5sum",
-    "mkdir",
-    "mktemp",
-    "mv",
-    "nice",
-    "nl",
-    "nohup",
-    "numfmt",
-    "od",
-    "paste",
-    "pathchk",
-    "pr",
-    "printenv",
-    "printf",
-    "pwd",
-    "readlink",
-    "realpath",
-    "rev",
-    "rm",
-    "rmdir",
-    "sed",
-    "seq",
-    "setsid",
-    "sha256sum",
-    "shuf",
-    "sort",
-    "split",
-    "stat",
-    "stdbuf",
-    "tac",
-    "tail",
-    "test",
-    "timeout",
-    "touch",
-    "tr",
-    "true",
-    "truncate",
-    "tsort",
-    "uniq",
-    "unlink",
-    "wc",
-    "xargs",
-    "yes",
-]
-"""Programs of this machine that a script gets. They change nothing but its own file system in memory."""
-_STAND_INS = [
-    "python",
-    "python3",
-    "python3.8",
-    "python3.9",
-    "python3.10",
-    "python3.11",
-    "python3.12",
-    "python3.13",
-    "pip",
-    "pip3",
-    "torchrun",
-    "accelerate",
-    "deepspeed",
-    "ray",
-    "srun",
-    "sbatch",
-    "salloc",
-    "scontrol",
-    "sinfo",
-    "squeue",
-    "sacct",
-    "scancel",
-    "qsub",
-    "bsub",
-    "mpirun",
-    "mpiexec",
-    "docker",
-    "podman",
-    "singularity",
-    "apptainer",
-    "enroot",
-    "kubectl",
-    "git",
-    "wget",
-    "curl",
-    "ssh",
-    "scp",
-    "rsync",
-    "pdsh",
-    "sudo",
-    "sh",
-    "dash",
-    "zsh",
-    "conda",
-    "mamba",
-    "micromamba",
-    "uv",
-    "poetry",
-    "numactl",
-    "nsys",
-    "huggingface-cli",
-    "hf",
-    "modelscope",
-    "wandb",
-    "swanlab",
-    "nvidia-smi",
-    "rocm-smi",
-    "amd-smi",
-    "npu-smi",
-    "hostname",
-    "nproc",
-    "whoami",
-    "id",
-    "uname",
-    "uuidgen",
-    "getconf",
-    "lscpu",
-    "free",
-    "df",
-    "ip",
-    "ifconfig",
-    "nc",
-    "netstat",
-    "lsof",
-    "ps",
-    "kill",
-    "pkill",
-    "killall",
-    "sleep",
-    "tee",
-    "which",
-    "apt",
-    "apt-get",
-    "yum",
-    "tar",
-    "unzip",
-    "gzip",
-    "screen",
-    "tmux",
-    "ibdev2netdev",
-    "ldconfig",
-    "tini",
-    "proxychains",
-    "proxychains4",
-]
+_PROGRAMS = load_value((_HERE / "programs.yml").read_text(encoding="utf-8"), "programs.yml")
+_REAL, _CHANGING, _STAND_INS = (_PROGRAMS[name].split() for name in ("real", "changing", "stand_ins"))
 _LIBRARIES = ("/lib", "/lib64", "/lib32", "/usr/lib", "/usr/lib64", "/usr/lib32", "/nix/store", "/gnu/store")
 _BIN = "/usr/bin"
-_UNSAFE_ALONE = frozenset({"chmod", "cp", "find", "ln", "mkdir", "mktemp", "mv", "rm", "rmdir", "split", "touch"})
-"""Without isolation these change this machine, so that stand-ins take their place."""
 
 
 class NotIsolated(CloudrlError):
@@ -315,10 +144,19 @@ def run(play: Play, *, isolated: bool = True, seconds: float = _SECONDS) -> Reco
             return _play({**_request(play), **way}, seconds)
         except NotIsolated as error:
             why = error.message
+    hints = ["Read the script first; then --no-sandbox runs it with your own rights"]
+    if _is_restricted():
+        hints.insert(0, "sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0")
     raise NotIsolated(
-        f"this machine offers no isolation for a script ({why}), so that it was not run",
-        hint="Read the script first; then --no-sandbox runs it with your own rights",
+        f"this machine offers no isolation for a script ({why}), so that it was not run", hint="\n".join(hints)
     )
+
+
+def _is_restricted() -> bool:
+    """Whether AppArmor gives a user's namespaces no rights, as on Ubuntu since 24.04."""
+    with contextlib.suppress(OSError):
+        return Path("/proc/sys/kernel/apparmor_restrict_unprivileged_userns").read_text().strip() == "1"
+    return False
 
 
 def _ways() -> tuple[dict[str, bool], ...]:
@@ -330,7 +168,7 @@ def _ways() -> tuple[dict[str, bool], ...]:
 
 
 def _play(request: Mapping[str, Any], seconds: float) -> Recording:
-    request = {**request, "seconds": seconds, "memory_bytes": _MEMORY_BYTES, "limits": _LIMITS}
+    request = {"limits": _limits(), **request, "seconds": seconds, "memory_bytes": _MEMORY_BYTES}
     command = [sys.executable, "-I", "-S", str(_HERE / "jail.py")]
     try:
         done = subprocess.run(
@@ -345,6 +183,14 @@ def _play(request: Mapping[str, Any], seconds: float) -> Recording:
     if done.returncode != 0 or len(done.stdout) > _ANSWER_BYTES:
         raise CloudrlError(f"the script's sandbox failed: {reason or done.returncode}")
     return _recording(done.stdout)
+
+
+def _limits() -> dict[str, int]:
+    """Before Linux 5.14 all processes of a user count together, those outside a namespace, too (ucount.c)."""
+    release = tuple(int(part) for part in re.findall(r"\d+", os.uname().release)[:2])
+    if release >= (5, 14) or os.geteuid() == 0:
+        return _LIMITS
+    return {**_LIMITS, "NPROC": _LIMITS["NPROC"] + sum(1 for _ in Path("/proc").glob("[0-9]*/task/*"))}
 
 
 def _recording(answer: bytes) -> Recording:
@@ -456,7 +302,7 @@ def _alone(play: Play, folder: Path) -> dict[str, Any]:
         name = place.rpartition("/")[2]
         if place.startswith((f"{_BIN}/", f"{jail.OWN}/real/")):
             folder_of = own / ("bin" if place.startswith(_BIN) else "real")
-            is_safe = name not in _UNSAFE_ALONE
+            is_safe = name not in _CHANGING
             with contextlib.suppress(FileExistsError):
                 (folder_of / name).symlink_to(path if is_safe else own / "stand-in")
     for name in _STAND_INS:
@@ -465,15 +311,20 @@ def _alone(play: Play, folder: Path) -> dict[str, Any]:
     (folder / "script").write_bytes(play.content)
     there = replace(play, cwd=play.cwd if Path(play.cwd).is_dir() else str(folder))
     return {
-        "isolated": False, "cwd": there.cwd, "records": str(records), "output": str(folder / "output"),
+        "isolated": False, "limits": {name: _LIMITS[name] for name in ("FSIZE", "CPU", "CORE")},
+        "cwd": there.cwd, "records": str(records), "output": str(folder / "output"),
         "argv": [tools[f"{_BIN}/bash"], play.script, *play.arguments],
         "env": _environment(there, str(own), str(records), str(own / "bin"), str(home)),
     }  # fmt: skip
 
 
 def words_of(arguments: Sequence[str]) -> str:
-    """Arguments as one would type them, cut where they are long."""
-    import shlex
-
-    text = shlex.join(arguments)
+    """Arguments as one would type them, cut where they are long, without secrets."""
+    shown, hides = list[str](), False
+    for word in arguments:
+        name, equals, _ = word.partition("=")
+        is_option = is_secret(name.lstrip("-").replace("-", "_"))
+        shown.append(MASK if hides else f"{name}={MASK}" if equals and is_option else mask_by_form(word))
+        hides = word == "login" or (is_option and word.startswith("--") and not equals)
+    text = shlex.join(shown).replace(f"'{MASK}'", MASK)
     return text if len(text) <= 100 else f"{text[:97]}..."

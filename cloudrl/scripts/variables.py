@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from cloudrl.errors import SpecError
-from cloudrl.protocol.secret_names import is_secret, names_a_file
+from cloudrl.protocol.secret_names import is_secret, mask_by_form, names_a_file
 from cloudrl.scripts.sandbox import usual_variables
 from cloudrl.spec.own_variables import refuse_own_variable
 
@@ -79,7 +79,7 @@ def sort_variables(env: Mapping[str, str], *, same_machines: bool) -> Variables:
             continue
         if name == "PYTHONPATH":
             python_path = tuple(filter(None, value.split(":")))
-        elif is_secret(name) and not names_a_file(name):
+        elif (is_secret(name) and not names_a_file(name)) or mask_by_form(value) != value:
             secrets.append(name)
         elif reason := _reason(name, same_machines=same_machines):
             dropped[name] = reason

@@ -257,3 +257,26 @@ def test_what_yaml_cannot_hold_stands_in_the_entry_point(take_over: TakeOver) ->
     [training] = take_over(f"{MAIN} ~trainer.balance_batch a.x=1 'a.y=glob(*)'").trainings
     assert list(training.job.entrypoint[3:]) == ["~trainer.balance_batch", "a.y=glob(*)"]
     assert dict(training.job.overrides) == {"a.x": "1"}
+
+
+def test_secrets_in_other_lines_are_masked(take_over: TakeOver) -> None:
+    imported = take_over(
+        "wandb login abc123abc\ndocker run -e WANDB_API_KEY=abc123abc img python3 x.py\n"
+        f"curl --token abc123abc https://user:abc123abc@h/x\nexport PLAIN=hf_abcdefghijklmnopqrstuv\n{MAIN} a.x=1"
+    )
+    shown = "\n".join(map(str, imported.lines)) + "".join(imported.files.values())
+    assert "abc123abc" not in shown
+    assert "hf_abc" not in shown
+    assert imported.trainings[0].secrets == ("PLAIN",)
+
+
+def test_how_a_script_ended_is_said(take_over: TakeOver) -> None:
+    wrong = said(take_over("set -e\nray start --head\nfalse\n" + MAIN), Fate.WRONG)
+    assert wrong == {"exit status 1": "the script stopped before any training: it said nothing"}
+
+
+def test_a_link_out_of_the_project_leads_nowhere(take_over: TakeOver, tmp_path: Path) -> None:
+    (tmp_path.parent / "outside").write_text("a.x=1")
+    (tmp_path / "link").symlink_to(tmp_path.parent / "outside")
+    [training] = take_over(f"{MAIN} b.y=1 $(cat link)").trainings
+    assert dict(training.job.overrides) == {"b.y": "1"}
