@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from child_processes import until
+from patience import SLOWER
 
 pytestmark = pytest.mark.gpu
 HERE = Path(__file__).parent
@@ -33,7 +34,7 @@ class Shell:
         kept = {key: value for key, value in os.environ.items() if not key.startswith(("RAY_", "CLOUDRL_", "TORCH"))}
         self.env = kept | {"CLOUDRL_HOME": str(home / "home"), "TMPDIR": str(home / "tmp"), "PYTHONPATH": path}
 
-    def run(self, *words: str, timeout_s: float = 300.0, status: int = 0) -> str:
+    def run(self, *words: str, timeout_s: float = SLOWER * 100.0, status: int = 0) -> str:
         program = [sys.executable, "-c", "import sys; from cloudrl.cli.main import main; sys.exit(main())"]
         done = subprocess.run(
             [*program, *words], env=self.env, capture_output=True, text=True, timeout=timeout_s, cwd=self.home
@@ -84,7 +85,7 @@ def test_ray_counts_the_gpu_and_status_shows_it(shell: Shell) -> None:
 
 
 def test_grpo_trains_on_the_gpu_and_its_save_merges(shell: Shell, tmp_path: Path) -> None:
-    said = shell.run("submit", str(job(tmp_path)), "--cluster", "gpu", "--unchecked", timeout_s=280)
+    said = shell.run("submit", str(job(tmp_path)), "--cluster", "gpu", "--unchecked", timeout_s=SLOWER * 300)
     steps = re.findall(r"step:(\d+) - ", said) or re.findall(r"step (\d+)/", said)
     assert str(STEPS) in steps, said[-4000:]
     shell.run("checkpoints", "merge", "--cluster", "gpu", "--to", str(tmp_path / "model"))
