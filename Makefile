@@ -14,7 +14,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 # what tests import they would compile again in each of hundreds of processes
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-unit test-dstack test-slurm test-slow check check-truth format bench-help bench-up bench-dstack bench-merge bench-archive bench-usage bench-report bench-retriever dstack-lab dstack-lab-down slurm-lab slurm-lab-down dstack-packages slurm-packages browser-packages agent reference clean
+.PHONY: demo test test-unit test-dstack test-slurm test-slow check check-truth format bench-help bench-up bench-dstack bench-memory bench-merge bench-archive bench-usage bench-report bench-retriever dstack-lab dstack-lab-down slurm-lab slurm-lab-down dstack-packages slurm-packages browser-packages agent reference clean
 
 demo: $(VENV)/.local
 	$(BIN)/cloudrl demo
@@ -56,6 +56,9 @@ check-truth: $(VENV)/.dev
 
 bench-up: $(VENV)/.dev
 	$(BIN)/python benchmarks/bench_up.py
+
+bench-memory: $(VENV)/.dev
+	PYTHONPATH=tests $(BIN)/python benchmarks/bench_memory.py
 
 bench-merge: $(VENV)/.dev
 	$(BIN)/python benchmarks/bench_merge.py
