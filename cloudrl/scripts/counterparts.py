@@ -61,6 +61,13 @@ def mounts(call: Call) -> tuple[str, ...]:
     return tuple(dict.fromkeys(f"{parts[0]}:{parts[1] if len(parts) > 1 else parts[0]}" for parts in pairs))
 
 
+def shared_memory(call: Call) -> str | None:
+    """The size of /dev/shm that a container gets, such as `128GB`."""
+    given = _value(call.arguments, "--shm-size") if call.program in ("docker", "podman") else None
+    match = re.fullmatch(r"(\d+)([GgTt])[Bb]?", given or "")
+    return f"{match[1]}{match[2].upper()}B" if match else None
+
+
 def downloaded_model(call: Call) -> tuple[str, str | None] | None:
     """The model that a call downloads and the folder it is put into; None for another call."""
     words = list(call.arguments)

@@ -79,6 +79,8 @@ class Imported:
         for name, taken in zip(self.recipes, self.trainings, strict=True):
             words = ["cloudrl", "check", f"./{name}", "-f", self.cluster_file[0], *self.options(taken)]
             commands.append(shlex.join(words))
+            if "slurm" in self.cluster and not self.options(taken):
+                commands.append(shlex.join(["cloudrl", "slurm", "script", f"./{name}", "-f", self.cluster_file[0]]))
         for name, taken in zip(self.recipes, self.trainings, strict=True):
             secrets = [word for secret in taken.secrets for word in ("--env", secret)]
             commands.append(shlex.join(["cloudrl", "submit", f"./{name}", *self.options(taken), *secrets]))

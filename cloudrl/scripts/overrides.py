@@ -234,7 +234,8 @@ def _take_data(taken: Overrides, files: Files) -> Overrides:
         return taken
     data = [name for name, _ in train]
     values = {key: value for key, value in taken.values.items() if key not in found}
-    taken = replace(taken, values=values, fields={**taken.fields, "data": data})
+    findings = tuple(each for each in taken.findings if each.key not in found)
+    taken = replace(taken, values=values, fields={**taken.fields, "data": data}, findings=findings)
     for key, value in found.items():
         taken = _finding(taken, Fate.TAKEN, key, value, f"data: [{', '.join(data)}]; the cluster prepares it there")
     return taken

@@ -326,5 +326,5 @@ def words_of(arguments: Sequence[str]) -> str:
         is_option = is_secret(name.lstrip("-").replace("-", "_"))
         shown.append(MASK if hides else f"{name}={MASK}" if equals and is_option else mask_by_form(word))
         hides = word == "login" or (is_option and word.startswith("--") and not equals)
-    text = shlex.join(shown).replace(f"'{MASK}'", MASK)
+    text = " ".join(shlex.join(shown).replace(f"'{MASK}'", MASK).split())
     return text if len(text) <= 100 else f"{text[:97]}..."

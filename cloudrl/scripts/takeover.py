@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cloudrl.protocol.data_sets import BUILT_IN
-from cloudrl.scripts.counterparts import data_folder, downloaded_model, prepared_data
+from cloudrl.scripts.counterparts import data_folder, downloaded_model, prepared_data, shared_memory
 from cloudrl.scripts.fates import ending_lines, is_cut, line_of, other_file, other_lines, training_lines, variable_lines
 from cloudrl.scripts.lines import Fate, Line, in_order
 from cloudrl.scripts.observe import Observed
@@ -23,7 +23,7 @@ from cloudrl.scripts.programs import (
 from cloudrl.scripts.runtime_env import Submitted, is_submit, read_submit
 from cloudrl.scripts.sandbox import Call
 from cloudrl.scripts.taken import Source, Taken
-from cloudrl.scripts.variables import sort_variables
+from cloudrl.scripts.variables import names_amd, sort_variables
 from cloudrl.spec import Job
 
 
@@ -46,6 +46,9 @@ def take_over(observed: Observed, source: Source) -> tuple[tuple[Taken, ...], di
         lines.append(
             Line(Fate.WRONG, f"${variable} in {', '.join(used[:3])}", why, line_of(rf"\${{?{variable}\b", source))
         )
+    if source.same_machines and "checkpoints" not in cluster:
+        why = "a folder that all nodes share: slurm: {volumes: ['/shared/you/checkpoints:/checkpoints']} in the cluster"
+        lines.append(Line(Fate.UNKNOWN, "where checkpoints go", why))
     lines += ending_lines(observed, trains=bool(taken))
     return tuple(taken), cluster, in_order(lines)
 
@@ -73,6 +76,7 @@ def _take(observed: Observed, source: Source, name: str, call: Call, program: Pr
             else {}
         ),
         **overrides.fields,
+        **({"gpu": _gpus(overrides.fields["gpu"], [call])} if "gpu" in overrides.fields else {}),
         **({"env": dict(variables.job)} if variables.job else {}),
         "overrides": dict(overrides.values),
     }
@@ -175,27 +179,42 @@ def _cluster(source: Source, taken: Sequence[Taken], calls: Sequence[Call]) -> d
     nodes = max((each.job.nodes or 1 for each in taken), default=1)
     fields: dict[str, Any] = {"name": _slug(source.name), "nodes": nodes}
     if gpus := [each.fields["gpu"] for each in taken if "gpu" in each.fields]:
-        fields["gpu"] = max(gpus, key=int)
-    data, models = list[str](), list[str]()
+        fields["gpu"] = max(gpus, key=lambda gpu: int(gpu.rpartition(":")[2]))
+    fields |= _prepared(taken, calls)
+    env: dict[str, str] = {}
     for each in taken:
-        data += each.fields.get("data", [])
-        models += [each.job.model] if each.job.model else []
         fields |= each.cluster
+        env |= sort_variables(each.call.env, same_machines=source.same_machines).cluster
+    fields |= {"env": env} if env else {}
+    fields |= source.cluster
+    if "gpu" in source.cluster:
+        fields["gpu"] = _gpus(fields["gpu"], [each.call for each in taken])
+    if source.same_machines and "checkpoints" in fields:  # a path of the script's machines, which are the cluster's
+        volume = f"{fields['checkpoints']}:{fields['checkpoints']}"
+        fields["slurm"] = {"volumes": [volume], **fields.get("slurm", {})}
+    return fields
+
+
+def _prepared(taken: Sequence[Taken], calls: Sequence[Call]) -> dict[str, Any]:
+    """Data and models that trainings name or the script fetches, and the shared memory of its containers."""
+    data = [name for each in taken for name in each.fields.get("data", [])]
+    models = [each.job.model for each in taken if each.job.model]
+    fields: dict[str, Any] = {}
     for call in calls:
         program = read_program(call)
         if program is not None and (name := prepared_data(program)) in BUILT_IN and name is not None:
             data.append(name)
+        if (size := shared_memory(call)) is not None:
+            fields["shm_size"] = size
         if (model := downloaded_model(call)) is not None:
             models.append(model[0])
-    env: dict[str, str] = {}
-    for call in [each.call for each in taken]:
-        env |= sort_variables(call.env, same_machines=source.same_machines).cluster
-    extra = {"data": list(dict.fromkeys(data)), "models": list(dict.fromkeys(models)), "env": env}
-    fields |= {name: value for name, value in extra.items() if value}
-    given = dict(source.cluster)
-    if "env" in given:
-        given["env"] = {**given["env"], **env}
-    return {**fields, **given}
+    lists = {"data": list(dict.fromkeys(data)), "models": list(dict.fromkeys(models))}
+    return {**fields, **{name: values for name, values in lists.items() if values}}
+
+
+def _gpus(gpu: str, calls: Sequence[Call]) -> str:
+    """A number of GPUs with its vendor, where variables of a training say that it is AMD."""
+    return f"amd:{gpu}" if gpu.isdecimal() and any(names_amd(call.env) for call in calls) else gpu
 
 
 def _source(source: Source, call: Call) -> str:

@@ -57,10 +57,11 @@ def test_what_is_wrong_in_a_guide_is_named(guide: tuple[str, Imported]) -> None:
 
 
 def test_the_shape_of_a_guide_is_its_clusters(guide: tuple[str, Imported]) -> None:
-    imported = guide[1]
+    name, imported = guide
     [training] = imported.trainings
-    assert (training.job.nodes, training.job.gpu) == (2, "8")
-    assert (imported.cluster["nodes"], imported.cluster["gpu"]) == (2, "8")
+    gpu = "amd:8" if "rocm" in name else "8"
+    assert (training.job.nodes, training.job.gpu) == (2, gpu)
+    assert (imported.cluster["nodes"], imported.cluster["gpu"]) == (2, gpu)
     assert not {keys.NODES, keys.GPUS} & set(training.job.overrides)
 
 
@@ -280,3 +281,46 @@ def test_a_link_out_of_the_project_leads_nowhere(take_over: TakeOver, tmp_path: 
     (tmp_path / "link").symlink_to(tmp_path.parent / "outside")
     [training] = take_over(f"{MAIN} b.y=1 $(cat link)").trainings
     assert dict(training.job.overrides) == {"b.y": "1"}
+
+
+AMD = """#!/bin/bash
+#SBATCH --nodes=2
+#SBATCH --gpus-per-node=8
+export HIP_VISIBLE_DEVICES=0,1
+srun bash -c "
+    docker run --rm -d -e HIP_VISIBLE_DEVICES=${HIP_VISIBLE_DEVICES} --device /dev/kfd -v \\${HOME}:\\${HOME} \\
+    --shm-size 128G --name \\"c\\" \\"img\\" tail -f /dev/null
+"
+nodes_array=($(scontrol show hostnames "$SLURM_JOB_NODELIST" | tr '\\n' ' '))
+head_node=${nodes_array[0]}
+ip=$(srun --nodes=1 --ntasks=1 -w "$head_node" hostname --ip-address)
+for ((i = 1; i <= SLURM_JOB_NUM_NODES - 1; i++)); do
+    srun --nodes=1 -w "${nodes_array[$i]}" docker exec c ray start --address "$ip:6379" --block &
+done
+docker exec c python3 examples/data_preprocess/gsm8k.py --local_dir ../data/gsm8k
+srun --overlap -w "$head_node" docker exec c $TRAIN data.train_files=../data/gsm8k/train.parquet \\
+    data.val_files=../data/gsm8k/test.parquet trainer.nnodes=$SLURM_NNODES trainer.n_gpus_per_node=$SLURM_GPUS_PER_NODE
+"""
+
+
+def test_a_script_for_slurm_with_containers_and_amd(take_over: TakeOver) -> None:
+    imported = take_over(AMD.replace("$TRAIN", MAIN))
+    assert imported.cluster == {
+        "name": "run", "nodes": 2, "gpu": "amd:8", "data": ["gsm8k"], "shm_size": "128GB",
+    }  # fmt: skip
+    [training] = imported.trainings
+    assert (training.job.gpu, training.job.data, dict(training.job.overrides)) == ("amd:8", ("gsm8k",), {})
+    assert set(said(imported, Fate.UNKNOWN)) == {"where checkpoints go"}
+    assert "--volume /root:/root" in next(line.why for line in imported.lines if "docker run" in line.text)
+    started = [line for line in imported.lines if line.text.startswith("ray start")]
+    assert [line.text for line in started] == ["ray start --address 10.0.0.1:6379 --block"]
+
+
+def test_checkpoints_of_slurm_stay_where_the_script_has_them(take_over: TakeOver) -> None:
+    text = (
+        f"#SBATCH --nodes=2\n#SBATCH --gres=gpu:8\n#SBATCH -p gpu\n{MAIN} trainer.default_local_dir=/scratch/me/run-1"
+    )
+    imported = take_over(text)
+    assert imported.cluster["checkpoints"] == "/scratch/me"
+    assert imported.cluster["slurm"] == {"volumes": ["/scratch/me:/scratch/me"], "partition": "gpu"}
+    assert "cloudrl slurm script ./run.yml -f run.cluster.yml" in imported.commands
