@@ -18,7 +18,8 @@ The number is the exit code of the command line. Standard library only: the node
 
 from __future__ import annotations
 
-from typing import Iterable
+from contextlib import contextmanager
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence
 
 
 class CloudrlError(Exception):
@@ -34,11 +35,40 @@ class CloudrlError(Exception):
     def __str__(self) -> str:
         return f"{self.message}\n{self.hint}" if self.hint else self.message
 
+    def to_json(self) -> List[Dict[str, Any]]:
+        """JSON-ready form of all that it reports; each has `text` and `hint`."""
+        return [{"text": self.message, "hint": self.hint}]
+
+    @property
+    def remaining(self) -> Optional[CloudrlError]:
+        """What the command of `corrected` ends with; None if it does not fail."""
+        return None
+
+    def corrected(self, words: Sequence[str]) -> Optional[List[str]]:  # noqa: ARG002  those that know how look at them
+        """The words of a command that does not end with this error; None if they are not known."""
+        return None
+
 
 class InputError(CloudrlError):
     """The user's input is wrong; nothing was started."""
 
     exit_code = 2
+
+
+class Refusals(List[InputError]):
+    """What several checks refuse, so that all of it is reported together.
+
+    with refusals.collect():
+        check_shape(values, cluster)
+    """
+
+    @contextmanager
+    def collect(self) -> Iterator[None]:
+        """Keep an `InputError` of the block, and go on behind it."""
+        try:
+            yield
+        except InputError as error:
+            self.append(error)
 
 
 class SpecError(InputError, ValueError):

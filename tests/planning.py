@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from cloudrl import jobs, recipes
+from cloudrl.errors import InputError
 from cloudrl.jobs import JobHandle, Submission, SubmitOptions, plan_job
 from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.jobs.local_files import digests_of, inspect_files
@@ -86,15 +87,26 @@ def overrides(submission: Submission) -> dict[str, str]:
     return dict(argument.split("=", 1) for argument in submission.argv[3:])
 
 
+def settled(draft: JobDraft) -> JobDraft:
+    """The draft of a pass that has found nothing.
+
+    Raises:
+        InputError: The first thing that it has found.
+    """
+    for finding in draft.findings:
+        raise InputError(finding.text, hint=finding.hint or None)
+    return draft
+
+
 def planned_uploads(cluster_: ClusterFacts, options: SubmitOptions, *, here: Path | None = None) -> JobDraft:
     """A job after the pass that plans its files, which are read once they are known to go along."""
     job_ = Job(name="x")
     draft = JobDraft(job=job_, options=options, cluster=cluster_, overrides=options.overrides)
     files = inspect_files(job_, options, here=here)
-    sent = [entry for item in plan_uploads(draft, Snapshot(cluster_, files)).uploads for entry in item.entries]
+    sent = [entry for item in settled(plan_uploads(draft, Snapshot(cluster_, files))).uploads for entry in item.entries]
     if files.working_dir is not None:
         sent += files.working_dir.entries
-    return plan_uploads(draft, Snapshot(cluster_, replace(files, digests=digests_of(sent))))
+    return settled(plan_uploads(draft, Snapshot(cluster_, replace(files, digests=digests_of(sent)))))
 
 
 def prepare(connection: Connection, job_: Job, options: SubmitOptions | None = None) -> Submission:

@@ -82,6 +82,11 @@ def error(message: str, next_command: str | None) -> None:
         hint(next_command)
 
 
+def command(words: Iterable[str]) -> str:
+    """A command of ours, to be pasted into a shell."""
+    return shlex.join(["cloudrl", *words])
+
+
 def is_interactive() -> bool:
     """Whether a person looks at standard error and can answer."""
     return sys.stderr.isatty() and sys.stdin.isatty()

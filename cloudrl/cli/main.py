@@ -108,6 +108,8 @@ def main() -> None:
             app()
     except CloudrlError as error:
         _output.error(error.message, error.hint)
+        if (words := error.corrected(sys.argv[1:])) is not None:
+            _output.hint(f"Corrected: {_output.command(words)}")
         if os.environ.get("CLOUDRL_DEBUG"):
             sys.stderr.write(_where_raised(error))
         sys.exit(error.exit_code)

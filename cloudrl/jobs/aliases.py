@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 
-from cloudrl.errors import InputError, did_you_mean
+from cloudrl.errors import InputError, Refusals, did_you_mean
 from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.jobs.local_files import PARTS, LocalFiles, is_of_this_machine, missing_path, split_reward
 from cloudrl.options.environment import is_remote
@@ -18,23 +18,29 @@ from cloudrl.verl.keys import PathKind
 def expand_aliases(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
     """Pass: write out what aliases stand for; it takes the place of what the recipe says about it.
 
-    Raises:
-        InputError: An alias and an override contradict each other, or there is no such data set or file.
+    One that contradicts an override, or leads to no data set or file, is refused and left out.
     """
-    options, files = draft.options, snapshot.files
+    options, files, refused = draft.options, snapshot.files, Refusals()
     values = parse_overrides({key: str(hydra_text(value)) for key, value in draft.overrides.items()})
     overrides, draft = draft.overrides, replace(draft, overrides={})
     if options.model is not None:
-        _check_free(values, f"--model {options.model}", keys.MODEL_PATH)
-        draft = _model(draft, options.model, files)
+        with refused.collect():
+            _check_free(values, f"--model {options.model}", keys.MODEL_PATH)
+            draft = _model(draft, options.model, files)
     if options.data:
-        _check_free(values, f"--data {options.data[0]}", keys.TRAIN_FILES)
-        draft = _data(draft, options.data, files, values)
+        unsettled = frozenset((keys.TRAIN_FILES, keys.VAL_FILES))
+        try:
+            _check_free(values, f"--data {options.data[0]}", keys.TRAIN_FILES)
+            draft = _data(draft, options.data, files, values)
+        except InputError as error:
+            refused.append(error)
+            draft = replace(draft, job=draft.job.replace(data=()), unsettled=unsettled)
     if options.reward is not None:
-        _check_free(values, f"--reward {options.reward}", keys.REWARD_PATH)
-        draft = draft.without(keys.REWARD_PATH, keys.REWARD_NAME, keys.OLD_REWARD_PATH, keys.OLD_REWARD_NAME)
-        draft = draft.overriding(_reward(options.reward, values))
-    return draft.overriding(overrides)
+        with refused.collect():
+            _check_free(values, f"--reward {options.reward}", keys.REWARD_PATH)
+            draft = draft.without(keys.REWARD_PATH, keys.REWARD_NAME, keys.OLD_REWARD_PATH, keys.OLD_REWARD_NAME)
+            draft = draft.overriding(_reward(options.reward, values))
+    return draft.overriding(overrides).refused(*refused)
 
 
 def _check_free(values: Mapping[str, str], alias: str, key: str) -> None:

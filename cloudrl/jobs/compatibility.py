@@ -3,8 +3,10 @@
 from collections.abc import Mapping
 
 from cloudrl.data.rewards import reward_of
-from cloudrl.errors import InputError
+from cloudrl.errors import InputError, Refusals
 from cloudrl.jobs.draft import JobDraft, Snapshot
+from cloudrl.jobs.findings import Finding
+from cloudrl.jobs.run_checks import check_variables
 from cloudrl.jobs.services import check_own_search, check_services
 from cloudrl.protocol.data_sets import BUILT_IN
 from cloudrl.protocol.facts import ClusterFacts
@@ -17,28 +19,34 @@ from cloudrl.verl.tool_agent import check_tool_agent
 
 
 def check_compatibility(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
-    """Pass: refuse what cannot work; say what the user should know of running this job there.
-
-    Raises:
-        InputError: It cannot work; the message holds both values.
-    """
+    """Pass: refuse what cannot work; say what the user should know of running this job there."""
     job, cluster, values = draft.asked, draft.cluster, draft.values
-    check_shape(values, cluster)
-    check_replicas(values, cluster)
-    _check_rollout(job, cluster)
-    check_queue(job, values, cluster)
-    check_services(job, draft.variables, cluster)
-    check_own_search(values, cluster)
-    notes = [*_device_notes(job, cluster), *_release_notes(job, cluster), *_shape_notes(job, cluster)]
-    _check_scored(job, cluster, values)
     written = {upload.to: upload.text for upload in draft.uploads}
     typed = {key: written.get(value, value) for key, value in values.items()}
-    notes += check_tool_agent(typed, cluster, lambda path: snapshot.files.at(path).source)
+    refused, notes = Refusals(), list[str]()
+    for check in (
+        lambda: check_shape(values, cluster),
+        lambda: check_replicas(values, cluster),
+        lambda: _check_rollout(job, cluster),
+        lambda: check_queue(job, values, cluster),
+        lambda: check_services(job, draft.variables, cluster),
+        lambda: check_own_search(values, cluster),
+        lambda: _device_notes(job, cluster),
+        lambda: _release_notes(job, cluster),
+        lambda: _shape_notes(job, cluster),
+        lambda: _check_scored(job, cluster, values),
+        lambda: check_tool_agent(typed, cluster, lambda path: snapshot.files.at(path).source),
+    ):
+        with refused.collect():
+            notes += check() or ()
     if not has_key(cluster.verl_version, keys.RESUME_MODE):
         notes.append(
             f"verl {cluster.verl_version} cannot resume a run: one that is interrupted starts over from its model"
         )
-    return draft.noting(*notes)
+    draft = draft.noting(*notes).refused(*refused)
+    for remark in check_variables(draft.variables):
+        draft = draft.refused(remark) if isinstance(remark, Finding) else draft.warning(remark)
+    return draft
 
 
 def _device_notes(job: Job, cluster: ClusterFacts) -> list[str]:
@@ -59,13 +67,19 @@ def _release_notes(job: Job, cluster: ClusterFacts) -> list[str]:
     if wanted is None or actual is None or wanted == actual:
         return []
     differ = f"recipe {job.name!r} is written for verl {wanted}, and cluster {cluster.name!r} has {actual}"
-    if wanted.split(".")[:2] != actual.split(".")[:2]:
+    if is_for_another_release(job, cluster):
         raise InputError(
             differ,
             hint=f"Take a recipe for verl {actual}, an image with verl {wanted}, or send it along: "
             "--working-dir FOLDER",
         )
     return [differ]
+
+
+def is_for_another_release(job: Job, cluster: ClusterFacts) -> bool:
+    """Whether the recipe's keys may be others than those of the cluster's verl."""
+    wanted, actual = job.verl, cluster.verl_version
+    return None not in (wanted, actual) and release_number(wanted) != release_number(actual)
 
 
 def _check_rollout(job: Job, cluster: ClusterFacts) -> None:
@@ -80,7 +94,7 @@ def _check_rollout(job: Job, cluster: ClusterFacts) -> None:
 
 def _check_scored(job: Job, cluster: ClusterFacts, values: Mapping[str, str]) -> None:
     """For rows of an unknown source, verl raises NotImplementedError in step 1 (data/rewards.py)."""
-    brings_its_own = any(map(brings_scores, values))
+    brings_its_own = any(map(brings_scores, values)) or is_for_another_release(job, cluster)
     if brings_its_own or keys.MAIN not in job.entrypoint or release_number(cluster.verl_version) < (0, 2):
         return
     for name in job.data:

@@ -1,12 +1,17 @@
 """verl's whole configuration, composed and checked before the job is sent: what verl would find out on rented GPUs."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping
 
-from cloudrl.errors import InputError
+from cloudrl.jobs.compatibility import is_for_another_release
 from cloudrl.jobs.draft import JobDraft, Snapshot
+from cloudrl.jobs.findings import Finding, apply, overrides_of
 from cloudrl.jobs.memory_check import check_model
+from cloudrl.jobs.run_checks import mode_problems, with_warnings
 from cloudrl.options.environment import is_remote
 from cloudrl.spec import override_argument
+from cloudrl.spec.hydra import split_key
+from cloudrl.verl.batches import with_fitting_batches
 from cloudrl.verl.command import Command, UnknownConfig, read_command
 from cloudrl.verl.composition import Composed, Problem, compose, is_known
 from cloudrl.verl.keys import PY_EXECUTABLE
@@ -14,7 +19,7 @@ from cloudrl.verl.release_files import is_added, source_of
 from cloudrl.verl.rules import READ_IN, notes, problems
 from cloudrl.verl.setting import Setting
 
-_ADD = " (`cloudrl verl add` makes it known)"
+_ADD = "; cloudrl verl add makes it known"
 _INSTALLS = ("pip", "uv", "conda", "container", "image_uri", "py_modules", "py_executable")
 """Fields of a runtime environment that may bring another verl."""
 
@@ -22,16 +27,17 @@ _INSTALLS = ("pip", "uv", "conda", "container", "image_uri", "py_modules", "py_e
 def check_config(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
     """Pass: refuse what Hydra or verl would refuse, all of it at once; say so if it cannot be told here.
 
-    Where it is not certain that verl is of that release, nothing is refused, and what is found becomes notes.
-
-    Raises:
-        InputError: The job cannot work, and the user has not asked to send it all the same.
+    What was found before counts as settled, so that no fault is reported twice. Where it is not certain that verl is
+    of that release, or with `--unchecked`, nothing is refused, and what is found becomes warnings.
     """
+    if is_for_another_release(draft.job, draft.cluster):  # which is refused
+        return draft
+    settled = apply(draft.arguments, (word for finding in draft.findings for word in finding.fix))
     try:
         command = read_command(draft.job.entrypoint)
-        release, composed = _composed(draft, snapshot, command)
+        release, composed = _composed(draft, snapshot, command, settled)
     except UnknownConfig as why:
-        return draft.noting(f"the configuration is not checked before the job starts: {why}")
+        return draft.skipping(f"the configuration ({why})")
     faults, is_certain = list(composed.problems), _is_certain(draft, snapshot, command)
     if composed.values is not None:
         gpus = draft.cluster.gpu_nodes * draft.cluster.gpus_per_node
@@ -43,29 +49,45 @@ def check_config(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
             source=source_of(release),
             is_read=release in READ_IN and snapshot.files.verl_fork is None,
         )
-        faults += problems(setting)
+        faults += with_fitting_batches(setting, problems(setting)) + tuple(mode_problems(draft, setting))
         is_certain = is_certain and not setting.get(PY_EXECUTABLE)
         draft, of_model = check_model(draft.noting(*notes(setting)), setting, snapshot)
         faults += of_model
+        draft = with_warnings(draft, snapshot, setting)
     elif composed.untold:
-        draft = draft.noting(
-            f"the values of the configuration are not checked before the job starts: {composed.untold}"
-        )
+        draft = draft.skipping(f"the values of the configuration ({composed.untold})")
     for added, known in composed.lookalikes.items():
         draft = draft.noting(f"{added} is a key of your own, and verl has {known}: is that meant?")
-    if faults and is_certain and not draft.options.unchecked:
-        raise _refusal(release, faults)
-    return draft.noting(*(f"with verl {release}: {problem.text}" for problem in faults))
+    if is_certain and not draft.options.unchecked:
+        return draft.refused(*(_finding(problem, draft) for problem in faults))
+    return draft.warning(*(f"with verl {release}: {problem.text}" for problem in faults))
 
 
-def _composed(draft: JobDraft, snapshot: Snapshot, command: Command) -> tuple[str, Composed]:
+def _finding(problem: Problem, draft: JobDraft) -> Finding:
+    typed = {split_key(key)[1] for key in draft.options.overrides}
+    ours = {split_key(key)[1] for key in draft.job.overrides} - typed
+    words = set(re.findall(r"[A-Za-z_][\w-]*(?:\.[\w-]+)+", problem.text))
+    is_recipes = bool(words & ours) and not words & typed
+    hint = problem.hint
+    meant = {split_key(word.partition("=")[0])[1] for word in overrides_of(hint)} - {problem.key}
+    if problem.key in typed and meant & typed:  # what is meant is typed, too, with a value of its own
+        hint = f"~{problem.key}"
+    if problem.key in ours and f"~{problem.key}" not in overrides_of(hint):  # it is not the user's to leave out
+        hint = " ".join((f"~{problem.key}", hint)) if overrides_of(hint) else f"~{problem.key}"
+    owner = f"recipe {draft.job.name!r}" if is_recipes else ""
+    return Finding(problem.text, hint, is_about_verl=True, owner=owner, key=problem.key)
+
+
+def _composed(
+    draft: JobDraft, snapshot: Snapshot, command: Command, arguments: Mapping[str, str]
+) -> tuple[str, Composed]:
     release = draft.cluster.verl_version
     fork = snapshot.files.verl_fork
     if fork is not None and not is_added(fork):
         raise UnknownConfig(f"cloudrl does not know a verl of your own{_ADD}")
     if release is None or not is_known(release):
         raise UnknownConfig(f"cloudrl does not know verl {release or 'of unknown version'}{_ADD if release else ''}")
-    words = (override_argument(key, value) for key, value in draft.arguments.items())
+    words = (override_argument(key, value) for key, value in arguments.items())
     return release, compose(release, (*command.words, *words), command.config_name)
 
 
@@ -85,13 +107,3 @@ def _brings_code(draft: JobDraft) -> bool:
 def _own_variables(draft: JobDraft) -> set[str]:
     """Names of what the user sets; those that debuggers need are not among them."""
     return {*draft.job.env, *draft.options.env, *(draft.options.runtime_env.get("env_vars") or {})}
-
-
-def _refusal(release: str, faults: Sequence[Problem]) -> InputError:
-    anyway = "Send it all the same: --unchecked"
-    if len(faults) == 1:
-        return InputError(faults[0].text, hint="\n".join(filter(None, (faults[0].hint, anyway))))
-    lines = [f"verl {release} cannot run this job, for {len(faults)} reasons:"]
-    for problem in faults:
-        lines += [f"  {problem.text}", *([f"    {problem.hint}"] if problem.hint else [])]
-    return InputError("\n".join(lines), hint=anyway)

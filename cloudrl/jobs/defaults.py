@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from cloudrl.errors import Refusals
 from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.jobs.local_files import HUB_ID
 from cloudrl.verl import keys
@@ -14,16 +15,18 @@ PACKAGE_FOLDER = "cloudrl_files"
 def take_cluster_defaults(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
     """Pass: complete a job with what the cluster gives, for keys that neither recipe nor user has set.
 
-    Raises:
-        InputError: Something is missing that only the user can say, or checkpoints would be lost.
+    What only the user can say, and checkpoints that would be lost, are refused.
     """
+    refused = Refusals()
     job, cluster, values = draft.job, draft.cluster, draft.values
     has_wandb_key = bool(draft.variables.get("WANDB_API_KEY"))
-    defaults = cluster_defaults(job, cluster, values, draft.name, has_wandb_key=has_wandb_key)
+    defaults = cluster_defaults(
+        job, cluster, values, draft.name, has_wandb_key=has_wandb_key, unsettled=draft.unsettled, refused=refused
+    )
     model, notes = job.model or "", []
     if keys.MODEL_PATH not in values and "/" in model and model[0] != "/" and model not in cluster.models:
         notes = [f"model {model} is not prepared on cluster {cluster.name!r}: every worker downloads it from the Hub"]
-    draft = draft.noting(*notes, defaults=defaults)
+    draft = draft.noting(*notes, defaults=defaults).refused(*refused)
     return replace(draft, variables={"HF_HUB_OFFLINE": "1", **draft.variables}) if is_offline(draft) else draft
 
 

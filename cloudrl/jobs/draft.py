@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import Any
 
+from cloudrl.errors import InputError
+from cloudrl.jobs.findings import Finding
 from cloudrl.jobs.local_files import LocalFiles
 from cloudrl.jobs.prompt_lengths import PromptLengths
 from cloudrl.jobs.submission import Upload
@@ -19,6 +21,19 @@ from cloudrl.spec.hydra import parse_overrides, split_key
 from cloudrl.verl.memory.report import MemoryReport
 from cloudrl.verl.memory.runs import RunMemory
 from cloudrl.verl.model_config import ModelConfig
+
+
+@dataclass(frozen=True)
+class Machines:
+    """What is known of machines before they are rented.
+
+    Attributes:
+        has_own_disks: whether checkpoints are on each node's own disk, which goes with the machine.
+        price_per_hour: US dollars of all nodes together; None if unknown.
+    """
+
+    has_own_disks: bool = False
+    price_per_hour: float | None = None
 
 
 @dataclass(frozen=True)
@@ -45,6 +60,8 @@ class Snapshot:
     """Whether the nodes read this machine's own files."""
     is_expected: bool = False
     """Whether there is no cluster yet, so that its checkpoints are unknown."""
+    machines: Machines | None = None
+    """None for a cluster that is up."""
 
 
 @dataclass(frozen=True)
@@ -73,8 +90,14 @@ class JobDraft:
     """Variables that go through the agents."""
     notes: tuple[str, ...] = ()
     """What the user should know, one sentence each."""
+    warnings: tuple[str, ...] = ()
+    """What may end the job, waste money or lose its work, one sentence each."""
     not_checked: tuple[str, ...] = ()
     """What nothing here looks at, and why, such as `the configuration (the job runs another program)`."""
+    findings: tuple[Finding, ...] = ()
+    """Why the job cannot run; planning goes on behind the first, so that all are reported together."""
+    unsettled: frozenset[str] = frozenset()
+    """Keys that would have a value, but for a finding."""
     memory: MemoryReport | None = field(default=None, repr=False)
     """Whether it fits; None where that is not known."""
 
@@ -97,9 +120,18 @@ class JobDraft:
         """The same with changes, and with notes for the user."""
         return replace(self, notes=(*self.notes, *sentences), **changes)
 
+    def warning(self, *sentences: str) -> JobDraft:
+        """The same, with what the user should look at before paying for it."""
+        return replace(self, warnings=(*self.warnings, *sentences))
+
     def skipping(self, what: str) -> JobDraft:
         """The same; `what` is not checked, and why stands in brackets behind it."""
         return replace(self, not_checked=(*self.not_checked, what))
+
+    def refused(self, *errors: InputError | Finding) -> JobDraft:
+        """The same with more reasons why the job cannot run."""
+        found = (each if isinstance(each, Finding) else Finding(each.message, each.hint or "") for each in errors)
+        return replace(self, findings=(*self.findings, *found))
 
     def overriding(self, overrides: Mapping[str, Any]) -> JobDraft:
         """The same with these overrides; they replace those of the same key."""

@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
-from cloudrl.errors import InputError, did_you_mean
+from cloudrl.errors import InputError, Refusals, did_you_mean
 from cloudrl.jobs.working_dir import Entry, scan
 from cloudrl.options.environment import is_remote
 from cloudrl.options.job import SubmitOptions
@@ -166,7 +166,11 @@ def inspect_path(base: Path, text: str, kinds: Set[PathKind]) -> LocalFile:
 
 
 def find_local_paths(
-    overrides: Mapping[str, str], files: LocalFiles, *, nodes_are_here: bool = False
+    overrides: Mapping[str, str],
+    files: LocalFiles,
+    *,
+    nodes_are_here: bool = False,
+    refused: Refusals | None = None,
 ) -> tuple[tuple[LocalPath, ...], tuple[str, ...]]:
     """The paths of this machine in a job's overrides, and what the user should know of the others.
 
@@ -174,12 +178,14 @@ def find_local_paths(
         overrides: As Hydra text.
         files: What is at them.
         nodes_are_here: Whether the nodes have this machine's disk, so that an absolute path is the same for both.
+        refused: Receives the errors of all paths that are wrong; None raises the first.
 
     Raises:
         InputError: A path of this machine does not exist, or is a folder where a file is read, or the reverse.
     """
     paths: list[LocalPath] = []
     notes: list[str] = []
+    errors = Refusals() if refused is None else refused
     for key, value in overrides.items():
         kind = kind_of(split_key(key)[1])
         if kind is None or key.startswith("~"):
@@ -187,10 +193,13 @@ def find_local_paths(
         for text in items(value):
             if is_of_this_machine(text, kind, files):
                 path = LocalPath(key, kind, text, files.at(text))
-                _check(path)
-                paths.append(path)
+                with errors.collect():
+                    _check(path)
+                    paths.append(path)
             else:
                 notes += _notes(key, text, kind, files.at(text), nodes_are_here)
+    if refused is None and errors:
+        raise errors[0]
     return tuple(paths), tuple(dict.fromkeys(notes))
 
 

@@ -82,7 +82,7 @@ def _judged(draft: JobDraft, setting: Setting, models: Models, snapshot: Snapsho
     except (NotModelled, CheckpointError) as why:
         return draft.skipping(f"memory ({why})")
     report = MemoryReport(estimate, card, remedy, tuple(_basis(models, estimate, earlier)))
-    return replace(draft.noting(*filter(None, [report.warning])), memory=report)
+    return replace(draft.warning(*filter(None, [report.warning])), memory=report)
 
 
 def _lengths(setting: Setting, snapshot: Snapshot, earlier: RunMemory | None) -> Lengths:

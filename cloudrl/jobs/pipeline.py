@@ -4,7 +4,7 @@ A pass takes a draft and the snapshot and returns another draft. Their order, an
 
 1. `name_run`: names are part of folders and of notes.
 2. `choose_verl`: which keys there are, and whether job and cluster agree, depends on the verl that is going to run.
-3. `expand_aliases`, `limit_steps`: from here on there are only overrides in verl's own keys.
+3. `change_engine`, `expand_aliases`, `limit_steps`: from here on there are only overrides in verl's own keys.
 4. `plan_uploads`: from here on every path is one on the nodes.
 5. `plan_resume`: where a run of this name goes on; wins over what would be filled in.
 6. `set_environment`: variables decide about loggers.
@@ -15,19 +15,24 @@ A pass takes a draft and the snapshot and returns another draft. Their order, an
 
 Validating before there is a cluster is the same pipeline over the snapshot that is expected. Since passes are cheap,
 `submit.prepare` runs them twice: what is going to be sent is read only when nothing is in the way.
+
+No pass ends planning. What is wrong is kept in the draft (`JobDraft.findings`), so that a refused job has all its
+reasons; then `correction` plans again with what the hints say, until nothing more is found or no hint is left.
 """
 
 import re
 from collections.abc import Callable
 from dataclasses import replace
 
-from cloudrl.errors import InputError
+from cloudrl.errors import InputError, Refusals
 from cloudrl.jobs.aliases import expand_aliases
 from cloudrl.jobs.compatibility import check_compatibility
 from cloudrl.jobs.config_check import check_config
+from cloudrl.jobs.correction import refusal
 from cloudrl.jobs.debugging import set_debugger
 from cloudrl.jobs.defaults import take_cluster_defaults
 from cloudrl.jobs.draft import JobDraft, Snapshot
+from cloudrl.jobs.engine import change_engine
 from cloudrl.jobs.secrets import collect_secrets, deliver_secrets
 from cloudrl.jobs.submission import Submission
 from cloudrl.jobs.uploads import plan_uploads
@@ -46,14 +51,16 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 def name_run(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
     """Pass: the run's name and the submission id."""
-    stamp, options = f"{snapshot.now:%Y%m%d-%H%M%S}", draft.options
-    if options.name is None:
-        run = default_id = f"{draft.job.name[:80]}-{stamp}"
-    else:
-        run = _checked_name("--name", options.name)
-        default_id = f"{run[:80]}-{stamp}"
-    submission_id = default_id if options.submission_id is None else options.submission_id
-    return replace(draft, name=run, submission_id=_checked_name("--submission-id", submission_id))
+    stamp, options, refused = f"{snapshot.now:%Y%m%d-%H%M%S}", draft.options, Refusals()
+    run = f"{draft.job.name[:80]}-{stamp}"
+    submission_id = run if options.name is None else f"{options.name[:80]}-{stamp}"
+    if options.name is not None:
+        with refused.collect():
+            run = _checked_name("--name", options.name)
+    if options.submission_id is not None:
+        with refused.collect():
+            submission_id = _checked_name("--submission-id", options.submission_id)
+    return replace(draft, name=run, submission_id=submission_id).refused(*refused)
 
 
 def choose_verl(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
@@ -81,10 +88,11 @@ def limit_steps(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
     if steps is None:
         return draft
     if steps < 1:
-        raise InputError(f"--steps {steps} is less than 1", hint="For example --steps 100")
+        return draft.refused(InputError(f"--steps {steps} is less than 1", hint="For example --steps 100"))
     values = parse_overrides({key: str(value) for key, value in draft.overrides.items()})
     if keys.STEPS in values and integer(values[keys.STEPS]) != steps:
-        raise InputError(f"--steps {steps} and {keys.STEPS}={values[keys.STEPS]} differ", hint="Give one of the two")
+        differ = f"--steps {steps} and {keys.STEPS}={values[keys.STEPS]} differ"
+        return draft.refused(InputError(differ, hint=f"~{keys.STEPS}"))
     return replace(draft, overrides={keys.STEPS: steps, keys.EPOCHS: steps, **draft.overrides})
 
 
@@ -132,17 +140,19 @@ def set_environment(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
     working_dir = draft.package.uri if draft.package is not None else options.working_dir
     if working_dir is not None:
         runtime_env["working_dir"] = working_dir
-    variables = checked_env({**draft.job.env, **from_file, **options.env}, "environment")
-    return replace(draft, runtime_env=runtime_env, variables=variables)
+    refused, variables = Refusals(), {**draft.job.env, **from_file, **options.env}
+    with refused.collect():
+        variables = checked_env(variables, "environment")
+    return replace(draft, runtime_env=runtime_env, variables=variables).refused(*refused)
 
 
 def note_surprises(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
     """Pass: what a user may not expect of the finished job."""
     values, options, checkpoint_dir = draft.values, draft.options, draft.cluster.checkpoint_dir
-    folder, logger, notes = values[keys.LOCAL_DIR], values[keys.LOGGER], []
+    folder, logger, notes = values.get(keys.LOCAL_DIR, ""), values[keys.LOGGER], []
     if options.name is not None and values.get(keys.RESUME_MODE) == "auto":
         notes.append(f"run {draft.name!r} continues from the newest checkpoint in {folder}, if there is one")
-    if checkpoint_dir and not f"{folder}/".startswith(checkpoint_dir.rstrip("/") + "/"):
+    if checkpoint_dir and folder.startswith("/") and not f"{folder}/".startswith(checkpoint_dir.rstrip("/") + "/"):
         notes.append(f"{folder} is outside {checkpoint_dir}: cloudrl can neither list nor merge it")
     if "console" not in logger:
         notes.append(f"{keys.LOGGER}={logger} has no console: no progress can be shown")
@@ -164,6 +174,7 @@ def note_surprises(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
 PASSES: tuple[Callable[[JobDraft, Snapshot], JobDraft], ...] = (
     name_run,
     choose_verl,
+    change_engine,
     expand_aliases,
     limit_steps,
     plan_uploads,
@@ -183,12 +194,26 @@ def plan_job(job: Job, options: SubmitOptions, snapshot: Snapshot) -> Submission
     """All passes, one after the other, and what the finished draft says is sent.
 
     Raises:
-        InputError: Job, cluster and options do not go together; the message holds both values.
+        JobRefused: Job, cluster and options do not go together; it has all the reasons, each with both values.
         CheckpointError: The run of this name has steps, and its ranks could load none of them.
     """
+    draft = _draft(job, options, snapshot)
+    if draft.findings:
+        raise refusal(draft.findings, job, options, lambda changed: _draft(job, changed, snapshot).findings)
+    return _submission(draft)
+
+
+def _draft(job: Job, options: SubmitOptions, snapshot: Snapshot) -> JobDraft:
     draft = JobDraft(job=job, options=options, cluster=snapshot.cluster, overrides=options.overrides)
     for each in PASSES:
-        draft = each(draft, snapshot)
+        try:
+            draft = each(draft, snapshot)
+        except InputError as error:
+            draft = draft.refused(error)
+    return draft
+
+
+def _submission(draft: JobDraft) -> Submission:
     values = draft.values
     steps = integer(values.get(keys.STEPS))
     metadata = {
@@ -205,6 +230,7 @@ def plan_job(job: Job, options: SubmitOptions, snapshot: Snapshot) -> Submission
         runtime_env={**draft.runtime_env, **({"env_vars": draft.variables} if draft.variables else {})},
         metadata=metadata,
         notes=draft.notes,
+        warnings=draft.warnings,
         not_checked=draft.not_checked,
         memory=draft.memory,
         uploads=draft.uploads,

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from cloudrl.errors import InputError
-from cloudrl.jobs.draft import Snapshot
+from cloudrl.jobs.draft import Machines, Snapshot
 from cloudrl.jobs.local_files import HUB_ID, inspect_files, is_marked
 from cloudrl.jobs.memory_runs import read_runs
 from cloudrl.jobs.model_files import find_model_configs
@@ -53,7 +53,14 @@ def expected_snapshot(
         expected_facts(planned, job), files, shell=shell or {}, is_expected=True,
         nodes_are_here=provider(planned.provider).nodes_are_here, models=find_model_configs(job, options, files),
         runs=read_runs(), prompts=find_prompt_lengths(job, options, files),
+        machines=_machines(planned),
     )  # fmt: skip
+
+
+def _machines(planned: Plan) -> Machines:
+    cluster = planned.cluster
+    price = planned.price.per_hour if planned.price is not None else cluster.price_per_hour
+    return Machines(has_own_disks=planned.has_own_disks, price_per_hour=price)
 
 
 def expected_facts(planned: Plan, job: Job) -> ClusterFacts:

@@ -69,6 +69,37 @@ class Upload:
 
 
 @dataclass(frozen=True)
+class Remarks:
+    """What planning says of a job that can be sent, one sentence each.
+
+    Attributes:
+        notes: what the user should know.
+        warnings: what may end the job, waste money or lose its work.
+        not_checked: what nothing here has looked at, with the reason in brackets.
+    """
+
+    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    not_checked: tuple[str, ...] = ()
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """Warnings first, then notes, and in one sentence what was not checked."""
+        return tuple(line.partition(": ")[2] for line in self.lines)
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The same, each with `warning` or `note` in front."""
+        unknown = f"not checked before the job starts: {'; '.join(self.not_checked)}"
+        notes = (f"note: {note}" for note in (*self.notes, *([unknown] if self.not_checked else [])))
+        return (*(f"warning: {warning}" for warning in self.warnings), *notes)
+
+    def to_json(self) -> dict[str, list[str]]:
+        """JSON-ready form."""
+        return {"notes": list(self.notes), "warnings": list(self.warnings), "not_checked": list(self.not_checked)}
+
+
+@dataclass(frozen=True)
 class Submission:
     """One job, ready to be sent. `request()` is what Ray gets, `render()` the same for reading.
 
@@ -84,6 +115,8 @@ class Submission:
     """What Ray keeps with the job: the run's name, its recipe, its checkpoint folder and its number of steps."""
     notes: tuple[str, ...] = ()
     """What the user should know, one sentence each."""
+    warnings: tuple[str, ...] = ()
+    """What may end the job, waste money or lose its work, one sentence each."""
     not_checked: tuple[str, ...] = field(default=(), compare=False)
     """What nothing here has looked at, with the reason in brackets."""
     uploads: tuple[Upload, ...] = ()
@@ -96,6 +129,11 @@ class Submission:
     """Whether it fits; of this machine, no part of the JSON form."""
     ray_session: str | None = field(default=None, compare=False)
     """Ray's own name for the start of the cluster that this was planned for; None asks for none."""
+
+    @property
+    def remarks(self) -> Remarks:
+        """What planning has to say of it."""
+        return Remarks(self.notes, self.warnings, self.not_checked)
 
     @property
     def name(self) -> str:
@@ -172,7 +210,7 @@ class Submission:
             "argv": argv,
             "runtime_env": rest,
             "metadata": dict(self.metadata),
-            "notes": list(self.notes),
+            **self.remarks.to_json(),
             "uploads": [upload.to_json() for upload in self.uploads],
             "secrets": sorted(self.secrets),
         }
@@ -188,7 +226,8 @@ class Submission:
             fields = dict(value)
             if fields.pop("version") != _VERSION:
                 raise ValueError(f"this submission is not of version {_VERSION}")
-            fields["argv"], fields["notes"] = tuple(fields["argv"]), tuple(fields["notes"])
+            texts = ("argv", "notes", "warnings", "not_checked")
+            fields |= {name: tuple(fields[name]) for name in texts if name in fields}
             fields["uploads"] = tuple(Upload.from_json(upload) for upload in fields["uploads"])
             fields["secrets"] = dict.fromkeys(fields["secrets"])
             return cls(**fields)

@@ -107,7 +107,7 @@ def prepare(
 
 def _summary(submission: Submission) -> Iterator[str]:
     """What the user should know, and what is uploaded."""
-    yield from (f"note: {sentence}" for sentence in submission.notes)
+    yield from submission.remarks.lines
     for item in submission.uploads:
         yield f"{item.text} ({size_text(item.size_bytes)}) -> {item.to}, {item.way}"
     if (package := submission.package) is not None:

@@ -11,7 +11,7 @@ import ast
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from cloudrl.errors import InputError, did_you_mean
+from cloudrl.errors import InputError, Refusals, did_you_mean
 from cloudrl.jobs.defaults import PACKAGE_FOLDER
 from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.jobs.local_files import LocalFile, LocalFiles, LocalPath, find_local_paths
@@ -34,15 +34,18 @@ _NEVER_BESIDE = frozenset({"verl", "torch", "ray", "transformers", "cloudrl"})
 def plan_uploads(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
     """Pass: decide how the job's own files travel, and name the places on the nodes in its overrides.
 
+    A path that does not exist and Python code that is not what verl needs are refused, each with its reason.
+
     Raises:
-        InputError: A path does not exist, Python code is not what verl needs, or there is no way for something large.
+        InputError: There is no way for something large.
     """
-    files, folder = snapshot.files, snapshot.files.working_dir
-    paths, notes = find_local_paths(draft.arguments, files, nodes_are_here=snapshot.nodes_are_here)
+    files, folder, refused = snapshot.files, snapshot.files.working_dir, Refusals()
+    paths, notes = find_local_paths(draft.arguments, files, nodes_are_here=snapshot.nodes_are_here, refused=refused)
     inside = {path.file.path: name for path in paths if (name := files.name_inside(path.file)) is not None}
-    _check_all_code(paths, draft.values, inside)
+    _check_all_code(paths, draft.values, inside, refused)
+    draft = draft.refused(*refused)
     if folder is not None and folder.size_bytes > PACKAGE_LIMIT_BYTES:
-        raise too_large(f"--working-dir {folder.path}", folder.entries)
+        return draft.refused(too_large(f"--working-dir {folder.path}", folder.entries))
     outside: dict[Path, LocalPath] = {}
     for path in paths:
         if path.file.path not in inside:
@@ -58,13 +61,16 @@ def plan_uploads(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
     return draft.overriding(_rewrite(draft.arguments, paths, places))
 
 
-def _check_all_code(paths: Iterable[LocalPath], values: Mapping[str, str], inside: Mapping[Path, str]) -> None:
+def _check_all_code(
+    paths: Iterable[LocalPath], values: Mapping[str, str], inside: Mapping[Path, str], refused: Refusals
+) -> None:
     for path in paths:
         name = name_key(split_key(path.key)[1])
         if path.kind is PathKind.CODE and name is not None:
             wanted = values.get(name) or (REWARD_FUNCTION if name == REWARD_NAME else None)
             is_in_root = "/" not in inside.get(path.file.path, "/")
-            check_code(path.file, wanted, option=str(path), is_in_root=is_in_root)
+            with refused.collect():
+                check_code(path.file, wanted, option=str(path), is_in_root=is_in_root)
 
 
 def _choose_for_agents(paths: list[LocalPath], cluster: ClusterFacts, package_room_bytes: int | None) -> set[Path]:

@@ -124,6 +124,11 @@ class Plan:
         return self.facts.provider
 
     @property
+    def has_own_disks(self) -> bool:
+        """Whether checkpoints are on disks that go with each machine; False also where that is not known."""
+        return False
+
+    @property
     def needs_price(self) -> bool:
         """Whether it cannot be rendered in full before it is priced: its agents need the price to end it."""
         return self.cluster.max_cost is not None and self.cluster.price_per_hour is None

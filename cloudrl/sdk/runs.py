@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from cloudrl import jobs, recipes
 from cloudrl.errors import CheckpointError, CloudrlError, FailedError, InputError, Interrupted
 from cloudrl.jobs import JobHandle, Progress, SubmitOptions, run_plan
-from cloudrl.jobs.submission import Submission
+from cloudrl.jobs.submission import Remarks, Submission
 from cloudrl.options.job import JobKeywords, submit_options
 from cloudrl.providers.dstack.fleet import NoFleet
 from cloudrl.providers.model import Plan, Status
@@ -81,20 +81,21 @@ class RunRequest:
             gpus += f", taken as {run_plan.expected_facts(self.plan, self.job).gpus_per_node} GPUs,"
         return f"{nodes}{gpus} on {self.plan.provider}"
 
-    def check(self) -> tuple[str, ...]:
-        """Plan the job on the cluster that is expected; what the user should know of both, a sentence each.
+    def check(self) -> Remarks:
+        """Plan the job on the cluster that is expected; what the user should know of both.
 
         Raises:
-            InputError: they do not go together, or verl would refuse the configuration; all that is wrong with it.
+            JobRefused: they do not go together, or verl would refuse the configuration; with all that is wrong.
         """
-        return (*self.plan.notes, *self.submission.notes)
+        remarks = self.submission.remarks
+        return replace(remarks, notes=(*self.plan.notes, *remarks.notes))
 
     @cached_property
     def submission(self) -> Submission:
         """The job as it is planned for the cluster that is expected, with the verdict on its memory.
 
         Raises:
-            InputError: as `check`.
+            JobRefused: as `check`.
         """
         snapshot = run_plan.expected_snapshot(self.plan, self.job, self.options, shell=os.environ)
         return jobs.plan_job(self.job, self.options, snapshot)
@@ -326,13 +327,13 @@ def check(
         options: see `cloudrl.jobs.SubmitOptions`.
 
     Returns:
-        What the user should know, a sentence each.
+        What the user should know, a sentence each; warnings first.
 
     Raises:
-        InputError: job and cluster do not go together, or verl would refuse the configuration; all that is wrong with
-            it.
+        JobRefused: job and cluster do not go together, or verl would refuse the configuration. It has all the reasons
+            as `findings`, and the overrides that settle them as `fix`.
     """
-    return plan_run(job, submit_options(overrides, options), cluster, on).check()
+    return plan_run(job, submit_options(overrides, options), cluster, on).check().sentences
 
 
 def run(  # noqa: PLR0913 - the options of `cloudrl run`

@@ -43,12 +43,18 @@ def _overrides(value: object) -> FrozenDict[HydraText]:
 
 
 def _merged(old: Mapping[str, HydraText], new: Mapping[str, Any]) -> FrozenDict[HydraText]:
-    """`old` with each key of `new` set in its place; a key keeps its `+` when the new one has no prefix."""
+    """`old` with each key of `new` set in its place; a key keeps its `+` when the new one has no prefix.
+
+    `~key` takes out what `old` sets; where that is nothing it is Hydra's own deletion.
+    """
     merged = dict(old)
     written = {split_key(key)[1]: key for key in merged}
     for key, value in new.items():
         prefix, bare = split_key(override_key(key))
         before = written.get(bare)
+        if prefix == "~" and before is not None and not before.startswith("~"):
+            del merged[before], written[bare]
+            continue
         name = before if before is not None and not prefix and before.startswith("+") else key
         if before is not None and before != name:
             merged = {(name if present == before else present): item for present, item in merged.items()}
@@ -122,6 +128,8 @@ class Job(Spec):
 
     def with_overrides(self, overrides: Mapping[str, Any]) -> Self:
         """The same job with these overrides set; one without prefix keeps the `+` or `++` that stands there.
+
+        `~key` takes out a key that the job sets.
 
         Raises:
             SpecError: A key is not an override key, or a value cannot be written for Hydra.

@@ -9,15 +9,17 @@ one of Hydra's own; so its loader is used, and this is the only module that does
 
 from __future__ import annotations
 
-import difflib
 import functools
 import pickle
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloudrl.protocol.secret_names import is_secret_override
+from cloudrl.verl.key_hints import Known, beside, fork_problem, remedy
+from cloudrl.verl.keys import MODEL_ENGINE
 from cloudrl.verl.release_files import CONFIG_NAME, folder_of
 
 if TYPE_CHECKING:
@@ -25,8 +27,7 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 _GRAMMAR = "What Hydra reads: https://hydra.cc/docs/advanced/override_grammar/basic"
-_ENGINES = "model_engine"
-"""The group that decides which keys actor and critic have."""
+_ENGINES = MODEL_ENGINE
 
 
 @dataclass(frozen=True)
@@ -36,10 +37,12 @@ class Problem:
     Attributes:
         text: both sides of it, in a sentence.
         hint: what to write in its place; "" if unknown.
+        key: the bare key of an override that cannot be applied, so that there are no values to check; "" otherwise.
     """
 
     text: str
     hint: str = ""
+    key: str = ""
 
 
 @dataclass(frozen=True)
@@ -90,19 +93,56 @@ def compose(release: str, overrides: tuple[str, ...], config_name: str = CONFIG_
     if problem is not None:
         return Composed(None, (*problems, problem))
     config: DictConfig = pickle.loads(base)  # noqa: S301  our own, a moment old; composing from files takes a second
-    keys, lookalikes = tuple(_leaves(config)), dict[str, str]()
+    unknown: list[Override] = []
+    lookalikes = _lookalikes(config, parsed)
     for each in parsed:
-        if _is_group(folder, each):
-            continue
-        if (each.is_add() or each.is_force_add()) and (similar := _beside(each.key_or_group, keys, 0.85)):
-            lookalikes[each.key_or_group] = similar
-        if (found := _apply(config, each, release)) is not None:
-            # what was refused may have changed a part of the configuration
-            hint = found.hint or _likely_key(folder, pickle.loads(base), each, keys)  # noqa: S301
-            problems.append(replace(found, hint=hint))
+        found = None if _is_group(folder, each) else _apply(config, each, release)
+        if found is not None:
+            problems.append(found)
+            if not found.hint and not each.is_delete():
+                unknown.append(each)
+    if unknown:  # what was refused may have changed a part of the configuration
+        known = _known(folder, release, pickle.loads(base), parsed)  # noqa: S301
+        problems = _with_remedies(problems, unknown, known)
     if problems:
         return Composed(None, tuple(problems))
     return replace(_resolved(config, overrides, lookalikes), base=_plain(folder, config_name, groups))
+
+
+def _lookalikes(config: DictConfig, parsed: Sequence[Override]) -> dict[str, str]:
+    """Keys that are added and look like one that there is, with that one."""
+    keys = tuple(_leaves(config))
+    added = (str(each.key_or_group) for each in parsed if each.is_add() or each.is_force_add())
+    return {key: similar for key in added if (similar := beside(key, keys, 0.85)) is not None}
+
+
+def _known(folder: Path, release: str, config: DictConfig, parsed: Sequence[Override]) -> Known:
+    defaults = {key: _default(config, key) for key in _leaves(config)}
+    return Known(
+        release=release,
+        defaults=defaults,
+        job_sets={str(each.key_or_group) for each in parsed if not each.is_delete()},
+        is_free=lambda key: _is_free(config, key),
+        is_built=lambda key: _is_built(config, key),
+        engine_with=lambda key: _engine_with(folder, key),
+    )
+
+
+def _with_remedies(problems: Sequence[Problem], unknown: Sequence[Override], known: Known) -> list[Problem]:
+    """The same problems with hints for keys that verl does not have, and a word on forks if there are several."""
+    by_key = {str(each.key_or_group): each for each in unknown}
+    told, strange = list[Problem](), list[str]()
+    for problem in problems:
+        override = by_key.get(problem.key)
+        if override is None or problem.hint:
+            told.append(problem)
+            continue
+        found = remedy(problem.key, str(override.input_line).partition("=")[2], override.value(), known)
+        told.append(Problem(f"{problem.text}{found.text}", found.hint, problem.key))
+        if not found.is_known:
+            strange.append(problem.key)
+    fork = fork_problem(strange, known.release)
+    return told if fork is None else [*told, Problem(*fork)]
 
 
 def _outside(config_name: str, overrides: Sequence[str]) -> str:
@@ -125,7 +165,7 @@ def _parsed(overrides: Sequence[str]) -> tuple[list[Override], list[Problem]]:
         except HydraException as error:
             key = text.partition("=")[0]
             words = "its value is not in Hydra's grammar" if is_secret_override(key) else _first_line(error)
-            problems.append(Problem(f"{key}: {words}", _GRAMMAR))
+            problems.append(Problem(f"{key}: {words}", _GRAMMAR, key.lstrip("+~")))
     return parsed, problems
 
 
@@ -178,30 +218,18 @@ def _apply(config: DictConfig, override: Override, release: str) -> Problem | No
         ConfigLoaderImpl._apply_overrides_to_config([override], config)  # noqa: SLF001  see the module
     except (HydraException, TypeError) as error:
         key, text = override.key_or_group, str(override.input_line)
+        value = text.partition("=")[2]
         if override.is_sweep_override():
-            return Problem(f"{key}: Hydra takes the value for several runs", f"{key}=[{text.partition('=')[2]}]")
+            hint = shlex.quote(f"{key}=[{value}]")
+            return Problem(f"{key}: Hydra takes the value for several runs", hint, key)
+        if override.is_add() and "already at" in str(error):
+            return Problem(f"{key}: verl {release} has this key, which takes no +", shlex.quote(f"{key}={value}"), key)
+        if override.is_delete():
+            return Problem(f"{key}: verl {release} has no such key to leave out", "", key)
         if not isinstance(error.__cause__, (ConfigAttributeError, ConfigKeyError)):
-            return Problem(f"{key}: {_first_line(error)}", _GRAMMAR)
-        return Problem(f"{key}: verl {release} has no such key")
+            return Problem(f"{key}: {_first_line(error)}", _GRAMMAR, key)
+        return Problem(f"{key}: verl {release} has no such key", "", key)
     return None
-
-
-def _likely_key(folder: Path, config: DictConfig, override: Override, keys: Sequence[str]) -> str:
-    """What to write in place of an override whose key there is not: the nearest key that there is."""
-    key, text = str(override.key_or_group), str(override.input_line)
-    if _is_free(config, key):  # such as the arguments of an engine
-        return f"+{text}"
-    parent, _, name = key.rpartition(".")
-    same_name = [each for each in keys if each.rpartition(".")[2] == name]
-    above = f"{parent.rpartition('.')[0]}."
-    nearest = _beside(key, keys, 0.75) or next((each for each in same_name if each.startswith(above)), None)
-    if nearest is None and (engine := _engine_with(folder, key)) is not None:
-        return f"The {engine} engine has it: {_ENGINES}={engine}"
-    section = f"{key.partition('.')[0]}." if parent else "actor_rollout_ref."
-    nearest = nearest or next((each for each in same_name if each.startswith(section)), None)
-    if nearest is None and len(alike := difflib.get_close_matches(key, same_name, 2, 0.8)) == 1:
-        [nearest] = alike
-    return f"{nearest}={text.partition('=')[2]}" if nearest else f"If your own code reads it: +{text}"
 
 
 def _is_free(config: DictConfig, key: str) -> bool:
@@ -219,21 +247,51 @@ def _is_free(config: DictConfig, key: str) -> bool:
     return False
 
 
-def _beside(key: str, keys: Sequence[str], cutoff: float) -> str | None:
-    """The key beside it that is written most alike, at least so much."""
-    parent, _, name = key.rpartition(".")
-    names = [each.rpartition(".")[2] for each in keys if each.rpartition(".")[0] == parent]
-    alike = difflib.get_close_matches(name, [each for each in names if each != "_target_"], 1, cutoff)
-    return None if not alike or name in names else f"{parent}.{alike[0]}" if parent else alike[0]
+def _is_built(config: DictConfig, key: str) -> bool:
+    """Whether verl makes an object of the nearest section above a key that there is, which takes no other names."""
+    from omegaconf import OmegaConf
+
+    while "." in key:
+        key = key.rpartition(".")[0]
+        above = OmegaConf.select(config, key, default=None, throw_on_resolution_failure=False)
+        if above is not None:
+            return OmegaConf.is_dict(above) and "_target_" in above
+    return False
+
+
+def _default(config: DictConfig, key: str) -> Any:
+    """The default of a key as it stands in the file, so that what an interpolation leads to does not count."""
+    node: Any = config
+    *above, last = key.split(".")
+    for name in above:
+        node = node._get_node(name)  # noqa: SLF001
+    value = node._get_node(last)  # noqa: SLF001
+    is_branch = hasattr(value, "keys") or (hasattr(value, "append") and not isinstance(value, str))
+    return ({} if hasattr(value, "keys") else []) if is_branch else value._value()  # noqa: SLF001
 
 
 def _engine_with(folder: Path, key: str) -> str | None:
     """The engine of verl whose configuration has a key."""
-    for engine in sorted(path.stem for path in (folder / _ENGINES).glob("*.yaml")):
-        base, problem = _base(folder, CONFIG_NAME, (f"{_ENGINES}={engine}",))
-        if problem is None and key in set(_leaves(pickle.loads(base))):  # noqa: S301  as above
-            return engine
-    return None
+    engines = sorted(path.stem for path in (folder / _ENGINES).glob("*.yaml"))
+    return next((engine for engine in engines if key in _keys_with(folder, engine)), None)
+
+
+def has_engine(release: str, engine: str) -> bool:
+    """Whether a release has an engine of that name."""
+    folder = folder_of(release)
+    return folder is not None and (folder / _ENGINES / f"{engine}.yaml").exists()
+
+
+def keys_of_engine(release: str, engine: str) -> frozenset[str]:
+    """The dotted keys of the configuration with an engine; empty if it cannot be composed."""
+    folder = folder_of(release)
+    return frozenset() if folder is None else _keys_with(folder, engine)
+
+
+@functools.lru_cache(maxsize=16)
+def _keys_with(folder: Path, engine: str) -> frozenset[str]:
+    base, problem = _base(folder, CONFIG_NAME, (f"{_ENGINES}={engine}",))
+    return frozenset(_leaves(pickle.loads(base))) if problem is None else frozenset()  # noqa: S301  our own
 
 
 def _resolved(config: DictConfig, overrides: Sequence[str], lookalikes: Mapping[str, str]) -> Composed:

@@ -1,11 +1,12 @@
 """What a run of verl takes from its cluster, as overrides, and what only the user can say."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
+from pathlib import PurePosixPath
 
-from cloudrl.errors import InputError, did_you_mean
+from cloudrl.errors import InputError, Refusals, did_you_mean
 from cloudrl.protocol.facts import ClusterFacts
 from cloudrl.spec import HydraText, Job, hydra_text
-from cloudrl.spec.hydra import integer, one_or_many
+from cloudrl.spec.hydra import one_or_many
 from cloudrl.verl import keys
 from cloudrl.verl.placement import USUAL_QUEUE_UNITS, queue_room
 
@@ -16,7 +17,14 @@ verl usually set; a shorter run still saves, because verl saves its last step wh
 
 
 def cluster_defaults(
-    job: Job, cluster: ClusterFacts, values: Mapping[str, str], run: str, *, has_wandb_key: bool
+    job: Job,
+    cluster: ClusterFacts,
+    values: Mapping[str, str],
+    run: str,
+    *,
+    has_wandb_key: bool,
+    unsettled: frozenset[str] = frozenset(),
+    refused: Refusals,
 ) -> dict[str, HydraText]:
     """Overrides for what neither recipe nor user has set, in keys that the cluster's verl has.
 
@@ -26,11 +34,11 @@ def cluster_defaults(
         values: Bare key -> value of all overrides.
         run: Its name.
         has_wandb_key: Whether the run may report to Weights & Biases.
-
-    Raises:
-        InputError: Something is missing that only the user can say, or checkpoints would be lost.
+        unsettled: Keys that are not missing, since something else about them is refused.
+        refused: Receives what is missing and only the user can say, and what would lose checkpoints.
     """
-    _check_saving(values)
+    with refused.collect():
+        _check_saving(values, cluster.checkpoint_dir)
     defaults: dict[str, str | int | list[str]] = {
         keys.NODES: cluster.gpu_nodes,
         keys.GPUS: cluster.gpus_per_node,
@@ -49,9 +57,14 @@ def cluster_defaults(
     room = queue_room(job, values, cluster)
     if room is not None and room < USUAL_QUEUE_UNITS:
         defaults[keys.QUEUE_UNITS] = room
-    defaults |= _data(job, cluster, values)
-    defaults |= _model(job, cluster, values)
-    _check_complete(job, cluster, {**defaults, **values})
+    settled = set[str]()
+    for section, given in ((_data, (keys.TRAIN_FILES, keys.VAL_FILES)), (_model, (keys.MODEL_PATH,))):
+        before = len(refused)
+        with refused.collect():
+            defaults |= section(job, cluster, values)
+        settled |= {*given} if len(refused) > before else set()
+    with refused.collect():
+        _check_complete(job, cluster, {*defaults, *values, *settled, *unsettled})
     missing = [key for key in defaults if key not in values and keys.has_key(cluster.verl_version, key)]
     return {key: hydra_text(defaults[key]) for key in missing}
 
@@ -64,19 +77,14 @@ def needs_critic(values: Mapping[str, str]) -> bool:
     return values.get(keys.ESTIMATOR, "gae") == "gae" or any(key.startswith(f"{keys.CRITIC}.") for key in values)
 
 
-def _check_saving(values: Mapping[str, str]) -> None:
+def _check_saving(values: Mapping[str, str], checkpoint_dir: str) -> None:
     folder = values.get(keys.LOCAL_DIR)
     if folder is not None and not folder.startswith("/"):
+        parent = (checkpoint_dir or "/checkpoints").rstrip("/")
         raise InputError(
             f"{keys.LOCAL_DIR}={folder} is relative: checkpoints would land in Ray's temporary copy of the "
             "working directory, another one on each node, and vanish with it",
-            hint=f"Leave it out, or give an absolute path: {keys.LOCAL_DIR}=/checkpoints/NAME",
-        )
-    frequency = integer(values.get(keys.SAVE_FREQ))
-    if frequency is not None and frequency < 1:
-        raise InputError(
-            f"{keys.SAVE_FREQ}={frequency} never saves: the run could be neither resumed nor merged",
-            hint=f"{keys.SAVE_FREQ}=1000000 saves the last step only",
+            hint=f"{keys.LOCAL_DIR}={parent}/{PurePosixPath(folder).name or 'NAME'}",
         )
 
 
@@ -121,7 +129,7 @@ def _model_path(job: Job, cluster: ClusterFacts) -> str | None:
     )
 
 
-def _check_complete(job: Job, cluster: ClusterFacts, everything: Mapping[str, object]) -> None:
+def _check_complete(job: Job, cluster: ClusterFacts, everything: Set[str]) -> None:
     missing = [
         key for key in (keys.TRAIN_FILES, keys.VAL_FILES, keys.MODEL_PATH, keys.LOCAL_DIR) if key not in everything
     ]

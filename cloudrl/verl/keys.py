@@ -22,6 +22,8 @@ ACTOR, ROLLOUT, REF = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "a
 MODEL, CRITIC = "actor_rollout_ref.model", "critic"
 """Sections of the configuration."""
 
+MODEL_ENGINE = "model_engine"
+"""The group that decides which keys actor and critic have."""
 MAIN, DEVICE, ENGINE = job.MAIN, job.DEVICE, job.ENGINE
 RESUME_MODE, RESUME_FROM = names.RESUME_MODE, names.RESUME_FROM
 

@@ -32,13 +32,13 @@ def check_shape(values: Mapping[str, str], cluster: ClusterFacts) -> None:
             continue
         value = integer(values[key])
         if value is None and "${" not in values[key]:
-            raise InputError(f"{key}={values[key]} is not a whole number", hint=f"For example {key}={available}")
+            raise InputError(f"{key}={values[key]} is not a whole number", hint=f"{key}={available}")
         if value is not None and value < 1:
-            raise InputError(f"{key}={value} is less than 1", hint=f"Leave it out: the cluster gives {key}={available}")
+            raise InputError(f"{key}={value} is less than 1", hint=f"{key}={available}")
         if value is not None and value > available:
             raise InputError(
                 f"{key}={value}, but cluster {cluster.name!r} has {things}: verl would wait for ever",
-                hint=f"Leave {key} out, or bring up a larger cluster with cloudrl up ... {option}",
+                hint=f"{key}={available}\nOr bring up a larger cluster: cloudrl up ... {option}",
             )
     if cluster.gpus_per_node < 1:
         raise InputError(
@@ -67,7 +67,9 @@ def check_replicas(values: Mapping[str, str], cluster: ClusterFacts) -> None:
         raise InputError(
             f"{settings}: a replica of the rollout takes {replica} GPUs, "
             f"and {shape} cannot be divided into replicas of that size",
-            hint=f"For example {_OF_ONE_REPLICA[0]}={fits}",
+            hint=" ".join(
+                [f"{_OF_ONE_REPLICA[0]}={fits}", *(f"{key}=1" for key in sizes if key != _OF_ONE_REPLICA[0])]
+            ),
         )
 
 
@@ -105,5 +107,5 @@ def check_queue(job: Job, values: Mapping[str, str], cluster: ClusterFacts) -> N
     raise InputError(
         f"{cluster.cpus_per_node} CPUs a node are too few for verl, which would wait for ever: it reserves "
         f"{CPUS_PER_GPU} for each GPU, 1 for each storage unit of its queue ({units} in all), and 1 for the queue",
-        hint=f"{keys.QUEUE_UNITS}={room}, or leave it out" if room > 0 else more,
+        hint=f"{keys.QUEUE_UNITS}={room}" if room > 0 else more,
     )

@@ -13,14 +13,21 @@ H100 = ("--gpu", "H100:8", "--on", "dstack")
 def test_a_recipe_that_can_run(run: Run) -> None:
     done = run("check", "grpo", "--nodes", "2", *H100).ended(0)
     *memory, answer = done.out.splitlines()
-    assert answer == "grpo can run on 2 nodes with H100:8 on dstack; nothing was started"
+    assert answer == "nothing found that would stop grpo on 2 nodes with H100:8 on dstack; nothing was started"
     assert memory[0] == "GiB of each GPU (H100 of 80 GB, 79 GiB) for Qwen/Qwen2.5-7B-Instruct (7.62 B parameters):"
     assert memory[-1] == "memory: fits"
     assert "note: you may need other batch sizes: recipe 'grpo' was tuned for 1 node with 8 GPUs" in done.err
     answer = run("check", "grpo", "--gpu", "80GB..", "--on", "dstack").out.splitlines()[-1]
-    assert answer.startswith("grpo can run on 1 node with 80GB.., taken as 8 GPUs, on dstack;")
+    assert answer.startswith("nothing found that would stop grpo on 1 node with 80GB.., taken as 8 GPUs, on dstack;")
     seen = json.loads(run("check", "grpo-tiny", "--json").out)
-    assert seen == {"ok": True, "cluster": "1 node on local", "notes": [], "not_checked": [], "memory": None}
+    assert seen == {
+        "ok": True,
+        "cluster": "1 node on local",
+        "notes": [],
+        "warnings": [],
+        "not_checked": [],
+        "memory": None,
+    }
 
 
 def test_a_recipe_that_has_too_little_memory(run: Run) -> None:
@@ -65,7 +72,10 @@ def test_a_program_reads_why_not(run: Run) -> None:
     seen = json.loads(done.out)
     assert (seen["ok"], seen["cluster"]) == (False, "9 nodes with H100:8 on dstack")
     assert "cannot be divided over 72 data-parallel ranks" in seen["error"]
-    assert "ppo_mini_batch_size=216" in seen["hint"]
+    [finding] = seen["findings"]
+    assert finding["set_by"] == "recipe 'grpo'"
+    assert "actor_rollout_ref.actor.ppo_mini_batch_size=216" in finding["fix"]
+    assert seen["corrected"].startswith("cloudrl check grpo --nodes 9 --gpu H100:8 --on dstack ")
 
 
 def test_the_same_in_python() -> None:

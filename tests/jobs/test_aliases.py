@@ -2,7 +2,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from planning import cluster
+from planning import cluster, settled
 
 from cloudrl import recipes
 from cloudrl.errors import InputError
@@ -35,13 +35,13 @@ def here(tmp_path: Path) -> Path:
 def plain(here: Path, job: Job = JOB, overrides: dict[str, Any] | None = None, **options: Any) -> dict[str, str]:
     """The overrides that verl would get if every path were one of the nodes."""
     draft = expanded(here, job, overrides=overrides or {}, **options)
-    return take_cluster_defaults(draft, Snapshot(CLUSTER, LocalFiles(here))).arguments
+    return settled(take_cluster_defaults(draft, Snapshot(CLUSTER, LocalFiles(here)))).arguments
 
 
 def expanded(here: Path, job: Job = JOB, **options: Any) -> JobDraft:
     asked = SubmitOptions(**options)
     draft = JobDraft(job=job, options=asked, cluster=CLUSTER, overrides=asked.overrides, name="run")
-    return expand_aliases(draft, Snapshot(CLUSTER, inspect_files(job, asked, here=here)))
+    return settled(expand_aliases(draft, Snapshot(CLUSTER, inspect_files(job, asked, here=here))))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from cloudrl.errors import InputError
 from cloudrl.jobs import SubmitOptions
 
 MAIN = ("python3", "-m", "verl.trainer.main_ppo")
-ADD = " (`cloudrl verl add` makes it known)"
+ADD = "; cloudrl verl add makes it known"
 UNKNOWN = "data.train_batchsize=8"
 
 
@@ -27,7 +27,7 @@ def test_all_of_it_at_once() -> None:
     with pytest.raises(InputError) as caught:
         planned(overrides=typed("data.train_batch_size=250", "algorithm.adv_estimator=grop"), job_=job(overrides={}))
     lines = caught.value.message.splitlines()
-    assert lines[0] == "verl 0.9.1 cannot run this job, for 6 reasons:"
+    assert lines[0] == "this job cannot run, for 6 reasons:"
     named = lines.index("    algorithm.adv_estimator=grpo")
     assert lines[named - 1].startswith("  algorithm.adv_estimator=grop: verl has none of that name")
     assert "    data.train_batch_size=240" in lines
@@ -37,7 +37,7 @@ def test_all_of_it_at_once() -> None:
 def test_it_may_be_sent_all_the_same() -> None:
     submission = planned(overrides=typed(UNKNOWN), unchecked=True)
     assert UNKNOWN in submission.argv
-    assert submission.notes == ("with verl 0.9.1: data.train_batchsize: verl 0.9.1 has no such key",)
+    assert submission.warnings == ("with verl 0.9.1: data.train_batchsize: verl 0.9.1 has no such key",)
 
 
 def test_the_number_of_gpus_is_that_of_the_cluster() -> None:
@@ -56,8 +56,7 @@ def test_the_number_of_gpus_is_that_of_the_cluster() -> None:
     ],
 )
 def test_a_release_whose_configuration_is_not_known_is_noted(view: Any, release: str | None, said: str) -> None:
-    notes = planned(job(verl=release), view, overrides=typed(UNKNOWN)).notes
-    assert f"the configuration is not checked before the job starts: {said}" in notes
+    assert planned(job(verl=release), view, overrides=typed(UNKNOWN)).not_checked == (f"the configuration ({said})",)
 
 
 @pytest.mark.parametrize(
@@ -72,8 +71,8 @@ def test_a_release_whose_configuration_is_not_known_is_noted(view: Any, release:
     ],
 )
 def test_where_another_verl_may_run_nothing_is_refused(view: Any, options: dict[str, Any]) -> None:
-    notes = planned(view=view, overrides=typed(UNKNOWN), **options).notes
-    assert "with verl 0.9.1: data.train_batchsize: verl 0.9.1 has no such key" in notes
+    warnings = planned(view=view, overrides=typed(UNKNOWN), **options).warnings
+    assert "with verl 0.9.1: data.train_batchsize: verl 0.9.1 has no such key" in warnings
 
 
 @pytest.mark.parametrize(
@@ -81,7 +80,7 @@ def test_where_another_verl_may_run_nothing_is_refused(view: Any, options: dict[
 )
 def test_another_python_may_have_another_verl(before: tuple[str, ...]) -> None:
     made = job(entrypoint=(*before, *MAIN[1:]))
-    assert "with verl 0.9.1: data.train_batchsize" in str(planned(made, overrides=typed(UNKNOWN)).notes)
+    assert "with verl 0.9.1: data.train_batchsize" in str(planned(made, overrides=typed(UNKNOWN)).warnings)
     own = typed("algorithm.adv_estimator=grop", "+ray_kwargs.ray_init.runtime_env.py_executable=/opt/mine/bin/python")
     assert planned(overrides=own).notes
 
@@ -106,10 +105,10 @@ def test_a_verl_of_ones_own_is_noted(tmp_path: Path) -> None:
     (tmp_path / "fork/verl/__init__.py").write_text("")
     (tmp_path / "fork/verl/version/version").write_text("0.9.1\n")
     options = SubmitOptions(working_dir=str(tmp_path / "fork"), overrides=typed(UNKNOWN))
-    notes = plan(job(), cluster(), options, here=tmp_path).notes
-    assert (
-        f"the configuration is not checked before the job starts: cloudrl does not know a verl of your own{ADD}"
-        in notes
+    submission = plan(job(), cluster(), options, here=tmp_path)
+    assert submission.not_checked == (f"the configuration (cloudrl does not know a verl of your own{ADD})",)
+    assert submission.remarks.lines[-1].startswith(
+        "note: not checked before the job starts: the configuration (cloudrl does not know a verl of your own"
     )
 
 
@@ -141,8 +140,8 @@ def test_the_configuration_is_that_of_the_entry_point(entrypoint: tuple[str, ...
     ],
 )
 def test_what_another_program_reads_is_not_checked_and_that_is_said(entrypoint: tuple[str, ...], why: str) -> None:
-    notes = planned(job(entrypoint=entrypoint), overrides=typed(UNKNOWN)).notes
-    assert notes == (f"the configuration is not checked before the job starts: {why}",)
+    submission = planned(job(entrypoint=entrypoint), overrides=typed(UNKNOWN))
+    assert (submission.notes, submission.not_checked) == ((), (f"the configuration ({why})",))
 
 
 @pytest.mark.parametrize(
@@ -154,9 +153,9 @@ def test_what_another_program_reads_is_not_checked_and_that_is_said(entrypoint: 
     ],
 )
 def test_values_that_nobody_here_knows_are_not_checked_and_that_is_said(override: str, why: str) -> None:
-    [note] = planned(overrides=typed(override, "algorithm.adv_estimator=grop")).notes
-    assert note.startswith("the values of the configuration are not checked before the job starts: ")
-    assert why in note
+    [unknown] = planned(overrides=typed(override, "algorithm.adv_estimator=grop")).not_checked
+    assert unknown.startswith("the values of the configuration (")
+    assert why in unknown
 
 
 def test_a_date_is_known_here() -> None:

@@ -44,12 +44,19 @@ def test_with_overrides_sets_and_adds():
     ("old", "new", "kept"),
     [
         ("+a.b", "a.b", "+a.b"), ("++a.b", "a.b", "++a.b"), ("a.b", "+a.b", "+a.b"), ("+a.b", "++a.b", "++a.b"),
-        ("a.b", "~a.b", "~a.b"), ("~a.b", "a.b", "a.b"),
+        ("~a.b", "a.b", "a.b"), ("~a.b", "~a.b", "~a.b"),
     ],
 )  # fmt: skip
 def test_a_key_stands_once_and_keeps_its_plus(old, new, kept):
     job = Job(name="grpo", overrides={"x": 0, old: 1, "y": 2}).with_overrides({new: 3})
     assert list(job.overrides.items()) == [("x", "0"), (kept, "3"), ("y", "2")]
+
+
+@pytest.mark.parametrize("old", ["a.b", "+a.b", "++a.b"])
+def test_a_key_that_is_deleted_is_taken_out_of_the_job(old):
+    job = Job(name="grpo", overrides={"x": 0, old: 1})
+    assert job.with_overrides({"~a.b": HydraText("")}).overrides == {"x": "0"}
+    assert job.with_overrides({"~y": HydraText("")}).overrides == {"x": "0", old: "1", "~y": ""}, "Hydra's own"
 
 
 def test_a_key_twice_under_two_spellings_stands_once():

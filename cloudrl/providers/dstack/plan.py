@@ -58,6 +58,11 @@ class DstackPlan(Plan):
         return (*_HONOURED, *honoured_for_image(self.cluster, self.release))
 
     @property
+    def has_own_disks(self) -> bool:
+        """See `Plan`: without `volumes`, checkpoints are in a folder of each machine."""
+        return self.cluster.volumes is None
+
+    @property
     def secrets(self) -> tuple[str, ...]:
         """The dstack secrets that it asks for, where dstack fills them in: as variables, and to pull the image."""
         auth = self.cluster.dstack.get("registry_auth") or {}

@@ -8,9 +8,11 @@ from cloudrl.saves.names import OF_STEP, step_folder
 from cloudrl.verl import keys
 from cloudrl.verl.composition import Problem
 from cloudrl.verl.keys import ACTOR, ROLLOUT
+from cloudrl.verl.pool_sizes import pool_of_its_own, smaller_training
 from cloudrl.verl.setting import BATCH, MODE, SAMPLER, Setting
 
 _REWARD, _TEACHER = "reward.reward_model", "distillation"
+_SYNC_STEP = "trainer.v1.separate_async.parameter_sync_step"
 
 
 def pools_fit_the_cluster(setting: Setting) -> Iterator[Problem]:
@@ -27,7 +29,7 @@ def pools_fit_the_cluster(setting: Setting) -> Iterator[Problem]:
         if nodes < 1 or gpus < 1:
             yield Problem(
                 f"{what} has GPUs of its own, and {section}.nnodes={nodes}, n_gpus_per_node={gpus}",
-                f"{section}.nnodes=1 {section}.n_gpus_per_node={gpus or setting.gpus_per_node}",
+                pool_of_its_own(setting, section),
             )
         pools[what] = max(0, nodes) * max(0, gpus)
         if section == ROLLOUT:  # of whole replicas
@@ -36,7 +38,7 @@ def pools_fit_the_cluster(setting: Setting) -> Iterator[Problem]:
         parts = ", ".join(f"{gpus} for {what}" for what, gpus in pools.items())
         yield Problem(
             f"{sum(pools.values())} GPUs are needed ({parts}), and the cluster has {setting.cluster_gpus}",
-            f"Train on fewer: {keys.NODES}, {keys.GPUS}",
+            smaller_training(setting, sum(pools.values()) - pools["training"]),
         )
 
 
@@ -44,12 +46,12 @@ def async_steps_fit(setting: Setting) -> Iterator[Problem]:
     """trainer/ppo/v1/trainer_separate_async.py: __init__."""
     if not setting.is_v1 or setting.get(MODE) != "separate_async":
         return
-    every = setting.whole("trainer.v1.separate_async.parameter_sync_step")
+    every = setting.whole(_SYNC_STEP)
     batch, mini = setting.whole(BATCH), setting.whole(f"{ACTOR}.ppo_mini_batch_size")
     if None not in (every, batch, mini) and batch != every * mini:  # type: ignore[operator]
         yield Problem(
             f"{BATCH}={batch} is not parameter_sync_step={every} times {ACTOR}.ppo_mini_batch_size={mini}",
-            f"{BATCH}={every * mini}",  # type: ignore[operator]
+            f"{_SYNC_STEP}={batch // mini}" if mini > 0 and batch % mini == 0 else f"{BATCH}={every * mini}",  # type: ignore[operator]
         )
     if setting.get(f"{ROLLOUT}.checkpoint_engine.backend") == "naive":
         key = f"{ROLLOUT}.checkpoint_engine.backend"

@@ -1,0 +1,93 @@
+"""What a complete configuration means on its cluster: modes that cannot run there, idle GPUs, saves that get lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from cloudrl.jobs.draft import JobDraft, Snapshot
+from cloudrl.jobs.findings import Finding
+from cloudrl.units import dollars_text
+from cloudrl.verl import keys
+from cloudrl.verl.composition import Problem
+from cloudrl.verl.modes import ASYNC, idle_gpus, mode_of, problems_of_mode, warnings_of_mode, warnings_of_steps
+from cloudrl.verl.setting import MODE, Setting
+
+_CUDA, _HIP, _ROCR = "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"
+_INTERFACES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
+
+
+def mode_problems(draft: JobDraft, setting: Setting) -> list[Problem]:
+    """Problems of the trainer's mode, which count as verl's own."""
+    return list(problems_of_mode(setting, draft.variables, on_cpu=draft.cluster.device == "cpu"))
+
+
+def with_warnings(draft: JobDraft, snapshot: Snapshot, setting: Setting) -> JobDraft:
+    """The draft with what wastes money, loses work or trains nothing."""
+    draft = draft.warning(*warnings_of_steps(setting), *warnings_of_mode(setting), *_idle(draft, snapshot, setting))
+    draft = draft.noting(*_own_disks(draft, snapshot, setting))
+    lost = list(_lost_queue(snapshot, setting))
+    return draft.warning(*(finding.text for finding in lost)) if draft.options.unchecked else draft.refused(*lost)
+
+
+def _idle(draft: JobDraft, snapshot: Snapshot, setting: Setting) -> Iterator[str]:
+    idle = idle_gpus(setting) if draft.cluster.device == "gpu" else 0
+    if not idle:
+        return
+    price = snapshot.machines.price_per_hour if snapshot.machines is not None else None
+    cost = f", {dollars_text(price * idle / setting.cluster_gpus)} an hour" if price else ""
+    yield (
+        f"{idle} of the {setting.cluster_gpus} GPUs of cluster {draft.cluster.name!r} stay idle{cost}: "
+        f"the job takes {keys.NODES}={setting.whole(keys.NODES)} with {keys.GPUS}={setting.whole(keys.GPUS)}"
+    )
+
+
+def _lost_queue(snapshot: Snapshot, setting: Setting) -> Iterator[Finding]:
+    """An asynchronous mode saves its queue from all nodes into one folder (TransferQueue 0.1.11, save_checkpoint)."""
+    machines, mode = snapshot.machines, mode_of(setting)
+    saves = (setting.whole(keys.SAVE_FREQ) or 0) > 0
+    if machines is not None and machines.has_own_disks and saves and mode in ASYNC and snapshot.cluster.nodes > 1:
+        yield Finding(
+            f"{MODE}={mode} saves its queue into one folder that all nodes see, and on {snapshot.cluster.nodes} nodes "
+            f"without a volume {snapshot.cluster.checkpoint_dir} is another disk on each: its first save fails",
+            "A network volume that all nodes mount there: --set volumes=[NAME:/checkpoints]\n"
+            f"Without saves: {keys.SAVE_FREQ}=-1; synchronous: {MODE}=sync",
+            is_about_verl=True,
+        )
+
+
+def _own_disks(draft: JobDraft, snapshot: Snapshot, setting: Setting) -> Iterator[str]:
+    machines, nodes = snapshot.machines, draft.cluster.gpu_nodes
+    saves = (setting.whole(keys.SAVE_FREQ) or 0) > 0 and mode_of(setting) not in ASYNC
+    if machines is not None and machines.has_own_disks and saves and nodes > 1:
+        yield (
+            f"each of the {nodes} nodes keeps its part of a checkpoint on its own disk; when a machine is lost, the "
+            "run starts over. Volumes keep them: --set volumes=..."
+        )
+
+
+def check_variables(variables: Mapping[str, str]) -> Iterator[Finding | str]:
+    """What a job's variables break: a finding, or a warning as text.
+
+    verl's workers read the three of the GPUs (verl 0.9.1,
+    single_controller/base/worker.py: _setup_env_cuda_visible_devices).
+    """
+    cuda, hip, rocr = (variables.get(name) for name in (_CUDA, _HIP, _ROCR))
+    if rocr and (cuda or hip):
+        other = _HIP if hip else _CUDA
+        yield Finding(
+            f"the job's environment sets {_ROCR} and {other}, and verl's workers refuse the two together",
+            "Leave both out: Ray gives each worker its GPUs",
+        )
+    elif cuda and hip and cuda != hip:
+        yield Finding(
+            f"the job's environment sets {_HIP}={hip} and {_CUDA}={cuda}, and verl's workers refuse two values",
+            "Leave both out: Ray gives each worker its GPUs",
+        )
+    elif named := next((name for name in (_CUDA, _HIP, _ROCR) if name in variables), None):
+        yield f"{named} in the job's environment: leave it out, Ray gives each worker its GPUs"
+    for name in _INTERFACES:
+        if name in variables:
+            yield (
+                f"{name}={variables[name]} in the job's environment holds for all nodes, whose interfaces may have "
+                "other names; without it, each node sets its own"
+            )

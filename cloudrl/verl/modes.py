@@ -1,0 +1,119 @@
+"""What verl's trainer modes need of a cluster, and what they waste or lose; read in verl 0.9.1, trainer/ppo/v1.
+
+The conditions that verl itself checks first are rules (`cloudrl.verl.rules`); these show minutes or hours later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from cloudrl.verl import keys
+from cloudrl.verl.composition import Problem
+from cloudrl.verl.keys import MODEL, ROLLOUT
+from cloudrl.verl.setting import MODE, Setting
+
+ASYNC = ("colocate_async", "separate_async")
+BACKEND = f"{ROLLOUT}.checkpoint_engine.backend"
+ENGINES = ("naive", "nccl", "nixl", "mooncake", "kimi_ckpt_engine", "delta_sharded")
+"""checkpoint_engine/*.py: CheckpointEngineRegistry.register; rollout.yaml's `hccl` is registered as nccl."""
+_WITH_CUPY = ("nccl", "nixl", "delta_sharded")
+"""They import cupy (checkpoint_engine/nccl_checkpoint_engine.py), which no stable image of verl's has."""
+_SEPARATE = "trainer.v1.separate_async"
+_QUIET = ("WARN", "WARNING", "ERROR", "CRITICAL")
+_LOG_LEVEL = "VERL_LOGGING_LEVEL"
+
+
+def mode_of(setting: Setting) -> str:
+    """The trainer mode; `sync` with the older trainer."""
+    return str(setting.get(MODE)) if setting.is_v1 else "sync"
+
+
+def problems_of_mode(setting: Setting, variables: Mapping[str, str], *, on_cpu: bool) -> Iterator[Problem]:
+    """What ends a job of an asynchronous mode once its models are loaded.
+
+    Args:
+        setting: the configuration.
+        variables: of the job's environment.
+        on_cpu: whether the nodes compute on CPUs.
+    """
+    mode, backend = mode_of(setting), setting.get(BACKEND)
+    if mode != "separate_async":
+        return
+    is_own = bool(setting.get(f"{ROLLOUT}.checkpoint_engine.custom_backend_module"))
+    if on_cpu and not is_own:
+        yield Problem(f"{MODE}=separate_async: verl has no checkpoint engine for CPUs", f"{MODE}=colocate_async")
+    elif isinstance(backend, str) and backend not in ENGINES and not is_own:  # checkpoint_engine/base.py: get
+        yield Problem(f"{BACKEND}={backend}: verl has no checkpoint engine of that name", f"{BACKEND}=nccl")
+    own_level = setting.get("ray_kwargs.ray_init.runtime_env.env_vars")
+    levels = own_level if isinstance(own_level, Mapping) else {}
+    level = str(levels.get(_LOG_LEVEL, variables.get(_LOG_LEVEL, ""))).upper()
+    if setting.get("actor_rollout_ref.hybrid_engine") is False and level not in _QUIET:
+        # trainer_separate_async.py: Logger._log() got an unexpected keyword argument 'flush'
+        yield Problem(
+            "actor_rollout_ref.hybrid_engine=False: a line of verl's log ends the job once the models are loaded",
+            f"actor_rollout_ref.hybrid_engine=True\nOr keep that line out: --env {_LOG_LEVEL}=WARN",
+        )
+
+
+def warnings_of_mode(setting: Setting) -> Iterator[str]:
+    """What an asynchronous mode wastes, or does in vain."""
+    mode, backend = mode_of(setting), setting.get(BACKEND)
+    if mode not in ASYNC:
+        return
+    yield from _never_current(setting, mode)
+    if mode != "separate_async":
+        return
+    pool = (setting.whole(f"{ROLLOUT}.nnodes") or 0) * (setting.whole(f"{ROLLOUT}.n_gpus_per_node") or 0)
+    if pool % setting.replica:  # llm_server.py counts whole replicas
+        yield (
+            f"{pool % setting.replica} of {pool} GPUs of the rollout stay idle: a replica takes {setting.replica} "
+            f"({ROLLOUT}.tensor_model_parallel_size and the like)"
+        )
+    if setting.lora_rank and not setting.get(f"{MODEL}.lora.merge"):  # engine_workers.py: update_weights
+        yield (
+            f"LoRA without {MODEL}.lora.merge=True: in {mode} the adapter never reaches the rollout, which keeps "
+            "answering with the base model"
+        )
+    if backend in _WITH_CUPY:
+        yield (
+            f"{BACKEND}={backend} imports cupy, which verl's images lack: "
+            "--set 'setup=[pip install --no-deps cupy-cuda13x==14.0.1]'"
+        )
+
+
+def _never_current(setting: Setting, mode: str) -> Iterator[str]:
+    """replay_buffer.py: a prompt counts as one step older than the weights that it was prefetched for."""
+    key = "trainer.v1.sampler.max_off_policy_threshold"
+    threshold, ahead = setting.whole(key), setting.get(f"trainer.v1.{mode}.num_warmup_batches")
+    drops = setting.get("trainer.v1.sampler.max_off_policy_strategy") == "drop"
+    if threshold is not None and drops and isinstance(ahead, (int, float)) and threshold < 2 + ahead:
+        yield (
+            f"{key}={threshold} drops every prompt that was prefetched, and generates it again, at each step: "
+            f"at least {int(2 + ahead)}"
+        )
+
+
+def idle_gpus(setting: Setting) -> int:
+    """GPUs of the cluster that no pool of the job takes; 0 where more are wanted than there are."""
+    taken = setting.world_size
+    for section, is_used in (
+        ("reward.reward_model", setting.get("reward.reward_model.enable_resource_pool")),
+        ("distillation", setting.get("distillation.enabled")),
+        (ROLLOUT, mode_of(setting) == "separate_async" or setting.get(f"{ROLLOUT}.disaggregation.enabled")),
+    ):
+        if is_used:
+            taken += (setting.whole(f"{section}.nnodes") or 0) * (setting.whole(f"{section}.n_gpus_per_node") or 0)
+    return max(0, setting.cluster_gpus - taken)
+
+
+def warnings_of_steps(setting: Setting) -> Iterator[str]:
+    """A run that trains nothing, or whose result nothing keeps."""
+    never = [key for key in (keys.STEPS, keys.EPOCHS) if setting.whole(key) == 0]
+    if never:
+        yield f"{never[0]}=0: the job ends without a step of training"
+    every = setting.whole(keys.SAVE_FREQ)
+    if every is not None and every < 1:
+        yield (
+            f"{keys.SAVE_FREQ}={every} never saves: the run can be neither resumed nor merged; "
+            f"{keys.SAVE_FREQ}=1000000 saves the last step only"
+        )

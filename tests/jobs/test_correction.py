@@ -1,0 +1,150 @@
+"""All reasons in one round, and a set of overrides that passes the same checks."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from planning import PATHS, cluster, plan, typed
+
+from cloudrl import recipes
+from cloudrl.jobs import SubmitOptions
+from cloudrl.jobs.findings import JobRefused, with_fix
+from cloudrl.spec import Job
+
+SLOW = 400
+"""Faulty jobs of `make test-slow`."""
+FEW = 12
+ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
+FAULTS: tuple[tuple[str, ...], ...] = (
+    ("data.train_batch_size={n}",),
+    (f"{ACTOR}.ppo_mini_batch_size={{n}}",),
+    (f"{ACTOR}.use_dynamic_bsz=False",),
+    (f"{ACTOR}.use_dynamic_bsz=False", f"{ACTOR}.ppo_micro_batch_size_per_gpu={{n}}"),
+    (f"{ROLLOUT}.log_prob_use_dynamic_bsz=False", f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu={{n}}"),
+    (f"{ROLLOUT}.tensor_model_parallel_size={{few}}",),
+    (f"{ROLLOUT}.n={{few}}",),
+    (f"{ROLLOUT}.n_val={{few}}",),
+    (f"{ACTOR}.fsdp_config.grad_offload=True",),
+    (f"+{ROLLOUT}.val_kwargs.n={{few}}",),
+    ("trainer.nnodes={few}",),
+    ("trainer.n_gpus_per_node={n}",),
+    ("trainer.nnode=1",),
+    ("trainer.default_local_dir=mine/ckpt",),
+    ("algorithm.adv_estimator=grpoo",),
+    ("algorithm.mine.enable=True",),
+    ("trainer.logger=[console",),
+    ("model_engine=megatron",),
+    ("critic.model.fsdp_config.param_offload=True",),
+    ("ray_init.num_cpus={n}",),
+    (f"{ROLLOUT}.mode=sync",),
+    ("trainer.resume_mode=resume", "trainer.resume_from_path=null"),
+    ("trainer.v1.trainer_mode=separate_async",),
+    ("lora_rank={n}",),
+)
+
+
+def shape(nodes: int, gpus: int, job: Job) -> Any:
+    return cluster(nodes=nodes, gpus_per_node=gpus, data=dict.fromkeys(job.data, PATHS), models={str(job.model): "/m"})
+
+
+def refused(job: Job, view: Any, overrides: dict[str, Any], **options: Any) -> JobRefused | None:
+    try:
+        plan(job, view, SubmitOptions(overrides=overrides, **options))
+    except JobRefused as refusal:
+        return refusal
+    return None
+
+
+def faulty(seed: int) -> tuple[Job, Any, dict[str, Any]]:
+    """A recipe on a cluster, with one to five faults."""
+    dice = random.Random(seed)
+    job = recipes.load(dice.choice(["grpo", "ppo", "grpo-qwen3-32b"]))
+    words = [
+        word.format(n=dice.choice([1, 3, 7, 20, 48, 100, 250, 1000]), few=dice.choice([1, 2, 3, 5, 9]))
+        for fault in dice.sample(FAULTS, dice.randint(1, 5))
+        for word in fault
+    ]
+    return job, shape(dice.choice([1, 2, 3]), dice.choice([4, 8]), job), typed(*words)
+
+
+def check_corrections(seed: int) -> None:
+    job, view, overrides = faulty(seed)
+    refusal = refused(job, view, overrides)
+    if refusal is None:
+        return
+    corrected = with_fix(job, overrides, refusal.fix)
+    again = refused(job, view, corrected)
+    texts = [] if again is None else [finding.text for finding in again.findings]
+    assert texts == [finding.text for finding in refusal.rest], (seed, overrides, refusal.fix)
+    for finding in refusal.rest:
+        assert finding.fix == (), f"{seed}: a hint was left: {finding}, {overrides}"
+    for finding in refusal.findings:  # each hint by itself removes what it is for
+        alone = refused(job, view, with_fix(job, overrides, finding.fix)) if finding.fix else None
+        left = [] if alone is None else [each.text for each in alone.findings]
+        assert finding.text not in left, f"{seed}: {finding}, {overrides}"
+
+
+@pytest.mark.parametrize("seed", range(FEW))
+def test_hints_are_applied_and_pass(seed: int) -> None:
+    check_corrections(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(FEW, SLOW))
+def test_hints_of_many_faulty_jobs_are_applied_and_pass(seed: int) -> None:
+    check_corrections(seed)
+
+
+def test_faults_of_all_stages_come_together(tmp_path: Path) -> None:
+    job = recipes.load("grpo")
+    words = typed(
+        "trainer.nnodes=5", "trainer.default_local_dir=out/x", "data.train_batchsize=100", "trainer.nnode=3",
+        "algorithm.adv_estimator=grppo", f"{ACTOR}.ppo_mini_batch_size=50", "+trainer.val_before_train=False",
+        "data.train_files=./gone.parquet", "data.val_files=./gone.parquet",
+    )  # fmt: skip
+    refusal = refused(job, shape(3, 8, job), words, name="a b", reward="./none.py")
+    assert refusal is not None
+    text = refusal.message
+    for said in (
+        "--name 'a b'", "gone.parquet does not exist", "none.py does not exist", "trainer.nnodes=5, but cluster",
+        "trainer.default_local_dir=out/x is relative", "data.train_batchsize: verl 0.9.1 has no such key",
+        "takes no +", "adv_estimator=grppo: verl has none of that name", "ppo_mini_batch_size=50",
+    ):  # fmt: skip
+        assert said in text, text
+    assert {finding.text.partition(" ")[0] for finding in refusal.rest} == {
+        "--name", "data.train_files=./gone.parquet:", "data.val_files=./gone.parquet:",
+        "reward.custom_reward_function.path=./none.py:",
+    }  # fmt: skip
+
+
+def test_what_is_suggested_is_one_set_near_what_was_asked_for() -> None:
+    job = recipes.load("grpo-qwen3-32b")
+    refusal = refused(job, shape(3, 8, job), {})
+    assert refusal is not None
+    assert refusal.rest == ()
+    values = dict(word.split("=") for word in refusal.fix)
+    batch, mini = int(values["data.train_batch_size"]), int(values[f"{ACTOR}.ppo_mini_batch_size"])
+    assert (batch, mini) == (960, 120)
+    assert all("(set by recipe 'grpo-qwen3-32b')" in finding.sentence for finding in refusal.findings)
+
+
+def test_a_key_of_the_recipe_is_taken_out_from_the_command_line() -> None:
+    job = recipes.load("grpo").with_overrides({f"{ACTOR}.fsdp_config.grad_offload": False})
+    refusal = refused(job, shape(1, 8, job), {})
+    assert refusal is not None
+    assert refusal.fix == (f"~{ACTOR}.fsdp_config.grad_offload",)
+    assert refusal.message.endswith("leave it out (set by recipe 'grpo')")
+    assert refused(job, shape(1, 8, job), typed(*refusal.fix)) is None
+
+
+@pytest.mark.parametrize("engine", ["megatron", "dp", "veomni", "torchtitan"])
+def test_a_recipe_moves_to_another_engine(engine: str) -> None:
+    job = recipes.load("grpo")
+    submission = plan(job, shape(1, 8, job), SubmitOptions(overrides=typed(f"model_engine={engine}")))
+    assert f"model_engine={engine}" in submission.argv
+    has_own = any(".fsdp_config." in word for word in submission.argv)
+    assert has_own == (engine == "dp")
+    assert any(note.startswith(f"model_engine={engine} leaves out") for note in submission.notes) == (engine != "dp")

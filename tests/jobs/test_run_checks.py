@@ -1,0 +1,73 @@
+"""What a configuration means on its cluster: idle GPUs, saves that get lost, variables that break workers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from planning import cluster, job, typed
+
+from cloudrl.errors import InputError
+from cloudrl.jobs import Submission, SubmitOptions, plan_job
+from cloudrl.jobs.draft import Machines, Snapshot
+from cloudrl.jobs.findings import Finding
+from cloudrl.jobs.local_files import LocalFiles
+from cloudrl.jobs.run_checks import check_variables
+
+ASYNC = "trainer.v1.trainer_mode=colocate_async"
+
+
+def checked(*overrides: str, machines: Machines | None = None, **changes: Any) -> Submission:
+    options = SubmitOptions(overrides=typed(*overrides), unchecked=changes.pop("unchecked", False))
+    return plan_job(job(), options, Snapshot(cluster(**changes), LocalFiles(Path("/nowhere")), machines=machines))
+
+
+def test_gpus_that_are_paid_for_and_not_used() -> None:
+    [warning] = checked("trainer.nnodes=1", machines=Machines(price_per_hour=40.0)).warnings
+    assert warning.startswith(
+        "8 of the 16 GPUs of cluster 'lab' stay idle, $20.00 an hour: the job takes trainer.nnodes=1"
+    )
+    [warning] = checked("trainer.nnodes=1").warnings
+    assert "an hour" not in warning
+    assert checked().warnings == ()
+
+
+def test_a_queue_is_saved_where_all_nodes_see_it() -> None:
+    own, shared = Machines(has_own_disks=True), Machines()
+    with pytest.raises(InputError, match="its first save fails") as caught:
+        checked(ASYNC, machines=own)
+    assert "--set volumes=" in str(caught.value.hint)
+    assert any("its first save fails" in text for text in checked(ASYNC, machines=own, unchecked=True).warnings)
+    assert checked(ASYNC, machines=shared).warnings == ()
+    assert checked(ASYNC, machines=own, nodes=1).warnings == ()
+    assert [text.partition(" ")[0] for text in checked(ASYNC, "trainer.save_freq=-1", machines=own).warnings] == [
+        "trainer.save_freq=-1"
+    ]
+
+
+def test_nodes_that_each_keep_their_part_of_a_checkpoint() -> None:
+    [note] = checked(machines=Machines(has_own_disks=True)).notes
+    assert note.startswith("each of the 2 nodes keeps its part of a checkpoint on its own disk")
+    assert checked(machines=Machines(has_own_disks=True), nodes=1).notes == ()
+
+
+@pytest.mark.parametrize(
+    ("variables", "refused", "said"),
+    [
+        ({"ROCR_VISIBLE_DEVICES": "0", "HIP_VISIBLE_DEVICES": "0"}, True, "refuse the two together"),
+        ({"ROCR_VISIBLE_DEVICES": "0", "CUDA_VISIBLE_DEVICES": "0"}, True, "refuse the two together"),
+        ({"CUDA_VISIBLE_DEVICES": "0", "HIP_VISIBLE_DEVICES": "1"}, True, "refuse two values"),
+        ({"CUDA_VISIBLE_DEVICES": "0,1"}, False, "Ray gives each worker its GPUs"),
+        ({"HIP_VISIBLE_DEVICES": "0", "CUDA_VISIBLE_DEVICES": "0"}, False, "Ray gives each worker its GPUs"),
+        ({"NCCL_SOCKET_IFNAME": "eth0"}, False, "holds for all nodes"),
+    ],
+)
+def test_variables_that_break_workers(variables: dict[str, str], refused: bool, said: str) -> None:
+    [remark] = check_variables(variables)
+    assert isinstance(remark, Finding) == refused
+    assert said in (remark.text if isinstance(remark, Finding) else remark)
+
+
+def test_other_variables_are_the_users() -> None:
+    assert list(check_variables({"NCCL_DEBUG": "INFO", "A": "b"})) == []
