@@ -97,15 +97,17 @@ def can_redraw() -> bool:
     return sys.stderr.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
 
 
-def lines(shown: Callable[..., Iterable[str]]) -> None:
-    """A result of several lines that fit the terminal.
+def lines(shown: Callable[..., Iterable[str]], *, is_data: bool = True) -> None:
+    """Several lines that fit the terminal.
 
     Args:
         shown: makes them for a width in characters; `is_unicode` says whether blocks can be printed.
+        is_data: whether they are the result; otherwise they go to standard error.
     """
-    width = shutil.get_terminal_size((_PIPED_WIDTH, 24)).columns if sys.stdout.isatty() else _PIPED_WIDTH
-    is_unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
-    data("\n".join(map(visible, shown(width, is_unicode=is_unicode))))
+    stream = sys.stdout if is_data else sys.stderr
+    width = shutil.get_terminal_size((_PIPED_WIDTH, 24)).columns if stream.isatty() else _PIPED_WIDTH
+    is_unicode = (stream.encoding or "").lower().replace("-", "") == "utf8"
+    (data if is_data else note)("\n".join(map(visible, shown(width, is_unicode=is_unicode))))
 
 
 def show(view: RenderableType) -> None:

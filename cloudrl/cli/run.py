@@ -64,7 +64,10 @@ def run(
     request = plan_run(job, job_options, fields, on)
     with Terminal(yes=yes, prints_job=not as_json) as terminal:
         if dry_run:
-            _output.data(request.render(on_progress=terminal))
+            text = request.render(on_progress=terminal)
+            if (memory := request.submission.memory) is not None:
+                _output.lines(memory.shown, is_data=False)
+            _output.data(text)
             return
         try:
             done = request.execute(

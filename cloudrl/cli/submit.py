@@ -55,6 +55,8 @@ def submit(
         connection = find(cluster, address).connection
         if dry_run:
             submission = prepare(connection, job_spec, job_options, on_progress=terminal)
+            if submission.memory is not None:
+                _output.lines(submission.memory.shown, is_data=False)
             fields = {**submission.redacted_request(), **submission.sent_before()}
             _output.result(submission.render(), fields, is_json=as_json)
             return

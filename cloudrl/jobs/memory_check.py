@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from cloudrl.errors import CheckpointError
 from cloudrl.jobs.draft import JobDraft, Snapshot
+from cloudrl.protocol.facts import ClusterFacts
 from cloudrl.verl.composition import Problem
 from cloudrl.verl.keys import CRITIC_MODEL_PATH, DEVICE, MODEL_PATH
 from cloudrl.verl.memory.amount import GIB
@@ -39,8 +40,11 @@ def check_model(draft: JobDraft, setting: Setting, snapshot: Snapshot) -> tuple[
     if models is None:
         path = setting.get(MODEL_PATH)
         return draft.skipping(f"memory and heads (config.json of {path} unknown)"), ()
-    found = model_problems(setting, models)
-    draft = draft.noting(*model_notes(setting, models))
+    try:
+        found, notes = model_problems(setting, models), model_notes(setting, models)
+    except CheckpointError as why:
+        return draft.skipping(f"memory and heads ({why})"), ()
+    draft = draft.noting(*notes)
     if models.actor.is_guess:
         draft, found = draft.noting(*(problem.text for problem in found)), ()
     return _judged(draft, setting, models, snapshot), found
@@ -73,7 +77,7 @@ def _judged(draft: JobDraft, setting: Setting, models: Models, snapshot: Snapsho
     card, facts = models.card, draft.cluster
     if card.gib is None:
         return draft.skipping("memory (card unknown)")
-    machine = Machine(card.gib, host_gib=facts.memory_bytes / GIB if facts.memory_bytes else None)
+    machine = _machine(card.gib, facts)
     earlier = earlier_run(snapshot.runs, draft.job.name, models.actor.name)
     try:
         work = workload_of(setting, _lengths(setting, snapshot, earlier))
@@ -83,6 +87,13 @@ def _judged(draft: JobDraft, setting: Setting, models: Models, snapshot: Snapsho
         return draft.skipping(f"memory ({why})")
     report = MemoryReport(estimate, card, remedy, tuple(_basis(models, estimate, earlier)))
     return replace(draft.warning(*filter(None, [report.warning])), memory=report)
+
+
+def _machine(card_gib: float, facts: ClusterFacts) -> Machine:
+    """What a node has; every node saves its own shards."""
+    sizes = (facts.memory_bytes, facts.disk_bytes * max(1, facts.gpu_nodes), facts.shm_bytes)
+    host, disk, shm = (size / GIB or None for size in sizes)
+    return Machine(card_gib, host_gib=host, disk_gib=disk, shm_gib=shm)
 
 
 def _lengths(setting: Setting, snapshot: Snapshot, earlier: RunMemory | None) -> Lengths:

@@ -35,6 +35,7 @@ def cluster_facts(
         gpu=next((gpu.name for gpu in _gpus(with_gpus) if gpu.name), ""),
         gpu_memory_mib=min((gpu.memory_total_mib for gpu in _gpus(with_gpus) if gpu.memory_total_mib), default=0),
         memory_bytes=min(filter(None, map(_memory_bytes, with_gpus)), default=0),
+        disk_bytes=min(filter(None, map(_free_bytes, with_gpus)), default=0),
         device=options.device,
         ray_version=own.ray_version,
         ray_session=ray_session,
@@ -58,6 +59,12 @@ def _gpus(nodes: Sequence[NodeReport]) -> List[GpuUsage]:
 
 def _memory_bytes(node: NodeReport) -> int:
     return (node.usage.memory_total_bytes or 0) if node.usage is not None else 0
+
+
+def _free_bytes(node: NodeReport) -> int:
+    usage = node.usage
+    total = usage.disk_total_bytes if usage is not None else None
+    return total - (usage.disk_used_bytes or 0) if usage is not None and total else 0
 
 
 def _common_models(own: Mapping[str, str], reports: Sequence[NodeReport]) -> Dict[str, str]:

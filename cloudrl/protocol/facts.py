@@ -20,7 +20,8 @@ class ClusterFacts:
         cpus_per_node: that Ray counts on each of those, the smallest counts; 0 where it is not known.
         gpu: what GPUs they are, as asked for (`80GB..:8`) or by their name; "" if unknown.
         gpu_memory_mib: memory of one of them, the smallest one, as the vendor's tool says; 0 if unknown.
-        memory_bytes: of a node, the smallest one; 0 if unknown.
+        memory_bytes, shm_bytes, disk_bytes: of a node, the smallest one: its memory, `/dev/shm`, and what is free where
+            checkpoints are saved; 0 if unknown.
         device: "gpu" or "cpu"; "" for a plain Ray cluster, which cannot tell slots from GPUs.
         ray_version: the release of Ray.
         ray_session: what Ray calls this start of itself; None while it is not up.
@@ -46,6 +47,8 @@ class ClusterFacts:
     gpu: str = ""
     gpu_memory_mib: int = 0
     memory_bytes: int = 0
+    shm_bytes: int = 0
+    disk_bytes: int = 0
     device: str = ""
     ray_version: Optional[str] = None
     ray_session: Optional[str] = None

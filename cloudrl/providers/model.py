@@ -184,6 +184,8 @@ def planned_facts(
         gpus_per_node=1 if cluster.device == "cpu" else cluster.gpus_per_node or 0,
         gpu=cluster.gpu or "",
         memory_bytes=least_bytes(cluster.memory),
+        shm_bytes=least_bytes(cluster.shared_memory) if cluster.gpu else 0,
+        disk_bytes=least_bytes(cluster.disk),
         device=cluster.device,
         verl_version=None if any(map(_OTHER_VERL.search, cluster.setup)) else version,
         rollouts=(release.rollout,) if release else (),

@@ -17,6 +17,7 @@ from cloudrl.shards.parameters import FAMILIES, dimensions, family_of, is_tied
 _EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts")
 _PATCH_ELEMENTS = 3 * 2 * 14 * 14
 """Inputs of the patch embedding: RGB, two frames, 14 x 14 pixels (transformers 5.10, models/qwen2_5_vl)."""
+_MOST_LAYERS = 10_000
 _GATED_TOWER = "fullatt_block_indexes"
 """Key of vision configs whose MLP has three matrices (Qwen2.5-VL); all others have two."""
 
@@ -107,8 +108,8 @@ def _similar(text: Mapping[str, Any]) -> Family:
 
 def _layers(family: Family, text: Mapping[str, Any], sizes: Mapping[str, int | None]) -> list[_Layer]:
     count = number(text, "num_hidden_layers")
-    if not count:
-        raise CheckpointError("config.json has no num_hidden_layers")
+    if not count or count > _MOST_LAYERS:
+        raise CheckpointError(f"config.json says num_hidden_layers: {count}, and that is not a number of layers")
     kinds: dict[tuple[Any, ...], _Layer] = {}
     found = []
     for at in range(count):

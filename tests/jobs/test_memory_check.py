@@ -52,6 +52,13 @@ def test_too_little_memory_is_a_note_and_the_job_is_sent() -> None:
     assert submission.argv
 
 
+def test_a_node_whose_memory_and_disk_are_too_small() -> None:
+    submission = planned(memory_bytes=40 << 30, disk_bytes=20 << 30)
+    [note] = [note for note in submission.notes if note.startswith("memory ")]
+    assert "memory does not fit: a checkpoint needs 85 of 40 GiB" in note
+    assert "It fits with: --set memory=80GB.. --set disk=210GB.." in note
+
+
 @pytest.mark.parametrize(
     ("facts", "says"),
     [({"gpu": ""}, "memory (card unknown)"), ({"gpu": "Unheard:8"}, "memory (card unknown)")],

@@ -4,6 +4,8 @@ import warnings
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from small_models import small_model
 
 from cloudrl.errors import CheckpointError
@@ -69,3 +71,17 @@ def test_adapters_of_lora_have_a_rank_times_inputs_and_outputs() -> None:
 def test_a_config_without_a_size_says_so(key: str) -> None:
     with pytest.raises(CheckpointError, match=r"config\.json"):
         count_parameters({name: value for name, value in QWEN.items() if name != key})
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from([*QWEN, "num_experts", "text_config", "vision_config", "kv_lora_rank"]),
+        st.none() | st.booleans() | st.integers(-2, 10**12) | st.text(max_size=3) | st.lists(st.none()),
+    )
+)
+@settings(deadline=None)
+def test_any_config_is_counted_or_refused(changes: dict[str, object]) -> None:
+    try:
+        assert count_parameters({**QWEN, **changes}).total > 0
+    except CheckpointError as error:
+        assert "config.json" in str(error)  # noqa: PT017  either is right
