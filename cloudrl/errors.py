@@ -26,6 +26,8 @@ class CloudrlError(Exception):
     """A message that says what failed, and in `hint` the next command to type."""
 
     exit_code = 1
+    warnings: Sequence[str] = ()
+    """What the user should look at besides, one sentence each."""
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)

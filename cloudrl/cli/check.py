@@ -46,10 +46,12 @@ def check(
             corrected = error.corrected([word for word in words if word != "--json"])
             _output.as_json({
                 "ok": False, "cluster": request.shape, "error": error.message, "hint": error.hint,
-                "findings": error.to_json(),
+                "findings": error.to_json(), "warnings": list(error.warnings),
                 "corrected": None if corrected is None else _output.command(corrected),
             })  # fmt: skip
         if not fix or (corrected := error.corrected(words)) is None:
+            for warning in error.warnings:
+                _output.note(f"warning: {warning}")
             raise
         _output.data(_output.command(corrected))
         if error.remaining is not None:

@@ -66,10 +66,17 @@ class JobRefused(InputError):
         findings: all of them, in the order in which planning looks.
         fix: overrides to add to the command. With them the job has no finding but those in `rest`.
         rest: findings that no override settles.
+        warnings: what planning warns of besides, such as too little memory.
     """
 
-    def __init__(self, findings: tuple[Finding, ...], fix: tuple[str, ...], rest: tuple[Finding, ...]) -> None:
-        self.findings, self.fix, self.rest = findings, fix, rest
+    def __init__(
+        self,
+        findings: tuple[Finding, ...],
+        fix: tuple[str, ...],
+        rest: tuple[Finding, ...],
+        warnings: tuple[str, ...] = (),
+    ) -> None:
+        self.findings, self.fix, self.rest, self.warnings = findings, fix, rest, warnings
         hints = [ANYWAY] if all(each.is_about_verl for each in findings) else []
         if len(findings) == 1:
             [only] = findings
@@ -79,6 +86,10 @@ class JobRefused(InputError):
         for each in findings:
             lines += [f"  {each.sentence}", *(f"    {line}" for line in each.hint.splitlines())]
         super().__init__("\n".join(lines), hint="\n".join(hints) or None)
+
+    def warning(self, *sentences: str) -> JobRefused:
+        """The same, with what the user should look at besides."""
+        return JobRefused(self.findings, self.fix, self.rest, sentences)
 
     def to_json(self) -> list[dict[str, Any]]:
         """JSON-ready form of all findings."""

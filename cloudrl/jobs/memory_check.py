@@ -46,7 +46,7 @@ def check_model(draft: JobDraft, setting: Setting, snapshot: Snapshot) -> tuple[
         return draft.skipping(f"memory and heads ({why})"), ()
     draft = draft.noting(*notes)
     if models.actor.is_guess:
-        draft, found = draft.noting(*(problem.text for problem in found)), ()
+        draft, found = draft.warning(*(problem.text for problem in found)), ()
     return _judged(draft, setting, models, snapshot), found
 
 

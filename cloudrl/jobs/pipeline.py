@@ -21,7 +21,7 @@ reasons; then `correction` plans again with what the hints say, until nothing mo
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from cloudrl.errors import InputError, Refusals
@@ -33,6 +33,7 @@ from cloudrl.jobs.debugging import set_debugger
 from cloudrl.jobs.defaults import take_cluster_defaults
 from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.jobs.engine import change_engine
+from cloudrl.jobs.findings import Finding
 from cloudrl.jobs.secrets import collect_secrets, deliver_secrets
 from cloudrl.jobs.submission import Submission
 from cloudrl.jobs.uploads import plan_uploads
@@ -198,9 +199,16 @@ def plan_job(job: Job, options: SubmitOptions, snapshot: Snapshot) -> Submission
         CheckpointError: The run of this name has steps, and its ranks could load none of them.
     """
     draft = _draft(job, options, snapshot)
-    if draft.findings:
-        raise refusal(draft.findings, job, options, lambda changed: _draft(job, changed, snapshot).findings)
-    return _submission(draft)
+    if not draft.findings:
+        return _submission(draft)
+    planned = [draft]
+
+    def plan_again(changed: SubmitOptions) -> Sequence[Finding]:
+        planned.append(_draft(job, changed, snapshot))
+        return planned[-1].findings
+
+    refused = refusal(draft.findings, job, options, plan_again)
+    raise refused.warning(*planned[-1].warnings)  # of the job as corrected
 
 
 def _draft(job: Job, options: SubmitOptions, snapshot: Snapshot) -> JobDraft:

@@ -43,6 +43,15 @@ def test_a_recipe_that_has_too_little_memory(run: Run) -> None:
     assert json.loads(run(*asked, *fixed, "--json").out)["memory"]["likely_fits"]
 
 
+def test_what_is_wrong_and_too_little_memory_are_reported_together(run: Run) -> None:
+    asked = ("check", "grpo", "--gpu", "24GB:4", "--on", "dstack", "actor_rollout_ref.actor.ppo_mini_batch_size=101")
+    done = run(*asked).ended(2)
+    assert "warning: memory does not fit" in done.err
+    assert "cannot be divided" in done.err
+    [warning] = [each for each in json.loads(run(*asked, "--json").out)["warnings"] if "memory" in each]
+    assert "It fits with: " in warning
+
+
 def test_what_is_not_known_of_memory_is_said(run: Run) -> None:
     asked = ("check", "grpo", "--model", "me/unheard-of", *H100)
     assert (

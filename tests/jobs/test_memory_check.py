@@ -45,18 +45,18 @@ def test_the_verdict_goes_with_the_job() -> None:
     assert planned(memory_bytes=512 << 30).memory.estimate.machine.host_gib == 512  # type: ignore[union-attr]
 
 
-def test_too_little_memory_is_a_note_and_the_job_is_sent() -> None:
+def test_too_little_memory_is_a_warning_and_the_job_is_sent() -> None:
     submission = planned(gpu="16GB:8", nodes=1)
-    [note] = [note for note in submission.notes if note.startswith("memory does not fit")]
-    assert "It fits with: " in note
+    [warning] = [warning for warning in submission.warnings if warning.startswith("memory does not fit")]
+    assert "It fits with: " in warning
     assert submission.argv
 
 
 def test_a_node_whose_memory_and_disk_are_too_small() -> None:
     submission = planned(memory_bytes=40 << 30, disk_bytes=20 << 30)
-    [note] = [note for note in submission.notes if note.startswith("memory ")]
-    assert "memory does not fit: a checkpoint needs 85 of 40 GiB" in note
-    assert "It fits with: --set memory=80GB.. --set disk=210GB.." in note
+    [warning] = [warning for warning in submission.warnings if warning.startswith("memory ")]
+    assert "memory does not fit: a checkpoint needs 85 of 40 GiB" in warning
+    assert "It fits with: --set memory=80GB.. --set disk=210GB.." in warning
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_a_folder_that_is_called_like_a_model_is_a_guess() -> None:
     tp = {"actor_rollout_ref.rollout.tensor_model_parallel_size": 8}
     model = {"actor_rollout_ref.model.path": "/models/Qwen2.5-7B-Instruct"}
     submission = planned(options={"overrides": {**model, **tp}})
-    assert any("does not divide the 28 attention heads" in note for note in submission.notes)
+    assert any("does not divide the 28 attention heads" in warning for warning in submission.warnings)
     memory = submission.memory
     assert memory is not None
     assert f"the model's sizes are from {MODEL} in cloudrl's table of models" in memory.notes
