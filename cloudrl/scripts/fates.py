@@ -134,17 +134,28 @@ def is_cut(others: Sequence[str]) -> bool:
     return any(not word.strip() for word in others)
 
 
-def ending_lines(observed: Observed, *, trains: bool) -> Iterable[Line]:
-    """What one should know of how the script ended, and of what it did not see."""
+def ending_lines(observed: Observed, source: Source, last: Call | None) -> Iterable[Line]:
+    """What one should know of how the script ended after its `last` training, and of what it did not see."""
     recording = observed.recording
     if recording.over:
         why = f"the script was ended at its limit of {recording.over}; what it starts later is not here"
         yield Line(Fate.WRONG, "the end", why)
-    if not trains and recording.status not in (0, None):
-        last = (recording.output.strip().splitlines() or ["it said nothing"])[-1]
-        yield Line(
-            Fate.WRONG, f"exit status {recording.status}", f"the script stopped before any training: {last[:200]}"
-        )
+    if observed.play.present:
+        why = "taken as there; the nodes need them"
+        yield Line(Fate.DROPPED, "files that the script asks for", why)
+    if recording.status not in (0, None) and (last is None or _starts_more(source, last)):
+        said = (recording.output.strip().splitlines() or ["it said nothing"])[-1]
+        where = "before any training" if last is None else f"after the training in line {last.line}"
+        yield Line(Fate.WRONG, f"exit status {recording.status}", f"the script stopped {where}: {said[:200]}")
     if not observed.play.project.is_whole:
         why = "it has too many files; those in its deepest folders were not there for the script"
         yield Line(Fate.UNKNOWN, f"{observed.play.project.root.name}/", why)
+
+
+def _starts_more(source: Source, last: Call) -> bool:
+    """Whether the script would start a program after its last training."""
+    lines = source.text.splitlines()[max((last.line or 1) - 1, 0) :]
+    while lines and lines.pop(0).endswith("\\"):
+        pass  # the command itself
+    after = "\n".join(lines)
+    return re.search(r"(?m)^\s*[^#\n]*(python3?\b.* -m |torchrun )", after) is not None

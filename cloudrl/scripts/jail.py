@@ -162,6 +162,7 @@ def _make_root(request: dict[str, Any]) -> None:
     name = request["hostname"].encode()
     _LIBC.sethostname(name, len(name))
     if request["drop"]:
+        os.chown("/", NOBODY, NOBODY)
         _give_away("/", NOBODY)
 
 

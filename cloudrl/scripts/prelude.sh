@@ -4,8 +4,25 @@ export CLOUDRL_LINE CLOUDRL_SCRIPT
 __cloudrl_at() {
     case ${BASH_SOURCE[1]-} in
     '' | "$CLOUDRL_OWN"/*) ;;
-    *) CLOUDRL_LINE=$1 CLOUDRL_SCRIPT=${BASH_SOURCE[1]} ;;
+    *)
+        CLOUDRL_LINE=$1 CLOUDRL_SCRIPT=${BASH_SOURCE[1]}
+        [[ $CLOUDRL_PRESENT && $BASH_COMMAND == "["* ]] && __cloudrl_make "$BASH_COMMAND"
+        ;;
     esac
+    return 0
+}
+# Where a script asks whether a file is there, and ends without it: one of the nodes, which have it.
+__cloudrl_asks=' -([fdesr]) +("[^"]*"|[^] ]+)(.*)'
+__cloudrl_make() {
+    local path kind rest=$1
+    while [[ $rest =~ $__cloudrl_asks ]]; do
+        kind=${BASH_REMATCH[1]} rest=${BASH_REMATCH[3]}
+        path=$(eval "printf %s ${BASH_REMATCH[2]}" 2>/dev/null)
+        [[ ! $path || -e $path ]] && continue
+        [[ $kind == d ]] && mkdir -p -- "$path" && continue
+        [[ $path == */* ]] && mkdir -p -- "${path%/*}"
+        printf '\n' >"$path"
+    done
 }
 command_not_found_handle() { "$CLOUDRL_OWN/stand-in" "$@"; }
 # A node's own limits; raising one here would fail and end a script with `set -e`.

@@ -107,6 +107,7 @@ class Play:
         env: Variables, beside the few that every shell has.
         project: The files that it finds.
         missing: Paths that it asked for in vain -> `folder`, `file` or `program`.
+        present: Whether every file that it asks for is there, once it has asked.
         gpus: What it hears of a node's GPUs.
         nodes: What it hears of the nodes.
     """
@@ -118,6 +119,7 @@ class Play:
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     project: Project = field(default_factory=lambda: Project(Path("/nonexistent")))
     missing: Mapping[str, str] = field(default_factory=dict)
+    present: bool = False
     gpus: int = 8
     nodes: int = 2
 
@@ -277,7 +279,7 @@ def _environment(play: Play, own: str, records: str, path: str, home: str) -> di
     ours = {
         "BASH_ENV": f"{own}/prelude", "CLOUDRL_OWN": own, "CLOUDRL_RECORDS": records, "CLOUDRL_REAL": f"{own}/real",
         "CLOUDRL_GPUS": str(play.gpus), "CLOUDRL_NODES": str(play.nodes), "CLOUDRL_PROJECT": str(play.project.root),
-        "CLOUDRL_LINE": "", "CLOUDRL_SCRIPT": "", "CLOUDRL_VIA": "",
+        "CLOUDRL_PRESENT": "1" if play.present else "", "CLOUDRL_LINE": "", "CLOUDRL_SCRIPT": "", "CLOUDRL_VIA": "",
     }  # fmt: skip
     usual = {"HOME": home, "USER": "root", "LOGNAME": "root", "SHELL": "/bin/bash", "TERM": "dumb", "LC_ALL": "C"}
     return {"PATH": path, "HOSTNAME": HOSTNAME, **usual, **play.env, **ours}

@@ -20,7 +20,7 @@ record() {
     local variable variables=()
     for variable in $(compgen -e); do
         case $variable in
-        CLOUDRL_LINE | CLOUDRL_SCRIPT | CLOUDRL_OWN | CLOUDRL_RECORDS | CLOUDRL_VIA | CLOUDRL_GPUS | CLOUDRL_NODES | CLOUDRL_REAL | CLOUDRL_PROJECT | BASH_ENV | SHLVL | PWD | OLDPWD | _) ;;
+        CLOUDRL_LINE | CLOUDRL_SCRIPT | CLOUDRL_OWN | CLOUDRL_RECORDS | CLOUDRL_VIA | CLOUDRL_GPUS | CLOUDRL_NODES | CLOUDRL_REAL | CLOUDRL_PROJECT | CLOUDRL_PRESENT | BASH_ENV | SHLVL | PWD | OLDPWD | _) ;;
         *) variables+=("$variable=${!variable}") ;;
         esac
     done

@@ -49,7 +49,7 @@ def take_over(observed: Observed, source: Source) -> tuple[tuple[Taken, ...], di
     if source.same_machines and "checkpoints" not in cluster:
         why = "a folder that all nodes share: slurm: {volumes: ['/shared/you/checkpoints:/checkpoints']} in the cluster"
         lines.append(Line(Fate.UNKNOWN, "where checkpoints go", why))
-    lines += ending_lines(observed, trains=bool(taken))
+    lines += ending_lines(observed, source, taken[-1].call if taken else None)
     return tuple(taken), cluster, in_order(lines)
 
 

@@ -324,3 +324,9 @@ def test_checkpoints_of_slurm_stay_where_the_script_has_them(take_over: TakeOver
     assert imported.cluster["checkpoints"] == "/scratch/me"
     assert imported.cluster["slurm"] == {"volumes": ["/scratch/me:/scratch/me"], "partition": "gpu"}
     assert "cloudrl slurm script ./run.yml -f run.cluster.yml" in imported.commands
+
+
+def test_a_training_that_a_script_does_not_come_to_is_missed(take_over: TakeOver) -> None:
+    text = f"set -e\n{MAIN} a.x=1\ngrep -q done log.txt\n{MAIN} a.x=2\n"
+    wrong = said(take_over(text), Fate.WRONG)
+    assert "after the training in line 2" in wrong["exit status 2"]
