@@ -75,7 +75,7 @@ def test_what_it_wants(run: Run, script: Path) -> None:
 
 def test_check_takes_a_script(run: Run, script: Path) -> None:
     done = run("check", "./train.sh", "--gpu", "H100:8", "--on", "dstack", "data.train_batch_size=64").ended(0)
-    assert "train can run on 2 nodes with H100:8" in done.out
+    assert "on 2 nodes with H100:8" in done.out
     run("check", "train.sh", "--on", "dstack", "data.train_batchsize=64").ended(2, "data.train_batch_size=64")
     run("check", "train.sh", "--algorithm", "dapo").ended(2, "--algorithm is for recipes")
     script.write_text("pip install verl\n")

@@ -34,7 +34,7 @@ def test_the_lines_are_those_of_the_page(here: Path, run: Run) -> None:
 def test_the_recipe_can_run(here: Path, run: Run) -> None:
     run("import", "train.sh", "-y").ended(0)
     done = run("check", "./train.yml", "-f", "train.cluster.yml", "--on", "dstack").ended(0)
-    assert "train can run on 2 nodes" in done.out
+    assert "on 2 nodes with 8" in done.out
     same = run("check", "./train.sh", "--on", "dstack").ended(0)
-    assert "train can run on 2 nodes" in same.out
+    assert "on 2 nodes with 8" in same.out
     assert "note: trainer.save_freq=20: it never reaches verl" in same.err
