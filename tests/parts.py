@@ -60,8 +60,9 @@ PARTS = {
     "second-unit": ("-m", UNIT, *(f"--ignore={path}" for path in ("tests/verl_cpu", *HALF))),
 }
 HALVES = ("first", "second")
-WHOLE = ("clusters", "second", "first", "lab", "second-lab", "second-slurm", "slurm")  # the longest first
-"""The unit tests are in `clusters` and in the halves."""
+WHOLE = ("clusters", "lab", "second-lab", "first", "second-slurm", "second", "slurm")
+"""In this order, the long ones first; one that computes beside two that mostly wait. The unit tests are in `clusters`
+and in the halves."""
 APART = {"clusters": {"first", "second"}, "first": {"clusters"}, "second": {"clusters"}}
 """Parts that use the ports of this machine: verl chooses a port, and another test may take it before verl does."""
 NETWORK = """set -e

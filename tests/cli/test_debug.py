@@ -164,7 +164,7 @@ def test_lines_of_a_program_have_no_end(monkeypatch: pytest.MonkeyPatch) -> None
         console.read("")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
 def test_vs_code_attaches_through_a_port_and_ray_s_extension_through_the_front(
     lab: FakeLocal, paused: Debugged, tmp_path: Path, number: signal.Signals
 ) -> None:

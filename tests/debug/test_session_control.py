@@ -163,7 +163,7 @@ TWICE = """
 """
 
 
-@pytest.mark.parametrize("line", ["c", "", "n", "np"])
+@pytest.mark.parametrize("line", ["c", "np", *(pytest.param(line, marks=pytest.mark.slow) for line in ("", "n"))])
 def test_a_stop_that_came_at_the_prompt_is_shown_before_anything_goes_on(tmp_path: Path, line: str) -> None:
     with debugged(tmp_path / "job", TWICE) as process:
 

@@ -1,6 +1,7 @@
 """`cloudrl run search-tiny`: a model learns to search, on two nodes with a retrieval server each."""
 
 import json
+import os
 import urllib.request
 
 import psutil
@@ -13,12 +14,14 @@ from cloudrl.verl.metrics import Step, parse_step
 pytestmark = pytest.mark.e2e
 
 HELD_OUT = "val-core/cloudrl/capitals/acc/mean@1"
+STEPS, LIMIT_S = (20, 480) if os.environ.get("CLOUDRL_SLOW") == "1" else (12, 360)
+"""All steps of the recipe, or as many as it takes to see what it learns; and how much CPU time they may take."""
 
 
 @pytest.fixture(scope="module")
 def seen(shell) -> tuple[list[int], float, list[Step]]:
     """How many searches each server has answered, the CPU time of all processes, and what verl has reported."""
-    shell.run("run", "search-tiny", "--on", "local", "--keep", "-y")
+    shell.run("run", "search-tiny", "--steps", str(STEPS), "--on", "local", "--keep", "-y")
     [state] = shell.states()
     searches = [answered(port) for port in state["service_ports"]]
     used_s = sum(map(cpu_s, processes.of_cluster(str(state["id"]))))
@@ -42,8 +45,8 @@ def answered(port: int) -> int:
 
 def test_the_reward_rises(seen):
     rewards = [step.reward for step in seen[2] if step.reward is not None]
-    assert len(rewards) == 20
-    assert sum(rewards[-5:]) / 5 - sum(rewards[:5]) / 5 >= 0.2
+    assert len(rewards) == STEPS
+    assert sum(rewards[-4:]) / 4 - sum(rewards[:4]) / 4 >= 0.2
 
 
 def test_it_answers_questions_that_it_was_not_trained_on_by_searching(seen):
@@ -58,6 +61,6 @@ def test_the_server_of_each_node_was_asked(seen):
     assert min(searches) > 100
 
 
-def test_it_takes_less_than_eight_minutes(seen):
+def test_it_takes_some_minutes(seen):
     """Of CPU time, which does not depend on what else runs: two cores take about half of it."""
-    assert seen[1] < 480
+    assert seen[1] < LIMIT_S

@@ -135,7 +135,7 @@ def _nothing_is_left(state: LocalState) -> None:
         assert _listening(port) == set()
 
 
-@pytest.mark.parametrize("phase", ["ray", "barrier"])
+@pytest.mark.parametrize("phase", [pytest.param("ray", marks=pytest.mark.slow), "barrier"])
 def test_a_starter_that_is_killed_leaves_nothing(home: Home, phase: str) -> None:
     killed = home.kill_starter(phase, python=sys.executable)
     provider.down("one")
