@@ -19,6 +19,7 @@ HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _DATA = re.compile(rf"{HOME}/data/(?P<name>[\w-]+)/(?P<part>train|test)\.parquet")
 """Where verl's examples have their data, and where the agents put it (`AgentOptions.data_dir`)."""
 _MODELS = (keys.MODEL_PATH, keys.CRITIC_MODEL_PATH, keys.REWARD_MODEL_PATH)
+_OUTPUTS = (keys.ROLLOUT_DIR, keys.VALIDATION_DIR, "hydra.run.dir", "hydra.sweep.dir")
 _SHELL = re.compile(r"\$\(|`")
 
 
@@ -173,6 +174,8 @@ def _take(taken: Overrides, key: str, value: Any, files: Files) -> Overrides:
         return _finding(taken, Fate.TAKEN, key, value, f"{name}: {written}; the cluster gives it to the job")
     if bare == keys.LOCAL_DIR and isinstance(value, str):
         return _checkpoints(taken, key, value, files)
+    if bare in _OUTPUTS and isinstance(value, str) and not _is_of_nodes(value, files):
+        return _finding(taken, Fate.DROPPED, key, value, "a folder of this machine; on the nodes: /checkpoints/NAME")
     if bare == keys.SAVE_FREQ and type(value) is int and value < 1:
         taken = _finding(taken, Fate.TAKEN, key, value, "as it is: the run can be neither resumed nor merged")
     if bare == keys.LOGGER:
@@ -188,12 +191,16 @@ def _take(taken: Overrides, key: str, value: Any, files: Files) -> Overrides:
 
 def _checkpoints(taken: Overrides, key: str, value: str, files: Files) -> Overrides:
     """Keep a folder that nodes can have as a disk; drop one that would be lost with the container."""
-    kept = value.startswith("/") and not value.startswith((f"{files.root}/", f"{HOME}/", "/tmp/"))  # noqa: S108
-    if not kept or "//" in value:
+    if not _is_of_nodes(value, files) or "//" in value:
         why = "the cluster's folder of checkpoints takes its place, with a folder for each run"
         return _finding(taken, Fate.DROPPED, key, value, why)
     top = "/" + "/".join(value.strip("/").split("/")[:-1] or [value.strip("/")])
     return _with(replace(taken, cluster={**taken.cluster, "checkpoints": top}), key, value)
+
+
+def _is_of_nodes(path: str, files: Files) -> bool:
+    """Whether nodes can have a folder on a disk of theirs; not one of the project, of a home, or of a container."""
+    return path.startswith("/") and not path.startswith((f"{files.root}/", f"{HOME}/", "/tmp/"))  # noqa: S108
 
 
 def _with_paths(taken: Overrides, key: str, bare: str, value: Any, files: Files) -> Overrides:
@@ -203,7 +210,10 @@ def _with_paths(taken: Overrides, key: str, bare: str, value: Any, files: Files)
         path = files.place(text) if isinstance(text, str) and ("/" in text or "." in text) else None
         changed.append(text if path is None else files.written(path, single=kind is not None))
         found = found or path is not None
-        if path is None and isinstance(text, str) and kind is not None and _is_lost(text, kind):
+        if path is None and isinstance(text, str) and text.startswith(f"{files.root}/"):
+            why = "a path of this machine, and there is no such file; name one of the nodes"
+            taken = _finding(taken, Fate.UNKNOWN, key, text, why)
+        elif path is None and isinstance(text, str) and kind is not None and _is_lost(text, kind):
             why = "a relative path, and no such file is here; the nodes need an absolute one"
             if text.removeprefix("./").startswith("recipe/"):
                 why = "recipe/ is verl-recipe in a checkout of verl: import the script in there"

@@ -56,10 +56,13 @@ class SkyTask(Reader):
             "setup",
             "run",
         }
+        if shared := re.search(r"--shm-size[= ]'?(\d+)[gG]", str(values.get("config"))):
+            self.taken(f"config: {shared[0]}", "shm_size of the cluster", shm_size=f"{shared[1]}GB")
         for name in values:
             if name not in known:
                 self.unknown(name, "cloudrl has nothing for it")
-        parts = [str(values[name]) for name in ("setup", "run") if values.get(name)]
+        # each in a shell of its own, so that a folder or a variable of the one is not that of the other
+        parts = [f"(\n{values[name]}\n)" for name in ("setup", "run") if values.get(name)]
         own = {
             "SKYPILOT_NODE_RANK": "0", "SKYPILOT_NODE_IPS": "10.0.0.1", "SKYPILOT_TASK_ID": "task",
             "SKYPILOT_NUM_NODES": str(self.cluster.get("nodes", 1)), "SKYPILOT_CLUSTER_INFO": "{}",
@@ -128,7 +131,7 @@ class SkyTask(Reader):
         count = counts[0]
         names = [re.sub(r"[-_]?(\d+GB)$", r":\1", name) for name, each in pairs if (each or "1") == count]
         memory = {name.partition(":")[2] for name in names}
-        plain = ",".join(name.partition(":")[0] for name in names)
+        plain = ",".join(dict.fromkeys(name.partition(":")[0] for name in names))
         size = f":{next(iter(memory))}" if memory != {""} and len(memory) == 1 else ""
         gpu = f"{plain}{size}:{int(float(count))}"
         more = "" if len(counts) == 1 else "; those with another number of GPUs are left out"

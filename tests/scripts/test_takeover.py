@@ -330,3 +330,12 @@ def test_a_training_that_a_script_does_not_come_to_is_missed(take_over: TakeOver
     text = f"set -e\n{MAIN} a.x=1\ngrep -q done log.txt\n{MAIN} a.x=2\n"
     wrong = said(take_over(text), Fate.WRONG)
     assert "after the training in line 2" in wrong["exit status 2"]
+
+
+def test_folders_of_this_machine_are_none_of_the_nodes(take_over: TakeOver) -> None:
+    words = "trainer.rollout_data_dir=$OUT/rollout hydra.run.dir=outputs trainer.resume_from_path=$OUT/x"
+    imported = take_over(f"OUT=$PWD/out\n{MAIN} {words}")
+    assert list(imported.trainings[0].job.overrides) == ["trainer.resume_from_path"]
+    assert list(said(imported, Fate.UNKNOWN).values()) == [
+        "a path of this machine, and there is no such file; name one of the nodes"
+    ]

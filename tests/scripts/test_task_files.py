@@ -181,3 +181,53 @@ def test_a_variable_without_a_value_is_asked_for(take_over: TakeOver) -> None:
 def test_a_file_of_neither_is_refused(take_over: TakeOver) -> None:
     with pytest.raises(InputError, match="neither a script nor a task"):
         take_over("name: x\noverrides: {}\n", name="a.yml")
+
+
+MULTINODE = """
+resources: {accelerators: [A100:8, A100-80GB:8, H100:8], ports: [8280]}
+num_nodes: 2
+envs: {MODEL_NAME: Qwen/Qwen2.5-0.5B-Instruct, EPOCHS: 3, WANDB_API_KEY: null}
+config: {docker: {run_options: [--ipc=host, --shm-size=16g]}}
+setup: |
+  set -e
+  git clone https://github.com/volcengine/verl.git
+  cd verl
+  uv venv --seed
+  source .venv/bin/activate
+  bash scripts/install.sh
+  uv pip install --no-deps -e .
+run: |
+  head_ip=$(echo "$SKYPILOT_NODE_IPS" | head -n1)
+  cd verl
+  source .venv/bin/activate
+  cat > env.yaml <<EOF
+  working_dir: ./
+  env_vars:
+    A: "1"
+  EOF
+  is_ray_alive () {
+    ray status --address="$1:6385" >/dev/null 2>&1
+  }
+  if [ "$SKYPILOT_NODE_RANK" == "0" ]; then
+    is_ray_alive "$head_ip" || ray start --head --port 6385
+    ray job submit --address="http://localhost:8280" --working-dir=. --runtime-env=env.yaml \\
+      -- python3 -m verl.trainer.main_ppo \\
+      data.train_files=$HOME/data/gsm8k/train.parquet data.val_files=$HOME/data/gsm8k/test.parquet \\
+      actor_rollout_ref.model.path=$MODEL_NAME trainer.total_epochs=$EPOCHS trainer.nnodes=2 \\
+      trainer.default_local_dir=/checkpoints 2>&1 | tee x.log
+      # a comment behind the command
+  else
+    sleep 20
+    ray start --address $head_ip:6385
+  fi
+"""
+
+
+@pytest.mark.io
+def test_setup_and_run_are_shells_of_their_own(take_over: TakeOver) -> None:
+    imported = take_over(MULTINODE, name="multinode.yaml")
+    [training] = imported.trainings
+    assert training.fields["env"] == {"A": "1", "EPOCHS": "3", "MODEL_NAME": "Qwen/Qwen2.5-0.5B-Instruct"}
+    assert (training.job.data, dict(training.job.overrides)["trainer.total_epochs"]) == (("gsm8k",), "3")
+    assert (imported.cluster["gpu"], imported.cluster["shm_size"]) == ("A100,H100:8", "16GB")
+    assert training.working_dir is None
