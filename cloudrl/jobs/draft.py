@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from cloudrl.errors import InputError
+from cloudrl.jobs.data_files import Table
 from cloudrl.jobs.findings import Finding
 from cloudrl.jobs.local_files import LocalFiles
 from cloudrl.jobs.prompt_lengths import PromptLengths
@@ -60,6 +61,8 @@ class Snapshot:
     """Whether the nodes read this machine's own files."""
     is_expected: bool = False
     """Whether there is no cluster yet, so that its checkpoints are unknown."""
+    tables: Mapping[str, Table] = field(default_factory=dict, repr=False)
+    """Data files of this machine, by the names that the job has for them."""
     machines: Machines | None = None
     """None for a cluster that is up."""
 

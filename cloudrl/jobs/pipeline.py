@@ -10,7 +10,7 @@ A pass takes a draft and the snapshot and returns another draft. Their order, an
 6. `set_environment`: variables decide about loggers.
 7. `set_debugger`: adds to the variables what a debugger needs.
 8. `check_compatibility`, `take_cluster_defaults`: refuse what cannot work, then complete the job.
-9. `check_config`, `note_surprises`: look at the complete job.
+9. `check_data`, `check_config`, `note_surprises`: look at the complete job.
 10. `collect_secrets`, `deliver_secrets`: what the complete job needs, and how it gets there.
 
 Validating before there is a cluster is the same pipeline over the snapshot that is expected. Since passes are cheap,
@@ -29,6 +29,7 @@ from cloudrl.jobs.aliases import expand_aliases
 from cloudrl.jobs.compatibility import check_compatibility
 from cloudrl.jobs.config_check import check_config
 from cloudrl.jobs.correction import refusal
+from cloudrl.jobs.data_check import check_data
 from cloudrl.jobs.debugging import set_debugger
 from cloudrl.jobs.defaults import take_cluster_defaults
 from cloudrl.jobs.draft import JobDraft, Snapshot
@@ -184,6 +185,7 @@ PASSES: tuple[Callable[[JobDraft, Snapshot], JobDraft], ...] = (
     set_debugger,
     check_compatibility,
     take_cluster_defaults,
+    check_data,
     check_config,
     note_surprises,
     collect_secrets,

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from cloudrl.errors import InputError
+from cloudrl.jobs.data_files import read_tables
 from cloudrl.jobs.draft import Machines, Snapshot
 from cloudrl.jobs.local_files import HUB_ID, inspect_files, is_marked
 from cloudrl.jobs.memory_runs import read_runs
@@ -53,7 +54,7 @@ def expected_snapshot(
         expected_facts(planned, job), files, shell=shell or {}, is_expected=True,
         nodes_are_here=provider(planned.provider).nodes_are_here, models=find_model_configs(job, options, files),
         runs=read_runs(), prompts=find_prompt_lengths(job, options, files),
-        machines=_machines(planned),
+        machines=_machines(planned), tables=read_tables(job, options, files),
     )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from cloudrl.errors import CloudrlError, ConnectionFailed, InputError, Unauthorized
+from cloudrl.jobs.data_files import read_tables
 from cloudrl.jobs.draft import Snapshot
 from cloudrl.jobs.handle import JobHandle, job_handle
 from cloudrl.jobs.local_files import digests_of, inspect_files
@@ -63,7 +64,7 @@ def take_snapshot(connection: Connection, job: Job, options: SubmitOptions, shel
     snapshot = Snapshot(
         inspect_cluster(connection), files, shell=shell, nodes_are_here=connection.nodes_are_here,
         models=find_model_configs(job, options, files), runs=read_runs(),
-        prompts=find_prompt_lengths(job, options, files),
+        prompts=find_prompt_lengths(job, options, files), tables=read_tables(job, options, files),
     )  # fmt: skip
     agent = connection.agent() if continues_a_run(job, options) else None
     if agent is None:
