@@ -37,7 +37,7 @@ def check_data(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
         draft = draft.refused(
             Finding(
                 f"{BATCH}={batch}, and the training files have {rows} row{'' if rows == 1 else 's'}: verl drops a "
-                "batch that is not full, so there is none",
+                "batch that is not full, and has no other",
                 f"{BATCH}={rows}" if rows else "",
             )
         )

@@ -32,7 +32,7 @@ PAGES = ["../README.md", *GUIDES]
 LINK = re.compile(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 REWARD = "def compute_score(data_source, solution_str, ground_truth, extra_info=None):\n    return 0.0\n"
-ROWS = "".join(f'{{"question": "{n} + 1?", "answer": "{n + 1}"}}\n' for n in range(40))
+ROWS = "".join(f'{{"question": "{n} + 1?", "answer": "{n + 1}"}}\n' for n in range(1200))
 DATA = {
     name: {"train": f"/root/data/{name}/train.parquet", "test": f"/root/data/{name}/test.parquet"}
     for name in ("gsm8k", "math", "nq_search", "nq_search_tool")

@@ -4,6 +4,8 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from fake_cluster import FakeCluster
@@ -21,6 +23,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("mine/train.parquet", "mine/test.parquet", "model/config.json"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(name)
+        if name.endswith(".parquet"):
+            columns = ("prompt", "data_source", "reward_model")
+            pq.write_table(pa.table({column: ["x"] * 64 for column in columns}), tmp_path / name)
     monkeypatch.chdir(tmp_path)
     for name in ("HF_TOKEN", "WANDB_API_KEY"):
         monkeypatch.delenv(name, raising=False)
@@ -38,7 +43,7 @@ def test_a_dry_run_names_every_file_and_its_place(cluster: FakeCluster, run: Run
     sent = yaml.safe_load(out)
     for text, place in places.items():
         name, size = place.split(" ", 1)
-        assert size.endswith(" B, in the package)")
+        assert size.endswith(", in the package)")
         assert name in sent["entrypoint"]
         assert f"{text} (" in err
     assert "./" not in sent["entrypoint"]

@@ -46,8 +46,8 @@ def test_nothing_is_read_before_it_is_known_that_it_can_go(
     cluster: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "small.parquet").write_bytes(b"x")
-    with (tmp_path / "large.parquet").open("wb") as file:
+    (tmp_path / "small.jsonl").write_bytes(b"x")
+    with (tmp_path / "large.jsonl").open("wb") as file:
         file.truncate(2**28 + 1)  # the reading of so much is told
     told: list[Any] = []
 
@@ -58,10 +58,10 @@ def test_nothing_is_read_before_it_is_known_that_it_can_go(
         return jobs.prepare(JOB, options, snapshot, on_progress=told.append)
 
     with pytest.raises(InputError, match="has room for"):
-        prepared("./large.parquet")
+        prepared("./large.jsonl")
     assert told == []
-    [upload] = prepared("./small.parquet").uploads
-    assert f"./small.parquet (1 B) -> {upload.to}, in the package" in [each.text for each in told]
+    [upload] = prepared("./small.jsonl").uploads
+    assert f"./small.jsonl (1 B) -> {upload.to}, in the package" in [each.text for each in told]
 
 
 def test_a_package_that_is_there_is_not_sent_again(cluster: FakeCluster, folder: Path):
