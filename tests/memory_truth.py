@@ -16,8 +16,9 @@ from typing import Any
 from cloudrl.spec.yaml_core import load_value
 from cloudrl.verl.composition import compose
 from cloudrl.verl.keys import ACTOR, CRITIC, MODEL, REF, ROLLOUT
+from cloudrl.verl.memory.reading import workload_of
 from cloudrl.verl.memory.verdict import Estimate
-from cloudrl.verl.memory.workload import Lengths, Machine, workload_of
+from cloudrl.verl.memory.workload import Lengths, Machine
 from cloudrl.verl.model_config import ModelConfig, known_model
 from cloudrl.verl.releases import RELEASE
 from cloudrl.verl.setting import Setting

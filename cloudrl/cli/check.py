@@ -68,7 +68,9 @@ def check(
     if job_options.unchecked:
         verdict = f"{job.name} would be sent, unchecked, to {request.shape}"
     else:
-        limit = ", but not all of it was checked" if checked.not_checked else ""
+        doubts = [memory.doubt] if memory is not None and memory.doubt else []
+        doubts += ["not all of it was checked"] if checked.not_checked else []
+        limit = f", but {' and '.join(doubts)}" if doubts else ""
         verdict = f"nothing found that would stop {job.name} on {request.shape}{limit}"
     fields = {"ok": True, "cluster": request.shape, **checked.to_json(), "memory": memory and memory.to_json()}
     _output.result(f"{verdict}; nothing was started", fields, is_json=as_json)

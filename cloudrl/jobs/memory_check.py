@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from cloudrl.errors import CheckpointError
@@ -12,11 +12,12 @@ from cloudrl.verl.composition import Problem
 from cloudrl.verl.keys import CRITIC_MODEL_PATH, DEVICE, MODEL_PATH
 from cloudrl.verl.memory.amount import GIB
 from cloudrl.verl.memory.cards import card_of
+from cloudrl.verl.memory.reading import NotModelled, workload_of
 from cloudrl.verl.memory.remedies import Refuses, find_remedy
 from cloudrl.verl.memory.report import MemoryReport
 from cloudrl.verl.memory.runs import RunMemory, earlier_run, lengths_of
 from cloudrl.verl.memory.verdict import Estimate
-from cloudrl.verl.memory.workload import Lengths, Machine, NotModelled, workload_of
+from cloudrl.verl.memory.workload import Lengths, Machine
 from cloudrl.verl.model_config import ModelConfig, known_model
 from cloudrl.verl.model_rules import Models, model_notes, model_problems
 from cloudrl.verl.rules import problems
@@ -56,7 +57,11 @@ def _models(draft: JobDraft, setting: Setting, snapshot: Snapshot) -> Models | N
     if actor is None:
         return None
     critic = _model(draft, snapshot, str(setting.get(CRITIC_MODEL_PATH))) if setting.uses_critic else None
-    return Models(actor, critic, card_of(draft.cluster.gpu, draft.cluster.gpu_memory_mib))
+    teachers = setting.get("distillation.teacher_models") if setting.get("distillation.enabled") else None
+    rows = teachers.values() if isinstance(teachers, Mapping) else ()
+    paths = (str(row.get("model_path")) for row in rows if isinstance(row, Mapping))
+    known = tuple(filter(None, (_model(draft, snapshot, path) for path in paths)))
+    return Models(actor, critic, card_of(draft.cluster.gpu, draft.cluster.gpu_memory_mib), known)
 
 
 def _model(draft: JobDraft, snapshot: Snapshot, path: str) -> ModelConfig | None:

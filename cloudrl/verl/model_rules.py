@@ -25,6 +25,8 @@ _MEGATRON_CLASSES = frozenset({
 """Those that verl 0.9.1 builds for Megatron itself (models/mcore/registry.py: MODEL_CONFIG_CONVERTER_REGISTRY)."""
 _OTHER_LENGTHS = ("max_position_embeddings", "rope_scaling", "rope_parameters")
 _UNEVEN = ("num_layers_in_first", "num_layers_in_last", "account_for", "pipeline_model_parallel_layout")
+_PADDING = 1024
+"""Rows by which tables of one vocabulary differ at most: Qwen2.5 has 151,936 or 152,064 for the same tokens."""
 _16_BIT = ("bfloat16", "bf16")
 
 
@@ -36,11 +38,13 @@ class Models:
         actor: the one that is trained.
         critic: the critic's; None without one, or where it is not known.
         card: the GPU.
+        teachers: those of a distillation, as far as they are known.
     """
 
     actor: ModelConfig
     critic: ModelConfig | None
     card: Card
+    teachers: tuple[ModelConfig, ...] = ()
 
     def of(self, role: str) -> ModelConfig | None:
         """The model of a role."""
@@ -168,16 +172,20 @@ def _notes(setting: Setting, models: Models) -> Iterator[str]:
 
 
 def _other_vocabularies(models: Models) -> Iterator[str]:
-    """The critic gets the actor's tokens."""
+    """Critic and teachers get the actor's tokens; a table that is only padded to another size has the same ones."""
     model, critic = models.actor, models.critic
-    if critic is None:
-        return
-    actors, critics = (each.size("vocab_size") or 0 for each in (model, critic))
-    if 0 < critics < actors:
+    actors = model.size("vocab_size") or 0
+    if critic is not None and (size := critic.size("vocab_size") or actors) < actors - _PADDING:
         yield (
-            f"{model.name} has a vocabulary of {actors}, and the critic {critic.name} one of {critics}: a token that "
+            f"{model.name} has a vocabulary of {actors}, and the critic {critic.name} one of {size}: a token that "
             f"the critic does not know ends the job; {CRITIC}.model.path={model.name} has the same one"
         )
+    for teacher in models.teachers:
+        if abs((size := teacher.size("vocab_size") or actors) - actors) > _PADDING:
+            yield (
+                f"{model.name} has a vocabulary of {actors}, and the teacher {teacher.name} one of {size}: a teacher "
+                "has to have the tokens of its student"
+            )
 
 
 def _divided(key: str, size: int, model: ModelConfig) -> Iterator[Problem]:

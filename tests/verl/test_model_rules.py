@@ -115,6 +115,16 @@ def test_what_the_user_should_know(models: Models, job: dict[str, Any], changes:
     assert says in note
 
 
+def test_a_teacher_with_other_tokens() -> None:
+    teachers = tuple(filter(None, map(known_model, ("meta-llama/Llama-3.1-8B", "Qwen/Qwen2.5-1.5B"))))
+    [note] = model_notes(setting({}), Models(of(QWEN_7B).actor, None, card_of("H100:8"), teachers))
+    assert "the teacher meta-llama/Llama-3.1-8B one of 128256" in note
+
+
+def test_a_table_that_is_padded_to_another_size_is_the_same_vocabulary() -> None:
+    assert model_notes(setting({}), of(QWEN_7B, critic="Qwen/Qwen2.5-0.5B")) == ()
+
+
 def test_a_card_without_bf16() -> None:
     [problem] = model_problems(setting({}), of(QWEN_7B, gpu="T4:1"))
     assert problem.text == f"{ROLLOUT}.dtype=bfloat16: a T4 has no bf16"

@@ -16,9 +16,10 @@ from cloudrl.verl import keys
 from cloudrl.verl.keys import ACTOR, CRITIC, MODEL, REF, ROLLOUT
 from cloudrl.verl.memory.amount import GIB, Phase
 from cloudrl.verl.memory.host import NODE_MEMORY
+from cloudrl.verl.memory.reading import NotModelled, engine_section, workload_of
 from cloudrl.verl.memory.rollout import ENGINE_MEMORY
 from cloudrl.verl.memory.verdict import Estimate
-from cloudrl.verl.memory.workload import Machine, NotModelled, Trainee, engine_section, workload_of
+from cloudrl.verl.memory.workload import Machine, Trainee
 from cloudrl.verl.rules import problems
 from cloudrl.verl.setting import Setting
 

@@ -60,6 +60,13 @@ class MemoryReport:
         return f"{text}. {self.advice}" if self.advice else text
 
     @property
+    def doubt(self) -> str:
+        """What a promise that the job can run has to leave out; "" where it likely fits."""
+        if self.estimate.likely_fits:
+            return ""
+        return f"it {'does' if self.estimate.verdict is Verdict.DOES_NOT_FIT else 'may'} not fit in memory"
+
+    @property
     def advice(self) -> str:
         """What makes it fit, as it is typed; "" where it likely fits."""
         if self.estimate.likely_fits:

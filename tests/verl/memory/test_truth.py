@@ -9,10 +9,10 @@ from memory_truth import Row, estimate_of, model_named, rows
 
 from cloudrl.verl.memory.amount import Phase
 from cloudrl.verl.memory.host import NODE_MEMORY
+from cloudrl.verl.memory.reading import workload_of
 from cloudrl.verl.memory.remedies import applied, find_remedy
 from cloudrl.verl.memory.training import Trainer
 from cloudrl.verl.memory.verdict import Verdict
-from cloudrl.verl.memory.workload import workload_of
 from cloudrl.verl.rules import problems
 
 LABELLED = [row for row in rows() if row.seen]
