@@ -134,24 +134,24 @@ def descendants(root: int) -> Set[int]:
 
 
 def _below(root: int, processes: Mapping[int, Tuple[int, int]]) -> Set[int]:
-    found: Set[int] = set()
+    below: Set[int] = set()
     newest = {root}
     while newest:
-        newest = {pid for pid, (parent, _) in processes.items() if parent in newest} - found
-        found |= newest
-    return found
+        newest = {pid for pid, (parent, _) in processes.items() if parent in newest} - below
+        below |= newest
+    return below
 
 
 def _processes() -> Dict[int, Tuple[int, int]]:
     """Parent and group of all processes that live (proc(5), /proc/pid/stat)."""
-    found = {}
+    processes = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError):
                 state, parent, group = (entry / "stat").read_text().rpartition(")")[2].split()[:3]
                 if state != "Z":
-                    found[int(entry.name)] = int(parent), int(group)
-    return found
+                    processes[int(entry.name)] = int(parent), int(group)
+    return processes
 
 
 def end_descendants() -> None:

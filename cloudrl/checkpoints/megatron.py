@@ -83,15 +83,15 @@ def verify_files(save: SavedFiles, on_progress: OnProgress = silent) -> Report:
     tensors = size_bytes = 0
     if weights and weights.kind is not Kind.DIST:
         inputs = model_inputs(save)
-        tensors, found = _check_model(inputs)
-        findings += found
+        tensors, problems = _check_model(inputs)
+        findings += problems
         size_bytes += sum(source.size_bytes() for source in inputs.weights.values())
     files = {folder: save.open_below(folder, ".distcp") for folder in _dist_folders(checkpoint)}
     total = sum(source.size_bytes() for file in files.values() for source in file.values())
     meter = Meter(total, on_progress)
     for folder, data in files.items():
-        metadata, found = _open_metadata(save, folder)
-        findings += found
+        metadata, problems = _open_metadata(save, folder)
+        findings += problems
         if metadata is not None:
             findings += _check_data(folder, metadata, data, meter)
             tensors += len(metadata.tensors) if weights and folder == weights.folder else 0

@@ -11,6 +11,7 @@ from pathlib import Path
 from cloudrl.checkpoints.sources import CheckpointSource
 from cloudrl.checkpoints.staging import check_room
 from cloudrl.errors import CheckpointError, InputError
+from cloudrl.private_files import write_file
 from cloudrl.saves.inventory import Checkpoint
 from cloudrl.saves.names import OF_STEP, RESUME_FROM, RESUME_MODE, TRACKER, step_folder
 from cloudrl.saves.places import FileCopy
@@ -73,17 +74,12 @@ def pull(
 
 def _track(folder: Path, step: int) -> list[str]:
     """Name the step in the tracker, unless that names a later one which is there: a resume would lose that work."""
-    tracker, part = folder / TRACKER, folder / f".{TRACKER}.part"
+    tracker = folder / TRACKER
     text = (read_small(tracker, follow_links=True) or "").strip()
     if text.isdecimal() and len(text) < _MOST_DIGITS and int(text) > step and (folder / f"{OF_STEP}{text}").is_dir():
         how = f"{RESUME_MODE}=resume_path {RESUME_FROM}={folder.absolute() / step_folder('.', step)}"
         return [f"{tracker} still names step {text}, which is there and later. To go on from step {step}: {how}"]
-    try:
-        part.write_text(str(step))
-        part.replace(tracker)
-    finally:
-        with contextlib.suppress(OSError):
-            part.unlink()
+    write_file(tracker, str(step), mode=0o666)
     return []
 
 

@@ -69,13 +69,13 @@ def list_(cluster: ClusterOption = None, folder: DirOption = None, as_json: Json
         checkpoints = find_checkpoints(cluster, folder, on_progress=terminal)
     if as_json:
         notes = list(checkpoints.notes)
-        _output.as_json({"checkpoints": [_fields(each) for each in checkpoints], "notes": notes})
+        _output.as_json({"checkpoints": [_fields(checkpoint) for checkpoint in checkpoints], "notes": notes})
         return
     for note in checkpoints.notes:
         _output.note(f"note: {note}")
     if checkpoints:
         columns = ("run", "step", "role", "ranks", "where", "size", "age", "state")
-        _output.table(columns, [_row(each) for each in checkpoints])
+        _output.table(columns, [_row(checkpoint) for checkpoint in checkpoints])
     else:
         _output.note(f"There are no checkpoints in {checkpoints.source.name}.")
 

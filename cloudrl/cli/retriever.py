@@ -121,11 +121,11 @@ def ask(
     """Ask a server."""
     from cloudrl.sdk import retriever
 
-    found = retriever.ask(queries, url, **options, token=retriever.read_token(token_file))
+    answers = retriever.ask(queries, url, **options, token=retriever.read_token(token_file))
     if as_json:
-        _output.as_json([{"query": query, "found": each} for query, each in zip(queries, found, strict=True)])
+        _output.as_json([{"query": query, "found": hits} for query, hits in zip(queries, answers, strict=True)])
         return
-    for query, hits in zip(queries, found, strict=True):
+    for query, hits in zip(queries, answers, strict=True):
         if not hits:
             _output.note(f"nothing found for {query!r}")
         rows = [(f"{hit['score']:.4f}", *_cells(hit["document"])) for hit in hits]

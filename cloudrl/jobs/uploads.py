@@ -77,13 +77,13 @@ def _choose_for_agents(paths: list[LocalPath], cluster: ClusterFacts, package_ro
     """Those for which the package has no room, the largest first; None is a package that takes nothing at all."""
     has_agents = cluster.files_dir is not None
     chosen, room_bytes = set(), -1 if package_room_bytes is None else package_room_bytes
-    paths = sorted(paths, key=lambda each: each.file.size_bytes)
-    for each in paths:
-        size_bytes = each.file.size_bytes
+    paths = sorted(paths, key=lambda path: path.file.size_bytes)
+    for path in paths:
+        size_bytes = path.file.size_bytes
         if size_bytes <= room_bytes and (size_bytes <= SMALL_BYTES or not has_agents):
             room_bytes -= size_bytes
         elif has_agents:
-            chosen.add(each.file.path)
+            chosen.add(path.file.path)
         else:
             if package_room_bytes is None:
                 reason = "the working directory is a URL, to which nothing can be added"

@@ -52,8 +52,8 @@ class FolderArchive:
 
     def pieces(self) -> Iterator[Piece]:
         """See `ArchiveSource`."""
-        for each in scan_archive(self.checkpoints):
-            if (piece := parse_piece(each["path"], each["size_bytes"], each["modified_at"])) is not None:
+        for fields in scan_archive(self.checkpoints):
+            if (piece := parse_piece(fields["path"], fields["size_bytes"], fields["modified_at"])) is not None:
                 yield piece
 
     def read(self, piece: Piece) -> bytes:

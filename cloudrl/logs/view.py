@@ -120,7 +120,7 @@ def _dated(lines: Iterable[tuple[str, float]], offset_s: float) -> Iterator[tupl
     at = 0.0
     for kept_at, group in groupby(lines, key=itemgetter(1)):
         stamped = [(text, _believed(text, offset_s, kept_at)) for text, _ in group]
-        at = at or next((each for _, each in stamped if each), kept_at)
+        at = at or next((printed_at for _, printed_at in stamped if printed_at), kept_at)
         for text, printed_at in stamped:
             at = max(at, printed_at or at)
             yield at, text

@@ -91,11 +91,11 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
     seen: Set[int] = set()
     left: List[Optional[BaseException]] = [error]
     while left:
-        each = left.pop()
-        if each is not None and id(each) not in seen:
-            seen.add(id(each))
-            yield each
-            left += [each.__cause__, None if each.__suppress_context__ else each.__context__]
+        raised = left.pop()
+        if raised is not None and id(raised) not in seen:
+            seen.add(id(raised))
+            yield raised
+            left += [raised.__cause__, None if raised.__suppress_context__ else raised.__context__]
 
 
 def _http_status(error: BaseException) -> Optional[int]:

@@ -61,8 +61,8 @@ def local_inventory(folder: Path) -> Inventory:
 
 
 def _local(root: Path, runs: list[dict[str, Any]] | None = None) -> Inventory:
-    found = scan(root, follow_links=True, inspector=Inspector(follow_links=True)) if runs is None else runs
-    location = {"root": CHECKPOINTS, "folder": str(root), "identity": folder_identity(root), "runs": found}
+    saved_runs = scan(root, follow_links=True, inspector=Inspector(follow_links=True)) if runs is None else runs
+    location = {"root": CHECKPOINTS, "folder": str(root), "identity": folder_identity(root), "runs": saved_runs}
     return aggregate([(None, {"locations": [location]})])
 
 

@@ -83,7 +83,7 @@ class _Look(NamedTuple):
     """How files are looked at, and those that were found: what is said of each, and where it is."""
 
     links: bool
-    found: List[Tuple[Dict[str, Any], LookedAt]]
+    files: List[Tuple[Dict[str, Any], LookedAt]]
 
 
 def _run(root: Path, folder: Path, look: _Look) -> Dict[str, Any]:
@@ -117,7 +117,7 @@ def _roles(folders: List[Path], look: _Look) -> Iterator[Dict[str, Any]]:
         role = _role(folder, mine)
         names = [str(file["path"]) for file in role["files"]]
         if names and (folder.name in ROLES or any(map(_is_of_trainer, names))):
-            look.found.extend(mine.found)
+            look.files.extend(mine.files)
             yield role
 
 
@@ -159,7 +159,7 @@ def _folders(folder: Path, links: bool) -> List[Path]:
 
 def _files(folder: Path, look: _Look, *, deep: bool) -> List[Dict[str, Any]]:
     """Regular files; with a dot in front Megatron's `.metadata` alone, others are somebody's unfinished business."""
-    found, links = [], look.links
+    files, links = [], look.links
     seen = {os.path.realpath(folder)}
     for text, folders, names in os.walk(folder, followlinks=links):
         folders[:] = sorted(name for name in folders if deep and not name.startswith("."))
@@ -173,17 +173,17 @@ def _files(folder: Path, look: _Look, *, deep: bool) -> List[Dict[str, Any]]:
                 whole = os.path.join(text, name)  # noqa: PTH118  Path costs 20 times as much
                 path = os.path.relpath(whole, folder)
                 file = {"path": path, "size_bytes": info.st_size, "modified_at": info.st_mtime}
-                found.append(file)
-                look.found.append((file, LookedAt(whole, path, info)))
-    return found
+                files.append(file)
+                look.files.append((file, LookedAt(whole, path, info)))
+    return files
 
 
 def _add_evidence(look: _Look, inspector: Optional[Inspector]) -> None:
     """Say what is to be said of the content of files: nothing of most."""
     if inspector is None:
         return
-    evidence = inspector.look_into([place for _, place in look.found])
-    for (file, _), (damage, parts) in zip(look.found, evidence):  # noqa: B905  Python 3.9 has no strict
+    evidence = inspector.look_into([place for _, place in look.files])
+    for (file, _), (damage, parts) in zip(look.files, evidence):  # noqa: B905  Python 3.9 has no strict
         if damage:
             file["damage"] = damage
         if parts:

@@ -56,9 +56,9 @@ def _by_process(evidence: Evidence, log: LogTail, budget: Budget) -> Iterator[tu
     """What each process has failed of, and the line of the log at which it did."""
     for stream in budget.take(log.streams):
         retold = list(_retold(evidence, log, stream, budget))
-        first = chosen([each for _, each in retold])
+        first = chosen([failure for _, failure in retold])
         if first is not None:
-            yield next(at for at, each in retold if each is first), first
+            yield next(at for at, failure in retold if failure is first), first
 
 
 def _retold(evidence: Evidence, log: LogTail, stream: Stream, budget: Budget) -> Iterator[tuple[int, Suspect]]:
@@ -87,10 +87,10 @@ def _end_of(evidence: Evidence, log: LogTail, budget: Budget) -> Suspect | None:
     """The last exception of the driver; without one what a signature knows of its last lines."""
     own = [stream for stream in log.streams if stream.is_own]
     suspects = [
-        (stream.places[at], each)
+        (stream.places[at], failure)
         for stream in own
-        for at, each in failures(evidence, log, stream, budget)
-        if not each.crashed and not each.only_logged
+        for at, failure in failures(evidence, log, stream, budget)
+        if not failure.crashed and not failure.only_logged
     ]
     if suspects:
         return max(suspects, key=lambda placed: placed[0])[1]

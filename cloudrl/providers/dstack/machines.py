@@ -187,7 +187,7 @@ class DstackVolumes(_Named[VolumeState]):
             ConnectionFailed: the server does not answer.
         """
         name = volume.name
-        if any(each.name == name for each in self.list()):
+        if any(other.name == name for other in self.list()):
             raise InputError(
                 f"project {self.server.project!r} has a volume {name!r}",
                 hint=f"cloudrl volume list, or cloudrl volume delete {name}",
