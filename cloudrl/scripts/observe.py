@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from cloudrl.errors import InputError
 from cloudrl.scripts.programs import Kind, is_override, read_program
-from cloudrl.scripts.sandbox import HOSTNAME, Call, Play, Recording, run
+from cloudrl.scripts.sandbox import HOSTNAME, SECONDS, Call, Play, Recording, run
 
 _ROUNDS = 12
 _MESSAGE = re.compile(r"^(?P<file>.+?): line (?P<line>\d+): (?P<text>.*)$", re.MULTILINE)
@@ -151,7 +151,7 @@ def observe(play: Play, *, isolated: bool = True, shown: str, play_once: Callabl
         if trainings(again := play_once(other, isolated=isolated)):
             play, recording = other, again
     if recording.over and not trainings(recording):
-        what = "did not end within 10 s" if recording.over == "time" else "needs too much memory"
+        what = f"did not end within {SECONDS:.0f} s" if recording.over == "time" else "needs too much memory"
         raise InputError(f"{shown} {what}, and started no training before{_where(recording)}")
     _refuse_wanting(recording, shown, unset_names(text, play))
     return Observed(recording, play, tuple(head), _unset_in_arguments(recording, play, isolated, play_once))

@@ -20,6 +20,7 @@ _DATA = re.compile(rf"{HOME}/data/(?P<name>[\w-]+)/(?P<part>train|test)\.parquet
 """Where verl's examples have their data, and where the agents put it (`AgentOptions.data_dir`)."""
 _MODELS = (keys.MODEL_PATH, keys.CRITIC_MODEL_PATH, keys.REWARD_MODEL_PATH)
 _OUTPUTS = (keys.ROLLOUT_DIR, keys.VALIDATION_DIR, "hydra.run.dir", "hydra.sweep.dir")
+_SPLITS = ("train.parquet", "test.parquet")
 _SHELL = re.compile(r"\$\(|`")
 
 
@@ -256,15 +257,24 @@ def _names(value: Any, files: Files) -> list[tuple[str, str]] | None:
     texts = value if isinstance(value, list) else [value]
     found = list[tuple[str, str]]()
     for text in texts:
-        path = files.path(text) if isinstance(text, str) and text else ""
+        if not isinstance(text, str) or not text:
+            return None
+        path = files.path(text)
         folder, name = posixpath.split(path)
         if match := _DATA.fullmatch(path):
             found.append((match["name"], match["part"]))
-        elif folder in files.data and name in ("train.parquet", "test.parquet"):
+        elif folder in files.data and name in _SPLITS:
             found.append((files.data[folder], name.removesuffix(".parquet")))
+        elif _is_missing(path, text, files) and posixpath.basename(folder) in BUILT_IN and name in _SPLITS:
+            found.append((posixpath.basename(folder), name.removesuffix(".parquet")))
         else:
             return None
     return found
+
+
+def _is_missing(path: str, text: str, files: Files) -> bool:
+    """Whether a path is relative, or of the project, and not there: the author's own copy of a data set."""
+    return not files.exists(path) and (not text.startswith(("/", "~")) or path.startswith(f"{files.root}/"))
 
 
 def _with(taken: Overrides, key: str, value: Any) -> Overrides:

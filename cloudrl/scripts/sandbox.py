@@ -31,10 +31,10 @@ HOME = "/root"
 """Where scripts have their home: that of the containers of rented machines."""
 SCRATCH = "/tmp"  # noqa: S108 - of a file system of its own
 _HERE = Path(__file__).parent
-_SECONDS, _START_SECONDS = 10.0, 20.0
+SECONDS, _START_SECONDS = 20.0, 30.0
 _MEMORY_BYTES, _FILES_BYTES, _FILES = 768 << 20, 96 << 20, 30_000
 _ANSWER_BYTES = 128 << 20
-_LIMITS = {"NPROC": 256, "NOFILE": 256, "FSIZE": 16 << 20, "AS": 512 << 20, "CORE": 0, "CPU": 10, "MSGQUEUE": 0}
+_LIMITS = {"NPROC": 256, "NOFILE": 256, "FSIZE": 16 << 20, "AS": 512 << 20, "CORE": 0, "CPU": 20, "MSGQUEUE": 0}
 """For each process (getrlimit(2)); NPROC for all of them together."""
 _PROGRAMS = load_value((_HERE / "programs.yml").read_text(encoding="utf-8"), "programs.yml")
 _REAL, _CHANGING, _STAND_INS = (_PROGRAMS[name].split() for name in ("real", "changing", "stand_ins"))
@@ -124,7 +124,7 @@ class Play:
     nodes: int = 2
 
 
-def run(play: Play, *, isolated: bool = True, seconds: float = _SECONDS) -> Recording:
+def run(play: Play, *, isolated: bool = True, seconds: float = SECONDS) -> Recording:
     """Run a script and write down what it calls.
 
     Args:

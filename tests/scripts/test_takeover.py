@@ -339,3 +339,25 @@ def test_folders_of_this_machine_are_none_of_the_nodes(take_over: TakeOver) -> N
     assert list(said(imported, Fate.UNKNOWN).values()) == [
         "a path of this machine, and there is no such file; name one of the nodes"
     ]
+
+
+@pytest.mark.parametrize(
+    ("train", "val", "data"),
+    [
+        ("$HOME/data/gsm8k/train.parquet", "$HOME/data/gsm8k/test.parquet", ("gsm8k",)),
+        ("data/nq_search/train.parquet", "data/nq_search/test.parquet", ("nq_search",)),
+        (
+            "\"['$HOME/data/gsm8k/train.parquet','$HOME/data/math/train.parquet']\"",
+            "\"['$HOME/data/gsm8k/test.parquet','$HOME/data/math/test.parquet']\"",
+            ("gsm8k", "math"),
+        ),
+        ("/mnt/gsm8k/train.parquet", "/mnt/gsm8k/test.parquet", ()),
+        ("$HOME/data/gsm8k/train.parquet", "$HOME/data/math/test.parquet", ()),
+        ("$HOME/data/gsm8k/train.parquet", "$HOME/data/gsm8k/train.parquet", ()),
+        ("$HOME/data/mine/train.parquet", "$HOME/data/mine/test.parquet", ()),
+    ],
+)
+def test_data_sets_that_a_cluster_prepares(take_over: TakeOver, train: str, val: str, data: tuple[str, ...]) -> None:
+    [training] = take_over(f"{MAIN} data.train_files={train} data.val_files={val}").trainings
+    assert training.job.data == data
+    assert (keys.TRAIN_FILES in training.job.overrides) == (not data)
