@@ -1,7 +1,9 @@
 """verl's whole configuration, composed and checked before the job is sent: what verl would find out on rented GPUs."""
 
 import re
+import shlex
 from collections.abc import Mapping
+from dataclasses import replace
 
 from cloudrl.jobs.compatibility import is_for_another_release
 from cloudrl.jobs.draft import JobDraft, Snapshot
@@ -13,7 +15,8 @@ from cloudrl.spec import override_argument
 from cloudrl.spec.hydra import split_key
 from cloudrl.verl.batches import with_fitting_batches
 from cloudrl.verl.command import Command, UnknownConfig, read_command
-from cloudrl.verl.composition import Composed, Problem, compose, is_known
+from cloudrl.verl.composition import Composed, Problem, compose, is_known, keys_of_engine
+from cloudrl.verl.key_history import change_of
 from cloudrl.verl.keys import PY_EXECUTABLE
 from cloudrl.verl.release_files import is_added, source_of
 from cloudrl.verl.rules import READ_IN, notes, problems
@@ -64,6 +67,7 @@ def check_config(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
 
 
 def _finding(problem: Problem, draft: JobDraft) -> Finding:
+    problem = _replacing(problem, draft)
     typed = {split_key(key)[1] for key in draft.options.overrides}
     ours = {split_key(key)[1] for key in draft.job.overrides} - typed
     words = set(re.findall(r"[A-Za-z_][\w-]*(?:\.[\w-]+)+", problem.text))
@@ -76,6 +80,26 @@ def _finding(problem: Problem, draft: JobDraft) -> Finding:
         hint = " ".join((f"~{problem.key}", hint)) if overrides_of(hint) else f"~{problem.key}"
     owner = f"recipe {draft.job.name!r}" if is_recipes else ""
     return Finding(problem.text, hint, is_about_verl=True, owner=owner, key=problem.key)
+
+
+def _replacing(problem: Problem, draft: JobDraft) -> Problem:
+    """A problem with an added key or with a value in place of a section, as one that takes the override's place."""
+    key, equals, _ = problem.text.partition(":")[0].partition("=")
+    below = any(word.partition("=")[0].startswith(f"{key}.") for word in overrides_of(problem.hint))
+    if problem.key or (equals and (below or "a section here" in problem.text)):
+        return replace(problem, key=problem.key or key)
+    added = next(
+        (text for each, text in draft.arguments.items() if each.startswith("+") and split_key(each)[1] == key), None
+    )
+    release = draft.cluster.verl_version
+    if added is None or problem.hint or release is None:
+        return problem
+    has_key = (keys_of_engine(release, "dp") | keys_of_engine(release, "megatron")).__contains__
+    change = change_of(key, release, has_key)
+    if change is None:
+        return replace(problem, hint=f"~{key}", key=key)
+    hint = shlex.quote(f"{change.key}={change.value(added)}") if change.key else f"~{key}"
+    return replace(problem, text=f"{problem.text}; it is gone since verl {change.since}", hint=hint, key=key)
 
 
 def _composed(

@@ -31,24 +31,22 @@ def refusal(first: Sequence[Finding], job: Job, options: SubmitOptions, plan: Pl
         options: as the user gave them.
         plan: gives the findings with other options.
     """
-    found, shown, overrides = tuple(first), list(first), dict(options.overrides)
+    found, shown, overrides = list(first), list(first), dict(options.overrides)
+    blocking: list[Finding] = []
     for _ in range(_ROUNDS):
         changed = with_fix(job, overrides, _fixes(found))
-        # without what has no remedy, the rest can be looked at
-        without = with_fix(job, changed, (f"~{each.key}" for each in found if each.key and not each.fix))
-        if changed == overrides and without == overrides:
+        more = [finding for finding in found if finding.key and not finding.fix and finding not in blocking]
+        if changed == overrides and not more:
             break
-        overrides = changed
-        seen = plan(replace(options, overrides=without))
+        overrides, blocking = changed, [*blocking, *more]
+        # without the keys that have no remedy, the rest can be looked at
+        readable = with_fix(job, overrides, (f"~{finding.key}" for finding in blocking))
+        found = list(plan(replace(options, overrides=readable)))
         ours = {split_key(key)[1] for key in overrides if overrides[key] != options.overrides.get(key)}
-        shown += [each for each in seen if each not in shown and not _is_about(each, ours)]
-        kept = [each for each in found if each.key and not each.fix]
-        found = (*kept, *seen) if without != changed else tuple(seen)
-        if not seen:
-            break
-    rest = tuple(plan(replace(options, overrides=overrides))) if overrides != options.overrides else tuple(first)
-    shown += [each for each in rest if each.text not in {other.text for other in shown}]
-    final = tuple(_as_suggested(each, overrides) for each in shown)
+        shown += [finding for finding in found if finding not in shown and not _is_about(finding, ours)]
+    rest = (*blocking, *(finding for finding in found if finding not in blocking))
+    shown += [finding for finding in rest if finding.text not in {other.text for other in shown}]
+    final = tuple(_as_suggested(finding, overrides) for finding in shown)
     return JobRefused(final, words_of(options.overrides, overrides), rest)
 
 
