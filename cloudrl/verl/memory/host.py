@@ -47,7 +47,8 @@ def _host(trainer: Trainer) -> Phase:
     weights = model.counts.total * actor.weight_bytes / GIB
     node = 1 / work.nodes
     reference = weights * node if work.reference == "host" else 0.0
-    offloaded = node * (_offloaded(model, actor) + _offloaded_critic(trainer))
+    critic = _offloaded(trainer.critic_model, work.critic) if work.critic is not None else 0.0
+    offloaded = node * (_offloaded(model, actor) + critic)
     asleep = 0.0
     if actor.lora_rank and work.engine is not None:  # vLLM keeps the base model's weights in host memory then
         asleep = engine_weights(model, work.engine) * work.gpus
@@ -72,7 +73,7 @@ def _loading(model: ModelConfig, actor: Trainee, gpus: int) -> float:
 
 
 def _offloaded(model: ModelConfig, actor: Trainee) -> float:
-    """GiB of the actor in the memory of all nodes."""
+    """GiB of a model in the memory of all nodes."""
     total, each = model.counts.total, actor.weight_bytes
     if actor.steps_on_cpu:
         return _POLICY_COPIES * total * each / GIB
@@ -82,14 +83,6 @@ def _offloaded(model: ModelConfig, actor: Trainee) -> float:
     elif not actor.keeps_optimizer:
         found += trained_parameters(model, actor) * actor.moment_bytes
     return found / GIB
-
-
-def _offloaded_critic(trainer: Trainer) -> float:
-    critic, counts = trainer.work.critic, trainer.critic_model.counts
-    if critic is None:
-        return 0.0
-    weights = 0 if critic.keeps_weights else critic.weight_bytes
-    return counts.total * (weights + (0 if critic.keeps_optimizer else critic.moment_bytes)) / GIB
 
 
 def _shm(trainer: Trainer) -> Phase:

@@ -125,7 +125,7 @@ class _Search:
             for change in _changes(setting, estimate, worst):
                 changed = applied(setting, change)
                 found = self.estimate_of(changed)
-                helps = found is not None and _missing(found) < _missing(estimate) - _WORTH_GIB
+                helps = found is not None and _helps(estimate, found, worst)
                 if helps and found is not None and self.refuses(changed) <= self.allowed:
                     setting, estimate = changed, found
                     taken.append(change)
@@ -171,6 +171,13 @@ def applied(setting: Setting, change: Mapping[str, Any]) -> Setting:
     return replace(setting, values=values, cluster_gpus=gpus)
 
 
+def _helps(before: Estimate, after: Estimate, worst: Phase) -> bool:
+    """Whether the phase has more room, and all phases together are missing less."""
+    same = [phase for phase in after.phases if (phase.group, phase.moment) == (worst.group, worst.moment)]
+    has_more_room = all(phase.room > worst.room + _WORTH_GIB for phase in same)
+    return has_more_room and _missing(after) < _missing(before) - _WORTH_GIB
+
+
 def _missing(estimate: Estimate) -> float:
     """GiB that are likely missing, over all phases."""
     return -sum(min(0.0, phase.room) for phase in estimate.phases if math.isfinite(phase.room))
@@ -188,6 +195,8 @@ def _changes(setting: Setting, estimate: Estimate, worst: Phase) -> Iterator[Cha
     if worst.group == "rollout" and work.engine is not None:
         yield from _smaller_engine(setting)
     yield from _other_sharding(setting, work.actor)
+    if work.critic is not None and setting.is_fsdp(CRITIC) and not work.critic.steps_on_cpu:
+        yield {f"{CRITIC}.strategy": "fsdp2", f"{CRITIC}.fsdp.offload_policy": True}
     if work.nodes * 2 <= _MOST_NODES:
         yield {keys.NODES: work.nodes * 2}
 

@@ -118,6 +118,16 @@ def test_what_is_suggested_makes_it_fit(row: Row) -> None:
     assert len(problems(remedy.setting)) <= len(problems(row.setting))
 
 
+def test_actor_and_critic_on_small_gpus_fit_with_what_is_suggested() -> None:
+    job = {"gpus": 8, "gpu_gib": 22.0, "critic": True, "c_micro": 4, "micro": 4, "tp": 1, "util": 0.5, "mini": 64}
+    estimate, setting = estimate_of(model_named("qwen2.5-7b"), {**job, "verl": "0.9.1"})
+    assert setting is not None
+    remedy = find_remedy(setting, estimate)
+    assert remedy is not None
+    assert remedy.estimate.likely_fits
+    assert any(key.startswith("critic.") for key in remedy.overrides)
+
+
 def test_a_length_is_named_up_to_which_it_fits() -> None:
     job = {"gpus": 8, "gpu_gib": 79.1, "prompt": 1024, "response": 16384, "micro": 16, "mini": 256, "n": 5}
     estimate, _ = estimate_of(model_named("qwen2.5-7b"), job)
