@@ -4,7 +4,7 @@ Shows both the same configurations - mutated ones, and verl's own example comman
 how often they agree, by kind of fault. Exit code 1: cloudrl refuses what verl accepts, or finds less than 99 % of what
 verl refuses.
 
-    python benchmarks/bench_check.py [--count 2000] [--seed 1] [--examples CHECKOUT] [--show]
+    python benchmarks/bench_check.py [--count 2000] [--seed 1] [--examples CHECKOUT ...] [--show]
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from __future__ import annotations
 import argparse
 import collections
 import json
+import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -29,13 +31,14 @@ from cloudrl.verl.setting import Setting
 
 RELEASE, GPUS, JUDGES = "0.9.1", 16, 2
 TARGET = 0.99
+UNTOLD = "hydra.searchpath"
 
 
 def ours(name: str, overrides: Sequence[str], gpus: int) -> tuple[list[str], list[str]]:
     """What cloudrl refuses, and what it only notes."""
     composed = composition.compose(RELEASE, tuple(overrides), name)
     if composed.values is None:
-        return [each.text for each in composed.problems] or [], [composed.untold]
+        return [each.text for each in composed.problems], [composed.untold] if composed.untold else []
     setting = Setting(composed.values, gpus, base=composed.base, source=source_of(RELEASE))
     return [each.text for each in problems(setting)], list(notes(setting))
 
@@ -71,7 +74,7 @@ def leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 
 
 def table(rows: Mapping[str, collections.Counter[str]]) -> str:
-    columns = ("both refuse", "both accept", "only verl refuses", "only cloudrl refuses")
+    columns = ("both refuse", "both accept", "only verl refuses", "only cloudrl refuses", "cannot tell")
     width = max(map(len, rows))
     lines = [f"{'':{width}}  " + "  ".join(columns) + "  found"]
     for kind, counts in rows.items():
@@ -85,17 +88,18 @@ def main() -> int:
     options = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     options.add_argument("--count", type=int, default=2000)
     options.add_argument("--seed", type=int, default=1)
-    options.add_argument("--examples", type=Path, help="a checkout of verl with its examples")
+    options.add_argument("--examples", type=Path, nargs="+", default=[], help="checkouts of verl, for their examples")
     options.add_argument("--show", action="store_true", help="print where the two differ")
     given = options.parse_args()
+    folder = tempfile.TemporaryDirectory()  # a cache of its own, so that each configuration is composed
+    os.environ["XDG_CACHE_HOME"] = folder.name
     base = composition.compose(RELEASE, ()).base
     made = [*(Case("as it is", name, tuple(f"{key}={value}" for key, value in values.items()), ()) for name, values
               in BASES.items()), *cases(given.count, given.seed, tuple(leaves(base)))]  # fmt: skip
     asked = [("ppo_trainer", each.overrides, GPUS) for each in made]
-    if given.examples is not None:
-        for script, name, words, gpus in commands(given.examples):
-            made.append(Case("verl's examples", script, tuple(words), ()))
-            asked.append((name, tuple(words), gpus))
+    for script, name, words, gpus in commands(given.examples):
+        made.append(Case("verl's examples", script, tuple(words), ()))
+        asked.append((name, tuple(words), gpus))
     started = time.process_time()
     said = [ours(*each) for each in asked]
     took = time.process_time() - started
@@ -103,6 +107,8 @@ def main() -> int:
     for case, (refused, noted), verdict in zip(made, said, judged(asked), strict=True):
         who = {(True, True): "both refuse", (False, False): "both accept", (False, True): "only verl refuses"}
         column = who.get((bool(refused), verdict is not None), "only cloudrl refuses")
+        if not refused and any(UNTOLD in note for note in noted):
+            column = "cannot tell"
         for kind in (case.kind, "all"):
             rows[kind][column] += 1
         if given.show and column.startswith("only"):

@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 _RECORDS = f"""#!{sys.executable}
@@ -20,19 +20,28 @@ _PROGRAMS = ("pip", "pip3", "nvidia-smi", "srun", "sbatch", "docker", "git", "wg
              "hf", "npu-smi", "mkdir", "rm", "cp", "ls", "sysctl", "killall", "pkill", "conda", "source")  # fmt: skip
 _NEEDED = ("bash", "dirname", "basename", "date", "pwd", "cat", "echo", "expr", "env", "head", "tail", "tr", "wc",
            "grep", "sed", "cut", "realpath", "readlink", "seq", "hostname")  # fmt: skip
+_VARIABLES = {"HOME": "/home/me", "USER": "me", "HDFS_ROOT": "/hdfs", "RAY_DATA_HOME": "/data", "INFER_BACKEND": "vllm",
+              "LORA_ADAPTER_PATH": "/adapter", "MODEL_PATH": "/model", "ckpts_home": "/checkpoints"}  # fmt: skip
+"""What scripts ask for."""
 _MODULE = "verl.trainer.main_ppo"
 
 
-def commands(checkout: Path) -> Iterator[tuple[str, str, list[str], int]]:
+def commands(checkouts: Sequence[Path]) -> Iterator[tuple[str, str, list[str], int]]:
     """Script, name of the configuration, overrides, and the GPUs that it asks for; each command once."""
     seen: set[tuple[str, ...]] = set()
     with tempfile.TemporaryDirectory() as folder:
         programs = Path(folder) / "bin"
         _stand_ins(programs)
-        for script in sorted((checkout / "examples").rglob("*.sh")):
+        scripts = [(each, script) for each in checkouts for script in sorted((each / "examples").rglob("*.sh"))]
+        for checkout, script in scripts:
             record = Path(folder) / "record"
             record.write_text("")
-            environment = {"PATH": str(programs), "RECORDED": str(record), "HOME": "/home/me", "USER": "me"}
+            environment = {
+                "PATH": str(programs),
+                "RECORDED": str(record),
+                "BASH_ENV": str(programs / "limits"),
+                **_VARIABLES,
+            }
             try:
                 subprocess.run(
                     ["/bin/bash", str(script)],
@@ -55,7 +64,11 @@ def commands(checkout: Path) -> Iterator[tuple[str, str, list[str], int]]:
 
 def _stand_ins(folder: Path) -> None:
     folder.mkdir()
-    texts = {**dict.fromkeys(("python", "python3", "ray", "torchrun"), _RECORDS), **dict.fromkeys(_PROGRAMS, _SILENT)}
+    (folder / "limits").write_text("ulimit() { :; }\n")
+    texts = {
+        **dict.fromkeys(("python", "python3", "uv", "ray", "torchrun"), _RECORDS),
+        **dict.fromkeys(_PROGRAMS, _SILENT),
+    }
     for name, text in texts.items():
         (folder / name).write_text(text)
         (folder / name).chmod(0o755)

@@ -108,14 +108,16 @@ def parsed(override: str) -> Any:
 
 @functools.cache
 def prepared(name: str, groups: tuple[str, ...]) -> bytes:
-    made = compose(config_name=name, overrides=list(groups))
-    for role in ("actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.ref", "critic"):
-        OmegaConf.resolve(OmegaConf.select(made, f"{role}.profiler"))
-    return pickle.dumps(made)
+    return pickle.dumps(compose(config_name=name, overrides=list(groups)))
+
+
+def is_group(key: str) -> bool:
+    """Whether Hydra takes a key for a choice of one of several files."""
+    return key.startswith("hydra") or "@" in key or (Path(verl.__file__).parent / "trainer" / "config" / key).is_dir()
 
 
 def composed(name: str, overrides: list[str]) -> Any:
-    groups = tuple(each for each in overrides if each.startswith(("model_engine=", "hydra")) or "@" in each)
+    groups = tuple(each for each in overrides if is_group(each.partition("=")[0]))
     config: Any = pickle.loads(prepared(name, groups))
     OmegaConf.set_struct(config, value=True)
     rest = [parsed(each) for each in overrides if each not in groups]
@@ -145,6 +147,8 @@ def dataclasses_are_built(config: Any) -> dict[str, Any]:
     else:
         fields_exist(config.critic)
     fields_exist(ref)
+    if OmegaConf.is_dict(config.distillation):
+        fields_exist(config.distillation)
     omega_conf_to_dataclass(config.algorithm)
     if has_teacher(config):
         made["distillation"] = omega_conf_to_dataclass(config.distillation)
@@ -178,6 +182,7 @@ def reference_is_actor(config: Any) -> bool:
 
 def trainer_is_made(config: Any) -> None:
     """trainer/ppo/v1/trainer_base.py: __init__, _init_tokenizer, _init_dataloader, _init_resource_pool_mgr."""
+    need(config.trainer.nnodes > 0 and config.trainer.n_gpus_per_node > 0, "a pool without GPUs")
     trainer = get_trainer_cls(config.trainer.v1.trainer_mode)(config=config)
     trainer._init_tokenizer()
     trainer._init_dataloader()
@@ -289,6 +294,8 @@ def engines_are_built(config: Any, made: dict[str, Any], world: int) -> None:
             continue
         role = made[name]
         engine, optim = role.engine, role.optim
+        # utils/checkpoint/checkpoint_manager.py: BaseCheckpointManager
+        role.checkpoint.get("load_contents", None) if role.checkpoint else None
         strategy = role.strategy if name != "ref" else engine.strategy
         need(
             strategy in ENGINES["value_model" if name == "critic" else "language_model"], f"Unknown backend: {strategy}"

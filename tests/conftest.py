@@ -68,6 +68,7 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
 _CACHES = tempfile.mkdtemp(prefix="cloudrl-caches-")
 atexit.register(shutil.rmtree, _CACHES, ignore_errors=True)
 os.environ["HF_HOME"] = f"{_CACHES}/huggingface"
+os.environ["XDG_CACHE_HOME"] = f"{_CACHES}/cache"
 os.environ["TORCHINDUCTOR_CACHE_DIR"] = f"{_CACHES}/torchinductor"
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from cloudrl.errors import InputError
 from cloudrl.private_files import make_folder
+from cloudrl.verl.base_config import write_composed
 from cloudrl.verl.release_files import added
 from cloudrl.verl.source.reader import read_files, read_source
 from cloudrl.verl.source.shapes import FILE_NAME, to_text
@@ -46,4 +47,5 @@ def add_release(place: Path, *, version: str | None = None, into: Path | None = 
             (folder / inner).parent.mkdir(parents=True, exist_ok=True)
             (folder / inner).write_text(text, encoding="utf-8")
     (folder / FILE_NAME).write_text(to_text(replace(source, version=name)), encoding="utf-8")
+    write_composed(folder)
     return folder

@@ -4,7 +4,7 @@ The files are in `trainer_config/RELEASE`: those of the release's wheel (verl on
 that `verl.trainer.main_ppo` reads. A test compares them with the installed verl.
 
 Hydra (1.3) has no public way to compose that leaves its one global state alone, and a program that uses cloudrl may be
-one of Hydra's own; so its loader is used, and this is the only module that does.
+one of Hydra's own; so its loader is used, and only this module and `base_config.py` do.
 """
 
 from __future__ import annotations
@@ -18,6 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloudrl.protocol.secret_names import is_secret_override
+from cloudrl.verl import composed_cache
+from cloudrl.verl.base_config import base as _base
+from cloudrl.verl.base_config import first_line as _first_line
+from cloudrl.verl.base_config import plain as _plain
 from cloudrl.verl.key_hints import Known, beside, fork_problem, remedy
 from cloudrl.verl.keys import MODEL_ENGINE
 from cloudrl.verl.release_files import CONFIG_NAME, folder_of
@@ -83,15 +87,28 @@ def compose(release: str, overrides: tuple[str, ...], config_name: str = CONFIG_
         return Composed(None, untold=f"the files of verl {release} are not here")
     if untold := _outside(config_name, overrides):
         return Composed(None, untold=untold)
+    key = composed_cache.key_of(folder, config_name, overrides)
+    run = composed_cache.run_of(overrides)
+    if (kept := composed_cache.read(key, run)) is not None:
+        return Composed(kept["values"], (), kept["lookalikes"], kept["base"])
+    composed = _composed(folder, release, overrides, config_name)
+    if composed.values is not None and not any("${now" in override for override in overrides):
+        kept = {"values": composed.values, "lookalikes": composed.lookalikes, "base": composed.base}
+        composed_cache.keep(key, kept, run)
+    return composed
+
+
+def _composed(folder: Path, release: str, overrides: tuple[str, ...], config_name: str) -> Composed:
     there = sorted(path.stem for path in folder.glob("*.yaml"))
     if config_name.removesuffix(".yaml") not in there:
         hint = f"It has: {', '.join(name for name in there if name.startswith('ppo'))}"
         return Composed(None, (Problem(f"verl {release} has no configuration {config_name!r}", hint),))
     parsed, problems = _parsed(overrides)
     groups = tuple(str(each.input_line) for each in parsed if _is_group(folder, each))
-    base, problem = _base(folder, config_name, groups)
-    if problem is not None:
-        return Composed(None, (*problems, problem))
+    with_hydra = any(each.key_or_group.startswith("hydra") for each in parsed)
+    base, refused = _base(folder, config_name, groups, with_hydra) if with_hydra else _base(folder, config_name, groups)
+    if refused:
+        return Composed(None, (*problems, Problem(f"{' '.join(groups)}: {refused}", _GRAMMAR)))
     config: DictConfig = pickle.loads(base)  # noqa: S301  our own, a moment old; composing from files takes a second
     unknown: list[Override] = []
     lookalikes = _lookalikes(config, parsed)
@@ -180,32 +197,6 @@ def _groups(folder: Path) -> frozenset[str]:
     return frozenset(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_dir())
 
 
-@functools.lru_cache(maxsize=8)
-def _base(folder: Path, config_name: str, groups: tuple[str, ...]) -> tuple[bytes, Problem | None]:
-    """The configuration without any other override, pickled."""
-    from hydra._internal.config_loader_impl import ConfigLoaderImpl
-    from hydra._internal.utils import create_config_search_path
-    from hydra.errors import HydraException
-    from hydra.types import RunMode
-
-    loader = ConfigLoaderImpl(create_config_search_path(str(folder)))
-    try:
-        config = loader.load_configuration(config_name, [*groups], run_mode=RunMode.RUN, from_shell=False)
-    except (HydraException, ValueError) as error:
-        return b"", Problem(f"{' '.join(groups)}: {_first_line(error)}", _GRAMMAR)
-    return pickle.dumps(config), None
-
-
-@functools.lru_cache(maxsize=8)
-def _plain(folder: Path, config_name: str, groups: tuple[str, ...]) -> Mapping[str, Any]:
-    """The same as containers of Python; references stay text."""
-    from omegaconf import OmegaConf
-
-    config = pickle.loads(_base(folder, config_name, groups)[0])  # noqa: S301  as above
-    values = OmegaConf.to_container(config, resolve=False)
-    return {str(key): value for key, value in values.items() if key != "hydra"} if isinstance(values, dict) else {}
-
-
 def _apply(config: DictConfig, override: Override, release: str) -> Problem | None:
     """Change the configuration by one override, or say why Hydra would not."""
     from hydra._internal.config_loader_impl import ConfigLoaderImpl
@@ -290,8 +281,8 @@ def keys_of_engine(release: str, engine: str) -> frozenset[str]:
 
 @functools.lru_cache(maxsize=16)
 def _keys_with(folder: Path, engine: str) -> frozenset[str]:
-    base, problem = _base(folder, CONFIG_NAME, (f"{_ENGINES}={engine}",))
-    return frozenset(_leaves(pickle.loads(base))) if problem is None else frozenset()  # noqa: S301  our own
+    base, refused = _base(folder, CONFIG_NAME, (f"{_ENGINES}={engine}",))
+    return frozenset() if refused else frozenset(_leaves(pickle.loads(base)))  # noqa: S301  our own
 
 
 def _resolved(config: DictConfig, overrides: Sequence[str], lookalikes: Mapping[str, str]) -> Composed:
@@ -303,7 +294,7 @@ def _resolved(config: DictConfig, overrides: Sequence[str], lookalikes: Mapping[
         return Composed(None, (), lookalikes, untold="it takes values from the environment of the nodes")
     setup_globals()  # `${now:...}`
     OmegaConf.set_struct(config, value=False)
-    del config["hydra"]
+    config.pop("hydra", None)
     try:
         values = OmegaConf.to_container(config, resolve=True)
     except InterpolationKeyError as error:
@@ -329,7 +320,3 @@ def _leaves(config: DictConfig, prefix: str = "") -> Iterator[str]:
                 yield from _leaves(value, f"{prefix}{key}.")
             else:
                 yield f"{prefix}{key}"
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0].strip().rstrip(".")

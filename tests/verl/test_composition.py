@@ -15,7 +15,7 @@ from planning import cluster, plan
 from cloudrl import recipes
 from cloudrl.jobs import SubmitOptions
 from cloudrl.spec import Gpu
-from cloudrl.verl import composition
+from cloudrl.verl import base_config, composition
 from cloudrl.verl.composition import Problem, compose, is_known
 from cloudrl.verl.releases import RELEASE
 
@@ -81,7 +81,7 @@ def test_files_that_are_chosen_by_an_override_count(overrides: list[str]) -> Non
 
 def test_a_program_of_hydras_own_keeps_its_state() -> None:
     compose.cache_clear()
-    composition._base.cache_clear()
+    base_config.base.cache_clear()
     with initialize_config_dir(config_dir=str(FOLDER), version_base=None):
         state = GlobalHydra.instance().hydra
         assert compose(RELEASE.verl, ("trainer.nnodes=3",)).problems == ()
@@ -156,3 +156,10 @@ def test_what_only_the_nodes_know_is_not_judged(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.delenv("NODES_OF_MINE", raising=False)
     composed = compose(RELEASE.verl, ("trainer.nnodes=${oc.env:NODES_OF_MINE}",))
     assert (composed.values, composed.problems) == (None, ())
+
+
+@pytest.mark.parametrize("release", sorted(path.name for path in FOLDER.parent.iterdir() if path.is_dir()))
+def test_what_ships_composed_is_what_hydra_composes(release: str) -> None:
+    with initialize_config_dir(config_dir=str(FOLDER.parent / release), version_base=None):
+        theirs = hydra_compose(config_name="ppo_trainer")
+    assert compose(release, ()).base == OmegaConf.to_container(theirs, resolve=False)

@@ -45,7 +45,7 @@ from cloudrl.verl.rules.servers import (
     rewards_have_what_they_ask,
 )
 from cloudrl.verl.rules.structure import sections_are_given, structure_notes, structure_problems
-from cloudrl.verl.rules.values import values_are_possible
+from cloudrl.verl.rules.values import files_are_read, optimizers_know_their_options, values_are_possible
 from cloudrl.verl.setting import Setting
 
 READ_IN = (RELEASE.verl,)
@@ -53,6 +53,8 @@ READ_IN = (RELEASE.verl,)
 RULES: tuple[Callable[[Setting], Iterator[Problem]], ...] = (
     sections_are_given,
     values_are_possible,
+    files_are_read,
+    optimizers_know_their_options,
     names_are_known,
     estimators_have_what_they_ask,
     batch_is_divided,

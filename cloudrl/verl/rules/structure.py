@@ -23,6 +23,7 @@ BUILT = (
 trainer/ppo/v1/trainer_separate_async.py; utils/skip/skip_manager.py; workers/rollout/replica.py. `algorithm` is read
 key by key, and only by verl itself where no code of the user's is loaded. `reward` as a whole is never one: its own
 YAML has keys that RewardConfig has not."""
+_OF_REWARDS = "reward.reward_model.rollout"
 _ONLY_WITHOUT_CODE = ("algorithm",)
 _OTHER_NAMES = {"log_prob_micro_batch_size", "log_prob_micro_batch_size_per_gpu", "log_prob_use_dynamic_bsz",
                 "log_prob_max_token_len_per_gpu"}  # fmt: skip
@@ -136,6 +137,8 @@ def _is_built(setting: Setting, path: str) -> bool:
     def below(roots: tuple[str, ...]) -> bool:
         return any(path == root or path.startswith(f"{root}.") for root in roots)
 
+    if path.startswith(_OF_REWARDS) and not setting.get("reward.reward_model.enable"):
+        return False
     return below(BUILT) and not (below(_ONLY_WITHOUT_CODE) and setting.brings_code)
 
 

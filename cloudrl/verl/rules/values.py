@@ -74,6 +74,64 @@ def values_are_possible(setting: Setting) -> Iterator[Problem]:
         yield Problem(f"{row.key}={shown}: verl needs {row.wanted} here ({row.at})", _mended(row, value) or hint)
 
 
+def files_are_read(setting: Setting) -> Iterator[Problem]:
+    """utils/dataset/rl_dataset.py: RLHFDataset, _read_files_and_tokenize."""
+    if setting.get("data.custom_cls.path"):
+        return
+    for key in (keys.TRAIN_FILES, keys.VAL_FILES):
+        value = setting.get(key)
+        for file in value if isinstance(value, list) else [value]:
+            if setting.has(key) and not isinstance(file, str):
+                shown = "null" if file is None else file
+                yield Problem(
+                    f"{key}={shown}: verl needs the paths of files (utils/dataset/rl_dataset.py: RLHFDataset)"
+                )
+                break
+
+
+_ADAM = {
+    "lr",
+    "betas",
+    "eps",
+    "weight_decay",
+    "amsgrad",
+    "maximize",
+    "foreach",
+    "capturable",
+    "differentiable",
+    "fused",
+}
+_ARGUMENTS = {
+    "Adam": _ADAM | {"decoupled_weight_decay"},
+    "AdamW": _ADAM,
+    "SGD": {
+        "lr",
+        "momentum",
+        "dampening",
+        "weight_decay",
+        "nesterov",
+        "maximize",
+        "foreach",
+        "differentiable",
+        "fused",
+    },
+}
+"""Of `torch.optim` (torch 2.11)."""
+
+
+def optimizers_know_their_options(setting: Setting) -> Iterator[Problem]:
+    """workers/config/optimizer.py: build_optimizer, with override_optimizer_config."""
+    for role in (ACTOR, CRITIC) if setting.uses_critic else (ACTOR,):
+        section = f"{role}.optim"
+        name, options = setting.get(f"{section}.optimizer"), setting.get(f"{section}.override_optimizer_config")
+        is_torchs = setting.is_fsdp(role) and setting.get(f"{section}.optimizer_impl") == "torch.optim"
+        if not is_torchs or str(name) not in _ARGUMENTS or not isinstance(options, Mapping):
+            continue
+        for option in options:
+            if option not in _ARGUMENTS[str(name)]:
+                yield Problem(f"{section}.override_optimizer_config.{option}: {name} of torch has no such option")
+
+
 def _mended(row: Row, value: Any) -> str:
     """A percentage that was meant as a fraction."""
     is_percent = row.high == 1 and isinstance(value, (int, float)) and not isinstance(value, bool) and 2 <= value <= 100
@@ -224,7 +282,10 @@ def _of_policy_loss(setting: Setting, algorithms: str) -> Iterator[Row]:
     loss = setting.get(f"{ACTOR}.policy_loss.loss_mode")
     if loss == "vanilla":
         at = f"{algorithms}: compute_policy_loss_vanilla"
-        for name in ("clip_ratio", "clip_ratio_low", "clip_ratio_high"):
+        sides = [f"clip_ratio_{side}" for side in ("low", "high")]
+        if any(setting.get(f"{ACTOR}.{name}") is None for name in sides):
+            sides.append("clip_ratio")
+        for name in sides:
             yield Row(f"{ACTOR}.{name}", at, is_whole=False, null=True)
         yield Row(f"{ACTOR}.clip_ratio_c", at, is_whole=False, low=1, above=True)
     of_loss = {"clip_cov": "clip_cov_ratio", "kl_cov": "kl_cov_ratio", "dro": "dro_beta"}

@@ -41,6 +41,8 @@ _BUILT_IN: Mapping[str, Callable[..., Any]] = {
     "len": len, "sum": sum, "min": min, "max": max, "abs": abs, "sorted": sorted, "all": all, "any": any,
     "range": _range, "math.isfinite": math.isfinite, **_TYPES,
 }  # fmt: skip
+_CHANGING = frozenset({"append", "add", "update", "pop", "extend", "remove", "clear", "setdefault", "insert"})
+"""Methods that change what they are called on."""
 _HYDRAS_OWN = frozenset({"_convert_", "_partial_", "_recursive_", "_args_"})
 
 
@@ -237,10 +239,19 @@ class Interpreter(Expressions):
             owner, key = self.of(target.value, scope), self.of(target.slice, scope)
             if isinstance(owner, dict) and key is not UNKNOWN:
                 owner[key] = value
+            else:
+                self._forget(target.value, scope)
         elif isinstance(target, ast.Tuple):
             values = value if isinstance(value, (list, tuple)) and len(value) == len(target.elts) else None
             for index, each in enumerate(target.elts):
                 self._assign(each, UNKNOWN if values is None else values[index], scope)
+
+    def _forget(self, node: ast.expr, scope: dict[str, Any]) -> None:
+        """What an expression names has changed in a way that cannot be followed."""
+        if isinstance(node, (ast.Name, ast.Attribute)):
+            self._assign(node, UNKNOWN, scope)
+        elif isinstance(node, ast.Subscript):
+            self._forget(node.value, scope)
 
     def _do_if(self, node: ast.If, scope: dict[str, Any]) -> None:
         test = truth(self.of(node.test, scope))
@@ -263,8 +274,10 @@ class Interpreter(Expressions):
                 raise NotTold("a branch that may leave")
             targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
             for target in targets:
-                if isinstance(target, (ast.Name, ast.Attribute)):
-                    self._assign(target, UNKNOWN, scope)
+                if isinstance(target, ast.expr):
+                    self._forget(target, scope)
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _CHANGING:
+                self._forget(node.func.value, scope)
 
     def _do_assert(self, node: ast.Assert, scope: dict[str, Any]) -> None:
         if truth(self.of(node.test, scope)) is False:
@@ -371,7 +384,13 @@ class Interpreter(Expressions):
         function = _BUILT_IN.get(name) or self.of(node.func, scope)
         if isinstance(function, _Function):
             return self._run(function, arguments, named)
-        if function is UNKNOWN or not callable(function) or UNKNOWN in [*arguments, *named.values()]:
+        if (
+            function is UNKNOWN
+            or not callable(function)
+            or any(each is UNKNOWN for each in (*arguments, *named.values()))
+        ):
+            if isinstance(node.func, ast.Attribute) and node.func.attr in _CHANGING:
+                self._forget(node.func.value, scope)
             return UNKNOWN
         return function(*arguments, **named)
 

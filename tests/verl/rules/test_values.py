@@ -134,6 +134,8 @@ def test_what_ends_a_job(overrides: tuple[str, ...], text: str, hint: str) -> No
         (f"{A}.optim.override_optimizer_config={{eps:1e-8}}", "algorithm.rollout_correction=null"),
         (f"{R}.agent.default_agent_loop=tool_agent",),
         MEGATRON, TEACHER, PREFILL,
+        (*TEACHER, *(f"+distillation.teacher_models.{name}.{key}" for name in ("one", "two")
+                     for key in (f"key={name}", "model_path=/t", "num_replicas=2"))),
     ],
 )  # fmt: skip
 def test_what_verl_takes(overrides: tuple[str, ...]) -> None:

@@ -60,6 +60,11 @@ def build(body: str, **values: Any) -> Any:
         ("assert self.a.lower() == 'x'", {"a": "X"}, None),
         ("assert (self.a or 'x') == 'x'", {"a": None}, None),
         ("print(self.a > 1)", {"a": 3}, None),
+        ("x = {}\nx[helper(self)] = 1\nassert len(x) == 0", {}, None),
+        ("x = []\nx.append(helper(self))\nassert len(x) == 1, 'none'", {}, None),
+        ("x = []\nif helper(self):\n    x.append(1)\nassert len(x) == 1, 'none'", {}, None),
+        ("x = {}\nif helper(self):\n    x['a'] = 1\nassert len(x) == 1, 'none'", {}, None),
+        ("x = {}\nx['a'] = 1\nassert len(x) == 0, 'one'", {}, "one"),
     ],
 )  # fmt: skip
 def test_what_is_refused(body: str, values: dict[str, Any], text: str | None) -> None:
