@@ -266,7 +266,10 @@ def losses_are_computed(config: Any, made: dict[str, Any]) -> None:
     if need_critic(config):
         core_algos.agg_loss(loss_mat=one, loss_mask=mask, loss_agg_mode=config.critic.loss_agg_mode, **info)
         one + config.critic.cliprange_value
-    if not has_teacher(config) and updates_actor(config):
+    distills = config.distillation.distillation_loss if has_teacher(config) else None
+    if distills and (distills.use_task_rewards or distills.use_policy_gradient):
+        actor.policy_loss.get("loss_mode", "vanilla")  # trainer/distillation/losses.py: distillation_ppo_loss
+    if distills is None and updates_actor(config):
         policy_loss_is_computed(config, actor, info)
 
 
@@ -389,7 +392,8 @@ def batches_are_divided(config: Any, made: dict[str, Any], world: int) -> None:
     if sizes["actor"] is None:
         return
     bypass = (config.algorithm.get("rollout_correction") or {}).get("bypass_mode", False)
-    plain = config.trainer.v1.trainer_mode == "sync" and not config.algorithm.filter_groups.enable
+    plain = config.trainer.v1.trainer_mode == "sync"
+    plain = plain and not (config.algorithm.filter_groups or {}).get("enable", False)
     multiple = math.lcm(sizes["actor"], *minis)
     samples = -(-config.data.train_batch_size * rollout.n // multiple) * multiple
     shown = samples // sizes["actor"] if plain and not config.trainer.critic_warmup else None

@@ -22,7 +22,7 @@ _COMPOSED = "composed.json"
 
 @functools.lru_cache(maxsize=8)
 def base(folder: Path, config_name: str, groups: tuple[str, ...], with_hydra: bool = False) -> tuple[bytes, str]:
-    """The configuration, pickled, and why there is none.
+    """The configuration, pickled, and why Hydra cannot compose it; one of the two is empty.
 
     Args:
         folder: the release's files.

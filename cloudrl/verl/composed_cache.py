@@ -15,13 +15,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cloudrl import __version__
 from cloudrl.foreign import parse_object, read_file
 from cloudrl.private_files import make_folder, refuse_foreign, write_file
 from cloudrl.protocol.secret_names import is_secret_override
 from cloudrl.verl.keys import EXPERIMENT
 
-_KEPT, _MAX_BYTES = 64, 2_000_000
+_FORMAT, _KEPT, _MAX_BYTES = 1, 64, 2_000_000
 _STAMPED = re.compile(r"[A-Za-z0-9._-]{1,100}-\d{8}-\d{6}")
 """A run's name with its time, as `jobs/pipeline.py: name_run` makes it: the only difference between two calls."""
 _ANY_RUN = "any-run-of-cloudrl-00000000-000000"
@@ -45,7 +44,7 @@ def key_of(folder: Path, config_name: str, words: Sequence[str]) -> str | None:
         return None
     files = [(path.name, entry.st_size, entry.st_mtime_ns) for path in sorted(folder.rglob("*"))
              if (entry := path.stat())]  # fmt: skip
-    text = json.dumps([__version__, str(folder), files, config_name, list(words)])
+    text = json.dumps([_FORMAT, str(folder), files, config_name, list(words)])
     text = text.replace(run_of(words), _ANY_RUN)
     return hashlib.sha256(text.encode()).hexdigest()
 

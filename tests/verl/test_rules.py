@@ -174,7 +174,7 @@ def test_what_works_has_no_problem(changes: dict[str, Any]) -> None:
         ({"reward.reward_model.enable_resource_pool": True, "reward.reward_model.nnodes": 1},
          "24 GPUs are needed (16 for training, 8 for the reward model), and the cluster has 16", "trainer.nnodes"),
         ({**SEPARATE, "data.train_batch_size": 128},
-         "data.train_batch_size=128 is not parameter_sync_step=4 times", "data.train_batch_size=256"),
+         "data.train_batch_size=128 is not parameter_sync_step=4 times", "parameter_sync_step=2"),
         ({**SEPARATE, f"{ROLLOUT}.checkpoint_engine.backend": "naive"}, "naive cannot reach GPUs", "=nccl"),
         ({**SEPARATE, **REWARD_MODEL}, "needs a reward model with GPUs of its own", "=True"),
         ({"algorithm.filter_groups.enable": True, "algorithm.filter_groups.metric": "null"},

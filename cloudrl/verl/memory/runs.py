@@ -11,7 +11,7 @@ from typing import Any
 from cloudrl.verl.memory.workload import Lengths
 
 ALLOCATED, RESERVED = "perf/max_memory_allocated_gb", "perf/max_memory_reserved_gb"
-"""verl 0.9.1, workers/engine_workers.py: GiB of the trainer's process, the most so far, on one rank."""
+"""verl 0.9.1, workers/engine_workers.py; GiB of the trainer's process, the most so far, on one rank."""
 _OF_ACTOR = "actor/"
 _LENGTHS = ("prompt_length/mean", "response_length/mean")
 _LAST_STEPS = 20

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cloudrl.verl.composition import Problem
-from cloudrl.verl.setting import Setting
+from cloudrl.verl.setting import MODE, Setting
 
 BUILT = (
     "actor_rollout_ref.actor", "actor_rollout_ref.ref", "actor_rollout_ref.rollout", "actor_rollout_ref.model",
@@ -23,7 +23,14 @@ BUILT = (
 trainer/ppo/v1/trainer_separate_async.py; utils/skip/skip_manager.py; workers/rollout/replica.py. `algorithm` is read
 key by key, and only by verl itself where no code of the user's is loaded. `reward` as a whole is never one: its own
 YAML has keys that RewardConfig has not."""
-_OF_REWARDS = "reward.reward_model.rollout"
+_ONLY_IF_USED = ("reward.reward_model.rollout", "trainer.v1.separate_async")
+_SWITCHES = {
+    "reward.reward_model": "reward.reward_model.enable",
+    "distillation": "distillation.enabled",
+    "algorithm.kl_ctrl": "algorithm.use_kl_in_reward",
+    "algorithm.pf_ppo": "algorithm.use_pf_ppo",
+}
+"""Sections that are read only if a key is true."""
 _ONLY_WITHOUT_CODE = ("algorithm",)
 _OTHER_NAMES = {"log_prob_micro_batch_size", "log_prob_micro_batch_size_per_gpu", "log_prob_use_dynamic_bsz",
                 "log_prob_max_token_len_per_gpu"}  # fmt: skip
@@ -52,8 +59,8 @@ def structure_problems(setting: Setting) -> Iterator[Problem]:
             theirs = place.base.get(key) if isinstance(place.base, Mapping) else None
             if not isinstance(theirs, Mapping) or isinstance(value, Mapping) or value is None:
                 continue
-            if theirs or key in _DEMANDED:
-                name = _joined(place.path, key)
+            name = _joined(place.path, key)
+            if (theirs or key in _DEMANDED) and _is_used(setting, name):
                 yield Problem(f"{name}={_short(value)}: verl has a section here, not a single value",
                               _inside(name, theirs, value))  # fmt: skip
 
@@ -137,9 +144,21 @@ def _is_built(setting: Setting, path: str) -> bool:
     def below(roots: tuple[str, ...]) -> bool:
         return any(path == root or path.startswith(f"{root}.") for root in roots)
 
-    if path.startswith(_OF_REWARDS) and not setting.get("reward.reward_model.enable"):
+    if path.startswith(_ONLY_IF_USED) and not _is_used(setting, path):
         return False
     return below(BUILT) and not (below(_ONLY_WITHOUT_CODE) and setting.brings_code)
+
+
+def _is_used(setting: Setting, path: str) -> bool:
+    """Whether this job reads a section that some jobs do not."""
+    if path == "distillation":  # where the switch is
+        return True
+    if path.startswith("critic."):
+        return setting.uses_critic
+    if path.startswith("trainer.v1.separate_async"):
+        return setting.is_v1 and setting.get(MODE) == "separate_async"
+    switches = [key for section, key in _SWITCHES.items() if path == section or path.startswith(f"{section}.")]
+    return all(setting.get(key) for key in switches) or path == "reward.reward_model"
 
 
 def _inside(name: str, theirs: Mapping[str, Any], value: Any) -> str:

@@ -75,7 +75,11 @@ def values_are_possible(setting: Setting) -> Iterator[Problem]:
 
 
 def files_are_read(setting: Setting) -> Iterator[Problem]:
-    """utils/dataset/rl_dataset.py: RLHFDataset, _read_files_and_tokenize."""
+    """utils/dataset/rl_dataset.py: RLHFDataset, _read_files_and_tokenize; trainer/ppo/checkpoint_callback.py."""
+    callback = setting.get("trainer.checkpoint_callback_class")
+    if setting.is_v1 and callback and not isinstance(callback, str):
+        yield Problem(f"trainer.checkpoint_callback_class={callback}: verl needs the name of a class",
+                      "trainer.checkpoint_callback_class=null")  # fmt: skip
     if setting.get("data.custom_cls.path"):
         return
     for key in (keys.TRAIN_FILES, keys.VAL_FILES):
