@@ -57,8 +57,10 @@ class Imported:
 
     @property
     def files(self) -> dict[str, str]:
-        """All files with their texts."""
+        """All files with their texts; none for a script that says nothing of a training or its cluster."""
         name, text = self.cluster_file
+        if not self.trainings and not set(self.cluster) - {"name", "nodes"}:
+            return {}
         more = {
             f"{each.job.name}.runtime-env.yml": dump_mapping(dict(each.runtime_env))
             for each in self.trainings

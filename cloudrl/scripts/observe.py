@@ -247,6 +247,8 @@ def _refuse_wanting(recording: Recording, shown: str, unset: Sequence[str]) -> N
             words = " ".join(f"ARG{number}" for number in range(1, int(name) + 1))
             raise Wanted(f"{where} wants argument {name}{said}", hint=f"{command} -- {words}")
         raise Wanted(f"{where} wants the variable {name}{said}", hint=f"{command} --env {name}=VALUE")
+    if "syntax error" in recording.output and not recording.calls:
+        raise InputError(recording.output.strip().splitlines()[0], hint=f"bash -n {shown}")
     if not recording.calls or "usage" in recording.output.lower():
         ending = "\n".join(recording.output.strip().splitlines()[-5:])
         raise Wanted(

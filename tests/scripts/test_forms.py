@@ -91,4 +91,11 @@ def test_another_script_that_it_runs(take_over: TakeOver) -> None:
 def test_a_script_without_a_training(take_over: TakeOver) -> None:
     imported = take_over("pip install verl\nray start --head\n")
     assert imported.trainings == ()
+    assert imported.files == {}
     assert [line.fate for line in imported.lines] == [Fate.DROPPED, Fate.DROPPED]
+
+
+def test_a_script_that_bash_cannot_read(take_over: TakeOver) -> None:
+    with pytest.raises(InputError, match="syntax error near unexpected token") as refused:
+        take_over("if then fi (\n")
+    assert "bash -n run.sh" in str(refused.value)
