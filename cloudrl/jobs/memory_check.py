@@ -19,7 +19,7 @@ from cloudrl.verl.memory.runs import RunMemory, earlier_run, lengths_of
 from cloudrl.verl.memory.verdict import Estimate
 from cloudrl.verl.memory.workload import Lengths, Machine
 from cloudrl.verl.model_config import ModelConfig, known_model
-from cloudrl.verl.model_rules import Models, model_notes, model_problems
+from cloudrl.verl.model_rules import Models, lengths_room, model_notes, model_problems
 from cloudrl.verl.rules import problems
 from cloudrl.verl.setting import Setting
 
@@ -85,7 +85,7 @@ def _judged(draft: JobDraft, setting: Setting, models: Models, snapshot: Snapsho
     machine = _machine(card.gib, facts)
     earlier = earlier_run(snapshot.runs, draft.job.name, models.actor.name)
     try:
-        work = workload_of(setting, _lengths(setting, snapshot, earlier))
+        work = workload_of(setting, _lengths(setting, models.actor, snapshot, earlier))
         estimate = Estimate(models.actor, models.critic or models.actor, work, machine)
         remedy = None if estimate.likely_fits else find_remedy(setting, estimate, refuses=_refusals(models))
     except (NotModelled, CheckpointError) as why:
@@ -101,9 +101,11 @@ def _machine(card_gib: float, facts: ClusterFacts) -> Machine:
     return Machine(card_gib, host_gib=host, disk_gib=disk, shm_gib=shm)
 
 
-def _lengths(setting: Setting, snapshot: Snapshot, earlier: RunMemory | None) -> Lengths:
+def _lengths(setting: Setting, model: ModelConfig, snapshot: Snapshot, earlier: RunMemory | None) -> Lengths:
     """The limits of prompt and answer, and their means as far as an earlier run or the data tell them."""
     prompt, response = (setting.whole(f"data.max_{each}_length") or 512 for each in ("prompt", "response"))
+    if (room := lengths_room(setting, model)) is not None and room > prompt:
+        response = min(response, room - prompt)
     prompts = snapshot.prompts
     how = (prompts.mean, prompts.source) if prompts is not None else (None, "")
     return lengths_of(Lengths(prompt, response), earlier, *how)

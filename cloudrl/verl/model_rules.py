@@ -148,9 +148,8 @@ RULES: tuple[Callable[[Setting, Models], Iterator[Problem]], ...] = (
 
 def _notes(setting: Setting, models: Models) -> Iterator[str]:
     model, card = models.actor, models.card
-    positions, limit = _positions(setting, model), setting.whole(f"{ROLLOUT}.max_model_len")
+    room, limit = lengths_room(setting, model), setting.whole(f"{ROLLOUT}.max_model_len")
     prompt, answer = (setting.whole(f"data.max_{each}_length") or 0 for each in ("prompt", "response"))
-    room = min(filter(None, (positions, limit)), default=None)
     of = f"{ROLLOUT}.max_model_len" if room == limit else f"positions of {model.name}"
     if room is not None and prompt >= room:
         yield f"data.max_prompt_length={prompt}: a prompt of {room} tokens or more ends the job ({of})"
@@ -186,6 +185,12 @@ def _other_vocabularies(models: Models) -> Iterator[str]:
                 f"{model.name} has a vocabulary of {actors}, and the teacher {teacher.name} one of {size}: a teacher "
                 "has to have the tokens of its student"
             )
+
+
+def lengths_room(setting: Setting, model: ModelConfig) -> int | None:
+    """Tokens that prompt and answer may have together for the rollout; None if unknown."""
+    sizes = (_positions(setting, model), setting.whole(f"{ROLLOUT}.max_model_len"))
+    return min(filter(None, sizes), default=None)
 
 
 def _divided(key: str, size: int, model: ModelConfig) -> Iterator[Problem]:

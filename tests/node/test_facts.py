@@ -9,7 +9,7 @@ from cloudrl.node.identity import Identity
 from cloudrl.node.node_state import NodeState
 from cloudrl.protocol.facts import ClusterFacts
 from cloudrl.protocol.options import AgentOptions
-from cloudrl.protocol.report import NodeReport
+from cloudrl.protocol.report import GpuUsage, NodeReport, Usage
 from cloudrl.protocol.services import Service
 
 
@@ -43,6 +43,19 @@ def test_a_rank_that_was_not_heard_of_counts_as_the_others() -> None:
     found = facts(report(0, 8, 0, debuggers=("pdb",)), report(2, 8, 64, debuggers=("debugpy", "pdb")))
     assert (found.gpu_nodes, found.cpus_per_node) == (3, 64)
     assert found.debuggers == (("pdb",), (), ("debugpy", "pdb"))
+
+
+def test_the_smallest_gpu_memory_and_disk_count() -> None:
+    def usage(memory: int, disk: int, *gpus: int) -> Usage:
+        cards = tuple(GpuUsage(at, "NVIDIA H100 80GB HBM3", memory_total_mib=mib) for at, mib in enumerate(gpus))
+        return Usage(0.0, memory_total_bytes=memory, disk_used_bytes=10, disk_total_bytes=disk, gpus=cards)
+
+    head = report(0, 0, 4, usage=usage(1, 11))  # without GPUs verl does not run on it
+    found = facts(head, report(1, 2, 8, usage=usage(900, 100, 81559, 81000)), report(2, 2, 8, usage=usage(800, 200)))
+    assert (found.gpu, found.gpu_memory_mib) == ("NVIDIA H100 80GB HBM3", 81000)
+    assert (found.memory_bytes, found.disk_bytes) == (800, 90)
+    unknown = facts(report(0, 8, 64), nodes=1)
+    assert (unknown.gpu, unknown.gpu_memory_mib, unknown.memory_bytes, unknown.disk_bytes) == ("", 0, 0, 0)
 
 
 def test_a_model_has_a_folder_if_that_is_the_same_everywhere() -> None:
