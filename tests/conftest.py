@@ -18,6 +18,7 @@ from typing import Any
 
 import omegaconf.base
 import pytest
+import typer.main
 from dstack_hosts.fixtures import dstack_lab, dstack_pair  # noqa: F401 - fixtures
 from fake_clock import Clock
 from fake_local import FakeLocal
@@ -118,11 +119,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def parsed_interpolations() -> None:
-    """OmegaConf parses each text with an interpolation once, not whenever a configuration is resolved.
+def made_once() -> None:
+    """What libraries make anew each time, and only read.
 
-    verl's has 118 of them, which take half of the time of each of hundreds of compositions. A tree is only read.
+    Typer makes all commands for each that is typed, and OmegaConf parses the 118 interpolations of verl's configuration
+    for each that is composed: more than half of the time of both.
     """
+    typer.main.get_command = cache(typer.main.get_command)
     omegaconf.base.parse = cache(omegaconf.base.parse)
 
 
