@@ -17,8 +17,8 @@ _SECRET_KEY = re.compile(
 )
 _KEY_OR_TOKEN = re.compile(r"(?:\w*_)?([^\W_]+)_(?:key|token)", re.IGNORECASE)
 _OF_DATA = re.compile(
-    r"action|answer|args|audio|batch|bos|cache|call|chat|choice|chosen|class|cls|column|config|content|context|data|dict|doc|"
-    r"document|dp|dtype|end|eos|extra|feature|field|file|filter|first|fn|foreign|format|function|gold|group|hash|id|image|"
+    r"action|answer|args|audio|batch|bos|cache|call|chat|choice|chosen|class|cls|column|config|content|context|continuous|data|dict|"
+    r"doc|document|dp|dtype|end|eos|extra|feature|field|file|filter|first|fn|foreign|format|function|gold|group|hash|id|image|"
     r"index|info|input|item|join|label|language|last|main|map|mask|message|messages|meta|metric|metrics|mode|model|"
     r"multimodal|name|next|option|output|pad|param|partition|passage|path|per|position|primary|prompt|query|"
     r"question|ranking|rejected|request|response|result|reward|role|route|row|sample|score|sep|shard|solution|sort|"

@@ -108,7 +108,7 @@ SHELL = {"HF_TOKEN": "hf-0123456789", "WANDB_API_KEY": "wb-0123456789", "OTHER_T
         (WANDB, {"WANDB_API_KEY"}),
         (ON_THE_HUB, {"HF_TOKEN"}),
         ({**WANDB, **ON_THE_HUB}, {"HF_TOKEN", "WANDB_API_KEY"}),
-        ({"trainer.logger": "['console','trackio']"}, {"HF_TOKEN"}),
+        ({"trainer.logger": ["console", "trackio"]}, {"HF_TOKEN"}),
     ],
 )
 def test_what_the_job_needs_is_taken_from_the_shell(overrides: dict[str, Any], taken: set[str]):
