@@ -109,7 +109,8 @@ def main() -> None:
     except CloudrlError as error:
         _output.error(error.message, error.hint)
         if (words := error.corrected(sys.argv[1:])) is not None:
-            _output.hint(f"Corrected: {_output.command(words)}")
+            how = "Corrected" if error.remaining is None else "Corrected, but for what no override settles"
+            _output.hint(f"{how}: {_output.command(words)}")
         if os.environ.get("CLOUDRL_DEBUG"):
             sys.stderr.write(_where_raised(error))
         sys.exit(error.exit_code)

@@ -76,6 +76,20 @@ def test_what_cannot_work_ends_with_2(run: Run, words: list[str], said: list[str
     run("check", "grpo", *H100, *words).ended(2, *said)
 
 
+def test_the_corrected_command(run: Run) -> None:
+    typed = ("check", "grpo", *H100, "+trainer.val_before_train=False")
+    corrected = "cloudrl check grpo --gpu H100:8 --on dstack trainer.val_before_train=False"
+    run(*typed).ended(2, f"Corrected: {corrected}")
+    done = run(*typed, "--fix").ended(0)
+    assert done.out == f"{corrected}\n"
+    assert run(*done.out.split()[1:], "--fix").ended(0).out == done.out, "it has nothing to correct"
+    done = run(*typed, "algorithm.mine.enable=True", "--fix").ended(
+        2, "algorithm.mine.enable: verl 0.9.1 has no such key"
+    )
+    assert done.out == f"{corrected} algorithm.mine.enable=True\n"
+    run(*typed, "algorithm.mine.enable=True").ended(2, "Corrected, but for what no override settles: ")
+
+
 def test_a_program_reads_why_not(run: Run) -> None:
     done = run("check", "grpo", "--nodes", "9", *H100, "--json").ended(2)
     seen = json.loads(done.out)
