@@ -80,6 +80,10 @@ def files_are_read(setting: Setting) -> Iterator[Problem]:
     if setting.is_v1 and callback and not isinstance(callback, str):
         yield Problem(f"trainer.checkpoint_callback_class={callback}: verl needs the name of a class",
                       "trainer.checkpoint_callback_class=null")  # fmt: skip
+    steps = setting.get("global_profiler.steps")
+    if setting.is_v1 and setting.trains and steps is not None and not isinstance(steps, list):
+        yield Problem(f"global_profiler.steps={steps}: verl needs a list (trainer/ppo/v1/trainer_base.py: fit)",
+                      "global_profiler.steps=null")  # fmt: skip
     if setting.get("data.custom_cls.path"):
         return
     for key in (keys.TRAIN_FILES, keys.VAL_FILES):
@@ -250,9 +254,10 @@ def _of_batches(setting: Setting, role: str) -> Iterator[Row]:
     if role == CRITIC or not setting.trains:  # its engine always counts tokens
         return
     if setting.get(f"{role}.use_dynamic_bsz"):
-        yield Row(f"{role}.ppo_max_token_len_per_gpu", "workers/engine_workers.py: init_model", low=1)
+        tokens = "workers/engine/utils.py: prepare_micro_batches"
+        yield Row(f"{role}.ppo_max_token_len_per_gpu", tokens, is_whole=False, low=0, above=True)
         if setting.computes_log_probs:
-            yield Row(f"{ROLLOUT}.log_prob_max_token_len_per_gpu", "workers/engine_workers.py: init_model", low=1)
+            yield Row(f"{ROLLOUT}.log_prob_max_token_len_per_gpu", tokens, is_whole=False, low=0, above=True)
     else:
         yield Row(f"{role}.ppo_micro_batch_size_per_gpu", micro, low=1, null=True)
         if setting.computes_log_probs:

@@ -371,6 +371,8 @@ class Interpreter(Expressions):
     ) -> Any:
         if name in ("getattr", "hasattr"):
             return _get(arguments[0], *arguments[1:]) if name == "getattr" else UNKNOWN
+        if name == "object.__setattr__" and arguments[0] is None:
+            raise RefusedByVerl(f"AttributeError: 'NoneType' object has no attribute {arguments[1]!r}")
         if name == "object.__setattr__" and isinstance(arguments[0], Instance):
             arguments[0].attributes[arguments[1]] = arguments[2]
             return None
