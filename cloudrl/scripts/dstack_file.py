@@ -11,6 +11,7 @@ from cloudrl.errors import SpecError
 from cloudrl.scripts.sandbox import SCRATCH
 from cloudrl.scripts.task_file import Reader, TaskFile, listed
 from cloudrl.spec.volume import parse_mount
+from cloudrl.verl import keys
 
 _OWN = frozenset(
     [
@@ -43,7 +44,7 @@ _DROPPED = {
     "nvcc": "verl's image has what it needs",
     "privileged": "not needed: --set dstack.privileged=true if it is",
     "repos": "code is sent as it is in a folder: --working-dir DIR",
-    "files": "single files are sent with a job: data.train_files=./x.parquet; a folder: --working-dir DIR",
+    "files": f"single files are sent with a job: {keys.TRAIN_FILES}=./x.parquet; a folder: --working-dir DIR",
     "working_dir": "a job starts in what --working-dir sends",
     "docker": "a container of dstack's that runs Docker; not needed",
     "shell": "cloudrl runs no command of this file on the nodes",
