@@ -8,7 +8,7 @@ from pathlib import Path
 from cloudrl.errors import CloudrlError
 from cloudrl.foreign import Malformed, read_file
 from cloudrl.private_files import write_file
-from cloudrl.providers.model import home, make_state_folder
+from cloudrl.providers.state_folder import home, make_state_folder
 from cloudrl.verl.memory.runs import RunMemory, parse_runs
 
 _NAME, _LIMIT_BYTES, _MOST_RUNS = "memory.jsonl", 4 << 20, 2000

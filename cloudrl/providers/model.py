@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from cloudrl.data.request import folder_name
-from cloudrl.errors import ConnectionFailed, InputError
-from cloudrl.private_files import make_folder
+from cloudrl.errors import ConnectionFailed
 from cloudrl.protocol.facts import ClusterFacts
 from cloudrl.protocol.folders import USER_FILES
 from cloudrl.protocol.options import MADE_ON_NODES
@@ -29,26 +26,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-def home() -> Path:
-    """Where this machine keeps what it knows of clusters: `$CLOUDRL_HOME`, by default `~/.cloudrl`."""
-    return Path(os.environ.get("CLOUDRL_HOME") or "~/.cloudrl").expanduser().absolute()
-
-
-def make_state_folder(folder: Path) -> None:
-    """Make a folder of this machine's state, below `home()`, which only this user can enter.
-
-    Raises:
-        InputError: It cannot be made or written to, or it belongs to another user.
-    """
-    try:
-        make_folder(folder)
-    except OSError as error:
-        raise InputError(f"the folder {folder} cannot be made: {error.strerror}", hint=_OTHER_HOME_HINT) from error
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise InputError(f"the folder {folder} cannot be written to by this user", hint=_OTHER_HOME_HINT)
-
-
-_OTHER_HOME_HINT = "Its place is $CLOUDRL_HOME, by default ~/.cloudrl: export CLOUDRL_HOME=/another/folder"
 _OTHER_VERL = re.compile(r"\bverl\b")
 """In a set-up command it may mean that another release is installed."""
 WATCH_S = 0.5

@@ -75,7 +75,7 @@ def default_provider(*, gpus: bool) -> Provider:
 
 def known_names() -> list[str]:
     """Clusters that this machine has started or attached to, up or not. Contacts no cluster."""
-    from cloudrl.providers.model import home
+    from cloudrl.providers.state_folder import home
 
     return sorted({folder.name for name in providers() for folder in home().glob(provider(name).state_pattern)})
 

@@ -17,7 +17,7 @@ from cloudrl.protocol.backoff import Backoff
 from cloudrl.protocol.ranks import ranks_text
 from cloudrl.protocol.side_by_side import side_by_side
 from cloudrl.providers import registry
-from cloudrl.providers.model import home
+from cloudrl.providers.state_folder import home
 from cloudrl.saves.names import of_run
 from cloudrl.saves.places import Location, nodes_text
 from cloudrl.saves.prune import PrunePlan, Removal, plan_prune

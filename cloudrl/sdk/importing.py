@@ -12,7 +12,7 @@ from cloudrl.errors import InputError
 from cloudrl.foreign import Malformed, read_file
 from cloudrl.jobs import SubmitOptions
 from cloudrl.options.environment import checked_runtime_env
-from cloudrl.providers.model import home, make_state_folder
+from cloudrl.providers.state_folder import home, make_state_folder
 from cloudrl.scripts.imported import Imported, import_file
 from cloudrl.scripts.imported import is_importable as is_importable  # noqa: PLC0414  offered here, too
 from cloudrl.sdk.callbacks import Confirm, OnProgress, Question, notify, silent, unattended

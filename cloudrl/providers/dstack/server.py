@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from cloudrl.errors import CloudrlError, ConnectionFailed, InputError
 from cloudrl.foreign import NOT_AS_EXPECTED
-from cloudrl.providers.model import home
+from cloudrl.providers.state_folder import home
 
 T = TypeVar("T")
 

@@ -33,8 +33,8 @@ from cloudrl.providers.model import (
     Provider,
     Status,
     agent_fields,
-    make_state_folder,
 )
+from cloudrl.providers.state_folder import make_state_folder
 from cloudrl.render.agent import AGENT_FILE, RETRIEVER_FILE, build_agent, build_retriever
 from cloudrl.spec import Cluster
 from cloudrl.spec.services import parse_search

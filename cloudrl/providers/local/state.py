@@ -21,7 +21,7 @@ from cloudrl.errors import CloudrlError, InputError
 from cloudrl.foreign import parse_json, read_file
 from cloudrl.private_files import open_file, write_file
 from cloudrl.protocol.wire import from_json
-from cloudrl.providers.model import home, make_state_folder
+from cloudrl.providers.state_folder import home, make_state_folder
 
 
 def root() -> Path:

@@ -14,12 +14,12 @@ from pathlib import Path
 
 from cloudrl.errors import CloudrlError, ClusterFailed, ConnectionFailed
 from cloudrl.private_files import write_file
-from cloudrl.providers.model import make_state_folder
 from cloudrl.providers.slurm import queue
 from cloudrl.providers.slurm.login import Login
 from cloudrl.providers.slurm.queue import JobState, SlurmJob
 from cloudrl.providers.slurm.run_folder import Head
 from cloudrl.providers.slurm.state import SlurmState, read, root
+from cloudrl.providers.state_folder import make_state_folder
 from cloudrl.spec.ports import AGENT_PORT, RAY_PORT
 from cloudrl.transport import tunnel_daemon
 from cloudrl.transport.head_access import HeadAccess, daemon_folder

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from cloudrl.errors import ConnectionFailed
 from cloudrl.foreign import Malformed
-from cloudrl.providers.model import home, make_state_folder
+from cloudrl.providers.state_folder import home, make_state_folder
 from cloudrl.transport import ssh
 from cloudrl.transport.command import run
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from cloudrl.foreign import parse_json, read_file
 from cloudrl.private_files import write_file
 from cloudrl.protocol.wire import from_json
-from cloudrl.providers.model import home, make_state_folder
 from cloudrl.providers.slurm.login import Login
 from cloudrl.providers.slurm.run_folder import RunFolder
+from cloudrl.providers.state_folder import home, make_state_folder
 
 
 def root() -> Path:
