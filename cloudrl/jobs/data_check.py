@@ -24,11 +24,7 @@ def check_data(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
         return draft.skipping(f"the columns and rows of {', '.join(unread)} (this Python has no pyarrow)")
     if not snapshot.tables or keys.MAIN not in draft.job.entrypoint or "data.custom_cls.path" in draft.values:
         return draft
-    written = {upload.to: upload.text for upload in draft.uploads}
-    names = {
-        key: tuple(written.get(name, name) for name in items(draft.arguments.get(key, "")))
-        for key in (keys.TRAIN_FILES, keys.VAL_FILES)
-    }
+    names = {key: _files(draft, key) for key in (keys.TRAIN_FILES, keys.VAL_FILES)}
     draft = draft.refused(
         *_columns(draft, snapshot, tuple(dict.fromkeys((*names[keys.TRAIN_FILES], *names[keys.VAL_FILES]))))
     )
@@ -44,6 +40,17 @@ def check_data(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
     if rows_of(names[keys.VAL_FILES], snapshot.tables) == 0:
         draft = draft.warning(f"{keys.VAL_FILES} has no rows: nothing is validated")
     return draft
+
+
+def training_rows(draft: JobDraft, snapshot: Snapshot) -> int | None:
+    """The rows of the training files; None if one of them is not here."""
+    return rows_of(_files(draft, keys.TRAIN_FILES), snapshot.tables)
+
+
+def _files(draft: JobDraft, key: str) -> tuple[str, ...]:
+    """The files of a key, by the names that the user has for them."""
+    written = {upload.to: upload.text for upload in draft.uploads}
+    return tuple(written.get(name, name) for name in items(draft.arguments.get(key, "")))
 
 
 def _columns(draft: JobDraft, snapshot: Snapshot, names: tuple[str, ...]) -> Iterator[Finding]:

@@ -31,10 +31,12 @@ class Machines:
     Attributes:
         has_own_disks: whether checkpoints are on each node's own disk, which goes with the machine.
         price_per_hour: US dollars of all nodes together; None if unknown.
+        max_cost: US dollars at which the cluster ends by itself; None without a limit.
     """
 
     has_own_disks: bool = False
     price_per_hour: float | None = None
+    max_cost: float | None = None
 
 
 @dataclass(frozen=True)

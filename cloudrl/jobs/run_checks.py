@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from cloudrl.jobs.data_check import training_rows
 from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.jobs.findings import Finding
 from cloudrl.units import dollars_text
 from cloudrl.verl import keys
 from cloudrl.verl.composition import Problem
+from cloudrl.verl.memory.runs import run_alike
 from cloudrl.verl.modes import ASYNC, idle_gpus, mode_of, problems_of_mode, warnings_of_mode, warnings_of_steps
 from cloudrl.verl.setting import MODE, Setting
+from cloudrl.verl.steps import Budget, notes_of_validation, steps_of, warnings_of_saves
 
 _CUDA, _HIP, _ROCR = "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"
 _INTERFACES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
@@ -24,9 +27,26 @@ def mode_problems(draft: JobDraft, setting: Setting) -> list[Problem]:
 def with_warnings(draft: JobDraft, snapshot: Snapshot, setting: Setting) -> JobDraft:
     """The draft with what wastes money, loses work or trains nothing."""
     draft = draft.warning(*warnings_of_steps(setting), *warnings_of_mode(setting), *_idle(draft, snapshot, setting))
-    draft = draft.noting(*_own_disks(draft, snapshot, setting))
+    draft = _with_steps(draft.noting(*_own_disks(draft, snapshot, setting)), snapshot, setting)
     lost = list(_lost_queue(snapshot, setting))
     return draft.warning(*(finding.text for finding in lost)) if draft.options.unchecked else draft.refused(*lost)
+
+
+def _with_steps(draft: JobDraft, snapshot: Snapshot, setting: Setting) -> JobDraft:
+    """With what its frequencies mean beside its length; CPUs cost nothing that would be worth a word."""
+    if draft.cluster.device == "cpu":
+        return draft
+    steps = steps_of(setting, training_rows(draft, snapshot))
+    draft = draft.warning(*warnings_of_saves(setting, steps, _budget(draft, snapshot)))
+    return draft.noting(*notes_of_validation(setting, steps)) if keys.TEST_FREQ in draft.values else draft
+
+
+def _budget(draft: JobDraft, snapshot: Snapshot) -> Budget | None:
+    machines, memory = snapshot.machines, draft.memory
+    if machines is None or memory is None or not machines.max_cost or not machines.price_per_hour:
+        return None
+    run = run_alike(snapshot.runs, memory.run_of("", draft.job.name))
+    return Budget(machines.max_cost, machines.price_per_hour, run.step_s, run.submission_id) if run else None
 
 
 def _idle(draft: JobDraft, snapshot: Snapshot, setting: Setting) -> Iterator[str]:

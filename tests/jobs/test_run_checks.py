@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from cloudrl.jobs.draft import Machines, Snapshot
 from cloudrl.jobs.findings import Finding
 from cloudrl.jobs.local_files import LocalFiles
 from cloudrl.jobs.run_checks import check_variables
+from cloudrl.verl.memory.runs import RunMemory
 
 ASYNC = "trainer.v1.trainer_mode=colocate_async"
 
@@ -50,6 +52,31 @@ def test_nodes_that_each_keep_their_part_of_a_checkpoint() -> None:
     [note] = checked(machines=Machines(has_own_disks=True)).notes
     assert note.startswith("each of the 2 nodes keeps its part of a checkpoint on its own disk")
     assert checked(machines=Machines(has_own_disks=True), nodes=1).notes == ()
+
+
+def test_a_first_save_after_the_money() -> None:
+    made, facts = job(), cluster(gpu="H100:8", nodes=1)
+    machines = Machines(price_per_hour=40.0, max_cost=40.0)
+
+    def warnings(*words: str, run: RunMemory | None = None) -> tuple[str, ...]:
+        options = SubmitOptions(overrides=typed(*words))
+        snapshot = Snapshot(facts, LocalFiles(Path("/nowhere")), machines=machines, runs=(run,) if run else ())
+        return plan_job(made, options, snapshot).warnings
+
+    run = RunMemory("grpo-1", "grpo", str(made.model), "1 x 8 x H100 of 80 GB", step_s=60.0)
+    [text] = warnings("trainer.save_freq=100", run=run)
+    assert text.endswith("(--max-cost) last 1 h 00 min. In time: trainer.save_freq=30")
+    assert warnings("trainer.save_freq=30", run=run) == ()
+    assert warnings("trainer.save_freq=100") == ()
+    assert warnings("trainer.save_freq=100", run=replace(run, shape="2 x 8 x H100 of 80 GB")) == ()
+
+
+def test_a_run_shorter_than_its_frequencies() -> None:
+    words = ("trainer.total_training_steps=20", "trainer.save_freq=50", "trainer.test_freq=50")
+    done = checked(*words)
+    assert [text.partition(" is more")[0] for text in done.warnings] == ["trainer.save_freq=50"]
+    assert [text.partition(" is more")[0] for text in done.notes] == ["trainer.test_freq=50"]
+    assert (checked(words[0]).warnings, checked(words[0]).notes) == ((), ())
 
 
 @pytest.mark.parametrize(

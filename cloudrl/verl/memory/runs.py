@@ -9,13 +9,14 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from cloudrl.verl.memory.workload import Lengths
+from cloudrl.verl.metrics import Step
 
 ALLOCATED, RESERVED = "perf/max_memory_allocated_gb", "perf/max_memory_reserved_gb"
 """verl 0.9.1, workers/engine_workers.py; GiB of the trainer's process, the most so far, on one rank."""
 _OF_ACTOR = "actor/"
 _LENGTHS = ("prompt_length/mean", "response_length/mean")
 _LAST_STEPS = 20
-"""Of so many steps the mean length counts: answers grow while a model learns."""
+"""Of so many steps the mean length and time count: answers grow while a model learns."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class RunMemory:
         estimate_gib: what training alone would need of a GPU: low, likely, high.
         allocated_gib, reserved_gib: what it needed; 0 before it has reported any.
         prompt_tokens, answer_tokens: in the mean; 0 before it has reported any.
+        step_s: seconds of a step in the mean, with saves and validations; 0 before it has reported any.
     """
 
     submission_id: str
@@ -40,6 +42,7 @@ class RunMemory:
     reserved_gib: float = 0.0
     prompt_tokens: float = 0.0
     answer_tokens: float = 0.0
+    step_s: float = 0.0
 
     @property
     def sentence(self) -> str:
@@ -68,6 +71,7 @@ class MemorySeen:
     allocated_gib: float = 0.0
     reserved_gib: float = 0.0
     lengths: list[tuple[float, float]] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
 
     def add(self, metrics: Mapping[str, float]) -> None:
         """One step's metrics."""
@@ -76,6 +80,8 @@ class MemorySeen:
         prompt, answer = (_number(metrics, key) for key in _LENGTHS)
         if prompt and answer:
             self.lengths = [*self.lengths[1 - _LAST_STEPS :], (prompt, answer)]
+        if step_s := Step(0, metrics).step_s:
+            self.seconds = [*self.seconds[1 - _LAST_STEPS :], step_s]
 
     def of(self, run: RunMemory) -> RunMemory:
         """The run with what was seen of it."""
@@ -87,6 +93,7 @@ class MemorySeen:
             reserved_gib=round(self.reserved_gib, 3),
             prompt_tokens=round(prompt, 1),
             answer_tokens=round(answer, 1),
+            step_s=round(sum(self.seconds) / (len(self.seconds) or 1), 1),
         )
 
 
@@ -127,6 +134,13 @@ def earlier_run(runs: Iterable[RunMemory], recipe: str, model: str) -> RunMemory
     alike = [
         run for run in runs if (run.recipe, run.model) == (recipe, model) and (run.allocated_gib or run.answer_tokens)
     ]
+    return alike[-1] if alike else None
+
+
+def run_alike(runs: Iterable[RunMemory], planned: RunMemory) -> RunMemory | None:
+    """The last run that says how long a step takes, of the same recipe with the same model on the same GPUs."""
+    shape = (planned.recipe, planned.model, planned.shape)
+    alike = [run for run in runs if run.step_s and (run.recipe, run.model, run.shape) == shape]
     return alike[-1] if alike else None
 
 

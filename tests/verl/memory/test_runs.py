@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from cloudrl.verl.memory.runs import MemorySeen, RunMemory, earlier_run, lengths_of, parse_runs
+from cloudrl.verl.memory.runs import MemorySeen, RunMemory, earlier_run, lengths_of, parse_runs, run_alike
 from cloudrl.verl.memory.workload import Lengths
 
 RUN = RunMemory("grpo-1", "grpo", "Qwen/Qwen2.5-7B", "1 x 8 x H100", (28.7, 28.7, 34.0))
@@ -34,6 +34,14 @@ def test_the_most_of_all_steps_and_the_mean_lengths() -> None:
 def test_older_steps_do_not_count_for_the_length() -> None:
     steps = [{"prompt_length/mean": 100.0, "response_length/mean": float(step)} for step in range(1, 101)]
     assert seen(*steps).answer_tokens == 90.5
+
+
+def test_the_time_of_a_step_counts_for_runs_on_the_same_gpus() -> None:
+    run = seen({"timing_s/step": 50.0}, {"timing_s/step": 60.0, "timing_s/testing": 30.0}, {})
+    assert run.step_s == 70
+    other = RunMemory(**{**vars(run), "shape": "2 x 8 x H100"})
+    assert run_alike([run, other, RUN], RUN) == run
+    assert run_alike([other, RUN], RUN) is None
 
 
 def test_a_metric_of_the_actor_counts_and_what_is_no_number_does_not() -> None:

@@ -1,0 +1,130 @@
+"""How many steps a run has, and which of them it saves and validates.
+
+Read in verl 0.9.1, trainer/ppo/v1/trainer_base.py (`_init_dataloader`, `fit`): a run ends at `total_epochs` or at
+`total_training_steps`, whichever comes first. Only with the latter, or with neither cut short, is there a last step,
+which is saved and validated whatever the frequencies are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from cloudrl.units import dollars_text, duration_text
+from cloudrl.verl import keys
+from cloudrl.verl.setting import BATCH, Setting
+
+_USUAL_STEPS = 40
+"""For a suggestion where the length of the run is not known."""
+_MOST_ROWS = "data.train_max_samples"
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The steps of a run.
+
+    Attributes:
+        count: how many; verl may drop prompts that are too long, so that they are fewer.
+        has_last: whether the run saves and validates the last of them in any case.
+    """
+
+    count: int
+    has_last: bool = True
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a cluster may cost, and how long a step takes.
+
+    Attributes:
+        dollars: at which the cluster ends.
+        per_hour: US dollars of all nodes together.
+        step_s: seconds of one step.
+        run: the earlier run that took so long.
+    """
+
+    dollars: float
+    per_hour: float
+    step_s: float
+    run: str
+
+    @property
+    def ends_s(self) -> float:
+        """Seconds until the money is spent."""
+        return self.dollars / self.per_hour * 3600
+
+    @property
+    def steps(self) -> int:
+        """Whole steps until then."""
+        return int(self.ends_s // self.step_s)
+
+
+def steps_of(setting: Setting, rows: int | None) -> Steps | None:
+    """How many steps a run has; None if nothing here says so.
+
+    Args:
+        setting: the configuration.
+        rows: of the training files; None if unknown.
+    """
+    limit, epochs, batch = (setting.whole(key) for key in (keys.STEPS, keys.EPOCHS, BATCH))
+    if rows is None or epochs is None or batch is None or batch < 1:
+        return None if limit is None else Steps(limit)
+    most = setting.whole(_MOST_ROWS) or 0
+    in_epochs = (min(rows, most) if most > 0 else rows) // batch * epochs
+    return Steps(in_epochs if limit is None else min(limit, in_epochs), has_last=limit is None or limit <= in_epochs)
+
+
+def warnings_of_saves(setting: Setting, steps: Steps | None, budget: Budget | None) -> Iterator[str]:
+    """A first save that comes too late, or never.
+
+    Args:
+        setting: the configuration.
+        steps: of the run, if known.
+        budget: what the cluster may cost, if a limit, the price and the time of a step are known.
+    """
+    every = setting.whole(keys.SAVE_FREQ)
+    if every is None or every < 1 or not setting.trains or (steps is not None and steps.count < 1):
+        return
+    first = min(every, steps.count) if steps is not None and steps.has_last else every
+    if budget is not None and first > budget.steps and (steps is None or steps.has_last or first <= steps.count):
+        yield _after_the_money(first, budget)
+    elif steps is not None and every > steps.count and (steps.count > 1 or not steps.has_last):
+        what = (
+            "only the last step is saved, and a run that breaks off before starts over"
+            if steps.has_last
+            else "it never saves"
+        )
+        sooner = f"{keys.SAVE_FREQ}={max(1, steps.count // 2)}"
+        yield f"{keys.SAVE_FREQ}={every} is more than the {_count(steps.count)} of the run: {what}. Sooner: {sooner}"
+
+
+def _after_the_money(first: int, budget: Budget) -> str:
+    late = (
+        f"the first save is due after {duration_text(first * budget.step_s)} ({_count(first)} of {budget.step_s:.0f} "
+        f"s, as in run {budget.run}), but {dollars_text(budget.dollars)} at {dollars_text(budget.per_hour)} an hour "
+        f"(--max-cost) last {duration_text(budget.ends_s)}"
+    )
+    if budget.steps < 1:
+        least = 2 * budget.step_s / 3600 * budget.per_hour
+        return f"{late}: not even one step. --max-cost {least + 0.01:.2f} is enough for one"
+    return f"{late}. In time: {keys.SAVE_FREQ}={max(1, budget.steps // 2)}"
+
+
+def notes_of_validation(setting: Setting, steps: Steps | None) -> Iterator[str]:
+    """A validation set of which a run makes little use."""
+    every = setting.whole(keys.TEST_FREQ)
+    if every is None or not setting.trains or (steps is not None and steps.count < 2):
+        return
+    count = steps.count if steps is not None else _USUAL_STEPS
+    sooner = f"{keys.TEST_FREQ}={max(1, count // 4)}"
+    if every < 1:
+        before = setting.get("trainer.val_before_train") is not False
+        when = "validates only before the first step" if before else "never validates"
+        yield f"{keys.TEST_FREQ}={every} {when}. More often: {sooner}"
+    elif steps is not None and every > count:
+        when = "validates only after the last step" if steps.has_last else "never validates"
+        yield f"{keys.TEST_FREQ}={every} is more than the {count} steps of the run: it {when}. More often: {sooner}"
+
+
+def _count(steps: int) -> str:
+    return f"{steps} step{'' if steps == 1 else 's'}"
