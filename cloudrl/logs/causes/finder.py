@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+from cloudrl.logs.causes import unknown_keys
 from cloudrl.logs.causes.budget import Budget
 from cloudrl.logs.causes.cause import Cause, Finding, Sighting
 from cloudrl.logs.causes.cluster_end import end_of_cluster
@@ -47,7 +48,7 @@ def search(evidence: Evidence, budget: Budget | None = None) -> Finding:
     of_state = [suspect for suspect in suspects_of_state(evidence, budget) if _at(suspect) <= end]
     suspects = of_state or [log for log in suspects_of_logs(evidence, budget) if _at(log) <= end]
     cause = _chosen(evidence, suspects, driver, has_state=bool(of_state), budget=budget)
-    made = None if cause is None else _cause(_placed(cause, driver, suspects), suspects)
+    made = None if cause is None else _cause(_placed(cause, driver, suspects), suspects, evidence)
     return Finding(made, not budget.is_spent)
 
 
@@ -130,8 +131,10 @@ def _awaited(evidence: Evidence, silent: Sequence[Suspect], budget: Budget) -> S
     return None
 
 
-def _cause(chosen: Suspect, suspects: Sequence[Suspect]) -> Cause:
+def _cause(chosen: Suspect, suspects: Sequence[Suspect], evidence: Evidence) -> Cause:
     signature = chosen.signature
+    is_key = signature is not None and signature.name == unknown_keys.SIGNATURE
+    own = unknown_keys.remedy_of(chosen.lines, evidence.state.job) if is_key else None
     return Cause(
         error=chosen.error,
         at=_seconds(chosen),
@@ -139,7 +142,7 @@ def _cause(chosen: Suspect, suspects: Sequence[Suspect]) -> Cause:
         process=chosen.process,
         signature=signature.name if signature else None,
         meaning=signature.cause if signature else "",
-        remedy=signature.remedy if signature else "",
+        remedy=own or (signature.remedy if signature else ""),
         lines=chosen.lines,
         elsewhere=_sightings(chosen, suspects),
     )
