@@ -14,6 +14,7 @@ from cloudrl.spec import Gpu, Job
 from cloudrl.spec.cluster import ROLLOUTS
 from cloudrl.verl import keys
 from cloudrl.verl.keys import brings_scores, has_key, release_number
+from cloudrl.verl.memory.cards import vendor_of
 from cloudrl.verl.placement import check_queue, check_replicas, check_shape
 from cloudrl.verl.tool_agent import check_tool_agent
 
@@ -44,7 +45,7 @@ def check_compatibility(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
             f"verl {cluster.verl_version} cannot resume a run: one that is interrupted starts over from its model"
         )
     draft = draft.noting(*notes).refused(*refused)
-    for remark in check_variables(draft.variables):
+    for remark in check_variables(draft.variables, vendor_of(cluster.gpu) if cluster.device != "cpu" else None):
         draft = draft.refused(remark) if isinstance(remark, Finding) else draft.warning(remark)
     return draft
 

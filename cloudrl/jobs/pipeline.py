@@ -5,7 +5,7 @@ A pass takes a draft and the snapshot and returns another draft. Their order, an
 1. `name_run`: names are part of folders and of notes.
 2. `choose_verl`: which keys there are, and whether job and cluster agree, depends on the verl that is going to run.
 3. `change_engine`, `expand_aliases`, `limit_steps`: from here on there are only overrides in verl's own keys.
-4. `plan_uploads`: from here on every path is one on the nodes.
+4. `check_shell_text`, `plan_uploads`: from here on every value is meant as it is, and every path is one on the nodes.
 5. `plan_resume`: where a run of this name goes on; wins over what would be filled in.
 6. `set_environment`: variables decide about loggers.
 7. `set_debugger`: adds to the variables what a debugger needs.
@@ -36,6 +36,7 @@ from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.jobs.engine import change_engine
 from cloudrl.jobs.findings import Finding
 from cloudrl.jobs.secrets import collect_secrets, deliver_secrets
+from cloudrl.jobs.shell_text import check_shell_text
 from cloudrl.jobs.submission import Submission
 from cloudrl.jobs.uploads import plan_uploads
 from cloudrl.options.environment import checked_env
@@ -179,6 +180,7 @@ PASSES: tuple[Callable[[JobDraft, Snapshot], JobDraft], ...] = (
     change_engine,
     expand_aliases,
     limit_steps,
+    check_shell_text,
     plan_uploads,
     plan_resume,
     set_environment,

@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 
 from cloudrl.jobs.data_check import training_rows
 from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.jobs.findings import Finding
+from cloudrl.scripts.variables import OF_AMD
 from cloudrl.units import dollars_text
 from cloudrl.verl import keys
 from cloudrl.verl.composition import Problem
 from cloudrl.verl.memory.runs import run_alike
 from cloudrl.verl.modes import ASYNC, idle_gpus, mode_of, problems_of_mode, warnings_of_mode, warnings_of_steps
 from cloudrl.verl.setting import MODE, Setting
-from cloudrl.verl.steps import Budget, notes_of_validation, steps_of, warnings_of_saves
+from cloudrl.verl.steps import (
+    Budget,
+    notes_of_validation,
+    steps_of,
+    warnings_of_lengths,
+    warnings_of_saves,
+    warnings_of_updates,
+)
 
 _CUDA, _HIP, _ROCR = "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"
 _INTERFACES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
+_ADAPTERS = ("NCCL_IB_HCA", "NCCL_TOPO_FILE", "UCX_NET_DEVICES")
+_SHOWN = {"amd": "AMD", "nvidia": "NVIDIA"}
+_SET_BY_RAY = {"amd": _HIP, "nvidia": _CUDA}
+"""Ray 2.60, _private/accelerators/amd_gpu.py and nvidia_gpu.py: set_current_process_visible_accelerator_ids."""
+_NOT_SET_BY_RAY = "RAY_EXPERIMENTAL_NOSET_"
+_OF_OTHERS = {"amd": re.compile(r"NCCL_(NVLS|MNNVL)\w*|NVTE_\w+|NVSHMEM_\w+"), "nvidia": OF_AMD}
+"""Variables that only libraries for the GPUs of another vendor read; RCCL reads those of NCCL."""
 
 
 def mode_problems(draft: JobDraft, setting: Setting) -> list[Problem]:
@@ -33,10 +49,11 @@ def with_warnings(draft: JobDraft, snapshot: Snapshot, setting: Setting) -> JobD
 
 
 def _with_steps(draft: JobDraft, snapshot: Snapshot, setting: Setting) -> JobDraft:
-    """With what its frequencies mean beside its length; CPUs cost nothing that would be worth a word."""
+    """With what its numbers mean beside its length; a save that comes late on CPUs loses little."""
+    steps = steps_of(setting, training_rows(draft, snapshot))
+    draft = draft.warning(*warnings_of_updates(setting, steps), *warnings_of_lengths(setting))
     if draft.cluster.device == "cpu":
         return draft
-    steps = steps_of(setting, training_rows(draft, snapshot))
     draft = draft.warning(*warnings_of_saves(setting, steps, _budget(draft, snapshot)))
     return draft.noting(*notes_of_validation(setting, steps)) if keys.TEST_FREQ in draft.values else draft
 
@@ -85,13 +102,32 @@ def _own_disks(draft: JobDraft, snapshot: Snapshot, setting: Setting) -> Iterato
         )
 
 
-def check_variables(variables: Mapping[str, str]) -> Iterator[Finding | str]:
+def check_variables(variables: Mapping[str, str], vendor: str | None = None) -> Iterator[Finding | str]:
     """What a job's variables break: a finding, or a warning as text.
 
     verl's workers read the three of the GPUs (verl 0.9.1,
     single_controller/base/worker.py: _setup_env_cuda_visible_devices).
+
+    Args:
+        variables: of the job's environment.
+        vendor: of the cluster's GPUs; None if unknown.
     """
+    yield from _visible_devices(variables, vendor)
+    for name in (*_INTERFACES, *_ADAPTERS):
+        if name in variables:
+            what = "interfaces may have other names; without it, each node sets its own"
+            what = what if name in _INTERFACES else "adapters may have other names; without it, NCCL finds them"
+            yield f"{name}={variables[name]} in the job's environment holds for all nodes, whose {what}"
+    others = _OF_OTHERS.get(vendor or "")
+    foreign = [name for name in variables if others and others.fullmatch(name) and name not in (_HIP, _ROCR)]
+    if foreign:
+        yield f"without effect on GPUs of {_SHOWN[vendor or '']}: {', '.join(foreign)}; leave out what is not for them"
+
+
+def _visible_devices(variables: Mapping[str, str], vendor: str | None) -> Iterator[Finding | str]:
     cuda, hip, rocr = (variables.get(name) for name in (_CUDA, _HIP, _ROCR))
+    own = _SET_BY_RAY.get(vendor or "")
+    clash = next((name for name in (_ROCR, _HIP, _CUDA) if own and name != own and variables.get(name)), None)
     if rocr and (cuda or hip):
         other = _HIP if hip else _CUDA
         yield Finding(
@@ -103,11 +139,11 @@ def check_variables(variables: Mapping[str, str]) -> Iterator[Finding | str]:
             f"the job's environment sets {_HIP}={hip} and {_CUDA}={cuda}, and verl's workers refuse two values",
             "Leave both out: Ray gives each worker its GPUs",
         )
-    elif named := next((name for name in (_CUDA, _HIP, _ROCR) if name in variables), None):
+    elif clash is not None and not any(name.startswith(_NOT_SET_BY_RAY) and variables[name] for name in variables):
+        yield Finding(
+            f"the job's environment sets {clash}, and for GPUs of {_SHOWN[vendor or '']} Ray sets {own} in each "
+            "worker: verl's workers refuse the two",
+            f"Leave it out: Ray gives each worker its GPUs. Against a recipe's: --env {clash}=",
+        )
+    elif named := next((name for name in (_CUDA, _HIP, _ROCR) if variables.get(name)), None):
         yield f"{named} in the job's environment: leave it out, Ray gives each worker its GPUs"
-    for name in _INTERFACES:
-        if name in variables:
-            yield (
-                f"{name}={variables[name]} in the job's environment holds for all nodes, whose interfaces may have "
-                "other names; without it, each node sets its own"
-            )

@@ -36,7 +36,7 @@ _OF_MACHINES = re.compile(
     rf"{_INTERFACES}|NCCL_IB_(HCA|GID_INDEX|TC|SL|ADDR_RANGE|ROCE_VERSION_NUM)|UCX_NET_DEVICES|NVSHMEM_HCA\w*"
     r"|NCCL_NET_PLUGIN|NCCL_TOPO_FILE|FI_PROVIDER|NCCL_CROSS_NIC|NCCL_NET"
 )
-_OF_AMD = re.compile(r"(HIP|ROCR)_VISIBLE_DEVICES|(HSA|RCCL|MIOPEN|ROCM)_\w+|HIP_PLATFORM")
+OF_AMD = re.compile(r"(HIP|ROCR)_VISIBLE_DEVICES|(HSA|RCCL|MIOPEN|ROCM)_\w+|HIP_PLATFORM")
 _OF_NODES = re.compile(
     r"NCCL_\w+|RCCL_\w+|GLOO_\w+|UCX_\w+|FI_\w+|HSA_\w+|GPU_MAX_HW_QUEUES|TORCH_NCCL_\w+|HCCL_\w+|MSCCL_\w+|NVSHMEM_\w+"
     r"|HF_HOME|HF_DATASETS_CACHE|HF_HUB_CACHE|HUGGINGFACE_HUB_CACHE|XDG_CACHE_HOME|HF_ENDPOINT|TRITON_CACHE_DIR"
@@ -93,9 +93,7 @@ def sort_variables(env: Mapping[str, str], *, same_machines: bool) -> Variables:
 
 def names_amd(env: Mapping[str, str]) -> bool:
     """Whether variables say that the GPUs are AMD's."""
-    return any(
-        re.fullmatch(r"(HIP|ROCR)_VISIBLE_DEVICES|(HSA|RCCL|MIOPEN|ROCM)_\w+|HIP_PLATFORM", name) for name in env
-    )
+    return any(map(OF_AMD.fullmatch, env))
 
 
 def _reason(name: str, *, same_machines: bool) -> str | None:

@@ -108,9 +108,10 @@ def idle_gpus(setting: Setting) -> int:
 
 def warnings_of_steps(setting: Setting) -> Iterator[str]:
     """A run that trains nothing, or whose result nothing keeps."""
-    never = [key for key in (keys.STEPS, keys.EPOCHS) if setting.whole(key) == 0]
-    if never:
-        yield f"{never[0]}=0: the job ends without a step of training"
+    for key, some in ((keys.STEPS, "null"), (keys.EPOCHS, 1)):
+        count = setting.whole(key)
+        if count is not None and count < 1:
+            yield f"{key}={count}: the job ends without a step of training. To train: {key}={some}"
     every = setting.whole(keys.SAVE_FREQ)
     if every is not None and every < 1:
         yield (

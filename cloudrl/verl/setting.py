@@ -110,7 +110,7 @@ class Setting:
     @cached_property
     def trains(self) -> bool:
         """Whether there is more than one validation (trainer/ppo/v1/trainer_base.py: fit)."""
-        never = 0 in (self.whole(keys.EPOCHS), self.whole(keys.STEPS))
+        never = any(count is not None and count < 1 for count in map(self.whole, (keys.EPOCHS, keys.STEPS)))
         return not (never or (self.get("trainer.val_only") and self.get("trainer.val_before_train") is not False))
 
     @cached_property

@@ -16,6 +16,7 @@ from cloudrl.verl.setting import BATCH, Setting
 
 _USUAL_STEPS = 40
 """For a suggestion where the length of the run is not known."""
+_WARMUP, _PROMPT_LENGTH = "trainer.critic_warmup", "data.max_prompt_length"
 _MOST_ROWS = "data.train_max_samples"
 
 
@@ -72,6 +73,38 @@ def steps_of(setting: Setting, rows: int | None) -> Steps | None:
     most = setting.whole(_MOST_ROWS) or 0
     in_epochs = (min(rows, most) if most > 0 else rows) // batch * epochs
     return Steps(in_epochs if limit is None else min(limit, in_epochs), has_last=limit is None or limit <= in_epochs)
+
+
+def warnings_of_updates(setting: Setting, steps: Steps | None) -> Iterator[str]:
+    """Steps that train no model: `step` updates the actor from step `critic_warmup` on, with a critic or without.
+
+    Args:
+        setting: the configuration.
+        steps: of the run, if known.
+    """
+    warmup = setting.whole(_WARMUP) or 0
+    if not setting.trains or warmup < 1:
+        return
+    if steps is not None and warmup > steps.count:
+        what = f"is more than the {_count(steps.count)} of the run, which never trains the actor"
+        yield f"{_WARMUP}={warmup} {what}. To train it: {_WARMUP}=0"
+    elif warmup > 1 and not setting.uses_critic:
+        yield f"{_WARMUP}={warmup} without a critic: no step before step {warmup} trains anything. Instead: {_WARMUP}=0"
+
+
+def warnings_of_lengths(setting: Setting) -> Iterator[str]:
+    """A limit that leaves nothing of a prompt.
+
+    Read in verl 0.9.1: utils/dataset/rl_dataset.py, maybe_filter_out_long_prompts; and
+    experimental/agent_loop/agent_loop.py, _cap_text_prompt_length, which keeps `prompt_ids[-limit:]`.
+    """
+    limit = setting.whole(_PROMPT_LENGTH)
+    if limit is None or limit > 0:
+        return
+    default = setting.default(_PROMPT_LENGTH)
+    drops = setting.get("data.filter_overlong_prompts")
+    what = "drops every prompt: no row is left" if drops else "does not limit prompts as it says"
+    yield f"{_PROMPT_LENGTH}={limit} {what}. A limit in tokens: {_PROMPT_LENGTH}={default or 1024}"
 
 
 def warnings_of_saves(setting: Setting, steps: Steps | None, budget: Budget | None) -> Iterator[str]:

@@ -12,7 +12,7 @@ from planning import cluster, job, typed
 from cloudrl.errors import InputError
 from cloudrl.jobs import Submission, SubmitOptions, plan_job
 from cloudrl.jobs.draft import Machines, Snapshot
-from cloudrl.jobs.findings import Finding
+from cloudrl.jobs.findings import Finding, JobRefused
 from cloudrl.jobs.local_files import LocalFiles
 from cloudrl.jobs.run_checks import check_variables
 from cloudrl.verl.memory.runs import RunMemory
@@ -94,6 +94,46 @@ def test_variables_that_break_workers(variables: dict[str, str], refused: bool, 
     [remark] = check_variables(variables)
     assert isinstance(remark, Finding) == refused
     assert said in (remark.text if isinstance(remark, Finding) else remark)
+
+
+@pytest.mark.parametrize(
+    ("vendor", "variables", "refused", "said"),
+    [
+        ("amd", {"CUDA_VISIBLE_DEVICES": "0,1"}, True, "for GPUs of AMD Ray sets HIP_VISIBLE_DEVICES"),
+        ("amd", {"ROCR_VISIBLE_DEVICES": "0,1"}, True, "for GPUs of AMD Ray sets HIP_VISIBLE_DEVICES"),
+        ("amd", {"HIP_VISIBLE_DEVICES": "0,1"}, False, "Ray gives each worker its GPUs"),
+        ("nvidia", {"HIP_VISIBLE_DEVICES": "0,1"}, True, "for GPUs of NVIDIA Ray sets CUDA_VISIBLE_DEVICES"),
+        ("nvidia", {"CUDA_VISIBLE_DEVICES": "0,1"}, False, "Ray gives each worker its GPUs"),
+        ("nvidia", {"HSA_NO_SCRATCH_RECLAIM": "1", "NCCL_DEBUG": "INFO"}, False, "GPUs of NVIDIA: HSA_NO_"),
+        ("amd", {"NCCL_NVLS_ENABLE": "1", "HSA_NO_SCRATCH_RECLAIM": "1"}, False, "GPUs of AMD: NCCL_NVLS_ENABLE;"),
+        (None, {"NCCL_IB_HCA": "mlx5_0"}, False, "adapters may have other names"),
+    ],
+)  # fmt: skip
+def test_variables_for_gpus_of_another_vendor(vendor, variables, refused, said) -> None:
+    [remark] = check_variables(variables, vendor)
+    assert isinstance(remark, Finding) == refused
+    assert said in (remark.text if isinstance(remark, Finding) else remark)
+    if isinstance(remark, Finding):
+        assert list(check_variables(dict.fromkeys(variables, ""), vendor)) == [], "what the hint says"
+
+
+def test_devices_that_ray_does_not_set_are_the_users() -> None:
+    own = {"CUDA_VISIBLE_DEVICES": "0", "RAY_EXPERIMENTAL_NOSET_HIP_VISIBLE_DEVICES": "1"}
+    [remark] = check_variables(own, "amd")
+    assert not isinstance(remark, Finding)
+
+
+def test_the_vendor_is_that_of_the_cluster() -> None:
+    def findings(gpu: str) -> list[str]:
+        options = SubmitOptions(env={"CUDA_VISIBLE_DEVICES": "0"})
+        try:
+            plan_job(job(), options, Snapshot(cluster(gpu=gpu), LocalFiles(Path("/nowhere"))))
+        except JobRefused as refused:
+            return [each.text for each in refused.findings]
+        return []
+
+    assert len(findings("MI300X:8")) == 1
+    assert findings("80GB..:8") == findings("H100:8") == []
 
 
 def test_other_variables_are_the_users() -> None:

@@ -9,7 +9,15 @@ import pytest
 from cloudrl.verl.composition import compose
 from cloudrl.verl.releases import RELEASE
 from cloudrl.verl.setting import Setting
-from cloudrl.verl.steps import Budget, Steps, notes_of_validation, steps_of, warnings_of_saves
+from cloudrl.verl.steps import (
+    Budget,
+    Steps,
+    notes_of_validation,
+    steps_of,
+    warnings_of_lengths,
+    warnings_of_saves,
+    warnings_of_updates,
+)
 
 STEPS, SAVE, TEST = "trainer.total_training_steps", "trainer.save_freq", "trainer.test_freq"
 EPOCHS, BATCH = "trainer.total_epochs=2", "data.train_batch_size=10"
@@ -114,3 +122,38 @@ def test_a_validation_set_that_is_hardly_used(overrides, rows, said) -> None:
 def test_validation_as_often_as_it_is_asked_for() -> None:
     assert validates(f"{TEST}=5", f"{STEPS}=40") == []
     assert validates(f"{TEST}=5") == []
+
+
+WARMUP, GRPO = "trainer.critic_warmup", "algorithm.adv_estimator=grpo"
+
+
+def updates(*overrides: str) -> list[str]:
+    made = setting(*overrides)
+    return list(warnings_of_updates(made, steps_of(made, None)))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        ((f"{WARMUP}=60", f"{STEPS}=50"), "60 is more than the 50 steps of the run, which never trains the actor"),
+        ((f"{WARMUP}=60", f"{STEPS}=50", GRPO), "60 is more than the 50 steps of the run"),
+        ((f"{WARMUP}=10", GRPO), "10 without a critic: no step before step 10 trains anything"),
+    ],
+)
+def test_a_warm_up_in_which_nothing_is_trained(overrides, said) -> None:
+    [text] = updates(*overrides)
+    assert said in text
+    assert updates(*overrides[1:], applied(text)) == []
+
+
+def test_a_warm_up_of_a_critic() -> None:
+    assert updates(f"{WARMUP}=50", f"{STEPS}=50") == updates(f"{WARMUP}=10") == updates(f"{WARMUP}=1", GRPO) == []
+
+
+@pytest.mark.parametrize(("drops", "said"), [(True, "drops every prompt"), (False, "does not limit")])
+@pytest.mark.parametrize("limit", [0, -5])
+def test_a_limit_that_leaves_nothing_of_a_prompt(limit: int, drops: bool, said: str) -> None:
+    word = f"data.filter_overlong_prompts={drops}"
+    [text] = warnings_of_lengths(setting(word, f"data.max_prompt_length={limit}"))
+    assert said in text
+    assert list(warnings_of_lengths(setting(word, text.rpartition(" ")[2]))) == []

@@ -82,6 +82,27 @@ def card_of(gpu: str, memory_mib: int = 0) -> Card:
     )
 
 
+def vendor_of(gpu: str) -> str | None:
+    """Who makes a cluster's GPUs, `nvidia` or `amd` or another; None where a size alone was asked for.
+
+    Args:
+        gpu: as `card_of` takes it.
+    """
+    words = set(re.split(r"[^A-Z]+", gpu.upper()))
+    for maker, marks in (("amd", {"AMD", "INSTINCT", "RADEON"}), ("nvidia", {"NVIDIA", "GEFORCE", "TESLA", "QUADRO"})):
+        if words & marks:
+            return maker
+    if " " in gpu.strip() or not gpu:
+        return None
+    try:
+        asked = Gpu.parse(gpu)
+    except ValueError:
+        return None
+    if asked.vendor is not None or asked.maker == "amd":
+        return asked.maker
+    return "nvidia" if any(_plain(name) in _KNOWN for name in asked.name) else None
+
+
 def _names(text: str) -> list[str]:
     """Of the GPUs, as `_KNOWN` writes them."""
     if " " not in text.strip():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cloudrl.verl.memory.cards import card_of
+from cloudrl.verl.memory.cards import card_of, vendor_of
 
 
 @pytest.mark.parametrize(
@@ -42,3 +42,15 @@ def test_what_the_tool_says_wins() -> None:
 def test_formats(asked: str, bf16: bool | None, fp8: bool | None) -> None:
     card = card_of(asked)
     assert (card.has_bf16, card.has_fp8) == (bf16, fp8)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "vendor"),
+    [
+        ("H100:8", "nvidia"), ("NVIDIA H100 80GB HBM3", "nvidia"), ("Tesla V100-SXM2-16GB", "nvidia"),
+        ("MI300X:8", "amd"), ("amd:192GB:8", "amd"), ("AMD Instinct MI300X", "amd"), ("nvidia:80GB:8", "nvidia"),
+        ("80GB..:8", None), ("8", None), ("", None), ("Something else", None), ("tpu:8", "google"),
+    ],
+)  # fmt: skip
+def test_who_made_a_gpu(gpu: str, vendor: str | None) -> None:
+    assert vendor_of(gpu) == vendor
