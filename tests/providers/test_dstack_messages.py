@@ -69,16 +69,17 @@ def test_a_run_of_that_name_that_is_still_ending(user: User, tmp_path: Path) -> 
     user.lab.runs.apply(task)
     user.lab.runs.wait_for_line("slow-end", "up")
     [host] = user.hosts_of("slow-end")
+    status = user.lab.runs.status
     host.cut()
     try:
         stop = {"runs_names": ["slow-end"], "abort": False}
         user.lab.server.call("/api/project/main/runs/stop", stop)  # `dstack stop` would wait for its end
+        until(lambda: status("slow-end") != "running", 60, lambda: status("slow-end"))
         done = user.types("cloudrl", "up", "slow-end", *ONE, code=2)
         assert "a run 'slow-end' is still ending" in done.stdout
     finally:
         host.restore()
-    status = user.lab.runs.status
-    until(lambda: status("slow-end") == "terminated", 90, lambda: status("slow-end"))
+        until(lambda: status("slow-end") == "terminated", 90, lambda: status("slow-end"))
 
 
 def test_log_quota(user: User, tmp_path: Path) -> None:

@@ -64,9 +64,9 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as On
 def ask(query):
     url = "http://" + os.environ["CLOUDRL_SERVICE_SEARCH"]
     body = json.dumps({"queries": [query], "topk": 3}).encode()
-    with urllib.request.urlopen(url + "/retrieve", body, 30) as answer:
+    with urllib.request.urlopen(url + "/retrieve", body, 90) as answer:
         found = [document["id"] for document in json.load(answer)["result"][0]]
-    with urllib.request.urlopen(url + "/health", timeout=30 * SLOWER) as answer:
+    with urllib.request.urlopen(url + "/health", timeout=90) as answer:
         return found, json.load(answer)
 
 ray.init(log_to_driver=False)

@@ -4,7 +4,7 @@ import json
 import os
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -38,12 +38,13 @@ T = TypeVar("T")
 IS_SLOW = os.environ.get("CLOUDRL_SLOW") == "1"
 
 
-def by_turns(families: Sequence[T]) -> Iterator[tuple[T, bool]]:
+def by_turns(families: Sequence[T]) -> list[tuple[T, bool]]:
     """Each, with its embeddings tied or not by turns; both of each with CLOUDRL_SLOW=1."""
-    for place, family in enumerate(families):
-        yield family, place % 2 == 1
-        if IS_SLOW:
-            yield family, place % 2 == 0
+    return [
+        (family, tied)
+        for place, family in enumerate(families)
+        for tied in ((False, True) if IS_SLOW else (place % 2 == 1,))
+    ]
 
 
 @pytest.mark.parametrize(
