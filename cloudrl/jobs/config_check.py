@@ -17,7 +17,7 @@ from cloudrl.verl.batches import with_fitting_batches
 from cloudrl.verl.command import Command, UnknownConfig, read_command
 from cloudrl.verl.composition import Composed, Problem, compose, is_known, keys_of_engine
 from cloudrl.verl.key_history import change_of
-from cloudrl.verl.keys import PY_EXECUTABLE
+from cloudrl.verl.keys import MAIN, PY_EXECUTABLE
 from cloudrl.verl.release_files import is_added, source_of
 from cloudrl.verl.rules import READ_IN, notes, problems
 from cloudrl.verl.setting import Setting
@@ -42,7 +42,9 @@ def check_config(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
     except UnknownConfig as why:
         return draft.skipping(f"the configuration ({why})")
     faults, is_certain = list(composed.problems), _is_certain(draft, snapshot, command)
-    if composed.values is not None:
+    if composed.values is not None and command.program != MAIN:
+        draft = draft.skipping(f"the values of the configuration, and memory (the job runs {command.program})")
+    elif composed.values is not None:
         gpus = draft.cluster.gpu_nodes * draft.cluster.gpus_per_node
         setting = Setting(
             composed.values,

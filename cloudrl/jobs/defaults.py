@@ -6,7 +6,8 @@ from cloudrl.errors import Refusals
 from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.jobs.local_files import HUB_ID
 from cloudrl.verl import keys
-from cloudrl.verl.defaults import cluster_defaults
+from cloudrl.verl.command import is_fine_tuning
+from cloudrl.verl.defaults import cluster_defaults, fine_tuning_defaults
 
 PACKAGE_FOLDER = "cloudrl_files"
 """Where the user's own files are in a job's package, and so below its working directory."""
@@ -20,6 +21,9 @@ def take_cluster_defaults(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
     refused = Refusals()
     job, cluster, values = draft.job, draft.cluster, draft.values
     has_wandb_key = bool(draft.variables.get("WANDB_API_KEY"))
+    if is_fine_tuning(job.entrypoint):
+        defaults = fine_tuning_defaults(job, cluster, values, draft.name, has_wandb_key=has_wandb_key, refused=refused)
+        return draft.noting(defaults=defaults).refused(*refused)
     defaults = cluster_defaults(
         job, cluster, values, draft.name, has_wandb_key=has_wandb_key, unsettled=draft.unsettled, refused=refused
     )

@@ -1,4 +1,4 @@
-"""The command that starts verl's trainer, as Python and Hydra read it."""
+"""The command that starts a program of verl's, as Python and Hydra read it."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -8,6 +8,9 @@ from cloudrl.verl.release_files import CONFIG_NAME
 
 _NAMES = ("--config-name", "-cn")
 _USUAL = (("python", "-m"), ("python3", "-m"))
+SFT_CONFIG = "sft_trainer_engine"
+_CONFIGS = {MAIN: CONFIG_NAME, "verl.trainer.sft_trainer": SFT_CONFIG, "verl.trainer.sft_trainer_ray": SFT_CONFIG}
+"""Program -> configuration (verl 0.9.1, trainer/main_ppo.py, sft_trainer.py, sft_trainer_ray.py: hydra.main)."""
 
 
 class UnknownConfig(Exception):
@@ -21,6 +24,16 @@ class Command(NamedTuple):
     words: tuple[str, ...]
     is_usual: bool
     """Whether it is the nodes' own Python that runs it, with nothing set for it."""
+    program: str = MAIN
+
+
+def is_fine_tuning(entrypoint: Sequence[str]) -> bool:
+    """Whether an entry point starts verl's supervised fine-tuning, whose keys are others than those of `main_ppo`."""
+    return _CONFIGS.get(_program(entrypoint) or "") == SFT_CONFIG
+
+
+def _program(entrypoint: Sequence[str]) -> str | None:
+    return next((word for word in entrypoint if word in _CONFIGS), None)
 
 
 def read_command(entrypoint: Sequence[str]) -> Command:
@@ -29,9 +42,10 @@ def read_command(entrypoint: Sequence[str]) -> Command:
     Raises:
         UnknownConfig: It runs another program, or has an option by which Hydra does something else.
     """
-    if MAIN not in entrypoint:
+    program = _program(entrypoint)
+    if program is None:
         raise UnknownConfig(f"the job runs another program than {MAIN}")
-    at, name = entrypoint.index(MAIN), CONFIG_NAME
+    at, name = entrypoint.index(program), _CONFIGS[program]
     words = list(entrypoint[at + 1 :])
     overrides = []
     while words:
@@ -43,4 +57,6 @@ def read_command(entrypoint: Sequence[str]) -> Command:
             raise UnknownConfig(f"the entry point has option {option}")
         else:
             overrides.append(word)
-    return Command(name, tuple(overrides), tuple(entrypoint[:at]) in _USUAL)
+    before = tuple(entrypoint[:at])
+    is_usual = before in _USUAL or (before[:1] == ("torchrun",) and before[-1] == "-m")
+    return Command(name, tuple(overrides), is_usual, program)

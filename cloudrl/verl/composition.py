@@ -119,7 +119,7 @@ def _composed(folder: Path, release: str, overrides: tuple[str, ...], config_nam
             if not found.hint and not each.is_delete():
                 unknown.append(each)
     if unknown:  # what was refused may have changed a part of the configuration
-        known = _known(folder, release, pickle.loads(base), parsed)  # noqa: S301
+        known = _known(folder, release, pickle.loads(base), parsed, is_ppo=config_name.startswith("ppo"))  # noqa: S301
         problems = _with_remedies(problems, unknown, known)
     if problems:
         return Composed(None, tuple(problems))
@@ -133,7 +133,7 @@ def _lookalikes(config: DictConfig, parsed: Sequence[Override]) -> dict[str, str
     return {key: similar for key in added if (similar := beside(key, keys, 0.85)) is not None}
 
 
-def _known(folder: Path, release: str, config: DictConfig, parsed: Sequence[Override]) -> Known:
+def _known(folder: Path, release: str, config: DictConfig, parsed: Sequence[Override], *, is_ppo: bool) -> Known:
     defaults = {key: _default(config, key) for key in _leaves(config)}
     return Known(
         release=release,
@@ -141,7 +141,7 @@ def _known(folder: Path, release: str, config: DictConfig, parsed: Sequence[Over
         job_sets={str(each.key_or_group) for each in parsed if not each.is_delete()},
         is_free=lambda key: _is_free(config, key),
         is_built=lambda key: _is_built(config, key),
-        engine_with=lambda key: _engine_with(folder, key),
+        engine_with=lambda key: _engine_with(folder, key) if is_ppo else None,
     )
 
 

@@ -69,6 +69,42 @@ def cluster_defaults(
     return {key: hydra_text(defaults[key]) for key in missing}
 
 
+def fine_tuning_defaults(
+    job: Job, cluster: ClusterFacts, values: Mapping[str, str], run: str, *, has_wandb_key: bool, refused: Refusals
+) -> dict[str, HydraText]:
+    """The same for verl's supervised fine-tuning (verl 0.9.1, trainer/config/sft_trainer_engine.yaml).
+
+    Its data has a column of messages, which no data set of a cluster has, and its model a key of its own.
+    """
+    with refused.collect():
+        _check_saving(values, cluster.checkpoint_dir)
+    defaults: dict[str, str | int | list[str]] = {
+        keys.NODES: cluster.gpu_nodes,
+        keys.GPUS: cluster.gpus_per_node,
+        keys.PROJECT: job.name,
+        keys.EXPERIMENT: run,
+        keys.LOGGER: ["console", "wandb"] if has_wandb_key else ["console"],
+        keys.SAVE_FREQ: USUAL_SAVE_FREQ,
+        keys.RESUME_MODE: "auto",
+    }
+    if cluster.has_agents:
+        defaults[keys.LOCAL_DIR] = f"{cluster.checkpoint_dir.rstrip('/')}/{run}"
+    if keys.FINE_TUNED not in values:
+        with refused.collect():
+            if (path := _model_path(job, cluster)) is not None:
+                defaults[keys.FINE_TUNED] = path
+    missing = [key for key in (keys.TRAIN_FILES, keys.FINE_TUNED) if key not in {**defaults, **values}]
+    if missing:
+        example = {keys.TRAIN_FILES: "/data/messages.parquet", keys.FINE_TUNED: "/models/NAME"}
+        hint = "Add, with paths that every node sees: " + " ".join(f"{key}={example[key]}" for key in missing)
+        refused.append(
+            InputError(
+                f"neither recipe {job.name!r} nor cluster {cluster.name!r} says: {', '.join(missing)}", hint=hint
+            )
+        )
+    return {key: hydra_text(text) for key, text in defaults.items() if key not in values}
+
+
 def needs_critic(values: Mapping[str, str]) -> bool:
     """Whether verl is going to build a critic (verl 0.9.1, trainer/ppo/utils.py: need_critic)."""
     enabled = values.get(keys.USES_CRITIC, "null").lower()

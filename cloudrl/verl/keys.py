@@ -28,6 +28,8 @@ MAIN, DEVICE, ENGINE = job.MAIN, job.DEVICE, job.ENGINE
 RESUME_MODE, RESUME_FROM = names.RESUME_MODE, names.RESUME_FROM
 
 MODEL_PATH, CRITIC_MODEL_PATH = f"{MODEL}.path", f"{CRITIC}.model.path"
+FINE_TUNED = "model.path"
+"""Of supervised fine-tuning, whose configuration is another one."""
 REWARD_MODEL_PATH = "reward.reward_model.model_path"
 TRAIN_FILES, VAL_FILES = "data.train_files", "data.val_files"
 RESPONSE_LENGTH = "data.max_response_length"
