@@ -18,7 +18,7 @@ from cloudrl.jobs.findings import Finding
 from cloudrl.protocol.secret_names import is_secret, is_secret_override
 from cloudrl.spec.hydra import hydra_text, override_argument, split_key, unquoted
 from cloudrl.verl.composition import keys_of_engine
-from cloudrl.verl.keys import LOCAL_DIR, kind_of
+from cloudrl.verl.keys import EXPERIMENT, LOCAL_DIR, PROJECT, kind_of
 
 _CONTINUED = re.compile(r"\s*\\\s*(?:\n.*|#.*)?\Z", re.DOTALL)
 _BEHIND = re.compile(r"\s+(?:2>&1|&>|[12]>|>>|\|\s*tee\b|&&\s|#\s).*\Z")
@@ -31,6 +31,8 @@ _TWICE_QUOTED = re.compile(r"""(['"])(?P<inside>[^'"]*)\1""")
 _FREE_TEXT = re.compile(r"(^|[._])(template|prompt)s?\b")
 """Keys whose values are for a model or for Jinja, and may hold anything."""
 _UNQUOTED = re.compile(r"[\w./:+\-\[\],$=@%~]+")
+_TEXTS = (PROJECT, EXPERIMENT, LOCAL_DIR)
+"""What `oc.env` gives is text, also where verl needs a number; these take text, and so do paths."""
 _EXPANDED = ("data.cache_dir", "actor_rollout_ref.rollout.skip.dump_dir")
 """verl 0.9.1, utils/dataset/rl_dataset.py and utils/skip/rollout_skip.py: expanduser. No other path is expanded."""
 _HOME = re.compile(r"\$(?:HOME|\{HOME\})/")
@@ -181,7 +183,7 @@ def _hint(key: str, left: Leftover) -> str:
     if left.value is not None:
         value = left.value.strip()
         return shlex.quote(override_argument(key, value if _UNQUOTED.fullmatch(value) else _written(value)))
-    if left.names:
+    if left.names and (kind_of(bare) is not None or bare in _TEXTS):
         variables = " ".join(f"--env {name}=VALUE" for name in left.names)
         reference = shlex.quote(f"{key}={left.reference}")
         return f"Write the value itself, or let the nodes look it up: {variables} {reference}"

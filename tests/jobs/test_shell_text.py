@@ -64,7 +64,7 @@ def test_what_is_meant_is_suggested_and_passes(word: str, why: str, fix: str) ->
         (f"{NAME}=$(date +%s)", "$(date +%s) is a command of a shell", "cloudrl import SCRIPT"),
         (f"{NAME}=`date`", "`date` is a command of a shell", "cloudrl import SCRIPT"),
         (f"{BATCH}=$((4096 * 4))", "$((4096 * 4)) is arithmetic of a shell", "cloudrl import SCRIPT"),
-        (f"{BATCH}=${{batch}}", "${batch} is a variable", f"'{BATCH}=${{oc.env:batch}}'"),
+        (f"{BATCH}=${{batch}}", "${batch} is a variable", "Write the value itself. A script"),
         (f"{NAME}=a \\\n  trainer.nnodes=1", "continues a line only in a shell", "Write the value itself"),
     ],
 )
