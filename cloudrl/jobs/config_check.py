@@ -72,16 +72,30 @@ def _finding(problem: Problem, draft: JobDraft) -> Finding:
     problem = _replacing(problem, draft)
     typed = {split_key(key)[1] for key in draft.options.overrides}
     ours = {split_key(key)[1] for key in draft.job.overrides} - typed
-    words = set(re.findall(r"[A-Za-z_][\w-]*(?:\.[\w-]+)+", problem.text))
+    words = {problem.key, *re.findall(r"[A-Za-z_][\w-]*(?:\.[\w-]+)+", problem.text)}
     is_recipes = bool(words & ours) and not words & typed
     hint = problem.hint
     meant = {split_key(word.partition("=")[0])[1] for word in overrides_of(hint)} - {problem.key}
     if problem.key in typed and meant & typed:  # what is meant is typed, too, with a value of its own
         hint = f"~{problem.key}"
-    if problem.key in ours and f"~{problem.key}" not in overrides_of(hint):  # it is not the user's to leave out
-        hint = " ".join((f"~{problem.key}", hint)) if overrides_of(hint) else f"~{problem.key}"
+    if problem.key in ours:
+        hint = _of_recipe(problem.key, hint, draft)
     owner = f"recipe {draft.job.name!r}" if is_recipes else ""
     return Finding(problem.text, hint, is_about_verl=True, owner=owner, key=problem.key)
+
+
+def _of_recipe(key: str, hint: str, draft: JobDraft) -> str:
+    """The hint for a key that the recipe sets, which the user cannot leave out of the command.
+
+    A key keeps the recipe's `+` unless the override that replaces it has one of its own.
+    """
+    words = overrides_of(hint)
+    if any(split_key(word.partition("=")[0]) == ("", key) for word in words):
+        is_added = any(each.startswith("+") and split_key(each)[1] == key for each in draft.job.overrides)
+        return shlex.join(f"++{word}" if is_added and word.startswith(f"{key}=") else word for word in words)
+    if f"~{key}" in words:
+        return hint
+    return " ".join((f"~{key}", hint)) if words else f"~{key}"
 
 
 def _replacing(problem: Problem, draft: JobDraft) -> Problem:

@@ -17,7 +17,7 @@ from cloudrl.spec import HydraText, Job, parse_override
 from cloudrl.spec.hydra import override_argument, split_key
 
 ANYWAY = "Send it all the same: --unchecked"
-_KEY = re.compile(r"(\+\+?|~)?[A-Za-z_][\w-]*(\.[\w-]+)+|model_engine")
+_KEY = re.compile(r"(\+\+?|~)?[A-Za-z_][\w-]*(\.[\w-]+)+|model_engine|~[A-Za-z_]\w*")
 _PLACEHOLDER = "..."
 
 

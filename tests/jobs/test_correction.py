@@ -48,6 +48,8 @@ FAULTS: tuple[tuple[str, ...], ...] = (
     (f"+{ACTOR}.my_own=1",),
     ("data.apply_chat_template_kwargs=True",),
     (f"{ROLLOUT}.gpu_memory_utilization=80",),
+    ("+trainer.val_only=False",),
+    ("max_turns={few}",),
 )
 
 
@@ -75,8 +77,10 @@ def faulty(seed: int) -> tuple[Job, Any, dict[str, Any]]:
     return job, shape(dice.choice([1, 2, 3]), dice.choice([4, 8]), job), typed(*words)
 
 
-def check_corrections(seed: int) -> None:
+def check_corrections(seed: int, *, of_recipe: bool = False) -> None:
     job, view, overrides = faulty(seed)
+    if of_recipe:
+        job, overrides = job.with_overrides(overrides), {}
     refusal = refused(job, view, overrides)
     if refusal is None:
         return
@@ -95,6 +99,23 @@ def check_corrections(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(FEW))
 def test_hints_are_applied_and_pass(seed: int) -> None:
     check_corrections(seed)
+
+
+@pytest.mark.parametrize("seed", range(FEW // 2))
+def test_hints_for_faults_of_a_script_are_applied_and_pass(seed: int) -> None:
+    check_corrections(seed, of_recipe=True)
+
+
+@pytest.mark.parametrize(
+    ("fault", "fix"),
+    [("+trainer.val_only=False", "++trainer.val_only=False"), ("max_turns=3", "~max_turns")],
+)
+def test_a_key_of_a_script_is_corrected_from_the_command_line(fault: str, fix: str) -> None:
+    job = recipes.load("grpo").with_overrides(typed(fault))
+    refusal = refused(job, shape(1, 8, job), {})
+    assert refusal is not None
+    assert (refusal.fix, refusal.findings[0].owner) == ((fix,), "recipe 'grpo'")
+    assert refused(job, shape(1, 8, job), typed(*refusal.fix)) is None
 
 
 @pytest.mark.slow
