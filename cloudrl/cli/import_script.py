@@ -43,16 +43,16 @@ def import_script(
         if not dry_run:
             _output.write_files(files, confirm=terminal.confirm)
     if as_json:
-        _output.as_json(_fields(imported, files))
+        _output.as_json(_fields(imported, files, output))
     elif dry_run:
         _output.data("\n".join(f"# {path}\n{text}" for path, text in files.items()))
     else:
         _output.data("\n".join(map(str, files)))
-    if not as_json and imported.commands:
-        _output.hint("\n".join(imported.commands))
+    if not as_json and (commands := imported.commands(str(output))):
+        _output.hint("\n".join(commands))
 
 
-def _fields(imported: Any, files: dict[Path, str]) -> dict[str, Any]:
+def _fields(imported: Any, files: dict[Path, str], output: Path) -> dict[str, Any]:
     return {
         "lines": [
             {
@@ -67,5 +67,5 @@ def _fields(imported: Any, files: dict[Path, str]) -> dict[str, Any]:
         "files": {str(path): text for path, text in files.items()},
         "recipes": [dict(each.fields) for each in imported.trainings],
         "cluster": dict(imported.cluster),
-        "commands": list(imported.commands),
+        "commands": list(imported.commands(str(output))),
     }

@@ -4,6 +4,7 @@ import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from cloudrl.jobs.compatibility import is_for_another_release
 from cloudrl.jobs.draft import JobDraft, Snapshot
@@ -22,9 +23,13 @@ from cloudrl.verl.release_files import is_added, source_of
 from cloudrl.verl.rules import READ_IN, notes, problems
 from cloudrl.verl.setting import Setting
 
+WITH_VERL = "with verl "
+"""How a warning begins that would be a refusal if it were certain that verl is of that release."""
 _ADD = "; cloudrl verl add makes it known"
 _INSTALLS = ("pip", "uv", "conda", "container", "image_uri", "py_modules", "py_executable")
 """Fields of a runtime environment that may bring another verl."""
+_PACKAGE = re.compile(r"(?!verl\b)[A-Za-z0-9][\w.-]*(\[[\w,. -]*\])?\s*([=<>!~].*)?")
+"""A package of an index by its name, and not verl; not an address, a file or an option of pip."""
 
 
 def check_config(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
@@ -65,7 +70,7 @@ def check_config(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
         draft = draft.noting(f"{added} is a key of your own, and verl has {known}: is that meant?")
     if is_certain and not draft.options.unchecked:
         return draft.refused(*(_finding(problem, draft) for problem in faults))
-    return draft.warning(*(f"with verl {release}: {problem.text}" for problem in faults))
+    return draft.warning(*(f"{WITH_VERL}{release}: {problem.text}" for problem in faults))
 
 
 def _finding(problem: Problem, draft: JobDraft) -> Finding:
@@ -133,9 +138,19 @@ def _composed(
 
 def _is_certain(draft: JobDraft, snapshot: Snapshot, command: Command) -> bool:
     """Whether the nodes have said, or their image says, which verl runs, and the job brings no other."""
-    brings = any(name in draft.runtime_env for name in _INSTALLS) or is_remote(draft.options.working_dir_source or "")
+    brings = any(_may_bring_verl(name, draft.runtime_env.get(name)) for name in _INSTALLS) or is_remote(
+        draft.options.working_dir_source or ""
+    )
     brings = brings or not command.is_usual or "PYTHONPATH" in _own_variables(draft)
     return snapshot.cluster.verl_version is not None and not brings
+
+
+def _may_bring_verl(name: str, value: Any) -> bool:
+    """Whether a field of a runtime environment may bring another verl: not a list of other packages."""
+    packages = value.get("packages") if isinstance(value, Mapping) else value
+    if name in ("pip", "uv") and isinstance(packages, (list, tuple)):
+        return not all(isinstance(each, str) and _PACKAGE.fullmatch(each.strip()) for each in packages)
+    return value is not None
 
 
 def _brings_code(draft: JobDraft) -> bool:

@@ -20,10 +20,11 @@ def change_engine(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
         return draft
     here = keys_of_engine(release, engine)
     typed = parse_overrides({key: str(value) for key, value in draft.overrides.items()})
+    deleted = {split_key(key)[1] for key in draft.overrides if key.startswith("~")}
     gone, moved = list[str](), dict[str, str]()
     for key, text in draft.job.overrides.items():
         bare = split_key(key)[1]
-        if bare == MODEL_ENGINE or bare in typed:
+        if bare == MODEL_ENGINE or bare in typed or bare in deleted:
             continue
         if bare.endswith(".strategy") and bare in here:
             gone.append(bare)

@@ -68,24 +68,27 @@ class Imported:
         }
         return {**self.recipes, name: text, **more}
 
-    def options(self, taken: Taken) -> list[str]:
-        """What `check` and `submit` need beside the recipe."""
+    def options(self, taken: Taken, folder: str = "") -> list[str]:
+        """What `check` and `submit` need beside the recipe, with the files in a folder."""
         words = ["--working-dir", taken.working_dir] if taken.working_dir else []
-        words += ["--runtime-env", f"{taken.job.name}.runtime-env.yml"] if taken.runtime_env else []
+        words += (
+            ["--runtime-env", posixpath.join(folder, f"{taken.job.name}.runtime-env.yml")] if taken.runtime_env else []
+        )
         return words
 
-    @property
-    def commands(self) -> tuple[str, ...]:
-        """What to type next."""
-        commands = list[str]()
+    def commands(self, folder: str = ".") -> tuple[str, ...]:
+        """What to type next, with the files in a folder."""
+        commands, inside = list[str](), "" if folder == "." else folder
+        file = ["-f", posixpath.join(inside, self.cluster_file[0])]
         for name, taken in zip(self.recipes, self.trainings, strict=True):
-            words = ["cloudrl", "check", f"./{name}", "-f", self.cluster_file[0], *self.options(taken)]
-            commands.append(shlex.join(words))
-            if "slurm" in self.cluster and not self.options(taken):
-                commands.append(shlex.join(["cloudrl", "slurm", "script", f"./{name}", "-f", self.cluster_file[0]]))
+            recipe, options = posixpath.join(folder, name), self.options(taken, inside)
+            commands.append(shlex.join(["cloudrl", "check", recipe, *file, *options]))
+            if "slurm" in self.cluster and not options:
+                commands.append(shlex.join(["cloudrl", "slurm", "script", recipe, *file]))
         for name, taken in zip(self.recipes, self.trainings, strict=True):
             secrets = [word for secret in taken.secrets for word in ("--env", secret)]
-            commands.append(shlex.join(["cloudrl", "submit", f"./{name}", *self.options(taken), *secrets]))
+            recipe, options = posixpath.join(folder, name), self.options(taken, inside)
+            commands.append(shlex.join(["cloudrl", "submit", recipe, *options, *secrets]))
         return tuple(commands)
 
 

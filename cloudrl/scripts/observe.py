@@ -2,6 +2,7 @@
 
 import posixpath
 import re
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -153,7 +154,7 @@ def observe(play: Play, *, isolated: bool = True, shown: str, play_once: Callabl
     if recording.over and not trainings(recording):
         what = f"did not end within {SECONDS:.0f} s" if recording.over == "time" else "needs too much memory"
         raise InputError(f"{shown} {what}, and started no training before{_where(recording)}")
-    _refuse_wanting(recording, shown, unset_names(text, play))
+    _refuse_wanting(recording, shown, unset_names(text, play), play.arguments)
     return Observed(recording, play, tuple(head), _unset_in_arguments(recording, play, isolated, play_once))
 
 
@@ -231,11 +232,11 @@ def _missing(recording: Recording, play: Play) -> dict[str, str]:
     return found
 
 
-def _refuse_wanting(recording: Recording, shown: str, unset: Sequence[str]) -> None:
+def _refuse_wanting(recording: Recording, shown: str, unset: Sequence[str], given: Sequence[str]) -> None:
     """Name the variable or argument without which the script has stopped."""
     if recording.status in (0, None) or trainings(recording):
         return
-    command = f"cloudrl import {shown}"
+    command, end = f"cloudrl import {shown}", f" -- {shlex.join(given)}" if given else ""
     for message in reversed(list(_MESSAGE.finditer(recording.output))):
         match = _UNBOUND.fullmatch(message["text"]) or _REQUIRED.fullmatch(message["text"])
         if match is None or match["name"] in _BUILTINS:
@@ -246,14 +247,15 @@ def _refuse_wanting(recording: Recording, shown: str, unset: Sequence[str]) -> N
         if name.isdecimal():
             words = " ".join(f"ARG{number}" for number in range(1, int(name) + 1))
             raise Wanted(f"{where} wants argument {name}{said}", hint=f"{command} -- {words}")
-        raise Wanted(f"{where} wants the variable {name}{said}", hint=f"{command} --env {name}=VALUE")
+        raise Wanted(f"{where} wants the variable {name}{said}", hint=f"{command} --env {name}=VALUE{end}")
     if "syntax error" in recording.output and not recording.calls:
         raise InputError(recording.output.strip().splitlines()[0], hint=f"bash -n {shown}")
     if not recording.calls or "usage" in recording.output.lower():
         ending = "\n".join(recording.output.strip().splitlines()[-5:])
+        arguments = ["-- ARGS"] if not unset or "usage" in recording.output.lower() else []
         raise Wanted(
             f"{shown} ended with status {recording.status} before any training" + (f":\n{ending}" if ending else ""),
-            hint=" ".join([command, *(f"--env {name}=VALUE" for name in unset[:3])]) if unset else f"{command} -- ARGS",
+            hint=" ".join([command, *(f"--env {name}=VALUE" for name in unset[:3]), *arguments]),
         )
 
 

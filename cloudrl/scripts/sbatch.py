@@ -28,6 +28,7 @@ _DROPPED = {
     "chdir": "a job starts in its working directory: --working-dir DIR",
     "get-user-env": "a job gets the variables of its recipe",
 }
+_BESIDES = {"array": "; SLURM_ARRAY_TASK_ID is 0 in the recipe: override it for each task"}
 _GRES = re.compile(r"gpu(?::(?P<kind>[A-Za-z][\w.-]*))?(?::(?P<count>\d+))?(\(.*\))?")
 _GPUS = re.compile(r"(?:(?P<kind>[A-Za-z][\w.-]*):)?(?P<count>\d+)")
 _MEMORY = re.compile(r"(\d+)([KMGT])?B?", re.IGNORECASE)
@@ -66,7 +67,11 @@ def read_sbatch(text: str) -> Slurm:
         if name in _DROPPED:
             lines.append(Line(Fate.DROPPED, written, _DROPPED[name], number))
         else:
-            lines.append(Line(Fate.TAKEN, written, taken.get(name, f"slurm.{name} of the cluster"), number))
+            lines.append(
+                Line(
+                    Fate.TAKEN, written, taken.get(name, f"slurm.{name} of the cluster{_BESIDES.get(name, '')}"), number
+                )
+            )
     return Slurm(bool(options) or "SLURM_" in text, options, cluster, tuple(lines))
 
 

@@ -47,8 +47,8 @@ def take_over(observed: Observed, source: Source) -> tuple[tuple[Taken, ...], di
             Line(Fate.WRONG, f"${variable} in {', '.join(used[:3])}", why, line_of(rf"\${{?{variable}\b", source))
         )
     if source.same_machines and "checkpoints" not in cluster:
-        why = "a folder that all nodes share: slurm: {volumes: ['/shared/you/checkpoints:/checkpoints']} in the cluster"
-        lines.append(Line(Fate.UNKNOWN, "where checkpoints go", why))
+        why = "mount a folder that all nodes share: --set slurm.volumes=['/shared/you/checkpoints:/checkpoints']"
+        lines.append(Line(Fate.UNKNOWN, "the folder for checkpoints", why))
     lines += ending_lines(observed, source, taken[-1].call if taken else None)
     return tuple(taken), cluster, in_order(lines)
 

@@ -15,6 +15,7 @@ from cloudrl.options.environment import checked_runtime_env
 from cloudrl.providers.state_folder import home, make_state_folder
 from cloudrl.scripts.imported import Imported, import_file
 from cloudrl.scripts.imported import is_importable as is_importable  # noqa: PLC0414  offered here, too
+from cloudrl.scripts.observe import Wanted
 from cloudrl.sdk.callbacks import Confirm, OnProgress, Question, notify, silent, unattended
 from cloudrl.spec import Job
 
@@ -63,7 +64,11 @@ def job_of_script(
     Raises:
         InputError: As `import_script`, or the script starts no training.
     """
-    imported = import_script(path, confirm=confirm)
+    try:
+        imported = import_script(path, env=options.env, confirm=confirm)
+    except Wanted as wanted:
+        _, is_variable, variables = (wanted.hint or "").partition(" --env ")
+        raise (Wanted(wanted.message, hint=f"--env {variables}") if is_variable else wanted) from None
     if not imported.trainings:
         raise InputError(
             f"{imported.shown} starts no training that cloudrl can take over", hint=f"cloudrl import {imported.shown}"

@@ -77,6 +77,7 @@ class RunRequest:
         """Nodes, GPUs and provider in words: `2 nodes with H100:8 on dstack`."""
         nodes = f"{self.cluster.nodes} node{'s' * (self.cluster.nodes > 1)}"
         gpus = f" with {self.cluster.gpu}" if self.cluster.device == "gpu" else ""
+        gpus += " GPUs" if gpus and str(self.cluster.gpu).isdecimal() else ""
         if gpus and self.cluster.gpus_per_node is None:
             gpus += f", taken as {run_plan.expected_facts(self.plan, self.job).gpus_per_node} GPUs,"
         return f"{nodes}{gpus} on {self.plan.provider}"

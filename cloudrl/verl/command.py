@@ -7,6 +7,9 @@ from cloudrl.verl.keys import MAIN
 from cloudrl.verl.release_files import CONFIG_NAME
 
 _NAMES = ("--config-name", "-cn")
+_FOLDERS = ("--config-path", "-cp")
+_OWN_FOLDER = ("config", "./config", "config/")
+"""As in scripts until verl 0.8: Hydra counts from the folder of main_ppo, which has it (verl, trainer/config)."""
 _USUAL = (("python", "-m"), ("python3", "-m"))
 SFT_CONFIG = "sft_trainer_engine"
 _CONFIGS = {MAIN: CONFIG_NAME, "verl.trainer.sft_trainer": SFT_CONFIG, "verl.trainer.sft_trainer_ray": SFT_CONFIG}
@@ -53,6 +56,8 @@ def read_command(entrypoint: Sequence[str]) -> Command:
         option, equals, value = word.partition("=")
         if option in _NAMES and (equals or words):
             name = value if equals else words.pop(0)
+        elif option in _FOLDERS and (value if equals else next(iter(words), "")) in _OWN_FOLDER:
+            words = words if equals else words[1:]
         elif word.startswith("-"):
             raise UnknownConfig(f"the entry point has option {option}")
         else:

@@ -22,7 +22,7 @@ from cloudrl.verl import composed_cache
 from cloudrl.verl.base_config import base as _base
 from cloudrl.verl.base_config import first_line as _first_line
 from cloudrl.verl.base_config import plain as _plain
-from cloudrl.verl.key_hints import Known, beside, fork_problem, remedy
+from cloudrl.verl.key_hints import Known, beside, engine_problem, fork_problem, remedy
 from cloudrl.verl.keys import MODEL_ENGINE
 from cloudrl.verl.release_files import CONFIG_NAME, folder_of
 
@@ -149,6 +149,10 @@ def _with_remedies(problems: Sequence[Problem], unknown: Sequence[Override], kno
     """The same problems with hints for keys that verl does not have, and a word on forks if there are several."""
     by_key = {str(each.key_or_group): each for each in unknown}
     told, strange = list[Problem](), list[str]()
+    of_engine = engine_problem(list(by_key), known)
+    if of_engine is not None:
+        text, hint, keys = of_engine
+        told, problems = [Problem(text, hint)], [problem for problem in problems if problem.key not in keys]
     for problem in problems:
         override = by_key.get(problem.key)
         if override is None or problem.hint:

@@ -83,8 +83,9 @@ def remedy(key: str, text: str, value: Any, known: Known) -> Remedy:
     """
     if (change := change_of(key, known.release, known.defaults.__contains__)) is not None:
         return _by_history(key, text, change.since, change, known)
-    if known.is_free(key):  # such as the arguments of an engine
-        return Remedy(hint=shlex.quote(f"+{key}={text}"))
+    if key.endswith(".model_engine") or known.is_free(key):  # the choice of an engine, or the arguments of one
+        instead = "model_engine" if key.endswith(".model_engine") else f"+{key}"
+        return Remedy(hint=shlex.quote(f"{instead}={text}"))
     nearest = _by_place(key, known) or _by_spelling(key, value, known) or _by_sibling(key, value, known)
     if nearest is None and (engine := known.engine_with(key)) is not None:
         return Remedy(hint=f"The {engine} engine has it: model_engine={engine}")
@@ -94,6 +95,19 @@ def remedy(key: str, text: str, value: Any, known: Known) -> Remedy:
     if known.is_built(key):
         return Remedy(is_known=False)
     return Remedy(hint=f"verl would ignore it; if your own code reads it: +{key}={text}", is_known=False)
+
+
+def engine_problem(unknown: Sequence[str], known: Known) -> tuple[str, str, frozenset[str]] | None:
+    """One message, its hint, and the keys, if several keys are those of an engine that the job does not choose."""
+    engines = {key: known.engine_with(key) for key in unknown}
+    for engine in dict.fromkeys(filter(None, engines.values())):
+        keys = [key for key, found in engines.items() if found == engine]
+        if len(keys) >= _MANY:
+            text = (
+                f"{len(keys)} keys ({', '.join(keys[:_MANY])}, ...) are of verl's {engine} engine, which is not chosen"
+            )
+            return text, f"model_engine={engine}", frozenset(keys)
+    return None
 
 
 def fork_problem(unknown: Sequence[str], release: str) -> tuple[str, str] | None:

@@ -63,13 +63,16 @@ def check_replicas(values: Mapping[str, str], cluster: ClusterFacts) -> None:
     if nodes * gpus % replica:
         settings = " and ".join(f"{key}={value}" for key, value in sizes.items() if value != 1)
         shape = f"{nodes} node{'' if nodes == 1 else 's'} with {gpus} GPU{'' if gpus == 1 else 's'}"
-        fits = [size for size in range(1, replica) if nodes * gpus % size == 0][-1]
+        room, fitting = nodes * gpus, []
+        for key, size in sizes.items():
+            most = 1 if key == _OF_ONE_REPLICA[2] else size  # verl has no pipeline in a rollout
+            fits = next(each for each in range(most, 0, -1) if room % each == 0)
+            room //= fits
+            fitting.append(f"{key}={fits}")
         raise InputError(
             f"{settings}: a replica of the rollout takes {replica} GPUs, "
             f"and {shape} cannot be divided into replicas of that size",
-            hint=" ".join(
-                [f"{_OF_ONE_REPLICA[0]}={fits}", *(f"{key}=1" for key in sizes if key != _OF_ONE_REPLICA[0])]
-            ),
+            hint=" ".join(fitting),
         )
 
 

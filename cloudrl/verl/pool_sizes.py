@@ -26,9 +26,12 @@ def pool_of_its_own(setting: Setting, section: str) -> str:
 
 
 def smaller_training(setting: Setting, elsewhere: int) -> str:
-    """The override with which training leaves so many GPUs of the cluster to other parts; "" if too few are left."""
+    """The override with which training leaves so many GPUs of the cluster to other parts; else the cluster that has."""
     nodes, gpus = max(1, setting.whole(keys.NODES) or 1), setting.gpus_per_node
     left = setting.cluster_gpus - elsewhere
     if left >= gpus and nodes > 1:
         return f"{keys.NODES}={min(nodes, left // gpus)}"
-    return f"{keys.GPUS}={left}" if nodes == 1 and 0 < left < gpus else ""
+    if nodes == 1 and 0 < left < gpus:
+        return f"{keys.GPUS}={left}"
+    whole = -(-(setting.world_size + elsewhere) // gpus)
+    return f"A cluster of {whole} nodes has room for all: --nodes {whole}"

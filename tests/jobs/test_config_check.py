@@ -75,6 +75,13 @@ def test_where_another_verl_may_run_nothing_is_refused(view: Any, options: dict[
     assert "with verl 0.9.1: data.train_batchsize: verl 0.9.1 has no such key" in warnings
 
 
+def test_other_packages_are_not_another_verl() -> None:
+    with pytest.raises(InputError, match="has no such key"):
+        planned(overrides=typed(UNKNOWN), runtime_env={"pip": ["math-verify", "sympy[x]==1.12"]})
+    planned(overrides=typed(UNKNOWN), runtime_env={"pip": ["-r req.txt"]})
+    planned(overrides=typed(UNKNOWN), runtime_env={"uv": {"packages": ["git+https://example.org/x"]}})
+
+
 @pytest.mark.parametrize(
     "before", [("uv", "run", "--with", "verl==0.10", "python3"), ("env", "A=b", "python3"), ("/opt/mine/bin/python",)]
 )
@@ -121,6 +128,8 @@ FSDP_KEY = {"actor_rollout_ref.actor.fsdp_config.reshard_after_forward": "false"
         (*MAIN, "--config-name=ppo_megatron_trainer"),
         (*MAIN, "-cn", "ppo_megatron_trainer"),
         (*MAIN, "model_engine=megatron"),
+        (*MAIN, "--config-path=config", "--config-name=ppo_megatron_trainer.yaml"),
+        (*MAIN, "-cp", "config", "-cn", "ppo_megatron_trainer"),
     ],
 )
 def test_the_configuration_is_that_of_the_entry_point(entrypoint: tuple[str, ...]) -> None:

@@ -107,14 +107,24 @@ def test_hints_for_faults_of_a_script_are_applied_and_pass(seed: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "fix"),
-    [("+trainer.val_only=False", "++trainer.val_only=False"), ("max_turns=3", "~max_turns")],
-)
-def test_a_key_of_a_script_is_corrected_from_the_command_line(fault: str, fix: str) -> None:
-    job = recipes.load("grpo").with_overrides(typed(fault))
+    ("faults", "fix"),
+    [
+        (("+trainer.val_only=False",), ("++trainer.val_only=False",)),
+        (("max_turns=3",), ("~max_turns",)),
+        (
+            (*(f"{ACTOR}.megatron.{each}=False" for each in ("param_offload", "grad_offload", "optimizer_offload")),
+             f"{ACTOR}.megatron.tensor_model_parallel_size=2"),
+            ("model_engine=megatron", f"~{ACTOR}.megatron.grad_offload"),
+        ),
+        ((f"{ACTOR}.model_engine=megatron",), (f"~{ACTOR}.model_engine", "model_engine=megatron")),
+    ],
+)  # fmt: skip
+def test_keys_of_a_script_are_corrected_from_the_command_line(faults: tuple[str, ...], fix: tuple[str, ...]) -> None:
+    job = recipes.load("grpo").with_overrides(typed(*faults))
     refusal = refused(job, shape(1, 8, job), {})
     assert refusal is not None
-    assert (refusal.fix, refusal.findings[0].owner) == ((fix,), "recipe 'grpo'")
+    assert (refusal.fix, refusal.findings[0].owner) == (fix, "recipe 'grpo'")
+    assert refusal.rest == ()
     assert refused(job, shape(1, 8, job), typed(*refusal.fix)) is None
 
 

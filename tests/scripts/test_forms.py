@@ -50,6 +50,7 @@ def test_variables_are_handed_on(take_over: TakeOver) -> None:
         ("set -u\n{} a.x=$DATA_HOME", ["run.sh:2 wants the variable DATA_HOME", "--env DATA_HOME=VALUE"]),
         ("set -eu\nx=$2", ["wants argument 2", "-- ARG1 ARG2"]),
         (': "${KEY:?}"\n{}', ["wants the variable KEY", "--env KEY=VALUE"]),
+        ('[ $# -lt 1 ] && { echo "Usage: $0 MODEL"; exit 1; }\n{} a.x=$DATA', ["Usage: ", "--env DATA=VALUE -- ARGS"]),
         ('[ $# -lt 2 ] && { echo "Usage: $0 MODEL DATA"; exit 1; }\n{}', ["Usage: ", "-- ARGS"]),
         (
             'if [ -z "$MODEL" ]; then echo "MODEL is not set" >&2; exit 1; fi\n{}',

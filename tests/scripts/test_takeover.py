@@ -163,7 +163,7 @@ def test_variables_go_where_they_belong(take_over: TakeOver) -> None:
     assert set(training.secrets) == {"WANDB_API_KEY", "HF_TOKEN"}
     assert "abc" not in "".join(imported.files.values())
     assert "hf_x" not in "".join(map(str, imported.lines))
-    [_, submit] = imported.commands
+    [_, submit] = imported.commands()
     assert submit.endswith("--env HF_TOKEN --env WANDB_API_KEY")
 
 
@@ -225,8 +225,11 @@ def test_ray_job_submit(take_over: TakeOver) -> None:
     assert (training.fields["env"], training.secrets, training.working_dir) == ({"A": "1"}, ("HF_TOKEN",), ".")
     assert training.runtime_env == {"excludes": ["big/"], "pip": ["x"]}
     assert imported.files["run.runtime-env.yml"] == "excludes:\n- big/\npip:\n- x\n"
+    assert imported.commands("out")[0] == (
+        "cloudrl check out/run.yml -f out/run.cluster.yml --working-dir . --runtime-env out/run.runtime-env.yml"
+    )
     assert (
-        imported.commands[0]
+        imported.commands()[0]
         == "cloudrl check ./run.yml -f run.cluster.yml --working-dir . --runtime-env run.runtime-env.yml"
     )
 
@@ -310,7 +313,7 @@ def test_a_script_for_slurm_with_containers_and_amd(take_over: TakeOver) -> None
     }  # fmt: skip
     [training] = imported.trainings
     assert (training.job.gpu, training.job.data, dict(training.job.overrides)) == ("amd:8", ("gsm8k",), {})
-    assert set(said(imported, Fate.UNKNOWN)) == {"where checkpoints go"}
+    assert set(said(imported, Fate.UNKNOWN)) == {"the folder for checkpoints"}
     assert "--volume /root:/root" in next(line.why for line in imported.lines if "docker run" in line.text)
     started = [line for line in imported.lines if line.text.startswith("ray start")]
     assert [line.text for line in started] == ["ray start --address 10.0.0.1:6379 --block"]
@@ -323,7 +326,7 @@ def test_checkpoints_of_slurm_stay_where_the_script_has_them(take_over: TakeOver
     imported = take_over(text)
     assert imported.cluster["checkpoints"] == "/scratch/me"
     assert imported.cluster["slurm"] == {"volumes": ["/scratch/me:/scratch/me"], "partition": "gpu"}
-    assert "cloudrl slurm script ./run.yml -f run.cluster.yml" in imported.commands
+    assert "cloudrl slurm script ./run.yml -f run.cluster.yml" in imported.commands()
 
 
 def test_a_training_that_a_script_does_not_come_to_is_missed(take_over: TakeOver) -> None:

@@ -1,5 +1,6 @@
 """Whether verl's workers, the replicas of its rollout and its queue fit onto a cluster."""
 
+import math
 import re
 from importlib.util import find_spec
 from pathlib import Path
@@ -31,8 +32,9 @@ TP, DP, PP = (
         (1, 1, {TP: 2}, f"{TP}=2: a replica of the rollout takes 2 GPUs, and 1 node with 1 GPU", 1),
         (2, 8, {TP: 32}, f"{TP}=32: a replica of the rollout takes 32 GPUs, and 2 nodes with 8 GPUs", 16),
         (2, 8, {TP: 3}, f"{TP}=3: a replica of the rollout takes 3 GPUs, and 2 nodes with 8 GPUs", 2),
-        (2, 8, {TP: 8, DP: 4}, f"{TP}=8 and {DP}=4: a replica of the rollout takes 32 GPUs", 16),
-        (2, 8, {TP: 1, PP: 3}, f"{PP}=3: a replica of the rollout takes 3 GPUs", 2),
+        (2, 8, {TP: 8, DP: 4}, f"{TP}=8 and {DP}=4: a replica of the rollout takes 32 GPUs", 8),
+        (2, 8, {TP: 4, DP: 8}, f"{TP}=4 and {DP}=8: a replica of the rollout takes 32 GPUs", 4),
+        (2, 8, {TP: 1, PP: 3}, f"{PP}=3: a replica of the rollout takes 3 GPUs", 1),
         (2, 8, {TP: 4, "trainer.nnodes": 1, "trainer.n_gpus_per_node": 2}, "takes 4 GPUs, and 1 node with 2 GPUs", 2),
     ],
 )  # fmt: skip
@@ -44,7 +46,8 @@ def test_replicas_that_do_not_fit_are_refused(
         notes("ppo", overrides, nodes=nodes, gpus_per_node=gpus)
     first = caught.value.findings[0]
     assert first.text.endswith("cannot be divided into replicas of that size")
-    others = [f"{key}=1" for key in (DP, PP) if key in given]
+    of_data = [f"{DP}={math.gcd(nodes * gpus // hint, given[DP])}"] if DP in given else []
+    others = of_data + ([f"{PP}=1"] if PP in given else [])
     fits = " ".join([f"{TP}={hint}", *others])
     assert first.hint == fits or len(caught.value.findings) > 1, "with the heads of the model it may be less"
 

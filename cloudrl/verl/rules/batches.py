@@ -47,11 +47,23 @@ def micro_batches_are_given(setting: Setting) -> Iterator[Problem]:
         of_all, of_each = (setting.get(f"{role}.{each}") for each in (name, f"{name}_per_gpu"))
         if of_each is None and (of_all is None or is_read):
             instead = f" {role}.{name}=null" if of_all is not None else ""
-            yield Problem(f"{role}.{name}_per_gpu is not set", f"{role}.{name}_per_gpu=8{instead}")
+            yield Problem(
+                f"{role}.{name}_per_gpu is not set", f"{role}.{name}_per_gpu={_share(setting, of_all)}{instead}"
+            )
+        elif of_each is not None and of_each == of_all and role == CRITIC:  # critic.yaml: one is the other's default
+            yield Problem(
+                f"{role}.{name}={of_all} gives {name}_per_gpu the same value, and verl takes only one of them",
+                f"{role}.{name}_per_gpu={_share(setting, of_all)} {role}.{name}=null",
+            )
         elif of_each is not None and of_all is not None:
             yield Problem(
                 f"{role}.{name}={of_all} and {role}.{name}_per_gpu={of_each} are both set", f"{role}.{name}=null"
             )
+
+
+def _share(setting: Setting, of_all: object) -> int:
+    """A micro batch of each GPU, in place of one of all GPUs together."""
+    return max(1, of_all // max(1, setting.world_size)) if isinstance(of_all, int) else 8
 
 
 def mini_batches_fit(setting: Setting) -> Iterator[Problem]:

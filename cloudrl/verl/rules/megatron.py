@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from cloudrl.verl.composition import Problem
+from cloudrl.verl.keys import ACTOR, REF
 from cloudrl.verl.setting import Setting
 
 
@@ -30,7 +31,7 @@ def megatron_groups_fit(setting: Setting) -> Iterator[Problem]:
         yield Problem(
             f"{gpus} GPUs cannot be divided by {section}.tensor_model_parallel_size={tensor} times pipeline "
             f"({pipeline}) and context parallelism ({context})",
-            _largest(f"{section}.tensor_model_parallel_size", tensor, gpus, pipeline * context),
+            _largest(setting, role, "tensor_model_parallel_size", tensor, gpus, pipeline * context),
         )
     of_experts = (sizes["expert_tensor"] or tensor) * experts * pipeline
     if experts > 1 and gpus % of_experts:
@@ -38,7 +39,7 @@ def megatron_groups_fit(setting: Setting) -> Iterator[Problem]:
         yield Problem(
             f"{gpus} GPUs cannot be divided by {key}={experts} times expert tensor "
             f"({sizes['expert_tensor'] or tensor}) and pipeline parallelism ({pipeline})",
-            _largest(key, experts, gpus, of_experts // experts),
+            _largest(setting, role, "expert_model_parallel_size", experts, gpus, of_experts // experts),
         )
     if (sizes["virtual_pipeline_model"] is not None) and pipeline < 2:
         key = f"{section}.virtual_pipeline_model_parallel_size"
@@ -69,9 +70,11 @@ def megatron_features_fit(setting: Setting) -> Iterator[Problem]:
                           f"{section}.virtual_pipeline_model_parallel_size=null")  # fmt: skip
 
 
-def _largest(key: str, size: int, gpus: int, others: int) -> str:
-    """The largest size below that divides what the others leave."""
+def _largest(setting: Setting, role: str, name: str, size: int, gpus: int, others: int) -> str:
+    """The largest size below that divides what the others leave; of the actor, too, if a reference has its size."""
     if gpus % others:
         return ""
     room = gpus // others
-    return f"{key}={next(each for each in range(min(size, room), 0, -1) if room % each == 0)}"
+    fitting = next(each for each in range(min(size, room), 0, -1) if room % each == 0)
+    roles = (ACTOR, REF) if role == REF and setting.whole(f"{ACTOR}.megatron.{name}") == size else (role,)
+    return " ".join(f"{each}.megatron.{name}={fitting}" for each in roles)
