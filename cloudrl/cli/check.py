@@ -1,7 +1,7 @@
 """`cloudrl check`: a recipe and the cluster for it, before anything is started."""
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -16,9 +16,6 @@ from cloudrl.cli._options import (
     with_options,
 )
 from cloudrl.errors import CloudrlError
-
-if TYPE_CHECKING:
-    from cloudrl.jobs.submission import Submission
 
 
 @with_options(asked=requested_job, declared=cluster_options)
@@ -72,16 +69,9 @@ def check(
         verdict = f"{job.name} would be sent, unchecked, to {request.shape}"
     else:
         doubts = [memory.doubt] if memory is not None and memory.doubt else []
-        doubts += ["verl refuses it unless the job brings another verl"] if _is_refused(request.submission) else []
+        doubts += ["verl refuses it unless the job brings another verl"] if checked.is_refused_by_verl else []
         doubts += ["not all of it was checked"] if checked.not_checked else []
         limit = f", but {' and '.join(doubts)}" if doubts else ""
         verdict = f"nothing found that would stop {job.name} on {request.shape}{limit}"
     fields = {"ok": True, "cluster": request.shape, **checked.to_json(), "memory": memory and memory.to_json()}
     _output.result(f"{verdict}; nothing was started", fields, is_json=as_json)
-
-
-def _is_refused(submission: "Submission") -> bool:
-    """Whether the nodes' verl would refuse the job."""
-    from cloudrl.jobs.config_check import WITH_VERL
-
-    return any(warning.startswith(WITH_VERL) for warning in submission.warnings)

@@ -11,6 +11,7 @@ from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.jobs.findings import Finding, apply, overrides_of
 from cloudrl.jobs.memory_check import check_model
 from cloudrl.jobs.run_checks import mode_problems, with_warnings
+from cloudrl.jobs.submission import WITH_VERL
 from cloudrl.options.environment import is_remote
 from cloudrl.spec import override_argument
 from cloudrl.spec.hydra import split_key
@@ -23,8 +24,6 @@ from cloudrl.verl.release_files import is_added, source_of
 from cloudrl.verl.rules import READ_IN, notes, problems
 from cloudrl.verl.setting import Setting
 
-WITH_VERL = "with verl "
-"""How a warning begins that would be a refusal if it were certain that verl is of that release."""
 _ADD = "; cloudrl verl add makes it known"
 _INSTALLS = ("pip", "uv", "conda", "container", "image_uri", "py_modules", "py_executable")
 """Fields of a runtime environment that may bring another verl."""

@@ -68,6 +68,10 @@ class Upload:
         return cls(value["text"], value["to"], Manifest.from_json(value))
 
 
+WITH_VERL = "with verl "
+"""How a warning begins that would be a refusal if it were certain that verl is of that release."""
+
+
 @dataclass(frozen=True)
 class Remarks:
     """What planning says of a job that can be sent, one sentence each.
@@ -81,6 +85,11 @@ class Remarks:
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     not_checked: tuple[str, ...] = ()
+
+    @property
+    def is_refused_by_verl(self) -> bool:
+        """Whether verl refuses the job, unless the job brings another verl."""
+        return any(warning.startswith(WITH_VERL) for warning in self.warnings)
 
     @property
     def sentences(self) -> tuple[str, ...]:

@@ -33,7 +33,7 @@ def test_files_and_lines(run: Run, script: Path) -> None:
         0,
         "dropped: ray start --head",
         "recipe train with 8 overrides",
-        "→ cloudrl check ./train.yml -f train.cluster.yml",
+        "→ cloudrl check out/train.yml -f out/train.cluster.yml",
     )
     assert done.out.split() == ["out/train.yml", "out/train.cluster.yml"]
     job = cloudrl.recipe("out/train.yml")
@@ -70,6 +70,8 @@ def test_what_it_wants(run: Run, script: Path) -> None:
         2, "train.sh:2 wants the variable MODEL", "cloudrl import train.sh --env MODEL=VALUE"
     )
     run("import", "train.sh", "--env", "MODEL=x", "--dry-run").ended(0)
+    run("check", "train.sh").ended(2, "train.sh:2 wants the variable MODEL", "→ --env MODEL=VALUE")
+    run("check", "train.sh", "--env", "MODEL=x", "--gpu", "H100:8", "--on", "dstack").ended(0)
     run("import", "none.sh").ended(2, "none.sh cannot be read: No such file or directory")
 
 

@@ -113,6 +113,7 @@ def test_what_works_has_no_problem(changes: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("changes", "text", "hint"),
     [
+        ({"algorithm.adv_estimator": "GRPO"}, "=GRPO: verl has none of that name", "algorithm.adv_estimator=grpo"),
         ({"algorithm.adv_estimator": "grop"}, "algorithm.adv_estimator=grop: verl has none of that name",
          "algorithm.adv_estimator=grpo"),
         ({f"{ACTOR}.policy_loss.loss_mode": "gsp"}, "loss_mode=gsp: verl has none", "loss_mode=gspo"),

@@ -107,7 +107,7 @@ def _problem(setting: Setting, refusal: RefusedByVerl) -> Problem:
     hint = ""
     if len(given) == 1 and refusal.choices:
         key, _, value = given[0].partition("=")
-        similar = difflib.get_close_matches(value, refusal.choices, 1)
+        similar = difflib.get_close_matches(value.lower(), refusal.choices, 1)
         hint = f"{key}={similar[0]}" if similar else f"One of: {', '.join(refusal.choices)}"
     return Problem(problem, hint)
 

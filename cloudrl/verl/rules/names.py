@@ -52,7 +52,7 @@ def names_are_known(setting: Setting) -> Iterator[Problem]:
     for choice, value in _unknown(setting):
         if choice.is_open and setting.brings_code:
             continue
-        similar = difflib.get_close_matches(str(value), choice.names, 1)
+        similar = difflib.get_close_matches(str(value).lower(), choice.names, 1)
         shown = "null" if value is None else value
         has = f"verl has {', '.join(choice.names)}" if len(choice.names) < 8 else "verl has none of that name"
         yield Problem(f"{choice.key}={shown}: {has} ({choice.at})", f"{choice.key}={similar[0]}" if similar else "")
