@@ -12,6 +12,7 @@ from cloudrl.options.environment import is_remote
 from cloudrl.protocol.facts import ClusterFacts
 from cloudrl.spec.hydra import hydra_text, one_or_many, parse_overrides, unquoted
 from cloudrl.verl import keys
+from cloudrl.verl.command import is_fine_tuning
 from cloudrl.verl.keys import PathKind
 
 
@@ -25,7 +26,7 @@ def expand_aliases(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
     overrides, draft = draft.overrides, replace(draft, overrides={})
     if options.model is not None:
         with refused.collect():
-            _check_free(values, f"--model {options.model}", keys.MODEL_PATH)
+            _check_free(values, f"--model {options.model}", _model_key(draft))
             draft = _model(draft, options.model, files)
     if options.data:
         unsettled = frozenset((keys.TRAIN_FILES, keys.VAL_FILES))
@@ -48,13 +49,18 @@ def _check_free(values: Mapping[str, str], alias: str, key: str) -> None:
         raise InputError(f"{alias} and {key}={values[key]} say the same thing twice", hint="Give one of the two")
 
 
+def _model_key(draft: JobDraft) -> str:
+    return keys.FINE_TUNED if is_fine_tuning(draft.job.entrypoint) else keys.MODEL_PATH
+
+
 def _model(draft: JobDraft, model: str, files: LocalFiles) -> JobDraft:
-    old, critic = draft.job.override(keys.MODEL_PATH), draft.job.override(keys.CRITIC_MODEL_PATH)
+    key = _model_key(draft)
+    old, critic = draft.job.override(key), draft.job.override(keys.CRITIC_MODEL_PATH)
     follows = critic is not None and old is not None and unquoted(critic) == unquoted(old)
     is_here = model not in draft.cluster.models and is_of_this_machine(model, PathKind.MODEL, files)
-    draft = draft.without(keys.MODEL_PATH, *([keys.CRITIC_MODEL_PATH] if follows else []))
+    draft = draft.without(key, *([keys.CRITIC_MODEL_PATH] if follows else []))
     draft = replace(draft, job=draft.job.replace(model=None if is_here else model))
-    return draft.overriding({keys.MODEL_PATH: model}) if is_here else draft
+    return draft.overriding({key: model}) if is_here else draft
 
 
 def _data(draft: JobDraft, names: tuple[str, ...], files: LocalFiles, values: Mapping[str, str]) -> JobDraft:

@@ -18,7 +18,7 @@ from cloudrl.jobs.findings import Finding
 from cloudrl.protocol.secret_names import is_secret, is_secret_override
 from cloudrl.spec.hydra import hydra_text, override_argument, split_key, unquoted
 from cloudrl.verl.composition import keys_of_engine
-from cloudrl.verl.keys import EXPERIMENT, LOCAL_DIR, PROJECT, kind_of
+from cloudrl.verl.keys import EXPERIMENT, HOME_EXPANDED, LOCAL_DIR, PROJECT, kind_of
 
 _CONTINUED = re.compile(r"\s*\\\s*(?:\n.*|#.*)?\Z", re.DOTALL)
 _BEHIND = re.compile(r"\s+(?:2>&1|&>|[12]>|>>|\|\s*tee\b|&&\s|#\s).*\Z")
@@ -33,8 +33,6 @@ _FREE_TEXT = re.compile(r"(^|[._])(template|prompt)s?\b")
 _UNQUOTED = re.compile(r"[\w./:+\-\[\],$=@%~]+")
 _TEXTS = (PROJECT, EXPERIMENT, LOCAL_DIR)
 """What `oc.env` gives is text, also where verl needs a number; these take text, and so do paths."""
-_EXPANDED = ("data.cache_dir", "actor_rollout_ref.rollout.skip.dump_dir")
-"""verl 0.9.1, utils/dataset/rl_dataset.py and utils/skip/rollout_skip.py: expanduser. No other path is expanded."""
 _HOME = re.compile(r"\$(?:HOME|\{HOME\})/")
 
 
@@ -158,7 +156,7 @@ def _quotes(text: str, plain: str) -> Leftover | None:
 
 def _home(key: str, text: str, checkpoint_dir: str) -> Leftover | None:
     plain = unquoted(text)
-    if not plain.startswith("~/") or kind_of(key) is not None or key in (LOCAL_DIR, *_EXPANDED):
+    if not plain.startswith("~/") or kind_of(key) is not None or key in (LOCAL_DIR, *HOME_EXPANDED):
         return None
     name = PurePosixPath(plain).name
     meant = f"{checkpoint_dir.rstrip('/')}/{name}" if checkpoint_dir and name != "~" else None

@@ -42,6 +42,8 @@ CHECKPOINTS_KEPT = "trainer.max_actor_ckpt_to_keep"
 LOCAL_DIR = "trainer.default_local_dir"
 VALIDATION_DIR, ROLLOUT_DIR = "trainer.validation_data_dir", "trainer.rollout_data_dir"
 """verl writes `STEP.jsonl` there: prompt, answer and score of each answer of a validation, or of a training step."""
+HOME_EXPANDED = ("data.cache_dir", f"{ROLLOUT}.skip.dump_dir")
+"""verl 0.9.1, utils/dataset/rl_dataset.py and utils/skip/rollout_skip.py: expanduser. No other path is expanded."""
 USE_V1 = "trainer.use_v1"
 """Whether verl's default trainer runs, and not the older one."""
 
@@ -120,7 +122,7 @@ _KINDS: tuple[tuple[str, PathKind], ...] = (
     (r"(actor_rollout_ref|reward\.reward_model)\.rollout\.quantization_config_file", PathKind.FILE),
     (r"(actor_rollout_ref|critic)\..*\bqat\.quantization_config_path", PathKind.FILE),
     (r"(.+\.)?precision_debugger\.config_path", PathKind.FILE),
-    (r"(actor_rollout_ref|critic|reward_model)\.model\.(path|hf_config_path|tokenizer_path)", PathKind.MODEL),
+    (r"((actor_rollout_ref|critic|reward_model)\.)?model\.(path|hf_config_path|tokenizer_path)", PathKind.MODEL),
     (r"reward\.reward_model\.model_path", PathKind.MODEL),
     (r"distillation\.teacher_models\.[^.]+\.model_path", PathKind.MODEL),
     (r"(actor_rollout_ref|critic)\.model\.(lora_adapter_path|lora\.adapter_path)", PathKind.MODEL),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
-from planning import cluster, planned, typed
+from planning import cluster, plan, planned, typed
 
-from cloudrl.jobs import Submission
+from cloudrl.jobs import Submission, SubmitOptions
 from cloudrl.jobs.findings import JobRefused
 from cloudrl.spec import Job
 from cloudrl.verl.command import SFT_CONFIG, read_command
@@ -61,6 +62,17 @@ def test_keys_of_reinforcement_learning_are_refused() -> None:
 def test_data_with_messages_is_the_users() -> None:
     with pytest.raises(JobRefused, match=r"says: data\.train_files"):
         sent()
+
+
+def test_another_model_takes_the_place_of_the_recipes(tmp_path: Path) -> None:
+    job = Job(name="sft", entrypoint=RAY, overrides={"model.path": "/m", **typed(DATA)}, verl=RELEASE.verl)
+    words = planned(job, model="Qwen/Qwen2.5-7B-Instruct").argv
+    assert [word for word in words if "model" in word] == ["model.path=/models/qwen"]
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/config.json").write_text("{}")
+    submission = plan(job, cluster(), SubmitOptions(model="./mine"), here=tmp_path)
+    assert submission.uploads[0].text == "./mine"
+    assert f"model.path={submission.uploads[0].to}" in submission.argv
 
 
 def test_no_rule_of_main_ppo_is_applied() -> None:
