@@ -206,6 +206,7 @@ def _apply(config: DictConfig, override: Override, release: str) -> Problem | No
     from hydra._internal.config_loader_impl import ConfigLoaderImpl
     from hydra.errors import HydraException
     from hydra.types import RunMode
+    from omegaconf import OmegaConf
     from omegaconf.errors import ConfigAttributeError, ConfigKeyError
 
     try:
@@ -215,8 +216,12 @@ def _apply(config: DictConfig, override: Override, release: str) -> Problem | No
         key, text = override.key_or_group, str(override.input_line)
         value = text.partition("=")[2]
         if override.is_sweep_override():
-            hint = shlex.quote(f"{key}=[{value}]")
-            return Problem(f"{key}: Hydra takes the value for several runs", hint, key)
+            default = OmegaConf.select(config, str(key), default=None, throw_on_resolution_failure=False)
+            instead = f"[{value}]"
+            if isinstance(default, (int, float)):  # a comma for a point, or the first run
+                has_point = isinstance(default, float) and value.count(",") == 1
+                instead = value.replace(",", ".") if has_point else value.partition(",")[0]
+            return Problem(f"{key}: Hydra takes the value for several runs", shlex.quote(f"{key}={instead}"), key)
         if override.is_add() and "already at" in str(error):
             return Problem(f"{key}: verl {release} has this key, which takes no +", shlex.quote(f"{key}={value}"), key)
         if override.is_delete():

@@ -141,7 +141,9 @@ def optimizers_know_their_options(setting: Setting) -> Iterator[Problem]:
 
 
 def _mended(row: Row, value: Any) -> str:
-    """A percentage that was meant as a fraction."""
+    """A percentage that was meant as a fraction, or a whole number that was written as another, such as `1e3`."""
+    if row.is_whole and isinstance(value, float) and value.is_integer() and row.allows(int(value)):
+        return f"{row.key}={int(value)}"
     is_percent = row.high == 1 and isinstance(value, (int, float)) and not isinstance(value, bool) and 2 <= value <= 100
     return f"{row.key}={value / 100:g}" if is_percent else ""
 

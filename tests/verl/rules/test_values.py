@@ -47,6 +47,7 @@ def problems(*overrides: str, **more: Any) -> tuple[Problem, ...]:
         ((f"{A}.optim.lr=abc",), f"{A}.optim.lr=abc: verl needs a number of at least 0", f"{A}.optim.lr=1e-06"),
         ((f"{A}.optim.lr=-1",), "lr=-1: verl needs a number of at least 0", "lr=1e-06"),
         ((f"{R}.n=0",), f"{R}.n=0: verl needs a whole number of at least 1", f"{R}.n=1"),
+        (("data.train_batch_size=2.56e2",), "=256.0: verl needs a whole number", "data.train_batch_size=256"),
         ((f"{R}.gpu_memory_utilization=80",), "=80: verl needs a number above 0 and at most 1", "utilization=0.8"),
         ((f"{R}.temperature=hot",), "temperature=hot: verl needs a number", "temperature=1.0"),
         ((f"{R}.top_p=1.5",), "top_p=1.5: verl needs a number above 0 and at most 1", "top_p=1"),
