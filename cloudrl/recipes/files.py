@@ -32,6 +32,8 @@ S = TypeVar("S", bound=Spec)
 _FOLDER = Path(__file__).parent
 _LIMIT_BYTES = 32 << 20
 _SUFFIXES = (".yml", ".yaml")
+_SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch")
+"""Of files that `check` and `submit` also take, and that no recipe is named after."""
 _ALGORITHMS = Path(__file__).parent / "algorithms"
 
 MAKES_AN_ALGORITHM = re.compile(
@@ -143,7 +145,7 @@ def path_of(name_or_path: str | os.PathLike[str]) -> Path:
         SpecError: No recipe of that name, or no such file.
     """
     asked = os.fspath(name_or_path)
-    if os.sep in asked or asked.endswith(_SUFFIXES) or not isinstance(name_or_path, str):
+    if os.sep in asked or asked.endswith((*_SUFFIXES, *_SCRIPTS)) or not isinstance(name_or_path, str):
         return _existing(asked)
     if asked not in names():
         known_names = ", ".join(names())

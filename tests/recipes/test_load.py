@@ -93,6 +93,11 @@ def test_an_unknown_name_lists_what_there_is(monkeypatch):
     assert error.hint == (f"Recipes: {', '.join(known)}. A file of your own is given by its path: ./no-such-recipe.yml")
 
 
+def test_a_script_that_is_not_there_is_no_recipe():
+    assert "run.sh" in refusal("run.sh").message
+    assert "recipe" not in refusal("run.sh").message
+
+
 def test_a_misspelt_name_gets_the_nearest():
     for name in recipes.names():
         assert refusal(name.upper()).message == f"there is no recipe {name.upper()!r}; did you mean {name!r}?"
