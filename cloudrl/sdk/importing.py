@@ -68,7 +68,8 @@ def job_of_script(
         imported = import_script(path, env=options.env, confirm=confirm)
     except Wanted as wanted:
         _, is_variable, variables = (wanted.hint or "").partition(" --env ")
-        raise (Wanted(wanted.message, hint=f"--env {variables}") if is_variable else wanted) from None
+        is_enough = is_variable and " -- " not in variables  # arguments are for `import`
+        raise (Wanted(wanted.message, hint=f"--env {variables}") if is_enough else wanted) from None
     if not imported.trainings:
         raise InputError(
             f"{imported.shown} starts no training that cloudrl can take over", hint=f"cloudrl import {imported.shown}"
