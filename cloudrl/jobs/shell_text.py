@@ -170,12 +170,16 @@ def _is_section(release: str | None, name: str) -> bool:
 
 
 def _sentence(key: str, text: str, left: Leftover) -> str:
+    if is_secret_override(key):
+        return f"{key}: its value has what only a shell would expand"
     shown = " ".join(text.split())
-    return f"{key}: {left.why}" if is_secret_override(key) or len(shown) > 200 else f"{key}={shown}: {left.why}"
+    return f"{key}: {left.why}" if len(shown) > 200 else f"{key}={shown}: {left.why}"
 
 
 def _hint(key: str, left: Leftover) -> str:
     bare = split_key(key)[1]
+    if is_secret_override(bare):
+        return "Write the value itself."
     if left.value is not None and not left.value.strip():
         return f"~{bare}"
     if left.value is not None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from child_processes import until
 from debug.debugged import FAILING, Debugged, Typist, debugged, interrupt_soon, interruptible, opened, typed
+from patience import SLOWER
 
 from cloudrl.debug.dap import DapClient, NoAnswer
 from cloudrl.debug.session import End, Session
@@ -51,7 +52,8 @@ def test_a_connection_that_breaks_lets_the_task_go_on(paused: Debugged) -> None:
     """As a lost tunnel does."""
     ours, theirs = socket.socketpair()
     real = paused.dial()
-    threading.Thread(target=join, args=(theirs, real), daemon=True).start()
+    thread = threading.Thread(target=join, args=(theirs, real), daemon=True)
+    thread.start()
 
     def cut() -> str:
         theirs.shutdown(socket.SHUT_RDWR)
@@ -61,6 +63,7 @@ def test_a_connection_that_breaks_lets_the_task_go_on(paused: Debugged) -> None:
 
     session = Session(DapClient(ours), paused.stop, Typist(["total", cut, "never typed"]).console())
     assert session.run() is End.LOST
+    thread.join(10 * SLOWER)  # it still asks for both
     theirs.close()
     real.close()
     assert session.lost.startswith("the connection to the debugger")

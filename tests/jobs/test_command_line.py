@@ -33,7 +33,9 @@ PATHS = [
 class TestSubmit:
     def test_follows_to_the_end(self, cluster: FakeCluster, run: Run):
         cluster.finish_jobs(LOG)
-        code, out, err = run("submit", "grpo-tiny", *PATHS, "--steps", "2", "--submission-id", "one")
+        code, out, err = run(
+            "submit", "grpo-tiny", *PATHS, "--steps", "2", "trainer.save_freq=2", "--submission-id", "one"
+        )
         assert code == 0
         assert "trainer.nnodes=2 trainer.n_gpus_per_node=1" in cluster.jobs["one"].body["entrypoint"]
         assert out == cluster.url.replace("http", "ray") + "/one\n"

@@ -120,3 +120,10 @@ def test_prompts_and_templates_may_hold_anything() -> None:
 def test_our_recipes_hold_no_text_of_a_shell(name: str) -> None:
     for key, text in recipes.load(name).overrides.items():
         assert leftover(key, str(text), lambda section: section.islower(), {}) is None, key
+
+
+@pytest.mark.parametrize("value", ["${m4rk7Zq}", "m4rk7Zq $(cat key)", "m4rk7Zq \\"])
+def test_a_secret_is_not_shown(value: str) -> None:
+    caught = refused(f"+trainer.api_key={value}")
+    assert "trainer.api_key: its value has what only a shell would expand" in str(caught)
+    assert "m4rk7Zq" not in f"{caught} {caught.hint} {caught.fix}"
