@@ -9,7 +9,7 @@ from cloudrl import jobs, recipes
 from cloudrl.errors import CheckpointError, ConnectionFailed, InputError, Interrupted
 from cloudrl.jobs import JobHandle, Progress, Submission, SubmitOptions
 from cloudrl.jobs.handle import FOLLOW, raise_for_status, way_back
-from cloudrl.jobs.memory_runs import keep_run
+from cloudrl.jobs.memory_runs import keep_run, read_runs
 from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, Question, notify, silent, unattended
 from cloudrl.spec import Job
 from cloudrl.transport import Connection
@@ -130,8 +130,12 @@ def follow(
 
 
 def _report_memory(job: JobHandle, seen: MemorySeen, on_progress: OnProgress) -> None:
-    """Put what the job has needed beside the estimate, and keep both for later verdicts."""
-    if seen.allocated_gib:
+    """Put what the job has needed beside the estimate, and keep both for later verdicts.
+
+    A job without an estimate is left out: on CPUs verl reports the memory of a process.
+    """
+    is_estimated = any(run.submission_id == job.submission_id and run.estimate_gib for run in read_runs())
+    if seen.allocated_gib and is_estimated:
         run = keep_run(seen.of(RunMemory(job.submission_id)))
         notify(on_progress, f"memory: {run.sentence}")
 

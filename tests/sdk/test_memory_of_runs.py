@@ -67,6 +67,13 @@ def test_a_job_that_reports_no_memory_is_not_kept() -> None:
 
 
 @pytest.mark.usefixtures("home")
+def test_a_job_without_an_estimate_is_not_kept() -> None:
+    """On CPUs verl reports the memory of a process."""
+    assert followed(STEP) == []
+    assert read_runs() == ()
+
+
+@pytest.mark.usefixtures("home")
 def test_the_report_has_a_table_of_both() -> None:
     keep_run(ESTIMATE)
     [table] = _with_memory(RunReport("grpo", "ray://lab/grpo-1", steps=(STEP,))).tables

@@ -62,6 +62,11 @@ def test_it_is_what_hydra_composes(name: str) -> None:
     assert ours.values == OmegaConf.to_container(theirs, resolve=True)
 
 
+def test_a_number_is_no_file_of_a_group() -> None:
+    [problem] = compose(RELEASE.verl, ("distillation=[1]",)).problems
+    assert problem.text == "a group is chosen by the name of a file: distillation=[1]"
+
+
 @pytest.mark.parametrize(
     "overrides",
     [
