@@ -48,7 +48,7 @@ def base(folder: Path, config_name: str, groups: tuple[str, ...], with_hydra: bo
     try:
         config = loader.load_configuration(config_name, [*groups], run_mode=RunMode.RUN, from_shell=False)
     except TypeError:  # Hydra 1.3, _internal/defaults_list.py: names of files are taken for text
-        return b"", f"a group is chosen by the name of a file: {' '.join(groups)}"
+        return b"", "the name of a file chooses a group"
     except (HydraException, ValueError) as error:
         return b"", first_line(error)
     if not with_hydra:

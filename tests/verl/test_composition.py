@@ -64,7 +64,7 @@ def test_it_is_what_hydra_composes(name: str) -> None:
 
 def test_a_number_is_no_file_of_a_group() -> None:
     [problem] = compose(RELEASE.verl, ("distillation=[1]",)).problems
-    assert problem.text == "a group is chosen by the name of a file: distillation=[1]"
+    assert problem.text == "distillation=[1]: the name of a file chooses a group"
 
 
 @pytest.mark.parametrize(
