@@ -1,4 +1,4 @@
-"""What `ray job submit` is told beside its command: address, working directory, runtime environment."""
+"""The options of `ray job submit`: address, working directory, runtime environment."""
 
 import json
 import posixpath

@@ -39,19 +39,10 @@ def cluster_defaults(
     """
     with refused.collect():
         _check_saving(values, cluster.checkpoint_dir)
-    defaults: dict[str, str | int | list[str]] = {
-        keys.NODES: cluster.gpu_nodes,
-        keys.GPUS: cluster.gpus_per_node,
-        keys.PROJECT: job.name,
-        keys.EXPERIMENT: run,
-        keys.LOGGER: ["console", "wandb"] if has_wandb_key else ["console"],
-        keys.SAVE_FREQ: USUAL_SAVE_FREQ,
-        keys.RESUME_MODE: "auto",
-    }
+    defaults = _of_any_trainer(job, cluster, run, has_wandb_key=has_wandb_key)
     if job.device == "cpu":
         defaults[keys.DEVICE] = "cpu"
     if cluster.has_agents:
-        defaults[keys.LOCAL_DIR] = f"{cluster.checkpoint_dir.rstrip('/')}/{run}"
         folder = values.get(keys.LOCAL_DIR) or defaults[keys.LOCAL_DIR]
         defaults[keys.VALIDATION_DIR] = f"{folder}/validation"  # where `cloudrl report` finds it
     room = queue_room(job, values, cluster)
@@ -78,17 +69,7 @@ def fine_tuning_defaults(
     """
     with refused.collect():
         _check_saving(values, cluster.checkpoint_dir)
-    defaults: dict[str, str | int | list[str]] = {
-        keys.NODES: cluster.gpu_nodes,
-        keys.GPUS: cluster.gpus_per_node,
-        keys.PROJECT: job.name,
-        keys.EXPERIMENT: run,
-        keys.LOGGER: ["console", "wandb"] if has_wandb_key else ["console"],
-        keys.SAVE_FREQ: USUAL_SAVE_FREQ,
-        keys.RESUME_MODE: "auto",
-    }
-    if cluster.has_agents:
-        defaults[keys.LOCAL_DIR] = f"{cluster.checkpoint_dir.rstrip('/')}/{run}"
+    defaults = _of_any_trainer(job, cluster, run, has_wandb_key=has_wandb_key)
     if keys.FINE_TUNED not in values:
         with refused.collect():
             if (path := _model_path(job, cluster)) is not None:
@@ -103,6 +84,24 @@ def fine_tuning_defaults(
             )
         )
     return {key: hydra_text(text) for key, text in defaults.items() if key not in values}
+
+
+def _of_any_trainer(
+    job: Job, cluster: ClusterFacts, run: str, *, has_wandb_key: bool
+) -> dict[str, str | int | list[str]]:
+    """Size, names, logger and saves: keys that the configurations of all trainers share."""
+    defaults: dict[str, str | int | list[str]] = {
+        keys.NODES: cluster.gpu_nodes,
+        keys.GPUS: cluster.gpus_per_node,
+        keys.PROJECT: job.name,
+        keys.EXPERIMENT: run,
+        keys.LOGGER: ["console", "wandb"] if has_wandb_key else ["console"],
+        keys.SAVE_FREQ: USUAL_SAVE_FREQ,
+        keys.RESUME_MODE: "auto",
+    }
+    if cluster.has_agents:
+        defaults[keys.LOCAL_DIR] = f"{cluster.checkpoint_dir.rstrip('/')}/{run}"
+    return defaults
 
 
 def needs_critic(values: Mapping[str, str]) -> bool:

@@ -36,7 +36,7 @@ def what_verl_builds(setting: Setting, known: Sequence[Problem]) -> Iterator[Pro
     told = [problem.text for problem in known]
     driver = setting.source.functions.get("validate_config", ("", ""))[1]
     is_driven = any(f"config.{key}" in driver for key in _keys(told))
-    for build in [*_parts(setting)][int(is_driven) :]:  # the driver stops at what is told already
+    for build in [*_parts(setting)][int(is_driven) :]:  # the driver stops at a problem that is known
         try:
             build(Interpreter(setting.source))
         except RefusedByVerl as refusal:
