@@ -133,6 +133,21 @@ def descendants(root: int) -> Set[int]:
     return _below(root, _processes())
 
 
+def marked(variable: str, value: str) -> Set[int]:
+    """Process ids of all living processes that have `variable=value` in their environment, and of all below them.
+
+    The environment alone does not do: a process that sets its title may overwrite it, as `setproctitle` does. With Ray
+    2.60 those are the agents of the dashboard and of runtime environments, and the dashboard's modules.
+    """
+    text, processes = f"{variable}={value}".encode(), _processes()
+    found: Set[int] = set()
+    for pid in processes:
+        with contextlib.suppress(OSError):  # it has ended, or is another user's
+            if text in Path("/proc", str(pid), "environ").read_bytes().split(b"\0"):
+                found.add(pid)
+    return found.union(*(_below(pid, processes) for pid in found))
+
+
 def _below(root: int, processes: Mapping[int, Tuple[int, int]]) -> Set[int]:
     below: Set[int] = set()
     newest = {root}

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Callable, Mapping, Optional, Sequence, Set
 
-from cloudrl.child_process import Child
+from cloudrl.child_process import Child, marked
 from cloudrl.node.fetch import self_command
 from cloudrl.node.shutdown import RELEASE, SIGNALS
 
@@ -71,21 +71,10 @@ def main(words: Sequence[str]) -> int:
     with os.fdopen(int(descriptor), "rb") as pipe:
         if pipe.read() == RELEASE:
             return 0
-    end_all(lambda: started_by(agent_id))
+    end_all(lambda: marked(VARIABLE, agent_id))
     for folder in folders:
         remove_folder(Path(folder))
     return 0
-
-
-def started_by(agent_id: str) -> Set[int]:
-    """Process ids that have the agent's id in their environment, zombies aside."""
-    mark, pids = f"{VARIABLE}={agent_id}".encode(), set()
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):  # it has ended, or is another user's
-                if mark in (entry / "environ").read_bytes().split(b"\0"):
-                    pids.add(int(entry.name))
-    return pids
 
 
 def end_all(

@@ -334,7 +334,7 @@ class Scenarios:
         return test_scenario
 
 
-def _left(mark: str, patience_s: float = 3.0) -> dict[int, str]:
+def _left(mark: str, patience_s: float = 3.0 * SLOWER) -> dict[int, str]:
     """What still runs after a moment; who was killed just now needs one."""
     deadline = time.monotonic() + patience_s
     while True:

@@ -343,6 +343,25 @@ def test_leftovers_without_an_agent_are_ended_at_once(home: Home, clock: Clock) 
     assert processes.end("an-id") is False
 
 
+def test_what_has_lost_its_environment_is_ended_too() -> None:
+    """As a process that sets its title may have."""
+    env = {**os.environ, processes.MARK: "an-id"}
+    with subprocess.Popen(["sh", "-c", "env -i sleep 600 & echo $!; wait"], env=env, stdout=subprocess.PIPE) as parent:
+        nameless = int(parent.stdout.readline())
+        until(lambda: Path(f"/proc/{nameless}/environ").read_bytes() == b"", "it has no environment")
+        assert processes.of_cluster("an-id") == {parent.pid, nameless}
+        assert processes.end("an-id") is True
+    assert not processes.of_cluster("an-id")
+    until(lambda: not _lives(nameless), "it is gone")
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
 def test_a_process_is_found_from_the_moment_in_which_it_was_started() -> None:
     """On a busy machine one of some sixty was not: its environment could not be read yet."""
     env = {**os.environ, processes.MARK: "an-id"}

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import other_user
 import pytest
-from node_harness import until
+from node_harness import MARK, processes_with, until
 
 from cloudrl.errors import Unauthorized
 from cloudrl.providers.local import processes
@@ -56,6 +56,8 @@ def test_two_clusters_from_up_to_down(home: Home) -> None:
     try:
         other = provider.up(two, timeout_s=300)
         assert provider.status("one").nodes[0].phase == "ready"
+        ours = processes_with(MARK, os.environ[MARK]).keys() - {os.getpid()}
+        assert processes.of_cluster(one.state.id) | processes.of_cluster(two.state.id) >= ours
         seen = inspect_cluster(connection)
         assert (seen.nodes, seen.device, seen.id) == (2, "cpu", one.state.id)
         assert _gpus_and_cpus(connection) == [(1, 8), (1, 8)]

@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from cloudrl.child_process import marked
 from cloudrl.errors import CloudrlError
 from cloudrl.node.shutdown import RELEASE
 from cloudrl.render.agent import AGENT_FILE
@@ -83,10 +84,8 @@ def await_environment(pid: int) -> None:
 
 
 def of_cluster(cluster_id: str) -> set[int]:
-    """Process ids that have `CLOUDRL_RUN_ID=<id>` in their environment."""
-    mark = f"{MARK}={cluster_id}".encode()
-    pids = {int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()} - {os.getpid()}
-    return {pid for pid in pids if mark in _read(pid, "environ").split(b"\0") and _is_alive(pid)}
+    """Process ids of all that have `CLOUDRL_RUN_ID=<id>` in their environment, and of all below them."""
+    return marked(MARK, cluster_id) - {os.getpid()}
 
 
 def agents(cluster_id: str) -> set[int]:
