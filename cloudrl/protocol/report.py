@@ -5,6 +5,7 @@ from typing import Dict, Optional, Tuple
 
 from cloudrl.protocol.facts import ClusterFacts
 from cloudrl.protocol.failures import Failure, PastFailure
+from cloudrl.protocol.job_phases import JobState
 from cloudrl.protocol.phases import Phase
 
 
@@ -178,6 +179,7 @@ class ClusterStatus:
     Attributes:
         phase: of the answering node; "failed" or "ended" once the cluster has a failure.
         started_at, ready_at: seconds since the epoch.
+        job: where the training stands that runs; None without one, and while its phase is unknown.
     """
 
     facts: ClusterFacts
@@ -188,3 +190,4 @@ class ClusterStatus:
     failure: Optional[Failure] = None
     nodes: Tuple[NodeReport, ...] = ()
     budget: BudgetStatus = field(default_factory=BudgetStatus)
+    job: Optional[JobState] = None

@@ -12,6 +12,7 @@ from cloudrl.data.request import folder_name
 from cloudrl.errors import ConnectionFailed
 from cloudrl.protocol.facts import ClusterFacts
 from cloudrl.protocol.folders import USER_FILES
+from cloudrl.protocol.job_phases import JobState
 from cloudrl.protocol.options import MADE_ON_NODES
 from cloudrl.protocol.phases import Phase
 from cloudrl.protocol.progress import Notice
@@ -219,6 +220,7 @@ class Status:
         price_per_hour: US dollars for all machines that it has now; None if unknown.
         cost: US dollars so far, those of earlier attempts included; None if unknown.
         budget: when it ends by itself, as its agents see it.
+        job: where the training stands that runs; None without one, and while its phase is unknown.
         owner: the user that it belongs to; "" for oneself.
         has_agent: whether it runs the node agent; what has a cluster's name may be something else.
         retention: what becomes of its checkpoints when it ends; None if unknown.
@@ -238,6 +240,7 @@ class Status:
     price_per_hour: float | None = None
     cost: float | None = None
     budget: BudgetStatus = field(default_factory=BudgetStatus)
+    job: JobState | None = None
     owner: str = ""
     has_agent: bool = True
     retention: CheckpointRetention | None = None
@@ -291,6 +294,7 @@ def agent_fields(status: ClusterStatus) -> Mapping[str, Any]:
         "nodes": status.nodes,
         "ready_at": status.ready_at,
         "budget": status.budget,
+        "job": status.job,
     }
 
 
