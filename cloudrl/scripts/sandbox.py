@@ -1,28 +1,22 @@
 """Runs a script in bash where it can harm nothing, with stand-ins for the programs that it calls.
 
 The script is not parsed: bash itself expands its variables, arrays, functions and conditions. What it calls is written
-down, with arguments and environment. How the isolation is made stands in `cloudrl.scripts.jail`.
+down, with arguments and environment. The isolation itself is that of `cloudrl.scripts.isolation`.
 """
 
 import contextlib
 import functools
-import json
-import os
-import re
 import shlex
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from cloudrl.errors import CloudrlError, InputError
-from cloudrl.foreign import NOT_AS_EXPECTED, parse_json
 from cloudrl.protocol.secret_names import MASK, is_secret, mask_by_form
 from cloudrl.scripts import jail
+from cloudrl.scripts.isolation import LIBRARIES, Ended, NotIsolated, latin_of, limits_here, run_isolated, run_jail
 from cloudrl.scripts.project import Project
 from cloudrl.spec.yaml_core import load_value
 
@@ -31,21 +25,13 @@ HOME = "/root"
 """Where scripts have their home: that of the containers of rented machines."""
 SCRATCH = "/tmp"  # noqa: S108 - of a file system of its own
 _HERE = Path(__file__).parent
-SECONDS, _START_SECONDS = 20.0, 30.0
+SECONDS = 20.0
 _MEMORY_BYTES, _FILES_BYTES, _FILES = 768 << 20, 96 << 20, 30_000
-_ANSWER_BYTES = 128 << 20
 _LIMITS = {"NPROC": 256, "NOFILE": 256, "FSIZE": 16 << 20, "AS": 512 << 20, "CORE": 0, "CPU": 20, "MSGQUEUE": 0}
 """For each process (getrlimit(2)); NPROC for all of them together."""
 _PROGRAMS = load_value((_HERE / "programs.yml").read_text(encoding="utf-8"), "programs.yml")
 _REAL, _CHANGING, _STAND_INS = (_PROGRAMS[name].split() for name in ("real", "changing", "stand_ins"))
-_LIBRARIES = ("/lib", "/lib64", "/lib32", "/usr/lib", "/usr/lib64", "/usr/lib32", "/nix/store", "/gnu/store")
 _BIN = "/usr/bin"
-
-
-class NotIsolated(CloudrlError):
-    """This kernel gives no namespaces to this user, so that the script would run with all of the user's rights."""
-
-    exit_code = InputError.exit_code
 
 
 @dataclass(frozen=True)
@@ -139,74 +125,26 @@ def run(play: Play, *, isolated: bool = True, seconds: float = SECONDS) -> Recor
     """
     if not isolated:
         with tempfile.TemporaryDirectory(prefix="cloudrl-script-") as folder:
-            return _play(_alone(play, Path(folder)), seconds)
-    why = "this system is not Linux"
-    for way in _ways() if sys.platform == "linux" else ():
-        try:
-            return _play({**_request(play), **way}, seconds)
-        except NotIsolated as error:
-            why = error.message
-    hints = ["Read the script first; then --no-sandbox runs it with your own rights"]
-    if _is_restricted():
-        hints.insert(0, "sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0")
-    raise NotIsolated(
-        f"this machine offers no isolation for a script ({why}), so that it was not run", hint="\n".join(hints)
-    )
-
-
-def _is_restricted() -> bool:
-    """Whether AppArmor gives a user's namespaces no rights, as on Ubuntu since 24.04."""
-    with contextlib.suppress(OSError):
-        return Path("/proc/sys/kernel/apparmor_restrict_unprivileged_userns").read_text().strip() == "1"
-    return False
-
-
-def _ways() -> tuple[dict[str, bool], ...]:
-    """How isolation can be had, the best first. A script never runs as root."""
-    as_user = {"isolated": True, "with_user": True, "as_nobody": False, "drop": False}
-    if os.geteuid() != 0:
-        return (as_user,)
-    return ({**as_user, "with_user": False, "drop": True}, {**as_user, "as_nobody": True})
-
-
-def _play(request: Mapping[str, Any], seconds: float) -> Recording:
-    request = {"limits": _limits(), **request, "seconds": seconds, "memory_bytes": _MEMORY_BYTES}
-    command = [sys.executable, "-I", "-S", str(_HERE / "jail.py")]
+            return _recording(run_jail(_alone(play, Path(folder)), seconds, _MEMORY_BYTES))
     try:
-        done = subprocess.run(
-            command, input=json.dumps(request).encode(), capture_output=True, env={}, cwd="/", check=False,
-            timeout=seconds + _START_SECONDS, start_new_session=True,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired as failure:
-        raise CloudrlError(f"the script's sandbox did not end after {seconds:.0f} s") from failure
-    reason = done.stderr.decode(errors="replace").strip()[-500:]
-    if done.returncode == jail.NOT_ISOLATED:
-        raise NotIsolated(reason)
-    if done.returncode != 0 or len(done.stdout) > _ANSWER_BYTES:
-        raise CloudrlError(f"the script's sandbox failed: {reason or done.returncode}")
-    return _recording(done.stdout)
+        return _recording(run_isolated(_request(play), seconds, _MEMORY_BYTES))
+    except NotIsolated as error:
+        hints = ["Read the script first; then --no-sandbox runs it with your own rights"]
+        hints = [error.hint, *hints] if error.hint else hints
+        raise NotIsolated(
+            f"this machine offers no isolation for a script ({error.message}), so that it was not run",
+            hint="\n".join(hints),
+        ) from error
 
 
-def _limits() -> dict[str, int]:
-    """Before Linux 5.14 all processes of a user count together, those outside a namespace, too (ucount.c)."""
-    release = tuple(int(part) for part in re.findall(r"\d+", os.uname().release)[:2])
-    if release >= (5, 14) or os.geteuid() == 0:
-        return _LIMITS
-    return {**_LIMITS, "NPROC": _LIMITS["NPROC"] + sum(1 for _ in Path("/proc").glob("[0-9]*/task/*"))}
-
-
-def _recording(answer: bytes) -> Recording:
-    try:
-        read = parse_json(answer)
-        calls = tuple(call for call in map(_call, read["records"]) if call is not None)
-        return Recording(calls, read["status"], read["over"], _text(read["output"]))
-    except NOT_AS_EXPECTED as failure:
-        raise CloudrlError("the script's sandbox gave no answer that can be read") from failure
+def _recording(ended: Ended) -> Recording:
+    calls = tuple(call for call in map(_call, ended.records) if call is not None)
+    return Recording(calls, ended.status, ended.over, ended.output)
 
 
 def _call(record: str) -> Call | None:
     """One record of `stand_in.sh`; None for what is not one, which a script may have written."""
-    words = iter(_text(record).split("\0"))
+    words = iter(record.split("\0"))
     try:
         name, cwd, line, file, via = (next(words) for _ in range(5))
         arguments, variables, attached = ([next(words) for _ in range(int(next(words)))] for _ in range(3))
@@ -216,14 +154,6 @@ def _call(record: str) -> Call | None:
         return Call(name, tuple(arguments), cwd, number, file, tuple(via.split()), env, pairs)
     except (RuntimeError, StopIteration, ValueError):
         return None
-
-
-def _text(latin: str) -> str:
-    return latin.encode("latin-1", "replace").decode("utf-8", "replace")
-
-
-def _latin(content: bytes | str) -> str:
-    return (content.encode("utf-8", "surrogateescape") if isinstance(content, str) else content).decode("latin-1")
 
 
 @functools.cache
@@ -240,10 +170,10 @@ def _system() -> tuple[dict[str, str], tuple[str, ...], dict[str, str]]:
         tools[f"{jail.OWN}/real/tee"] = str(Path(found).resolve())
     if Path("/etc/ld.so.cache").exists():
         tools["/etc/ld.so.cache"] = "/etc/ld.so.cache"
-    for path in _LIBRARIES:
+    for path in LIBRARIES:
         if Path(path).is_symlink():
             links[path] = str(Path(path).readlink())
-    libraries = tuple(path for path in _LIBRARIES if Path(path).is_dir() and path not in links)
+    libraries = tuple(path for path in LIBRARIES if Path(path).is_dir() and path not in links)
     for name in ("/bin", "/sbin", "/usr/sbin", "/usr/local/bin"):
         links[name] = _BIN
     return tools, libraries, links
@@ -252,11 +182,11 @@ def _system() -> tuple[dict[str, str], tuple[str, ...], dict[str, str]]:
 def _request(play: Play) -> dict[str, Any]:
     tools, libraries, links = _system()
     own = {f"{jail.OWN}/stand-in": _HERE / "stand_in.sh", f"{jail.OWN}/prelude": _HERE / "prelude.sh"}
-    contents = [[path, _latin(file.read_bytes()), 0o755] for path, file in own.items()]
+    contents = [[path, latin_of(file.read_bytes()), 0o755] for path, file in own.items()]
     contents.append(["/etc/passwd", f"root:x:0:0:root:{HOME}:/bin/bash\n", 0o644])
     given = dict(play.project.contents)
     given[play.script] = play.content, 0o755
-    contents += [[path, _latin(content), mode] for path, (content, mode) in given.items()]
+    contents += [[path, latin_of(content), mode] for path, (content, mode) in given.items()]
     stand_ins = {f"{_BIN}/{name}": f"{jail.OWN}/stand-in" for name in _STAND_INS}
     folders = [HOME, play.cwd, *play.project.folders]
     for path, kind in play.missing.items():
@@ -270,7 +200,7 @@ def _request(play: Play) -> dict[str, Any]:
         "tools": tools, "libraries": libraries, "links": {**links, **stand_ins}, "contents": contents,
         "folders": folders, "hostname": HOSTNAME, "cwd": play.cwd, "files": _FILES, "files_bytes": _FILES_BYTES,
         "argv": [f"{_BIN}/bash", play.script, *play.arguments],
-        "env": _environment(play, jail.OWN, jail.RECORDS, f"{_BIN}:/bin", HOME),
+        "env": _environment(play, jail.OWN, jail.RECORDS, f"{_BIN}:/bin", HOME), "limits": limits_here(_LIMITS),
     }  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from fake_local import FakeLocal
 from typed_command import Run
 
 import cloudrl
-from cloudrl.scripts import sandbox
+from cloudrl.scripts import isolation
 
 pytestmark = pytest.mark.io
 
@@ -110,7 +110,7 @@ def test_it_asks_once_for_each_content(run: Run, script: Path, home: Path) -> No
 
 
 def test_without_isolation_it_is_an_explicit_choice(run: Run, script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sandbox, "_ways", lambda: ())
+    monkeypatch.setattr(isolation, "_ways", lambda: ())
     run("import", "train.sh", "--dry-run").ended(2, "offers no isolation", "--no-sandbox")
     run("import", "train.sh", "--dry-run", "--no-sandbox").ended(2, "with all of your rights", "-y")
     done = run("import", "train.sh", "--dry-run", "--no-sandbox", "-y").ended(0)

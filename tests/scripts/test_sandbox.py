@@ -12,9 +12,11 @@ import pytest
 from other_user import UID
 from patience import SLOWER
 
-from cloudrl.scripts import jail, sandbox
+from cloudrl.errors import InputError
+from cloudrl.scripts import isolation, jail, sandbox
+from cloudrl.scripts.isolation import NotIsolated, read_ended
 from cloudrl.scripts.observe import observe
-from cloudrl.scripts.sandbox import Call, NotIsolated, Play, Recording
+from cloudrl.scripts.sandbox import Call, Play, Recording
 
 pytestmark = pytest.mark.io
 
@@ -26,7 +28,7 @@ SYSTEM_PYTHON = "/usr/bin/python3"
 def _as_ordinary_user(play: Play, **options: float) -> Recording:
     """What `sandbox.run` does, by a process of another user."""
     request = {**sandbox._request(play), "isolated": True, "with_user": True, "as_nobody": False, "drop": False}
-    request |= {"seconds": options.get("seconds", 10), "memory_bytes": sandbox._MEMORY_BYTES, "limits": sandbox._LIMITS}
+    request |= {"seconds": options.get("seconds", 10), "memory_bytes": sandbox._MEMORY_BYTES}
     done = subprocess.run(
         [SYSTEM_PYTHON, "-I", "-S", "-c", Path(jail.__file__).read_text()], input=json.dumps(request).encode(),
         capture_output=True, user=UID, group=UID, extra_groups=[], env={}, cwd="/", timeout=60,
@@ -34,7 +36,7 @@ def _as_ordinary_user(play: Play, **options: float) -> Recording:
     if done.returncode == jail.NOT_ISOLATED:
         pytest.skip(f"no namespaces for an ordinary user here: {done.stderr.decode()}")
     assert done.returncode == 0, done.stderr
-    return sandbox._recording(done.stdout)
+    return sandbox._recording(read_ended(done.stdout))
 
 
 def _as_this_user(play: Play, **options: float) -> Recording:
@@ -199,12 +201,12 @@ def test_what_a_call_was(run: Run) -> None:
 
 def test_a_script_that_does_not_end_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     endless = Recording((), None, "time")
-    with pytest.raises(sandbox.InputError, match="did not end"):
+    with pytest.raises(InputError, match="did not end"):
         observe(play("while :; do :; done"), shown="run.sh", play_once=lambda _play, **_: endless)
 
 
 def test_without_isolation_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sandbox, "_ways", lambda: ())
+    monkeypatch.setattr(isolation, "_ways", lambda: ())
     with pytest.raises(NotIsolated, match="was not run") as refused:
         sandbox.run(play("true"))
     assert "--no-sandbox" in str(refused.value)
