@@ -3,8 +3,10 @@
 Without a name all tests run, as `WHOLE` says, three parts at a time: six take longer, as idle clusters need CPU time,
 too. The labs have networks of their own, and as root each other part gets one, so that no test meets the ports of
 another part. Otherwise clusters on this machine, which are all in one part, run beside labs alone. The output of the
-first part is printed at once, that of the next after it. Last come all tests that have failed, and the time and the CPU
-time of each part. PYTEST_ADDOPTS goes to each. Ctrl-C and SIGTERM end what runs, and wait for its cleaning up.
+first part is printed at once, that of the next after it. Where few tests have failed, they run once more with nothing
+beside them, and that counts. Last come all tests that have failed, also those that pass alone (such a test has a fault,
+or what it tests has one), and the time and the CPU time of each part. PYTEST_ADDOPTS goes to each. Ctrl-C and SIGTERM
+end what runs, and wait for its cleaning up.
 
 `python tests/parts.py durations` writes what the files of the last run have taken into `tests/durations.json`, by which
 the parts are balanced. A file that is missing there counts as a short one.
@@ -19,6 +21,7 @@ import sys
 import time
 import xml.etree.ElementTree as ET
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -78,6 +81,10 @@ OWN_NETWORK = ("unshare", "--net", "sh", "-c", NETWORK, "sh")
 AT_ONCE = 3
 CACHE = Path(".pytest_cache")
 NO_TESTS = 5  # pytest's status, as with `-k` in PYTEST_ADDOPTS
+TESTS_FAILED = 1  # likewise, and not that of a part that did not collect, or was interrupted
+LAST_FAILED = "v/cache/lastfailed"  # pytest's own, in its cache
+FEW = 5
+"""Failed tests of a part that run once more. Where more have failed, they have a common cause."""
 
 
 def words_of(name: str) -> tuple[str, ...]:
@@ -117,16 +124,27 @@ class Part:
     started: float = field(default_factory=time.monotonic)
     took_s: float = 0.0
     cpu_s: float = 0.0
+    is_again: bool = False
 
     @classmethod
     def start(cls, name: str, network: tuple[str, ...]) -> "Part":
-        output = CACHE / f"{name}.txt"
-        color = "yes" if sys.stdout.isatty() else "no"
-        kept = ("-o", f"cache_dir={CACHE / name}", f"--junit-xml={CACHE / name}.xml")
-        words = (*network, sys.executable, "-m", "pytest", f"--color={color}", *words_of(name), *kept)
+        (CACHE / name / LAST_FAILED).unlink(missing_ok=True)
+        return cls._start(name, network, (*words_of(name), f"--junit-xml={CACHE / name}.xml"), CACHE / f"{name}.txt")
+
+    @classmethod
+    def start_again(cls, name: str, network: tuple[str, ...], tests: Sequence[str]) -> "Part":
+        """Those tests of the part alone."""
+        return cls._start(name, network, tests, CACHE / f"{name}-again.txt", is_again=True)
+
+    @classmethod
+    def _start(
+        cls, name: str, network: tuple[str, ...], words: Sequence[str], output: Path, *, is_again: bool = False
+    ) -> "Part":
+        pytest = (sys.executable, "-m", "pytest", f"--color={'yes' if sys.stdout.isatty() else 'no'}")
         with output.open("wb") as file:
-            process = subprocess.Popen(words, stdout=file, stderr=file)
-        return cls(name, output, process)
+            command = (*network, *pytest, *words, "-o", f"cache_dir={CACHE / name}")
+            process = subprocess.Popen(command, stdout=file, stderr=file)
+        return cls(name, output, process, is_again=is_again)
 
     @property
     def is_over(self) -> bool:
@@ -138,6 +156,14 @@ class Part:
                 self.took_s = time.monotonic() - self.started
                 self.cpu_s = usage.ru_utime + usage.ru_stime
         return self.process.returncode is not None
+
+    def to_repeat(self) -> list[str]:
+        """The tests that have failed, if they are few, and the part has run to its end."""
+        failed = CACHE / self.name / LAST_FAILED
+        if self.process.returncode != TESTS_FAILED or not failed.exists():
+            return []
+        tests = sorted(json.loads(failed.read_text()))
+        return tests if len(tests) <= FEW else []
 
     def print_from(self, position: int) -> int:
         """Print what its tests have said since this place in the output; the place up to which that is."""
@@ -153,41 +179,74 @@ class Part:
         failed = [line for line in lines if line.startswith(("FAILED ", "ERROR "))]
         last = next((line.strip("= ") for line in reversed(lines) if line.startswith("=")), "no tests")
         took = f"{self.took_s:.0f} s, {self.cpu_s:.0f} s of CPU"
-        return "\n".join([*failed, f"{self.name}: status {self.process.returncode}, {took}, {last}"])
+        name = f"{self.name}, failed tests alone" if self.is_again else self.name
+        return "\n".join([*failed, f"{name}: status {self.process.returncode}, {took}, {last}"])
 
 
-def main(names: list[str]) -> int:
-    """The exit status: that of the first part that has failed."""
-    CACHE.mkdir(exist_ok=True)
-    waiting = list(names or WHOLE)
-    network = own_network()
-    apart = {} if network else APART
-    parts: list[Part] = []
-    printed = position = 0
+class Run:
+    """Parts that run side by side, and then their failed tests one part after the other."""
 
-    def end(*_: object) -> None:
-        waiting.clear()
-        for part in parts:
+    def __init__(self, names: Sequence[str]) -> None:
+        self._waiting = list(names)
+        self._network = own_network()
+        self._parts: list[Part] = []
+        self._printed = self._position = 0
+        self._is_interrupted = False
+
+    def interrupt(self, *_: object) -> None:
+        """End what runs, as a handler of signals."""
+        self._is_interrupted = True
+        self._waiting.clear()
+        for part in self._parts:
             if part.process.returncode is None:
                 part.process.terminate()
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, end)
-    while waiting or printed < len(parts):
-        running = {part.name for part in parts if not part.is_over}
-        name = next((each for each in waiting if not running & apart.get(each, set())), None)
+    def main(self) -> int:
+        """The exit status: that of the first part that has failed, and whose failed tests did not pass alone."""
+        while self._waiting or self._printed < len(self._parts):
+            self._start_next()
+            self._print()
+            time.sleep(0.2)
+        first = list(self._parts)
+        again = {part.name: self._repeat(part) for part in first if not self._is_interrupted and part.to_repeat()}
+        print("\n" + "\n".join(part.verdict() for part in self._parts), flush=True)
+        statuses = [again.get(part.name, part.process.returncode) for part in first]
+        return next((status for status in statuses if status not in (0, NO_TESTS)), 0)
+
+    def _network_of(self, name: str) -> tuple[str, ...]:
+        return self._network if name in APART else ()
+
+    def _start_next(self) -> None:
+        running = {part.name for part in self._parts if not part.is_over}
+        apart = {} if self._network else APART
+        name = next((each for each in self._waiting if not running & apart.get(each, set())), None)
         if name is not None and len(running) < AT_ONCE:
-            waiting.remove(name)
-            parts.append(Part.start(name, network if name in APART else ()))
-        if printed < len(parts):
-            is_over = parts[printed].is_over
-            position = parts[printed].print_from(position)
+            self._waiting.remove(name)
+            self._parts.append(Part.start(name, self._network_of(name)))
+
+    def _print(self) -> None:
+        if self._printed < len(self._parts):
+            part = self._parts[self._printed]
+            is_over = part.is_over
+            self._position = part.print_from(self._position)
             if is_over:
-                printed, position = printed + 1, 0
-        time.sleep(0.2)
-    print("\n" + "\n".join(part.verdict() for part in parts), flush=True)
-    statuses = [part.process.returncode for part in parts]
-    return next((status for status in statuses if status not in (0, NO_TESTS)), 0)
+                self._printed, self._position = self._printed + 1, 0
+
+    def _repeat(self, part: Part) -> int:
+        self._parts.append(Part.start_again(part.name, self._network_of(part.name), part.to_repeat()))
+        while self._printed < len(self._parts):
+            self._print()
+            time.sleep(0.2)
+        return self._parts[-1].process.returncode
+
+
+def main(names: list[str]) -> int:
+    """The exit status of all these parts."""
+    CACHE.mkdir(exist_ok=True)
+    run = Run(names or WHOLE)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, run.interrupt)
+    return run.main()
 
 
 def record_durations() -> None:
