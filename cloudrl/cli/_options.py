@@ -44,10 +44,13 @@ ClusterOption = Annotated[
     str | None,
     typer.Option(
         "--cluster", "-c", metavar="NAME", autocompletion=_complete(known_names),
-        help="Cluster to use; not needed if there is only one. PROVIDER/NAME if two providers have one of that name. "
-        "Of a new cluster its name: ray-cluster by default.",
+        help="Cluster to use; not needed if there is only one. PROVIDER/NAME if two providers have one of that name.",
     ),
 ]  # fmt: skip
+NewClusterOption = Annotated[
+    str | None,
+    option("NAME", "Name of the cluster to start. `run` uses one of that name that is up.", "--cluster", "-c"),
+]
 ClusterArgument = Annotated[
     str | None, typer.Argument(metavar="CLUSTER", autocompletion=_complete(known_names), help="Same as --cluster.")
 ]
@@ -208,7 +211,7 @@ def cluster_options(
 @with_options(prepared=declared_options(PreparedOptions), options=cluster_options)
 def new_cluster(
     name: Annotated[str | None, typer.Argument(metavar="CLUSTER", help="Same as --cluster.")] = None,
-    cluster: ClusterOption = None,
+    cluster: NewClusterOption = None,
     *,
     prepared: dict[str, Any],
     options: dict[str, Any],

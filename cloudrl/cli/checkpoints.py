@@ -198,10 +198,11 @@ def prune(
     """Delete old steps on all nodes, but never the newest complete one or one that a job would resume from."""
     from cloudrl.sdk.checkpoints import find_checkpoints
     from cloudrl.sdk.checkpoints import prune as prune_checkpoints
+    from cloudrl.sdk.choose import Purpose
     from cloudrl.units import size_text
 
     with Terminal(yes=yes) as terminal:
-        checkpoints = find_checkpoints(cluster, folder, on_progress=terminal)
+        checkpoints = find_checkpoints(cluster, folder, purpose=Purpose.END, on_progress=terminal)
         plan = prune_checkpoints(checkpoints, keep, run=run, confirm=terminal.confirm, on_progress=terminal)
     removed = [
         {"run": removal.run, "step": removal.step, "size_bytes": removal.size_bytes} for removal in plan.removals

@@ -53,11 +53,11 @@ def down(*, name: str | None, yes: YesOption = False) -> None:
 
     Without a name, this is your only cluster. Another user's cluster is stopped only by its name, after a question.
     """
-    from cloudrl.sdk.find import only_cluster
+    from cloudrl.sdk.choose import Purpose, choose_cluster
     from cloudrl.sdk.teardown import down as end
 
     with Terminal(yes=yes) as terminal:
-        end(only_cluster(name), confirm=terminal.confirm, on_progress=terminal)
+        end(name or choose_cluster(Purpose.END), confirm=terminal.confirm, on_progress=terminal)
 
 
 @with_options(name=cluster_name)
@@ -66,9 +66,10 @@ def env(*, name: str | None, address: AddressOption = None, as_json: JsonOption 
 
     The tunnel to a cluster elsewhere stays open in the background, as after `cloudrl attach`.
     """
+    from cloudrl.sdk.choose import Purpose
     from cloudrl.sdk.find import find
 
-    variables = find(name, address, keep_open=True, plain=False).connection.env
+    variables = find(name, address, purpose=Purpose.CHANGE, keep_open=True).connection.env
     text = "\n".join(f"export {key}={shlex.quote(value)}" for key, value in variables.items())
     _output.result(text, variables, is_json=as_json)
 
@@ -79,11 +80,11 @@ def attach(*, name: str | None, as_json: JsonOption = False) -> None:
 
     The tunnel reopens after the connection breaks, and closes when the cluster ends. Other commands do not need it.
     """
-    from cloudrl.sdk.find import only_cluster
+    from cloudrl.sdk.choose import Purpose, choose_cluster
     from cloudrl.sdk.running import attach as connect
 
-    chosen = only_cluster(name)
     with Terminal() as terminal:
+        chosen = name or choose_cluster(Purpose.ASK, on_progress=terminal)
         running = connect(chosen, keep_open=True, on_progress=terminal)
     url = running.connection.ray_url.replace("127.0.0.1", "localhost")
     _output.hint(f"cloudrl detach {chosen}")
@@ -93,10 +94,10 @@ def attach(*, name: str | None, as_json: JsonOption = False) -> None:
 @with_options(name=cluster_name)
 def detach(*, name: str | None) -> None:
     """Close the tunnel that `cloudrl attach` or `up` keeps open. The cluster keeps running."""
-    from cloudrl.sdk.find import only_cluster
+    from cloudrl.sdk.choose import Purpose, choose_cluster
     from cloudrl.sdk.running import detach as close
 
-    chosen = only_cluster(name)
+    chosen = name or choose_cluster(Purpose.END)
     was_open = close(chosen)
     _output.note(f"closed the tunnel to {chosen}" if was_open else f"there was no tunnel to {chosen}")
 
@@ -106,6 +107,7 @@ def _fields(status: Status) -> dict[str, object]:
 
 
 def _list(statuses: list[Status], *, as_json: bool) -> None:
+    from cloudrl.sdk.choose import START_HINT
     from cloudrl.units import dollars_text
 
     rows = [
@@ -121,7 +123,7 @@ def _list(statuses: list[Status], *, as_json: bool) -> None:
         rows,
         is_json=as_json,
         empty="There is no cluster.",
-        next_command="cloudrl up --on local --nodes 2",
+        next_command=START_HINT,
     )
 
 

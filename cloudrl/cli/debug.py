@@ -53,7 +53,7 @@ def debug(
     if vscode + as_json + only_list > 1 or ((vscode or as_json or only_list) and number is not None):
         raise InputError("N, --vscode, --list and --json exclude each other", hint="Pass only one of them")
     with Terminal() as notices:
-        tasks = PausedTasks(cluster)
+        tasks = PausedTasks(cluster, on_progress=notices)
         if vscode:
             _serve_editors(tasks, notices)
             return

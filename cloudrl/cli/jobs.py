@@ -32,7 +32,7 @@ def list_(as_json: JsonOption = False, cluster: ClusterOption = None, address: A
     from cloudrl.jobs.format import job_fields
     from cloudrl.sdk.find import find
 
-    jobs = find(cluster, address).jobs()
+    jobs = find(cluster, address, on_progress=Terminal()).jobs()
     _output.listing(
         [job_fields(job) for job in jobs],
         ("id", "status", "started", "took", "recipe"),
@@ -56,7 +56,7 @@ def status(
     from cloudrl.sdk.find import find_job
     from cloudrl.transport.ray_job import JobStatus
 
-    handle = find_job(job_id, cluster, address)
+    handle = find_job(job_id, cluster, address, on_progress=Terminal())
     job = handle.status()
     fields = job_fields(job)
     if as_json:
@@ -86,7 +86,7 @@ def logs(
     from cloudrl.sdk.find import find_job
     from cloudrl.sdk.submission import follow as follow_job
 
-    job = find_job(job_id, cluster, address)
+    job = find_job(job_id, cluster, address, on_progress=Terminal())
     show = partial(_show, as_json=as_json)
     if follow:
         follow_job(job, on_progress=show)
@@ -104,11 +104,12 @@ def stop(
     address: AddressOption = None,
 ) -> None:
     """Stop a job and wait until it has ended. Its checkpoints are kept."""
+    from cloudrl.sdk.choose import Purpose
     from cloudrl.sdk.find import find_job
     from cloudrl.sdk.submission import stop_job
 
     with Terminal(yes=yes) as terminal:
-        job = find_job(job_id, cluster, address)
+        job = find_job(job_id, cluster, address, purpose=Purpose.END)
         status = stop_job(job, confirm=terminal.confirm, on_progress=terminal)
     if as_json:
         _output.as_json({"submission_id": job.submission_id, "status": str(status)})

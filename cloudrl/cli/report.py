@@ -52,7 +52,7 @@ def report(
     if serve + as_json + as_csv + (output is not None) > 1:
         raise InputError("-o, --serve, --json and --csv exclude each other", hint="Pass only one of them")
     if serve:
-        _serve(ReportSource(jobs or [], cluster, address, kept), port)
+        _serve(ReportSource(jobs or [], cluster, address, kept, on_progress=Terminal()), port)
         return
     with Terminal() as terminal:
         made = make(jobs or [], cluster, address, kept, on_progress=terminal)

@@ -8,10 +8,10 @@ import typer
 from cloudrl.cli import _output
 from cloudrl.cli._options import (
     AfterOption,
-    ClusterOption,
     DryRunOption,
     JobRequest,
     JsonOption,
+    NewClusterOption,
     OnOption,
     WatchOption,
     YesOption,
@@ -37,7 +37,7 @@ _DOWN = Annotated[
 
 @with_options(asked=requested_job, declared=cluster_options)
 def run(
-    cluster: ClusterOption = None,
+    cluster: NewClusterOption = None,
     on: OnOption = None,
     *,
     asked: JobRequest,

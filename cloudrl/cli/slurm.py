@@ -6,8 +6,8 @@ import typer
 
 from cloudrl.cli import _output
 from cloudrl.cli._options import (
-    ClusterOption,
     JobRequest,
+    NewClusterOption,
     cluster_options,
     declared_fields,
     explicit,
@@ -27,7 +27,7 @@ def _root() -> None:
 @app.command()
 @with_options(asked=requested_job, declared=cluster_options)
 def script(
-    cluster: ClusterOption = None,
+    cluster: NewClusterOption = None,
     *,
     asked: JobRequest,
     declared: dict[str, Any],

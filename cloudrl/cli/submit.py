@@ -45,6 +45,7 @@ def submit(
     """
     from cloudrl.errors import JobFailed
     from cloudrl.jobs.handle import way_back
+    from cloudrl.sdk.choose import Purpose
     from cloudrl.sdk.find import find
     from cloudrl.sdk.submission import follow, prepare
     from cloudrl.sdk.submission import submit as send
@@ -52,7 +53,7 @@ def submit(
 
     job_spec, job_options, _ = asked
     with Terminal(prints_job=not as_json) as terminal:
-        connection = find(cluster, address).connection
+        connection = find(cluster, address, purpose=Purpose.CHANGE).connection
         if dry_run:
             submission = prepare(connection, job_spec, job_options, on_progress=terminal)
             if submission.memory is not None:

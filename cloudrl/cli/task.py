@@ -31,9 +31,10 @@ def create(
 
     Defaults to two nodes with 80GB..:8.
     """
+    from cloudrl.providers.registry import provider
     from cloudrl.sdk import Cluster
 
-    cluster = Cluster.load({"name": "ray-cluster", "nodes": 2, "gpu": "80GB..:8", **fields})
+    cluster = Cluster.load({"name": provider("dstack").default_cluster, "nodes": 2, "gpu": "80GB..:8", **fields})
     _output.notes(cluster.plan("dstack").notes)
     path = output or Path(f"{cluster.name}.dstack.yml")
     if not (dry_run or yes):

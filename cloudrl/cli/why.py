@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from cloudrl.cli import _output
 from cloudrl.cli._options import AddressOption, ClusterOption, JsonOption, KeptOption
+from cloudrl.cli._terminal import Terminal
 from cloudrl.cli.jobs import JobArgument
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def why(
     """
     from cloudrl.sdk.failures import why as find_out
 
-    failure = find_out(job_id, cluster, address, kept)
+    failure = find_out(job_id, cluster, address, kept, on_progress=Terminal())
     if as_json:
         fields = {key: value for key, value in asdict(failure).items() if key != "log_command"}
         _output.as_json(fields)

@@ -214,6 +214,7 @@ class Status:
         reason: why it waits, cannot be reached, failed or ended, one line.
         nodes: those that are known; of one whose agent does not answer what the provider knows.
         ready_at: seconds since the epoch.
+        started_at: when it was submitted or started, likewise; None if its provider does not know.
         dashboard_url: where Ray's dashboard is reached from here; None while no way to it is kept open.
         previous_attempts: those of all nodes before the present one, oldest first, where a lost node makes the provider
             start the cluster again: attempt, submitted_at, ended_at, reason, nodes.
@@ -235,6 +236,7 @@ class Status:
     reason: str = ""
     nodes: Sequence[NodeReport] = ()
     ready_at: float | None = None
+    started_at: float | None = None
     dashboard_url: str | None = None
     previous_attempts: Sequence[Mapping[str, Any]] = field(default_factory=tuple)
     price_per_hour: float | None = None
@@ -322,6 +324,8 @@ class Provider(Protocol):
     """The name of its entry point, and of its section in a cluster."""
     nodes_are_here: bool
     """Whether nodes read this machine's own files."""
+    default_cluster: str
+    """The name of a cluster that the user gives none. No two providers share one, so that both can be up."""
     has_gpus: bool
     """Whether a cluster with GPUs is meant for it where the user names no provider."""
     state_pattern: str

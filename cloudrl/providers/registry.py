@@ -125,11 +125,16 @@ def locate(name: str) -> ClusterRef:
     named.refuse_silent()
     refs = [cluster.ref for cluster in named.clusters]
     if not refs:
-        running = ", ".join(names_in_use(find().running))
-        others = f"; running: {running}" if running else ""
+        from cloudrl.errors import did_you_mean
+
+        running = names_in_use(find().running)
+        others = f"; running: {', '.join(running)}" if running else ""
+        meant = did_you_mean(name, [*running, *known_names()])
         unasked = [unconfigured.name for unconfigured in map(provider, providers()) if not unconfigured.is_configured()]
         hint = f"\nNot asked, since it is not configured: {', '.join(unasked)}" if unasked else ""
-        raise InputError(f"there is no cluster {name!r}{others}", hint=f"See what there is: cloudrl status{hint}")
+        raise InputError(
+            f"there is no cluster {name!r}{meant}{others}", hint=f"See what there is: cloudrl status{hint}"
+        )
     if len(refs) > 1:
         raise ambiguous(name, refs)
     return refs[0]
@@ -153,7 +158,7 @@ def ensure_name_free(name: str, on: str) -> None:
     if others:
         raise InputError(
             f"a cluster {name} already exists: {others[0].ref}",
-            hint=f"Choose another name\nEnd it first: cloudrl down {others[0].ref}",
+            hint=f"Choose another name: --cluster {name}-2\nOr end it first: cloudrl down {others[0].ref}",
         )
 
 

@@ -22,7 +22,8 @@ from cloudrl.saves.names import of_run
 from cloudrl.saves.places import Location, nodes_text
 from cloudrl.saves.prune import PrunePlan, Removal, plan_prune
 from cloudrl.sdk.callbacks import Confirm, OnProgress, Question, notify, silent, transfer, unattended
-from cloudrl.sdk.find import folder_here, only_of, running_clusters
+from cloudrl.sdk.choose import Purpose, choose_cluster
+from cloudrl.sdk.find import folder_here
 from cloudrl.sdk.running import attach
 from cloudrl.units import size_text
 
@@ -31,21 +32,23 @@ def find_checkpoints(
     cluster: str | None = None,
     folder: str | os.PathLike[str] | None = None,
     *,
+    purpose: Purpose = Purpose.READ_KEPT,
     give_up_s: float = 600.0,
     on_progress: OnProgress = silent,
 ) -> Checkpoints:
-    """All checkpoints of a cluster, or of a folder of this machine; of the only cluster if neither is named.
+    """All checkpoints of a cluster, or of a folder of this machine; see `choose_cluster` if neither is named.
 
     Those of a cluster of this machine that is down are still there.
 
     Args:
         cluster: its name.
         folder: one with runs, a run, or one step.
+        purpose: what is done with them.
         give_up_s: how long to wait for a node that stays silent.
-        on_progress: receives breaks of the connection.
+        on_progress: receives breaks of the connection, and which of several clusters it is.
 
     Raises:
-        InputError: both are named, or there is not exactly one cluster.
+        InputError: both are named, or neither is and there is no cluster, or several.
         ConnectionFailed: the cluster does not answer.
     """
     from cloudrl.checkpoints.handle import Checkpoints
@@ -55,8 +58,7 @@ def find_checkpoints(
         raise InputError(f"--cluster {cluster} and --dir {folder} exclude each other", hint="Pass only one of them")
     if folder is not None:
         return Checkpoints(LocalSource(Path(folder).expanduser()))
-    none = "Name a folder, for example: cloudrl checkpoints list --dir ./checkpoints"
-    name = cluster if cluster is not None else only_of(running_clusters(), none=none)
+    name = cluster or choose_cluster(purpose, otherwise="Or use a folder: --dir DIR", on_progress=on_progress)
     if (left_here := _kept_folder(name)) is not None:
         return Checkpoints(LocalSource(left_here))
     backoff = Backoff(give_up_s=give_up_s)

@@ -104,7 +104,7 @@ def start(
 
 
 def load_cluster(fields: Mapping[str, Any], on: str | None = None) -> tuple[Cluster, Provider]:
-    """The cluster of these fields, called ray-cluster unless they name it, and the provider that starts it.
+    """The cluster of these fields, with its provider's default name unless they name it, and that provider.
 
     Where its nodes read this machine's own files, relative paths of data sets are made absolute.
 
@@ -117,12 +117,12 @@ def load_cluster(fields: Mapping[str, Any], on: str | None = None) -> tuple[Clus
         SpecError: a field is wrong.
         InputError: there is no such provider.
     """
-    fields = {"name": "ray-cluster", **fields}
-    data = fields.get("data")
     if on is not None:
         where = provider(on)
     else:
-        where = default_provider(gpus=Cluster.load({**fields, "data": ()}).device == "gpu")
+        where = default_provider(gpus=Cluster.load({"name": "unnamed", **fields, "data": ()}).device == "gpu")
+    fields = {"name": where.default_cluster, **fields}
+    data = fields.get("data")
     if where.nodes_are_here and isinstance(data, (list, tuple)):
         fields["data"] = [absolute_data(data_set) for data_set in data]
     return Cluster.load(fields), where

@@ -34,8 +34,9 @@ class PausedTasks:
     """The tasks of a cluster that wait for a debugger.
 
     Args:
-        name: the cluster's, as commands take it; None for one's only one.
+        name: the cluster's, as commands take it; see `cloudrl.sdk.choose` for None.
         sleep: waits so many seconds between two looks for the next task.
+        on_progress: is told which of several clusters it is.
 
     Attributes:
         ref: its name that is no other cluster's, such as `dstack/lab`.
@@ -45,9 +46,15 @@ class PausedTasks:
         ConnectionFailed: no answer.
     """
 
-    def __init__(self, name: str | None = None, *, sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(
+        self,
+        name: str | None = None,
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+        on_progress: OnProgress = silent,
+    ) -> None:
         self._sleep = sleep
-        cluster = find(name, plain=False)
+        cluster = find(name, otherwise="", on_progress=on_progress)
         self._connection: Connection = cluster.connection
         self.ref = f"{cluster.provider}/{cluster.name}" if cluster.provider else cluster.name
         agent = self._connection.agent()

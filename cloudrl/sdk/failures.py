@@ -12,7 +12,8 @@ from cloudrl.logs.archive import Archive, FolderArchive
 from cloudrl.logs.causes import Cause, Finding, cluster_end, search
 from cloudrl.logs.causes.kept import kept_evidence, newest_kept_job
 from cloudrl.providers.model import Status
-from cloudrl.sdk.find import Kept, find_job, find_kept
+from cloudrl.sdk.callbacks import OnProgress, silent
+from cloudrl.sdk.find import Kept, cluster_of, find_job, find_kept
 from cloudrl.transport.ray_job import JobStatus
 
 
@@ -36,7 +37,12 @@ class Failure:
 
 
 def why(
-    job_id: str | None = None, name: str | None = None, address: str | None = None, folder: Path | None = None
+    job_id: str | None = None,
+    name: str | None = None,
+    address: str | None = None,
+    folder: Path | None = None,
+    *,
+    on_progress: OnProgress = silent,
 ) -> Failure:
     """The first root cause of a job's failure.
 
@@ -45,6 +51,7 @@ def why(
         name: its cluster's. One on this machine may be down.
         address: of any Ray's dashboard.
         folder: of checkpoints, where the logs of a cluster that is gone are kept.
+        on_progress: is told which of several clusters it is.
 
     Raises:
         InputError: there is no such job.
@@ -52,6 +59,7 @@ def why(
     """
     if folder is not None:
         return _kept(Kept(folder, job_id))
+    name = cluster_of(job_id, name, address, on_progress=on_progress)
     try:
         job = find_job(job_id, name, address)
         status, finding = job.status().status, job.find_cause()

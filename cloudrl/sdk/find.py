@@ -1,4 +1,4 @@
-"""Which cluster is meant: by its name, by an address, or the only one that is there.
+"""The cluster or job that is meant: by its name, by an address, or as `cloudrl.sdk.choose` finds it.
 
 RAY_ADDRESS is not asked: inside a Ray job it is Ray's own address, and a stray one leads to another cluster.
 """
@@ -17,25 +17,31 @@ from cloudrl.providers import registry
 from cloudrl.providers.model import Status
 from cloudrl.providers.registry import names_in_use, provider
 from cloudrl.sdk.callbacks import Notice, OnProgress, silent
+from cloudrl.sdk.choose import ANY_RAY_HINT, KEPT_FOLDER_HINT, Purpose, choose_cluster
 from cloudrl.sdk.running import RunningCluster, attach, connect
 from cloudrl.transport.job_url import JOB_URL
 
-PLAIN_URL = "http://localhost:8265"
 _LOOPBACK = ("127.0.0.1", "localhost")
 
 
 def find(
-    name: str | None = None, address: str | None = None, *, keep_open: bool = False, plain: bool = True
+    name: str | None = None,
+    address: str | None = None,
+    *,
+    purpose: Purpose = Purpose.ASK,
+    keep_open: bool = False,
+    otherwise: str = ANY_RAY_HINT,
+    on_progress: OnProgress = silent,
 ) -> RunningCluster:
-    """The cluster of that name, the Ray at that address, or the only cluster that is up.
-
-    Where none is up it is the plain Ray of http://localhost:8265.
+    """The cluster of that name, the Ray at that address, or the one that `choose_cluster` finds.
 
     Args:
         name: as `cloudrl status` lists it; `dstack/lab` where two providers have a `lab`.
-        address: of any Ray's dashboard.
+        address: of any Ray's dashboard. Without it only one's own clusters are talked to.
+        purpose: what is done with it.
         keep_open: let the connection be of use after this program, too.
-        plain: whether it may be that plain Ray.
+        otherwise: a hint: what the command takes in place of a cluster.
+        on_progress: is told which of several clusters it is.
 
     Raises:
         InputError: both are given, there is no such cluster, or there are several to choose from, also of one name.
@@ -43,53 +49,10 @@ def find(
     """
     if name is not None and address is not None:
         raise InputError(f"--cluster {name} and --address {address} exclude each other", hint="Pass only one of them")
-    if name is None and address is None:
-        up = running_clusters()
-        if not up and plain:
-            address = PLAIN_URL
-        else:
-            name = only_of(up, none=f"Name one, or any Ray: --address {PLAIN_URL}")
-    if name is not None:
-        return attach(name, keep_open=keep_open)
-    url = str(address) if "://" in str(address) else f"http://{address}"
-    return connect(url, _ray_token())
-
-
-def only_cluster(name: str | None) -> str:
-    """The name that was given, or that of one's only cluster, up or not.
-
-    Raises:
-        InputError: none was given and there is not exactly one.
-    """
-    if name is not None:
-        return name
-    names = running_clusters() or names_in_use(registry.find().clusters)
-    return only_of(names, none="Start one: cloudrl up --on local --nodes 2")
-
-
-def only_of(names: Sequence[str], *, none: str) -> str:
-    """The only one of several names; `none` is the hint if there is no name.
-
-    Raises:
-        InputError: there is not exactly one.
-    """
-    if not names:
-        raise InputError("there is no cluster", hint=none)
-    if len(names) > 1:
-        raise InputError(f"there are several clusters: {', '.join(names)}", hint=f"Choose one: --cluster {names[0]}")
-    return names[0]
-
-
-def running_clusters() -> list[str]:
-    """Clusters that are up or coming up, as commands name them.
-
-    Raises:
-        CloudrlError: a provider could not be asked, and nothing runs with the others.
-    """
-    clusters = registry.find()
-    if clusters.errors and not clusters.running:
-        raise next(iter(clusters.errors.values()))
-    return names_in_use(clusters.running)
+    if address is not None:
+        return connect(address if "://" in address else f"http://{address}", _ray_token())
+    chosen = name if name is not None else choose_cluster(purpose, otherwise=otherwise, on_progress=on_progress)
+    return attach(chosen, keep_open=keep_open)
 
 
 def look(name: str | None = None, *, watch: bool = False, on_progress: OnProgress = silent) -> list[Status]:
@@ -129,21 +92,46 @@ def ensure_one(name: str, statuses: Sequence[Status]) -> None:
         raise registry.ambiguous(name, [cluster.ref for cluster in statuses])
 
 
-def find_job(job_id: str | None = None, name: str | None = None, address: str | None = None) -> JobHandle:
+def find_job(
+    job_id: str | None = None,
+    name: str | None = None,
+    address: str | None = None,
+    *,
+    purpose: Purpose = Purpose.ASK,
+    on_progress: OnProgress = silent,
+) -> JobHandle:
     """A job by its submission id or `ray://` URL; the newest one of the cluster for None.
+
+    The other arguments are those of `find`.
 
     Raises:
         InputError: it does not exist.
         ConnectionFailed: no answer.
     """
-    if job_id is None:
-        return newest_job(find(name, address).connection)
-    if (url := JOB_URL.fullmatch(job_id)) is not None:
+    if job_id is not None and (url := JOB_URL.fullmatch(job_id)) is not None:
         job_id, place = url["id"], url["place"]
         if name is None and address is None:  # one of ours, also one that is over or another user's, or any Ray
             name = _name_at(place) if {":", "."} & set(place) else place
             address = f"http{'s' * bool(url['secure'])}://{place}" if name is None else None
-    return find(name, address).job(job_id)
+    cluster = find(name, address, purpose=purpose, on_progress=on_progress)
+    return newest_job(cluster.connection) if job_id is None else cluster.job(job_id)
+
+
+def cluster_of(
+    job_id: str | None, name: str | None, address: str | None, *, on_progress: OnProgress = silent
+) -> str | None:
+    """The cluster of a job whose logs may be all that is left; None if it is named by an address.
+
+    The arguments are those of `find_job`.
+
+    Raises:
+        InputError: nothing names the cluster, and there is none, or there are several of which none is the newest.
+    """
+    if name is not None or address is not None:
+        return name
+    if job_id is not None and JOB_URL.fullmatch(job_id) is not None:
+        return None
+    return choose_cluster(Purpose.READ_KEPT, otherwise=f"{ANY_RAY_HINT}\n{KEPT_FOLDER_HINT}", on_progress=on_progress)
 
 
 class Kept(NamedTuple):
@@ -170,9 +158,8 @@ def find_kept(job_id: str | None = None, name: str | None = None, address: str |
     The arguments are those of `find_job`. None where its folder of checkpoints is not on this machine.
     """
     url = JOB_URL.fullmatch(job_id) if job_id else None
-    if address is not None:
-        return None
-    status = find_here(name or (url["place"] if url else None))
+    name = name or (url["place"] if url else None)
+    status = find_here(name) if name is not None and address is None else None
     if status is None:
         return None
     return Kept(
@@ -190,10 +177,10 @@ def folder_here(status: Status) -> Path | None:
     return Path(status.facts.checkpoint_dir) if is_here else None
 
 
-def find_here(name: str | None) -> Status | None:
-    """A cluster, one's only one for None, whose folder of checkpoints is on this machine; None if absent."""
+def find_here(name: str) -> Status | None:
+    """A cluster whose folder of checkpoints is on this machine; None if absent."""
     with suppress(CloudrlError):
-        status = look(only_cluster(name))
+        status = look(name)
         return next((cluster for cluster in status if folder_here(cluster) is not None), None)
     return None
 

@@ -12,7 +12,9 @@ from cloudrl.logs.cluster_archive import ask_cluster
 from cloudrl.logs.view import LogLine, log_lines, moment
 from cloudrl.protocol.ranks import spans
 from cloudrl.sdk.callbacks import Notice, OnProgress, silent
-from cloudrl.sdk.find import find, find_here
+from cloudrl.sdk.choose import KEPT_FOLDER_HINT, Purpose, choose_cluster
+from cloudrl.sdk.find import find_here
+from cloudrl.sdk.running import attach
 
 
 def logs(
@@ -29,7 +31,7 @@ def logs(
     """The lines of all logs of one run, in the order of their times.
 
     Args:
-        name: of the cluster, one's only one for None. One on this machine may be down.
+        name: of the cluster; see `cloudrl.sdk.choose` for None. One on this machine may be down.
         folder: of checkpoints, where a cluster that is gone has kept them.
         run: its id, where there is more than one; the newest for None.
         node: the rank of a node, all of them for None.
@@ -61,8 +63,10 @@ def _archive(
     """The place, and the id of the run there."""
     if folder is not None:
         return Archive(FolderArchive(folder)), run
+    if name is None:
+        name = choose_cluster(Purpose.READ_KEPT, otherwise=KEPT_FOLDER_HINT, on_progress=on_progress)
     try:
-        connection = find(name, plain=False).connection
+        connection = attach(name).connection
         agent = connection.agent()
         if agent is None:
             raise InputError(f"{connection.name} is a plain Ray cluster: no agent keeps its logs")

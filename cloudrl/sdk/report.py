@@ -11,7 +11,7 @@ from cloudrl.jobs.memory_runs import read_runs
 from cloudrl.report import Report, RunReport
 from cloudrl.report.tables import memory_table
 from cloudrl.sdk.callbacks import OnProgress, notify, silent
-from cloudrl.sdk.find import Kept, find_job, find_kept
+from cloudrl.sdk.find import Kept, cluster_of, find_job, find_kept
 from cloudrl.sdk.report_sources import JobSource, KeptSource, LogSource, RunSource
 from cloudrl.verl.memory.runs import MemorySeen, RunMemory
 
@@ -40,7 +40,7 @@ def report(
         InputError: there is no such job, or no such file.
         ConnectionFailed: no answer, and nothing is kept here.
     """
-    made = ReportSource(jobs, cluster, address, folder, once=True)()
+    made = ReportSource(jobs, cluster, address, folder, once=True, on_progress=on_progress)()
     notify(on_progress, *(f"{run.name}: {note}" for run in made.runs for note in run.notes))
     return made
 
@@ -64,9 +64,14 @@ class ReportSource:
         *,
         once: bool = False,
         clock: Callable[[], float] = time.monotonic,
+        on_progress: OnProgress = silent,
     ) -> None:
         self._clock = clock
-        self._runs = [_source(job, cluster, address, folder, once=once) for job in (*jobs,) or (None,)]
+        wanted = (*jobs,) or (None,)
+        chosen = cluster
+        if folder is None and any(map(_is_id, wanted)):
+            chosen = cluster_of(None, cluster, address, on_progress=on_progress)
+        self._runs = [_source(job, chosen if _is_id(job) else cluster, address, folder, once=once) for job in wanted]
         self._lock, self._latest, self._looked_at = threading.Lock(), Report(()), 0.0
 
     def __call__(self) -> Report:
@@ -85,8 +90,13 @@ class ReportSource:
             return self._latest
 
 
+def _is_id(job: str | None) -> bool:
+    """Whether it is a submission id, or stands for the newest job: not a URL, nor the path of a log."""
+    return job is None or not ("/" in job or job.endswith(".log"))
+
+
 def _source(job: str | None, cluster: str | None, address: str | None, folder: Path | None, *, once: bool) -> RunSource:
-    if job is not None and ("/" in job or job.endswith(".log")) and "://" not in job:
+    if job is not None and not _is_id(job) and "://" not in job:
         return LogSource(Path(job).expanduser(), once=once)
     if folder is not None:
         return KeptSource(Kept(folder, job), cluster)

@@ -276,7 +276,7 @@ def reasons_to_keep(impact: TeardownImpact, cluster: RunningCluster) -> tuple[li
 
 
 def plan_run(
-    job: Job | str, options: SubmitOptions, cluster: Cluster | Mapping[str, Any] | str, on: str | None
+    job: Job | str, options: SubmitOptions, cluster: Cluster | Mapping[str, Any] | str | None, on: str | None
 ) -> RunRequest:
     """What `run` would start: the cluster that a recipe is made for, and what is asked for in its place.
 
@@ -294,13 +294,13 @@ def plan_run(
 
 
 def cluster_fields(
-    job: Job, options: SubmitOptions, cluster: Cluster | Mapping[str, Any] | str
+    job: Job, options: SubmitOptions, cluster: Cluster | Mapping[str, Any] | str | None
 ) -> tuple[dict[str, Any], Mapping[str, Any]]:
     """Fields of a cluster for a job, and those of them that were asked for; the others are the recipe's."""
     if isinstance(cluster, Cluster):
         fields = cluster.explicit_fields()
         return fields, fields
-    asked = {"name": cluster} if isinstance(cluster, str) else cluster
+    asked = {"name": cluster} if isinstance(cluster, str) else cluster or {}
     recipes_own = run_plan.cluster_for_job(job, options)
     if asked.get("image") is not None:  # it decides by itself
         recipes_own.pop("verl", None)
@@ -311,7 +311,7 @@ def check(
     job: Job | str,
     overrides: Mapping[str, Any] | None = None,
     *,
-    cluster: Cluster | Mapping[str, Any] | str = "ray-cluster",
+    cluster: Cluster | Mapping[str, Any] | str | None = None,
     on: str | None = None,
     **options: Unpack[JobKeywords],
 ) -> tuple[str, ...]:
@@ -341,7 +341,7 @@ def run(  # noqa: PLR0913 - the options of `cloudrl run`
     job: Job | str,
     overrides: Mapping[str, Any] | None = None,
     *,
-    cluster: Cluster | Mapping[str, Any] | str = "ray-cluster",
+    cluster: Cluster | Mapping[str, Any] | str | None = None,
     on: str | None = None,
     to: str | os.PathLike[str] | None = None,
     down: bool | None = None,
@@ -359,7 +359,8 @@ def run(  # noqa: PLR0913 - the options of `cloudrl run`
     Args:
         job: what to run, or a recipe by its name or path.
         overrides: in verl's own keys.
-        cluster: as it shall be, or some of its fields, or only its name; the others are the recipe's.
+        cluster: as it shall be, or some of its fields, or only its name; the others are the recipe's. Without a name
+            it has its provider's default name: `local-cluster`, `slurm-cluster`, or `ray-cluster` on dstack.
         on: the provider; None is the first of dstack and Slurm that is set up for a cluster with GPUs, and this machine
             for one without.
         to: a folder that does not exist, for the merged model.

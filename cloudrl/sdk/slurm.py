@@ -58,7 +58,7 @@ def render_script(
     """As `slurm_script`."""
     job = recipes.load(job) if isinstance(job, str) else job
     name = re.sub(r"[^a-z0-9]+", "-", job.name.lower()).strip("-")[:41]
-    declared = Cluster.load({"name": name, **cluster_fields(job, options, {} if cluster is None else cluster)[0]})
+    declared = Cluster.load({"name": name, **cluster_fields(job, options, cluster)[0]})
     run = options.name or f"{job.name[:80]}-{datetime.now(timezone.utc):%Y%m%d-%H%M%S}"
     options = replace(options, name=run + TASK, submission_id=(options.submission_id or run) + TASK)
     plan = declared.plan("slurm")

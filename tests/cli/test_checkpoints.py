@@ -113,10 +113,10 @@ def test_list_a_cluster(run: Run, lab: FakeLocal) -> None:
         assert "complete; resume point" in listed.out
 
 
-def test_of_several_clusters_one_has_to_be_named_as_an_argument(run: Run, lab: FakeLocal) -> None:
+def test_of_several_clusters_one_has_to_be_named_to_remove_steps(run: Run, lab: FakeLocal) -> None:
     with FakeLocal("a1"):
-        for words in (["list"], ["merge", "--to", "out"], ["prune", "--keep-last", "1", "-y"]):
-            run("checkpoints", *words).ended(2, "there are several clusters: a1, lab", "Choose one: --cluster a1\n")
+        words = ("checkpoints", "prune", "--keep-last", "1", "-y")
+        run(*words).ended(2, "there are several clusters: a1, lab", "Choose one: --cluster a1\n")
         assert "complete; resume point" in run("checkpoints", "list", "-c", "lab").out
 
 
@@ -157,7 +157,7 @@ def test_nothing_there(run: Run, home: Path) -> None:
     assert "There are no checkpoints in empty" in run("checkpoints", "list", "--dir", "empty").err
     missing = run("checkpoints", "list", "--dir", "./missing")
     assert (missing.code, "missing cannot be read: No such file" in missing.err) == (2, True)
-    run("checkpoints", "list").ended(2, "cloudrl checkpoints list --dir ./checkpoints")
+    run("checkpoints", "list").ended(2, "Or use a folder: --dir DIR")
 
 
 # -- verify and merge --------------------------------------------------------------------------------------------

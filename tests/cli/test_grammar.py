@@ -15,6 +15,7 @@ pytestmark = pytest.mark.io
 
 WITHOUT_CLUSTER = ("demo", "fleet", "volume", "recipes", "data", "verl", "import", "check", "retriever")
 DESCRIBED_BY_THEIR_COMMANDS = {
+    "--cluster",  # one to use, or one to start
     "--data", "--model",  # several are prepared on a cluster, one is trained by a job
     "--engine",  # what an index is built for, or what serves it
     "--name", "--nodes", "--to",  # the run; how many, or how many at most; where the result goes

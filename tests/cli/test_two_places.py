@@ -26,6 +26,8 @@ class Rented:
     """A provider with one cluster, in the place of one on dstack: all that it needs is a line in the registry."""
 
     name = "rented"
+    default_cluster = "rented-cluster"
+    state_pattern = "rented/*/"
     nodes_are_here = False
     has_gpus = True
 

@@ -27,7 +27,8 @@ class ToyPlan(Plan):
         return f"{self.cluster.name} with {self.cluster.toy['bricks']} bricks"
 
 class ToyProvider(Provider):
-    name, nodes_are_here, has_gpus, state_pattern = "toy", False, False, "toy/*/"
+    name, default_cluster, nodes_are_here, has_gpus = "toy", "toys", False, False
+    state_pattern = "toy/*/"
 
     def is_configured(self):
         return True

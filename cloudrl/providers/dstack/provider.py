@@ -31,6 +31,7 @@ class DstackProvider(Provider):
     """The verbs, on the default project of the server that is configured."""
 
     name = "dstack"
+    default_cluster = "ray-cluster"
     nodes_are_here = False
     has_gpus = True
     state_pattern = "dstack/*/*/"

@@ -111,6 +111,7 @@ def summary(server: Server, run: RunState, user: str) -> Status:
         ClusterFacts(run.name, run.id, "dstack", len(run.nodes)),
         phase,
         reason=run.reason,
+        started_at=min((node.attempts[0].submitted_at for node in run.nodes), default=None),
         price_per_hour=run.price,
         cost=run.cost,
         owner="" if run.user == user else run.user,

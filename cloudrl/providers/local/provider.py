@@ -50,6 +50,7 @@ class LocalProvider(Provider):
     """The verbs, on this machine."""
 
     name = "local"
+    default_cluster = "local-cluster"
     nodes_are_here = True
     has_gpus = False
     state_pattern = "clusters/*/"
@@ -293,6 +294,7 @@ def read_status(cluster: LocalState) -> Status:
     status = Status(
         ClusterFacts(cluster.name, cluster.id, "local", cluster.nodes, checkpoint_dir=str(saved)),
         Phase.START if coming_or_going else Phase.DOWN,
+        started_at=cluster.started_at,
         retention=CheckpointRetention(destroyed=False, location=f"in {saved}"),
         teardown_summary=f"{stay} in {own}",
         logs_command=str(own),

@@ -13,7 +13,7 @@ import fcntl
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -81,6 +81,13 @@ class LocalState:
     def checkpoints(self) -> Path:
         """The volume."""
         return Path(self.checkpoint_dir) if self.checkpoint_dir else self.folder / "checkpoints"
+
+    @property
+    def started_at(self) -> float | None:
+        """When `up` made its key, in seconds since the epoch; None if it has none yet."""
+        with suppress(FileNotFoundError):
+            return self.key_file.stat().st_mtime
+        return None
 
     @property
     def data(self) -> Path:

@@ -40,6 +40,7 @@ class SlurmProvider(Provider):
     """The verbs, where `sbatch` is: on this machine, or on the login node that the section names."""
 
     name = "slurm"
+    default_cluster = "slurm-cluster"
     nodes_are_here = False
     has_gpus = True
     state_pattern = "slurm-clusters/*/"

@@ -1,6 +1,7 @@
 """What this machine knows of a cluster on Slurm: `$CLOUDRL_HOME/slurm-clusters/NAME/cluster.json`."""
 
 import json
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -45,6 +46,13 @@ class SlurmState:
     def folder(self) -> Path:
         """Files of ssh and of the tunnel."""
         return root() / self.name
+
+    @property
+    def started_at(self) -> float | None:
+        """When this machine has submitted it, in seconds since the epoch; None if another one has."""
+        with suppress(OSError):
+            return (self.folder / "cluster.json").stat().st_mtime
+        return None
 
     @property
     def run_folder(self) -> RunFolder:

@@ -129,6 +129,7 @@ def describe(state: SlurmState, job: SlurmJob | None) -> Status:
         ClusterFacts(state.name, "", "slurm", job.nodes if job else 0, checkpoint_dir=state.checkpoint_dir),
         phase,
         reason=reason,
+        started_at=state.started_at,
         retention=CheckpointRetention(destroyed=False, location=place),
         teardown_summary="its nodes go back to Slurm; checkpoints stay on the shared file system",
         logs_command=f"ssh {state.login} {shlex.quote(follow)}" if state.login else follow,
