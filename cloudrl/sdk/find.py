@@ -125,7 +125,7 @@ def cluster_of(
     The arguments are those of `find_job`.
 
     Raises:
-        InputError: nothing names the cluster, and there is none, or there are several of which none is the newest.
+        InputError: nothing names the cluster, and none can be chosen.
     """
     if name is not None or address is not None:
         return name
