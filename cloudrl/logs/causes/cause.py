@@ -29,7 +29,7 @@ class Cause:
         at: Unix seconds; None where nothing says when.
         rank: of the node; None where it is not known.
         process: on that node: an actor's name or class, a task, `driver`, `raylet`; with its process id.
-        signature: name of the row in `signatures.yml` that knows it; None where no row does.
+        signature: name of the row in `known/` that knows it; None where no row does.
         meaning: of the signature, for a person.
         remedy: likewise, with a command or an override.
         lines: the innermost traceback, or the end of the log of a process that died.

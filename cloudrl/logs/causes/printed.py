@@ -55,10 +55,12 @@ _PREFIX = re.compile("|".join(_PREFIXES.values()))
 _LEVELS = ("ray", "hydra", "tensorflow", "vllm", "python", "dashed", "wandb", "glog")
 _REPEATED = re.compile(r"\s*\[repeated \d{1,9}x across cluster\](?: \(Ray dedup.{0,400})?$")
 """Ray leaves out lines that several processes print, and says so behind the first (Ray 2.60, _private/ray_logging)."""
-_SETTING = re.compile(
+_NO_FAILURE = re.compile(
     r"\s*\{?'\w+': |Running entrypoint for job |Error executing job with overrides: |server_args=ServerArgs\("
+    r"|(?:\S{1,300}\.py:\d{1,6}: )?\w{0,40}Warning: "
 )
-"""Names of settings, not failures. Ray prints the command, Hydra the overrides, verl and SGLang all settings."""
+"""Names of settings, not failures. Ray prints the command, Hydra the overrides, verl and SGLang all settings; Python's
+warnings tell, for example, which engines verl does without."""
 _OF_OTHERS = ("worker.py", "W")
 """Where and how the driver logs what Ray tells it of others, such as that a worker has died."""
 
@@ -83,7 +85,7 @@ class Printed(NamedTuple):
     @property
     def is_quiet(self) -> bool:
         """Whether it says by its level or its form that it reports no failure."""
-        return self.level in ("D", "I", "W") or _SETTING.match(self.text) is not None
+        return self.level in ("D", "I", "W") or _NO_FAILURE.match(self.text) is not None
 
     @property
     def is_error(self) -> bool:

@@ -118,3 +118,16 @@ def test_prefixes_without_end_are_read_at_once(piece: str):
 @given(st.lists(st.sampled_from(PIECES) | st.text(max_size=20), max_size=12).map("".join))
 def test_no_line_makes_it_fail(line: str):
     assert line.rstrip().endswith(read_line(line).text.strip()) or "\x1b" in line
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '/verl/engine/__init__.py:60: UserWarning: megatron is not available: ModuleNotFoundError("No module named")',
+        "FutureWarning: `torch.load` with `weights_only=False`",
+        "(W pid=7) a.py:1: Warning: x",
+    ],
+)
+def test_warnings_of_python_are_no_failures(line: str):
+    assert read_line(line).is_quiet
+    assert not read_line("ValueError: Warning: x").is_quiet

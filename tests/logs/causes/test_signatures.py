@@ -12,6 +12,8 @@ from typed_command import Run, Typed
 from cloudrl.cli.main import COMMANDS
 from cloudrl.logs.causes.signatures import Signature, recognise, signatures
 from cloudrl.spec.yaml_core import load_value
+from cloudrl.verl.composition import compose
+from cloudrl.verl.releases import RELEASE
 
 ROWS, HERE = signatures(), Path(__file__).parent
 
@@ -56,6 +58,15 @@ def test_the_commands_and_options_of_a_remedy_are_there(
         assert help_of(*words).code == 0, words
         options += help_of(*words).out
     assert [each for each in re.findall(r"--[a-z][a-z-]+", row.remedy) if each not in options] == []
+
+
+def test_the_overrides_of_remedies_are_keys_of_verl():
+    """Each as it would be pasted; what stands for a name of the user's is in capitals."""
+    words = [word.strip("',;") for row in ROWS for word in row.remedy.split()]
+    overrides = dict.fromkeys(word for word in words if re.fullmatch(r"\+?(?!slurm)[a-z_]+(?:\.\w+)+=\S+", word))
+    assert "data.truncation=error" in overrides
+    composed = [(override, compose(RELEASE.verl, (override,)).problems) for override in overrides]
+    assert [(override, problems) for override, problems in composed if problems] == []
 
 
 @pytest.mark.parametrize("text", ["a" * 10**6, "File " * 10**5, "[Errno 28" * 10**5, "placement group " * 10**5])
