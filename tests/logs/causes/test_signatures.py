@@ -9,7 +9,7 @@ import pytest
 import typer
 from typed_command import Run, Typed
 
-from cloudrl.cli.main import COMMANDS
+from cloudrl.cli._commands import load
 from cloudrl.logs.causes.signatures import Signature, recognise, signatures
 from cloudrl.spec.yaml_core import load_value
 from cloudrl.verl.composition import compose
@@ -54,7 +54,7 @@ def test_the_commands_and_options_of_a_remedy_are_there(
     named = re.findall(r"\bcloudrl ([a-z]+)(?: ([a-z]+)\b)?", row.remedy)
     options = help_of("submit").out + help_of("up").out
     for noun, verb in named:
-        words = [noun, verb] if verb and isinstance(COMMANDS[noun], typer.Typer) else [noun]
+        words = [noun, verb] if verb and isinstance(load(noun), typer.Typer) else [noun]
         assert help_of(*words).code == 0, words
         options += help_of(*words).out
     assert [each for each in re.findall(r"--[a-z][a-z-]+", row.remedy) if each not in options] == []
