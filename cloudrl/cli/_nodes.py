@@ -9,11 +9,13 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from cloudrl.cli import _output
+from cloudrl.protocol.phases import Phase
 from cloudrl.protocol.ranks import ranks_text, spans
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from cloudrl.protocol.progress import Fetching
     from cloudrl.protocol.report import NodeReport
     from cloudrl.providers.model import Status
 
@@ -63,16 +65,33 @@ def _reported(field: str) -> Callable[[Sequence[NodeReport]], str]:
     return cell
 
 
-def _took(nodes: Sequence[NodeReport]) -> str:
-    """How long the steps so far took."""
-    seconds = [f"{sum(spent_s for key, spent_s in node.seconds.items() if key != 'files'):.1f}" for node in nodes]
-    fastest, slowest = min(seconds, key=float), max(seconds, key=float)
-    return f"{fastest if fastest == slowest else f'{fastest}-{slowest}'} s"
+def _in_phase(nodes: Sequence[NodeReport]) -> str:
+    """How long they are in their phase; of several, the shortest and the longest."""
+    from cloudrl.units import duration_text
+
+    seconds = [node.phase_s for node in nodes if node.phase_s is not None]
+    if not seconds:
+        return ""
+    shortest, longest = duration_text(min(seconds)), duration_text(max(seconds))
+    return shortest if shortest == longest else f"{shortest} to {longest}"
 
 
 def _detail(nodes: Sequence[NodeReport]) -> str:
     silent_s = max(node.seen_s_ago for node in nodes)
-    return f"{_state(nodes[0])} for {silent_s:.0f} s" if _is_silent(nodes[0]) else _state(nodes[0])
+    if _is_silent(nodes[0]):
+        return f"{_state(nodes[0])} for {silent_s:.0f} s"
+    is_fetching = nodes[0].failure is None and not nodes[0].detail
+    return fetching_text(nodes) if is_fetching and nodes[0].fetching else _state(nodes[0])
+
+
+def fetching_text(nodes: Sequence[NodeReport]) -> str:
+    """What nodes fetch and how far the slowest of them is, such as `Qwen/Qwen3-8B: 3.1 GB of 16.4 GB, 250 MB/s`."""
+    by_name: dict[str, list[Fetching]] = {}
+    for node in nodes:
+        for name, progress in node.fetching.items():
+            by_name.setdefault(name, []).append(progress)
+    slowest = {name: min(each, key=lambda fetching: fetching.done_bytes or 0) for name, each in by_name.items()}
+    return "; ".join(f"{name}: {progress}" if str(progress) else name for name, progress in slowest.items())
 
 
 def _state(node: NodeReport) -> str:
@@ -80,7 +99,7 @@ def _state(node: NodeReport) -> str:
     if node.failure:
         return node.failure.reason
     services = ", ".join(f"service {name}: {word}" for name, word in node.services.items() if word != "ready")
-    return "no heartbeat" if _is_silent(node) else node.detail or services
+    return "no heartbeat" if _is_silent(node) else node.detail or ", ".join(node.fetching) or services
 
 
 def _is_silent(node: NodeReport) -> bool:
@@ -95,7 +114,7 @@ def columns() -> dict[str, Callable[[Sequence[NodeReport]], str]]:
     reported = {
         field.metadata[COLUMN]: _reported(field.name) for field in fields(NodeReport) if COLUMN in field.metadata
     }
-    return {"rank": _ranks, **reported, "for": _took, "detail": _detail}
+    return {"rank": _ranks, **reported, "for": _in_phase, "detail": _detail}
 
 
 def changes(nodes: Sequence[NodeReport]) -> list[str]:
@@ -118,13 +137,35 @@ def headline(status: Status) -> str:
     return f"{text}; {status.reason}" if status.reason and not status.nodes and not status.is_over else text
 
 
-def node_table(status: Status) -> RenderableType:
-    """Rank, address, phase and what it does, for the nodes that are known."""
+def waiting_line(status: Status, phase_s: float) -> str:
+    """What is waited for, in which phase, and for how long: `lab: fetch for 40 s; gsm8k: 7473 rows`.
+
+    Args:
+        status: of a cluster that comes up.
+        phase_s: seconds that it is in its phase.
+    """
+    from cloudrl.units import duration_text
+
+    behind = [node for node in status.nodes if node.phase != Phase.READY and not _is_silent(node)]
+    doing = [status.reason] if not status.nodes else [fetching_text(behind), *dict.fromkeys(n.detail for n in behind)]
+    return "; ".join(filter(None, [f"{status.name}: {status.phase} for {duration_text(phase_s)}", *doing]))
+
+
+def node_table(status: Status, phase_s: float | None = None) -> RenderableType:
+    """Rank, address, phase and what it does, for the nodes that are known.
+
+    Args:
+        status: of the cluster.
+        phase_s: seconds that it is in its phase, if that is to be shown.
+    """
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
-    title = f"{headline(status)}, {len(status.nodes)} of {status.facts.nodes} nodes"
+    from cloudrl.units import duration_text
+
+    since = "" if phase_s is None else f", for {duration_text(phase_s)}"
+    title = f"{headline(status)}{since}, {len(status.nodes)} of {status.facts.nodes} nodes"
     view = Table(box=None, pad_edge=False, header_style="bold")
     for head in columns():
         view.add_column(head, no_wrap=head != "detail")

@@ -10,12 +10,12 @@ import shutil
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cloudrl.cli import _output
-from cloudrl.cli._nodes import changes, describe_attempt, headline, node_table
+from cloudrl.cli._nodes import changes, describe_attempt, headline, node_table, waiting_line
 from cloudrl.errors import InputError
 
 if TYPE_CHECKING:
@@ -24,11 +24,12 @@ if TYPE_CHECKING:
     from cloudrl.cli._screen import Screen
     from cloudrl.jobs import Ended, Event, JobHandle, Progress
     from cloudrl.jobs.look import Look
+    from cloudrl.protocol.phases import Phase
     from cloudrl.providers.model import Status
     from cloudrl.sdk.callbacks import Question, Transfer, Update
 
 _TAIL_LINES = 20
-_RATE_WINDOW_S = 10.0
+_WAITING_EVERY_S = 30.0
 _PAUSED = "waits for a debugger: cloudrl debug"
 """What a task of a job with --debug says when it stops (`cloudrl.node.stop_hook`)."""
 
@@ -196,42 +197,49 @@ class Pace:
     """
 
     def __init__(self, every_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        from cloudrl.protocol.progress import Rate
+
         self._every_s, self._clock = every_s, clock
-        self._seen: deque[tuple[float, int]] = deque([(clock(), 0)])
+        self._rate = Rate(clock())
         self._is_over = False
 
     def describe(self, done_bytes: int, total_bytes: int) -> str:
         """For example `3.1 of 12.4 GB, 250 MB/s, 37 s left`; "" while it is to be silent, and after the end."""
-        from cloudrl.units import duration_text, size_text
+        from cloudrl.protocol.progress import Fetching
+        from cloudrl.units import size_text
 
         now, is_over = self._clock(), done_bytes >= total_bytes
-        if self._is_over or (not is_over and now - self._seen[-1][0] < self._every_s):
+        if self._is_over or (not is_over and now - self._rate.last_at < self._every_s):
             return ""
         self._is_over = is_over
-        self._seen.append((now, done_bytes))
-        while len(self._seen) > 2 and self._seen[1][0] < now - _RATE_WINDOW_S:
-            self._seen.popleft()
-        since, before = self._seen[0]
-        so_far = "" if is_over else f"{size_text(done_bytes)} of "
-        parts = [f"{so_far}{size_text(total_bytes)}"]
-        if now - since >= 0.5 and done_bytes > before:
-            rate = (done_bytes - before) / (now - since)
-            parts.append(f"{size_text(round(rate))}/s")
-            if not is_over:
-                parts.append(f"{duration_text((total_bytes - done_bytes) / rate)} left")
-        return ", ".join(parts)
+        rate = self._rate.add(now, done_bytes)
+        if is_over:
+            return size_text(total_bytes) + (f", {size_text(round(rate))}/s" if rate else "")
+        return str(Fetching("", done_bytes, total_bytes, rate))
 
 
 class _Nodes:
-    """The nodes of a cluster that comes up: a table, or a line when one changes its phase."""
+    """The nodes of a cluster that comes up.
 
-    def __init__(self) -> None:
+    On a terminal a table. Elsewhere a line when a node changes its phase, and every half a minute what is waited for.
+
+    Args:
+        clock: seconds that never run backwards.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._phase_at, self._line_at = clock, clock(), clock()
+        self._phase: Phase | None = None
         self._live: Any = None
         self._last: dict[int, str] = {}
         self._waits = ""
         self._attempts = 0
 
     def show(self, status: Status) -> None:
+        """Show how far it is."""
+        if status.phase is not self._phase:
+            self._phase, self._phase_at = status.phase, self._clock()
+        phase_s = self._clock() - self._phase_at
         if _output.is_interactive():
             if self._live is None:
                 from rich.console import Console
@@ -239,16 +247,24 @@ class _Nodes:
 
                 self._live = Live(console=Console(stderr=True, highlight=False), refresh_per_second=8, transient=False)
                 self._live.start()
-            self._live.update(node_table(status))
+            self._live.update(node_table(status, phase_s))
             return
+        said = list(self._changes(status))
+        if not said and self._clock() - self._line_at >= _WAITING_EVERY_S and not status.is_over:
+            said = [waiting_line(status, phase_s)]
+        for line in said:
+            _output.note(line)
+            self._line_at = self._clock()
+
+    def _changes(self, status: Status) -> Iterator[str]:
+        """What is new since the last look."""
         for attempt in status.previous_attempts[self._attempts :]:
-            _output.note(describe_attempt(attempt))
+            yield describe_attempt(attempt)
         self._attempts = len(status.previous_attempts)
         if status.reason and not status.nodes and headline(status) != self._waits:
             self._waits = headline(status)
-            _output.note(self._waits)
-        for line in changes([node for node in status.nodes if self._last.get(node.rank) != node.phase.value]):
-            _output.note(line)
+            yield self._waits
+        yield from changes([node for node in status.nodes if self._last.get(node.rank) != node.phase.value])
         self._last |= {node.rank: node.phase.value for node in status.nodes}
 
     def close(self) -> None:

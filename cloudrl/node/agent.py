@@ -42,6 +42,7 @@ from cloudrl.protocol.failures import Failure, FailureKind
 from cloudrl.protocol.folders import USER_FILES
 from cloudrl.protocol.options import AgentOptions
 from cloudrl.protocol.phases import Phase
+from cloudrl.protocol.progress import Fetching
 from cloudrl.protocol.report import ClusterStatus, NodeReport
 from cloudrl.protocol.tokens import Tokens
 
@@ -127,7 +128,11 @@ class Agent:
         state, own, failure = self.state, self.state.own, self.state.failure
         after = Phase.ENDED if failure and failure.kind is FailureKind.DOWN else Phase.FAILED
         nodes = (
-            dataclasses.replace(report, seen_s_ago=round(state.heartbeat_age_s(report.rank), 1))
+            dataclasses.replace(
+                report,
+                seen_s_ago=round(state.heartbeat_age_s(report.rank), 1),
+                phase_s=round(state.phase_s(report.rank), 1),
+            )
             for report in state.reports()
         )
         return ClusterStatus(
@@ -317,8 +322,15 @@ class Agent:
 
     def _fetch_in_thread(self) -> None:
         began = time.monotonic()
-        self.fetch(Fetcher(self.options, self.identity.rank, self.env))
+        self.fetch(Fetcher(self.options, self.identity.rank, self.env, on_progress=self._note_fetching))
         self.state.add("seconds", "files", round(time.monotonic() - began, 3))
+
+    def _note_fetching(self, name: str, progress: Optional[Fetching]) -> None:
+        """Report how far something is; None once it is there."""
+        if progress is not None:
+            self.state.add("fetching", name, progress)
+        else:
+            self.state.keep("fetching", self.state.own.fetching.keys() - {name})
 
     def _await_imports(self, child: Child, result: Path) -> None:
         modules, timeout_s = ", ".join(self.options.import_check), self.options.ray_timeout_s

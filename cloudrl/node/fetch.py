@@ -6,6 +6,7 @@ What needs the image's packages runs in children under the image's Python, from 
 from __future__ import annotations
 
 import hashlib
+import json
 import secrets
 import sys
 import time
@@ -14,30 +15,26 @@ from typing import Callable, Dict, Iterable, List, Mapping, Optional
 
 from cloudrl.child_process import Child
 from cloudrl.data.request import folder_name, parse_request
+from cloudrl.node.download import hub_cache, progress_file
 from cloudrl.node.failure import NodeFailed
 from cloudrl.node.subcommands import ChildResult
 from cloudrl.protocol import routes
 from cloudrl.protocol.client import AgentClient
 from cloudrl.protocol.failures import ApiError, ErrorCode, Failure, FailureKind
 from cloudrl.protocol.options import MADE_ON_NODES, AgentOptions
+from cloudrl.protocol.progress import Fetching
 from cloudrl.protocol.services import Artifact
+from cloudrl.protocol.wire import from_json
 
 # what these two draw would fill a log; our own lines say how far it is (read by both when they are imported)
 _NO_BARS = {"HF_DATASETS_DISABLE_PROGRESS_BARS": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
 _AGAIN_AFTER_S = 5.0
+_LOOK_S, _LINE_CHARACTERS = 1.0, 120
 
 
 def self_command(*words: str) -> List[str]:
     """Run this same file under this same Python."""
     return [sys.executable, str(Path(sys.argv[0]).absolute()), *words]
-
-
-def hub_cache(env: Mapping[str, str]) -> Path:
-    """Where huggingface_hub keeps models (huggingface_hub/constants.py: HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME)."""
-    if env.get("HF_HUB_CACHE"):
-        return Path(env["HF_HUB_CACHE"]).expanduser()
-    cache = Path(env.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-    return Path(env.get("HF_HOME") or cache / "huggingface").expanduser() / "hub"
 
 
 def models_dir(model: str, data_dir: Path, env: Mapping[str, str]) -> Path:
@@ -55,15 +52,25 @@ class Fetcher:
 
     One that blames the network is started once more, within the same time.
 
+    Args:
+        on_progress: called every second with the name of what comes and how far it is, and with None at its end.
+
     Raises from every method:
         NodeFailed: the child failed or took too long, with the last lines of its log; transient if the network is to
             blame, permanent otherwise.
     """
 
     def __init__(
-        self, options: AgentOptions, rank: int, env: Mapping[str, str], *, sleep: Callable[[float], None] = time.sleep
+        self,
+        options: AgentOptions,
+        rank: int,
+        env: Mapping[str, str],
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+        on_progress: Callable[[str, Optional[Fetching]], None] = lambda _name, _progress: None,
     ) -> None:
         self._options, self._rank, self._env, self._sleep = options, rank, env, sleep
+        self._on_progress = on_progress
 
     def prepare_data(self, text: str) -> Dict[str, str]:
         """Make {train,test}.parquet of a `--data` argument; returns the files with their SHA-256."""
@@ -101,8 +108,9 @@ class Fetcher:
         deadline = time.monotonic() + timeout_s
         for is_last in (False, True):
             file.unlink(missing_ok=True)
+            progress_file(file).unlink(missing_ok=True)
             child = Child(command, log=log, env=env, cwd=cwd)
-            status = child.wait(max(0.0, deadline - time.monotonic()))
+            status = self._await(child, name, progress_file(file), deadline)
             if status is None:
                 child.end()
                 reason = f"not finished after {timeout_s:.0f} s"
@@ -117,6 +125,25 @@ class Fetcher:
         reason, code, transient = f"{kind} {name}: {result.reason}", result.code, result.transient
         failure = Failure(kind, self._rank, reason, child.tail(), transient=transient, subject=name, code=code)
         raise NodeFailed(failure)
+
+
+    def _await(self, child: Child, name: str, progress: Path, deadline: float) -> Optional[int]:
+        """Wait for a child and report how far it is; its exit status, None if it still runs at the deadline."""
+        status = None
+        while status is None and time.monotonic() < deadline:
+            self._on_progress(name, read_progress(progress, child))
+            status = child.wait(min(_LOOK_S, max(0.0, deadline - time.monotonic())))
+        self._on_progress(name, None)
+        return status
+
+
+def read_progress(file: Path, child: Child) -> Fetching:
+    """What a child has counted; of one that counts nothing, the last line that it wrote."""
+    try:
+        return from_json(Fetching, json.loads(file.read_text()))
+    except (OSError, ValueError):
+        lines = [line.strip() for line in child.tail(1).splitlines()]
+        return Fetching(lines[-1][:_LINE_CHARACTERS] if lines else "")
 
 
 def sha256(path: Path) -> str:

@@ -261,4 +261,6 @@ class Head(Agent):
             raise NodeFailed(Failure(FailureKind.JOIN, first.rank, reason, subject=f"phase {first.phase}"))
 
     def _hang(self, report: NodeReport) -> str:
+        if report.rank == self.identity.rank:  # its main thread, which asks this, has deadlines of its own
+            return ""
         return self.timeouts.hang(report.phase, self.state.phase_s(report.rank), report.detail)

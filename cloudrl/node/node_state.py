@@ -30,7 +30,7 @@ class NodeState:
     def __init__(self, report: NodeReport, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._lock = threading.Lock()
         self._clock = clock
-        self._own = report
+        self._own, self._own_phase_since = report, clock()
         self._members: Dict[int, _Member] = {}
         self._published = HeartbeatReply()
         self._failure: Optional[Failure] = None
@@ -46,10 +46,12 @@ class NodeState:
     def update(self, **changes: Any) -> None:
         """Change fields of this node's report."""
         with self._lock:
+            if changes.get("phase", self._own.phase) != self._own.phase:
+                self._own_phase_since = self._clock()
             self._own = dataclasses.replace(self._own, **changes)
 
     def add(self, field: str, key: str, value: Any) -> None:
-        """Put one entry into a mapping of this node's report: `seconds`, `models` or `replicas`."""
+        """Put one entry into a mapping of this node's report, such as `seconds`, `models` or `fetching`."""
         with self._lock:
             changes: Dict[str, Any] = {field: {**getattr(self._own, field), key: value}}
             self._own = dataclasses.replace(self._own, **changes)
@@ -121,9 +123,10 @@ class NodeState:
             return self._clock() - self._members[rank].seen_at if rank in self._members else 0.0
 
     def phase_s(self, rank: int) -> float:
-        """Seconds since a rank was heard first in its present phase; 0 for this node."""
+        """Seconds that a rank is in its present phase, as far as it was heard of."""
         with self._lock:
-            return self._clock() - self._members[rank].phase_since if rank in self._members else 0.0
+            since = self._members[rank].phase_since if rank in self._members else self._own_phase_since
+            return self._clock() - since
 
     # -- rank 0: what it tells all nodes --------------------------------------------------------------------
 

@@ -5,19 +5,18 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
-import importlib.util
 import json
 import os
 import signal
 import sys
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Callable, Mapping, Sequence, Tuple, Type
 
 from cloudrl.child_process import Child
 from cloudrl.data.hub import http_errors
 from cloudrl.errors import CloudrlError
+from cloudrl.node.download import download, progress_file
 from cloudrl.node.failure import describe, error_code, is_transient
 from cloudrl.private_files import write_file
 from cloudrl.protocol.options import MADE_ON_NODES
@@ -81,7 +80,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--result", type=Path, required=True)
     args = parser.parse_args(argv)
     try:
-        path = WORK[args.command](args.subjects, args.to)
+        path = WORK[args.command](args.subjects, args.to, progress_file(args.result))
         write_file(args.result, json.dumps(to_json(ChildResult(str(path)))))
     except Exception as error:
         result = ChildResult("", describe(error), error_code(error), is_transient(error))
@@ -94,7 +93,7 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _data(texts: Sequence[str], folder: Path) -> Path:
+def _data(texts: Sequence[str], folder: Path, _progress: Path) -> Path:
     """Prepare one data set, a name or JSON text, and say how far it is."""
     from cloudrl.data import prepare
 
@@ -108,7 +107,7 @@ def _data(texts: Sequence[str], folder: Path) -> Path:
     return folder
 
 
-def _model(names: Sequence[str], folder: Path) -> Path:
+def _model(names: Sequence[str], folder: Path, progress: Path) -> Path:
     """Have a model on this node; returns where it is."""
     [name] = names
     if name in MADE_ON_NODES:
@@ -121,18 +120,7 @@ def _model(names: Sequence[str], folder: Path) -> Path:
         if not (path / "config.json").is_file():
             raise FileNotFoundError(f"{path} has no config.json, so it is not a Hugging Face model folder")
         return path
-    return _download(name)
-
-
-def _download(name: str) -> Path:
-    # hub versions before 1.0 download through hf_transfer where it is installed, and read the switch when they
-    # are imported; later ones use Xet by themselves
-    if int(metadata.version("huggingface_hub").split(".")[0]) < 1 and importlib.util.find_spec("hf_transfer"):
-        os.environ["HF_HUB_ENABLE_HF_TRANSFER"] = "1"
-    import huggingface_hub
-
-    skip = ["*.pth", "*.gguf", "*.onnx", "original/*", "consolidated*"]  # other formats of the same weights
-    return Path(huggingface_hub.snapshot_download(name, ignore_patterns=skip))
+    return download(name, progress)
 
 
 def _expected_errors() -> Tuple[Type[Exception], ...]:
@@ -140,7 +128,7 @@ def _expected_errors() -> Tuple[Type[Exception], ...]:
     return (CloudrlError, OSError, ValueError, ImportError, RuntimeError, *http_errors())
 
 
-def _imports(modules: Sequence[str], _folder: Path) -> Path:
+def _imports(modules: Sequence[str], _folder: Path, _progress: Path) -> Path:
     """Import all of them in this one process, in order, as a job will: a broken image is seen before the job is."""
     for name in modules:
         try:
@@ -150,6 +138,6 @@ def _imports(modules: Sequence[str], _folder: Path) -> Path:
     return Path()
 
 
-WORK: Mapping[str, Callable[[Sequence[str], Path], Path]] = {
+WORK: Mapping[str, Callable[[Sequence[str], Path, Path], Path]] = {
     "data": _data, "model": _model, "imports": _imports,
 }  # fmt: skip

@@ -7,6 +7,7 @@ from cloudrl.protocol.facts import ClusterFacts
 from cloudrl.protocol.failures import Failure, PastFailure
 from cloudrl.protocol.job_phases import JobState
 from cloudrl.protocol.phases import Phase
+from cloudrl.protocol.progress import Fetching
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,9 @@ class NodeReport:
 
     Attributes:
         detail: what it does at the moment, for a person.
+        fetching: data set, model or artifact that comes at the moment -> how far it is.
         seconds: how long each finished step took.
+        phase_s: seconds that it is in its phase; only in the status, None from agents of an older release.
         ray_up, fetched: the two halves of "at the barrier".
         rollouts: rollout engines in this node's Python.
         debuggers: what a job can be debugged with on this node, see `cloudrl.protocol.stops`.
@@ -110,7 +113,9 @@ class NodeReport:
     artifacts: Dict[str, str] = field(default_factory=dict)
     services: Dict[str, str] = field(default_factory=dict)
     peers: Dict[str, str] = field(default_factory=dict)
+    fetching: Dict[str, Fetching] = field(default_factory=dict)
     seconds: Dict[str, float] = field(default_factory=dict)
+    phase_s: Optional[float] = None
     blocked: Tuple[str, ...] = ()
     replicas: Dict[str, Replica] = field(default_factory=dict)
     cost_before: float = 0.0

@@ -6,26 +6,29 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from fake_clock import Clock
+
 from cloudrl.cli import cluster
 from cloudrl.cli._nodes import changes, columns, node_table, rows_of
 from cloudrl.cli._terminal import _Nodes
 from cloudrl.protocol.facts import ClusterFacts
 from cloudrl.protocol.failures import Failure, FailureKind
 from cloudrl.protocol.phases import Phase
+from cloudrl.protocol.progress import Fetching
 from cloudrl.protocol.report import GpuUsage, NodeReport, Usage
 from cloudrl.providers.model import Status
 
 NODES = (
-    NodeReport(0, "10.0.0.1", phase=Phase.FETCH, detail="model owner/name", seconds={"setup": 1.5, "files": 9.0}),
+    NodeReport(0, "10.0.0.1", phase=Phase.FETCH, detail="model owner/name", phase_s=81.5),
     NodeReport(1, "10.0.0.2", phase=Phase.FAILED, failure=Failure(FailureKind.SETUP, 1, "`false` exited with 1")),
-    NodeReport(2, "10.0.0.3", phase=Phase.RAY, seen_s_ago=12.0),
+    NodeReport(2, "10.0.0.3", phase=Phase.RAY, seen_s_ago=12.0, phase_s=15.0),
     NodeReport(3, "10.0.0.4", phase=Phase.READY, services={"judge": "ready", "search": "started again, 1 of 5"}),
 )
 ROWS = [
-    ["0", "10.0.0.1", "fetch", "1.5 s", "model owner/name"],
-    ["1", "10.0.0.2", "failed", "0.0 s", "`false` exited with 1"],
-    ["2", "10.0.0.3", "ray", "0.0 s", "no heartbeat for 12 s"],
-    ["3", "10.0.0.4", "ready", "0.0 s", "service search: started again, 1 of 5"],
+    ["0", "10.0.0.1", "fetch", "1 min 22 s", "model owner/name"],
+    ["1", "10.0.0.2", "failed", "", "`false` exited with 1"],
+    ["2", "10.0.0.3", "ray", "15 s", "no heartbeat for 12 s"],
+    ["3", "10.0.0.4", "ready", "", "service search: started again, 1 of 5"],
 ]
 
 
@@ -36,7 +39,7 @@ def test_both_say_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     cluster._show(status)
     for text in (screen.getvalue().partition("\n")[2], capsys.readouterr().out):
         lines = [" ".join(line.split()) for line in text.splitlines()]
-        assert lines[:5] == [" ".join(row) for row in [list(columns()), *ROWS]]
+        assert lines[:5] == [" ".join(filter(None, row)) for row in [list(columns()), *ROWS]]
 
 
 # -- many nodes ---------------------------------------------------------------------------------------------------
@@ -44,7 +47,7 @@ def test_both_say_the_same(capsys: pytest.CaptureFixture[str]) -> None:
 
 def many(count: int = 256) -> list[NodeReport]:
     return [
-        NodeReport(rank, f"10.0.{rank // 250}.{rank % 250}", phase=Phase.READY, seconds={"setup": 60 + rank / 10})
+        NodeReport(rank, f"10.0.{rank // 250}.{rank % 250}", phase=Phase.READY, phase_s=50 + rank / 10)
         for rank in range(count)
     ]
 
@@ -59,15 +62,23 @@ def test_equal_rows_of_many_nodes_are_one() -> None:
         nodes[rank] = replace(nodes[rank], seen_s_ago=float(rank))
     nodes[200] = replace(nodes[200], phase=Phase.FAILED, failure=Failure(FailureKind.SETUP, 200, "`false` exited"))
     assert table(nodes) == [
-        ["0-6, 8-39, 42-199, 201-255", "10.0.0.0 and 251 more", "ready", "60.0-85.5 s", ""],
-        ["7, 40-41", "10.0.0.7 and 2 more", "ready", "60.7-64.1 s", "no heartbeat for 41 s"],
-        ["200", "10.0.0.200", "failed", "80.0 s", "`false` exited"],
+        ["0-6, 8-39, 42-199, 201-255", "10.0.0.0 and 251 more", "ready", "50 s to 1 min 16 s", ""],
+        ["7, 40-41", "10.0.0.7 and 2 more", "ready", "51 s to 54 s", "no heartbeat for 41 s"],
+        ["200", "10.0.0.200", "failed", "1 min 10 s", "`false` exited"],
     ]
 
 
 def test_few_nodes_have_a_row_each() -> None:
     assert [row[0] for row in table(many(16))] == [str(rank) for rank in range(16)]
     assert [row[0] for row in table(many(17))] == ["0-16"]
+
+
+def test_what_many_nodes_download_is_one_row_with_the_slowest() -> None:
+    nodes = [
+        replace(node, phase=Phase.FETCH, fetching={"owner/name": Fetching("", (2 + node.rank) * 10**9, 260 * 10**9)})
+        for node in many()
+    ]
+    assert [row[0::4] for row in table(nodes)] == [["0-255", "owner/name: 2.0 GB of 260 GB"]]
 
 
 def test_a_table_has_an_end(capsys: pytest.CaptureFixture[str]) -> None:
@@ -118,3 +129,30 @@ def test_gpus_that_do_nothing_are_a_warning(capsys: pytest.CaptureFixture[str]) 
     err = capsys.readouterr().err
     assert "warning: 1 of 2 GPUs have computed nothing for 15 min 00 s or more (rank 0: 0), and the cluster" in err
     assert "  → End the cluster, or submit a job: cloudrl down dstack/lab" in err
+
+
+# -- waiting without a terminal -----------------------------------------------------------------------------------
+
+
+def test_a_line_comes_every_half_a_minute_and_says_what_is_downloaded_and_since_when(
+    clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nodes = _Nodes(clock)
+    for seconds in (0, 10, 40, 50, 70):
+        clock.sleep(seconds - clock())
+        progress = Fetching("", (1 + seconds) * 10**8, 15 * 10**9, 1e8)
+        node = NodeReport(0, "10.0.0.1", phase=Phase.FETCH, fetching={"Qwen/Qwen3-8B": progress})
+        nodes.show(Status(ClusterFacts("lab", "", "local", 1), Phase.FETCH, nodes=(node,)))
+    assert capsys.readouterr().err.splitlines() == [
+        "rank 0 (10.0.0.1): fetch",
+        "lab: fetch for 40 s; Qwen/Qwen3-8B: 4.1 GB of 15.0 GB, 100 MB/s, 1 min 49 s left",
+        "lab: fetch for 1 min 10 s; Qwen/Qwen3-8B: 7.1 GB of 15.0 GB, 100 MB/s, 1 min 19 s left",
+    ]
+
+
+def test_a_machine_that_is_waited_for_says_for_how_long(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    nodes, status = _Nodes(clock), Status(ClusterFacts("lab", "", "dstack", 2), Phase.PULLING)
+    nodes.show(status)
+    clock.sleep(95)
+    nodes.show(status)
+    assert capsys.readouterr().err.splitlines() == ["lab: pulling for 1 min 35 s"]

@@ -12,7 +12,9 @@ from cloudrl.node.failure import NodeFailed
 from cloudrl.node.fetch import Fetcher
 from cloudrl.protocol.failures import Failure, FailureKind
 from cloudrl.protocol.options import AgentOptions
+from cloudrl.protocol.progress import Fetching
 from cloudrl.protocol.services import Artifact
+from cloudrl.protocol.wire import to_json
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -124,3 +126,28 @@ def test_a_command_that_blames_the_network_is_tried_again(make) -> None:
     assert isinstance(made, str)
     made, pauses = make("echo the Hub does not answer; exit 75")
     assert (made.permanent, made.reason, pauses) == (False, "artifact index: the Hub does not answer", [5.0])
+
+
+# -- how far it is ------------------------------------------------------------------------------------------------
+
+
+def seen_of(tmp_path: Path, command: str) -> list[tuple[str, Fetching | None]]:
+    """What is reported while an artifact is made by a command."""
+    seen: list[tuple[str, Fetching | None]] = []
+    options = AgentOptions(data_dir=tmp_path / "data", run_dir=tmp_path)
+    fetcher = Fetcher(options, 1, os.environ, on_progress=lambda name, progress: seen.append((name, progress)))
+    fetcher.make_artifact(Artifact("index", command))
+    return seen
+
+
+def test_the_last_line_of_a_child_says_how_far_it_is_and_its_end_is_reported(tmp_path: Path) -> None:
+    seen = seen_of(tmp_path, "echo 'row 1'; echo ' row 2 '; sleep 1.3")
+    assert ("index", Fetching("row 2")) in seen
+    assert seen[-1] == ("index", None)
+
+
+def test_what_a_child_counts_comes_before_its_lines(tmp_path: Path) -> None:
+    counted = Fetching("", 3, 10, 1.5)
+    (tmp_path / "counted.json").write_text(json.dumps(to_json(counted)))
+    seen = seen_of(tmp_path, f"echo row; cp {tmp_path}/counted.json {tmp_path}/artifact-index.progress; sleep 1.3")
+    assert ("index", counted) in seen

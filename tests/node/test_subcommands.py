@@ -14,7 +14,8 @@ from node_harness import until
 from patience import SLOWER
 
 from cloudrl.child_process import Child
-from cloudrl.node.fetch import hub_cache, models_dir, split_paths
+from cloudrl.node.download import hub_cache
+from cloudrl.node.fetch import models_dir, split_paths
 from cloudrl.node.log import Log
 from cloudrl.node.main import main
 from cloudrl.node.subcommands import ChildResult, explain_import
@@ -63,7 +64,7 @@ def test_a_child_that_crashed_is_quoted(tmp_path: Path, words: str, reason: str)
 
 @pytest.mark.parametrize(
     ("words", "edge"),
-    [(["data", "addition"], "cloudrl.data.prepare"), (["model", "owner/name"], "cloudrl.node.subcommands._download")],
+    [(["data", "addition"], "cloudrl.data.prepare"), (["model", "owner/name"], "cloudrl.node.subcommands.download")],
 )
 def test_a_mistake_of_a_child_has_a_code_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], edge: str
