@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from cloudrl.sdk import Job as Job
     from cloudrl.sdk import NetworkVolume as NetworkVolume
     from cloudrl.sdk import Notice as Notice
+    from cloudrl.sdk import ProgressLines as ProgressLines
     from cloudrl.sdk import Question as Question
     from cloudrl.sdk import Run as Run
     from cloudrl.sdk import RunningCluster as RunningCluster
@@ -65,6 +66,7 @@ __all__ = [
     "JobFailed",
     "NetworkVolume",
     "Notice",
+    "ProgressLines",
     "Question",
     "Run",
     "RunningCluster",

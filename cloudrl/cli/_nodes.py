@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
-from datetime import datetime
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cloudrl.cli import _output
-from cloudrl.protocol.phases import Phase
-from cloudrl.protocol.ranks import ranks_text, spans
+from cloudrl.protocol.ranks import spans
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from cloudrl.protocol.progress import Fetching
     from cloudrl.protocol.report import NodeReport
     from cloudrl.providers.model import Status
 
-_EACH, _EACH_CHANGE = 16, 4
-"""Of so many nodes each has its row, or its line."""
+_EACH = 16
+"""Of so many nodes each has its row."""
 _ROWS = 40
 _RANKS_WIDTH = 40
 _SILENT_S = 5
@@ -77,21 +74,13 @@ def _in_phase(nodes: Sequence[NodeReport]) -> str:
 
 
 def _detail(nodes: Sequence[NodeReport]) -> str:
+    from cloudrl.sdk.progress_lines import fetching_text
+
     silent_s = max(node.seen_s_ago for node in nodes)
     if _is_silent(nodes[0]):
         return f"{_state(nodes[0])} for {silent_s:.0f} s"
     is_fetching = nodes[0].failure is None and not nodes[0].detail
     return fetching_text(nodes) if is_fetching and nodes[0].fetching else _state(nodes[0])
-
-
-def fetching_text(nodes: Sequence[NodeReport]) -> str:
-    """What nodes fetch and how far the slowest of them is, such as `Qwen/Qwen3-8B: 3.1 GB of 16.4 GB, 250 MB/s`."""
-    by_name: dict[str, list[Fetching]] = {}
-    for node in nodes:
-        for name, progress in node.fetching.items():
-            by_name.setdefault(name, []).append(progress)
-    slowest = {name: min(each, key=lambda fetching: fetching.done_bytes or 0) for name, each in by_name.items()}
-    return "; ".join(f"{name}: {progress}" if str(progress) else name for name, progress in slowest.items())
 
 
 def _state(node: NodeReport) -> str:
@@ -117,40 +106,6 @@ def columns() -> dict[str, Callable[[Sequence[NodeReport]], str]]:
     return {"rank": _ranks, **reported, "for": _in_phase, "detail": _detail}
 
 
-def changes(nodes: Sequence[NodeReport]) -> list[str]:
-    """A line for each node, of those that have gone to another phase; of many one for each phase."""
-    by_phase: dict[str, list[NodeReport]] = {}
-    for node in nodes:
-        by_phase.setdefault(node.phase.value, []).append(node)
-    lines = []
-    for phase, group in by_phase.items():
-        if len(group) > _EACH_CHANGE:
-            lines.append(f"{ranks_text(node.rank for node in group)}: {phase}")
-        else:
-            lines += [f"rank {node.rank} ({node.ip}): {phase}" for node in group]
-    return lines
-
-
-def headline(status: Status) -> str:
-    """Name and phase of a cluster, and while no node is known why."""
-    text = f"{status.name} on {status.provider}: {status.phase}"
-    return f"{text}; {status.reason}" if status.reason and not status.nodes and not status.is_over else text
-
-
-def waiting_line(status: Status, phase_s: float) -> str:
-    """What is waited for, in which phase, and for how long: `lab: fetch for 40 s; gsm8k: 7473 rows`.
-
-    Args:
-        status: of a cluster that comes up.
-        phase_s: seconds that it is in its phase.
-    """
-    from cloudrl.units import duration_text
-
-    behind = [node for node in status.nodes if node.phase != Phase.READY and not _is_silent(node)]
-    doing = [status.reason] if not status.nodes else [fetching_text(behind), *dict.fromkeys(n.detail for n in behind)]
-    return "; ".join(filter(None, [f"{status.name}: {status.phase} for {duration_text(phase_s)}", *doing]))
-
-
 def node_table(status: Status, phase_s: float | None = None) -> RenderableType:
     """Rank, address, phase and what it does, for the nodes that are known.
 
@@ -162,6 +117,7 @@ def node_table(status: Status, phase_s: float | None = None) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
+    from cloudrl.sdk.progress_lines import headline
     from cloudrl.units import duration_text
 
     since = "" if phase_s is None else f", for {duration_text(phase_s)}"
@@ -178,15 +134,3 @@ def node_table(status: Status, phase_s: float | None = None) -> RenderableType:
             )
         )
     return Group(Text(title), view)  # a title of the table would be as narrow as the table
-
-
-def describe_attempt(attempt: Mapping[str, Any]) -> str:
-    """When an attempt ran that was started again, and why it ended."""
-    began = datetime.fromtimestamp(attempt["submitted_at"]).astimezone()
-    ended = attempt["ended_at"]
-    until = f" to {datetime.fromtimestamp(ended).astimezone():%H:%M:%S}" if ended is not None else ""
-    when = f"{began:%Y-%m-%d %H:%M:%S}{until}"
-    first, last = attempt["attempt"], attempt["last_attempt"]
-    if last > first:
-        return f"attempts {first} to {last} ({when}) did not start: {attempt['reason']}"
-    return f"attempt {first} ({when}) ended and was started again: {attempt['reason']}"

@@ -10,12 +10,12 @@ import shutil
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cloudrl.cli import _output
-from cloudrl.cli._nodes import changes, describe_attempt, headline, node_table, waiting_line
+from cloudrl.cli._nodes import node_table
 from cloudrl.errors import InputError
 
 if TYPE_CHECKING:
@@ -24,12 +24,11 @@ if TYPE_CHECKING:
     from cloudrl.cli._screen import Screen
     from cloudrl.jobs import Ended, Event, JobHandle, Progress
     from cloudrl.jobs.look import Look
-    from cloudrl.protocol.phases import Phase
     from cloudrl.providers.model import Status
     from cloudrl.sdk.callbacks import Question, Transfer, Update
+    from cloudrl.sdk.progress_lines import ClusterLines, TransferPace
 
 _TAIL_LINES = 20
-_WAITING_EVERY_S = 30.0
 _PAUSED = "waits for a debugger: cloudrl debug"
 """What a task of a job with --debug says when it stops (`cloudrl.node.stop_hook`)."""
 
@@ -58,7 +57,7 @@ class Terminal:
         self._line, self._nodes = _StatusLine(), _Nodes()
         self._screen: Screen | None = None
         self._warned: set[str] = set()
-        self._paces: dict[tuple[str, int], Pace] = {}
+        self._paces: dict[tuple[str, int], TransferPace] = {}
         self._tail = deque[str](maxlen=_TAIL_LINES)
         self._has_progress = False
 
@@ -162,8 +161,10 @@ class Terminal:
 
     def _show_transfer(self, update: Transfer) -> None:
         """Now and then how far it is, and its end once."""
+        from cloudrl.sdk.progress_lines import TransferPace
+
         key = update.what, update.total_bytes
-        pace = self._paces.setdefault(key, Pace(0.2 if self._line.rewrites else 15.0))
+        pace = self._paces.setdefault(key, TransferPace(0.2 if self._line.rewrites else 15.0))
         if text := pace.describe(update.done_bytes, update.total_bytes):
             self._line.show(f"{update.what}: {text}")
 
@@ -188,36 +189,6 @@ class Terminal:
             self._notice(f"{what}:\n{end}")
 
 
-class Pace:
-    """How far one transfer is, said from time to time, with its rate over the last ten seconds.
-
-    Args:
-        every_s: how long to be silent in between.
-        clock: seconds that never run backwards.
-    """
-
-    def __init__(self, every_s: float, clock: Callable[[], float] = time.monotonic) -> None:
-        from cloudrl.protocol.progress import Rate
-
-        self._every_s, self._clock = every_s, clock
-        self._rate = Rate(clock())
-        self._is_over = False
-
-    def describe(self, done_bytes: int, total_bytes: int) -> str:
-        """For example `3.1 of 12.4 GB, 250 MB/s, 37 s left`; "" while it is to be silent, and after the end."""
-        from cloudrl.protocol.progress import Fetching
-        from cloudrl.units import size_text
-
-        now, is_over = self._clock(), done_bytes >= total_bytes
-        if self._is_over or (not is_over and now - self._rate.last_at < self._every_s):
-            return ""
-        self._is_over = is_over
-        rate = self._rate.add(now, done_bytes)
-        if is_over:
-            return size_text(total_bytes) + (f", {size_text(round(rate))}/s" if rate else "")
-        return str(Fetching("", done_bytes, total_bytes, rate))
-
-
 class _Nodes:
     """The nodes of a cluster that comes up.
 
@@ -228,18 +199,17 @@ class _Nodes:
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock, self._phase_at, self._line_at = clock, clock(), clock()
-        self._phase: Phase | None = None
+        self._clock = clock
+        self._lines: ClusterLines | None = None
         self._live: Any = None
-        self._last: dict[int, str] = {}
-        self._waits = ""
-        self._attempts = 0
 
     def show(self, status: Status) -> None:
         """Show how far it is."""
-        if status.phase is not self._phase:
-            self._phase, self._phase_at = status.phase, self._clock()
-        phase_s = self._clock() - self._phase_at
+        from cloudrl.sdk.progress_lines import ClusterLines
+
+        if self._lines is None:
+            self._lines = ClusterLines(self._clock)
+        said = self._lines.add(status)
         if _output.is_interactive():
             if self._live is None:
                 from rich.console import Console
@@ -247,25 +217,10 @@ class _Nodes:
 
                 self._live = Live(console=Console(stderr=True, highlight=False), refresh_per_second=8, transient=False)
                 self._live.start()
-            self._live.update(node_table(status, phase_s))
+            self._live.update(node_table(status, self._lines.phase_s))
             return
-        said = list(self._changes(status))
-        if not said and self._clock() - self._line_at >= _WAITING_EVERY_S and not status.is_over:
-            said = [waiting_line(status, phase_s)]
         for line in said:
             _output.note(line)
-            self._line_at = self._clock()
-
-    def _changes(self, status: Status) -> Iterator[str]:
-        """What is new since the last look."""
-        for attempt in status.previous_attempts[self._attempts :]:
-            yield describe_attempt(attempt)
-        self._attempts = len(status.previous_attempts)
-        if status.reason and not status.nodes and headline(status) != self._waits:
-            self._waits = headline(status)
-            yield self._waits
-        yield from changes([node for node in status.nodes if self._last.get(node.rank) != node.phase.value])
-        self._last |= {node.rank: node.phase.value for node in status.nodes}
 
     def close(self) -> None:
         if self._live is not None:

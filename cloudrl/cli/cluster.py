@@ -128,11 +128,12 @@ def _list(statuses: list[Status], *, as_json: bool) -> None:
 
 
 def _show(cluster: Status) -> None:
-    from cloudrl.cli._nodes import columns, describe_attempt, headline, node_table, rows_of
+    from cloudrl.cli._nodes import columns, node_table, rows_of
     from cloudrl.sdk.costs import describe
     from cloudrl.sdk.debugging import waiting
     from cloudrl.sdk.failures import newest_failure
     from cloudrl.sdk.idle_gpus import idle_gpus
+    from cloudrl.sdk.progress_lines import describe_attempt, headline
 
     if not cluster.nodes:
         _output.data(headline(cluster))

@@ -126,7 +126,6 @@ class Fetcher:
         failure = Failure(kind, self._rank, reason, child.tail(), transient=transient, subject=name, code=code)
         raise NodeFailed(failure)
 
-
     def _await(self, child: Child, name: str, progress: Path, deadline: float) -> Optional[int]:
         """Wait for a child and report how far it is; its exit status, None if it still runs at the deadline."""
         status = None

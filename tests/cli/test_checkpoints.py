@@ -14,8 +14,9 @@ from shard_files import read_safetensors
 from small_step import tree, write_step
 from typed_command import Run
 
-from cloudrl.cli._terminal import Pace, Terminal
+from cloudrl.cli._terminal import Terminal
 from cloudrl.sdk.callbacks import Transfer
+from cloudrl.sdk.progress_lines import TransferPace
 from cloudrl.units import size_text
 
 pytestmark = pytest.mark.io
@@ -295,7 +296,7 @@ def test_a_cluster_that_is_down_has_left_a_folder(run: Run, home: Path) -> None:
 
 def test_pace() -> None:
     now = [0.0]
-    pace = Pace(0.0, lambda: now[0])
+    pace = TransferPace(0.0, lambda: now[0])
     assert pace.describe(0, 10**9) == "0 B of 1.0 GB"
     now[0] = 1.0
     assert pace.describe(10**8, 10**9) == "100 MB of 1.0 GB, 100 MB/s, 9 s left"

@@ -4,12 +4,11 @@ import io
 from dataclasses import replace
 
 import pytest
+from fake_clock import Clock
 from rich.console import Console
 
-from fake_clock import Clock
-
 from cloudrl.cli import cluster
-from cloudrl.cli._nodes import changes, columns, node_table, rows_of
+from cloudrl.cli._nodes import columns, node_table, rows_of
 from cloudrl.cli._terminal import _Nodes
 from cloudrl.protocol.facts import ClusterFacts
 from cloudrl.protocol.failures import Failure, FailureKind
@@ -17,6 +16,7 @@ from cloudrl.protocol.phases import Phase
 from cloudrl.protocol.progress import Fetching
 from cloudrl.protocol.report import GpuUsage, NodeReport, Usage
 from cloudrl.providers.model import Status
+from cloudrl.sdk.progress_lines import changes
 
 NODES = (
     NodeReport(0, "10.0.0.1", phase=Phase.FETCH, detail="model owner/name", phase_s=81.5),

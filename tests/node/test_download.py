@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-from fake_clock import Clock
 from child_processes import until
+from fake_clock import Clock
 
 from cloudrl.node.download import counting, folder_bytes, progress_file
 from cloudrl.protocol.progress import Fetching, Rate
