@@ -59,7 +59,9 @@ def test_a_log_that_breaks_off_is_taken_up_again(fake: FakeCluster, ray: cloudrl
     job.node_ip, fake.cuts, fake.chunk_bytes = node_ip, [3, 5], 4
     fake.end("one", "FAILED", "it has failed")
     breaks: list[str] = []
-    events = list(ray.job("one").follow(sleep=lambda _s: None, on_break=lambda error: breaks.append(error.message)))
+    events = list(
+        ray.job("one").follow(lines=True, sleep=lambda _s: None, on_break=lambda error: breaks.append(error.message))
+    )
     assert [event.text for event in events if isinstance(event, Line)] == ["first", "second"]
     assert breaks
     with pytest.raises(JobFailed, match="it has failed"):

@@ -102,7 +102,7 @@ def merge_on_head(
 def _follow(job: JobHandle, backoff: Backoff | None, on_progress: OnProgress) -> Merged:
     result: dict[str, Any] = {}
     try:
-        for event in job.follow(backoff=backoff):
+        for event in job.follow(lines=True, backoff=backoff):
             if isinstance(event, Line):
                 result = _heed(_parse(event.text), on_progress) or result
             elif isinstance(event, Ended):

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from cloudrl.jobs import Ended, Event, JobHandle, Progress
     from cloudrl.jobs.look import Look
     from cloudrl.providers.model import Status
-    from cloudrl.sdk.callbacks import Question, Transfer, Update
-    from cloudrl.sdk.progress_lines import ClusterLines, TransferPace
+    from cloudrl.sdk.callbacks import Question, Transfer, Update, Waiting
+    from cloudrl.sdk.progress_lines import ClusterLines, StartLines, TransferPace
 
 _TAIL_LINES = 20
 _PAUSED = "waits for a debugger: cloudrl debug"
@@ -55,11 +55,11 @@ class Terminal:
         self._yes, self._prints_job = yes, prints_job
         self._curves = curves
         self._line, self._nodes = _StatusLine(), _Nodes()
+        self._start: StartLines | None = None
         self._screen: Screen | None = None
         self._warned: set[str] = set()
         self._paces: dict[tuple[str, int], TransferPace] = {}
         self._tail = deque[str](maxlen=_TAIL_LINES)
-        self._has_progress = False
 
     def __enter__(self) -> Self:
         return self
@@ -78,7 +78,7 @@ class Terminal:
         from cloudrl.jobs import Ended, JobHandle
         from cloudrl.jobs.look import Look
         from cloudrl.providers.model import Status
-        from cloudrl.sdk.callbacks import Notice, Transfer
+        from cloudrl.sdk.callbacks import Notice, Transfer, Waiting
 
         self._remember(update)
         if isinstance(update, Ended):
@@ -101,6 +101,8 @@ class Terminal:
             self._line.close()
             if self._prints_job:
                 _output.data(update.url)
+        elif isinstance(update, Waiting):
+            self._show_start(update)
         else:
             self._show_event(update)
 
@@ -168,20 +170,25 @@ class Terminal:
         if text := pace.describe(update.done_bytes, update.total_bytes):
             self._line.show(f"{update.what}: {text}")
 
+    def _show_start(self, waiting: Waiting) -> None:
+        """On a line that is rewritten, or a line for each stage."""
+        from cloudrl.sdk.progress_lines import StartLines
+
+        if self._start is None:
+            self._start = StartLines()
+        for line in [f"{waiting}"] if self._line.rewrites else self._start.add(waiting):
+            self._line.show(line)
+
     def _show_event(self, event: Event) -> None:
         from cloudrl.jobs import Ended, Line, Progress
-        from cloudrl.jobs.format import describe
         from cloudrl.verl.metrics import plain, without_ansi
 
         if isinstance(event, Line):
             text = plain(event.text).strip()
             if text.endswith(_PAUSED):
                 self._notice(without_ansi(event.text).strip())
-            elif self._line.rewrites and not self._has_progress and text:
-                self._line.show(f"waiting for step 1: {text}")
         elif isinstance(event, Progress):
-            self._has_progress = True
-            self._line.show(describe(event))
+            self._line.show(f"{event}")
         elif isinstance(event, Ended) and not event.succeeded:
             lines = event.cause.lines if event.cause else self._tail
             end = "\n".join(f"  {without_ansi(line)}" for line in list(lines)[-_TAIL_LINES:])

@@ -67,12 +67,14 @@ def draw(look: Look, width: int, height: int, curves: Sequence[str] = ()) -> lis
 def _head(look: Look, width: int) -> list[Text]:
     from rich.text import Text
 
-    from cloudrl.jobs.format import describe
     from cloudrl.units import dollars_text, duration_text
 
     since = f"  {duration_text(look.seconds)}" if look.seconds is not None else ""
     title = Text(visible(look.url, keep=""), "bold").append(f"  {look.status}{since}", "")
-    progress = [describe(look.progress) if look.progress is not None else "waiting for step 1"]
+    waiting = "waiting for step 1"
+    if look.starting is not None:
+        waiting = f"before step 1: {look.starting} for {duration_text(look.starting_s)}"
+    progress = [f"{look.progress}" if look.progress is not None else waiting]
     if look.cost is not None:
         at_end = f", {dollars_text(look.cost_at_end)} at the end" if look.cost_at_end is not None else ""
         progress.append(f"{dollars_text(look.cost)} so far{at_end}")

@@ -119,12 +119,12 @@ def _show(update: Update, *, as_json: bool) -> None:
     """An event as JSON, or a line of the log; colours only where they are seen."""
     from cloudrl.jobs import Line
     from cloudrl.jobs.format import as_fields
-    from cloudrl.sdk.callbacks import Notice
+    from cloudrl.sdk.callbacks import Notice, Waiting
     from cloudrl.verl.metrics import without_ansi
 
     if isinstance(update, Notice):
         _output.note(update.text)
-    elif as_json:
+    elif as_json and not isinstance(update, Waiting):
         _output.data(json.dumps(as_fields(update)))  # type: ignore[arg-type]
     elif isinstance(update, Line):
         _output.data(update.text if sys.stdout.isatty() else without_ansi(update.text))

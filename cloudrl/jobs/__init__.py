@@ -14,3 +14,4 @@ from cloudrl.jobs.submit import send as send
 from cloudrl.jobs.submit import take_snapshot as take_snapshot
 from cloudrl.options.job import SubmitOptions as SubmitOptions
 from cloudrl.verl.metrics import Step as Step
+from cloudrl.verl.startup import Starting as Starting

@@ -10,17 +10,22 @@ from cloudrl.logs.causes import Cause
 from cloudrl.logs.causes.evidence import LAST_LINES
 from cloudrl.logs.causes.printed import shortened
 from cloudrl.transport.ray_job import JobStatus
+from cloudrl.units import duration_text
 from cloudrl.verl.charts import IN_PROGRESS, REWARD
-from cloudrl.verl.metrics import Step, parse_step, parse_total_steps
+from cloudrl.verl.metrics import Step, parse_step, parse_total_steps, without_ansi
+from cloudrl.verl.startup import Starting, StartReader
 
 _PACE_STEPS = 5
 
 
 @dataclass(frozen=True)
 class Line:
-    """One line of the log, as it was written."""
+    """One line of the log, as it was written; `str` leaves terminal codes such as colours out."""
 
     text: str
+
+    def __str__(self) -> str:
+        return without_ansi(self.text)
 
 
 @dataclass(frozen=True)
@@ -35,12 +40,22 @@ class Progress:
     step_s: float | None
     """Seconds a step: the mean of the last five, and validation and saving as seldom as they have come so far."""
     eta_s: float | None
-    """Seconds until the last step at that pace."""
+    """Seconds until the last step at that pace; None after the first step, which is longer than those to come."""
 
     @property
     def reward(self) -> float | None:
         """Mean reward of the step's answers."""
         return self.metrics.get(REWARD.progress)
+
+    def __str__(self) -> str:
+        """For example `step 12/28  reward 0.412  2.1 s/step  ETA 33 s`; what is not known is left out."""
+        total = f"/{self.total_steps}" if self.total_steps is not None else ""
+        parts = [f"step {self.step}{total}", *(f"{name} {value:.3f}" for name, value in self.metrics.items())]
+        if self.step_s is not None:
+            parts.append(f"{self.step_s:.1f} s/step")
+        if self.eta_s is not None:
+            parts.append(f"ETA {duration_text(self.eta_s)}")
+        return "  ".join(parts)
 
 
 @dataclass(frozen=True)
@@ -53,17 +68,24 @@ class Ended:
     cause: Cause | None = None
     """The first root cause of a failure, over all nodes; None where nothing says it."""
 
+    def __str__(self) -> str:
+        """For example `ended: SUCCEEDED`, and the first cause of a failure."""
+        return f"ended: {self.status}" + (f", {self.cause}" if self.cause is not None else "")
+
     @property
     def succeeded(self) -> bool:
         """Whether the job reached its end by itself, with exit code 0."""
         return self.status is JobStatus.SUCCEEDED
 
 
-Event: TypeAlias = Line | Step | Progress | Ended
+Event: TypeAlias = Line | Starting | Step | Progress | Ended
 
 
 class Pace:
-    """Seconds a step, now and for the steps to come."""
+    """Seconds a step, now and for the steps to come.
+
+    The first step of a job loads, compiles and fills caches: it is left out as soon as there is another one.
+    """
 
     def __init__(self) -> None:
         self._training_s: deque[float] = deque(maxlen=_PACE_STEPS)
@@ -73,9 +95,16 @@ class Pace:
         """The next step; one without a time, such as a validation before training, does not count."""
         if step.step_s is None:
             return
+        if self._steps == 1:
+            self._training_s.clear()
         self._training_s.append(step.step_s - step.occasional_s)
         self._occasional_s += step.occasional_s
         self._steps += 1
+
+    @property
+    def is_warm(self) -> bool:
+        """Whether it is that of the steps to come."""
+        return self._steps > 1
 
     @property
     def step_s(self) -> float | None:
@@ -92,8 +121,9 @@ class EventReader:
         self.last_lines: deque[str] = deque(maxlen=LAST_LINES)
         self._total_steps = total_steps
         self._pace = Pace()
+        self._start: StartReader | None = StartReader()
 
-    def read(self, lines: Iterable[str]) -> Iterator[Line | Step | Progress]:
+    def read(self, lines: Iterable[str]) -> Iterator[Line | Starting | Step | Progress]:
         """Each line itself, and after it what it says about the training."""
         for line in lines:
             yield Line(line)
@@ -101,7 +131,10 @@ class EventReader:
             self.last_lines.append(shortened(line))
             step = parse_step(line)
             if step is None:
+                if self._start is not None and (stage := self._start.read(line)) is not None:
+                    yield stage
                 continue
+            self._start = None
             yield step
             self._pace.add(step)
             if step.step_s is not None or _metrics(step):  # a validation has none
@@ -110,7 +143,8 @@ class EventReader:
     def _progress(self, step: Step) -> Progress:
         pace_s = self._pace.step_s
         left = None if self._total_steps is None else max(0, self._total_steps - step.step)
-        eta_s = None if left is None or pace_s is None else left * pace_s
+        is_known = left == 0 or self._pace.is_warm
+        eta_s = left * pace_s if left is not None and pace_s is not None and is_known else None
         metrics = {name: value for name, value in _metrics(step).items() if math.isfinite(value)}
         return Progress(step.step, self._total_steps, metrics, step_s=pace_s, eta_s=eta_s)
 

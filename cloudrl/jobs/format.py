@@ -1,4 +1,4 @@
-"""Events, jobs and amounts as one line for a person, or as fields for a program. Pure functions."""
+"""Events and jobs as fields for a program. Pure functions."""
 
 import math
 from collections.abc import Mapping
@@ -7,20 +7,7 @@ from typing import Any
 
 from cloudrl.jobs.events import Event, Progress
 from cloudrl.transport.ray_job import RayJob
-from cloudrl.units import duration_text
 from cloudrl.verl.charts import IN_PROGRESS
-
-
-def describe(progress: Progress) -> str:
-    """For example `step 12/28  reward 0.412  2.1 s/step  ETA 33 s`; what is not known is left out."""
-    total = f"/{progress.total_steps}" if progress.total_steps is not None else ""
-    parts = [f"step {progress.step}{total}"]
-    parts += [f"{name} {value:.3f}" for name, value in progress.metrics.items()]
-    if progress.step_s is not None:
-        parts.append(f"{progress.step_s:.1f} s/step")
-    if progress.eta_s is not None:
-        parts.append(f"ETA {duration_text(progress.eta_s)}")
-    return "  ".join(parts)
 
 
 def as_fields(event: Event) -> dict[str, Any]:

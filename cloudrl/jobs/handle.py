@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from cloudrl.errors import ConnectionFailed, FailedError, InputError, JobFailed, WaitTimeout, without_login
-from cloudrl.jobs.events import Ended, Event, EventReader
+from cloudrl.jobs.events import Ended, Event, EventReader, Line
 from cloudrl.logs.causes import Cause, Finding, search
 from cloudrl.logs.causes.evidence import last_lines
 from cloudrl.logs.causes.gather import gather
@@ -77,17 +77,19 @@ class JobHandle:
     def follow(
         self,
         *,
+        lines: bool = False,
         backoff: Backoff | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
         on_break: Callable[[ConnectionFailed], None] = lambda _: None,
         on_silence: Callable[[RayJob], None] = lambda _: None,
     ) -> Iterator[Event]:
-        """Events from the start of the log until the job has ended; `Ended` is the last.
+        """Events from the start of the log until the job has ended: stages of the start, steps, and `Ended` at last.
 
         A broken connection is taken up again without a lost or doubled line.
 
         Args:
+            lines: Also yield every line of the log, as a `Line` before what it says.
             backoff: Pauses after a break, and when to give up.
             clock: Seconds that never run backwards.
             sleep: Waits that many seconds.
@@ -113,7 +115,7 @@ class JobHandle:
         find_log = partial(self._find_log, sleep)
         chunks = follow_log(find_log, is_over, backoff=backoff, clock=clock, sleep=sleep, on_break=broke)
         with self._raise_if_gone():
-            yield from reader.read(split_lines(chunks))
+            yield from (event for event in reader.read(split_lines(chunks)) if lines or not isinstance(event, Line))
         yield Ended(latest[0].status, latest[0].message, self._search(latest[0], reader.last_lines).cause)
 
     def cause(self) -> Cause | None:

@@ -15,6 +15,7 @@ from cloudrl.protocol.stops import Stop
 from cloudrl.protocol.wire import to_json
 from cloudrl.transport.ray_job import JobStatus, RayJob
 from cloudrl.verl.metrics import Step, plain, tool_failures
+from cloudrl.verl.startup import Starting
 
 _LINES, _LINE_CHARACTERS = 60, 1000
 _STEPS_OF_TOOLS = 10
@@ -52,6 +53,8 @@ class Look:
         cost: of the cluster so far, in US dollars; None if its price is unknown.
         cost_at_end: when the last step is done, at the present pace; None after the end of the job.
         usage: rank -> how busy the node was in the last hour, oldest first.
+        starting: what it does before its first step; None from then on, and while nothing says it.
+        starting_s: seconds since that stage was seen first.
         lines: the end of its log, without terminal codes.
         warnings: what goes wrong.
         notice: why nothing new comes, if so.
@@ -66,6 +69,8 @@ class Look:
     usage: Mapping[int, Sequence[Usage]] = field(default_factory=dict)
     cost: float | None = None
     cost_at_end: float | None = None
+    starting: Starting | None = None
+    starting_s: float = 0.0
     lines: tuple[str, ...] = ()
     warnings: tuple[RunWarning, ...] = ()
     notice: str = ""
@@ -95,6 +100,8 @@ class JobRecord:
         self._progress: Progress | None = None
         self._lines: deque[str] = deque(maxlen=_LINES)
         self._failures: deque[int] = deque([0], maxlen=_STEPS_OF_TOOLS)
+        self._starting: Starting | None = None
+        self._starting_at: float | None = None
         self._nodes: tuple[NodeReport, ...] = ()
         self._usage: dict[int, deque[Usage]] = {}
 
@@ -110,7 +117,10 @@ class JobRecord:
             self._failures[-1] += tool_failures(event.text)
             if text := plain(event.text).rstrip():
                 self._lines.append(text[:_LINE_CHARACTERS])
+        elif isinstance(event, Starting):
+            self._starting, self._starting_at = event, None
         elif isinstance(event, Step):
+            self._starting = None
             self.add_steps([event])
             self._failures.append(0)
         elif isinstance(event, Progress):
@@ -142,6 +152,8 @@ class JobRecord:
 
     def look(self, now: float) -> Look:
         """The job at a time, in seconds since the epoch."""
+        if self._starting is not None and self._starting_at is None:
+            self._starting_at = now
         left_s = self._progress.eta_s if self._progress is not None else None
         evidence = Evidence(self._steps, self._usage, tuple(self._failures), left_s, self.stops, now)
         progress = self._progress
@@ -159,6 +171,8 @@ class JobRecord:
             usage={rank: tuple(samples) for rank, samples in self._usage.items()},
             cost=cost,
             cost_at_end=at_end,
+            starting=None if self._status.is_terminal else self._starting,
+            starting_s=now - (self._starting_at or now),
             lines=tuple(self._lines),
             warnings=find_warnings(evidence),
             notice=self.notice,
@@ -172,6 +186,7 @@ def look_fields(look: Look) -> Mapping[str, Any]:
         "url": look.url,
         "status": str(look.status),
         "seconds": look.seconds,
+        "starting": as_fields(look.starting) if look.starting is not None else None,
         "progress": as_fields(look.progress) if look.progress is not None else None,
         "nodes": [to_json(node) for node in look.nodes],
         "cost": look.cost,

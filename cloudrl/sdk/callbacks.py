@@ -11,6 +11,8 @@ from cloudrl.protocol.progress import Notice as Notice  # noqa: PLC0414  offered
 from cloudrl.protocol.progress import Transfer as Transfer  # noqa: PLC0414
 from cloudrl.providers.model import Status
 from cloudrl.shards.progress import OnProgress as OnBytes
+from cloudrl.units import duration_text
+from cloudrl.verl.startup import Starting
 
 
 @dataclass(frozen=True)
@@ -28,9 +30,26 @@ class Question:
     explicit: bool = False
 
 
-Update = Union[Notice, Transfer, "Status", "JobHandle", "Event", "Look"]
+@dataclass(frozen=True)
+class Waiting:
+    """What a job does before its first step, and since when; reported every two seconds.
+
+    Attributes:
+        stage: what it does.
+        seconds: since the stage was seen first.
+    """
+
+    stage: Starting
+    seconds: float
+
+    def __str__(self) -> str:
+        """For example `before step 1: loading the model for 12 s`."""
+        return f"before step 1: {self.stage} for {duration_text(self.seconds)}"
+
+
+Update = Union[Notice, Transfer, "Status", "JobHandle", "Event", Waiting, "Look"]
 """What `on_progress` gets: a notice, bytes, a look at a cluster that comes up, a job that has just been submitted, one
-of its events, or a look at a job that is watched."""
+of its events, what it does before its first step, or a look at a job that is watched."""
 OnProgress = Callable[[Update], None]
 Confirm = Callable[[Question], bool]
 

@@ -8,14 +8,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from cloudrl.jobs import Ended, JobHandle, Progress
-from cloudrl.jobs.format import describe
+from cloudrl.jobs import Ended, JobHandle, Progress, Starting
 from cloudrl.protocol.phases import Phase
 from cloudrl.protocol.progress import Fetching, Notice, Rate, Transfer
 from cloudrl.protocol.ranks import ranks_text
 from cloudrl.protocol.report import NodeReport
 from cloudrl.providers.model import Status
-from cloudrl.sdk.callbacks import Update
+from cloudrl.sdk.callbacks import Update, Waiting
 from cloudrl.units import duration_text, size_text
 
 _WAITING_EVERY_S, _TRANSFER_EVERY_S = 30.0, 15.0
@@ -37,7 +36,7 @@ class ProgressLines:
         self, write: Callable[[str], object] | None = None, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._write, self._clock = write or _to_stderr, clock
-        self._cluster = ClusterLines(clock)
+        self._cluster, self._starting = ClusterLines(clock), StartLines(clock)
         self._transfers: dict[tuple[str, int], TransferPace] = {}
 
     def __call__(self, update: Update) -> None:
@@ -58,14 +57,34 @@ class ProgressLines:
                 yield f"{update.what}: {text}"
         elif isinstance(update, JobHandle):
             yield f"submitted {update.url}"
-        elif isinstance(update, Progress):
-            yield describe(update)
-        elif isinstance(update, Ended):
+        elif isinstance(update, Waiting):
+            yield from self._starting.add(update)
+        elif isinstance(update, (Progress, Ended)):
             yield f"{update}"
 
 
 def _to_stderr(line: str) -> None:
     print(line, file=sys.stderr, flush=True)  # noqa: T201  what the caller has asked for
+
+
+class StartLines:
+    """A line for each stage of the start of a job, and every half a minute for how long it is in it.
+
+    Args:
+        clock: seconds that never run backwards.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._line_at = clock, clock()
+        self._stage: Starting | None = None
+
+    def add(self, waiting: Waiting) -> list[str]:
+        """What is worth a line of the next look at it."""
+        is_new = waiting.stage != self._stage
+        if not is_new and self._clock() - self._line_at < _WAITING_EVERY_S:
+            return []
+        self._stage, self._line_at = waiting.stage, self._clock()
+        return [f"before step 1: {waiting.stage}" if is_new else f"{waiting}"]
 
 
 class ClusterLines:

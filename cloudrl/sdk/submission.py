@@ -1,6 +1,7 @@
 """A job: a recipe, what is asked for beyond it, its way to a cluster, and its end."""
 
 import os
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -8,9 +9,11 @@ from typing import Any
 from cloudrl import jobs, recipes
 from cloudrl.errors import CheckpointError, ConnectionFailed, InputError, Interrupted
 from cloudrl.jobs import JobHandle, Progress, Submission, SubmitOptions
+from cloudrl.jobs.events import Event
 from cloudrl.jobs.handle import FOLLOW, raise_for_status, way_back
 from cloudrl.jobs.memory_runs import keep_run, read_runs
-from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, Question, notify, silent, unattended
+from cloudrl.protocol.job_phases import JobPhase
+from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, Question, Waiting, notify, silent, unattended
 from cloudrl.spec import Job
 from cloudrl.transport import Connection
 from cloudrl.transport.ray_job import JobStatus, RayJob
@@ -104,14 +107,20 @@ def follow(
         Interrupted: Ctrl-C; the job goes on.
         ConnectionFailed: the cluster no longer answers; the job goes on.
     """
+    start = _Start(on_progress)
 
     def report_break(failure: ConnectionFailed) -> None:
         notify(on_progress, f"connection lost, trying again: {failure.message}")
 
+    def report_silence(said: RayJob) -> None:
+        start.report()
+        on_silence(said)
+
     last, seen = None, MemorySeen()
     try:
-        for event in job.follow(on_break=report_break, on_silence=on_silence):
+        for event in job.follow(lines=True, on_break=report_break, on_silence=report_silence):
             on_progress(event)
+            start.add(event)
             if isinstance(event, jobs.Progress):
                 last = event
             elif isinstance(event, jobs.Step):
@@ -127,6 +136,28 @@ def follow(
         )
         raise type(failure)(message, hint=way_back(job.url, command)) from failure
     return last
+
+
+class _Start:
+    """Reports in which stage a job is before its first step, and since when."""
+
+    def __init__(self, on_progress: OnProgress, clock: Callable[[], float] = time.monotonic) -> None:
+        self._on_progress, self._clock = on_progress, clock
+        self._stage, self._since = jobs.Starting("starting the job", JobPhase.PLACEMENT), clock()
+        self._is_over = False
+
+    def add(self, event: Event) -> None:
+        """The next event of the job."""
+        if isinstance(event, jobs.Starting):
+            self._stage, self._since = event, self._clock()
+            self.report()
+        elif isinstance(event, (jobs.Step, jobs.Ended)):
+            self._is_over = True
+
+    def report(self) -> None:
+        """Say where it is, unless it has made a step."""
+        if not self._is_over:
+            self._on_progress(Waiting(self._stage, self._clock() - self._since))
 
 
 def _report_memory(job: JobHandle, seen: MemorySeen, on_progress: OnProgress) -> None:

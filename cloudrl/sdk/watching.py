@@ -5,7 +5,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from cloudrl.errors import CloudrlError, ConnectionFailed
-from cloudrl.jobs import Ended, JobHandle, Line, Progress, Step
+from cloudrl.jobs import Ended, JobHandle, Line, Progress, Starting, Step
 from cloudrl.jobs.history import earlier_steps
 from cloudrl.jobs.look import JobRecord, Price
 from cloudrl.protocol.report import BudgetStatus, ClusterStatus
@@ -74,7 +74,7 @@ class _Watching:
         """One event of the job, or why none comes."""
         if isinstance(update, Notice):
             self._record.notice = update.text
-        elif isinstance(update, (Line, Step, Progress, Ended)):
+        elif isinstance(update, (Line, Starting, Step, Progress, Ended)):
             self._record.add_event(update)
         if isinstance(update, Ended):
             self._look_at = self._clock()

@@ -77,6 +77,14 @@ class Step:
     step: int
     metrics: Mapping[str, float]
 
+    def __str__(self) -> str:
+        """For example `step 12: reward 0.412, 2.1 s, 80 metrics`."""
+        shown = [
+            f"{name} {value:.3f}" for name, value in (("reward", self.reward), ("loss", self.loss)) if value is not None
+        ]
+        took = [f"{self.step_s:.1f} s"] if self.step_s is not None else []
+        return f"step {self.step}: {', '.join([*shown, *took, f'{len(self.metrics)} metrics'])}"
+
     @property
     def reward(self) -> float | None:
         """Mean reward of the step's answers; None when the line has none."""

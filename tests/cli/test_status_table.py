@@ -10,13 +10,17 @@ from rich.console import Console
 from cloudrl.cli import cluster
 from cloudrl.cli._nodes import columns, node_table, rows_of
 from cloudrl.cli._terminal import _Nodes
+from cloudrl.jobs import Progress
 from cloudrl.protocol.facts import ClusterFacts
 from cloudrl.protocol.failures import Failure, FailureKind
+from cloudrl.protocol.job_phases import JobPhase
 from cloudrl.protocol.phases import Phase
 from cloudrl.protocol.progress import Fetching
 from cloudrl.protocol.report import GpuUsage, NodeReport, Usage
 from cloudrl.providers.model import Status
-from cloudrl.sdk.progress_lines import changes
+from cloudrl.sdk.callbacks import Notice, Waiting
+from cloudrl.sdk.progress_lines import ProgressLines, StartLines, changes
+from cloudrl.verl.startup import Starting
 
 NODES = (
     NodeReport(0, "10.0.0.1", phase=Phase.FETCH, detail="model owner/name", phase_s=81.5),
@@ -156,3 +160,30 @@ def test_a_machine_that_is_waited_for_says_for_how_long(clock: Clock, capsys: py
     clock.sleep(95)
     nodes.show(status)
     assert capsys.readouterr().err.splitlines() == ["lab: pulling for 1 min 35 s"]
+
+
+def test_the_start_of_a_job_has_a_line_for_each_stage_and_every_half_a_minute(clock: Clock) -> None:
+    lines, said = StartLines(clock), []
+    loading = Starting("loading the model", JobPhase.INIT)
+    for seconds, stage in ((0, loading), (10, loading), (35, loading), (36, Starting("first rollout", JobPhase.GEN))):
+        clock.sleep(seconds - clock())
+        said += lines.add(Waiting(stage, float(seconds) if stage is loading else 0.0))
+    assert said == [
+        "before step 1: loading the model",
+        "before step 1: loading the model for 35 s",
+        "before step 1: first rollout",
+    ]
+
+
+def test_lines_in_python_are_those_of_the_terminal(clock: Clock) -> None:
+    said: list[str] = []
+    progress = ProgressLines(said.append, clock=clock)
+    progress(Status(ClusterFacts("lab", "", "local", 1), Phase.RAY, nodes=(NODES[0],)))
+    progress(Notice("READY: lab", "cloudrl down lab"))
+    progress(Progress(2, 9, {"reward": 0.5}, 2.0, 14.0))
+    assert said == [
+        "rank 0 (10.0.0.1): fetch",
+        "READY: lab",
+        "  -> cloudrl down lab",
+        "step 2/9  reward 0.500  2.0 s/step  ETA 14 s",
+    ]

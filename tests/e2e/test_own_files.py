@@ -41,7 +41,7 @@ with cluster.up(on="local") as ray:
         "ppo-tiny", {"trainer.save_freq": 1}, name="run", steps=3, submission_id="two", working_dir="fork",
         reward="./reward.py:mine", model="./model", data="./mine", env={"MY_API_TOKEN": os.environ["SECRET"]},
     )
-    events = list(job.follow())
+    events = list(job.follow(lines=True))
     print(events[-1].status, *(event.step for event in events if hasattr(event, "eta_s")))
 """
 

@@ -5,7 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudrl.jobs.events import EventReader, Line, Progress
-from cloudrl.jobs.format import describe
 from cloudrl.verl.metrics import Step
 
 
@@ -67,7 +66,7 @@ def test_a_fine_tuning_has_a_loss_in_place_of_a_reward():
     events = list(EventReader().read([*lines, "step:1 - val/loss:2.0"]))
     assert [type(event) for event in events] == [Line, Line, Step, Progress, Line, Step]
     assert events[3] == Progress(1, 9, {"loss": 2.5}, None, None)
-    assert describe(events[3]) == "step 1/9  loss 2.500"
+    assert str(events[3]) == "step 1/9  loss 2.500"
 
 
 def test_numbers_that_are_none():
@@ -80,3 +79,15 @@ def test_every_line_is_there_once_in_its_order(lines: list[str]):
     events = list(EventReader().read(lines))
     assert [event.text for event in events if isinstance(event, Line)] == lines
     assert all(event.step_s is None or math.isfinite(event.step_s) for event in events if isinstance(event, Progress))
+
+
+def test_each_event_is_a_readable_line():
+    line = "\x1b[36m(TaskRunnerV1 pid=9)\x1b[0m create worker group dict_keys(['actor_rollout'])"
+    events = EventReader(9).read([line, "step:1 - critic/score/mean:0.25 - timing_s/step:2.0"])
+    assert [str(event) for event in events] == [
+        "(TaskRunnerV1 pid=9) create worker group dict_keys(['actor_rollout'])",
+        "loading the model",
+        "step:1 - critic/score/mean:0.25 - timing_s/step:2.0",
+        "step 1: reward 0.250, 2.0 s, 2 metrics",
+        "step 1/9  reward 0.250  2.0 s/step",
+    ]

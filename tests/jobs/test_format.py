@@ -5,7 +5,7 @@ from dataclasses import asdict
 import pytest
 
 from cloudrl.jobs import Ended, Line, Progress, Step
-from cloudrl.jobs.format import as_fields, describe, job_fields
+from cloudrl.jobs.format import as_fields, job_fields
 from cloudrl.logs.causes import Cause
 from cloudrl.transport.ray_job import JobStatus, RayJob
 
@@ -19,7 +19,7 @@ from cloudrl.transport.ray_job import JobStatus, RayJob
     ],
 )
 def test_progress_in_one_line(progress: Progress, text: str):
-    assert describe(progress) == text
+    assert str(progress) == text
 
 
 def test_events_for_a_program():

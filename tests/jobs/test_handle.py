@@ -42,7 +42,7 @@ def test_a_handle_prints_as_one_word(cluster: FakeCluster, connection: Connectio
 def test_following_to_the_end(cluster: FakeCluster, connection: Connection):
     cluster.add("run", LOG.encode(), metadata={"cloudrl_total_steps": "4"})
     cluster.end("run")
-    events = list(find_job(connection, "run").follow(sleep=lambda _: None))
+    events = list(find_job(connection, "run").follow(lines=True, sleep=lambda _: None))
     assert lines(events) == LOG.splitlines()
     assert [event for event in events if isinstance(event, Progress)] == [
         Progress(1, 4, {"reward": 0.1}, 2.0, 6.0),
@@ -57,7 +57,7 @@ def test_a_stream_that_breaks_goes_on(cluster: FakeCluster, connection: Connecti
     cluster.end("run")
     cluster.cuts = list(cuts)
     breaks: list[ConnectionFailed] = []
-    events = list(find_job(connection, "run").follow(sleep=lambda _: None, on_break=breaks.append))
+    events = list(find_job(connection, "run").follow(lines=True, sleep=lambda _: None, on_break=breaks.append))
     assert lines(events) == LOG.splitlines()
     assert breaks
 
@@ -73,7 +73,7 @@ def test_a_tunnel_that_dies_and_comes_back(cluster: FakeCluster, connection: Con
             cluster.up()
 
     seen = []
-    for event in find_job(connection, "run").follow(sleep=pass_time):
+    for event in find_job(connection, "run").follow(lines=True, sleep=pass_time):
         seen.append(event)
         if not down:
             cluster.down()
@@ -87,17 +87,17 @@ def test_giving_up_leaves_the_job_alone(cluster: FakeCluster, connection: Connec
     job = find_job(connection, "run")
     cluster.down()
     with pytest.raises(ConnectionFailed):
-        list(job.follow(clock=clock, sleep=clock.sleep, backoff=Backoff(give_up_s=30)))
+        list(job.follow(lines=True, clock=clock, sleep=clock.sleep, backoff=Backoff(give_up_s=30)))
     assert clock.now > 30
 
 
 def test_a_cluster_that_was_restarted_while_it_was_followed(cluster: FakeCluster, connection: Connection):
     cluster.add("run", b"text\n")
     job = find_job(connection, "run")
-    events = job.follow(sleep=lambda _: None)
+    events = job.follow(lines=True, sleep=lambda _: None)
     next(events)
     cluster.jobs.clear()
-    for follow_or_wait in (lambda: list(events), lambda: list(job.follow()), job.wait, job.result):
+    for follow_or_wait in (lambda: list(events), lambda: list(job.follow(lines=True)), job.wait, job.result):
         with pytest.raises(FailedError, match=r"does not know 'run' any more: the cluster was restarted"):
             follow_or_wait()
 
@@ -107,7 +107,7 @@ def test_a_token_that_changed(cluster: FakeCluster, connection: Connection):
     job = find_job(connection, "run")
     cluster.token = "another"
     with pytest.raises(Unauthorized):
-        list(job.follow(sleep=lambda _: None))
+        list(job.follow(lines=True, sleep=lambda _: None))
 
 
 def test_the_log_as_it_is_now(cluster: FakeCluster, connection: Connection):
@@ -192,7 +192,7 @@ def test_a_log_that_is_on_another_node_than_the_agents(cluster: FakeCluster):
     """Somebody submitted it with resources for its driver, so that Ray placed it on a worker."""
     cluster.add("run", b"text\n").node_ip = "10.0.0.2"
     cluster.end("run")
-    assert lines(list(find_job(cluster.connection(), "run").follow(sleep=lambda _: None))) == ["text"]
+    assert lines(list(find_job(cluster.connection(), "run").follow(lines=True, sleep=lambda _: None))) == ["text"]
 
 
 @pytest.mark.parametrize(

@@ -153,7 +153,7 @@ def test_a_cluster_without_an_agent(connection: Connection):
 
 
 def test_from_submit_to_the_end(connection: Connection, job: JobHandle):
-    events = list(job.follow())
+    events = list(job.follow(lines=True))
     text = "\n".join(event.text for event in events if isinstance(event, Line))
     assert 'it\'s $(id) `id` \\"x\\"\\n; end' in text
     assert "files ['run.sh', 'sub dir', 'train.py'] 1 2" in text
@@ -187,7 +187,7 @@ def test_through_a_tunnel_that_keeps_breaking(connection: Connection, job: JobHa
         link.cut_at = list(range(300, 4300, 500))
         through = replace(job, connection=replace(connection, ray_url=link.url))
         backoff = Backoff(first_s=0.01, longest_s=0.05)
-        followed = [event.text for event in through.follow(backoff=backoff) if isinstance(event, Line)]
+        followed = [event.text for event in through.follow(lines=True, backoff=backoff) if isinstance(event, Line)]
         assert len(link.cut_at) < 4, "at least five breaks"
     assert followed == list(job.logs())
 
@@ -210,7 +210,7 @@ def test_a_failed_job(connection: Connection, folder: Path):
 
 def test_stopping_a_job(connection: Connection, folder: Path):
     job = submit(connection, JOB, options(folder, overrides={"+wait": 1}))
-    for event in job.follow():
+    for event in job.follow(lines=True):
         if isinstance(event, Progress):
             break
     assert job.status().status is JobStatus.RUNNING

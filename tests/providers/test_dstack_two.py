@@ -23,7 +23,7 @@ cluster = cloudrl.Cluster(
 with cluster.up(on="dstack", on_progress=print) as ray:
     print("UP", ray.connection.ray_url, flush=True)
     job = ray.submit(cloudrl.recipe(sys.argv[1]), submission_id="from-python")
-    for event in job.follow():
+    for event in job.follow(lines=True):
         print(event, flush=True)
     print("FOLLOWED", flush=True)
     while not pathlib.Path(sys.argv[2]).exists():

@@ -61,7 +61,7 @@ def test_a_token_that_stays_refused_is_told(provider: Provider) -> None:
 
 def test_who_follows_is_told_that_the_job_is_gone(provider: Provider) -> None:
     provider.cluster.add("job-1", b"line 0\nline 1\n", metadata={"job_name": "mine"})
-    events = find_job(provider.connect(), "job-1").follow(sleep=lambda _: None)
+    events = find_job(provider.connect(), "job-1").follow(lines=True, sleep=lambda _: None)
     assert [getattr(next(events), "text", None) for _ in range(2)] == ["line 0", "line 1"]
     start_again(provider.cluster)
     with pytest.raises(FailedError, match="its jobs are gone") as caught:
@@ -71,7 +71,7 @@ def test_who_follows_is_told_that_the_job_is_gone(provider: Provider) -> None:
 
 def test_who_follows_does_not_wait_for_a_cluster_that_is_over(provider: Provider) -> None:
     provider.cluster.add("job-1", b"line 0\n")
-    events = find_job(provider.connect(), "job-1").follow(sleep=lambda _: None)
+    events = find_job(provider.connect(), "job-1").follow(lines=True, sleep=lambda _: None)
     next(events)
     provider.cluster.is_up = False
     provider.end = "cluster 'lab' is over: terminated"
@@ -94,7 +94,10 @@ def test_who_follows_waits_while_there_are_no_new_tokens_yet(provider: Provider)
     said: list[str] = []
     connection = provider.connect()
     follow = find_job(connection, "job-1").follow(
-        backoff=Backoff(give_up_s=1e9), sleep=lambda _: None, on_break=lambda error: said.append(error.message)
+        lines=True,
+        backoff=Backoff(give_up_s=1e9),
+        sleep=lambda _: None,
+        on_break=lambda error: said.append(error.message),
     )
     next(follow)
 
