@@ -23,14 +23,15 @@ def test_a_line_comes_before_what_it_says():
         Line("hello"),
         Line(line),
         Step(1, {"critic/score/mean": 0.25, "timing_s/step": 2.0}),
-        Progress(step=1, total_steps=3, metrics={"reward": 0.25}, step_s=2.0, eta_s=4.0),
+        Progress(step=1, total_steps=3, metrics={"reward": 0.25}, step_s=2.0, eta_s=None),
     ]
 
 
-def test_the_pace_is_that_of_the_last_five_steps():
+def test_the_pace_is_that_of_the_last_five_steps_without_the_first_which_warms_up():
     lines = [step_line(n, 0.1, seconds) for n, seconds in enumerate([50, 2, 2, 2, 2, 2, 3], start=1)]
     reports = progress(lines, total_steps=10)
-    assert [report.step_s for report in reports] == pytest.approx([50, 26, 18, 14, 11.6, 2, 2.2])
+    assert [report.step_s for report in reports] == pytest.approx([50, 2, 2, 2, 2, 2, 2.2])
+    assert (reports[0].eta_s, reports[1].eta_s) == (None, 8 * 2)
     assert reports[-1].eta_s == pytest.approx(3 * 2.2)
 
 

@@ -45,7 +45,7 @@ def test_following_to_the_end(cluster: FakeCluster, connection: Connection):
     events = list(find_job(connection, "run").follow(lines=True, sleep=lambda _: None))
     assert lines(events) == LOG.splitlines()
     assert [event for event in events if isinstance(event, Progress)] == [
-        Progress(1, 4, {"reward": 0.1}, 2.0, 6.0),
+        Progress(1, 4, {"reward": 0.1}, 2.0, None),
         Progress(2, 4, {"reward": 0.2}, 2.0, 4.0),
     ]
     assert events[-1] == Ended(JobStatus.SUCCEEDED, "Job finished.")
