@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from cloudrl.scripts.containers import container_sentence, read_container
 from cloudrl.scripts.lines import Fate
 from cloudrl.scripts.programs import Kind, Program
 from cloudrl.scripts.sandbox import Call
@@ -27,45 +28,35 @@ _SERVER = re.compile(r"server|serve|retriev|sandbox", re.IGNORECASE)
 _SILENT = frozenset({"whoami", "id", "uname", "uuidgen", "which", "true", "dirname", "nproc", "hostname", "getconf"})
 
 
-def counterpart(call: Call, program: Program | None) -> Counterpart | None:
-    """What becomes of a call that starts no training; None for one that is of no account."""
+def counterpart(call: Call, program: Program | None, *, same_machines: bool) -> Counterpart | None:
+    """What becomes of a call that starts no training; None for one that is of no account.
+
+    Args:
+        call: The call.
+        program: The Python program that it starts.
+        same_machines: Whether the cluster is going to be on the script's own machines.
+    """
     if program is None and call.program in _SILENT:
         return None
-    if found := mounts(call):
-        named = " ".join(f"--volume {each}" for each in found)
-        return Counterpart(Fate.DROPPED, f"the cluster's image: --image IMAGE; its volumes: {named}")
+    if (container := read_container(call)) is not None:
+        return Counterpart(*container_sentence(container, same_machines=same_machines))
+    if same_machines and call.program == "module":
+        why = "slurm.modules, unless pyxis runs the training: its image has an environment of its own"
+        return Counterpart(Fate.TAKEN, why)
     text = " ".join((call.program if program is None else "python", *call.arguments, *call.attached.values()))
     for pattern, why in _ROWS:
         if pattern.fullmatch(text):
             return Counterpart(Fate.DROPPED, why)
+    return _unknown(program)
+
+
+def _unknown(program: Program | None) -> Counterpart:
     if program is None:
         return Counterpart(Fate.UNKNOWN, "cloudrl does not know this program; it is left out")
     if _SERVER.search(program.name):
         why = "a server beside the training: services of the cluster, --set 'services=[\"PORT:COMMAND\"]'"
         return Counterpart(Fate.UNKNOWN, why)
     return Counterpart(Fate.UNKNOWN, "another program than a training with overrides; it is left out")
-
-
-def mounts(call: Call) -> tuple[str, ...]:
-    """The folders of the hosts that a container gets, as `/host:/container`."""
-    if call.program not in ("docker", "podman", "singularity", "apptainer", "srun"):
-        return ()
-    found = list[str]()
-    for option in ("-v", "--volume", "-B", "--bind", "--container-mounts"):
-        for index, word in enumerate(call.arguments):
-            value = word.partition("=")[2] if word.startswith(f"{option}=") else None
-            if word == option and index + 1 < len(call.arguments):
-                value = call.arguments[index + 1]
-            found += (value or "").split(",") if value else []
-    pairs = (each.split(":") for each in found if each.startswith("/"))
-    return tuple(dict.fromkeys(f"{parts[0]}:{parts[1] if len(parts) > 1 else parts[0]}" for parts in pairs))
-
-
-def shared_memory(call: Call) -> str | None:
-    """The size of /dev/shm that a container gets, such as `128GB`."""
-    given = _value(call.arguments, "--shm-size") if call.program in ("docker", "podman") else None
-    match = re.fullmatch(r"(\d+)([GgTt])[Bb]?", given or "")
-    return f"{match[1]}{match[2].upper()}B" if match else None
 
 
 def downloaded_model(call: Call) -> tuple[str, str | None] | None:

@@ -4,7 +4,8 @@ import posixpath
 import re
 from collections.abc import Iterable, Sequence
 
-from cloudrl.scripts.counterparts import counterpart, mounts
+from cloudrl.scripts.containers import read_container
+from cloudrl.scripts.counterparts import counterpart
 from cloudrl.scripts.lines import Fate, Line
 from cloudrl.scripts.observe import Observed
 from cloudrl.scripts.overrides import Overrides
@@ -31,7 +32,7 @@ def training_lines(
     )
     for finding in overrides.findings:
         number = line_of(re.escape(finding.key) + "=", source, start=call.line)
-        yield Line(finding.fate, finding.value, finding.why, number)
+        yield Line(finding.fate, finding.value, finding.why, number, is_checked=finding.is_checked)
     if is_cut(others):
         why = (
             "the command ends there, because a space or a comment follows the backslash; Hydra refuses the argument of "
@@ -87,7 +88,7 @@ def other_lines(calls: Sequence[Call], source: Source, observed: Observed) -> It
         program = read_program(call)
         if (program is not None and program.kind is Kind.TRAINING) or is_dotted_override(call.name):
             continue
-        if (call.program, call.line, call.file) in runners and not is_submit(call) and not mounts(call):
+        if (call.program, call.line, call.file) in runners and not is_submit(call) and read_container(call) is None:
             continue  # what it runs has a line of its own
         number, file = call.line, other_file(call, source)
         if is_submit(call):
@@ -102,7 +103,7 @@ def other_lines(calls: Sequence[Call], source: Source, observed: Observed) -> It
                 file,
             )
             continue
-        what = counterpart(call, program)
+        what = counterpart(call, program, same_machines=source.same_machines)
         if what is not None:
             yield Line(what.fate, words_of((call.program, *call.arguments)), what.why, number, file)
     for variable in observed.given:

@@ -11,13 +11,16 @@ from typing import Any
 from cloudrl.errors import InputError, SpecError
 from cloudrl.foreign import Malformed, read_file
 from cloudrl.protocol.secret_names import is_secret
+from cloudrl.scripts.containers import starts_pyxis
 from cloudrl.scripts.dstack_file import DstackTask
 from cloudrl.scripts.lines import Fate, Line
 from cloudrl.scripts.observe import Wanted, observe
+from cloudrl.scripts.on_slurm import checkpoint_options
 from cloudrl.scripts.project import read_project
 from cloudrl.scripts.sandbox import Play, Recording, run
-from cloudrl.scripts.sbatch import gpus_of, read_sbatch, slurm_variables
+from cloudrl.scripts.sbatch import read_sbatch, slurm_variables
 from cloudrl.scripts.sky_file import SkyTask
+from cloudrl.scripts.slurm_gpus import counted_gpus
 from cloudrl.scripts.taken import Source, Taken, lost_fields
 from cloudrl.scripts.takeover import take_over
 from cloudrl.scripts.task_file import TaskFile, kind_of_file
@@ -84,7 +87,9 @@ class Imported:
             recipe, options = posixpath.join(folder, name), self.options(taken, inside)
             commands.append(shlex.join(["cloudrl", "check", recipe, *file, *options]))
             if "slurm" in self.cluster and not options:
-                commands.append(shlex.join(["cloudrl", "slurm", "script", recipe, *file]))
+                commands.append(
+                    shlex.join(["cloudrl", "slurm", "script", recipe, *file, *checkpoint_options(self.cluster)])
+                )
         for name, taken in zip(self.recipes, self.trainings, strict=True):
             secrets = [word for secret in taken.secrets for word in ("--env", secret)]
             recipe, options = posixpath.join(folder, name), self.options(taken, inside)
@@ -146,13 +151,13 @@ def import_file(
     play = Play(
         script=str(path.absolute()), content=script, arguments=tuple(arguments), cwd=cwd, project=project,
         env={**slurm_variables(slurm, cwd), **(task.env if task is not None else {}), **env},
-        gpus=gpus_of(slurm.options) or _count(cluster.get("gpu")) or 8, nodes=int(cluster.get("nodes", 2)),
+        gpus=counted_gpus(slurm.options)[1] or _count(cluster.get("gpu")) or 8, nodes=int(cluster.get("nodes", 2)),
     )  # fmt: skip
     observed = observe(play, isolated=isolated, shown=shown, play_once=play_once)
     name = _name(path)
     lines = (*slurm.lines, *(task.lines if task is not None else ()))
-    same = bool(slurm.options)
-    source = Source(name, path.name, here, text, cluster, lines, same_machines=same)
+    same = bool(slurm.options) or starts_pyxis(observed.recording.calls)
+    source = Source(name, path.name, here, text, cluster, lines, slurm.container, same_machines=same)
     trainings, fields, said = take_over(observed, source)
     secrets = {key: value for key, value in env.items() if is_secret(key)}
     fields = _checked_cluster(fields, shown)

@@ -25,6 +25,7 @@ class Line:
         why: As what it is taken over, or why it is dropped.
         number: Where it stands; None for a part of a YAML file.
         file: Another file than the script, that it stands in.
+        is_checked: Whether `check` says the same of the recipe.
     """
 
     fate: Fate
@@ -32,6 +33,7 @@ class Line:
     why: str
     number: int | None = None
     file: str = ""
+    is_checked: bool = False
 
     def __str__(self) -> str:
         place = f"{self.file}:{self.number}" if self.file and self.number else f"{self.number or ''}"

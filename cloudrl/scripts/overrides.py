@@ -26,12 +26,13 @@ _SHELL = re.compile(r"\$\(|`")
 
 @dataclass(frozen=True)
 class Finding:
-    """What became of one override: its key, and the sentence for it."""
+    """What became of one override: its key, and the sentence for it; whether `check` says the same of the recipe."""
 
     fate: Fate
     key: str
     value: str
     why: str
+    is_checked: bool = False
 
 
 @dataclass(frozen=True)
@@ -159,7 +160,7 @@ def _unreadable(taken: Overrides, word: str, refused: str) -> Overrides:
     key, _, value = word.partition("=")
     why = refused or "it stands in the entry point, because a recipe cannot hold it"
     taken = replace(taken, words=(*taken.words, word))
-    return _finding(taken, Fate.WRONG if refused else Fate.TAKEN, key, value, why)
+    return _finding(taken, Fate.WRONG if refused else Fate.TAKEN, key, value, why, is_checked=bool(refused))
 
 
 def _take(taken: Overrides, key: str, value: Any, files: Files) -> Overrides:
@@ -168,7 +169,8 @@ def _take(taken: Overrides, key: str, value: Any, files: Files) -> Overrides:
     if (is_secret_override(bare) and value not in (None, "", False, True)) or mask_by_form(text) != text:
         return _finding(taken, Fate.DROPPED, key, "***", "a secret: no file of cloudrl holds it; pass it as a variable")
     if isinstance(value, str) and _SHELL.search(value):
-        taken = _finding(taken, Fate.WRONG, key, value, "text of a shell, which verl would take as it is")
+        why = "text of a shell, which verl would take as it is"
+        taken = _finding(taken, Fate.WRONG, key, value, why, is_checked=True)
     if bare in (keys.NODES, keys.GPUS) and type(value) is int and value > 0:
         name, written = ("nodes", value) if bare == keys.NODES else ("gpu", str(value))
         taken = replace(taken, fields={**taken.fields, name: written})
@@ -213,12 +215,12 @@ def _with_paths(taken: Overrides, key: str, bare: str, value: Any, files: Files)
         found = found or path is not None
         if path is None and isinstance(text, str) and text.startswith(f"{files.root}/"):
             why = "a path of this machine, and there is no such file; name one of the nodes"
-            taken = _finding(taken, Fate.UNKNOWN, key, text, why)
+            taken = _finding(taken, Fate.UNKNOWN, key, text, why, is_checked=True)
         elif path is None and isinstance(text, str) and kind is not None and _is_lost(text, kind):
             why = "a relative path, and no such file is here; the nodes need an absolute one"
             if text.removeprefix("./").startswith("recipe/"):
                 why = "recipe/ is verl-recipe in a checkout of verl: import the script in there"
-            taken = _finding(taken, Fate.UNKNOWN, key, text, why)
+            taken = _finding(taken, Fate.UNKNOWN, key, text, why, is_checked=True)
     if not found:
         return _with(taken, key, value)
     written = changed if isinstance(value, list) else changed[0]
@@ -284,8 +286,8 @@ def _with(taken: Overrides, key: str, value: Any) -> Overrides:
     return replace(taken, values={**others, key: value})
 
 
-def _finding(taken: Overrides, fate: Fate, key: str, value: Any, why: str) -> Overrides:
-    return replace(taken, findings=(*taken.findings, Finding(fate, key, _shown(key, value), why)))
+def _finding(taken: Overrides, fate: Fate, key: str, value: Any, why: str, *, is_checked: bool = False) -> Overrides:
+    return replace(taken, findings=(*taken.findings, Finding(fate, key, _shown(key, value), why, is_checked)))
 
 
 def _shown(key: str, value: Any) -> str:

@@ -6,8 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from cloudrl.scripts.containers import OF_PYXIS, Container, container_of_options, container_sentence
 from cloudrl.scripts.lines import Fate, Line
 from cloudrl.scripts.sandbox import SCRATCH
+from cloudrl.scripts.slurm_gpus import GPU_OPTIONS, counted_gpus, first_number, named_gpus
+from cloudrl.scripts.taken import cluster_name
 
 _LINE = re.compile(r"#SBATCH\s+(.+)")
 _DISABLED = re.compile(r"#\s+SBATCH\s|##+SBATCH\s")
@@ -27,10 +30,10 @@ _DROPPED = {
     "wait-all-nodes": "the agents wait for one another",
     "chdir": "a job starts in its working directory: --working-dir DIR",
     "get-user-env": "a job gets the variables of its recipe",
+    "container": "an OCI bundle; cloudrl starts docker, podman, apptainer or pyxis: --set slurm.container=NAME",
+    **dict.fromkeys(OF_PYXIS, "cloudrl starts the container itself"),
 }
 _BESIDES = {"array": "; SLURM_ARRAY_TASK_ID is 0 in the recipe: override it for each task"}
-_GRES = re.compile(r"gpu(?::(?P<kind>[A-Za-z][\w.-]*))?(?::(?P<count>\d+))?(\(.*\))?")
-_GPUS = re.compile(r"(?:(?P<kind>[A-Za-z][\w.-]*):)?(?P<count>\d+)")
 _MEMORY = re.compile(r"(\d+)([KMGT])?B?", re.IGNORECASE)
 
 
@@ -42,12 +45,14 @@ class Slurm:
         is_used: Whether the script is one for Slurm.
         options: sbatch's long options with their values; None for one that has none.
         cluster: Fields of a cluster that they become.
+        container: What pyxis gets.
         lines: What became of each.
     """
 
     is_used: bool = False
     options: Mapping[str, str | None] = field(default_factory=dict)
     cluster: Mapping[str, Any] = field(default_factory=dict)
+    container: Container | None = None
     lines: tuple[Line, ...] = ()
 
 
@@ -64,28 +69,38 @@ def read_sbatch(text: str) -> Slurm:
             break
     cluster, taken = _cluster(options)
     for name, (number, written) in places.items():
+        fate, why = Fate.TAKEN, taken.get(name, f"slurm.{name} of the cluster{_BESIDES.get(name, '')}")
         if name in _DROPPED:
-            lines.append(Line(Fate.DROPPED, written, _DROPPED[name], number))
-        else:
-            lines.append(
-                Line(
-                    Fate.TAKEN, written, taken.get(name, f"slurm.{name} of the cluster{_BESIDES.get(name, '')}"), number
-                )
-            )
-    return Slurm(bool(options) or "SLURM_" in text, options, cluster, tuple(lines))
+            fate, why = Fate.DROPPED, _DROPPED[name]
+        elif (container := container_of_options({name: options[name]})) is not None:
+            fate, why = container_sentence(container, same_machines=True)
+        lines.append(Line(fate, written, why, number))
+        if (meant := _with_backslash(written)) is not None:
+            lines.append(Line(Fate.WRONG, written, f"sbatch reads no further than the #; write {meant}", number))
+    is_used = bool(options) or "SLURM_" in text
+    return Slurm(is_used, options, cluster, container_of_options(options), tuple(lines))
+
+
+def _with_backslash(written: str) -> str | None:
+    """The line with a backslash before a # within a word, which sbatch takes for a comment; None without one.
+
+    Source: Slurm 24.05, sbatch/opt.c: _get_argument.
+    """
+    match = re.search(r"(?<=[^\s\\#])#(?=\S)", written[1:])
+    return None if match is None else f"{written[: match.start() + 1]}\\{written[match.start() + 1 :]}"
 
 
 def slurm_variables(slurm: Slurm, cwd: str) -> dict[str, str]:
     """What Slurm sets for a job with these options, on its first node (sbatch(1), OUTPUT ENVIRONMENT VARIABLES)."""
     if not slurm.is_used:
         return {}
-    count, nodes = gpus_of(slurm.options), _number(slurm.options.get("nodes"))
-    tasks = _number(slurm.options.get("ntasks-per-node"))
+    count, nodes = counted_gpus(slurm.options)[1], first_number(slurm.options.get("nodes"))
+    tasks = first_number(slurm.options.get("ntasks-per-node"))
     known = {
         "SLURM_NNODES": nodes, "SLURM_JOB_NUM_NODES": nodes, "SLURM_GPUS_PER_NODE": count, "SLURM_GPUS_ON_NODE": count,
-        "SLURM_CPUS_PER_TASK": _number(slurm.options.get("cpus-per-task")), "SLURM_NTASKS_PER_NODE": tasks,
-        "SLURM_NTASKS": _number(slurm.options.get("ntasks")) or (nodes and nodes * (tasks or 1)),
-        "SLURM_CPUS_ON_NODE": _number(slurm.options.get("cpus-per-task")),
+        "SLURM_CPUS_PER_TASK": first_number(slurm.options.get("cpus-per-task")), "SLURM_NTASKS_PER_NODE": tasks,
+        "SLURM_NTASKS": first_number(slurm.options.get("ntasks")) or (nodes and nodes * (tasks or 1)),
+        "SLURM_CPUS_ON_NODE": first_number(slurm.options.get("cpus-per-task")),
     }  # fmt: skip
     if not slurm.options:
         known = dict.fromkeys(known)
@@ -99,11 +114,6 @@ def slurm_variables(slurm: Slurm, cwd: str) -> dict[str, str]:
         "SLURM_JOB_PARTITION": slurm.options.get("partition") or "gpu", "SLURM_JOB_USER": "root",
     }  # fmt: skip
     return {**fixed, **{name: str(value) for name, value in known.items() if value is not None}}
-
-
-def gpus_of(options: Mapping[str, str | None]) -> int | None:
-    """GPUs of each node."""
-    return _gpus(options)[1]
 
 
 def _options(text: str) -> list[tuple[str, str | None]]:
@@ -123,37 +133,21 @@ def _options(text: str) -> list[tuple[str, str | None]]:
     return found
 
 
-def _number(value: str | None) -> int | None:
-    match = re.match(r"\d+", value or "")
-    return int(match[0]) if match else None
-
-
-def _gpus(options: Mapping[str, str | None]) -> tuple[str | None, int | None]:
-    """Kind and number of each node's GPUs."""
-    nodes = _number(options.get("nodes")) or 1
-    if match := _GPUS.fullmatch(options.get("gpus-per-node") or ""):
-        return match["kind"], int(match["count"])
-    for part in (options.get("gres") or "").split(","):
-        if match := _GRES.fullmatch(part.strip()):
-            return match["kind"], int(match["count"] or 1)
-    if match := _GPUS.fullmatch(options.get("gpus") or ""):
-        return match["kind"], max(1, int(match["count"]) // nodes)
-    if match := _GPUS.fullmatch(options.get("gpus-per-task") or ""):
-        return match["kind"], int(match["count"]) * (_number(options.get("ntasks-per-node")) or 1)
-    return None, None
-
-
 def _cluster(options: Mapping[str, str | None]) -> tuple[dict[str, Any], dict[str, str]]:
     fields, taken, slurm = dict[str, Any](), dict[str, str](), dict[str, Any]()
-    if nodes := _number(options.get("nodes")):
+    if nodes := first_number(options.get("nodes")):
         fields["nodes"], taken["nodes"] = nodes, f"nodes: {nodes}"
-    kind, count = _gpus(options)
+    kind, count = counted_gpus(options)
+    named = named_gpus(options)
     if count:
-        fields["gpu"] = f"{kind}:{count}" if kind else str(count)
-        for option in ("gres", "gpus-per-node", "gpus", "gpus-per-task"):
-            taken[option] = f"gpu: {fields['gpu']}"
-    if cpus := _number(options.get("cpus-per-task")):
-        cpus *= _number(options.get("ntasks-per-node")) or 1
+        fields["gpu"] = f"{named}:{count}" if named else str(count)
+        taken |= dict.fromkeys(GPU_OPTIONS, f"gpu: {fields['gpu']}")
+        slurm |= _typed(options, kind, count)
+    if named and "constraint" in options:
+        taken["constraint"] = f"gpu: {fields.get('gpu', named)}; slurm.constraint of the cluster"
+        slurm["constraint"] = options["constraint"]
+    if cpus := first_number(options.get("cpus-per-task")):
+        cpus *= first_number(options.get("ntasks-per-node")) or 1
         fields["cpu"], taken["cpus-per-task"] = f"{cpus}..", f"cpu: {cpus}.."
     match = _MEMORY.fullmatch(options.get("mem") or "")
     if match and int(match[1]):
@@ -161,12 +155,19 @@ def _cluster(options: Mapping[str, str | None]) -> tuple[dict[str, Any], dict[st
         fields["memory"] = f"{max(1, round(gigabytes))}GB.."
         taken["mem"] = f"memory: {fields['memory']}"
     if name := options.get("job-name"):
-        slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:41]
-        taken["job-name"] = f"the cluster's name: {slug}"
-        fields["name"] = slug
+        fields["name"] = cluster_name(name)
+        taken["job-name"] = f"the cluster's name: {fields['name']}"
     for option, value in options.items():
-        if option not in taken and option not in _DROPPED:
+        if option not in taken and option not in _DROPPED and not option.startswith("container-"):
             slurm[option] = True if value is None else value
     if slurm:
         fields["slurm"] = slurm
     return fields, taken
+
+
+def _typed(options: Mapping[str, str | None], kind: str | None, count: int) -> dict[str, str]:
+    """What sbatch needs beside the number of GPUs: the site's own name of their type, other resources of `gres`."""
+    gres = options.get("gres") or ""
+    if "," in gres:
+        return {"gres": gres}
+    return {"gres": f"gpu:{kind}:{count}"} if kind else {}

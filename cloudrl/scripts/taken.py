@@ -1,10 +1,12 @@
 """A training as it is taken over, and the script that it comes from: values."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cloudrl.scripts.containers import Container
 from cloudrl.scripts.lines import Line
 from cloudrl.scripts.sandbox import Call
 from cloudrl.spec import Job
@@ -47,6 +49,7 @@ class Source:
         text: Of the script, for the places of lines.
         cluster: Fields of the cluster that stand beside the script.
         lines: What became of what stands beside it.
+        container: The one that options of sbatch ask for.
         same_machines: Whether the cluster is going to be on the script's own machines.
     """
 
@@ -56,9 +59,16 @@ class Source:
     text: str
     cluster: Mapping[str, Any] = field(default_factory=dict)
     lines: tuple[Line, ...] = ()
+    container: Container | None = None
     same_machines: bool = False
 
 
 def lost_fields(taken: Taken) -> dict[str, str]:
     """Overrides that never reached verl, by key."""
     return {key: str(value) for key, value in map(parse_override, taken.lost)}
+
+
+def cluster_name(name: str) -> str:
+    """A cluster's name made of a script's or a job's."""
+    slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:41].strip("-")
+    return slug if re.fullmatch(r"[a-z][a-z0-9-]+", slug) else f"c-{slug or 'cluster'}"[:41]

@@ -1,17 +1,18 @@
 """From what a script has done to recipes and a cluster, with what became of each line."""
 
 import posixpath
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from cloudrl.protocol.data_sets import BUILT_IN
-from cloudrl.scripts.counterparts import data_folder, downloaded_model, prepared_data, shared_memory
+from cloudrl.scripts.containers import container_fields, read_container
+from cloudrl.scripts.counterparts import data_folder, downloaded_model, prepared_data
 from cloudrl.scripts.fates import ending_lines, is_cut, line_of, other_file, other_lines, training_lines, variable_lines
 from cloudrl.scripts.lines import Fate, Line, in_order
 from cloudrl.scripts.observe import Observed
+from cloudrl.scripts.on_slurm import on_slurm, on_slurm_lines
 from cloudrl.scripts.overrides import Files, Overrides, take_overrides
 from cloudrl.scripts.programs import (
     Kind,
@@ -22,7 +23,7 @@ from cloudrl.scripts.programs import (
 )
 from cloudrl.scripts.runtime_env import Submitted, is_submit, read_submit
 from cloudrl.scripts.sandbox import Call
-from cloudrl.scripts.taken import Source, Taken
+from cloudrl.scripts.taken import Source, Taken, cluster_name
 from cloudrl.scripts.variables import names_amd, sort_variables
 from cloudrl.spec import Job
 
@@ -46,9 +47,8 @@ def take_over(observed: Observed, source: Source) -> tuple[tuple[Taken, ...], di
         lines.append(
             Line(Fate.WRONG, f"${variable} in {', '.join(used[:3])}", why, line_of(rf"\${{?{variable}\b", source))
         )
-    if source.same_machines and "checkpoints" not in cluster:
-        why = "mount a folder that all nodes share: --set slurm.volumes=['/shared/you/checkpoints:/checkpoints']"
-        lines.append(Line(Fate.UNKNOWN, "the folder for checkpoints", why))
+    if source.same_machines:
+        lines += on_slurm_lines(cluster)
     lines += ending_lines(observed, source, taken[-1].call if taken else None)
     return tuple(taken), cluster, in_order(lines)
 
@@ -177,7 +177,7 @@ def _lost(call: Call, calls: Sequence[Call]) -> tuple[str, ...]:
 def _cluster(source: Source, taken: Sequence[Taken], calls: Sequence[Call]) -> dict[str, Any]:
     """Fields of the cluster: what stands beside the script, else what its trainings need, all of them together."""
     nodes = max((each.job.nodes or 1 for each in taken), default=1)
-    fields: dict[str, Any] = {"name": _slug(source.name), "nodes": nodes}
+    fields: dict[str, Any] = {"name": cluster_name(source.name), "nodes": nodes}
     if gpus := [each.fields["gpu"] for each in taken if "gpu" in each.fields]:
         fields["gpu"] = max(gpus, key=lambda gpu: int(gpu.rpartition(":")[2]))
     fields |= _prepared(taken, calls)
@@ -186,30 +186,28 @@ def _cluster(source: Source, taken: Sequence[Taken], calls: Sequence[Call]) -> d
         fields |= each.cluster
         env |= sort_variables(each.call.env, same_machines=source.same_machines).cluster
     fields |= {"env": env} if env else {}
-    fields |= source.cluster
+    containers = [each for each in (source.container, *map(read_container, calls)) if each is not None]
+    fields |= container_fields(containers, same_machines=source.same_machines)
+    fields |= {**source.cluster, "slurm": {**fields.get("slurm", {}), **source.cluster.get("slurm", {})}}
+    if not fields["slurm"]:
+        del fields["slurm"]
     if "gpu" in source.cluster:
         fields["gpu"] = _gpus(fields["gpu"], [each.call for each in taken])
-    if source.same_machines and "checkpoints" in fields:  # a path of the script's machines, which are the cluster's
-        volume = f"{fields['checkpoints']}:{fields['checkpoints']}"
-        fields["slurm"] = {"volumes": [volume], **fields.get("slurm", {})}
-    return fields
+    return on_slurm(fields, calls) if source.same_machines else fields
 
 
 def _prepared(taken: Sequence[Taken], calls: Sequence[Call]) -> dict[str, Any]:
-    """Data and models that trainings name or the script fetches, and the shared memory of its containers."""
+    """Data and models that trainings name or the script fetches."""
     data = [name for each in taken for name in each.fields.get("data", [])]
     models = [each.job.model for each in taken if each.job.model]
-    fields: dict[str, Any] = {}
     for call in calls:
         program = read_program(call)
         if program is not None and (name := prepared_data(program)) in BUILT_IN and name is not None:
             data.append(name)
-        if (size := shared_memory(call)) is not None:
-            fields["shm_size"] = size
         if (model := downloaded_model(call)) is not None:
             models.append(model[0])
     lists = {"data": list(dict.fromkeys(data)), "models": list(dict.fromkeys(models))}
-    return {**fields, **{name: values for name, values in lists.items() if values}}
+    return {name: values for name, values in lists.items() if values}
 
 
 def _gpus(gpu: str, calls: Sequence[Call]) -> str:
@@ -224,8 +222,3 @@ def _source(source: Source, call: Call) -> str:
 def _relative(path: str, here: Path) -> str:
     relative = posixpath.relpath(path, here)
     return relative if relative.startswith(".") else f"./{relative}"
-
-
-def _slug(name: str) -> str:
-    slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:41].strip("-")
-    return slug if re.fullmatch(r"[a-z][a-z0-9-]+", slug) else f"c-{slug or 'cluster'}"[:41]

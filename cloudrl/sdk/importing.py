@@ -77,7 +77,8 @@ def job_of_script(
     taken, count = imported.trainings[0], len(imported.trainings)
     if count > 1:
         notify(on_progress, f"note: {imported.shown} starts {count} trainings; this is the first: {taken.job.source}")
-    notify(on_progress, *(f"note: {line.text}: {line.why}" for line in imported.problems))
+    unchecked = (line for line in imported.problems if not line.is_checked)
+    notify(on_progress, *(f"note: {line.text}: {line.why}" for line in unchecked))
     working_dir = options.working_dir or taken.working_dir
     runtime_env = options.runtime_env or checked_runtime_env(dict(taken.runtime_env), imported.shown)
     given = replace(options, working_dir=working_dir, runtime_env=runtime_env)

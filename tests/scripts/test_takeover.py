@@ -310,6 +310,7 @@ def test_a_script_for_slurm_with_containers_and_amd(take_over: TakeOver) -> None
     imported = take_over(AMD.replace("$TRAIN", MAIN))
     assert imported.cluster == {
         "name": "run", "nodes": 2, "gpu": "amd:8", "data": ["gsm8k"], "shm_size": "128GB",
+        "slurm": {"container": "docker"},
     }  # fmt: skip
     [training] = imported.trainings
     assert (training.job.gpu, training.job.data, dict(training.job.overrides)) == ("amd:8", ("gsm8k",), {})
@@ -325,7 +326,9 @@ def test_checkpoints_of_slurm_stay_where_the_script_has_them(take_over: TakeOver
     )
     imported = take_over(text)
     assert imported.cluster["checkpoints"] == "/scratch/me"
-    assert imported.cluster["slurm"] == {"volumes": ["/scratch/me:/scratch/me"], "partition": "gpu"}
+    assert imported.cluster["slurm"] == {
+        "volumes": ["/scratch/me:/scratch/me"], "partition": "gpu", "container": "bare",
+    }  # fmt: skip
     assert "cloudrl slurm script ./run.yml -f run.cluster.yml" in imported.commands()
 
 

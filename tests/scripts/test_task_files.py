@@ -120,8 +120,8 @@ echo go
 def test_lines_of_sbatch() -> None:
     slurm = read_sbatch(SBATCH)
     assert slurm.cluster == {
-        "nodes": 4, "gpu": "h100:8", "cpu": "32..", "memory": "200GB..", "name": "my-job",
-        "slurm": {"time": "1-00:00:00", "account": "acc", "exclusive": True},
+        "nodes": 4, "gpu": "H100:8", "cpu": "32..", "memory": "200GB..", "name": "my-job",
+        "slurm": {"gres": "gpu:h100:8", "time": "1-00:00:00", "account": "acc", "exclusive": True},
     }  # fmt: skip
     Cluster.load(slurm.cluster)
     fates = {line.number: line.fate for line in slurm.lines}
@@ -134,7 +134,7 @@ def test_lines_of_sbatch() -> None:
 
 @pytest.mark.parametrize(
     ("line", "gpu"),
-    [("--gpus-per-node=4", "4"), ("--gres=gpu:2", "2"), ("--gpus-per-node=a100:8", "a100:8"), ("-G 16", "8")],
+    [("--gpus-per-node=4", "4"), ("--gres=gpu:2", "2"), ("--gpus-per-node=a100:8", "A100:8"), ("-G 16", "8")],
 )
 def test_gpus_of_sbatch(line: str, gpu: str) -> None:
     assert read_sbatch(f"#SBATCH --nodes=2\n#SBATCH {line}\n").cluster["gpu"] == gpu

@@ -103,6 +103,23 @@ def vendor_of(gpu: str) -> str | None:
     return "nvidia" if any(_plain(name) in _KNOWN for name in asked.name) else None
 
 
+def gpu_of_label(label: str) -> str | None:
+    """The GPU that a site's label means, as a cluster names it: `A100:80GB` of `a100_80g`; None for another label.
+
+    Args:
+        label: a feature or a type of Slurm's, such as `h100`, `gpu_a100`, `nvidia_h100_80gb_hbm3`.
+    """
+    if re.search(r"\dg\.\d+gb", label, re.IGNORECASE):  # a slice of a GPU (MIG)
+        return None
+    words = re.findall(r"[A-Z0-9]+", label.upper())
+    name = next((each for each in _names(" ".join(["GPU", *words])) if each in _KNOWN), None)
+    if name is None:
+        return next((word for word in words if Gpu(name=(word,)).maker == "amd"), None)
+    sizes = [int(word.rstrip("GB")) for word in words if re.fullmatch(r"\d+GB?", word)]
+    size = next((each for each in sizes if each in _KNOWN[name][0]), None)
+    return name if size is None or len(_KNOWN[name][0]) == 1 else f"{name}:{size}GB"
+
+
 def _names(text: str) -> list[str]:
     """Of the GPUs, as `_KNOWN` writes them."""
     if " " not in text.strip():
