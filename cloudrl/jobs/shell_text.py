@@ -7,6 +7,7 @@ runs a script instead of copying it.
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -23,6 +24,14 @@ from cloudrl.verl.keys import EXPERIMENT, HOME_EXPANDED, LOCAL_DIR, PROJECT, kin
 _CONTINUED = re.compile(r"\s*\\\s*(?:\n.*|#.*)?\Z", re.DOTALL)
 _BEHIND = re.compile(r"\s+(?:2>&1|&>|[12]>|>>|\|\s*tee\b|&&\s|#\s).*\Z")
 _COMMAND = re.compile(r"(?<!\\)\$\(\(?[^)]*\)*|`[^`\s]+[^`]*`")
+_ARITHMETIC = re.compile(r"(?<!\\)\$\(\((?P<text>.*?)\)\)", re.DOTALL)
+_OPERATORS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: lambda left, right: left + right,
+    ast.Sub: lambda left, right: left - right,
+    ast.Mult: lambda left, right: left * right,
+    ast.Div: lambda left, right: int(left / right),  # towards zero, as in C
+    ast.Mod: lambda left, right: left - right * int(left / right),
+}
 _PLAIN = re.compile(r"(?<!\\)\$(?:(?P<bare>[A-Za-z_]\w*)|\{(?P<name>[A-Za-z_]\w*)\})")
 _EXPANSION = re.compile(
     r"(?<!\\)\$\{(?P<name>[A-Za-z_]\w*)(?:(?P<usual>:?-)(?P<default>[^}$]*)|(?::?[=+?]|[#%/^,])[^}]*)\}"
@@ -94,9 +103,11 @@ def leftover(key: str, text: str, has_section: Callable[[str], bool], shell: Map
         )
     if "\n" not in plain and (match := _BEHIND.search(plain)) is not None:
         return Leftover(f"{match[0].strip()!r} is for a shell", plain[: match.start()])
+    if (match := _ARITHMETIC.search(plain)) is not None:
+        result = _computed(plain, shell)
+        return Leftover(f"{match[0]} is arithmetic of a shell, and no shell reads it here", result)
     if (match := _COMMAND.search(plain)) is not None:
-        what = "arithmetic" if match[0].startswith("$((") else "a command"
-        return Leftover(f"{match[0]} is {what} of a shell, and no shell reads it here")
+        return Leftover(f"{match[0]} is a command of a shell, and no shell reads it here")
     if variables := tuple(_variables(plain, has_section)):
         return Leftover(
             f"{variables[0].text} is a variable of a shell, and no shell reads it here",
@@ -134,6 +145,38 @@ def _expanded(key: str, plain: str, variables: Iterable[_Variable], shell: Mappi
         return None
     expanded = _replaced(plain, {text: value or "" for text, value in values.items()})
     return expanded if expanded.isprintable() else None
+
+
+def _computed(plain: str, shell: Mapping[str, str]) -> str | None:
+    """A text with the results of its arithmetic; None if that needs more than numbers and this machine's variables."""
+
+    def result(match: re.Match[str]) -> str:
+        names = re.sub(r"\$\{?([A-Za-z_]\w*)\}?", r"\1", match["text"])
+        return str(_value(ast.parse(names.strip(), mode="eval").body, shell))
+
+    try:
+        text = _ARITHMETIC.sub(result, plain)
+    except (SyntaxError, ValueError, ZeroDivisionError, OverflowError, RecursionError):
+        return None
+    return None if "$" in text or "`" in text else text
+
+
+def _value(node: ast.expr, shell: Mapping[str, str]) -> int:
+    """The number that a part of an expression means.
+
+    Raises:
+        ValueError: It is more than the four operations on whole numbers.
+    """
+    match node:
+        case ast.Constant(value=int(number)) if type(number) is int:
+            return number
+        case ast.Name(id=name) if not is_secret(name):
+            return int(shell.get(name, ""))
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return -_value(operand, shell)
+        case ast.BinOp(left=left, op=operator, right=right) if type(operator) in _OPERATORS:
+            return _OPERATORS[type(operator)](_value(left, shell), _value(right, shell))
+    raise ValueError(ast.dump(node))
 
 
 def _replaced(plain: str, values: Mapping[str, str]) -> str:

@@ -5,7 +5,8 @@ means that this kernel gives no isolation here; the reason stands on standard er
 
 The script sees a file system in memory with copies of a project's files, the system's libraries (read-only), and the
 few programs that it is given. It has no network, no process but its own, no capability and no way to get one
-(namespaces(7), pivot_root(2), capabilities(7), prctl(2): PR_SET_NO_NEW_PRIVS). Started by root it runs as another user,
+(namespaces(7), pivot_root(2), capabilities(7), prctl(2): PR_SET_NO_NEW_PRIVS), and the kernel refuses it the system
+calls that `cloudrl.scripts.syscalls` lists. Started by root it runs as another user,
 because root without capabilities may still write files of the kernel's that root owns, such as
 /proc/sys/kernel/core_pattern.
 
@@ -19,6 +20,7 @@ import os
 import resource
 import signal
 import stat
+import struct
 import sys
 import time
 from typing import Any, NoReturn
@@ -42,6 +44,7 @@ _NEWNS, _NEWUTS, _NEWIPC, _NEWUSER, _NEWPID, _NEWNET = (
 _RDONLY, _NOSUID, _NODEV, _NOEXEC, _REMOUNT, _BIND, _REC, _PRIVATE = 1, 2, 4, 8, 32, 4096, 16384, 1 << 18
 _DETACH = 2
 _PDEATHSIG, _CAPBSET_DROP, _CHILD_SUBREAPER, _NO_NEW_PRIVS, _CAP_AMBIENT, _CLEAR_ALL = 1, 24, 36, 38, 47, 4
+_SET_SECCOMP, _SECCOMP_FILTER = 22, 2
 _CAPABILITIES = 64
 _V3 = 0x20080522
 """_LINUX_CAPABILITY_VERSION_3 (linux/capability.h)."""
@@ -218,6 +221,16 @@ def _drop_rights(uid: int | None) -> None:
     _check(_LIBC.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl")
 
 
+def _filter_calls(instructions: list[list[int]]) -> None:
+    """Let the kernel refuse system calls (seccomp(2)); a kernel without it leaves the other walls."""
+    if not instructions:
+        return
+    code = b"".join(struct.pack("HBBI", *each) for each in instructions)
+    kept = ctypes.create_string_buffer(code, len(code))
+    program = struct.pack("HP", len(instructions), ctypes.addressof(kept))  # struct sock_fprog
+    _LIBC.prctl(_SET_SECCOMP, _SECCOMP_FILTER, program, 0, 0)
+
+
 def _limit(limits: dict[str, int]) -> None:
     for name, value in limits.items():
         which = getattr(resource, f"RLIMIT_{name}", None)
@@ -248,6 +261,7 @@ def _start(request: dict[str, Any], uid: int | None, output: str) -> int:
             _drop_rights(uid)
         _die_with_parent()
         _limit(request["limits"])
+        _filter_calls(request.get("system_calls", []))
         os.execve(  # noqa: S606
             request["argv"][0], request["argv"], request["env"]
         )

@@ -18,6 +18,7 @@ from cloudrl.protocol.secret_names import MASK, is_secret, mask_by_form
 from cloudrl.scripts import jail
 from cloudrl.scripts.isolation import LIBRARIES, Ended, NotIsolated, latin_of, limits_here, run_isolated, run_jail
 from cloudrl.scripts.project import Project
+from cloudrl.scripts.syscalls import script_filter
 from cloudrl.spec.yaml_core import load_value
 
 HOSTNAME = "node-0"
@@ -199,7 +200,7 @@ def _request(play: Play) -> dict[str, Any]:
     return {
         "tools": tools, "libraries": libraries, "links": {**links, **stand_ins}, "contents": contents,
         "folders": folders, "hostname": HOSTNAME, "cwd": play.cwd, "files": _FILES, "files_bytes": _FILES_BYTES,
-        "argv": [f"{_BIN}/bash", play.script, *play.arguments],
+        "argv": [f"{_BIN}/bash", play.script, *play.arguments], "system_calls": script_filter(),
         "env": _environment(play, jail.OWN, jail.RECORDS, f"{_BIN}:/bin", HOME), "limits": limits_here(_LIMITS),
     }  # fmt: skip
 

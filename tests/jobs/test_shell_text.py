@@ -17,7 +17,7 @@ from cloudrl.jobs.shell_text import leftover
 from cloudrl.spec import Job
 
 NAME, PATH, BATCH = "trainer.experiment_name", "actor_rollout_ref.model.path", "data.train_batch_size"
-SHELL = {"EXP": "mine", "MODEL": "/models/mine", "BS": "256", "API_TOKEN": "abc"}
+SHELL = {"EXP": "mine", "MODEL": "/models/mine", "BS": "256", "TWO": "2", "API_TOKEN": "abc"}
 
 
 def planned(*words: str, job_: Job | None = None, here: Path = Path("/nowhere"), unchecked: bool = False) -> Submission:
@@ -38,6 +38,9 @@ def refused(*words: str, job_: Job | None = None) -> JobRefused:
         (f"{PATH}=${{MODEL}}", "${MODEL} is a variable of a shell", f"{PATH}=/models/mine"),
         (f"{NAME}=a-${{OTHER:-b}}-$EXP", "$EXP is a variable of a shell", f"{NAME}=a-b-mine"),
         (f"{BATCH}=$BS", "$BS is a variable of a shell", f"{BATCH}=256"),
+        (f"{BATCH}=$((64 * 4))", "$((64 * 4)) is arithmetic of a shell", f"{BATCH}=256"),
+        (f"{BATCH}=$(( (BS + $BS) / ${{TWO}} ))", "is arithmetic of a shell", f"{BATCH}=256"),
+        (f"{NAME}=b$((7 % 4))-$((-7 / 2))", "$((7 % 4)) is arithmetic of a shell", f"{NAME}=b3--3"),
         (f"{NAME}=mine \\", "continues a line only in a shell", f"{NAME}=mine"),
         (f"{NAME}=mine \\ # the name", "continues a line only in a shell", f"{NAME}=mine"),
         (f"{NAME}=\\", "continues a line only in a shell", f"~{NAME}"),
@@ -63,7 +66,10 @@ def test_what_is_meant_is_suggested_and_passes(word: str, why: str, fix: str) ->
         (f"{NAME}=$API_TOKEN", "$API_TOKEN is a variable", "--env API_TOKEN=VALUE"),
         (f"{NAME}=$(date +%s)", "$(date +%s) is a command of a shell", "cloudrl import SCRIPT"),
         (f"{NAME}=`date`", "`date` is a command of a shell", "cloudrl import SCRIPT"),
-        (f"{BATCH}=$((4096 * 4))", "$((4096 * 4)) is arithmetic of a shell", "cloudrl import SCRIPT"),
+        (f"{BATCH}=$((4096 * N))", "$((4096 * N)) is arithmetic of a shell", "cloudrl import SCRIPT"),
+        (f"{BATCH}=$((2 ** 9))", "$((2 ** 9)) is arithmetic of a shell", "cloudrl import SCRIPT"),
+        (f"{BATCH}=$((1 / 0))", "$((1 / 0)) is arithmetic of a shell", "cloudrl import SCRIPT"),
+        (f"{BATCH}=$((API_TOKEN))", "$((API_TOKEN)) is arithmetic of a shell", "cloudrl import SCRIPT"),
         (f"{BATCH}=${{batch}}", "${batch} is a variable", "Write the value itself. A script"),
         (f"{NAME}=a \\\n  trainer.nnodes=1", "continues a line only in a shell", "Write the value itself"),
     ],

@@ -2,8 +2,10 @@
 
 import json
 import os
+import platform
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -168,6 +170,48 @@ def test_it_has_no_rights(run: Run) -> None:
     assert words["NoNewPrivs"] == ["1"]
     assert "0" not in words["Uid"], "root's files in /proc would be open to it"
     assert "Read-only file system" in status or "Permission denied" in status
+
+
+CALLS = r"""
+import ctypes, errno, os, socket
+libc = ctypes.CDLL(None, use_errno=True)
+def name(result):
+    return "allowed" if result >= 0 else errno.errorcode[ctypes.get_errno()]
+print("unshare", name(libc.unshare(0x10000000)))
+print("ptrace", name(libc.ptrace(0, 0, 0, 0)))
+print("keyctl", name(libc.syscall({"x86_64": 250, "aarch64": 219}[os.uname().machine], 0, -3, 0)))
+print("io_uring", name(libc.syscall(425, 1, 0)))
+print("clone3", name(libc.syscall(435, 0, 0)))
+print("clone", name(libc.syscall({"x86_64": 56, "aarch64": 220}[os.uname().machine], 0x20000 | 17, 0, 0, 0, 0)))
+for family in (socket.AF_NETLINK, socket.AF_PACKET, 38, socket.AF_UNIX, socket.AF_INET):
+    print("socket", int(family), name(libc.socket(int(family), 2, 0)))
+pid = os.fork()
+if pid == 0:
+    os._exit(0)
+print("fork", os.waitpid(pid, 0)[1])
+"""
+
+
+def test_the_kernel_refuses_what_no_script_needs(tmp_path: Path) -> None:
+    """By a child that has the filter and nothing else: bash could not make these calls."""
+    if platform.machine() not in ("x86_64", "aarch64"):
+        pytest.skip("no filter for this processor")
+    started = "import jail, json, sys\njail._LIBC.prctl(38, 1, 0, 0, 0)\njail._filter_calls(json.loads(sys.argv[1]))\n"
+    done = subprocess.run(
+        [sys.executable, "-c", started + CALLS, json.dumps(script_filter())], capture_output=True, text=True,
+        cwd=Path(jail.__file__).parent, timeout=60, check=True,
+    )  # fmt: skip
+    said = [line.rpartition(" ")[::2] for line in done.stdout.splitlines()]
+    assert said == [
+        ("unshare", "EPERM"), ("ptrace", "EPERM"), ("keyctl", "EPERM"), ("io_uring", "EPERM"), ("clone3", "ENOSYS"),
+        ("clone", "EPERM"), ("socket 16", "EAFNOSUPPORT"), ("socket 17", "EAFNOSUPPORT"),
+        ("socket 38", "EAFNOSUPPORT"), ("socket 1", "allowed"), ("socket 2", "allowed"), ("fork", "0"),
+    ]  # fmt: skip
+
+
+def test_a_script_has_the_filter(run: Run) -> None:
+    [line] = [line for line in run(play("cat /proc/self/status")).output.splitlines() if line.startswith("Seccomp:")]
+    assert line.split()[1] == "2"
 
 
 def test_records_that_a_script_forges_are_none(run: Run) -> None:
