@@ -14,7 +14,7 @@ from cloudrl.protocol.secret_names import is_secret
 from cloudrl.scripts.containers import starts_pyxis
 from cloudrl.scripts.dstack_file import DstackTask
 from cloudrl.scripts.lines import Fate, Line
-from cloudrl.scripts.observe import Wanted, observe
+from cloudrl.scripts.observe import observe
 from cloudrl.scripts.on_slurm import checkpoint_options
 from cloudrl.scripts.project import read_project
 from cloudrl.scripts.sandbox import Play, Recording, run
@@ -24,6 +24,7 @@ from cloudrl.scripts.slurm_gpus import counted_gpus
 from cloudrl.scripts.taken import Source, Taken, lost_fields
 from cloudrl.scripts.takeover import take_over
 from cloudrl.scripts.task_file import TaskFile, kind_of_file
+from cloudrl.scripts.wants import Want
 from cloudrl.spec import Cluster
 from cloudrl.spec.yaml_core import dump_mapping, load_value, load_yaml_1_1
 
@@ -139,9 +140,7 @@ def import_file(
     shown, env = _shown(path, here), dict(env or {})
     content = _read(path, shown)
     task = _task(content, path, shown)
-    if task is not None and (missing := [name for name in task.wanted if name not in env]):
-        words = " ".join(f"--env {name}=VALUE" for name in missing)
-        raise Wanted(f"{shown} wants {', '.join(missing)}", hint=f"cloudrl import {shown} {words}")
+    wants = [Want(name, path.name) for name in (task.wanted if task is not None else ()) if name not in env]
     script = content if task is None else task.script.encode()
     text = script.decode(errors="replace")
     slurm = read_sbatch(text)
@@ -153,7 +152,7 @@ def import_file(
         env={**slurm_variables(slurm, cwd), **(task.env if task is not None else {}), **env},
         gpus=counted_gpus(slurm.options)[1] or _count(cluster.get("gpu")) or 8, nodes=int(cluster.get("nodes", 2)),
     )  # fmt: skip
-    observed = observe(play, isolated=isolated, shown=shown, play_once=play_once)
+    observed = observe(play, isolated=isolated, shown=shown, wants=wants, play_once=play_once)
     name = _name(path)
     lines = (*slurm.lines, *(task.lines if task is not None else ()))
     same = bool(slurm.options) or starts_pyxis(observed.recording.calls)

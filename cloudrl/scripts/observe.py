@@ -1,88 +1,22 @@
 """Runs a script until it comes to its training: with the files, variables and arguments that it wants."""
 
+import functools
 import posixpath
 import re
-import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cloudrl.errors import InputError
-from cloudrl.scripts.programs import Kind, is_override, read_program
+from cloudrl.scripts.programs import is_override, is_training
 from cloudrl.scripts.sandbox import HOSTNAME, SECONDS, Call, Play, Recording, run
+from cloudrl.scripts.wants import MESSAGE, Want, read_want, refusal, refuse_usage
 
 _ROUNDS = 12
-_MESSAGE = re.compile(r"^(?P<file>.+?): line (?P<line>\d+): (?P<text>.*)$", re.MULTILINE)
 _MISSING = re.compile(r"(?P<cd>cd: |pushd: )?(?P<path>[^:\n]+): No such file or directory")
 _OF_TOOL = re.compile(
     r"^(?:cp|mv|cat|ls|sed|grep|head|tail|realpath|readlink|stat|wc|awk|jq): (?:\w+ )*?'?(?P<path>/[^':\n]+)'?: "
     r"No such file or directory$",
     re.MULTILINE,
-)
-_UNBOUND = re.compile(r"\$?(?P<name>[A-Za-z_]\w*|\d+): unbound variable")
-_REQUIRED = re.compile(r"\$?(?P<name>[A-Za-z_]\w*|\d+): (?P<why>.+)")
-_BUILTINS = frozenset(
-    [
-        "alias",
-        "bg",
-        "bind",
-        "break",
-        "builtin",
-        "caller",
-        "cd",
-        "command",
-        "compgen",
-        "complete",
-        "continue",
-        "declare",
-        "dirs",
-        "disown",
-        "echo",
-        "enable",
-        "eval",
-        "exec",
-        "exit",
-        "export",
-        "false",
-        "fc",
-        "fg",
-        "fork",
-        "getopts",
-        "hash",
-        "help",
-        "history",
-        "jobs",
-        "kill",
-        "let",
-        "local",
-        "logout",
-        "mapfile",
-        "popd",
-        "printf",
-        "pushd",
-        "pwd",
-        "read",
-        "readarray",
-        "readonly",
-        "return",
-        "set",
-        "shift",
-        "shopt",
-        "source",
-        "suspend",
-        "test",
-        "times",
-        "trap",
-        "true",
-        "type",
-        "typeset",
-        "ulimit",
-        "umask",
-        "unalias",
-        "unset",
-        "wait",
-        "syntax",
-        "warning",
-    ]
 )
 _LOGS = (".log", ".txt", ".out", ".err", ".json", ".jsonl", ".yaml", ".yml", ".csv", ".md")
 _HEAD: Mapping[str, str] = {
@@ -96,7 +30,10 @@ _HEAD: Mapping[str, str] = {
 """Variables by which a script knows that it runs on the first node, and where that is."""
 _USED = re.compile(r"\$(?:\{(?P<braced>[A-Za-z_]\w*)\}|(?P<bare>[A-Za-z_]\w*))")
 _COMMENT = re.compile(r"(?m)^\s*#.*$")
+_ARITHMETIC = re.compile(r"\$\(\((.*?)\)\)", re.DOTALL)
 _MARK = "cloudrlunset"
+_GUESS = "1"
+"""Stands for a value that only the user knows: a number, a word and the name of a file."""
 
 
 @dataclass(frozen=True)
@@ -116,57 +53,97 @@ class Observed:
     unset: Mapping[str, tuple[str, ...]] = ()  # type: ignore[assignment]
 
 
-class Wanted(InputError):
-    """The script stops without a variable or an argument."""
-
-
-def observe(play: Play, *, isolated: bool = True, shown: str, play_once: Callable[..., Recording] = run) -> Observed:
+def observe(
+    play: Play,
+    *,
+    isolated: bool = True,
+    shown: str,
+    wants: Sequence[Want] = (),
+    play_once: Callable[..., Recording] = run,
+) -> Observed:
     """Run a script as often as it takes to come to its training.
 
     Args:
         play: The script.
         isolated: As for `cloudrl.scripts.sandbox.run`.
         shown: What messages call it.
+        wants: Variables that are known to have no value.
         play_once: Runs it.
 
     Raises:
-        Wanted: It stops without a variable or an argument; the message has its words.
+        Wanted: It stops without variables or arguments; the message has all of them.
         InputError: It does not end, or needs too much memory.
         NotIsolated: There is no isolation here.
     """
     text = _COMMENT.sub("", play.content.decode(errors="replace"))
     head = {name: value for name, value in _HEAD.items() if name not in play.env and name in unset_names(text, play)}
-    play = replace(play, env={**head, **play.env})
-    for _ in range(_ROUNDS):
-        recording = play_once(play, isolated=isolated)
-        missing = _missing(recording, play)
-        if not missing:
-            break
-        play = replace(play, missing={**play.missing, **missing})
+    once = functools.partial(play_once, isolated=isolated)
+    play = replace(play, env={**head, **play.env, **{want.name: _GUESS for want in wants}})
+    recording, play = _with_files(play, once)
+    if wants or read_want(recording) is not None:
+        raise refusal(shown, _all_wants(recording, play, wants, once), play.arguments)
     if recording.status not in (0, None):  # it may ask for a file that only the nodes have
         other = replace(play, present=True)
-        if len(trainings(again := play_once(other, isolated=isolated))) > len(trainings(recording)):
+        if len(trainings(again := once(other))) > len(trainings(recording)):
             play, recording = other, again
     if head.get("MASTER_ADDR") and not trainings(recording):  # it may compare addresses and not names
         other = replace(play, env={**play.env, "MASTER_ADDR": "10.0.0.1"})
-        if trainings(again := play_once(other, isolated=isolated)):
+        if trainings(again := once(other)):
             play, recording = other, again
     if recording.over and not trainings(recording):
         what = f"did not end within {SECONDS:.0f} s" if recording.over == "time" else "needs too much memory"
         raise InputError(f"{shown} {what}, and started no training before{_where(recording)}")
-    _refuse_wanting(recording, shown, unset_names(text, play), play.arguments)
-    return Observed(recording, play, tuple(head), _unset_in_arguments(recording, play, isolated, play_once))
+    refuse_usage(recording, shown, unset_names(text, play))
+    return Observed(recording, play, tuple(head), _unset_in_arguments(recording, play, once))
+
+
+def _with_files(play: Play, once: Callable[[Play], Recording]) -> tuple[Recording, Play]:
+    """A run with the files and folders that the script asks for."""
+    for _ in range(_ROUNDS):
+        recording = once(play)
+        missing = _missing(recording, play)
+        if not missing:
+            break
+        play = replace(play, missing={**play.missing, **missing})
+    return recording, play
+
+
+def _all_wants(
+    recording: Recording, play: Play, known: Sequence[Want], once: Callable[[Play], Recording]
+) -> tuple[Want, ...]:
+    """All variables and arguments that a script wants: it is run again with a guess for each, until it trains."""
+    wants = list(known)
+    for _ in range(_ROUNDS):
+        want = read_want(recording)
+        if want is None or want.name in {each.name for each in wants}:
+            break
+        wants.append(want)
+        if want.is_argument:
+            more = int(want.name) - len(play.arguments)
+            play = replace(play, arguments=(*play.arguments, *[_GUESS] * more))
+        else:
+            play = replace(play, env={**play.env, want.name: _GUESS})
+        recording, play = _with_files(play, once)
+    others = _unset_in_arguments(recording, play, once)
+    name = posixpath.basename(play.script)
+    return (*wants, *(Want(each, name, f"{', '.join(keys)} has it") for each, keys in others.items()))
 
 
 def trainings(recording: Recording) -> list[Call]:
     """The calls that start a training."""
-    return [call for call in recording.calls if (found := read_program(call)) and found.kind is Kind.TRAINING]
+    return [call for call in recording.calls if is_training(call)]
 
 
 def unset_names(text: str, play: Play) -> list[str]:
     """Variables that a script uses without a default, and that nothing in its text sets."""
     used = dict.fromkeys(match["braced"] or match["bare"] for match in _USED.finditer(text))
+    used |= dict.fromkeys(_in_arithmetic(text))
     return [name for name in used if not _is_set(name, text) and name not in play.env]
+
+
+def _in_arithmetic(text: str) -> list[str]:
+    """Variables of `$((TP * 2))`, which need no dollar there."""
+    return [name for part in _ARITHMETIC.findall(text) for name in re.findall(r"(?<![\w$])[A-Za-z_]\w*", part)]
 
 
 def _is_set(name: str, text: str) -> bool:
@@ -213,7 +190,7 @@ _OF_BASH = frozenset(
 def _missing(recording: Recording, play: Play) -> dict[str, str]:
     """Paths that the script has asked for in vain, and that were not made yet."""
     found = {}
-    for message in _MESSAGE.finditer(recording.output):
+    for message in MESSAGE.finditer(recording.output):
         match = _MISSING.fullmatch(message["text"])
         if match is None:
             continue
@@ -232,42 +209,15 @@ def _missing(recording: Recording, play: Play) -> dict[str, str]:
     return found
 
 
-def _refuse_wanting(recording: Recording, shown: str, unset: Sequence[str], given: Sequence[str]) -> None:
-    """Name the variable or argument without which the script has stopped."""
-    if recording.status in (0, None) or trainings(recording):
-        return
-    command, end = f"cloudrl import {shown}", f" -- {shlex.join(given)}" if given else ""
-    for message in reversed(list(_MESSAGE.finditer(recording.output))):
-        match = _UNBOUND.fullmatch(message["text"]) or _REQUIRED.fullmatch(message["text"])
-        if match is None or match["name"] in _BUILTINS:
-            continue
-        name, where = match["name"], f"{posixpath.basename(message['file'])}:{message['line']}"
-        why = match.groupdict().get("why")
-        said = f": {why}" if why and why not in ("parameter null or not set", "parameter not set") else ""
-        if name.isdecimal():
-            words = " ".join(f"ARG{number}" for number in range(1, int(name) + 1))
-            raise Wanted(f"{where} wants argument {name}{said}", hint=f"{command} -- {words}")
-        raise Wanted(f"{where} wants the variable {name}{said}", hint=f"{command} --env {name}=VALUE{end}")
-    if "syntax error" in recording.output and not recording.calls:
-        raise InputError(recording.output.strip().splitlines()[0], hint=f"bash -n {shown}")
-    if not recording.calls or "usage" in recording.output.lower():
-        ending = "\n".join(recording.output.strip().splitlines()[-5:])
-        arguments = ["-- ARGS"] if not unset or "usage" in recording.output.lower() else []
-        raise Wanted(
-            f"{shown} ended with status {recording.status} before any training" + (f":\n{ending}" if ending else ""),
-            hint=" ".join([command, *(f"--env {name}=VALUE" for name in unset[:3]), *arguments]),
-        )
-
-
 def _where(recording: Recording) -> str:
     last = recording.calls[-1] if recording.calls else None
     return f"; the last call was {last.program} in line {last.line}" if last and last.line else ""
 
 
 def _unset_in_arguments(
-    recording: Recording, play: Play, isolated: bool, play_once: Callable[..., Recording]
+    recording: Recording, play: Play, once: Callable[[Play], Recording]
 ) -> dict[str, tuple[str, ...]]:
-    """Variables without a value that the arguments of a training hold: seen by a second run that gives them one."""
+    """Variables without a value that the arguments of a training hold -> keys: seen by runs that give them one."""
     first = trainings(recording)
     files = {play.script: play.content, **{path: content for path, (content, _) in play.project.contents.items()}}
     read = {call.file for call in recording.calls} | {play.script}
@@ -276,12 +226,16 @@ def _unset_in_arguments(
     if not names:
         return {}
     marks = {name: f"{_MARK}{index}x" for index, name in enumerate(names)}
-    marked = play_once(replace(play, env={**play.env, **marks}), isolated=isolated)
+    marked = once(replace(play, env={**play.env, **marks}))
     found: dict[str, list[str]] = {}
     for word in _words(trainings(marked)):
         for name, mark in marks.items():
             if mark in word and is_override(word):
                 found.setdefault(name, []).append(word.partition("=")[0])
+    for name in [each for each in _in_arithmetic(text) if each in marks and each not in found][:_ROUNDS]:
+        counted = set(_words(trainings(once(replace(play, env={**play.env, name: "7"})))))
+        changed = sorted(word for word in counted - set(_words(first)) if is_override(word))
+        found |= {name: [word.partition("=")[0] for word in changed]} if changed else {}
     return {name: tuple(dict.fromkeys(keys)) for name, keys in found.items()}
 
 

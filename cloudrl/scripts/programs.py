@@ -74,6 +74,12 @@ def read_program(call: Call) -> Program | None:
     return None
 
 
+def is_training(call: Call) -> bool:
+    """Whether a call starts a training."""
+    program = read_program(call)
+    return program is not None and program.kind is Kind.TRAINING
+
+
 def _program(call: Call, at: int, name: str) -> Program:
     words = tuple(word for word in call.arguments[:at] if word not in ("-u", "-B", "-O"))  # buffers, bytecode
     first = "python3" if call.program == "python" or call.program.startswith("python3.") else call.program

@@ -15,7 +15,7 @@ from cloudrl.options.environment import checked_runtime_env
 from cloudrl.providers.state_folder import home, make_state_folder
 from cloudrl.scripts.imported import Imported, import_file
 from cloudrl.scripts.imported import is_importable as is_importable  # noqa: PLC0414  offered here, too
-from cloudrl.scripts.observe import Wanted
+from cloudrl.scripts.wants import Wanted
 from cloudrl.sdk.callbacks import Confirm, OnProgress, Question, notify, silent, unattended
 from cloudrl.spec import Job
 

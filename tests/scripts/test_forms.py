@@ -50,6 +50,21 @@ def test_variables_are_handed_on(take_over: TakeOver) -> None:
         ("set -u\n{} a.x=$DATA_HOME", ["run.sh:2 wants the variable DATA_HOME", "--env DATA_HOME=VALUE"]),
         ("set -eu\nx=$2", ["wants argument 2", "-- ARG1 ARG2"]),
         (': "${KEY:?}"\n{}', ["wants the variable KEY", "--env KEY=VALUE"]),
+        (
+            "set -u\nx=$A\nD=$1\nif [ -z $B ]; then exit 1; fi\n{} a.y=${C:?the root}/$x a.z=$2",
+            [
+                "run.sh:2 wants the variable A",
+                "run.sh:3 wants argument 1",
+                "run.sh:4 wants the variable B",
+                "run.sh:5 wants the variable C: the root",
+                "run.sh:5 wants argument 2",
+                "cloudrl import run.sh --env A=VALUE --env B=VALUE --env C=VALUE -- ARG1 ARG2",
+            ],
+        ),
+        (
+            "{} a.x=${A:?} a.y=$B a.z=$((C * 2))",
+            ["the variable A", "the variable B: a.y has it", "the variable C: a.z has it", "--env C=VALUE"],
+        ),
         ('[ $# -lt 1 ] && { echo "Usage: $0 MODEL"; exit 1; }\n{} a.x=$DATA', ["Usage: ", "--env DATA=VALUE -- ARGS"]),
         ('[ $# -lt 2 ] && { echo "Usage: $0 MODEL DATA"; exit 1; }\n{}', ["Usage: ", "-- ARGS"]),
         (
@@ -69,6 +84,12 @@ def test_variables_without_a_value_are_named(take_over: TakeOver) -> None:
     said = {line.text: line.why for line in imported.lines if line.fate is Fate.WRONG}
     assert set(said) == {"$DATA_HOME in data.train_files", "$EXTRA in a.x"}
     assert "--env DATA_HOME=VALUE" in said["$DATA_HOME in data.train_files"]
+
+
+def test_a_variable_of_arithmetic_without_a_value_is_named(take_over: TakeOver) -> None:
+    imported = take_over(f"{MAIN} a.x=$((TP * 8)) a.y=$((N))", env={"N": "3"})
+    assert [line.text for line in imported.lines if line.fate is Fate.WRONG] == ["$TP in a.x"]
+    assert overrides(take_over(f"{MAIN} a.x=$((TP * 8))", env={"TP": "2"})) == {"a.x": 16}
 
 
 def test_several_trainings_are_a_recipe_each(take_over: TakeOver) -> None:

@@ -19,6 +19,7 @@ from cloudrl.scripts import isolation, jail, sandbox
 from cloudrl.scripts.isolation import NotIsolated, read_ended
 from cloudrl.scripts.observe import observe
 from cloudrl.scripts.sandbox import Call, Play, Recording
+from cloudrl.scripts.syscalls import script_filter
 
 pytestmark = pytest.mark.io
 

@@ -171,9 +171,9 @@ def test_a_task_of_skypilot_as_a_whole(take_over: TakeOver) -> None:
 
 @pytest.mark.io
 def test_a_variable_without_a_value_is_asked_for(take_over: TakeOver) -> None:
-    with pytest.raises(InputError, match=r"wants MODEL_PATH") as wanted:
-        take_over("run: echo\nenvs: {MODEL_PATH: null}\n", name="a.yml")
-    assert "--env MODEL_PATH=VALUE" in str(wanted.value)
+    with pytest.raises(InputError, match=r"a.yml wants the variable MODEL_PATH") as wanted:
+        take_over("run: 'echo ${MORE:?}'\nenvs: {MODEL_PATH: null}\n", name="a.yml")
+    assert wanted.value.hint == "cloudrl import a.yml --env MODEL_PATH=VALUE --env MORE=VALUE"
     take_over("run: echo\nenvs: {MODEL_PATH: null}\n", name="a.yml", env={"MODEL_PATH": "x"})
 
 
