@@ -3,6 +3,7 @@
 Source: dstack 0.22.5, core/models/configurations.py (TaskConfiguration).
 """
 
+import posixpath
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +12,6 @@ from cloudrl.errors import SpecError
 from cloudrl.scripts.sandbox import SCRATCH
 from cloudrl.scripts.task_file import Reader, TaskFile, listed
 from cloudrl.spec.volume import parse_mount
-from cloudrl.verl import keys
 
 _OWN = frozenset(
     [
@@ -39,12 +39,11 @@ _OWN = frozenset(
 )
 _DROPPED = {
     "type": "", "name": "", "nodes": "", "commands": "", "env": "", "image": "", "resources": "", "volumes": "",
-    "ports": "", "groups": "",
+    "ports": "", "groups": "", "files": "",
     "python": "verl's image has its Python",
     "nvcc": "verl's image has what it needs",
     "privileged": "not needed: --set dstack.privileged=true if it is",
     "repos": "code is sent as it is in a folder: --working-dir DIR",
-    "files": f"single files are sent with a job: {keys.TRAIN_FILES}=./x.parquet; a folder: --working-dir DIR",
     "working_dir": "a job starts in what --working-dir sends",
     "docker": "a container of dstack's that runs Docker; not needed",
     "shell": "cloudrl runs no command of this file on the nodes",
@@ -71,6 +70,7 @@ class DstackTask(Reader):
         resources = values.get("resources") or (groups[0].get("resources") if groups else None)
         self._resources(resources if isinstance(resources, Mapping) else {})
         self._volumes(values.get("volumes"))
+        self._files(values.get("files"))
         ports = [port for each in (values, *groups) for port in listed(each.get("ports"))]
         self.ports(ports)
         for name, value in values.items():
@@ -93,6 +93,7 @@ class DstackTask(Reader):
             tuple(self.wanted),
             self.cluster,
             None,
+            self.mounted,
             tuple(self.lines),
         )
 
@@ -144,6 +145,14 @@ class DstackTask(Reader):
                 self.unknown(f"volumes: {each}", error.message)
         if kept:
             self.cluster["volumes"] = kept
+
+    def _files(self, files: Any) -> None:
+        """Files and folders of this machine: `./local`, `./local:/path`, or a mapping with `local_path` and `path`."""
+        for each in listed(files):
+            local, _, path = str(each).partition(":")
+            if isinstance(each, Mapping):
+                local, path = str(each.get("local_path", "")), str(each.get("path", ""))
+            self.local_file(f"files: {local}", path or posixpath.join("/workflow", local), local)
 
 
 def _gpu_text(value: Mapping[str, Any]) -> str | None:

@@ -16,7 +16,7 @@ from cloudrl.scripts.dstack_file import DstackTask
 from cloudrl.scripts.lines import Fate, Line
 from cloudrl.scripts.observe import observe
 from cloudrl.scripts.on_slurm import checkpoint_options
-from cloudrl.scripts.project import read_project
+from cloudrl.scripts.project import Project, read_project
 from cloudrl.scripts.sandbox import Play, Recording, run
 from cloudrl.scripts.sbatch import read_sbatch, slurm_variables
 from cloudrl.scripts.sky_file import SkyTask
@@ -146,6 +146,9 @@ def import_file(
     slurm = read_sbatch(text)
     project = read_project(path.absolute(), here, home=home)
     cwd = str(here if here.is_relative_to(project.root) else path.absolute().parent)
+    working_dir = _working_dir(task, here, project)
+    cwd = working_dir or cwd
+    mounted = {place: _absolute(source, here) for place, source in (task.mounted if task else {}).items()}
     cluster = {**slurm.cluster, **(task.cluster if task is not None else {})}
     play = Play(
         script=str(path.absolute()), content=script, arguments=tuple(arguments), cwd=cwd, project=project,
@@ -156,7 +159,9 @@ def import_file(
     name = _name(path)
     lines = (*slurm.lines, *(task.lines if task is not None else ()))
     same = bool(slurm.options) or starts_pyxis(observed.recording.calls)
-    source = Source(name, path.name, here, text, cluster, lines, slurm.container, same_machines=same)
+    source = Source(
+        name, path.name, here, text, cluster, lines, slurm.container, working_dir, mounted, same_machines=same
+    )
     trainings, fields, said = take_over(observed, source)
     secrets = {key: value for key, value in env.items() if is_secret(key)}
     fields = _checked_cluster(fields, shown)
@@ -183,6 +188,16 @@ def recipe_text(taken: Taken, shown: str, secrets: Mapping[str, str]) -> str:
                 hint=f"Leave it out of the arguments; pass it when you submit: --env {name}",
             )
     return "\n".join(head) + "\n" + text
+
+
+def _absolute(path: str, here: Path) -> str:
+    return posixpath.normpath(posixpath.join(here, posixpath.expanduser(path)))
+
+
+def _working_dir(task: TaskFile | None, here: Path, project: Project) -> str | None:
+    """The folder that a task sends, if it is of the project: where its commands start."""
+    folder = _absolute(task.working_dir, here) if task is not None and task.working_dir else None
+    return folder if folder is not None and folder in project.folders else None
 
 
 def _shown(path: Path, here: Path) -> str:

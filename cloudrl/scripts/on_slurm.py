@@ -19,11 +19,15 @@ def on_slurm(fields: Mapping[str, Any], calls: Iterable[Call]) -> dict[str, Any]
     section.setdefault("container", "bare")
     if section["container"] != "pyxis" and (modules := _modules(calls)):
         section["modules"] = modules
-    folder = fields.get("checkpoints")
-    volumes = list(section.get("volumes", []))
-    if folder is not None and not _holds(volumes, folder):  # a path of the script's machines, which are the cluster's
-        section["volumes"] = [f"{folder}:{folder}", *volumes]
+    if (folder := fields.get("checkpoints")) is not None:  # a path of the script's machines, which are the cluster's
+        section["volumes"] = with_checkpoints(section.get("volumes", []), folder)
     return {**fields, "slurm": section}
+
+
+def with_checkpoints(volumes: Sequence[str], folder: str | None) -> list[str]:
+    """Volumes with one for the folder of checkpoints, as a cluster without volumes has it."""
+    folder = folder or _DEFAULT_CHECKPOINTS
+    return list(volumes) if _holds(volumes, folder) else [*volumes, f"{folder}:{folder}"]
 
 
 def on_slurm_lines(cluster: Mapping[str, Any]) -> Iterable[Line]:

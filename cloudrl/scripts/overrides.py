@@ -70,6 +70,7 @@ class Files:
         working_dir: The folder that is sent as a whole; None to send single files.
         data: Folders that the script prepares with verl's own scripts -> data set.
         models: Folders that it downloads a model into -> its name on the Hub.
+        mounted: Absolute paths of the nodes -> absolute paths of this machine that are sent there.
     """
 
     root: str
@@ -79,10 +80,15 @@ class Files:
     working_dir: str | None = None
     data: Mapping[str, str] = field(default_factory=dict)
     models: Mapping[str, str] = field(default_factory=dict)
+    mounted: Mapping[str, str] = field(default_factory=dict)
 
     def path(self, text: str) -> str:
-        """The absolute path of a text."""
-        return posixpath.normpath(posixpath.join(self.cwd, text))
+        """The absolute path of a text, on this machine if it is sent from here."""
+        path = posixpath.normpath(posixpath.join(self.cwd, text))
+        for place, source in self.mounted.items():
+            if path == place or path.startswith(f"{place}/"):
+                return posixpath.normpath(source + path.removeprefix(place))
+        return path
 
     def place(self, text: str) -> str | None:
         """The absolute path of a project's file; None for any other text."""

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from cloudrl.scripts.task_file import Reader, TaskFile, listed
+from cloudrl.scripts.task_file import Reader, TaskFile, listed, on_nodes
 
 _OF_DSTACK: Mapping[str, Callable[[Any], tuple[str, Any]]] = {
     "use_spot": lambda value: ("spot_policy", "spot" if value else "on-demand"),
@@ -71,7 +71,7 @@ class SkyTask(Reader):
             own["SKYPILOT_NUM_GPUS_PER_NODE"] = count[1]
         return TaskFile(
             "SkyPilot", "\n".join(parts) + "\n", {**self.env, **own}, tuple(self.wanted), self.cluster,
-            work if isinstance(work, str) else None, tuple(self.lines),
+            work if isinstance(work, str) else None, self.mounted, tuple(self.lines),
         )  # fmt: skip
 
     def _resources(self, resources: dict[str, Any]) -> None:
@@ -138,14 +138,32 @@ class SkyTask(Reader):
         self.taken(shown, f"gpu: {gpu}{more}", gpu=gpu)
 
     def _mounts(self, mounts: Any) -> None:
-        for place, source in mounts.items() if isinstance(mounts, Mapping) else ():
-            name = source.get("name") or source.get("source") if isinstance(source, Mapping) else source
-            if isinstance(source, str) and "://" not in source:
-                why = "a file of this machine: name it in an override (./x.parquet), or send a folder: --working-dir"
-            elif str(place).rstrip("/") == "/checkpoints":
-                why = "cloudrl mounts no bucket: checkpoints are on the nodes' disk; `checkpoints push` copies them"
+        for place, given in mounts.items() if isinstance(mounts, Mapping) else ():
+            fields = given if isinstance(given, Mapping) else {"source": given}
+            source = str(fields.get("source") or "")
+            name = str(fields.get("name") or source)
+            text = f"file_mounts: {place}: {name}"
+            if source.startswith("hf://"):
+                self._of_hub(text, str(place), source.removeprefix("hf://").strip("/"))
+            elif "://" in name or "name" in fields:
+                self._bucket(text, on_nodes(str(place)), name)
             else:
-                why = (
-                    f"cloudrl mounts no bucket: a network volume (--volume NAME:{place}), or --setup 'aws s3 sync ...'"
-                )
-            self.unknown(f"file_mounts: {place}: {name}", why)
+                self.local_file(text, str(place), source)
+
+    def _of_hub(self, text: str, place: str, name: str) -> None:
+        field = "data" if name.startswith("datasets/") else "models"
+        named = "/".join(name.removeprefix("datasets/").partition("@")[0].split("/")[:2])
+        self.cluster[field] = [*self.cluster.get(field, []), named]
+        self.taken(text, f"{field}: [{named}]; overrides that name {place} have to name {named}")
+
+    def _bucket(self, text: str, place: str, name: str) -> None:
+        """A bucket becomes network volumes, one for each node: most clouds attach a disk to one machine at a time."""
+        slug = re.sub(r"[^a-z0-9]+", "-", name.partition("://")[2].partition("/")[0] or name.lower()).strip("-")
+        nodes = int(self.cluster.get("nodes", 1))
+        volume = f"{slug}-${{{{ dstack.node_rank }}}}" if nodes > 1 else slug
+        first = f"{slug}-0" if nodes > 1 else slug
+        more = f" (and so on, to {slug}-{nodes - 1})" if nodes > 1 else ""
+        create = f"cloudrl volume create {first} --backend NAME --region NAME --size 500GB{more}"
+        copy = f"; it begins empty: --setup 'aws s3 sync {name} {place}'" if "://" in name else ""
+        self.cluster["volumes"] = [*self.cluster.get("volumes", []), f"{volume}:{place}"]
+        self.taken(text, f"volumes: a network volume in place of the bucket; make it once: {create}{copy}")

@@ -50,6 +50,8 @@ class Source:
         cluster: Fields of the cluster that stand beside the script.
         lines: What became of what stands beside it.
         container: The one that options of sbatch ask for.
+        working_dir: The folder that a task sends; absolute.
+        mounted: Absolute paths of the nodes -> absolute paths of this machine that a task sends there.
         same_machines: Whether the cluster is going to be on the script's own machines.
     """
 
@@ -60,6 +62,8 @@ class Source:
     cluster: Mapping[str, Any] = field(default_factory=dict)
     lines: tuple[Line, ...] = ()
     container: Container | None = None
+    working_dir: str | None = None
+    mounted: Mapping[str, str] = field(default_factory=dict)
     same_machines: bool = False
 
 

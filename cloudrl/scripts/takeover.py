@@ -12,7 +12,7 @@ from cloudrl.scripts.counterparts import data_folder, downloaded_model, prepared
 from cloudrl.scripts.fates import ending_lines, is_cut, line_of, other_file, other_lines, training_lines, variable_lines
 from cloudrl.scripts.lines import Fate, Line, in_order
 from cloudrl.scripts.observe import Observed
-from cloudrl.scripts.on_slurm import on_slurm, on_slurm_lines
+from cloudrl.scripts.on_slurm import on_slurm, on_slurm_lines, with_checkpoints
 from cloudrl.scripts.overrides import Files, Overrides, take_overrides
 from cloudrl.scripts.programs import (
     Kind,
@@ -106,7 +106,8 @@ def _files(
     project = observed.play.project
     data, models = _made_folders(observed.recording.calls)
     files = Files(str(project.root), call.cwd, str(source.here), project.holds, data=data, models=models)
-    given = submitted.working_dir
+    files = replace(files, mounted=source.mounted)
+    given = submitted.working_dir or source.working_dir
     if given is not None and "://" not in given:
         path = posixpath.normpath(posixpath.join(call.cwd, given))
         inside = project.holds(path) or path == str(project.root)
@@ -193,6 +194,8 @@ def _cluster(source: Source, taken: Sequence[Taken], calls: Sequence[Call]) -> d
         del fields["slurm"]
     if "gpu" in source.cluster:
         fields["gpu"] = _gpus(fields["gpu"], [each.call for each in taken])
+    if "volumes" in fields:
+        fields["volumes"] = with_checkpoints(fields["volumes"], fields.get("checkpoints"))
     return on_slurm(fields, calls) if source.same_machines else fields
 
 

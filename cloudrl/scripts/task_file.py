@@ -1,5 +1,6 @@
 """What a task of dstack and one of SkyPilot have in common: a script, variables, and the fields of a cluster."""
 
+import posixpath
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,6 +9,7 @@ from typing import Any
 from cloudrl.errors import SpecError
 from cloudrl.protocol.secret_names import is_secret
 from cloudrl.scripts.lines import Fate, Line
+from cloudrl.scripts.sandbox import HOME
 from cloudrl.spec.ports import Port
 
 _SECRET_REF = re.compile(r"\$\{\{\s*secrets\.(\w+)\s*\}\}")
@@ -24,6 +26,7 @@ class TaskFile:
         wanted: Variables without a value.
         cluster: Fields of a cluster.
         working_dir: The folder that it sends.
+        mounted: Paths on the nodes -> files and folders of this machine that it sends there.
         lines: What became of its fields.
     """
 
@@ -33,6 +36,7 @@ class TaskFile:
     wanted: tuple[str, ...] = ()
     cluster: Mapping[str, Any] = field(default_factory=dict)
     working_dir: str | None = None
+    mounted: Mapping[str, str] = field(default_factory=dict)
     lines: tuple[Line, ...] = ()
 
 
@@ -52,6 +56,7 @@ class Reader:
         self.cluster: dict[str, Any] = {}
         self.env: dict[str, str] = {}
         self.wanted: list[str] = []
+        self.mounted: dict[str, str] = {}
         self.lines: list[Line] = []
 
     def taken(self, text: str, why: str, **fields: Any) -> None:
@@ -81,6 +86,11 @@ class Reader:
                     self.wanted.append(str(name))
             else:
                 self.env[str(name)] = text_of(value)
+
+    def local_file(self, text: str, place: str, source: str) -> None:
+        """Note a file or folder of this machine that the file sends to a path on the nodes."""
+        self.mounted[on_nodes(place)] = source
+        self.taken(text, f"overrides that name {place} name {source}, which is sent with each job")
 
     def ports(self, given: Any) -> None:
         """Ports to forward, but those that cloudrl forwards anyway."""
@@ -113,6 +123,11 @@ class Reader:
             self.taken(
                 f"image: {name}", "image of the cluster; without it cloudrl takes the one of its verl", image=name
             )
+
+
+def on_nodes(path: str) -> str:
+    """An absolute path of the nodes, where the home folder is root's."""
+    return posixpath.normpath(posixpath.join(HOME, path.removeprefix("~/")))
 
 
 def listed(value: Any) -> list[Any]:

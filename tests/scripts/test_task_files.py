@@ -11,7 +11,7 @@ from cloudrl.scripts.lines import Fate
 from cloudrl.scripts.sbatch import read_sbatch, slurm_variables
 from cloudrl.scripts.sky_file import SkyTask
 from cloudrl.scripts.task_file import kind_of_file
-from cloudrl.spec import Cluster
+from cloudrl.spec import Cluster, yaml_core
 
 
 @pytest.mark.parametrize(
@@ -40,13 +40,68 @@ def test_resources_of_skypilot(resources: dict[str, Any], fields: dict[str, Any]
 
 
 def test_what_skypilot_has_and_cloudrl_has_not_is_named() -> None:
-    mounts = {"/data": "s3://bucket/x", "/code": "./code", "/checkpoints": {"name": "b", "mode": "MOUNT"}}
-    read = SkyTask({"run": "true", "file_mounts": mounts, "service": {"replicas": 2}}).read()
-    said = {line.text: line.why for line in read.lines if line.fate is Fate.UNKNOWN}
-    assert {text.split(":")[1].strip() for text in said if text.startswith("file_mounts")} == set(mounts)
-    assert "--volume NAME:/data" in said["file_mounts: /data: s3://bucket/x"]
-    assert "--working-dir" in said["file_mounts: /code: ./code"]
-    assert "service" in said
+    read = SkyTask({"run": "true", "service": {"replicas": 2}}).read()
+    assert [line.text for line in read.lines if line.fate is Fate.UNKNOWN] == ["service"]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "mount", "volume", "create"),
+    [
+        (1, {"source": "s3://my.bucket/x", "mode": "COPY"}, "my-bucket:/d", "volume create my-bucket --backend"),
+        (1, "gs://b1/x/", "b1:/d", "--setup 'aws s3 sync gs://b1/x/ /d'"),
+        (1, {"name": "out", "store": "s3", "mode": "MOUNT"}, "out:/d", "volume create out --backend"),
+        (2, "s3://b1", "b1-${{ dstack.node_rank }}:/d", "volume create b1-0 --backend NAME --region NAME --size 500GB"),
+    ],
+)
+def test_a_bucket_of_skypilot_is_a_network_volume(nodes: int, mount: object, volume: str, create: str) -> None:
+    read = SkyTask({"run": "true", "num_nodes": nodes, "file_mounts": {"/d": mount}}).read()
+    assert read.cluster["volumes"] == [volume]
+    [line] = [line for line in read.lines if line.text.startswith("file_mounts")]
+    assert (line.fate, create in line.why) == (Fate.TAKEN, True)
+
+
+def test_what_skypilot_mounts_of_the_hub_is_data_or_a_model() -> None:
+    mounts = {"/d": "hf://datasets/openai/gsm8k", "/m": {"source": "hf://Qwen/Qwen2.5-7B@main", "mode": "COPY"}}
+    read = SkyTask({"run": "true", "file_mounts": mounts}).read()
+    assert read.cluster == {"data": ["openai/gsm8k"], "models": ["Qwen/Qwen2.5-7B"]}
+
+
+TRAINS = """python3 -m verl.trainer.main_ppo \\
+  data.train_files=/data/train.parquet data.val_files=$HOME/mine/val.parquet \\
+  reward.custom_reward_function.path=reward.py trainer.default_local_dir=/ckpt/run"""
+
+
+@pytest.mark.io
+@pytest.mark.parametrize(
+    "task",
+    [
+        {"run": TRAINS, "workdir": "code", "file_mounts": {"/data": "./data", "~/mine/val.parquet": "data/v.parquet"}},
+        {"type": "task", "commands": ["cd code", TRAINS],
+         "files": ["./data:/data", {"local_path": "data/v.parquet", "path": "~/mine/val.parquet"}]},
+    ],
+    ids=["SkyPilot", "dstack"],
+)  # fmt: skip
+def test_files_that_a_task_sends_are_sent_with_the_job(take_over: TakeOver, task: dict[str, Any]) -> None:
+    files = {"data/train.parquet": "", "data/v.parquet": "", "code/reward.py": ""}
+    imported = take_over(yaml_core.dump_mapping(task), name="a.yml", files=files)
+    [training] = imported.trainings
+    sent = dict(training.fields["overrides"])
+    is_sky = "run" in task
+    assert sent == {
+        "data.train_files": "./data/train.parquet", "data.val_files": "./data/v.parquet",
+        "reward.custom_reward_function.path": "reward.py" if is_sky else "./code/reward.py",
+        "trainer.default_local_dir": "/ckpt/run",
+    }  # fmt: skip
+    assert training.working_dir == ("./code" if is_sky else None)
+
+
+@pytest.mark.io
+def test_volumes_have_the_folder_for_checkpoints(take_over: TakeOver) -> None:
+    """A cluster whose volumes lack it is refused."""
+    imported = take_over("type: task\ncommands: [x]\nvolumes: ['/d:/d']\nresources: {gpu: 1}\n", name="a.yml")
+    assert imported.cluster["volumes"] == ["/d:/d", "/checkpoints:/checkpoints"]
+    mounted = take_over("run: x\nfile_mounts: {/checkpoints: 's3://b1'}\n", name="b.yml")
+    assert mounted.cluster["volumes"] == ["b1:/checkpoints"]
 
 
 DSTACK = {
@@ -165,7 +220,7 @@ def test_a_task_of_skypilot_as_a_whole(take_over: TakeOver) -> None:
     assert dict(training.job.overrides) == {"actor_rollout_ref.model.path": "Qwen/Qwen2.5-0.5B-Instruct"}
     assert imported.cluster == {
         "name": "verl", "nodes": 2, "gpu": "A100,H100:8", "models": ["Qwen/Qwen2.5-0.5B-Instruct"], "ports": ["8280"],
-        "dstack": {"spot_policy": "on-demand"},
+        "dstack": {"spot_policy": "on-demand"}, "volumes": ["my-bucket-${{ dstack.node_rank }}:/checkpoints"],
     }  # fmt: skip
 
 
