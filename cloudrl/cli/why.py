@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from cloudrl.sdk.failures import Failure
 
 
+_UNKNOWN = "This is not a known failure; all that is left of it is shown."
+
+
 def why(
     job_id: JobArgument = None,
     kept: KeptOption = None,
@@ -40,6 +43,9 @@ def why(
 def _tell(failure: Failure) -> None:
     if failure.cause is not None:
         _show(failure.cause)
+    elif failure.cluster_is_gone and failure.status in ("RUNNING", "PENDING"):
+        _output.note(f"{failure.submission_id} was {failure.status} when its logs were last kept; its cluster is gone")
+        _output.hint(failure.log_command)
     elif failure.status in ("FAILED", None):
         _output.note(f"nothing says why {failure.submission_id} ended")
         _output.hint(failure.log_command)
@@ -52,7 +58,8 @@ def _tell(failure: Failure) -> None:
 
 def _show(cause: Cause) -> None:
     place = f"on {cause.where}" if cause.where else "on a node that is not known"
-    meaning = f"\n{cause.meaning} [{cause.signature}]" if cause.signature else ""
+    place += f"\nin your file {cause.code}" if cause.code else ""
+    meaning = f"\n{cause.meaning} [{cause.signature}]" if cause.signature else f"\n{_UNKNOWN}"
     lines = "\n".join(f"  {line}" for line in cause.lines)
     _output.data(_output.visible(f"{cause.error}\n{_time(cause.at)}{place}{meaning}\n\n{lines}"))
     if cause.elsewhere:

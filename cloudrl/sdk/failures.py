@@ -23,10 +23,11 @@ class Failure:
 
     Attributes:
         submission_id: the job's.
-        status: Ray's word for it; None where only its logs are left.
+        status: Ray's word for it; None where only its logs are left. The last one if `cluster_is_gone`.
         cause: None where it has not failed, or nothing says why.
         log_command: what prints its log.
         is_complete: whether all that is left of the job was looked at; else the search took too long.
+        cluster_is_gone: whether its cluster does not answer, and this is from the logs that it has kept.
     """
 
     submission_id: str
@@ -34,6 +35,7 @@ class Failure:
     cause: Cause | None
     log_command: str
     is_complete: bool = True
+    cluster_is_gone: bool = False
 
 
 def why(
@@ -90,4 +92,4 @@ def _kept(place: Kept) -> Failure:
     finding = search(evidence) if has_failed else Finding(None)
     of_run = f" --run {shlex.quote(place.run)}" if place.run is not None else ""
     logs = f"cloudrl logs --from {shlex.quote(str(place.folder))}{of_run}"
-    return Failure(job, status, finding.cause, logs, finding.is_complete)
+    return Failure(job, status, finding.cause, logs, finding.is_complete, cluster_is_gone=True)

@@ -26,7 +26,8 @@ def test_the_first_cause(cluster: FakeCluster, run: Run):
     cluster.tasks = [task("late", "KeyError: 2", 1500, HEAD), task("early", HOSTILE, 1000, OTHER)]
     code, out, err = run("why", "one")
     assert code == 0
-    assert "on rank 1, early (pid 7)\nThe reward function has raised. [reward-fails]\n" in out
+    assert "on rank 1, early (pid 7)\nin your file /job/reward.py, line 3, in compute_score\nThe reward" in out
+    assert "The reward function has raised. [reward-fails]\n" in out
     assert '  File "/job/reward.py", line 3, in compute_score\n' in out
     assert "In the same second:" in err
     assert "rank 0, late (pid 7): KeyError: 2" in err
@@ -79,3 +80,14 @@ def test_a_search_that_took_too_long(cluster: FakeCluster, run: Run, monkeypatch
     assert (code, out.splitlines()[0]) == (0, "KeyError: 2")
     assert "stopped before all logs were read" in err
     assert json.loads(run("why", "one", "--json")[1])["is_complete"] is False
+
+
+def test_a_failure_that_no_signature_knows_is_shown_whole(cluster: FakeCluster, run: Run):
+    log = b'Traceback (most recent call last):\n  File "/job/a.py", line 1, in f\nZeroDivisionError: division by zero\n'
+    cluster.add("one", log, "FAILED")
+    code, out, err = run("why", "one")
+    assert code == 0
+    assert "This is not a known failure" in out
+    assert "in your file /job/a.py, line 1, in f\n" in out
+    assert '    File "/job/a.py", line 1, in f\n' in out
+    assert "hint" not in err

@@ -34,6 +34,7 @@ class Cause:
         remedy: likewise, with a command or an override.
         lines: the innermost traceback, or the end of the log of a process that died.
         elsewhere: what other processes said in that second.
+        code: file, line and function of the user's in which it happened; "" where the traceback has none.
     """
 
     error: str
@@ -45,6 +46,7 @@ class Cause:
     remedy: str = ""
     lines: tuple[str, ...] = ()
     elsewhere: tuple[Sighting, ...] = ()
+    code: str = ""
 
     def __str__(self) -> str:
         """The error, its place, and what it means."""

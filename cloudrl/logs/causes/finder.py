@@ -17,6 +17,7 @@ from cloudrl.logs.causes.log_suspects import suspect_of_driver, suspects_of_logs
 from cloudrl.logs.causes.signatures import signatures
 from cloudrl.logs.causes.suspect import SURVIVED_MS, Suspect, process_name
 from cloudrl.logs.causes.suspects import suspects_of_state
+from cloudrl.logs.causes.tracebacks import own_frame
 
 _SAME_MOMENT_MS = 1000
 """Clocks of nodes differ by as much, and the raylet sees a dead process later than the others do."""
@@ -144,6 +145,7 @@ def _cause(chosen: Suspect, suspects: Sequence[Suspect], evidence: Evidence) -> 
         meaning=signature.cause if signature else "",
         remedy=own or (signature.remedy if signature else ""),
         lines=chosen.lines,
+        code=own_frame(chosen.lines),
         elsewhere=_sightings(chosen, suspects),
     )
 

@@ -31,6 +31,9 @@ _WHAT = re.compile(r"\s*what\(\): {1,4}(\S.*)$")
 """An exception of C++ that nothing has caught (libstdc++'s terminate handler)."""
 _START = "Traceback (most recent call last):"
 _FRAME = re.compile(r'\s*File "[^"\n]{1,1000}", line \d{1,9}(?:, in |$)')
+_PLACE = re.compile(r'\s*File "(?P<path>[^"\n]{1,1000})", line (?P<line>\d{1,9})(?:, in (?P<name>\S{1,200}))?')
+_SENT = re.compile(r"^/.{0,400}/runtime_resources/working_dir_files/_ray_pkg_[0-9a-f]{1,40}/")
+"""Where Ray puts the folder that is sent with a job (Ray 2.60, _private/runtime_env/packaging.py)."""
 _REMOTE = re.compile(
     r"\bray::(?P<name>[^\s():]{1,200})\(\)[^(]{0,20}\(pid=(?P<pid>\d{1,10}), ip=(?P<ip>[\w.:]{1,45})"
     r"(?:, actor_id=(?P<actor>[0-9a-f]{32}))?"
@@ -42,6 +45,15 @@ _CHAINED = ("The above exception was the direct cause", "During handling of the 
 _LAST_ERROR = "Last error:"
 _MORE = re.compile(rf"nccl\w{{1,40}}Error: |{_LAST_ERROR}")
 """Lines of a message that are not indented (NCCL, as torch 2.13 quotes it: NCCLUtils.cpp)."""
+_VALIDATION = re.compile(r"\d{1,4} validation errors? for \S")
+_VALIDATED = " [type="
+"""Begins pydantic's message, and ends what it says of the first value; the value's key has a line without indentation
+(pydantic_core 2, ValidationError.__str__)."""
+_OTHERS_FILES = re.compile(
+    r"site-packages|dist-packages|/lib/python3|/(?:ray|verl|vllm|sglang|torch|transformers|datasets|megatron)/"
+    r"|/ray/session_[^/]{1,80}/runtime_resources/pip|^<"
+)
+"""Parts of the paths of files that are not the user's."""
 _LONGEST_LINE, _LONGEST_TEXT = 1000, 200_000
 _MOST_LINES, _MOST_BELOW_COLON, _MOST_BELOW = 40, 3, 20
 """Of a message; of it below a colon, without indentation; and from an error to the words that chain it to the next."""
@@ -95,13 +107,16 @@ def blocks(lines: Sequence[str]) -> Iterator[Block]:
 def explained(lines: Sequence[str], block: Block) -> str:
     """The error of a block on one line, with what explains it.
 
-    That is the next line where it ends with a colon, NCCL's last error where torch quotes it, and where it is bare the
-    place that has raised it.
+    That is the next line where it ends with a colon, the first value that pydantic refuses, NCCL's last error where
+    torch quotes it, and where it is bare the place that has raised it.
     """
     text = lines[block.error_at].strip()
     error = _error_in(text[:_LONGEST_LINE]) or text
     more = [line.strip() for line in lines[block.error_at + 1 : block.end] if line.strip()]
-    if error.endswith(":") and more:
+    if more and _VALIDATION.search(error):
+        last = next((at for at, line in enumerate(more) if _VALIDATED in line), 0)
+        error = f"{error}: {' '.join(more[: last + 1]).partition(_VALIDATED)[0]}"
+    elif error.endswith(":") and more:
         error = f"{error} {more[0]}"
     elif _LAST_ERROR in more[:-1]:
         error = f"{error}: {more[more.index(_LAST_ERROR) + 1]}"
@@ -132,6 +147,18 @@ def innermost(text: str) -> Traceback:
         ip=place.get("ip"),
         task=place.get("name"),
     )
+
+
+def own_frame(lines: Sequence[str]) -> str:
+    """The innermost frame of a traceback in a file of the user's, such as `/job/reward.py, line 5, in compute_score`.
+
+    "" where all frames are in packages. A file that was sent with the job is named from the folder of the job on.
+    """
+    for line in reversed(lines):
+        frame = _PLACE.match(line[:_LONGEST_LINE])
+        if frame is not None and not _OTHERS_FILES.search(path := _SENT.sub("", frame["path"])):
+            return f"{path}, line {frame['line']}" + (f", in {frame['name']}" if frame["name"] else "")
+    return ""
 
 
 def without_code(lines: Sequence[str]) -> list[str]:
@@ -269,7 +296,8 @@ class _Reader:
         if self._block.is_complete:
             yield from self.close()
         start = at if self._block.start is None else self._block.start
-        below_colon = _MOST_BELOW_COLON if line.rstrip().endswith(":") else 0
+        goes_on = line.rstrip().endswith(":") or _VALIDATION.search(line[:_LONGEST_LINE])
+        below_colon = _MOST_BELOW_COLON if goes_on else 0
         self._block = _Open(start, at, at + 1, in_message=True, below_colon=below_colon)
 
     def _is_message(self, at: int, line: str, kind: _Kind) -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from kept_logs import keep as keep_piece
 from recordings import FOLDER, keep, load
+from typed_command import Run
 
 from cloudrl.errors import InputError
 from cloudrl.logs.archive import Archive, FolderArchive
@@ -100,3 +101,12 @@ def test_nothing_of_the_job(tmp_path: Path):
         newest_kept_job(archive)
     with pytest.raises(InputError, match="nothing of job 'x' is kept"):
         kept_evidence(archive, "x")
+
+
+def test_running_is_not_said_of_a_cluster_that_is_gone(tmp_path: Path, run: Run):
+    state = RayState(saved_at=0.0, job={"status": "RUNNING", "submission_id": "x"})
+    keep_piece(tmp_path, "logs/job-driver-x.log", b"step:1\n")
+    keep_piece(tmp_path, "state/x.json", json.dumps(to_json(state)).encode())
+    done = run("why", "x", "--from", str(tmp_path)).ended(0)
+    assert "x was RUNNING when its logs were last kept; its cluster is gone" in done.err
+    assert json.loads(run("why", "x", "--from", str(tmp_path), "--json").out)["cluster_is_gone"] is True

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from cloudrl.logs.causes.printed import read_line
-from cloudrl.logs.causes.tracebacks import blocks, innermost, without_code
+from cloudrl.logs.causes.tracebacks import blocks, explained, innermost, own_frame, without_code
 
 CHAIN = """text
 Traceback (most recent call last):
@@ -178,3 +178,41 @@ def test_code_is_no_message():
         "    more",
     ]
     assert without_code(lines) == [FRAME, FRAME, "KeyError: 1", "    more"]
+
+
+VALIDATED = """Traceback (most recent call last):
+  File "/usr/lib/python3.11/site-packages/vllm/config/model.py", line 5, in __init__
+pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig
+{}
+    For further information visit https://errors.pydantic.dev/2.11/v/x
+step:1"""
+
+
+@pytest.mark.parametrize(
+    ("message", "explanation"),
+    [
+        ("dtype\n  Input should be 'half' [type=literal_error, input_value='x']", "dtype Input should be 'half'"),
+        ("  Value error, 28 heads on 8 GPUs [type=value_error, input_value=A]", "Value error, 28 heads on 8 GPUs"),
+    ],
+)
+def test_what_pydantic_refuses_belongs_to_its_error(message: str, explanation: str):
+    lines = VALIDATED.format(message).splitlines()
+    (block,) = blocks(lines)
+    assert explained(lines, block).endswith(f"1 validation error for ModelConfig: {explanation}")
+    assert lines[block.end] == "step:1"
+
+
+@pytest.mark.parametrize(
+    ("path", "frame"),
+    [
+        ("/job/reward.py", "/job/reward.py, line 5, in score"),
+        ("/tmp/ray/session_1/runtime_resources/working_dir_files/_ray_pkg_9b/mine/a.py", "mine/a.py, line 5, in score"),
+        ("/usr/lib/python3/dist-packages/vllm/core.py", ""),
+        ("/opt/verl/trainer.py", ""),
+        ("<frozen importlib._bootstrap>", ""),
+    ],
+)
+def test_the_users_own_frame_is_the_innermost_of_their_files(path: str, frame: str):
+    lines = [f'  File "{path}", line 5, in score', '  File "/usr/lib/python3.11/json/decoder.py", line 1, in decode']
+    assert own_frame(lines) == frame
+    assert own_frame([*lines, "ValueError: no"]) == frame
