@@ -10,37 +10,61 @@ ANSWERS = ("answer", "final_answer", "solution", "response", "output", "ground_t
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
-def find_field(name: str, row: Mapping[str, Any], option: str, wanted: Optional[str], usual: Tuple[str, ...]) -> str:
-    """The field that holds the prompt, or the answer: the one that was named, else one by its usual names.
+class UnknownFields(InputError):
+    """The rows have no column for the prompt, the answer, or both.
+
+    Attributes:
+        columns: those that they have.
+        prompt_field, answer_field: the column that would be taken; None for one that is not found.
+    """
+
+    def __init__(
+        self, message: str, *, hint: str, columns: List[str], prompt_field: Optional[str], answer_field: Optional[str]
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.columns, self.prompt_field, self.answer_field = columns, prompt_field, answer_field
+
+
+def find_fields(
+    name: str, row: Mapping[str, Any], prompt_field: Optional[str], answer_field: Optional[str]
+) -> Tuple[str, str]:
+    """The fields that hold prompt and answer: those that were named, else those of the usual names.
 
     Args:
         name: The data set, for messages.
         row: The first row.
-        option: What names it, `prompt_field` or `answer_field`.
-        wanted: What it names: a column, or a path with dots into it: `conversation.0.content`.
-        usual: The usual names, `PROMPTS` or `ANSWERS`.
+        prompt_field, answer_field: A column, or a path with dots into it: `conversation.0.content`.
 
     Raises:
-        InputError: The rows have no such field; the message lists the columns.
+        UnknownFields: The rows have no such fields; the message names what is missing and lists the columns.
     """
-    flag = "--" + option.replace("_", "-")
+    prompt, no_prompt = _find(row, "prompt_field", prompt_field, PROMPTS)
+    answer, no_answer = _find(row, "answer_field", answer_field, ANSWERS)
+    if prompt is not None and answer is not None:
+        return prompt, answer
+    missing = {"prompt_field": no_prompt, "answer_field": no_answer}
+    named = " ".join(f"{option}=... (--{option.replace('_', '-')} ...)" for option, text in missing.items() if text)
+    raise UnknownFields(
+        f"data set {name} has {_shown(row)}: {' and '.join(filter(None, missing.values()))}",
+        hint=f"Say which one it is: {named}",
+        columns=_leaves(row), prompt_field=prompt, answer_field=answer,
+    )  # fmt: skip
+
+
+def _find(
+    row: Mapping[str, Any], option: str, wanted: Optional[str], usual: Tuple[str, ...]
+) -> Tuple[Optional[str], str]:
+    """The field, or what is wrong in words."""
     if wanted is None:
         by_lower = {column.lower(): column for column in reversed(list(row))}
-        for field in usual:
-            if field in by_lower:
-                return by_lower[field]
-        raise InputError(
-            f"data set {name}: no column is called {', '.join(usual[:-1])} or {usual[-1]}; it has {_shown(row)}",
-            hint=f"Say which one it is: {option}=... ({flag} ...)",
-        )
+        found = next((by_lower[field] for field in usual if field in by_lower), None)
+        what = option.partition("_")[0]
+        return found, "" if found else f"no column for the {what} ({', '.join(usual[:-1])} or {usual[-1]})"
     try:
         value_at(row, wanted)
     except BadRow:
-        raise InputError(
-            f"data set {name}: {option} {wanted!r} is not a column{did_you_mean(wanted, _leaves(row))}",
-            hint=f"It has {_shown(row)}; say which one: {option}=... ({flag} ...)",
-        ) from None
-    return wanted
+        return None, f"{option} {wanted!r} is not a column{did_you_mean(wanted, _leaves(row))}"
+    return wanted, ""
 
 
 def value_at(row: Mapping[str, Any], field: str) -> Any:

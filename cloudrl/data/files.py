@@ -89,7 +89,7 @@ def _jsonl(path: Path) -> Iterator[Mapping[str, Any]]:
         for number, line in enumerate(file, start=1):
             if line.strip():
                 where = f"{path}, line {number}"
-                yield _mapping(where, _parsed(where, line))
+                yield _mapping(where, _parsed(where, line.rstrip()))
 
 
 def _json(path: Path) -> Iterator[Mapping[str, Any]]:
@@ -115,6 +115,9 @@ def _as_utf_8(path: Path) -> Iterator[None]:
 def _parsed(where: str, text: str) -> Any:
     try:
         return json.loads(text)
+    except json.JSONDecodeError as error:
+        line = f"line {error.lineno}, " if "\n" in text else ""  # of one line, `where` has the number
+        raise InputError(f"{where}: not JSON: {error.msg} ({line}column {error.colno})") from error
     except (ValueError, RecursionError) as error:
         raise InputError(f"{where}: not JSON: {error}") from error
 

@@ -11,7 +11,7 @@ from itertools import chain
 from pathlib import Path, PurePath
 from typing import AbstractSet, Any, Callable, Dict, Iterable, Iterator, Mapping, Optional, Tuple, Union
 
-from cloudrl.data.fields import ANSWERS, PROMPTS, answer_text, find_field, messages, value_at
+from cloudrl.data.fields import answer_text, find_fields, messages, value_at
 from cloudrl.data.parquet import silent, write_splits
 from cloudrl.data.request import Request, is_hub_id, is_path
 from cloudrl.data.rewards import reward_of
@@ -45,8 +45,7 @@ def prepare(folder: Union[str, Path], request: Request, *, say: Callable[[str], 
     first = next(iter(tables[train]), None)
     if first is None:
         raise InputError(f"data set {request.name}: there are no rows in {train}")
-    prompt = find_field(request.name, first, "prompt_field", request.prompt_field, PROMPTS)
-    answer = find_field(request.name, first, "answer_field", request.answer_field, ANSWERS)
+    prompt, answer = find_fields(request.name, first, request.prompt_field, request.answer_field)
     say(
         f"{request.name}: prompt from {prompt!r}, answer from {answer!r}; training rows from {train!r}, "
         f"test rows {f'from {test!r}' if test else 'held out of them'}"

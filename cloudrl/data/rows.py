@@ -45,8 +45,8 @@ def make_rows(
     """Each row of a table as `make(split, number, raw)` makes it, as (split, row) pairs.
 
     Args:
-        where: Data set and split, for messages.
-        table: Raw rows; the first has number 0.
+        where: Data set and split, for messages, which count rows from 1.
+        table: Raw rows; for `make` the first has number 0.
         make: Raises BadRow for one that cannot be used.
         split: The split that the rows go to.
         held_out: Those that go to `test` instead, each by the number of good rows before it.
@@ -62,7 +62,7 @@ def make_rows(
         try:
             row = make(goes_to, number, raw)
         except BadRow as bad:
-            problem = f"{where} row {number}: {bad}"
+            problem = f"{where} row {number + 1}: {bad}"
             if skipped is None:
                 raise InputError(problem, hint=hint) from bad
             skipped.count += 1

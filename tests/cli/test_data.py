@@ -106,7 +106,7 @@ def test_prepare_a_file(run: Run, mine: Path, place: str) -> None:
 @pytest.mark.parametrize(
     ("words", "said", "hint"),
     [
-        (["mine.jsonl"], "no column is called prompt, question", "--prompt-field"),
+        (["mine.jsonl"], "no column for the prompt (prompt, question", "--prompt-field"),
         (["mine.jsonl", "--prompt-field", "txt"], "did you mean 'text'?", "--prompt-field"),
         (["gsm9k"], "there is no data set 'gsm9k'; did you mean 'gsm8k'?", "owner/name"),
         (["none.jsonl"], "'none.jsonl' is not an absolute path", ""),

@@ -122,7 +122,7 @@ def test_a_bad_row_is_named_and_nothing_is_written(
         rows = rows_of(raw(name) / f"{split}.jsonl")
         written = [*rows[:2], row, *rows[3:]] if split == "train" else rows
         (folder / f"{split}.jsonl").write_text("".join(json.dumps(each) + "\n" for each in written))
-    with pytest.raises(InputError, match=f"^{name} train row 2: {re.escape(message)}$"):
+    with pytest.raises(InputError, match=f"^{name} train row 3: {re.escape(message)}$"):
         MODULES[name].prepare(tmp_path / "out", source=folder)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["raw"]
 

@@ -105,17 +105,23 @@ def test_fields_by_their_usual_names_or_as_told(
     ("rows", "fields", "message", "hint"),
     [
         (raw(3), {"prompt_field": "qestion"},
-         "data set mine: prompt_field 'qestion' is not a column; did you mean 'question'?",
-         "It has question, answer, id; say which one: prompt_field=... (--prompt-field ...)"),
+         "data set mine has question, answer, id: prompt_field 'qestion' is not a column; did you mean 'question'?",
+         "Say which one it is: prompt_field=... (--prompt-field ...)"),
         ([{"question": "q", "answers": {"text": "a", "start": 1}}] * 3, {"answer_field": "answers.txt"},
-         "data set mine: answer_field 'answers.txt' is not a column; did you mean 'answers.text'?",
-         "It has question, answers.text, answers.start; say which one: answer_field=... (--answer-field ...)"),
-        ([{"question": "q", "gold": "a"}] * 3, {},
-         ("data set mine: no column is called answer, final_answer, solution, response, output, ground_truth, "
-          "target or label; it has question, gold"),
+         ("data set mine has question, answers.text, answers.start: answer_field 'answers.txt' is not a column; "
+          "did you mean 'answers.text'?"),
          "Say which one it is: answer_field=... (--answer-field ...)"),
+        ([{"question": "q", "gold": "a"}] * 3, {},
+         ("data set mine has question, gold: no column for the answer (answer, final_answer, solution, response, "
+          "output, ground_truth, target or label)"),
+         "Say which one it is: answer_field=... (--answer-field ...)"),
+        ([{"ask": "q", "gold": "a"}] * 3, {},
+         ("data set mine has ask, gold: no column for the prompt (prompt, question, problem, instruction or query) "
+          "and no column for the answer (answer, final_answer, solution, response, output, ground_truth, target or "
+          "label)"),
+         "Say which one it is: prompt_field=... (--prompt-field ...) answer_field=... (--answer-field ...)"),
         ([{"question": "q", "answer": ""}] * 3, {"skip_bad": True},
-         "mine train: every row is bad; mine train row 0: its answer is empty", None),
+         "mine train: every row is bad; mine train row 1: its answer is empty", None),
         (raw(40), {"test_rows": 40}, "data set mine: test_rows 40 of 40 rows leaves none to train on",
          "At most test_rows=39"),
         (raw(1), {}, "data set mine: test_rows 1 of 1 rows leaves none to train on", None),
@@ -179,7 +185,7 @@ def test_a_row_that_cannot_be_used_is_named(
     row: dict[str, Any], fields: dict[str, str], problem: str, tmp_path: Path
 ) -> None:
     error = refusal(tmp_path, [*raw(2), row, *raw(3)], **fields)
-    assert error.message.startswith(f"mine train row 2: {problem}")
+    assert error.message.startswith(f"mine train row 3: {problem}")
     assert error.hint == "skip_bad=True (--skip-bad) leaves such rows out"
 
 
@@ -190,7 +196,7 @@ def test_bad_rows_are_left_out_on_request_and_counted(tmp_path: Path) -> None:
     paths = generic.prepare(tmp_path / "out", Request("mine", str(source), skip_bad=True), say=said.append)
     kept = sum(pq.read_metadata(path).num_rows for path in paths.values())
     assert kept == 5
-    assert said[-1] == "mine: 2 rows left out; the first: mine train row 0: its answer is empty"
+    assert said[-1] == "mine: 2 rows left out; the first: mine train row 1: its answer is empty"
 
 
 @pytest.mark.verl
