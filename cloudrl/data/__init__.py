@@ -10,13 +10,19 @@ rewards     which of verl's reward functions scores a data source
 """
 
 from pathlib import Path
-from typing import Callable, Dict, Union
+from typing import Callable, Dict, Optional, Union
 
 from cloudrl.data.parquet import silent
 from cloudrl.data.request import built_in, parse_request
 
 
-def prepare(text: str, folder: Union[str, Path], *, say: Callable[[str], None] = silent) -> Dict[str, str]:
+def prepare(
+    text: str,
+    folder: Union[str, Path],
+    *,
+    say: Callable[[str], None] = silent,
+    on_choice: Optional[Callable[[str], None]] = None,
+) -> Dict[str, str]:
     """Write a data set's train.parquet and test.parquet into a folder, which is made if need be.
 
     The files appear whole and together or not at all, and a second call writes the same bytes again.
@@ -26,6 +32,7 @@ def prepare(text: str, folder: Union[str, Path], *, say: Callable[[str], None] =
             `cloudrl.spec.DataSet`.
         folder: Where to write.
         say: Is called with lines about choices and progress.
+        on_choice: Is called with what was taken for what, instead of `say`. A built-in data set has nothing to choose.
 
     Returns:
         The absolute paths by split: `train` and `test`.
@@ -39,7 +46,7 @@ def prepare(text: str, folder: Union[str, Path], *, say: Callable[[str], None] =
     if data_set is None:
         from cloudrl.data.generic import prepare as prepare_generic
 
-        return prepare_generic(folder, request, say=say)
+        return prepare_generic(folder, request, say=say, on_choice=on_choice)
     source = {"source": request.place} if data_set.hub_id and request.place != data_set.name else {}
     paths: Dict[str, str] = data_set.load().prepare(folder, say=say, **source)
     return paths

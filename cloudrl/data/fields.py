@@ -24,6 +24,12 @@ class UnknownFields(InputError):
         super().__init__(message, hint=hint)
         self.columns, self.prompt_field, self.answer_field = columns, prompt_field, answer_field
 
+    def guess(self) -> Tuple[str, str]:
+        """A prompt and an answer field for an example: those that are found, else the first and the last column."""
+        prompt = self.prompt_field or next((name for name in self.columns if name != self.answer_field), "FIELD")
+        answer = self.answer_field or next((name for name in reversed(self.columns) if name != prompt), "FIELD")
+        return prompt, answer
+
 
 def find_fields(
     name: str, row: Mapping[str, Any], prompt_field: Optional[str], answer_field: Optional[str]
@@ -33,7 +39,8 @@ def find_fields(
     Args:
         name: The data set, for messages.
         row: The first row.
-        prompt_field, answer_field: A column, or a path with dots into it: `conversation.0.content`.
+        prompt_field: A column, or a path with dots into it: `conversation.0.content`.
+        answer_field: Likewise.
 
     Raises:
         UnknownFields: The rows have no such fields; the message names what is missing and lists the columns.

@@ -19,19 +19,26 @@ from cloudrl.data.rows import BadRow, Skipped, make_rows, open_raw, verl_row
 from cloudrl.errors import InputError, did_you_mean
 
 _ABILITY = "general"  # verl's scripts name a field of knowledge; verl itself does not read it
-_BAD_ROW = "skip_bad=True (--skip-bad) leaves such rows out"
+BAD_ROW_HINT = "skip_bad=True (--skip-bad) leaves such rows out"
 _TEST_SPLITS = ("test", "validation", "valid", "val", "dev", "eval")
 _HELD_OUT_SHARE, _HELD_OUT_MOST = 20, 1000
 """Without a test split and without `test_rows`: one row in 20 is held out, and not more than 1000."""
 
 
-def prepare(folder: Union[str, Path], request: Request, *, say: Callable[[str], None] = silent) -> Dict[str, str]:
+def prepare(
+    folder: Union[str, Path],
+    request: Request,
+    *,
+    say: Callable[[str], None] = silent,
+    on_choice: Optional[Callable[[str], None]] = None,
+) -> Dict[str, str]:
     """Write train.parquet and test.parquet, in the columns that verl reads.
 
     Args:
         folder: Where to write; made if need be.
         request: Where the rows are, and which of their fields to take.
         say: Is called with lines about choices and progress.
+        on_choice: Is called with what was taken for what, instead of `say`.
 
     Returns:
         The absolute paths by split: `train` and `test`.
@@ -46,7 +53,7 @@ def prepare(folder: Union[str, Path], request: Request, *, say: Callable[[str], 
     if first is None:
         raise InputError(f"data set {request.name}: there are no rows in {train}")
     prompt, answer = find_fields(request.name, first, request.prompt_field, request.answer_field)
-    say(
+    (on_choice or say)(
         f"{request.name}: prompt from {prompt!r}, answer from {answer!r}; training rows from {train!r}, "
         f"test rows {f'from {test!r}' if test else 'held out of them'}"
     )
@@ -145,7 +152,7 @@ def _rows(
         table: str, split: str, held_out: AbstractSet[int] = frozenset(), skipped: Skipped = skipped
     ) -> Iterator[Tuple[str, Dict[str, object]]]:
         where, skip = f"{request.name} {table}", skipped if request.skip_bad else None
-        return make_rows(where, tables[table], make, split, held_out=held_out, skipped=skip, hint=_BAD_ROW)
+        return make_rows(where, tables[table], make, split, held_out=held_out, skipped=skip, hint=BAD_ROW_HINT)
 
     if test is not None:
         return chain(rows_of(train, "train"), rows_of(test, "test"))

@@ -1,15 +1,26 @@
 """`--model`, `--data` and `--reward` as what they stand for: overrides in verl's own keys."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from pathlib import PurePosixPath
 from typing import Any
 
+from cloudrl.data.files import SUFFIXES as RAW_SUFFIXES
 from cloudrl.errors import InputError, Refusals, did_you_mean
+from cloudrl.jobs.data_files import SUFFIXES
 from cloudrl.jobs.draft import JobDraft, Snapshot
-from cloudrl.jobs.local_files import PARTS, LocalFiles, is_of_this_machine, missing_path, split_reward
+from cloudrl.jobs.local_files import (
+    PARTS,
+    LocalFile,
+    LocalFiles,
+    data_names,
+    is_marked,
+    is_of_this_machine,
+    missing_path,
+    part_names,
+    split_reward,
+)
 from cloudrl.options.environment import is_remote
-from cloudrl.protocol.facts import ClusterFacts
+from cloudrl.protocol.data_sets import BUILT_IN
 from cloudrl.spec.hydra import hydra_text, one_or_many, parse_overrides, unquoted
 from cloudrl.verl import keys
 from cloudrl.verl.command import is_fine_tuning
@@ -28,11 +39,11 @@ def expand_aliases(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
         with refused.collect():
             _check_free(values, f"--model {options.model}", _model_key(draft))
             draft = _model(draft, options.model, files)
-    if options.data:
+    if names := data_names(draft.job, options):
         unsettled = frozenset((keys.TRAIN_FILES, keys.VAL_FILES))
         try:
-            _check_free(values, f"--data {options.data[0]}", keys.TRAIN_FILES)
-            draft = _data(draft, options.data, files, values)
+            _check_free(values, f"--data {names[0]}" if options.data else f"data: [{names[0]}]", keys.TRAIN_FILES)
+            draft = _data(draft, names, snapshot, values)
         except InputError as error:
             refused.append(error)
             draft = replace(draft, job=draft.job.replace(data=()), unsettled=unsettled)
@@ -63,13 +74,13 @@ def _model(draft: JobDraft, model: str, files: LocalFiles) -> JobDraft:
     return draft.overriding({key: model}) if is_here else draft
 
 
-def _data(draft: JobDraft, names: tuple[str, ...], files: LocalFiles, values: Mapping[str, str]) -> JobDraft:
+def _data(draft: JobDraft, names: tuple[str, ...], snapshot: Snapshot, values: Mapping[str, str]) -> JobDraft:
     draft, cluster = draft.without(keys.TRAIN_FILES, keys.VAL_FILES), draft.cluster
     if all(name in cluster.data for name in names):
         return replace(draft, job=draft.job.replace(data=names))
-    train, val = zip(*(_files(name, cluster, files) for name in names), strict=True)
+    train, val = zip(*(_files(name, snapshot) for name in names), strict=True)
     paths: dict[str, Any] = {keys.TRAIN_FILES: one_or_many(train)}
-    notes = []
+    notes = [line for name in names for line in _converted(name, snapshot)]
     if keys.VAL_FILES not in values:
         paths[keys.VAL_FILES] = one_or_many(val)
         if train == val:
@@ -77,32 +88,52 @@ def _data(draft: JobDraft, names: tuple[str, ...], files: LocalFiles, values: Ma
     return draft.noting(*notes, job=draft.job.replace(data=())).overriding(paths)
 
 
-def _files(name: str, cluster: ClusterFacts, files: LocalFiles) -> tuple[str, str]:
+def _converted(name: str, snapshot: Snapshot) -> Iterator[str]:
+    """What was made of a data set, and of which of its columns."""
+    if name in snapshot.files.conversions:
+        counts = [snapshot.tables[text].rows for text in part_names(name) if text in snapshot.tables]
+        rows = " and ".join(f"{count} {what}" for count, what in zip(counts, ("training", "validation"), strict=False))
+        yield f"{name} was converted for verl: {rows or 'training and validation'} rows"
+        yield from snapshot.files.conversions[name].choices
+
+
+def _files(name: str, snapshot: Snapshot) -> tuple[str, str]:
     """(training file, validation file) of one data set."""
+    cluster, files = snapshot.cluster, snapshot.files
     if name in cluster.data:
         return cluster.data[name]["train"], cluster.data[name]["test"]
-    if is_remote(name) or name.endswith((".parquet", ".json", ".jsonl")):
+    conversion, file = files.conversions.get(name), files.at(name)
+    if conversion is not None and conversion.error is not None:
+        raise conversion.error
+    if conversion is None and (is_remote(name) or name.endswith(SUFFIXES)):
         return name, name
-    train, test = (str(PurePosixPath(name) / part) for part in PARTS)
-    if name.startswith("/"):
-        return train, test
-    folder = files.at(name)
-    if not folder.exists:
-        if "/" in name and name.startswith((".", "~")):
-            raise missing_path(f"--data {name}", folder)
-        available = ", ".join(cluster.data) or "none"
+    if name.startswith("/") and conversion is None:
+        return part_names(name)
+    if not file.exists:
+        raise _no_data(name, file, snapshot)
+    if not file.is_folder:
         raise InputError(
-            f"--data {name} is neither a data set that cluster {cluster.name!r} has prepared (it has: {available}) "
-            f"nor a file or folder here{did_you_mean(name, cluster.data)}",
-            hint=f"cloudrl up ... --data {name}",
+            f"--data {name} is a file that does not end in {', '.join(RAW_SUFFIXES)}", hint="Rename it, or convert it"
         )
-    missing = [part for part in PARTS if part not in folder.children]
+    missing = [part for part in PARTS if part not in file.children]
     if missing:
         raise InputError(
-            f"--data {name} has no {missing[0]} (it has: {', '.join(folder.children) or 'nothing'})",
+            f"--data {name} has no {missing[0]} (it has: {', '.join(file.children) or 'nothing'})",
             hint=f"Name the files: {keys.TRAIN_FILES}=[...] {keys.VAL_FILES}=[...]",
         )
-    return train, test
+    return part_names(name)
+
+
+def _no_data(name: str, file: LocalFile, snapshot: Snapshot) -> InputError:
+    if is_marked(name):
+        return missing_path(f"--data {name}", file)
+    known = list(dict.fromkeys((*snapshot.cluster.data, *BUILT_IN)))
+    has = "" if snapshot.is_expected else f"Cluster {snapshot.cluster.name!r} has: {', '.join(snapshot.cluster.data)}\n"
+    return InputError(
+        f"--data {name} is neither a data set nor a file or folder here{did_you_mean(name, known)}",
+        hint=f"{has if snapshot.cluster.data else ''}Built-in data sets: {', '.join(BUILT_IN)}\n"
+        f"Others by owner/name on the Hub, or as a file: ./{name}.jsonl",
+    )
 
 
 def _reward(text: str, values: Mapping[str, str]) -> dict[str, Any]:

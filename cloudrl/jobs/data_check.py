@@ -5,29 +5,34 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
-from cloudrl.jobs.data_files import rows_of
+from cloudrl.data.rewards import reward_of
+from cloudrl.jobs.data_files import columns_read, rows_of
 from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.jobs.findings import Finding
 from cloudrl.spec.hydra import integer, items
 from cloudrl.verl import keys
+from cloudrl.verl.keys import brings_scores
+from cloudrl.verl.releases import RELEASE
 from cloudrl.verl.setting import BATCH
 
-_REWARD_COLUMN = "reward_model"
-_KEYS = {"data.prompt_key": "prompt", "data.reward_fn_key": "data_source"}
-"""The keys that name a column, with their defaults (verl 0.9.1, trainer/config/data/legacy_data.yaml)."""
+_SHOWN = 3
 
 
 def check_data(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
     """Pass: refuse files of this machine that verl could not read; one that is not here is left to the nodes."""
     unread = [name for name, table in snapshot.tables.items() if not table.is_read]
     if unread:
-        return draft.skipping(f"the columns and rows of {', '.join(unread)} (this Python has no pyarrow)")
+        return draft.skipping(
+            f"the columns and rows of {', '.join(unread)} (too large to read here, or this Python has no pyarrow)"
+        )
     if not snapshot.tables or keys.MAIN not in draft.job.entrypoint or "data.custom_cls.path" in draft.values:
         return draft
     names = {key: _files(draft, key) for key in (keys.TRAIN_FILES, keys.VAL_FILES)}
     draft = draft.refused(
         *_columns(draft, snapshot, tuple(dict.fromkeys((*names[keys.TRAIN_FILES], *names[keys.VAL_FILES]))))
     )
+    draft = _check_sources(draft, snapshot, names[keys.TRAIN_FILES] + names[keys.VAL_FILES])
+    draft = _check_lengths(draft, snapshot)
     rows, batch = rows_of(names[keys.TRAIN_FILES], snapshot.tables), integer(draft.values.get(BATCH, "1024"))
     if rows is not None and batch is not None and rows < batch:
         draft = draft.refused(
@@ -42,6 +47,42 @@ def check_data(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
     return draft
 
 
+def _check_sources(draft: JobDraft, snapshot: Snapshot, names: tuple[str, ...]) -> JobDraft:
+    """For rows of a source that it does not know, verl raises NotImplementedError in step 1 (data/rewards.py)."""
+    cluster = draft.cluster
+    if any(map(brings_scores, draft.values)):
+        return draft
+    for name in dict.fromkeys(names):
+        sources = snapshot.tables[name].sources if name in snapshot.tables else ()
+        unknown = [source for source in sources if reward_of(source) is None]
+        if not unknown:
+            continue
+        shown = ", ".join(map(repr, unknown[:_SHOWN])) + (", ..." if len(unknown) > _SHOWN else "")
+        text = f"{name}: verl has no reward function for data source {shown}, and the job names none"
+        if snapshot.files.verl_fork is not None or cluster.verl_version != RELEASE.verl:
+            return draft.warning(f"{text}; NotImplementedError in step 1 unless your verl has one")
+        return draft.refused(Finding(text, "Give your own: --reward ./reward.py"))
+    return draft
+
+
+def _check_lengths(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
+    """Prompts that verl shortens or drops, without an error.
+
+    Source: verl 0.9.1, experimental/agent_loop/agent_loop.py: _cap_text_prompt_length; utils/dataset/rl_dataset.py:
+    maybe_filter_out_long_prompts.
+    """
+    prompts, limit = snapshot.prompts, integer(draft.values.get(keys.PROMPT_LENGTH, "512"))
+    tokens = prompts.tokens if prompts is not None else ()
+    if prompts is None or limit is None or not (over := sum(count > limit for count in tokens)):
+        return draft
+    is_filtered = draft.values.get("data.filter_overlong_prompts", "").lower() == "true"
+    what = "leaves them out" if is_filtered else "cuts off their beginning"
+    return draft.warning(
+        f"{over} of the first {len(tokens)} prompts of {prompts.name} have more tokens than "
+        f"{keys.PROMPT_LENGTH}={limit}, the longest {max(tokens)} and a chat template: verl {what}"
+    )
+
+
 def training_rows(draft: JobDraft, snapshot: Snapshot) -> int | None:
     """The rows of the training files; None if one of them is not here."""
     return rows_of(_files(draft, keys.TRAIN_FILES), snapshot.tables)
@@ -54,20 +95,21 @@ def _files(draft: JobDraft, key: str) -> tuple[str, ...]:
 
 
 def _columns(draft: JobDraft, snapshot: Snapshot, names: tuple[str, ...]) -> Iterator[Finding]:
-    """utils/dataset/rl_dataset.py: RLHFDataset; experimental/reward_loop/reward_manager/naive.py: run_single."""
-    prompt, source = (draft.values.get(key, column) for key, column in _KEYS.items())
-    scores_itself = any(key.removeprefix("reward.").startswith("reward_manager.") for key in draft.values)
-    wanted = (prompt,) if scores_itself else (prompt, source, _REWARD_COLUMN)
+    wanted = columns_read(draft.values)
     for name in names:
         table = snapshot.tables.get(name)
         if table is None:
             continue
         if table.error:
-            yield Finding(f"{name} is not a parquet file: {table.error}")
+            yield Finding(f"{name} {table.error}")
             continue
-        missing = [column for column in wanted if column not in table.columns]
+        missing = [column for column in wanted.names if column not in table.columns]
         if missing:
             yield Finding(
                 f"{name} has no column {' and no '.join(map(repr, missing))} (it has: {', '.join(table.columns)})",
                 f"Make it one that verl reads: cloudrl data prepare {shlex.quote(name)} --to ./prepared",
+            )
+        for column, what in table.malformed.items():
+            yield Finding(
+                f"{name}: column {column!r} {what}", f"cloudrl data prepare {shlex.quote(name)} --to ./prepared"
             )

@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from cloudrl.errors import InputError, Refusals, did_you_mean
 from cloudrl.jobs.working_dir import Entry, scan
@@ -55,11 +55,26 @@ class LocalFile:
     modules_beside: frozenset[str] = frozenset()
     source: bytes = field(default=b"", repr=False)
     """Of what is read."""
+    is_converted: bool = False
+    """Whether cloudrl has made it of what the user named."""
 
     @property
     def size_bytes(self) -> int:
         """All its files together."""
         return sum(entry.size_bytes for entry in self.entries)
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """A data set that verl cannot read as it is, and what was made of it.
+
+    Attributes:
+        choices: what was taken for what, one sentence each.
+        error: why nothing could be made of it; None where it could.
+    """
+
+    choices: tuple[str, ...] = ()
+    error: InputError | None = None
 
 
 @dataclass(frozen=True)
@@ -78,6 +93,8 @@ class LocalFiles:
     """By the text that the user gave: what is in the working directory, or else seen from `here`."""
     digests: Mapping[Path, str] = field(default_factory=dict, repr=False)
     """SHA-256 of what has been read."""
+    conversions: Mapping[str, Conversion] = field(default_factory=dict, repr=False)
+    """By the name of a data set; in `found`, one that was converted is a folder with `PARTS`."""
 
     def at(self, text: str) -> LocalFile:
         """What is at a path of job or options; for any other, such as one of the cluster, nothing exists."""
@@ -204,8 +221,8 @@ def find_local_paths(
 
 
 def is_of_this_machine(text: str, kind: PathKind, files: LocalFiles) -> bool:
-    """The rule at the head of this file."""
-    if is_marked(text):
+    """The rule at the head of this file; what was converted is here, whatever it was made of."""
+    if is_marked(text) or files.at(text).is_converted:
         return True
     if not text or text == "null" or "${" in text or is_remote(text) or text.startswith(("/", "~")):
         return False
@@ -276,11 +293,22 @@ def split_reward(text: str) -> tuple[str, str | None]:
     return path, function
 
 
+def data_names(job: Job, options: SubmitOptions) -> tuple[str, ...]:
+    """The data sets by which the user replaces those of the cluster: of `--data`, or files that the recipe names."""
+    return options.data or tuple(job.data if any(map(is_marked, job.data)) else ())
+
+
+def part_names(name: str) -> tuple[str, str]:
+    """The training and the validation file of a folder; a `./` stays."""
+    train, test = (f"{name.rstrip('/')}/{part}" for part in PARTS)
+    return train, test
+
+
 def _paths(job: Job, options: SubmitOptions) -> Iterator[tuple[str, PathKind]]:
     """Every text that may be a path of this machine."""
-    for name in options.data:
+    for name in data_names(job, options):
         yield name, PathKind.DATA
-        yield from ((str(PurePosixPath(name) / part), PathKind.DATA) for part in PARTS)
+        yield from ((part, PathKind.DATA) for part in part_names(name))
     written = {**job.overrides, **{key: hydra_text(value) for key, value in options.overrides.items()}}
     for key, value in written.items():
         kind = kind_of(split_key(key)[1])

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
-from cloudrl.jobs.local_files import PARTS, LocalFiles
+from cloudrl.jobs.local_files import PARTS, LocalFiles, data_names
 from cloudrl.jobs.model_files import model_folders
 from cloudrl.options.job import SubmitOptions
 from cloudrl.spec import Job
@@ -31,30 +32,48 @@ class PromptLengths:
     Attributes:
         mean: in tokens.
         source: what was counted and how, for messages.
+        name: the file, as the user calls it.
+        tokens: of each prompt, without a chat template; empty if they were only estimated.
     """
 
     mean: float
     source: str
+    name: str = ""
+    tokens: tuple[int, ...] = ()
 
 
-def find_prompt_lengths(job: Job, options: SubmitOptions, files: LocalFiles) -> PromptLengths | None:
+def find_prompt_lengths(
+    job: Job, options: SubmitOptions, files: LocalFiles, *, models: Mapping[str, str] = MappingProxyType({})
+) -> PromptLengths | None:
     """The prompts of the first training file that is here; None without one, and without pyarrow.
 
     With the model's `tokenizer.json` and the package tokenizers they are counted, else four characters are a token.
+
+    Args:
+        job: the recipe.
+        options: what is asked for beyond it.
+        files: what is at the paths that both name.
+        models: models of the cluster whose folders are on this machine.
     """
     values = parse_overrides(job.with_overrides(options.overrides).overrides)
     key = values.get(_PROMPT_KEY, "prompt")
-    for name, path in _files(values, options, files):
+    for name, path in _files(values, data_names(job, options), files):
         if texts := _prompts(path, key):
-            count, how = _counter(model_folders(job, options, files))
-            mean = statistics.fmean(sum(count(text) + _TEMPLATE_TOKENS for text in prompt) for prompt in texts)
-            return PromptLengths(mean, f"prompts of {name} have {mean:.0f} tokens in the mean, {how}")
+            model = options.model or job.model or ""
+            folders = [Path(models[model])] if model in models else model_folders(job, options, files)
+            count, how, is_exact = _counter(folders)
+            counts = [sum(map(count, prompt)) for prompt in texts]
+            mean = statistics.fmean(
+                tokens + _TEMPLATE_TOKENS * len(prompt) for tokens, prompt in zip(counts, texts, strict=True)
+            )
+            source = f"prompts of {name} have {mean:.0f} tokens in the mean, {how}"
+            return PromptLengths(mean, source, name, tuple(map(int, counts)) if is_exact else ())
     return None
 
 
-def _files(values: dict[str, str], options: SubmitOptions, files: LocalFiles) -> Iterator[tuple[str, Path]]:
+def _files(values: dict[str, str], names: tuple[str, ...], files: LocalFiles) -> Iterator[tuple[str, Path]]:
     """Parquet files of this machine, by the name that the user has for each."""
-    for name in (*options.data, *items(values.get(TRAIN_FILES, ""))):
+    for name in (*names, *items(values.get(TRAIN_FILES, ""))):
         file = files.at(name)
         if file.is_folder and PARTS[0] in file.children:
             yield name, file.path / PARTS[0]
@@ -83,16 +102,16 @@ def _texts(prompt: Any) -> list[str]:
     return [each["content"] for each in messages if isinstance(each, dict) and isinstance(each.get("content"), str)]
 
 
-def _counter(folders: list[Path]) -> tuple[Callable[[str], float], str]:
-    """What counts the tokens of a text, and how, in words."""
+def _counter(folders: list[Path]) -> tuple[Callable[[str], float], str, bool]:
+    """What counts the tokens of a text, how, in words, and whether it is the model's own tokenizer."""
     about = f"at {_CHARACTERS} characters a token"
     path = next((each / "tokenizer.json" for each in folders if (each / "tokenizer.json").is_file()), None)
     if path is None:
-        return lambda text: len(text) / _CHARACTERS, about
+        return lambda text: len(text) / _CHARACTERS, about, False
     try:
         from tokenizers import Tokenizer
 
         tokenizer = Tokenizer.from_file(str(path))
     except Exception:  # noqa: BLE001  the package raises nothing more particular for a file that it cannot read
-        return lambda text: len(text) / _CHARACTERS, about
-    return lambda text: len(tokenizer.encode(text).ids), "by the model's tokenizer"
+        return lambda text: len(text) / _CHARACTERS, about, False
+    return lambda text: len(tokenizer.encode(text).ids), "by the model's tokenizer", True

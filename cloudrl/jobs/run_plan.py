@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from cloudrl.errors import InputError
+from cloudrl.jobs.conversion import convert_data
 from cloudrl.jobs.data_files import read_tables
 from cloudrl.jobs.draft import Machines, Snapshot
 from cloudrl.jobs.local_files import HUB_ID, inspect_files, is_marked
@@ -48,11 +49,12 @@ def cluster_for_job(job: Job, options: SubmitOptions) -> dict[str, Any]:
 def expected_snapshot(
     planned: Plan, job: Job, options: SubmitOptions, *, shell: Mapping[str, str] | None = None
 ) -> Snapshot:
-    """What planning the job is going to look at once the cluster is up; of this machine's files only code is read."""
-    files = inspect_files(job, options)
+    """What planning the job is going to look at once the cluster is up; data that verl cannot read is converted."""
+    facts, here = expected_facts(planned, job), provider(planned.provider).nodes_are_here
+    files = convert_data(job, options, inspect_files(job, options), prepared=facts.data, nodes_are_here=here)
     return Snapshot(
-        expected_facts(planned, job), files, shell=shell or {}, is_expected=True,
-        nodes_are_here=provider(planned.provider).nodes_are_here, models=find_model_configs(job, options, files),
+        facts, files, shell=shell or {}, is_expected=True,
+        nodes_are_here=here, models=find_model_configs(job, options, files),
         runs=read_runs(), prompts=find_prompt_lengths(job, options, files),
         machines=_machines(planned), tables=read_tables(job, options, files),
     )  # fmt: skip

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from cloudrl.errors import CloudrlError, ConnectionFailed, InputError, Unauthorized
+from cloudrl.jobs.conversion import convert_data
 from cloudrl.jobs.data_files import read_tables
 from cloudrl.jobs.draft import Snapshot
 from cloudrl.jobs.handle import JobHandle, job_handle
@@ -46,7 +47,7 @@ _STANDS_STILL_S = 180.0
 
 
 def take_snapshot(connection: Connection, job: Job, options: SubmitOptions, shell: Mapping[str, str]) -> Snapshot:
-    """Look at the cluster and at this machine; nothing changes, and of files only Python code is read.
+    """Look at the cluster and at this machine; data that verl cannot read is converted, and nothing else changes.
 
     Args:
         connection: The cluster.
@@ -60,11 +61,13 @@ def take_snapshot(connection: Connection, job: Job, options: SubmitOptions, shel
         ConnectionFailed: the cluster does not answer, or another one does.
         ClusterFailed: The cluster has failed, or is not ready yet.
     """
-    files = inspect_files(job, options)
+    cluster, here = inspect_cluster(connection), connection.nodes_are_here
+    files = convert_data(job, options, inspect_files(job, options), prepared=cluster.data, nodes_are_here=here)
     snapshot = Snapshot(
-        inspect_cluster(connection), files, shell=shell, nodes_are_here=connection.nodes_are_here,
+        cluster, files, shell=shell, nodes_are_here=here,
         models=find_model_configs(job, options, files), runs=read_runs(),
-        prompts=find_prompt_lengths(job, options, files), tables=read_tables(job, options, files),
+        prompts=find_prompt_lengths(job, options, files, models=cluster.models if here else {}),
+        tables=read_tables(job, options, files),
     )  # fmt: skip
     agent = connection.agent() if continues_a_run(job, options) else None
     if agent is None:

@@ -36,7 +36,8 @@ class SubmitOptions:
     data: Annotated[
         tuple[str, ...],
         Option(
-            "Data set of the cluster, a parquet file, or a folder with train.parquet and test.parquet. Repeatable.",
+            "Data set by name or Hub ID, a parquet, jsonl or csv file, or a folder of them. What verl cannot read is "
+            "converted. Repeatable.",
             "NAME|PATH", typed=list[str], read=tuple,
         ),
     ] = ()  # fmt: skip

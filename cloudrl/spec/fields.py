@@ -100,6 +100,13 @@ env_name = matching(r"[A-Za-z_][A-Za-z0-9_]*", "a variable name", "Letters, digi
 data_name = matching(f"{_WORD}(/{_WORD})?", "the name of a data set", "For example 'gsm8k'")
 
 
+def data_name_or_file(value: object) -> str:
+    """A data set of a cluster, or a file or folder of this machine: `./questions.jsonl`."""
+    if isinstance(value, str) and value.startswith(("./", "../", "~/")):
+        return one_line(value)
+    return data_name(value)
+
+
 def model_name(value: object) -> str:
     """A model: `Qwen/Qwen2.5-7B-Instruct` on the Hub, an absolute folder, or one that nodes make: `tiny-adder`."""
     if isinstance(value, str) and value.startswith("/"):
@@ -210,7 +217,7 @@ PlainText = Annotated[str | None, PlainValidator(optional(plain_text))]
 # Sequence and Mapping rather than tuple and dict: what is written is a list or dict, what is kept is frozen.
 Commands = Annotated[Sequence[str], PlainValidator(list_of(command))]
 Words = Annotated[Sequence[str], PlainValidator(list_of(one_line))]
-DataNames = Annotated[Sequence[str], PlainValidator(unique_list_of(data_name))]
+DataNamesOrFiles = Annotated[Sequence[str], PlainValidator(unique_list_of(data_name_or_file))]
 ModelNames = Annotated[Sequence[str], PlainValidator(unique_list_of(model_name))]
 Environment = Annotated[Mapping[str, str], PlainValidator(environment)]
 Section = Annotated[Mapping[str, Any], PlainValidator(_section)]

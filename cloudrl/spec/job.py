@@ -9,7 +9,17 @@ from pydantic import PlainValidator, model_validator
 
 from cloudrl.errors import SpecError
 from cloudrl.spec.base import FrozenDict, Spec
-from cloudrl.spec.fields import DataNames, Environment, Positive, Words, matching, model_name, optional, release, text
+from cloudrl.spec.fields import (
+    DataNamesOrFiles,
+    Environment,
+    Positive,
+    Words,
+    matching,
+    model_name,
+    optional,
+    release,
+    text,
+)
 from cloudrl.spec.gpu import Gpu
 from cloudrl.spec.hydra import HydraText, hydra_text, override_key, split_key
 from cloudrl.spec.quoting import quoted
@@ -85,8 +95,8 @@ class Job(Spec):
     """In verl's own keys."""
     env: Environment = FrozenDict()
     """Environment variables of the job."""
-    data: DataNames = ()
-    """Data sets of the cluster."""
+    data: DataNamesOrFiles = ()
+    """Data sets of the cluster, or files of this machine that are sent along: `./questions.jsonl`."""
     model: Annotated[str | None, PlainValidator(optional(model_name))] = None
     """A model on the Hub, or one that nodes make: `tiny-adder`, trained on sums for 15 s, `tiny-searcher`, trained on
     conversations with a search for 15 s, or `tiny-qwen2`, with random weights."""

@@ -32,7 +32,7 @@ FINE_TUNED = "model.path"
 """Of supervised fine-tuning, whose configuration is another one."""
 REWARD_MODEL_PATH = "reward.reward_model.model_path"
 TRAIN_FILES, VAL_FILES = "data.train_files", "data.val_files"
-RESPONSE_LENGTH = "data.max_response_length"
+PROMPT_LENGTH, RESPONSE_LENGTH = "data.max_prompt_length", "data.max_response_length"
 
 NODES, GPUS = "trainer.nnodes", "trainer.n_gpus_per_node"
 STEPS, EPOCHS = "trainer.total_training_steps", "trainer.total_epochs"

@@ -85,9 +85,21 @@ def test_a_configuration_is_a_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("x.jsonl", b"{}\n{oops\n", "x.jsonl, line 2: not JSON: Expecting property name enclosed in double quotes (column 2)"),
-        ("x.jsonl", b'{}\n{"a": 1,\n', "x.jsonl, line 2: not JSON: Expecting property name enclosed in double quotes (column 9)"),
-        ("x.json", b'[{"a": 1},\n{oops}]', "x.json: not JSON: Expecting property name enclosed in double quotes (line 2, column 2)"),
+        (
+            "x.jsonl",
+            b"{}\n{oops\n",
+            "x.jsonl, line 2: not JSON: Expecting property name enclosed in double quotes (column 2)",
+        ),
+        (
+            "x.jsonl",
+            b'{}\n{"a": 1,\n',
+            "x.jsonl, line 2: not JSON: Expecting property name enclosed in double quotes (column 9)",
+        ),
+        (
+            "x.json",
+            b'[{"a": 1},\n{oops}]',
+            "x.json: not JSON: Expecting property name enclosed in double quotes (line 2, column 2)",
+        ),
         ("x.jsonl", b"[1]\n", "x.jsonl, line 1: a row should be a mapping, not '[1]'"),
         ("x.jsonl", b"[" * 100_000, "x.jsonl, line 1: not JSON: "),
         ("x.jsonl", b'{"a": "\xff"}\n', "x.jsonl is not UTF-8: "),

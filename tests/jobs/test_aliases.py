@@ -71,12 +71,12 @@ def test_the_critic_follows_unless_the_recipe_has_another(here: Path):
     [
         (("b",), "/vol/b/train.parquet", "/vol/b/test.parquet"),
         (("a", "b"), "[/vol/a/train.parquet,/vol/b/train.parquet]", "[/vol/a/test.parquet,/vol/b/test.parquet]"),
-        (("./mine",), "mine/train.parquet", "mine/test.parquet"),
+        (("./mine",), "./mine/train.parquet", "./mine/test.parquet"),
         (("mine/",), "mine/train.parquet", "mine/test.parquet"),
         (("./x.parquet",), "./x.parquet", "./x.parquet"),
         (("/data/set",), "/data/set/train.parquet", "/data/set/test.parquet"),
         (("/data/x.parquet",), "/data/x.parquet", "/data/x.parquet"),
-        (("a", "./mine"), "[/vol/a/train.parquet,mine/train.parquet]", "[/vol/a/test.parquet,mine/test.parquet]"),
+        (("a", "./mine"), "[/vol/a/train.parquet,./mine/train.parquet]", "[/vol/a/test.parquet,./mine/test.parquet]"),
     ],
 )  # fmt: skip
 def test_data(here: Path, data: tuple[str, ...], train: str, val: str):
@@ -122,7 +122,7 @@ def test_the_reward_takes_the_place_of_an_older_spelling(here: Path):
         ({"data": ("a",)}, {TRAIN: "/t"}, r"--data a and data\.train_files=/t say the same"),
         ({"reward": "./r.py"}, {PATH: "/r"}, r"--reward \./r\.py and .*=/r say the same"),
         ({"reward": "./r.py:f"}, {NAME: "g"}, r"--reward \./r\.py:f and .*name=g say the same"),
-        ({"data": ("aa",)}, {}, r"--data aa is neither a data set .*\(it has: a, b\).*did you mean 'a'\?"),
+        ({"data": ("aa",)}, {}, r"--data aa is neither a data set nor a file or folder here; did you mean 'a'\?"),
         ({"data": ("./mien",)}, {}, r"does not exist; did you mean 'mine'\?"),
         ({"data": ("./half",)}, {}, r"--data \./half has no test\.parquet \(it has: train\.parquet\)"),
         ({"model": "a b"}, {}, r"'a b' is neither a model on the Hugging Face Hub nor an absolute path"),

@@ -24,8 +24,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(name)
         if name.endswith(".parquet"):
-            columns = ("prompt", "data_source", "reward_model")
-            pq.write_table(pa.table({column: ["x"] * 64 for column in columns}), tmp_path / name)
+            prompt, truth = [{"role": "user", "content": "1 + 1?"}], {"ground_truth": "2"}
+            row = {"prompt": prompt, "data_source": "x", "reward_model": truth}
+            pq.write_table(pa.Table.from_pylist([row] * 64), tmp_path / name)
     monkeypatch.chdir(tmp_path)
     for name in ("HF_TOKEN", "WANDB_API_KEY"):
         monkeypatch.delenv(name, raising=False)

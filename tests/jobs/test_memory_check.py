@@ -123,10 +123,30 @@ def test_prompts_of_a_parquet_file(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     asked, options = job(), SubmitOptions(overrides={"data.train_files": "./mine.parquet"})
     found = find_prompt_lengths(asked, options, inspect_files(asked, options))
     assert found == PromptLengths(
-        160.0, "prompts of ./mine.parquet have 160 tokens in the mean, at 4 characters a token"
+        160.0, "prompts of ./mine.parquet have 160 tokens in the mean, at 4 characters a token", "./mine.parquet"
     )
     (tmp_path / "mine.parquet").write_bytes(b"PAR1")
     assert find_prompt_lengths(asked, options, inspect_files(asked, options)) is None
+
+
+def test_prompts_are_counted_by_the_tokenizer_of_a_cluster_on_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pa, tokenizers = pytest.importorskip("pyarrow"), pytest.importorskip("tokenizers")
+    import pyarrow.parquet as pq
+
+    monkeypatch.chdir(tmp_path)
+    prompts = [[{"role": "user", "content": "1 + 1"}], [{"role": "user", "content": "1"}]]
+    pq.write_table(pa.table({"prompt": prompts}), tmp_path / "mine.parquet")
+    letters = tokenizers.models.WordLevel({"1": 0, "+": 1, "?": 2}, unk_token="?")
+    tokenizer = tokenizers.Tokenizer(letters)
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    asked, options = job(model="tiny-adder"), SubmitOptions(data=("./mine.parquet",))
+    found = find_prompt_lengths(asked, options, inspect_files(asked, options), models={"tiny-adder": str(tmp_path)})
+    assert found is not None
+    assert (found.name, found.tokens) == ("./mine.parquet", (3, 1))
+    assert "by the model's tokenizer" in found.source
 
 
 def test_an_earlier_run_gives_the_lengths(tmp_path: Path) -> None:

@@ -1,3 +1,4 @@
+import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -46,7 +47,8 @@ def test_nothing_is_read_before_it_is_known_that_it_can_go(
     cluster: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "small.jsonl").write_bytes(b"x")
+    row = {"prompt": [], "data_source": "openai/gsm8k", "reward_model": {"ground_truth": "1"}}
+    (tmp_path / "small.jsonl").write_text(json.dumps(row))
     with (tmp_path / "large.jsonl").open("wb") as file:
         file.truncate(2**28 + 1)  # the reading of so much is told
     told: list[Any] = []
@@ -61,7 +63,7 @@ def test_nothing_is_read_before_it_is_known_that_it_can_go(
         prepared("./large.jsonl")
     assert told == []
     [upload] = prepared("./small.jsonl").uploads
-    assert f"./small.jsonl (1 B) -> {upload.to}, in the package" in [each.text for each in told]
+    assert f"./small.jsonl (84 B) -> {upload.to}, in the package" in [each.text for each in told]
 
 
 def test_a_package_that_is_there_is_not_sent_again(cluster: FakeCluster, folder: Path):
