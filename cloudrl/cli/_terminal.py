@@ -56,6 +56,8 @@ class Terminal:
         self._curves = curves
         self._line, self._nodes = _StatusLine(), _Nodes()
         self._start: StartLines | None = None
+        self._waiting: Waiting | None = None
+        self._text, self._has_progress = "", False
         self._screen: Screen | None = None
         self._warned: set[str] = set()
         self._paces: dict[tuple[str, int], TransferPace] = {}
@@ -176,7 +178,9 @@ class Terminal:
 
         if self._start is None:
             self._start = StartLines()
-        for line in [f"{waiting}"] if self._line.rewrites else self._start.add(waiting):
+        self._waiting = waiting
+        rewritten = ": ".join(filter(None, (f"{waiting}", self._text)))
+        for line in [rewritten] if self._line.rewrites else self._start.add(waiting):
             self._line.show(line)
 
     def _show_event(self, event: Event) -> None:
@@ -187,7 +191,11 @@ class Terminal:
             text = plain(event.text).strip()
             if text.endswith(_PAUSED):
                 self._notice(without_ansi(event.text).strip())
+            elif self._line.rewrites and not self._has_progress and text:
+                self._text = text
+                self._line.show(f"{self._waiting or 'waiting for step 1'}: {text}")
         elif isinstance(event, Progress):
+            self._has_progress = True
             self._line.show(f"{event}")
         elif isinstance(event, Ended) and not event.succeeded:
             lines = event.cause.lines if event.cause else self._tail

@@ -111,6 +111,7 @@ def plan_resume(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
     Unchanged where the user decides by overrides, for a plain Ray cluster, and for a verl that cannot go on.
 
     Raises:
+        InputError: The run has done all its steps.
         CheckpointError: The run has steps, and none of them can be loaded where the job is going to run.
         ConnectionFailed: A node is silent that may have the newest step.
     """
@@ -130,8 +131,15 @@ def plan_resume(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
         cluster=cluster.name,
     )
     if resume is None:
-        return draft
-    note = f"run {draft.name!r} continues from step {resume.step}"
+        return draft.noting(f"run {draft.name!r} starts from step 1: the cluster has saved no step of it")
+    total = integer(values.get(keys.STEPS))
+    if total is not None and resume.step >= total and values.get(keys.VAL_ONLY, "").lower() != "true":
+        raise InputError(
+            f"run {draft.name!r} has done its {total} steps: step {resume.step} is saved, and nothing is left to train",
+            hint=f"Go on: --steps {resume.step + total}\nBegin another run: --name {draft.name}-2",
+        )
+    of = "" if total is None else f" of {total}"
+    note = f"run {draft.name!r} continues from step {resume.step}{of}"
     return draft.noting(note, *resume.notes).overriding(resume.overrides)
 
 
@@ -153,7 +161,8 @@ def note_surprises(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
     """Pass: what a user may not expect of the finished job."""
     values, options, checkpoint_dir = draft.values, draft.options, draft.cluster.checkpoint_dir
     folder, logger, notes = values.get(keys.LOCAL_DIR, ""), values[keys.LOGGER], []
-    if options.name is not None and values.get(keys.RESUME_MODE) == "auto":
+    is_known = any(note.startswith(f"run {draft.name!r} starts from step 1") for note in draft.notes)
+    if options.name is not None and values.get(keys.RESUME_MODE) == "auto" and not is_known:
         notes.append(f"run {draft.name!r} continues from the newest checkpoint in {folder}, if there is one")
     if checkpoint_dir and folder.startswith("/") and not f"{folder}/".startswith(checkpoint_dir.rstrip("/") + "/"):
         notes.append(f"{folder} is outside {checkpoint_dir}: cloudrl can neither list nor merge it")

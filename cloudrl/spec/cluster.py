@@ -36,7 +36,7 @@ from cloudrl.spec.ports import Port, all_ports, port_texts
 from cloudrl.spec.quoting import quoted
 from cloudrl.spec.sections import with_sections
 from cloudrl.spec.services import SERPAPI, SERPAPI_KEY, Artifacts, Search, Services, agent_service, parse_search
-from cloudrl.spec.sizes import duration, size, size_range
+from cloudrl.spec.sizes import duration_with_unit, size, size_range
 from cloudrl.spec.volume import Mount, Volume, mount_list, parse_mount
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class Cluster(Spec):
     volumes: Annotated[Sequence[str | Mount] | None, PlainValidator(optional(mount_list))] = None
     """`/host:/container`, or a network volume: `name:/container` or `name-${{ dstack.node_rank }}:/container`. Default:
     the folder of `checkpoints`, under the same path on the hosts."""
-    down_when_idle: Annotated[str | None, PlainValidator(optional(duration))] = None
+    down_when_idle: Annotated[str | None, PlainValidator(optional(duration_with_unit))] = None
     """The cluster ends by itself after so long without a job or a transfer, counted from READY."""
     max_cost: Dollars | None = None
     """The cluster ends by itself when it has cost so many US dollars, earlier attempts included."""

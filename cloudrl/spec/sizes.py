@@ -147,6 +147,19 @@ def duration(value: object) -> str:
     return text
 
 
+def duration_with_unit(value: object) -> str:
+    """A duration above zero that names its unit: of a bare number nobody can tell whether minutes are meant.
+
+    Raises:
+        SpecError: `value` is not a duration, or has no unit.
+    """
+    number = str(value).strip()
+    if number.isdecimal() and int(number[:18]):
+        hint = f"{number}m are minutes, {number}s seconds, {number}h hours"
+        raise SpecError(f"{quoted(value)} has no unit", hint=hint)
+    return duration(value)
+
+
 def _parts(value: object) -> tuple[int, str]:
     written = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
     match = _DURATION.fullmatch(written) if isinstance(written, str) else None

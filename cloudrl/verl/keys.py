@@ -36,6 +36,7 @@ PROMPT_LENGTH, RESPONSE_LENGTH = "data.max_prompt_length", "data.max_response_le
 
 NODES, GPUS = "trainer.nnodes", "trainer.n_gpus_per_node"
 STEPS, EPOCHS = "trainer.total_training_steps", "trainer.total_epochs"
+VAL_ONLY = "trainer.val_only"
 PROJECT, EXPERIMENT, LOGGER = "trainer.project_name", "trainer.experiment_name", "trainer.logger"
 SAVE_FREQ, TEST_FREQ = "trainer.save_freq", "trainer.test_freq"
 CHECKPOINTS_KEPT = "trainer.max_actor_ckpt_to_keep"

@@ -40,7 +40,8 @@ class TestSubmit:
         assert "trainer.nnodes=2 trainer.n_gpus_per_node=1" in cluster.jobs["one"].body["entrypoint"]
         assert out == cluster.url.replace("http", "ray") + "/one\n"
         assert err.splitlines() == [
-            "step 1/2  reward 0.100  2.0 s/step  ETA 2 s",
+            "before step 1: starting the job",
+            "step 1/2  reward 0.100  2.0 s/step",
             "step 2/2  reward 0.200  2.0 s/step  ETA 0 s",
             "one succeeded; checkpoints are in /c/run",
         ]
@@ -210,8 +211,8 @@ class TestJobs:
         cluster.end("one")
         _, out, _ = run("jobs", "logs", "-f", "one", "--json")
         events = [json.loads(line, parse_constant=pytest.fail) for line in out.splitlines()]
-        assert [event["event"] for event in events] == ["line"] + ["line", "step", "progress"] * 3 + ["ended"]
-        assert events[3] == {
+        assert [event["event"] for event in events] == ["line", "starting"] + ["line", "step", "progress"] * 3 + ["ended"]
+        assert events[4] == {
             "event": "progress", "step": 1, "total_steps": None, "reward": 0.1, "step_s": 2.0, "eta_s": None,
             "loss": None,
         }  # fmt: skip

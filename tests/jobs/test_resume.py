@@ -62,8 +62,7 @@ def resumed(connection: Connection, name: str | None, named: dict[str, Any]) -> 
     draft = choose_verl(name_run(draft, snapshot), snapshot)
     planned = plan_resume(draft, snapshot)
     if planned.overrides == named:
-        assert planned == draft
-        return None, ()
+        return None, planned.notes
     assert named.items() <= planned.overrides.items()
     assert planned.overrides["trainer.resume_mode"] == "resume_path"
     return planned.overrides["trainer.resume_from_path"], planned.notes
@@ -82,6 +81,23 @@ def test_the_newest_step_wherever_the_controller_runs(lab: Lab) -> None:
     """verl's tracker is on one node alone; on another the job would begin at step 0 without a word."""
     folder = "/vol/checkpoints/mine/global_step_2"
     assert lab.resume() == (folder, ("run 'mine' continues from step 2", DATA))
+
+
+def test_a_run_that_has_done_its_steps_is_refused_before_anything_is_sent(lab: Lab) -> None:
+    for total in (1, 2):
+        with pytest.raises(InputError, match=f"run 'mine' has done its {total} steps") as caught:
+            lab.resume(total_training_steps=total)
+        assert caught.value.hint == f"Go on: --steps {2 + total}\nBegin another run: --name mine-2"
+
+
+def test_one_with_steps_left_says_how_many_and_one_that_only_validates_may(lab: Lab) -> None:
+    assert lab.resume(total_training_steps=5)[1][0] == "run 'mine' continues from step 2 of 5"
+    assert lab.resume(total_training_steps=2, val_only="True")[0] == "/vol/checkpoints/mine/global_step_2"
+
+
+def test_a_new_name_starts_from_step_1(lab: Lab) -> None:
+    """The cluster is up and was asked: no "if there is one"."""
+    assert lab.resume("fresh") == (None, ("run 'fresh' starts from step 1: the cluster has saved no step of it",))
 
 
 def test_a_step_of_verls_sft_trainer(lab: Lab, tmp_path: Path) -> None:
@@ -166,7 +182,8 @@ def test_who_says_it_decides(lab: Lab, key: str, value: str) -> None:
 
 
 def test_where_there_is_nothing_to_go_on_from(lab: Lab) -> None:
-    assert lab.resume("another") == lab.resume(None) == (None, ())
+    new = "run 'another' starts from step 1: the cluster has saved no step of it"
+    assert (lab.resume("another"), lab.resume(None)) == ((None, (new,)), (None, ()))
     lab.fake.status["facts"]["verl_version"] = "0.1"
     assert lab.resume() == (None, ()), "a verl that cannot go on"
     assert resumed(Connection(lab.fake.url, lab.fake.url, lab.fake.token), "mine", {}) == (None, ())

@@ -9,7 +9,7 @@ from pydantic import TypeAdapter
 
 from cloudrl.errors import SpecError
 from cloudrl.spec import CountRange
-from cloudrl.spec.sizes import duration, seconds_of, size, size_range
+from cloudrl.spec.sizes import duration, duration_with_unit, seconds_of, size, size_range
 
 amounts = st.one_of(
     st.integers(1, 10**6).map(str),
@@ -64,6 +64,14 @@ written = st.tuples(st.integers(0, 10**6), st.sampled_from(["", "s", "m", "h", "
 @given(written | st.integers(0, 10**6))
 def test_a_duration_means_to_dstack_what_it_means_to_us(text):
     assert seconds_of(text) == DstackDuration.parse(text)
+
+
+@pytest.mark.parametrize("value", ["5", 5, " 90 "])
+def test_a_duration_in_which_minutes_may_be_meant_asks_for_its_unit(value: object) -> None:
+    with pytest.raises(SpecError, match="has no unit") as caught:
+        duration_with_unit(value)
+    assert caught.value.hint is not None
+    assert duration_with_unit(caught.value.hint.split()[0]) == f"{str(value).strip()}m"
 
 
 @given(st.text(alphabet="0159 smhdwoff.-\u0661", max_size=6))
