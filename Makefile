@@ -14,7 +14,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 # what tests import they would compile again in each of hundreds of processes
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-unit test-dstack test-slurm test-slow check check-truth format bench-help bench-up bench-dstack bench-memory bench-merge bench-archive bench-usage bench-report bench-retriever dstack-lab dstack-lab-down slurm-lab slurm-lab-down dstack-packages slurm-packages browser-packages agent reference clean
+.PHONY: demo dist test test-unit test-dstack test-slurm test-slow check check-truth format bench-help bench-up bench-dstack bench-memory bench-merge bench-archive bench-usage bench-report bench-retriever dstack-lab dstack-lab-down slurm-lab slurm-lab-down dstack-packages slurm-packages browser-packages agent reference clean
 
 demo: $(VENV)/.local
 	$(BIN)/cloudrl demo
@@ -42,6 +42,10 @@ check: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python tests/plain_english.py
+
+# wheel and sdist in dist/, read and used as their users do; needs no network
+dist: $(VENV)/.dev
+	$(BIN)/python tests/distribution.py dist
 
 format: $(VENV)/.dev
 	$(BIN)/ruff format .
