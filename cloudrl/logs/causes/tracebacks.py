@@ -43,7 +43,7 @@ _CUT = re.compile(r"\s*(?P<actor>[0-9a-f]{32}), repr=")
 _RAYS_FRAME = re.compile(r'\s*File "[^"]*(?:/ray/_private/|_raylet\.pyx|/ray/util/tracing/)[^"]*", line')
 _CHAINED = ("The above exception was the direct cause", "During handling of the above exception")
 _LAST_ERROR = "Last error:"
-_MORE = re.compile(rf"nccl\w{{1,40}}Error: |{_LAST_ERROR}")
+_MORE = re.compile(rf"nccl[A-Z]\w{{1,40}}: |{_LAST_ERROR}")
 """Lines of a message that are not indented (NCCL, as torch 2.13 quotes it: NCCLUtils.cpp)."""
 _VALIDATION = re.compile(r"\d{1,4} validation errors? for \S")
 _VALIDATED = " [type="
