@@ -7,9 +7,10 @@ several parts; `tir_optimal_token_baseline`, for several turns; `dro`, for which
 `bypass_mode`, which belongs to verl's rollout correction.
 """
 
+import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -21,10 +22,11 @@ from cloudrl.spec import Job
 from cloudrl.spec.base import FrozenDict, Spec, assigned
 from cloudrl.spec.fields import Words, text
 from cloudrl.spec.hydra import hydra_text, split_key
-from cloudrl.spec.job import Overrides
+from cloudrl.spec.job import Overrides, merge_overrides
 from cloudrl.spec.quoting import kind_of
 from cloudrl.spec.yaml_core import dump_mapping, load_value
 from cloudrl.verl.keys import ANSWERS
+from cloudrl.verl.keys import kind_of as path_kind
 from cloudrl.verl.releases import RELEASE
 
 S = TypeVar("S", bound=Spec)
@@ -32,6 +34,7 @@ S = TypeVar("S", bound=Spec)
 _FOLDER = Path(__file__).parent
 _LIMIT_BYTES = 32 << 20
 _SUFFIXES = (".yml", ".yaml")
+_RELATIVE = ("./", "../")
 _SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch")
 """Of files that `check` and `submit` also take, and that no recipe is named after."""
 _ALGORITHMS = Path(__file__).parent / "algorithms"
@@ -58,7 +61,8 @@ def load(name_or_path: str | os.PathLike[str]) -> Job:
     """Load a recipe by its name, or a job of the user's own by the path of its `.yml` file.
 
     A value is a path when it ends in `.yml` or `.yaml` or holds a `/`. A job without `name` is called
-    after its file.
+    after its file. With `extends: NAME`, or a path from that file, it has all that the other recipe says and that
+    it does not say itself; of `overrides` and `env` each key by itself, and `~key` takes one out.
 
     Raises:
         SpecError: No recipe of that name, no such file, not YAML, or fields that are not those of a job.
@@ -68,10 +72,76 @@ def load(name_or_path: str | os.PathLike[str]) -> Job:
     return _declared(Job, _recipe_fields(path, shown), shown)
 
 
-def _recipe_fields(path: Path, shown: str) -> dict[str, Any]:
-    """The fields of a job's file. A recipe of ours that names no release of verl is for the default one."""
-    inherited = {"verl": RELEASE.verl} if path.parent == _FOLDER else {}
-    return {"name": path.stem, **inherited, **read_mapping(path, shown)}
+def _recipe_fields(path: Path, shown: str, chain: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """The fields of a job's file over those of the recipe that it extends.
+
+    A recipe of ours that names no release of verl is for the default one.
+
+    Args:
+        path: The file.
+        shown: What messages call it.
+        chain: The files that extend it, the first one first.
+    """
+    fields = read_mapping(path, shown)
+    own = {"name": path.stem, **_seen_from_here(fields, path.parent)}
+    base = own.pop("extends", None)
+    if base is None:
+        return {"verl": RELEASE.verl, **own} if path.parent == _FOLDER else own
+    chain = (*chain, path.resolve())
+    base_path, base_shown = _base(base, path, shown)
+    if base_path.resolve() in chain:
+        circle = " -> ".join(each.name for each in (*chain[chain.index(base_path.resolve()) :], base_path))
+        raise SpecError(f"{shown}: extends: {base_shown} is a circle: {circle}", hint="Take extends out of one of them")
+    inherited = _recipe_fields(base_path, base_shown, chain)
+    _declared(Job, inherited, base_shown)  # what is wrong there is not reported as of this file
+    return {**inherited, **own, **_merged_mappings(inherited, own, shown)}
+
+
+def _base(base: object, path: Path, shown: str) -> tuple[Path, str]:
+    """The file of the recipe that is extended, and what messages call it; a path starts from the file that says it."""
+    if not isinstance(base, str):
+        raise SpecError(f"{shown}: extends is {kind_of(base)}, not the name of a recipe", hint="extends: grpo-tiny")
+    is_path = "/" in base or base.endswith(_SUFFIXES)
+    asked = os.fspath(path.parent / Path(base).expanduser()) if is_path else base
+    try:
+        return path_of(asked), asked
+    except SpecError as error:
+        raise SpecError(f"{shown}: extends: {error.message}", hint=error.hint) from None
+
+
+def _merged_mappings(inherited: Mapping[str, Any], own: Mapping[str, Any], shown: str) -> dict[str, Any]:
+    """The fields that are mappings, of which a file that extends another adds to the other's."""
+    merged: dict[str, Any] = {}
+    for field, merge in (("overrides", merge_overrides), ("env", lambda old, new: {**old, **new})):
+        old, new = inherited.get(field, {}), own.get(field, {})
+        if not isinstance(new, Mapping):
+            continue  # which is reported as any wrong value is
+        try:
+            merged[field] = merge(old, new)
+        except SpecError as error:
+            raise SpecError(f"{shown}: {error.message}", hint=error.hint) from None
+    return merged
+
+
+def _seen_from_here(fields: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """The fields with paths that start with `./` or `../` as this process means them: they start from the file."""
+
+    def moved(value: Any) -> Any:
+        if isinstance(value, list):
+            return [moved(item) for item in value]
+        if not isinstance(value, str) or not value.startswith(_RELATIVE):
+            return value
+        path = os.path.relpath(folder / value)
+        return path if path.startswith("../") else f"./{path}"
+
+    overrides = fields.get("overrides")
+    changed = dict(fields)
+    if "data" in fields:
+        changed["data"] = moved(fields["data"])
+    if isinstance(overrides, Mapping):
+        is_path = {key: isinstance(key, str) and path_kind(split_key(key)[1]) is not None for key in overrides}
+        changed["overrides"] = {key: moved(value) if is_path[key] else value for key, value in overrides.items()}
+    return changed
 
 
 def load_spec(kind: type[S], path: str | os.PathLike[str]) -> S:
@@ -250,6 +320,8 @@ def render_recipe(name_or_path: str | os.PathLike[str], algorithm: str | None = 
     """
     path, shown = path_of(name_or_path), os.fspath(name_or_path)
     job = load(name_or_path)
+    if algorithm is None and "extends" in read_mapping(path, shown):
+        return _extended_text(path, shown)
     if algorithm is None:
         written, release = path.read_text(encoding="utf-8"), f'verl: "{job.verl}"\n'
         return written if "\nverl: " in written or job.verl is None else _NAME.sub(rf"\g<0>{release}", written, count=1)
@@ -263,3 +335,35 @@ def render_recipe(name_or_path: str | os.PathLike[str], algorithm: str | None = 
     overrides = {key: by_text[text] for key, text in job.overrides.items()}
     about = {"name": job.name, "summary": job.summary, "source": job.source}
     return head + dump_mapping({**recipe, **about, "overrides": overrides})
+
+
+def _extended_text(path: Path, shown: str) -> str:
+    """A recipe whole, with the file behind each override; `load` reads it as the same job."""
+    fields = _recipe_fields(path, shown)
+    origin = {split_key(key)[1]: name for name, file in reversed(_chain(path, shown)) for key in _keys_of(file, name)}
+    overrides = fields.pop("overrides", {})
+    lines = [_override_line(key, value) for key, value in overrides.items()]
+    width = max(map(len, lines), default=0)
+    noted = (f"{line:<{width}}  # {origin[split_key(key)[1]]}" for line, key in zip(lines, overrides, strict=True))
+    return dump_mapping(fields) + "overrides:\n" + "\n".join(noted) + "\n"
+
+
+def _override_line(key: str, value: Any) -> str:
+    """One line, also for a list or a mapping, for which JSON is YAML."""
+    if isinstance(value, (list, dict)):
+        return f"  {key}: {json.dumps(value, ensure_ascii=False)}"
+    return f"  {dump_mapping({key: value}).rstrip()}"
+
+
+def _chain(path: Path, shown: str) -> list[tuple[str, Path]]:
+    """The file, the one that it extends, and so on, with what messages call each."""
+    files = [(shown, path)]
+    while (base := read_mapping(path, shown).get("extends")) is not None:
+        path, shown = _base(base, path, shown)
+        files.append((shown, path))
+    return files
+
+
+def _keys_of(path: Path, shown: str) -> Iterable[str]:
+    overrides: Mapping[str, Any] = read_mapping(path, shown).get("overrides") or {}
+    return overrides

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from pydantic import PlainValidator, model_validator
 
@@ -27,6 +27,8 @@ from cloudrl.spec.services import Services
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+T = TypeVar("T")
 
 MAIN = "verl.trainer.main_ppo"
 """The module that starts verl's trainer."""
@@ -52,10 +54,13 @@ def _overrides(value: object) -> FrozenDict[HydraText]:
     return _merged(FrozenDict(), value)
 
 
-def _merged(old: Mapping[str, HydraText], new: Mapping[str, Any]) -> FrozenDict[HydraText]:
+def merge_overrides(old: Mapping[str, T], new: Mapping[str, T]) -> dict[str, T]:
     """`old` with each key of `new` set in its place; a key keeps its `+` when the new one has no prefix.
 
     `~key` takes out what `old` sets; where that is nothing it is Hydra's own deletion.
+
+    Raises:
+        SpecError: a key is not an override key.
     """
     merged = dict(old)
     written = {split_key(key)[1]: key for key in merged}
@@ -68,9 +73,13 @@ def _merged(old: Mapping[str, HydraText], new: Mapping[str, Any]) -> FrozenDict[
         name = before if before is not None and not prefix and before.startswith("+") else key
         if before is not None and before != name:
             merged = {(name if present == before else present): item for present, item in merged.items()}
-        merged[name] = hydra_text(value)
+        merged[name] = value
         written[bare] = name
-    return FrozenDict(merged)
+    return merged
+
+
+def _merged(old: Mapping[str, HydraText], new: Mapping[str, Any]) -> FrozenDict[HydraText]:
+    return FrozenDict(merge_overrides(old, {key: hydra_text(value) for key, value in new.items()}))
 
 
 Overrides = Annotated[Mapping[str, Any], PlainValidator(_overrides)]
