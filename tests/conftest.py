@@ -22,6 +22,7 @@ import typer.main
 from dstack_hosts.fixtures import dstack_lab, dstack_pair  # noqa: F401 - fixtures
 from fake_clock import Clock
 from fake_local import FakeLocal
+from hints import faults
 from hypothesis import settings
 from parts import FOLDERS
 from slurm_nodes.fixtures import shared_slurm, slurm  # noqa: F401 - fixtures
@@ -178,7 +179,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Type a command."""
+    """Type a command. What it then hints at must be something that can be typed."""
 
     def typed(*words: str) -> Typed:
         monkeypatch.setattr(sys, "argv", ["cloudrl", *words])
@@ -189,6 +190,8 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
             code = end.code or 0
         output = capsys.readouterr()
         assert "Traceback" not in output.err
+        shown = "\n".join(line.partition("→ ")[2] for line in output.err.splitlines() if "→ " in line)
+        assert faults(shown) == []
         return Typed(code, output.out, output.err)
 
     return typed

@@ -89,7 +89,8 @@ def _check_rollout(job: Job, cluster: ClusterFacts) -> None:
         raise InputError(
             f"recipe {job.name!r} generates with {job.rollout}, and the image of cluster {cluster.name!r} has "
             f"{', '.join(cluster.rollouts)}",
-            hint=f"cloudrl up ... --set rollout={job.rollout}, or a recipe for {cluster.rollouts[0]}",
+            hint=f"cloudrl up ... --set rollout={job.rollout}\n"
+            f"Or use a recipe for {cluster.rollouts[0]}: cloudrl recipes list",
         )
 
 
@@ -105,7 +106,7 @@ def _check_scored(job: Job, cluster: ClusterFacts, values: Mapping[str, str]) ->
         if ours := BUILT_IN[name].reward:
             raise InputError(
                 f"verl has no reward function for data set {name!r}, and the job names none",
-                hint=f"cloudrl has one: {keys.REWARD_PATH}={ours}",
+                hint=f"Use the one that comes with cloudrl: {keys.REWARD_PATH}={ours}",
             )
         raise InputError(
             f"data set {name!r} is for Search-R1's fork of verl: verl itself has no reward function for its data "

@@ -78,7 +78,7 @@ def _check_nodes(draft: JobDraft, debugger: str, *, is_expected: bool) -> None:
         raise InputError(
             f"{ranks_text(unable, 'node')} of cluster {cluster.name!r}: an agent of a release without debuggers, or "
             "without a folder for them, of which its log has a warning",
-            hint=f"Start the cluster anew: cloudrl down {cluster.name}, then cloudrl up",
+            hint=f"Start the cluster anew: cloudrl down {cluster.name} && cloudrl up {cluster.name} ...",
         )
     without = [rank for rank, debuggers in by_rank if debugger not in debuggers]
     if without:

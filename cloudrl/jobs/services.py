@@ -53,7 +53,7 @@ def check_own_search(values: Mapping[str, str], cluster: ClusterFacts) -> None:
     if url.startswith(_ON_THE_NODE) and cluster.has_agents and not cluster.services:
         raise InputError(
             f"{SEARCH_R1_URL}={url}, and cluster {cluster.name!r} has no services",
-            hint='cloudrl up NAME ... --set \'services=["8000:bash retrieval_launch.sh"]\', or "search:wiki-18"\n'
+            hint="cloudrl up NAME ... --set 'services=[\"search:wiki-18\"]'\n"
             f"Ask a server elsewhere: {SEARCH_R1_URL}=http://HOST:8000/retrieve",
         )
 

@@ -75,7 +75,10 @@ def test_rows_of_ours_need_the_reward_function_that_we_have() -> None:
     job = recipes.load("grpo").replace(data=["addition"])
     with pytest.raises(InputError, match="verl has no reward function for data set 'addition'") as caught:
         plan(job, cluster(data={"addition": PATHS}), SubmitOptions())
-    assert caught.value.hint == "cloudrl has one: reward.custom_reward_function.path=pkg://cloudrl.verl_cpu.reward"
+    assert (
+        caught.value.hint
+        == "Use the one that comes with cloudrl: reward.custom_reward_function.path=pkg://cloudrl.verl_cpu.reward"
+    )
 
 
 def test_a_program_of_ones_own_scores_as_it_likes() -> None:

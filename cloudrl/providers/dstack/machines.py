@@ -190,7 +190,7 @@ class DstackVolumes(_Named[VolumeState]):
         if any(other.name == name for other in self.list()):
             raise InputError(
                 f"project {self.server.project!r} has a volume {name!r}",
-                hint=f"cloudrl volume list, or cloudrl volume delete {name}",
+                hint=f"Look: cloudrl volume list\nDelete it: cloudrl volume delete {name}",
             )
         self._call("create", parse(volume_to_dstack(volume)))
         return self._wait(name)

@@ -127,7 +127,9 @@ def get(server: Server, name: str) -> RunState:
     """
     run = find(server, name)
     if run is None:
-        raise InputError(f"project {server.project!r} has no run {name!r}", hint="cloudrl status, or dstack ps -a")
+        raise InputError(
+            f"project {server.project!r} has no run {name!r}", hint="Clusters: cloudrl status\nAll runs: dstack ps -a"
+        )
     return run
 
 
