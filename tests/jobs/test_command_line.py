@@ -211,7 +211,9 @@ class TestJobs:
         cluster.end("one")
         _, out, _ = run("jobs", "logs", "-f", "one", "--json")
         events = [json.loads(line, parse_constant=pytest.fail) for line in out.splitlines()]
-        assert [event["event"] for event in events] == ["line", "starting"] + ["line", "step", "progress"] * 3 + ["ended"]
+        assert [event["event"] for event in events] == ["line", "starting"] + ["line", "step", "progress"] * 3 + [
+            "ended"
+        ]
         assert events[4] == {
             "event": "progress", "step": 1, "total_steps": None, "reward": 0.1, "step_s": 2.0, "eta_s": None,
             "loss": None,

@@ -1,0 +1,35 @@
+"""The page shows its files as they are, and `check` says of them what the page says; tests/e2e runs the commands."""
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from typed_command import Run
+
+DOCS = Path(__file__).parents[2] / "docs"
+FILES = DOCS / "own-task"
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCKS = BLOCK.findall((DOCS / "your-own-task.md").read_text())
+
+
+@pytest.mark.parametrize(("kind", "name"), [("python", "reward.py"), ("yaml", "sums.yml")])
+def test_a_file_is_shown_whole(kind: str, name: str) -> None:
+    assert [text for language, text in BLOCKS if language == kind] == [(FILES / name).read_text()]
+
+
+def test_a_question_is_shown_as_it_stands_in_the_file() -> None:
+    lines = (FILES / "questions.jsonl").read_text().splitlines(keepends=True)
+    assert [text for language, text in BLOCKS if language == "json"] == [lines[0]]
+    assert len(lines) == 48
+
+
+@pytest.mark.io
+def test_check_says_what_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
+    shutil.copytree(FILES, tmp_path / "my-task")
+    monkeypatch.chdir(tmp_path / "my-task")
+    monkeypatch.setenv("CLOUDRL_HOME", str(tmp_path / "home"))
+    done = run("check", "./sums.yml", "--on", "local")
+    [said] = [text for language, text in BLOCKS if not language]
+    assert done.code == 0, done.err
+    assert set(said.splitlines()) <= set((done.err + done.out).splitlines())
