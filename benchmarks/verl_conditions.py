@@ -6,10 +6,12 @@ verl's own code is called where it needs no GPU. The rest is written from its so
 from __future__ import annotations
 
 import math
+import os
 from typing import Any
 
 import torch
 from verl.trainer.ppo.utils import need_reference_policy
+from verl.utils.fs import copy_local_path_from_hdfs
 from verl.utils.torch_dtypes import PrecisionType
 from verl.workers.config.optimizer import build_optimizer
 from verl.workers.rollout.replica import RolloutReplica
@@ -60,6 +62,46 @@ def updates_actor(config: Any) -> bool:
     if steps is None:
         steps = ROWS // config.data.train_batch_size * config.trainer.total_epochs
     return has_training(config) and config.trainer.critic_warmup <= steps
+
+
+def copied(path: Any) -> Any:
+    """utils/fs.py: copy_to_local, of a path that is not on HDFS."""
+    return path if str(path).startswith("hdfs://") else copy_local_path_from_hdfs(path)
+
+
+def paths_are_read(config: Any) -> None:
+    """What verl does with a path or a name before it opens anything."""
+    trainer, rollout, reward = config.trainer, config.actor_rollout_ref.rollout, config.reward
+    saves = has_training(config) and trainer.save_freq > 0
+    if trainer.resume_mode == "auto" or saves:  # trainer/ppo/v1/trainer_base.py: _load_checkpoint, _save_checkpoint
+        os.fspath(trainer.default_local_dir)
+    if has_training(config) and trainer.get("rollout_data_dir", None):  # _dump_generations: os.makedirs
+        os.fspath(trainer.rollout_data_dir)
+    if not rollout.agent.get("agent_loop_manager_class", None):  # experimental/agent_loop/agent_loop.py
+        for path in (rollout.multi_turn.tool_config_path, rollout.multi_turn.function_tool_path,
+                     rollout.agent.agent_loop_config_path):  # fmt: skip
+            os.fspath(path) if path else None
+        need(isinstance(rollout.agent.default_agent_loop, str), "agent loop not registered")
+    if reward.reward_model.enable:  # experimental/reward_loop/reward_loop.py
+        copied(reward.reward_model.model_path)
+    model = config.actor_rollout_ref.model
+    if model.get("lora_rank", 0) > 0 and model.get("lora_adapter_path") is not None:
+        copied(model.lora_adapter_path)
+
+
+def code_is_loaded(config: Any) -> None:
+    """utils/import_utils.py: load_module, before it opens a file."""
+    trainer, reward = config.trainer, config.reward
+    parts = [reward.custom_reward_function, config.data.custom_cls]
+    sampler = trainer.v1.sampler.get("custom_sampler", None)
+    if sampler is not None and sampler.get("path") and sampler.get("name"):
+        parts.append(sampler)
+    if reward.reward_manager.source == "importlib":
+        parts.append(reward.reward_manager.module)
+    for part in parts:  # utils/import_utils.py: load_module
+        if part.get("path"):
+            part["path"].startswith("pkg://")
+            hasattr(part, part["name"])
 
 
 def engines_are_built(config: Any, made: dict[str, Any], world: int) -> None:
@@ -233,6 +275,7 @@ def rollout_is_served(config: Any, made: dict[str, Any], world: int) -> None:
     need(rollout.checkpoint_engine.update_weights_bucket_megabytes > 0, "bucket")
     range(rollout.agent.num_workers)
     need(rollout.agent.num_workers > 0, "no agent workers")
+    [][: config.data.max_response_length]  # experimental/agent_loop/single_turn_agent_loop.py
     need(config.data.max_response_length > 0, "no answer")
     if rollout.name not in ("vllm", "sglang"):
         return

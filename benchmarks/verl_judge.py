@@ -43,10 +43,13 @@ from verl_conditions import (
     CHECKPOINT_ENGINES,
     ROWS,
     batches_are_divided,
+    code_is_loaded,
+    copied,
     engines_are_built,
     has_teacher,
     has_training,
     need,
+    paths_are_read,
     pools_fit,
     reference_is_actor,
     rollout_is_served,
@@ -61,12 +64,14 @@ def use_no_model() -> None:
     tokenizer = types.SimpleNamespace(
         bos_token_id=0, eos_token_id=1, pad_token_id=2, chat_template="", name_or_path="m"
     )
-    hf_model.copy_to_local = lambda path, **_: path.rstrip("/")
+    hf_model.copy_to_local = lambda path, **_: copied(path)
     hf_model.hf_tokenizer = lambda *_, **__: tokenizer
     hf_model.hf_processor = lambda *_, **__: None
     hf_model.get_generation_config = lambda *_, **__: None
     hf_model.update_model_config = lambda *_, **__: None
-    hf_model.import_external_libs = lambda *_: None
+    hf_model.import_external_libs = lambda named: [
+        each.startswith(".") for each in (named if isinstance(named, list) else [named]) if named is not None
+    ]
     made = types.SimpleNamespace(architectures=["Qwen2ForCausalLM"], tie_word_embeddings=False, model_type="qwen2")
     hf_model.AutoConfig = types.SimpleNamespace(from_pretrained=lambda *_, **__: made)
     base_trainer.create_rl_dataset = dataset
@@ -80,13 +85,15 @@ def use_no_model() -> None:
 def dataset(paths: Any, config: Any, *_: Any, max_samples: Any = -1, **__: Any) -> list[int]:
     """utils/dataset/rl_dataset.py: RLHFDataset, what it does with its options before and after it reads files."""
     files = [paths] if not OmegaConf.is_list(paths) and not isinstance(paths, list) else list(paths)
-    for file in files:
+    for file in map(copied, files):
         need(file.endswith((".parquet", ".json", ".jsonl")), f"Unsupported file format: {file}")
     rows = min(ROWS, max_samples) if max_samples > 0 else ROWS
+    need(isinstance(config.get("prompt_key", "prompt"), str), "no such column")
     dict(**config.get("apply_chat_template_kwargs", {}))
     if config.get("filter_overlong_prompts", True):
         config.get("max_prompt_length", 1024) >= 100  # noqa: B015  whether they can be compared
-    return [0] * rows
+    range(10)[: rows if rows % 1 else int(rows)]  # datasets: select
+    return [0] * int(rows)
 
 
 @functools.cache
@@ -260,6 +267,8 @@ def stages(config: Any, gpus: int) -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "names", lambda: names_are_looked_up(config)
     if config.trainer.use_v1:
         yield "trainer", lambda: trainer_is_made(config)
+        yield "paths", lambda: paths_are_read(config)
+        yield "code", lambda: code_is_loaded(config)
     yield "pools", lambda: pools_fit(config, gpus)
     yield "engines", lambda: engines_are_built(config, made, world())
     yield "rollout", lambda: rollout_is_served(config, made, world())

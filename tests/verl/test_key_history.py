@@ -71,6 +71,13 @@ def test_a_row_names_its_source_and_a_key_that_the_default_release_has_no_more(r
         ("algorithm.rollout_correction.use_policy_gradient=true", "", "rollout_correction.loss_type=reinforce"),
         ("actor_rollout_ref.actor.profile.step_start=3", "changed in verl 0.6", "the steps are a list"),
         ("critic.kl_ctrl.kl_coef=0.01", "since verl 0.5", "algorithm.kl_ctrl.kl_coef=0.01"),
+        (
+            "actor_rollout_ref.actor.use_token_level_loss=True",
+            "since verl 0.3",
+            "actor_rollout_ref.actor.loss_agg_mode=token-mean",
+        ),
+        ("actor_rollout_ref.rollout.micro_batch_size=8", "removed in verl 0.2", "~actor_rollout_ref.rollout.micro"),
+        ("actor_rollout_ref.rollout.limit_images=5", "", "+actor_rollout_ref.rollout.limit_images=5"),
     ],
 )  # fmt: skip
 def test_history_comes_before_spelling(override: str, said: str, remedy: str) -> None:

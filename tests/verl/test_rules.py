@@ -93,12 +93,13 @@ NOT_DIVIDED = {**GRPO, f"{ACTOR}.ppo_mini_batch_size": 63, f"{ROLLOUT}.n": 1}
          f"{REF}.log_prob_micro_batch_size_per_gpu": 128},
         {f"{REF}.log_prob_micro_batch_size_per_gpu": "null"},  # there is no reference
         *({"algorithm.adv_estimator": "grop", key: value} for key, value in {
-            "actor_rollout_ref.model.external_lib": "[cloudrl.verl_cpu.x,my.lib]", "data.custom_cls.path": "/my/d.py",
+            "actor_rollout_ref.model.external_lib": "[cloudrl.verl_cpu.x,my.lib]",
             "reward.reward_manager.module.path": "/my/rm.py", "trainer.checkpoint_callback_class": "my.C",
             f"{ROLLOUT}.multi_turn.function_tool_path": "/my/tools.py", "data.trust_remote_code": True,
             f"{ACTOR}.optim.optimizer_impl": "my.optim", f"{ACTOR}._target_": "my.Config",
             "+ray_kwargs.ray_init.runtime_env.env_vars.VERL_USE_EXTERNAL_MODULES": "my",
         }.items()),
+            {"algorithm.adv_estimator": "grop", "data.custom_cls.path": "/my/d.py", "data.custom_cls.name": "Rows"},
         {"model_engine": "veomni", f"{ACTOR}.ppo_mini_batch_size": 7, "critic.ppo_mini_batch_size": 7},
         {**SEPARATE, "trainer.n_gpus_per_node": 4, f"{ROLLOUT}.n_gpus_per_node": 8,
          f"{ROLLOUT}.tensor_model_parallel_size": 8},

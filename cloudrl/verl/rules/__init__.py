@@ -45,6 +45,7 @@ from cloudrl.verl.rules.servers import (
     rewards_have_what_they_ask,
 )
 from cloudrl.verl.rules.structure import sections_are_given, structure_notes, structure_problems
+from cloudrl.verl.rules.texts import texts_are_texts
 from cloudrl.verl.rules.values import files_are_read, optimizers_know_their_options, values_are_possible
 from cloudrl.verl.setting import Setting
 
@@ -53,6 +54,7 @@ READ_IN = (RELEASE.verl,)
 RULES: tuple[Callable[[Setting], Iterator[Problem]], ...] = (
     sections_are_given,
     values_are_possible,
+    texts_are_texts,
     files_are_read,
     optimizers_know_their_options,
     names_are_known,

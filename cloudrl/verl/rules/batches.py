@@ -143,7 +143,7 @@ def _micro(key: str, micro: int, samples: int, of: str) -> Iterator[Problem]:
 def dynamic_batches_agree(setting: Setting) -> Iterator[Problem]:
     """workers/engine_workers.py: init_model."""
     actor, rollout = setting.get(f"{ACTOR}.use_dynamic_bsz"), setting.get(f"{ROLLOUT}.log_prob_use_dynamic_bsz")
-    if bool(actor) != bool(rollout):
+    if actor != rollout and (actor or rollout):
         yield Problem(
             f"{ACTOR}.use_dynamic_bsz={actor} and {ROLLOUT}.log_prob_use_dynamic_bsz={rollout} differ",
             f"{ROLLOUT}.log_prob_use_dynamic_bsz={actor}",

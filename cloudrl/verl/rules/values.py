@@ -77,8 +77,8 @@ def values_are_possible(setting: Setting) -> Iterator[Problem]:
 def files_are_read(setting: Setting) -> Iterator[Problem]:
     """utils/dataset/rl_dataset.py: RLHFDataset, _read_files_and_tokenize; trainer/ppo/checkpoint_callback.py."""
     callback = setting.get("trainer.checkpoint_callback_class")
-    if setting.is_v1 and callback and not isinstance(callback, str):
-        yield Problem(f"trainer.checkpoint_callback_class={callback}: verl needs the name of a class",
+    if setting.is_v1 and callback and (not isinstance(callback, str) or "." not in callback):
+        yield Problem(f"trainer.checkpoint_callback_class={callback}: verl needs the name of a class, with its module",
                       "trainer.checkpoint_callback_class=null")  # fmt: skip
     steps = setting.get("global_profiler.steps")
     if setting.is_v1 and setting.trains and steps is not None and not isinstance(steps, list):
@@ -89,14 +89,16 @@ def files_are_read(setting: Setting) -> Iterator[Problem]:
     for key in (keys.TRAIN_FILES, keys.VAL_FILES):
         value = setting.get(key)
         for file in value if isinstance(value, list) else [value]:
-            if setting.has(key) and not isinstance(file, str):
+            if setting.has(key) and not (isinstance(file, str) and file.endswith(_FORMATS)):
                 shown = "null" if file is None else file
-                yield Problem(
-                    f"{key}={shown}: verl needs the paths of files (utils/dataset/rl_dataset.py: RLHFDataset)"
+                wanted = (
+                    f"verl reads {', '.join(_FORMATS)}" if isinstance(file, str) else "verl needs the paths of files"
                 )
+                yield Problem(f"{key}={shown}: {wanted} (utils/dataset/rl_dataset.py: RLHFDataset)")
                 break
 
 
+_FORMATS = (".parquet", ".json", ".jsonl")
 _ADAM = {
     "lr",
     "betas",
@@ -133,6 +135,9 @@ def optimizers_know_their_options(setting: Setting) -> Iterator[Problem]:
         section = f"{role}.optim"
         name, options = setting.get(f"{section}.optimizer"), setting.get(f"{section}.override_optimizer_config")
         is_torchs = setting.is_fsdp(role) and setting.get(f"{section}.optimizer_impl") == "torch.optim"
+        if is_torchs and options and not isinstance(options, Mapping):
+            yield Problem(f"{section}.override_optimizer_config={options}: verl needs a mapping here ({_OPTIMIZER})",
+                          f"{section}.override_optimizer_config=null")  # fmt: skip
         if not is_torchs or str(name) not in _ARGUMENTS or not isinstance(options, Mapping):
             continue
         for option in options:
@@ -189,10 +194,13 @@ def _of_data(setting: Setting) -> Iterator[Row]:
     yield Row("data.val_batch_size", at, low=0, null=True)
     if setting.counts_generated:
         yield Row("data.gen_batch_size", at, low=0, null=True)
+    if setting.get("data.shuffle") and not setting.get("data.sampler.class_path"):
+        yield Row("data.seed", "trainer/main_ppo.py: create_rl_sampler", null=True)
     if not setting.get("data.custom_cls.path"):
         dataset = "utils/dataset/rl_dataset.py: RLHFDataset"
-        yield Row("data.train_max_samples", dataset, is_whole=False)
-        yield Row("data.val_max_samples", dataset, is_whole=False)
+        for key in ("data.train_max_samples", "data.val_max_samples"):
+            rows = setting.get(key)  # as many rows as there are, or more, are never counted out
+            yield Row(key, dataset, is_whole=isinstance(rows, float) and rows > 0 and not rows.is_integer())
         if setting.get("data.filter_overlong_prompts"):
             yield Row("data.max_prompt_length", dataset, is_whole=False)
     yield Row("data.max_response_length", "experimental/agent_loop/single_turn_agent_loop.py: response_length", low=1)
@@ -201,6 +209,7 @@ def _of_data(setting: Setting) -> Iterator[Row]:
 def _of_rollout(setting: Setting) -> Iterator[Row]:
     for size in ("tensor_model", "data", "pipeline_model"):
         yield Row(f"{ROLLOUT}.{size}_parallel_size", "workers/rollout/replica.py: RolloutReplica", low=1)
+    yield Row(f"{ROLLOUT}.n_gpus_per_node", "workers/rollout/replica.py: RolloutReplica", low=1)
     yield Row(f"{ROLLOUT}.n", "trainer/ppo/v1/agent_loop_tq.py: _run_prompt", low=1)
     bucket = f"{ROLLOUT}.checkpoint_engine.update_weights_bucket_megabytes"
     yield Row(bucket, "workers/engine_workers.py: init_model", low=1)
@@ -215,9 +224,6 @@ def _of_rollout(setting: Setting) -> Iterator[Row]:
         yield Row(f"{ROLLOUT}.max_num_seqs", server, low=1, null=True)
     if setting.is_v1 and setting.get(MODE) == "separate_async":
         yield Row(f"{ROLLOUT}.nnodes", "trainer/ppo/v1/trainer_separate_async.py: PPOTrainerSeparateAsync", low=1)
-        yield Row(
-            f"{ROLLOUT}.n_gpus_per_node", "trainer/ppo/v1/trainer_separate_async.py: PPOTrainerSeparateAsync", low=1
-        )
 
 
 def _of_sampling(setting: Setting) -> Iterator[Row]:
@@ -256,15 +262,16 @@ def _of_batches(setting: Setting, role: str) -> Iterator[Row]:
     if role == CRITIC or not setting.trains:  # its engine always counts tokens
         return
     if setting.get(f"{role}.use_dynamic_bsz"):
-        tokens = "workers/engine/utils.py: prepare_micro_batches"
-        yield Row(f"{role}.ppo_max_token_len_per_gpu", tokens, is_whole=False, low=0, above=True)
+        yield Row(f"{role}.ppo_max_token_len_per_gpu", micro, is_whole=False, low=0, above=True)
         if setting.computes_log_probs:
-            yield Row(f"{ROLLOUT}.log_prob_max_token_len_per_gpu", tokens, is_whole=False, low=0, above=True)
+            yield Row(f"{ROLLOUT}.log_prob_max_token_len_per_gpu", micro, is_whole=False, low=0, above=True)
     else:
         yield Row(f"{role}.ppo_micro_batch_size_per_gpu", micro, low=1, null=True)
         if setting.computes_log_probs:
             yield Row(f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu", micro, low=1, null=True)
-    if REF in setting.built and not setting.get(f"{REF}.log_prob_use_dynamic_bsz"):
+    if REF in setting.built and setting.get(f"{REF}.log_prob_use_dynamic_bsz"):
+        yield Row(f"{REF}.log_prob_max_token_len_per_gpu", micro, is_whole=False, low=0, above=True)
+    elif REF in setting.built:
         yield Row(f"{REF}.log_prob_micro_batch_size_per_gpu", micro, low=1, null=True)
 
 
@@ -290,7 +297,7 @@ def _of_policy_loss(setting: Setting, algorithms: str) -> Iterator[Row]:
     yield Row(f"{ACTOR}.entropy_coeff", f"{_TRAINER}: _update_actor", is_whole=False)
     if setting.get(f"{ACTOR}.use_kl_loss"):
         yield Row(f"{ACTOR}.kl_loss_coef", "workers/utils/losses.py: ppo_loss", is_whole=False)
-    loss = setting.get(f"{ACTOR}.policy_loss.loss_mode")
+    loss = str(setting.get(f"{ACTOR}.policy_loss.loss_mode"))
     if loss == "vanilla":
         at = f"{algorithms}: compute_policy_loss_vanilla"
         sides = [f"clip_ratio_{side}" for side in ("low", "high")]

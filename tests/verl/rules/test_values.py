@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
+from verl_settings import problems, setting
 
 from cloudrl.verl import rules
-from cloudrl.verl.composition import Problem, compose
-from cloudrl.verl.release_files import SHIPPED, source_of
+from cloudrl.verl.release_files import SHIPPED
 from cloudrl.verl.releases import RELEASE
-from cloudrl.verl.setting import Setting
 
 A, R, REF = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.ref"
-WORKS = {
-    "trainer.nnodes": 2, "trainer.n_gpus_per_node": 8, "data.train_batch_size": 256, f"{R}.n": 4, f"{R}.name": "vllm",
-    f"{A}.ppo_mini_batch_size": 64, f"{A}.ppo_micro_batch_size_per_gpu": 4, f"{R}.tensor_model_parallel_size": 2,
-    f"{R}.log_prob_micro_batch_size_per_gpu": 8, f"{REF}.log_prob_micro_batch_size_per_gpu": 8,
-    "critic.ppo_micro_batch_size_per_gpu": 4,
-}  # fmt: skip
 GRPO = ("algorithm.adv_estimator=grpo",)
 TOKENS = (f"{A}.use_dynamic_bsz=True", f"{R}.log_prob_use_dynamic_bsz=True")
 MEGATRON = ("model_engine=megatron", *GRPO, *TOKENS)
@@ -26,19 +17,6 @@ PREFILL = (f"{R}.disaggregation.enabled=True",)
 TEACHER = ("distillation.enabled=True", "distillation.nnodes=1", "distillation.n_gpus_per_node=8", "trainer.nnodes=1",
            "distillation.teacher_models.teacher_model.model_path=/t",
            "distillation.teacher_models.teacher_model.inference.name=vllm")  # fmt: skip
-
-
-def setting(*overrides: str, release: str = RELEASE.verl, gpus: int = 16, own_code: bool = False) -> Setting:
-    given = [override for override in (f"{key}={value}" for key, value in WORKS.items())
-             if override.partition("=")[0] not in {each.partition("=")[0] for each in overrides}]  # fmt: skip
-    composed = compose(release, (*given, *overrides))
-    assert composed.values is not None, (composed.problems, composed.untold)
-    is_read = release in rules.READ_IN
-    return Setting(composed.values, gpus, own_code, composed.base, source_of(release), is_read=is_read)
-
-
-def problems(*overrides: str, **more: Any) -> tuple[Problem, ...]:
-    return rules.problems(setting(*overrides, **more))
 
 
 @pytest.mark.parametrize(
