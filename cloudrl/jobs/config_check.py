@@ -16,12 +16,13 @@ from cloudrl.options.environment import is_remote
 from cloudrl.spec import override_argument
 from cloudrl.spec.hydra import split_key
 from cloudrl.verl.batches import with_fitting_batches
-from cloudrl.verl.command import Command, UnknownConfig, read_command
+from cloudrl.verl.command import Command, UnknownConfig, processes, read_command
 from cloudrl.verl.composition import Composed, Problem, compose, is_known, keys_of_engine
 from cloudrl.verl.key_history import change_of
 from cloudrl.verl.keys import MAIN, PY_EXECUTABLE
 from cloudrl.verl.release_files import is_added, source_of
 from cloudrl.verl.rules import READ_IN, notes, problems
+from cloudrl.verl.rules.fine_tuning import fine_tuning_problems
 from cloudrl.verl.setting import Setting
 
 _ADD = "; cloudrl verl add makes it known"
@@ -47,7 +48,12 @@ def check_config(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
         return draft.skipping(f"the configuration ({why})")
     faults, is_certain = list(composed.problems), _is_certain(draft, snapshot, command)
     if composed.values is not None and command.program != MAIN:
-        draft = draft.skipping(f"the values of the configuration, and memory (the job runs {command.program})")
+        is_read = release in READ_IN and snapshot.files.verl_fork is None
+        faults += _fine_tuning(draft, Setting(composed.values, 0, base=composed.base, source=source_of(release),
+                                              has_own_code=not command.is_usual or _brings_code(draft),
+                                              is_read=is_read), command)  # fmt: skip
+        unread = "memory" if is_read else "batches, values and names of the configuration, and memory"
+        draft = draft.skipping(f"{unread} (the job runs {command.program})")
     elif composed.values is not None:
         gpus = draft.cluster.gpu_nodes * draft.cluster.gpus_per_node
         setting = Setting(
@@ -70,6 +76,13 @@ def check_config(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
     if is_certain and not draft.options.unchecked:
         return draft.refused(*(_finding(problem, draft) for problem in faults))
     return draft.warning(*(f"{WITH_VERL}{release}: {problem.text}" for problem in faults))
+
+
+def _fine_tuning(draft: JobDraft, setting: Setting, command: Command) -> tuple[Problem, ...]:
+    """On Ray the configuration says how many GPUs train, else the options of `torchrun` do."""
+    on_ray = command.program.endswith("_ray")
+    gpus = setting.world_size if on_ray else processes(draft.job.entrypoint)
+    return fine_tuning_problems(setting, gpus=gpus, on_ray=on_ray)
 
 
 def _finding(problem: Problem, draft: JobDraft) -> Finding:

@@ -1,5 +1,6 @@
 """The command that starts a program of verl's, as Python and Hydra read it."""
 
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -11,6 +12,8 @@ _FOLDERS = ("--config-path", "-cp")
 _OWN_FOLDER = ("config", "./config", "config/")
 """As in scripts until verl 0.8: Hydra counts from the folder of main_ppo, which has it (verl, trainer/config)."""
 _USUAL = (("python", "-m"), ("python3", "-m"))
+_TORCHRUN_OPTION = re.compile(r"--(nproc|nnodes)(?:[-_]per[-_]node)?[= ](\S+)")
+"""`auto`, `gpu` and a range of nodes are no numbers (torch 2.11, distributed/run.py)."""
 SFT_CONFIG = "sft_trainer_engine"
 _CONFIGS = {MAIN: CONFIG_NAME, "verl.trainer.sft_trainer": SFT_CONFIG, "verl.trainer.sft_trainer_ray": SFT_CONFIG}
 """Program -> configuration (verl 0.9.1, trainer/main_ppo.py, sft_trainer.py, sft_trainer_ray.py: hydra.main)."""
@@ -37,6 +40,16 @@ def is_fine_tuning(entrypoint: Sequence[str]) -> bool:
 
 def _program(entrypoint: Sequence[str]) -> str | None:
     return next((word for word in entrypoint if word in _CONFIGS), None)
+
+
+def processes(entrypoint: Sequence[str]) -> int | None:
+    """How many processes `torchrun` starts on all nodes together; None if the command does not tell."""
+    if entrypoint[:1] != ("torchrun",):
+        return None
+    options = " ".join(entrypoint[: entrypoint.index("-m")] if "-m" in entrypoint else ())
+    given = {"nnodes": "1", **dict(_TORCHRUN_OPTION.findall(options))}
+    each, nodes = given.get("nproc", ""), given["nnodes"]
+    return int(each) * int(nodes) if each.isdigit() and nodes.isdigit() else None
 
 
 def read_command(entrypoint: Sequence[str]) -> Command:

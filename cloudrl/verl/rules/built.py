@@ -36,7 +36,23 @@ def what_verl_builds(setting: Setting, known: Sequence[Problem]) -> Iterator[Pro
     told = [problem.text for problem in known]
     driver = setting.source.functions.get("validate_config", ("", ""))[1]
     is_driven = any(f"config.{key}" in driver for key in _keys(told))
-    for build in [*_parts(setting)][int(is_driven) :]:  # the driver stops at a problem that is known
+    # the driver stops at a problem that is known
+    yield from what_is_refused(setting, [*_parts(setting)][int(is_driven) :], told)
+
+
+def what_is_refused(
+    setting: Setting, builds: Sequence[Callable[[Interpreter], Any]], told: list[str]
+) -> Iterator[Problem]:
+    """What verl's own code raises while parts are built, but for what other findings say already.
+
+    Args:
+        setting: the configuration.
+        builds: the parts, in the order in which verl builds them.
+        told: texts of the other findings; those found here are added.
+    """
+    if setting.source is None:
+        return
+    for build in builds:
         try:
             build(Interpreter(setting.source))
         except RefusedByVerl as refusal:
@@ -62,14 +78,15 @@ def _parts(setting: Setting) -> Iterator[Callable[[Interpreter], Any]]:
         paths.append("reward.reward_model.rollout")
     for path in paths:
         if isinstance(values := setting.get(path), Mapping):
-            yield functools.partial(_build, values, path)
+            yield functools.partial(build_section, values, path)
     if REF in setting.built and isinstance(values := setting.get(REF), Mapping):
         made = {_REFERENCE.get(str(key), str(key)): value for key, value in values.items()}
         made["ppo_mini_batch_size"] = setting.get(f"{ACTOR}.ppo_mini_batch_size")
         yield functools.partial(_build_reference, made)
 
 
-def _build(values: Mapping[str, Any], path: str, code: Interpreter) -> Any:
+def build_section(values: Mapping[str, Any], path: str, code: Interpreter) -> Any:
+    """The dataclass of a section; raises `RefusedByVerl` as verl would."""
     return code.build(values, path)
 
 

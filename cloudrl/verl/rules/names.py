@@ -49,25 +49,30 @@ class Choice:
 
 def names_are_known(setting: Setting) -> Iterator[Problem]:
     """Most are looked up after the first rollout, some once all workers are up."""
-    for choice, value in _unknown(setting):
+    yield from unknown_choices(setting, _choices(setting))
+    yield from loggers_are_known(setting)
+
+
+def unknown_choices(setting: Setting, choices: Iterator[Choice]) -> Iterator[Problem]:
+    """Names that verl does not have, and that no code of the user's can bring."""
+    for choice, value in _unknown(setting, choices):
         if choice.is_open and setting.brings_code:
             continue
         similar = difflib.get_close_matches(str(value).lower(), choice.names, 1)
         shown = "null" if value is None else value
         has = f"verl has {', '.join(choice.names)}" if len(choice.names) < 8 else "verl has none of that name"
         yield Problem(f"{choice.key}={shown}: {has} ({choice.at})", f"{choice.key}={similar[0]}" if similar else "")
-    yield from _loggers(setting)
 
 
 def unknown_names(setting: Setting) -> Iterator[tuple[str, str]]:
     """Names that only code of the user's can bring, with their keys."""
-    for choice, value in _unknown(setting):
+    for choice, value in _unknown(setting, _choices(setting)):
         if choice.is_open and setting.brings_code:
             yield choice.key, str(value)
 
 
-def _unknown(setting: Setting) -> Iterator[tuple[Choice, object]]:
-    for choice in _choices(setting):
+def _unknown(setting: Setting, choices: Iterator[Choice]) -> Iterator[tuple[Choice, object]]:
+    for choice in choices:
         value = setting.get(choice.key)
         is_known = value in choice.names or (value is None and choice.null) or value == "???"
         if choice.names and not is_known and setting.has(choice.key) and not setting.follows(choice.key):
@@ -152,7 +157,7 @@ def _of_engines(setting: Setting) -> Iterator[Choice]:
             yield Choice(f"{role}.optim.optimizer", _OPTIMIZERS, "workers/config/optimizer.py: build_optimizer")
 
 
-def _loggers(setting: Setting) -> Iterator[Problem]:
+def loggers_are_known(setting: Setting) -> Iterator[Problem]:
     """utils/tracking.py: Tracking, which is made once all workers are up."""
     known = (*setting.names("loggers"), "tracking")
     value = setting.get(keys.LOGGER)

@@ -14,7 +14,7 @@ from cloudrl.verl.composition import Problem
 from cloudrl.verl.keys import CRITIC, MODEL, ROLLOUT
 from cloudrl.verl.setting import SAMPLER, Setting
 
-_COPIED = "utils/fs.py: copy_to_local"
+COPIED = "utils/fs.py: copy_to_local"
 _IMPORTED = "utils/import_utils.py: load_module"
 
 
@@ -45,7 +45,12 @@ class Text:
 
 def texts_are_texts(setting: Setting) -> Iterator[Problem]:
     """Lists, mappings and numbers in place of a path or a name; folders that end in a slash."""
-    for text in _texts(setting):
+    yield from wrong_texts(setting, _texts(setting))
+
+
+def wrong_texts(setting: Setting, texts: Iterator[Text]) -> Iterator[Problem]:
+    """What rows do not allow; a key that is not there, or follows another one, is left out."""
+    for text in texts:
         if not setting.has(text.key) or setting.follows(text.key):
             continue
         value, default = setting.get(text.key), setting.default(text.key)
@@ -57,7 +62,7 @@ def texts_are_texts(setting: Setting) -> Iterator[Problem]:
             elif text.null:
                 hint = f"{text.key}=null"
             yield Problem(f"{text.key}={shown}: verl needs {kind} here ({text.at})", hint)
-        elif text.at == _COPIED and isinstance(value, str) and value.endswith("/"):
+        elif text.at == COPIED and isinstance(value, str) and value.endswith("/"):
             yield Problem(f"{text.key}={value}: verl refuses a path that ends in a slash ({text.at})",
                           f"{text.key}={value.rstrip('/')}" if value.strip("/") else "")  # fmt: skip
 
@@ -83,14 +88,14 @@ def _texts(setting: Setting) -> Iterator[Text]:
 def _of_models(setting: Setting) -> Iterator[Text]:
     """workers/config/model.py: HFModelConfig; workers/engine/fsdp/transformer_impl.py: _build_lora_module."""
     for section in (MODEL, f"{CRITIC}.model") if setting.uses_critic else (MODEL,):
-        yield Text(f"{section}.path", _COPIED, null=False)
+        yield Text(f"{section}.path", COPIED, null=False)
         for name in ("hf_config_path", "tokenizer_path"):
-            yield Text(f"{section}.{name}", _COPIED)
+            yield Text(f"{section}.{name}", COPIED)
         yield Text(f"{section}.external_lib", "utils/import_utils.py: import_external_libs", several=True)
     if setting.lora_rank and setting.is_fsdp(keys.ACTOR):
-        yield Text(f"{MODEL}.lora_adapter_path", _COPIED)
+        yield Text(f"{MODEL}.lora_adapter_path", COPIED)
     if setting.get("reward.reward_model.enable"):
-        yield Text("reward.reward_model.model_path", _COPIED)
+        yield Text("reward.reward_model.model_path", COPIED)
 
 
 def _of_code(setting: Setting) -> Iterator[Text]:

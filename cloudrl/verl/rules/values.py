@@ -61,7 +61,12 @@ class Row:
 
 def values_are_possible(setting: Setting) -> Iterator[Problem]:
     """Numbers that are text, null, or out of range."""
-    for row in _rows(setting):
+    yield from wrong_values(setting, _rows(setting))
+
+
+def wrong_values(setting: Setting, rows: Iterator[Row]) -> Iterator[Problem]:
+    """What rows do not allow; a key that is not there, or follows another one, is left out."""
+    for row in rows:
         parent, _, name = row.key.rpartition(".")
         section = setting.get(parent)
         if not isinstance(section, Mapping) or name not in section or row.allows(section[name]):
@@ -195,7 +200,7 @@ def _of_data(setting: Setting) -> Iterator[Row]:
     if setting.counts_generated:
         yield Row("data.gen_batch_size", at, low=0, null=True)
     if setting.get("data.shuffle") and not setting.get("data.sampler.class_path"):
-        yield Row("data.seed", "trainer/main_ppo.py: create_rl_sampler", null=True)
+        yield Row("data.seed", "trainer/ppo/utils.py: create_rl_sampler", null=True)
     if not setting.get("data.custom_cls.path"):
         dataset = "utils/dataset/rl_dataset.py: RLHFDataset"
         for key in ("data.train_max_samples", "data.val_max_samples"):
