@@ -47,6 +47,12 @@ def make_run(name: str = "grpo-1", *, steps: int = 200, keys: int = 50, seed: in
             Table("Nodes", ("rank", "address", "phase"), (("0", "10.0.0.1", "ready"), ("1", "10.0.0.2", "ready"))),
             Table("Checkpoints", ("step", "role", "state", "size"), (("20", "actor", "complete", "15 GB"),)),
         ),
+        "about": {
+            "Command": f"cloudrl submit grpo --name {name} --steps={steps}", "Overrides of mine": f"--steps={steps}",
+            "Versions": "verl 0.9.1, Ray 2.56.0, Python 3.12.3", "Git commit": "1a2b3c4 with changes",
+            "Started": "2026-11-26 08:19:40", "Duration": "5 min 20 s",
+        },
+        "log": ("(TaskRunnerV1 pid=7) all initialize finished, ready to fit", "step:1 - critic/score/mean:0.1"),
         "usage": tuple(make_usage(rank) for rank in range(2)),
         "samples": tuple(_sample(step, place) for step in (10, 20) for place in range(30)),
     }  # fmt: skip

@@ -59,6 +59,8 @@ class Snapshot:
     """How long the prompts of the job's data are, where the data is on this machine."""
     now: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
     """For names."""
+    commit: str = ""
+    """Of the repository that the user submits from; "" outside of one."""
     nodes_are_here: bool = False
     """Whether the nodes read this machine's own files."""
     is_expected: bool = False

@@ -21,6 +21,7 @@ reasons; then `correction` plans again with what the hints say, until nothing mo
 """
 
 import re
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -41,7 +42,7 @@ from cloudrl.jobs.submission import Submission
 from cloudrl.jobs.uploads import plan_uploads
 from cloudrl.options.environment import checked_env
 from cloudrl.options.job import SubmitOptions
-from cloudrl.protocol.secret_names import is_secret, is_secret_override
+from cloudrl.protocol.secret_names import MASK, is_secret, is_secret_override
 from cloudrl.saves import resume as saves
 from cloudrl.spec import Job, override_argument
 from cloudrl.spec.hydra import integer, parse_overrides, split_key
@@ -213,7 +214,7 @@ def plan_job(job: Job, options: SubmitOptions, snapshot: Snapshot) -> Submission
     """
     draft = _draft(job, options, snapshot)
     if not draft.findings:
-        return _submission(draft)
+        return _submission(draft, snapshot.commit)
     planned = [draft]
 
     def plan_again(changed: SubmitOptions) -> Sequence[Finding]:
@@ -234,7 +235,14 @@ def _draft(job: Job, options: SubmitOptions, snapshot: Snapshot) -> JobDraft:
     return draft
 
 
-def _submission(draft: JobDraft) -> Submission:
+def _asked_overrides(options: SubmitOptions) -> str:
+    """What the user has asked for beyond the recipe, as one types it, without values of secrets."""
+    shown = {key: MASK if is_secret_override(split_key(key)[1]) else value for key, value in options.overrides.items()}
+    steps = [f"--steps={options.steps}"] if options.steps is not None else []
+    return shlex.join([*steps, *(override_argument(key, value) for key, value in shown.items())])
+
+
+def _submission(draft: JobDraft, commit: str) -> Submission:
     values = draft.values
     steps = integer(values.get(keys.STEPS))
     metadata = {
@@ -243,6 +251,8 @@ def _submission(draft: JobDraft) -> Submission:
         "cloudrl_checkpoints": values[keys.LOCAL_DIR],
         **({"cloudrl_verl": draft.cluster.verl_version} if draft.cluster.verl_version else {}),
         **({"cloudrl_total_steps": str(steps)} if steps is not None else {}),
+        **({"cloudrl_overrides": asked} if (asked := _asked_overrides(draft.options)) else {}),
+        **({"cloudrl_commit": commit} if commit else {}),
     }
     overrides = (override_argument(key, value) for key, value in draft.arguments.items())
     return Submission(

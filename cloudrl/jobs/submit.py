@@ -14,6 +14,7 @@ from cloudrl.errors import CloudrlError, ConnectionFailed, InputError, Unauthori
 from cloudrl.jobs.conversion import convert_data
 from cloudrl.jobs.data_files import read_tables
 from cloudrl.jobs.draft import Snapshot
+from cloudrl.jobs.git_commit import find_commit
 from cloudrl.jobs.handle import JobHandle, job_handle
 from cloudrl.jobs.local_files import digests_of, inspect_files
 from cloudrl.jobs.memory_runs import keep_run, read_runs
@@ -65,7 +66,7 @@ def take_snapshot(connection: Connection, job: Job, options: SubmitOptions, shel
     files = convert_data(job, options, inspect_files(job, options), prepared=cluster.data, nodes_are_here=here)
     snapshot = Snapshot(
         cluster, files, shell=shell, nodes_are_here=here,
-        models=find_model_configs(job, options, files), runs=read_runs(),
+        commit=find_commit(Path.cwd()), models=find_model_configs(job, options, files), runs=read_runs(),
         prompts=find_prompt_lengths(job, options, files, models=cluster.models if here else {}),
         tables=read_tables(job, options, files),
     )  # fmt: skip

@@ -49,9 +49,11 @@ class RunReport:
         steps: by number, over all attempts.
         total_steps: that it is to have.
         config: key -> value, secrets masked: all that verl has printed, else the overrides of the job.
+        about: what it is at a glance, by heading: command, overrides, versions, commit, start and duration.
         tables: nodes, attempts, checkpoints, cost.
         usage: how busy the nodes were over time.
         samples: a choice of its answers.
+        log: the last lines of the driver's log.
         cause: why it failed; None where it has not, or nothing says why.
         notes: what is missing here and why, one sentence each.
     """
@@ -62,9 +64,11 @@ class RunReport:
     steps: tuple[Step, ...] = ()
     total_steps: int | None = None
     config: Mapping[str, str] = field(default_factory=dict)
+    about: Mapping[str, str] = field(default_factory=dict)
     tables: tuple[Table, ...] = ()
     usage: tuple[NodeUsage, ...] = ()
     samples: tuple[Sample, ...] = ()
+    log: tuple[str, ...] = ()
     cause: Cause | None = None
     notes: tuple[str, ...] = ()
 
@@ -108,7 +112,7 @@ def _run_json(run: RunReport) -> dict[str, Any]:
         {"step": step.step, "metrics": {key: finite(value) for key, value in step.metrics.items()}}
         for step in run.steps
     ]
-    fields = {name: getattr(run, name) for name in ("name", "job", "status", "total_steps", "config", "notes")}
+    fields = {name: getattr(run, name) for name in ("name", "job", "status", "total_steps", "about", "config", "notes")}
     return {
         **fields,
         "cause": None if run.cause is None else asdict(run.cause),

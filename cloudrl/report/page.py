@@ -16,6 +16,7 @@ from cloudrl.logs.causes import Cause
 from cloudrl.report.model import Report, RunReport, Table
 from cloudrl.report.series import charts_of, finite, run_series
 from cloudrl.report.usage import usage_series
+from cloudrl.verl.charts import Chart
 
 VENDOR = "vendor"
 _STYLES = (f"{VENDOR}/uPlot.min.css", "page/style.css")
@@ -76,13 +77,20 @@ def as_element(value: Any) -> str:
 
 def data(report: Report) -> dict[str, Any]:
     """What the page draws."""
-    shown = charts_of(report.keys)
+    shown = [without_flat_band(chart, report) for chart in charts_of(report.keys)]
     top = frozenset(key for chart in shown for key in (*chart.keys, *chart.band))
     return {
         "runs": [_run(run, run_series(run.steps, len(report.runs), top)) for run in report.runs],
         "panels": [{"title": chart.title, "keys": chart.keys, "band": chart.band} for chart in shown],
         "differences": _table(report.config_differences()) if len(report.runs) > 1 else None,
     }
+
+
+def without_flat_band(chart: Chart, report: Report) -> Chart:
+    """The chart without its band if the edges never move: those of a 0/1 reward fill the chart and say nothing."""
+    steps = [step for run in report.runs for step in run.steps]
+    edges = [{step.metrics[key] for step in steps if key in step.metrics} for key in chart.band]
+    return chart._replace(band=()) if edges and all(len(values) < 2 for values in edges) else chart
 
 
 def _run(run: RunReport, series: dict[str, Any]) -> dict[str, Any]:
@@ -93,6 +101,8 @@ def _run(run: RunReport, series: dict[str, Any]) -> dict[str, Any]:
         "total": run.total_steps,
         "cause": None if run.cause is None else _cause(run.cause),
         "notes": list(run.notes),
+        "about": dict(run.about),
+        "log": "\n".join(run.log),
         "config": dict(sorted(run.config.items())),
         "tables": [_table(table) for table in run.tables],
         "usage": usage_series(run.usage),

@@ -1,6 +1,7 @@
 """What is known around a run, as rows of text: attempts, nodes, checkpoints, cost."""
 
 import math
+import shlex
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
@@ -28,11 +29,37 @@ def attempts_table(jobs: Iterable[RayJob], status: Status | None) -> Table:
     return Table("Attempts", ("job", "status", "started", "took"), tuple(rows))
 
 
+def about_run(job: RayJob, nodes: Sequence[NodeReport] = ()) -> dict[str, str]:
+    """What a run is at a glance: heading -> text; what is unknown is left out.
+
+    Args:
+        job: the last of its jobs.
+        nodes: of its cluster, the first of which says which versions it has.
+    """
+    said = job.metadata
+    recipe, mine = said.get("cloudrl_recipe", ""), said.get("cloudrl_overrides", "")
+    name = said.get("job_name", "")
+    named = f"--name {shlex.quote(name)}" if name and name != job.submission_id else ""
+    versions = {"verl": said.get("cloudrl_verl")}
+    if nodes:
+        versions = {"verl": nodes[0].verl_version, "Ray": nodes[0].ray_version, "Python": nodes[0].python_version}
+    rows = {
+        "Command": " ".join(filter(None, ["cloudrl submit", shlex.quote(recipe), named, mine])) if recipe else "",
+        "Overrides of mine": "\n".join(shlex.split(mine)),
+        "Versions": ", ".join(f"{what} {version}" for what, version in versions.items() if version),
+        "Git commit": said.get("cloudrl_commit", ""),
+        "Started": _moment(job.start_time),
+        "Duration": _took(job.start_time, job.end_time),
+    }
+    return {heading: text for heading, text in rows.items() if text}
+
+
 def nodes_table(nodes: Sequence[NodeReport]) -> Table:
-    """The nodes, with how busy they are now."""
+    """The nodes, with how busy they are now. On CPUs, Ray counts a rank's share of them as a GPU."""
+    has_gpus = any(node.usage is not None and node.usage.gpus for node in nodes)
     rows = tuple(
         (
-            str(node.rank), node.ip, str(node.phase), node.detail, str(node.gpus),
+            str(node.rank), node.ip, str(node.phase), node.detail, str(node.gpus) if has_gpus else "",
             "\n".join(map(_gpu, node.usage.gpus)) if node.usage is not None else "", _memory(node),
         )
         for node in nodes

@@ -18,12 +18,20 @@ from cloudrl.logs.archive import Archive, FolderArchive
 from cloudrl.logs.causes import Cause, Evidence, LogTail, find_cause
 from cloudrl.logs.causes.kept import kept_evidence, newest_kept_job
 from cloudrl.logs.cluster_archive import ask_cluster
+from cloudrl.protocol.report import NodeReport
 from cloudrl.protocol.secret_names import MASK, is_secret_override
 from cloudrl.providers.model import Status
 from cloudrl.providers.registry import locate, provider
 from cloudrl.report import RunReport, Table
 from cloudrl.report.log import LogReading
-from cloudrl.report.tables import attempts_table, checkpoints_table, cost_table, kept_nodes_table, nodes_table
+from cloudrl.report.tables import (
+    about_run,
+    attempts_table,
+    checkpoints_table,
+    cost_table,
+    kept_nodes_table,
+    nodes_table,
+)
 from cloudrl.report.usage import NodeUsage
 from cloudrl.saves.inventory import Checkpoint
 from cloudrl.sdk.find import Kept
@@ -32,9 +40,10 @@ from cloudrl.sdk.usage_sources import KeptUsage, asked_usage, span_of
 from cloudrl.spec.hydra import parse_overrides
 from cloudrl.transport.ray_job import JobStatus, RayJob
 from cloudrl.verl.keys import EXPERIMENT, LOCAL_DIR
-from cloudrl.verl.metrics import Step, not_finite
+from cloudrl.verl.metrics import Step, not_finite, without_ansi
 
 _PIECE_BYTES = 4 << 20
+_LOG_LINES = 200
 
 
 class RunSource(Protocol):
@@ -130,6 +139,7 @@ class KeptSource:
         gone = "read from what the cluster has kept" + f"; not kept: {', '.join(missing)}" * bool(missing)
         return replace(
             made, status="" if job.status is JobStatus.UNKNOWN else str(job.status), tables=tuple(tables.made),
+            about=about_run(job),
             usage=nodes, notes=(*made.notes, gone, *lost, *tables.notes),
         )  # fmt: skip
 
@@ -174,8 +184,16 @@ class JobSource:
         tables = _tables(self._job, [attempt.job for attempt in self._lost])
         return replace(
             made, status=str(job.status), total_steps=made.total_steps or self._job.total_steps,
+            about=about_run(job, self._nodes()),
+            log=tuple(str(redact(line, secret_values(job.variables))) for line in made.log),
             tables=tuple(tables.made), usage=self._usage(), notes=(*made.notes, *tables.notes),
         )  # fmt: skip
+
+    def _nodes(self) -> tuple[NodeReport, ...]:
+        with suppress(CloudrlError):
+            agent = self._job.connection.agent()
+            return agent.status().nodes if agent is not None else ()
+        return ()
 
     def _usage(self) -> tuple[NodeUsage, ...]:
         """Of the time in which the run was trained, as far as this cluster's agents remember it."""
@@ -209,6 +227,7 @@ def _of_log(
     bad = [f"{key} was no finite number at step {step}" for key, step in not_finite(steps).items()]
     return RunReport(
         name=name, job=job, steps=steps, total_steps=reading.total_steps, config=config, samples=chosen, cause=cause,
+        log=tuple(map(without_ansi, list(reading.last_lines)[-_LOG_LINES:])),
         notes=(*notes, *bad),
     )  # fmt: skip
 

@@ -148,7 +148,7 @@ def duration(value: object) -> str:
 
 
 def duration_with_unit(value: object) -> str:
-    """A duration above zero that names its unit: of a bare number nobody can tell whether minutes are meant.
+    """A duration above zero that names its unit: a bare number may be meant as minutes.
 
     Raises:
         SpecError: `value` is not a duration, or has no unit.

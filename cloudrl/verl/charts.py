@@ -65,6 +65,12 @@ LENGTH = Chart(
 )
 CUT = Chart("Answers cut at the length limit", ("response_length/clip_ratio",))
 GRADIENT = Chart("Gradient norm", ("actor/grad_norm", "critic/grad_norm", "train/grad_norm"), in_watch=True)
+MEMORY = Chart(
+    "Memory (GB)",
+    ("perf/max_memory_allocated_gb", "perf/max_memory_reserved_gb", "perf/cpu_memory_used_gb"),
+    in_watch=True,
+)
+"""The most that PyTorch has held on a GPU, and what the host uses (verl 0.9.1, workers/engine_workers.py)."""
 THROUGHPUT = Chart("Throughput (tokens/s/GPU)", ("perf/throughput",), in_watch=True)
 
 CHARTS = (
@@ -78,6 +84,7 @@ CHARTS = (
     Chart("Clipped policy updates", ("actor/pg_clipfrac",)),
     GRADIENT,
     THROUGHPUT,
+    MEMORY,
 )
 IN_PROGRESS = tuple(chart for chart in CHARTS if chart.progress)
 

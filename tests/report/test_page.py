@@ -15,7 +15,9 @@ from hypothesis import given
 from make_report import make_report
 
 from cloudrl.logs.causes import Cause, Sighting
+from cloudrl.report import Report, RunReport
 from cloudrl.report.page import VENDOR, as_element, data, page, policy
+from cloudrl.verl.metrics import Step
 
 
 def test_it_asks_no_network_for_anything():
@@ -70,3 +72,22 @@ def test_a_wheel_has_all_that_a_page_is_made_of(repository: Path, tmp_path: Path
     assets = {str(path.relative_to(repository)) for folder in folders for path in (repository / folder).iterdir()}
     assert len(assets) == 8
     assert assets <= set(ZipFile(wheel).namelist())
+
+
+# -- what a chart and the page leave out --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("highest", "band"), [((1.0, 1.0), ()), ((1.0, 0.5), ("critic/score/min", "critic/score/max"))]
+)
+def test_a_band_that_never_moves_is_left_out(highest: tuple[float, float], band: tuple[str, ...]):
+    keys = ("critic/score/mean", "critic/score/min", "critic/score/max")
+    steps = tuple(Step(place, dict(zip(keys, (0.4, 0.0, high), strict=True))) for place, high in enumerate(highest))
+    [panel] = data(Report((RunReport("one", "ray://lab/one", steps=steps),)))["panels"]
+    assert tuple(panel["band"]) == band
+
+
+def test_the_page_has_what_a_run_is_at_a_glance_and_the_end_of_its_log():
+    [run] = data(make_report(steps=1))["runs"]
+    assert run["about"]["Git commit"] == "1a2b3c4 with changes"
+    assert run["log"].endswith("step:1 - critic/score/mean:0.1")

@@ -8,7 +8,7 @@ from cloudrl.protocol.facts import ClusterFacts
 from cloudrl.protocol.phases import Phase
 from cloudrl.protocol.report import GpuUsage, NodeReport, Usage
 from cloudrl.providers.model import Status
-from cloudrl.report.tables import attempts_table, cost_table, kept_nodes_table, nodes_table
+from cloudrl.report.tables import about_run, attempts_table, cost_table, kept_nodes_table, nodes_table
 from cloudrl.transport.ray_job import JobStatus, RayJob
 
 STATUS = Status(ClusterFacts("lab", "", "dstack", 2), Phase.READY, price_per_hour=12.5, cost=3.0)
@@ -45,3 +45,29 @@ def test_nodes_of_a_cluster_that_is_gone():
     table = kept_nodes_table(held)
     assert [row[0] for row in table.rows] == ["0", "1"]
     assert {row[2] for row in table.rows} == {"ALIVE"}
+
+
+# -- a run at a glance --------------------------------------------------------------------------------------------
+
+
+def test_a_run_begins_with_what_was_asked_for_the_versions_and_the_time() -> None:
+    metadata = {
+        "cloudrl_recipe": "grpo", "job_name": "mine", "cloudrl_overrides": "--steps=4 'data.prompt_key=my prompt'",
+        "cloudrl_commit": "1a2b3c4",
+    }  # fmt: skip
+    job = RayJob("grpo-1", JobStatus.SUCCEEDED, start_time=200.0, end_time=520.0, metadata=metadata)
+    about = about_run(
+        job, [NodeReport(0, "10.0.0.1", verl_version="0.9.1", ray_version="2.56.0", python_version="3.12")]
+    )
+    assert about.pop("Started")
+    assert about == {
+        "Command": "cloudrl submit grpo --name mine --steps=4 'data.prompt_key=my prompt'",
+        "Overrides of mine": "--steps=4\ndata.prompt_key=my prompt",
+        "Versions": "verl 0.9.1, Ray 2.56.0, Python 3.12",
+        "Git commit": "1a2b3c4",
+        "Duration": "5 min 20 s",
+    }
+
+
+def test_of_a_job_of_others_only_what_is_known_is_said() -> None:
+    assert about_run(RayJob("raysubmit_1", JobStatus.PENDING)) == {}

@@ -12,7 +12,7 @@ let report = JSON.parse(latest);
 let cards = [];
 
 const visibleRuns = () => report.runs.filter((run) => !settings.hidden.has(run.place));
-const section = (title, ...children) => element("section", {}, element("h2", { text: title }), children);
+const section = (title, ...children) => element("section", { id: `section-${title.toLowerCase().replaceAll(" ", "-")}` }, element("h2", { text: title }), children);
 let frame = 0;
 const redraw = () => {
   cancelAnimationFrame(frame);
@@ -33,7 +33,7 @@ const runRow = (run) => {
   const cells = [
     run.status || "–",
     `${run.steps.at(-1) ?? "–"}${run.total ? ` of ${run.total}` : ""}`,
-    `${number(reward)} (best ${number(best)})`,
+    reward === null ? "–" : `${number(reward)} (best ${number(best)})`,
     number(validation),
     step === null ? "–" : `${number(step)} s`,
     run.elapsed.length ? duration(run.elapsed.at(-1)) : "–",
@@ -47,6 +47,17 @@ const overview = () => {
   const head = element("tr", {}, ...columns.map((text) => element("th", { scope: "col", text })));
   return element("div", { className: "scroll", tabIndex: 0, role: "region", "aria-label": "Runs" },
     element("table", { className: "runs" }, element("thead", {}, head), element("tbody", {}, report.runs.map(runRow))));
+};
+
+// What a run is at a glance, a run below the other.
+const about = () => report.runs.filter((run) => Object.keys(run.about).length).map((run) => element("dl", { className: "about" },
+  report.runs.length > 1 ? [element("dt", { text: "Run" }), element("dd", { text: run.name })] : [],
+  Object.entries(run.about).map(([heading, text]) => [element("dt", { text: heading }), element("dd", { text })])));
+
+const logs = () => {
+  const runs = report.runs.filter((run) => run.log);
+  return runs.length ? [section("Log", runs.map((run) => element("details", { id: `log-${run.place}` },
+    element("summary", { text: `Last lines of ${run.name}` }), element("pre", { className: "log", text: run.log }))))] : [];
 };
 
 const causes = () => report.runs.filter((run) => run.cause).map(({ name, cause }) => element("section", { className: "cause" },
@@ -84,7 +95,7 @@ const keyCharts = () => {
     const head = band.length === 2 ? `${title}, with least and greatest` : title;
     grid.append(made(head, () => curves(visibleRuns(), keys, band, settings)));
   }
-  return section("Key metrics", grid);
+  return grid.children.length ? [section("Key metrics", grid)] : [];
 };
 
 const timeCharts = () => {
@@ -99,13 +110,14 @@ const timeCharts = () => {
 
 const usageCharts = () => {
   const grid = element("div", { className: "grid" });
+  const hasGpus = report.runs.some((run) => run.usage.some(({ title }) => title.startsWith("GPU")));
   for (const run of report.runs) {
     for (const { title, curves: found } of run.usage) {
       const head = report.runs.length > 1 ? `${title}, ${run.name}` : title;
       grid.append(made(head, () => (settings.hidden.has(run.place) ? null : overTime(found, title.endsWith("(%)")))));
     }
   }
-  return grid.children.length ? [section("Use of the nodes", grid, element("p", { className: "muted", text: "By time of day. A GPU counts as busy while any kernel runs." }))] : [];
+  return grid.children.length ? [section("Use of the nodes", grid, element("p", { className: "muted", text: `By time of day.${hasGpus ? " A GPU counts as busy while any kernel runs." : ""}` }))] : [];
 };
 
 const allMetrics = () => {
@@ -113,6 +125,7 @@ const allMetrics = () => {
   const groups = Map.groupBy ? Map.groupBy(keys, (key) => key.split("/")[0])
     : keys.reduce((all, key) => { const name = key.split("/")[0]; if (all.has(name)) all.get(name).push(key); else all.set(name, [key]); return all; }, new Map());
   const rank = (name) => (GROUPS.indexOf(name) + 1 || GROUPS.length + 1);
+  if (!keys.length) return [];
   const names = [...groups.keys()].sort((a, b) => rank(a) - rank(b) || (a < b ? -1 : 1));
   if (names.length > MAX_GROUPS) {
     groups.set("all others", names.splice(MAX_GROUPS).flatMap((name) => groups.get(name)));
@@ -144,7 +157,7 @@ const allMetrics = () => {
   };
   box.addEventListener("input", filter);
   filter();
-  return section("All metrics", box, folders);
+  return [section("All metrics", box, folders)];
 };
 
 const configuration = () => {
@@ -180,9 +193,13 @@ const build = () => {
   report.runs.forEach((run, place) => { run.place = place; });
   const title = report.runs.length === 1 ? report.runs[0].name : `${report.runs.length} runs`;
   document.title = `${title} · cloudrl report`;
+  const contents = element("nav", { className: "contents", "aria-label": "Contents" });
   const page = element("main", { id: "page" }, element("header", {}, element("h1", { text: title })),
-    causes(), overview(), notes(), controls(), keyCharts(), timeCharts(), usageCharts(), allMetrics(), samples(),
-    configuration(), facts());
+    contents, about(), causes(), overview(), notes(), report.runs.some((run) => run.steps.length) ? controls() : [],
+    keyCharts(), timeCharts(), usageCharts(), configuration(), facts(), allMetrics(), samples(), logs());
+  for (const heading of page.querySelectorAll("section[id] > h2")) {
+    contents.append(element("a", { href: `#${heading.parentElement.id}`, text: heading.textContent }));
+  }
   document.getElementById("page").replaceWith(page);
   for (const id of open) {
     const folder = document.getElementById(id);
