@@ -67,7 +67,11 @@ CUT = Chart("Answers cut at the length limit", ("response_length/clip_ratio",))
 GRADIENT = Chart("Gradient norm", ("actor/grad_norm", "critic/grad_norm", "train/grad_norm"), in_watch=True)
 MEMORY = Chart(
     "Memory (GB)",
-    ("perf/max_memory_allocated_gb", "perf/max_memory_reserved_gb", "perf/cpu_memory_used_gb"),
+    tuple(
+        f"{worker}{key}"
+        for key in ("perf/max_memory_allocated_gb", "perf/max_memory_reserved_gb", "perf/cpu_memory_used_gb")
+        for worker in ("actor/", "critic/", "")
+    ),
     in_watch=True,
 )
 """The most that PyTorch has held on a GPU, and what the host uses (verl 0.9.1, workers/engine_workers.py)."""

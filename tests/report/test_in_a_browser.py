@@ -84,10 +84,10 @@ def test_what_is_chosen_changes_the_curves(chromium: Browser, tmp_path: Path) ->
     chromium.evaluate("document.querySelector('.sticky input[type=checkbox]').click()")
     chromium.evaluate("{const axis = document.querySelector('.sticky select'); axis.value = 'time';"
                       " axis.dispatchEvent(new Event('change'))}")  # fmt: skip
-    chromium.evaluate("document.querySelector('details').open = true")
-    chromium.wait("document.querySelector('details figure')")
-    chromium.evaluate("document.querySelector('details figure').scrollIntoView()")
-    chromium.wait("document.querySelector('details canvas')")
+    chromium.evaluate("document.querySelector('details[id^=group]').open = true")
+    chromium.wait("document.querySelector('details[id^=group] figure')")
+    chromium.evaluate("document.querySelector('details[id^=group] figure').scrollIntoView()")
+    chromium.wait("document.querySelector('details[id^=group] canvas')")
     assert chromium.errors == []
 
 
@@ -203,7 +203,7 @@ def test_a_served_page_goes_on_after_a_click(chromium: Browser, reports: list[Re
 
 
 def test_a_served_page_waits_for_somebody_who_types(chromium: Browser, reports: list[Report]) -> None:
-    chromium.evaluate("document.querySelector('input[type=search]').focus()")
+    chromium.evaluate("document.querySelector('input[aria-label=\"Filter metrics\"]').focus()")
     reports.append(make_report(steps=31))
     chromium.evaluate("refresh(1e9)")
     assert "30 of 30" in chromium.evaluate("document.body.innerText")

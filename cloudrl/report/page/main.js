@@ -20,6 +20,8 @@ const redraw = () => {
 };
 const made = (...words) => { const card = new Card(...words); cards.push(card); return card.root; };
 
+const RUN_COLUMNS = ["status", "step", "reward", "validation", "median step", "trained for"];
+
 const runRow = (run) => {
   const toggle = element("input", { id: `show-${run.place}`, type: "checkbox", checked: !settings.hidden.has(run.place), "aria-label": `Show ${run.name}` });
   toggle.addEventListener("change", () => {
@@ -38,13 +40,12 @@ const runRow = (run) => {
     step === null ? "–" : `${number(step)} s`,
     run.elapsed.length ? duration(run.elapsed.at(-1)) : "–",
   ];
-  const status = element("td", {}, element("span", { className: `status ${run.status.toLowerCase()}`, text: cells[0] }));
-  return element("tr", {}, name, status, ...cells.slice(1).map((text) => element("td", { text })));
+  const status = element("td", { "data-label": RUN_COLUMNS[0] }, element("span", { className: `status ${run.status.toLowerCase()}`, text: cells[0] }));
+  return element("tr", {}, name, status, ...cells.slice(1).map((text, place) => element("td", { text, "data-label": RUN_COLUMNS[place + 1] })));
 };
 
 const overview = () => {
-  const columns = ["run", "status", "step", "reward", "validation", "median step", "trained for"];
-  const head = element("tr", {}, ...columns.map((text) => element("th", { scope: "col", text })));
+  const head = element("tr", {}, ...["run", ...RUN_COLUMNS].map((text) => element("th", { scope: "col", text })));
   return element("div", { className: "scroll", tabIndex: 0, role: "region", "aria-label": "Runs" },
     element("table", { className: "runs" }, element("thead", {}, head), element("tbody", {}, report.runs.map(runRow))));
 };
