@@ -9,7 +9,10 @@ PYTHON ?= $(shell for p in python3.12 python3.11 python3.10 python3 python; do \
 	$$p -c 'import sys, ensurepip; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))' 2>/dev/null \
 	&& echo $$p && break; done)
 TORCH_ARGS := $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+# uv, where this machine has it, installs the same versions in less time; UV= goes without it
+UV ?= $(shell command -v uv)
+PIP := $(if $(UV),$(UV) pip install --quiet --python $(BIN)/python,$(BIN)/python -m pip install --quiet --disable-pip-version-check) \
+	--constraint constraints.txt
 
 # what tests import they would compile again in each of hundreds of processes
 unexport PYTHONDONTWRITEBYTECODE
@@ -128,7 +131,7 @@ clean:
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "no Python 3.10-3.12 with venv found; name one: make $(MAKECMDGOALS) PYTHON=/path/to/python3.12" >&2; exit 1; }
-	$(PYTHON) -m venv $(VENV)
+	$(if $(UV),$(UV) venv --quiet --seed --python $(PYTHON),$(PYTHON) -m venv) $(VENV)
 
 # torch first and pinned: were it missing, verl's own range would take the newest CUDA build
 $(VENV)/.local: $(BIN)/python pyproject.toml constraints.txt

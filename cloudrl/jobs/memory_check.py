@@ -11,7 +11,7 @@ from cloudrl.protocol.facts import ClusterFacts
 from cloudrl.verl.composition import Problem
 from cloudrl.verl.keys import CRITIC_MODEL_PATH, DEVICE, MODEL_PATH
 from cloudrl.verl.memory.amount import GIB
-from cloudrl.verl.memory.cards import card_of
+from cloudrl.verl.memory.cards import card_of, suggestion
 from cloudrl.verl.memory.reading import NotModelled, workload_of
 from cloudrl.verl.memory.remedies import Refuses, find_remedy
 from cloudrl.verl.memory.report import MemoryReport
@@ -81,7 +81,7 @@ def _judged(draft: JobDraft, setting: Setting, models: Models, snapshot: Snapsho
     """With the verdict, or why there is no verdict."""
     card, facts = models.card, draft.cluster
     if card.gib is None:
-        return draft.skipping("memory (card unknown)")
+        return draft.skipping(f"memory (card unknown{suggestion(draft.cluster.gpu)})")
     machine = _machine(card.gib, facts)
     earlier = earlier_run(snapshot.runs, draft.job.name, models.actor.name)
     try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from cloudrl.errors import did_you_mean
 from cloudrl.spec.gpu import Gpu
 
 _OF_NOMINAL = 0.985
@@ -101,6 +102,16 @@ def vendor_of(gpu: str) -> str | None:
     if asked.vendor is not None or asked.maker == "amd":
         return asked.maker
     return "nvidia" if any(_plain(name) in _KNOWN for name in asked.name) else None
+
+
+def suggestion(gpu: str) -> str:
+    """`; did you mean 'H100'?` for the first GPU name that is like one of those above; empty if it is one or like none.
+
+    Args:
+        gpu: as `card_of` takes it.
+    """
+    unknown = [name for name in _names(gpu) if name not in _KNOWN]
+    return next(filter(None, (did_you_mean(name, _KNOWN) for name in unknown)), "")
 
 
 def gpu_of_label(label: str) -> str | None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cloudrl.verl.memory.cards import card_of, vendor_of
+from cloudrl.verl.memory.cards import card_of, suggestion, vendor_of
 
 
 @pytest.mark.parametrize(
@@ -54,3 +54,18 @@ def test_formats(asked: str, bf16: bool | None, fp8: bool | None) -> None:
 )  # fmt: skip
 def test_who_made_a_gpu(gpu: str, vendor: str | None) -> None:
     assert vendor_of(gpu) == vendor
+
+
+@pytest.mark.parametrize(
+    ("gpu", "meant"),
+    [
+        ("H10O:8", "H100"),
+        ("RTX409:8", "RTX4090"),
+        ("nvidia:V10O:8", "V100"),
+        ("H100:8", ""),
+        ("Unheard:8", ""),
+        ("80GB", ""),
+    ],
+)
+def test_a_name_that_is_nearly_right(gpu: str, meant: str) -> None:
+    assert suggestion(gpu) == (f"; did you mean {meant!r}?" if meant else "")
