@@ -27,6 +27,7 @@ from cloudrl.node.identity import Identity
 from cloudrl.node.job_secrets import JobSecrets, folder_of
 from cloudrl.node.log import Log
 from cloudrl.node.node_state import NodeState
+from cloudrl.node.oom_kills import start_watching
 from cloudrl.node.replication import ReplicationHub
 from cloudrl.node.services import Services, service_variables
 from cloudrl.node.shard_worker_client import ShardWorkerClient
@@ -168,6 +169,7 @@ class Agent:
             NodeFailed: this node or, as all nodes learn, another one has failed.
             Shutdown: a signal, or the loss of the starter.
         """
+        start_watching(self.state, self.log.line)
         start_sampling(self.state, self.options.checkpoints, has_gpus=self.options.device == "gpu" and self.gpus > 0)
         self._set_up()
         self._preflight()

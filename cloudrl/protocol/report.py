@@ -6,6 +6,7 @@ from typing import Dict, Optional, Tuple
 from cloudrl.protocol.facts import ClusterFacts
 from cloudrl.protocol.failures import Failure, PastFailure
 from cloudrl.protocol.job_phases import JobState
+from cloudrl.protocol.oom_kills import OomKills
 from cloudrl.protocol.phases import Phase
 from cloudrl.protocol.progress import Fetching
 
@@ -91,6 +92,7 @@ class NodeReport:
         cost_before: US dollars that earlier attempts of the run have cost, as this node's volume remembers.
         known_failures: failures that ended earlier attempts, likewise, by signature.
         usage: how busy it is; None before its first look.
+        oom_kills: processes that its kernel has ended for lack of memory; None for none, and from older agents.
         seen_s_ago: since its last heartbeat; only in the status.
     """
 
@@ -122,6 +124,7 @@ class NodeReport:
     known_failures: Dict[str, PastFailure] = field(default_factory=dict)
     failure: Optional[Failure] = None
     usage: Optional[Usage] = None
+    oom_kills: Optional[OomKills] = None
     seen_s_ago: float = 0.0
 
 

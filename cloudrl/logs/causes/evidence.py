@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 from cloudrl.logs.causes.printed import Stream, read_streams, shortened
 from cloudrl.logs.causes.times import times_ms
+from cloudrl.protocol.oom_kills import OomKills
 from cloudrl.protocol.ray_state import RayState
 
 LAST_LINES = 1000
@@ -83,6 +84,7 @@ class Evidence:
         logs: of the job's processes and of the raylets.
         agents: what the agents of a cluster that is gone have logged; of its last start.
         cluster_is_over: whether it is known that its agents do not run any more.
+        oom_kills: rank -> processes that the kernel of its node has ended for lack of memory.
     """
 
     state: RayState = LOST
@@ -90,6 +92,7 @@ class Evidence:
     logs: Sequence[LogTail] = ()
     agents: Sequence[AgentLog] = ()
     cluster_is_over: bool = False
+    oom_kills: Mapping[int, OomKills] = field(default_factory=dict)
 
     @property
     def was_running(self) -> bool:

@@ -11,6 +11,7 @@ from cloudrl.logs.causes.budget import Budget
 from cloudrl.logs.causes.cause import Cause, Finding, Sighting
 from cloudrl.logs.causes.cluster_end import end_of_cluster
 from cloudrl.logs.causes.evidence import Evidence
+from cloudrl.logs.causes.kernel_kills import by_kernel
 from cloudrl.logs.causes.last_words import printed_by
 from cloudrl.logs.causes.log_failures import DRIVER, chosen, failures
 from cloudrl.logs.causes.log_suspects import suspect_of_driver, suspects_of_logs, suspects_seen_by_driver
@@ -133,6 +134,7 @@ def _awaited(evidence: Evidence, silent: Sequence[Suspect], budget: Budget) -> S
 
 
 def _cause(chosen: Suspect, suspects: Sequence[Suspect], evidence: Evidence) -> Cause:
+    chosen = by_kernel(evidence, chosen)
     signature = chosen.signature
     is_key = signature is not None and signature.name == unknown_keys.SIGNATURE
     own = unknown_keys.remedy_of(chosen.lines, evidence.state.job) if is_key else None

@@ -8,6 +8,7 @@ from typing import Any
 from cloudrl.errors import CloudrlError
 from cloudrl.logs.causes.evidence import LAST_LINES, Evidence, LogTail, Row, last_lines
 from cloudrl.protocol.ray_state import RayState, kinds_of
+from cloudrl.protocol.report import NodeReport
 from cloudrl.transport import Connection, RayClient
 from cloudrl.transport.log_stream import split_lines
 from cloudrl.transport.ray_job import RayJob
@@ -28,9 +29,11 @@ def gather(connection: Connection, job: RayJob, driver_log: Iterable[str]) -> Ev
     """
     ray = connection.ray()
     state = _state(ray, job)
-    ranks = ranks_of(state.nodes, _ranks_by_ip(connection))
+    nodes = _nodes(connection)
+    ranks = ranks_of(state.nodes, {node.ip: node.rank for node in nodes})
     driver = LogTail(job.log_name, ranks.get(job.driver_node_id or ""), last_lines(driver_log))
-    return Evidence(state, ranks, (driver, *_logs(ray, state, ranks)))
+    kills = {node.rank: node.oom_kills for node in nodes if node.oom_kills is not None}
+    return Evidence(state, ranks, (driver, *_logs(ray, state, ranks)), oom_kills=kills)
 
 
 def ranks_of(nodes: Sequence[Row], by_ip: Mapping[str, int]) -> dict[str, int]:
@@ -45,12 +48,13 @@ def ranks_of(nodes: Sequence[Row], by_ip: Mapping[str, int]) -> dict[str, int]:
     return {str(node.get("node_id")): rank for rank, node in enumerate(in_order)}
 
 
-def _ranks_by_ip(connection: Connection) -> dict[str, int]:
+def _nodes(connection: Connection) -> Sequence[NodeReport]:
+    """What the agents say of their nodes; nothing where there are none, or rank 0 does not answer."""
     agent = connection.agent()
     try:
-        return {node.ip: node.rank for node in agent.status().nodes} if agent is not None else {}
+        return agent.status().nodes if agent is not None else ()
     except CloudrlError:
-        return {}
+        return ()
 
 
 def _state(ray: RayClient, job: RayJob) -> RayState:

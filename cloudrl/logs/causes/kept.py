@@ -8,6 +8,7 @@ from cloudrl.errors import InputError
 from cloudrl.logs.archive import Archive, LogFile
 from cloudrl.logs.causes.evidence import LOST, AgentLog, Evidence, LogTail, last_lines
 from cloudrl.logs.causes.gather import ranks_of
+from cloudrl.protocol.oom_kills import from_line
 from cloudrl.protocol.ray_state import KINDS, RayState
 from cloudrl.saves.archive import driver_log, first_name, state_file
 
@@ -36,7 +37,8 @@ def kept_evidence(archive: Archive, job: str, *, cluster_is_over: bool = False) 
     logs = tuple(_tail(archive, file, offsets[file.rank]) for file in wanted)
     ranks = {**ranks_of((state or LOST).nodes, {}), **dict(_ranks(state or LOST, session))}
     agents = tuple(AgentLog(file.rank, last_lines(archive.lines(file))) for file in session if file.path == _AGENT)
-    return Evidence(state or LOST, ranks, logs, agents, cluster_is_over)
+    kills = {agent.rank: kills for agent in agents for line in agent.lines if (kills := from_line(line)) is not None}
+    return Evidence(state or LOST, ranks, logs, agents, cluster_is_over, kills)
 
 
 def _state(archive: Archive, job: str) -> RayState | None:

@@ -1,0 +1,52 @@
+"""The kernel's counters of kills for lack of memory, on made-up machines and on this one."""
+
+from pathlib import Path
+
+import pytest
+
+from cloudrl.node.oom_kills import OomWatch
+from cloudrl.protocol.oom_kills import OomKills, from_line
+
+EVENTS = "low 0\nhigh 0\nmax 7\noom 2\noom_kill {}\noom_group_kill 0\n"
+CONTROL = "oom_kill_disable 0\nunder_oom 0\noom_kill {}\n"
+VMSTAT = "nr_free_pages 1000\noom_kill {}\n"
+
+
+def write(root: Path, name: str, text: str) -> None:
+    (root / name).parent.mkdir(parents=True, exist_ok=True)
+    (root / name).write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "counter", "text"),
+    [
+        ("0::/slurm/job_1\n", "sys/fs/cgroup/slurm/job_1/memory.events", EVENTS),
+        ("0::/\n", "sys/fs/cgroup/memory.events", EVENTS),
+        ("9:cpu,memory:/docker/1\n", "sys/fs/cgroup/memory/docker/1/memory.oom_control", CONTROL),
+        ("9:cpu,memory:/docker/1\n0::/\n", "sys/fs/cgroup/memory/memory.oom_control", CONTROL),
+        ("0::/\n", "proc/vmstat", VMSTAT),
+    ],
+)
+def test_kills_since_the_start(tmp_path: Path, cgroup: str, counter: str, text: str):
+    write(tmp_path, "proc/self/cgroup", cgroup)
+    write(tmp_path, "proc/vmstat", VMSTAT.format(90))
+    write(tmp_path, counter, text.format(3))
+    watch = OomWatch(tmp_path, now=lambda: 1000.0)
+    assert watch.look() is None, "those before it are of others"
+    write(tmp_path, counter, text.format(5))
+    assert watch.look() == OomKills(2, 1000.0)
+    assert watch.look() is None, "told once"
+
+
+def test_a_machine_without_counters(tmp_path: Path):
+    assert OomWatch(tmp_path).look() is None
+
+
+def test_this_machine():
+    assert OomWatch().look() is None
+
+
+def test_the_line_of_the_log():
+    kills = OomKills(2, 1764147600.0)
+    assert from_line(f"[10:00:00 rank 1] {kills.to_line()}") == kills
+    assert from_line("[10:00:00 rank 1] phase: ready") is None
