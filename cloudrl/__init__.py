@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from cloudrl.sdk import Notice as Notice
     from cloudrl.sdk import ProgressLines as ProgressLines
     from cloudrl.sdk import Question as Question
+    from cloudrl.sdk import RewardTest as RewardTest
     from cloudrl.sdk import Run as Run
     from cloudrl.sdk import RunningCluster as RunningCluster
     from cloudrl.sdk import Search as Search
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from cloudrl.sdk import connect as connect
     from cloudrl.sdk import import_script as import_script
     from cloudrl.sdk import recipe as recipe
+    from cloudrl.sdk import reward_test as reward_test
     from cloudrl.sdk import run as run
 
 __version__ = "0.1.0"
@@ -68,6 +70,7 @@ __all__ = [
     "Notice",
     "ProgressLines",
     "Question",
+    "RewardTest",
     "Run",
     "RunningCluster",
     "Search",
@@ -83,6 +86,7 @@ __all__ = [
     "connect",
     "import_script",
     "recipe",
+    "reward_test",
     "run",
 ]
 

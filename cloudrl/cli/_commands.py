@@ -56,6 +56,7 @@ GROUPS: dict[str, dict[str, Entry]] = {
     },
     "Data": {
         "data": Entry("data:app", "List data sets, and prepare them on this machine."),
+        "reward": Entry("reward:app", "Try a reward function on this machine, as verl would call it."),
         "retriever": Entry("retriever:app", "Build, serve and ask a search engine for agents that search."),
     },
     "More": {

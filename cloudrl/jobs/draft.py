@@ -16,6 +16,7 @@ from cloudrl.jobs.submission import Upload
 from cloudrl.jobs.working_dir import PackagePlan
 from cloudrl.options.job import SubmitOptions
 from cloudrl.protocol.facts import ClusterFacts
+from cloudrl.rewards.examine import Examined
 from cloudrl.saves.inventory import Inventory
 from cloudrl.spec import HydraText, Job
 from cloudrl.spec.hydra import parse_overrides, split_key
@@ -69,6 +70,8 @@ class Snapshot:
     """Data files of this machine, by the names that the job has for them."""
     machines: Machines | None = None
     """None for a cluster that is up."""
+    reward: Examined | None = field(default=None, repr=False)
+    """What the job's own reward function scores; None if it has none of this machine."""
 
 
 @dataclass(frozen=True)

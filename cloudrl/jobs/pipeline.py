@@ -10,7 +10,7 @@ A pass takes a draft and the snapshot and returns another draft. Their order, an
 6. `set_environment`: variables decide about loggers.
 7. `set_debugger`: adds to the variables what a debugger needs.
 8. `check_compatibility`, `take_cluster_defaults`: refuse what cannot work, then complete the job.
-9. `check_data`, `check_config`, `note_surprises`: look at the complete job.
+9. `check_data`, `check_reward`, `check_config`, `note_surprises`: look at the complete job.
 10. `collect_secrets`, `deliver_secrets`: what the complete job needs, and how it gets there.
 
 Validating before there is a cluster is the same pipeline over the snapshot that is expected. Since passes are cheap,
@@ -36,6 +36,7 @@ from cloudrl.jobs.defaults import take_cluster_defaults
 from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.jobs.engine import change_engine
 from cloudrl.jobs.findings import Finding
+from cloudrl.jobs.reward_check import check_reward
 from cloudrl.jobs.secrets import collect_secrets, deliver_secrets
 from cloudrl.jobs.shell_text import check_shell_text
 from cloudrl.jobs.submission import Submission
@@ -198,6 +199,7 @@ PASSES: tuple[Callable[[JobDraft, Snapshot], JobDraft], ...] = (
     check_compatibility,
     take_cluster_defaults,
     check_data,
+    check_reward,
     check_config,
     note_surprises,
     collect_secrets,

@@ -57,7 +57,7 @@ def find_prompt_lengths(
     """
     values = parse_overrides(job.with_overrides(options.overrides).overrides)
     key = values.get(_PROMPT_KEY, "prompt")
-    for name, path in _files(values, data_names(job, options), files):
+    for name, path in training_files(values, data_names(job, options), files):
         if texts := _prompts(path, key):
             model = options.model or job.model or ""
             folders = [Path(models[model])] if model in models else model_folders(job, options, files)
@@ -71,8 +71,8 @@ def find_prompt_lengths(
     return None
 
 
-def _files(values: dict[str, str], names: tuple[str, ...], files: LocalFiles) -> Iterator[tuple[str, Path]]:
-    """Parquet files of this machine, by the name that the user has for each."""
+def training_files(values: Mapping[str, str], names: tuple[str, ...], files: LocalFiles) -> Iterator[tuple[str, Path]]:
+    """Training files of this machine in parquet, by the name that the user has for each."""
     for name in (*names, *items(values.get(TRAIN_FILES, ""))):
         file = files.at(name)
         if file.is_folder and PARTS[0] in file.children:

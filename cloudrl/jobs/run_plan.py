@@ -13,6 +13,7 @@ from cloudrl.jobs.local_files import HUB_ID, inspect_files, is_marked
 from cloudrl.jobs.memory_runs import read_runs
 from cloudrl.jobs.model_files import find_model_configs
 from cloudrl.jobs.prompt_lengths import find_prompt_lengths
+from cloudrl.jobs.reward_check import examine_reward
 from cloudrl.jobs.services import needed_services
 from cloudrl.options.job import SubmitOptions
 from cloudrl.protocol.data_sets import BUILT_IN
@@ -52,11 +53,13 @@ def expected_snapshot(
     """What planning the job is going to look at once the cluster is up; data that verl cannot read is converted."""
     facts, here = expected_facts(planned, job), provider(planned.provider).nodes_are_here
     files = convert_data(job, options, inspect_files(job, options), prepared=facts.data, nodes_are_here=here)
+    may_install = bool(planned.cluster.setup or planned.cluster.image)
     return Snapshot(
         facts, files, shell=shell or {}, is_expected=True,
         nodes_are_here=here, models=find_model_configs(job, options, files),
         runs=read_runs(), prompts=find_prompt_lengths(job, options, files),
         machines=_machines(planned), tables=read_tables(job, options, files),
+        reward=examine_reward(job, options, files, nodes_are_here=here, may_install=may_install),
     )  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from cloudrl.jobs.model_files import find_model_configs
 from cloudrl.jobs.neighbours import ClusterJobs
 from cloudrl.jobs.pipeline import continues_a_run, plan_job
 from cloudrl.jobs.prompt_lengths import find_prompt_lengths
+from cloudrl.jobs.reward_check import examine_reward
 from cloudrl.jobs.submission import Submission, Upload
 from cloudrl.jobs.working_dir import Entry, PackagePlan, zip_package
 from cloudrl.options.job import SubmitOptions
@@ -69,6 +70,7 @@ def take_snapshot(connection: Connection, job: Job, options: SubmitOptions, shel
         commit=find_commit(Path.cwd()), models=find_model_configs(job, options, files), runs=read_runs(),
         prompts=find_prompt_lengths(job, options, files, models=cluster.models if here else {}),
         tables=read_tables(job, options, files),
+        reward=examine_reward(job, options, files, nodes_are_here=here, may_install=not here),
     )  # fmt: skip
     agent = connection.agent() if continues_a_run(job, options) else None
     if agent is None:

@@ -1,4 +1,4 @@
-"""The options of `cloudrl import`."""
+"""The options of `cloudrl import`, and the one that it shares with `cloudrl reward test`."""
 
 from collections.abc import Mapping
 from typing import Annotated, TypedDict
@@ -6,12 +6,13 @@ from typing import Annotated, TypedDict
 from cloudrl.options.declaration import Option
 from cloudrl.options.job import ENV
 
+NO_SANDBOX = Option(
+    "Run it with your own rights and network, where Linux offers no isolation.", names=("--no-sandbox",), sets=False
+)
+
 
 class ImportOptions(TypedDict, total=False):
     """How a script is run to see what it starts: keywords of `cloudrl.import_script`."""
 
     env: Annotated[Mapping[str, str], ENV]
-    isolated: Annotated[
-        bool, Option("Run the script with your own rights where Linux offers no isolation.", names=("--no-sandbox",),
-                     sets=False),
-    ]  # fmt: skip
+    isolated: Annotated[bool, NO_SANDBOX]

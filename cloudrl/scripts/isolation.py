@@ -20,8 +20,9 @@ from cloudrl.scripts import jail
 
 _START_SECONDS = 30.0
 _ANSWER_BYTES = 128 << 20
-LIBRARIES = ("/lib", "/lib64", "/lib32", "/usr/lib", "/usr/lib64", "/usr/lib32", "/nix/store", "/gnu/store")
-"""Folders of the system's libraries."""
+_LIBRARIES = ("/lib", "/lib64", "/lib32", "/usr/lib", "/usr/lib64", "/usr/lib32", "/nix/store", "/gnu/store")
+LOADER_CACHE = "/etc/ld.so.cache"
+"""Where the dynamic loader looks for the libraries; not every system has one."""
 
 
 class NotIsolated(CloudrlError):
@@ -105,6 +106,12 @@ def read_ended(answer: bytes) -> Ended:
         return Ended(read["status"], read["over"], text_of(read["output"]), records)
     except NOT_AS_EXPECTED as failure:
         raise CloudrlError("the sandbox gave no answer that can be read") from failure
+
+
+def system_libraries() -> tuple[tuple[str, ...], dict[str, str]]:
+    """Folders of the system's libraries, and those that are links to others, with what they lead to."""
+    links = {path: str(Path(path).readlink()) for path in _LIBRARIES if Path(path).is_symlink()}
+    return tuple(path for path in _LIBRARIES if Path(path).is_dir() and path not in links), links
 
 
 def limits_here(limits: Mapping[str, int]) -> dict[str, int]:

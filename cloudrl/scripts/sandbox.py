@@ -16,7 +16,16 @@ from typing import Any
 
 from cloudrl.protocol.secret_names import MASK, is_secret, mask_by_form
 from cloudrl.scripts import jail
-from cloudrl.scripts.isolation import LIBRARIES, Ended, NotIsolated, latin_of, limits_here, run_isolated, run_jail
+from cloudrl.scripts.isolation import (
+    LOADER_CACHE,
+    Ended,
+    NotIsolated,
+    latin_of,
+    limits_here,
+    run_isolated,
+    run_jail,
+    system_libraries,
+)
 from cloudrl.scripts.project import Project
 from cloudrl.scripts.syscalls import script_filter
 from cloudrl.spec.yaml_core import load_value
@@ -160,7 +169,7 @@ def _call(record: str) -> Call | None:
 @functools.cache
 def _system() -> tuple[dict[str, str], tuple[str, ...], dict[str, str]]:
     """Programs by their place in the sandbox, folders of libraries, and links."""
-    tools, links = {}, {}
+    tools = {}
     for name in (*_REAL, "bash"):
         if found := shutil.which(name, path="/usr/bin:/bin:/usr/local/bin:/run/current-system/sw/bin"):
             tools[f"{_BIN}/{name}"] = str(Path(found).resolve())
@@ -169,12 +178,9 @@ def _system() -> tuple[dict[str, str], tuple[str, ...], dict[str, str]]:
     tools[f"{jail.OWN}/real/bash"] = tools[f"{_BIN}/bash"]
     if found := shutil.which("tee", path="/usr/bin:/bin"):
         tools[f"{jail.OWN}/real/tee"] = str(Path(found).resolve())
-    if Path("/etc/ld.so.cache").exists():
-        tools["/etc/ld.so.cache"] = "/etc/ld.so.cache"
-    for path in LIBRARIES:
-        if Path(path).is_symlink():
-            links[path] = str(Path(path).readlink())
-    libraries = tuple(path for path in LIBRARIES if Path(path).is_dir() and path not in links)
+    if Path(LOADER_CACHE).exists():
+        tools[LOADER_CACHE] = LOADER_CACHE
+    libraries, links = system_libraries()
     for name in ("/bin", "/sbin", "/usr/sbin", "/usr/local/bin"):
         links[name] = _BIN
     return tools, libraries, links

@@ -8,6 +8,8 @@ from cloudrl.sdk.importing import import_script as import_script
 from cloudrl.sdk.machines import Fleet as Fleet
 from cloudrl.sdk.machines import NetworkVolume as NetworkVolume
 from cloudrl.sdk.progress_lines import ProgressLines as ProgressLines
+from cloudrl.sdk.rewards import RewardTest as RewardTest
+from cloudrl.sdk.rewards import reward_test as reward_test
 from cloudrl.sdk.running import RunningCluster as RunningCluster
 from cloudrl.sdk.running import attach as attach
 from cloudrl.sdk.running import connect as connect

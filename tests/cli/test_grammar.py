@@ -13,7 +13,7 @@ from typed_command import Run
 
 pytestmark = pytest.mark.io
 
-WITHOUT_CLUSTER = ("demo", "fleet", "volume", "recipes", "data", "verl", "import", "check", "retriever")
+WITHOUT_CLUSTER = ("demo", "fleet", "volume", "recipes", "data", "reward", "verl", "import", "check", "retriever")
 DESCRIBED_BY_THEIR_COMMANDS = {
     "--cluster",  # one to use, or one to start
     "--data", "--model",  # several are prepared on a cluster, one is trained by a job
