@@ -61,6 +61,14 @@ def test_as_json(run: Run) -> None:
     assert (finding["kind"], finding["level"], finding["line"]) == ("return", "error", 2)
 
 
+def test_rows_of_a_raw_file(run: Run) -> None:
+    rows = "".join(json.dumps({"question": f"{n} + 1?", "answer": str(n + 1)}) + "\n" for n in range(12))
+    Path("questions.jsonl").write_text(rows)
+    fields = json.loads(run("reward", "test", "reward.py", "--data", "./questions.jsonl", "--json").ended(0).out)
+    assert [row["right"] for row in fields["rows"]] == [1.0] * 3
+    assert fields["passed"]["data_source"] == "questions"
+
+
 def test_two_faults_at_once(run: Run) -> None:
     Path("reward.py").write_text("import sympy_not_there\ndef compute_score(answer):\n    return 1.0\n")
     run("reward", "test", "reward.py").ended(
