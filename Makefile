@@ -57,9 +57,9 @@ format: $(VENV)/.dev
 bench-help: $(VENV)/.dev
 	$(BIN)/python benchmarks/bench_help.py
 
-# verl's own examples as well: EXAMPLES=CHECKOUT of verl
+# verl's own examples as well: EXAMPLES=CHECKOUT of verl; other configurations: SEED=2; fewer: COUNT=300
 check-truth: $(VENV)/.dev
-	$(BIN)/python benchmarks/bench_check.py --show $(if $(EXAMPLES),--examples $(EXAMPLES))
+	$(BIN)/python benchmarks/bench_check.py --show $(if $(SEED),--seed $(SEED)) $(if $(COUNT),--count $(COUNT)) $(if $(EXAMPLES),--examples $(EXAMPLES))
 
 bench-up: $(VENV)/.dev
 	$(BIN)/python benchmarks/bench_up.py

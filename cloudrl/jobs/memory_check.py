@@ -9,7 +9,7 @@ from cloudrl.errors import CheckpointError
 from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.protocol.facts import ClusterFacts
 from cloudrl.verl.composition import Problem
-from cloudrl.verl.keys import CRITIC_MODEL_PATH, DEVICE, MODEL_PATH
+from cloudrl.verl.keys import ACTOR, CRITIC_MODEL_PATH, DEVICE, MODEL_PATH
 from cloudrl.verl.memory.amount import GIB
 from cloudrl.verl.memory.cards import card_of, suggestion
 from cloudrl.verl.memory.reading import NotModelled, workload_of
@@ -90,7 +90,9 @@ def _judged(draft: JobDraft, setting: Setting, models: Models, snapshot: Snapsho
         remedy = None if estimate.likely_fits else find_remedy(setting, estimate, refuses=_refusals(models))
     except (NotModelled, CheckpointError) as why:
         return draft.skipping(f"memory ({why})")
-    report = MemoryReport(estimate, card, remedy, tuple(_basis(models, estimate, earlier)))
+    report = MemoryReport(
+        estimate, card, remedy, (*_basis(models, estimate, earlier), *_not_counted(setting, models.actor))
+    )
     return replace(draft.warning(*filter(None, [report.warning])), memory=report)
 
 
@@ -113,6 +115,22 @@ def _lengths(setting: Setting, model: ModelConfig, snapshot: Snapshot, earlier: 
 
 def _refusals(models: Models) -> Refuses:
     return lambda setting: len(problems(setting)) + len(model_problems(setting, models))
+
+
+def _not_counted(setting: Setting, model: ModelConfig) -> Iterator[str]:
+    """Parts of this job's memory that no term of the estimate stands for (docs/memory.md)."""
+    megatron = f"{ACTOR}.megatron"
+    is_megatron = setting.get(f"{ACTOR}.strategy") == "megatron"
+    parts = {
+        "tokens of images": model.counts.vision > 0,
+        "buffers that dispatch tokens to experts": is_megatron
+        and model.experts > 0
+        and (setting.whole(f"{megatron}.expert_model_parallel_size") or 1) > 1,
+        "virtual pipeline stages": is_megatron
+        and bool(setting.get(f"{megatron}.virtual_pipeline_model_parallel_size")),
+    }
+    if found := [part for part, is_there in parts.items() if is_there]:
+        yield f"not counted: {', '.join(found)}"
 
 
 def _basis(models: Models, estimate: Estimate, earlier: RunMemory | None) -> Iterator[str]:

@@ -22,6 +22,7 @@ from cloudrl.spec import Job
 from cloudrl.verl.memory.runs import RunMemory
 
 H100 = {"gpu": "H100:8"}
+MEGATRON = "actor_rollout_ref.actor.megatron"
 MODEL = "Qwen/Qwen2.5-7B-Instruct"
 LLAMA = {
     "architectures": ["LlamaForCausalLM"], "hidden_size": 2048, "num_hidden_layers": 16, "num_attention_heads": 12,
@@ -87,6 +88,33 @@ def test_heads_of_a_folder_of_this_machine(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(InputError, match=r"=8 does not divide the 12 attention heads of \./mine") as caught:
         planned(here=tmp_path, options={"model": "./mine", "overrides": tp})
     assert "actor_rollout_ref.rollout.tensor_model_parallel_size=4" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("model", "overrides", "said"),
+    [
+        (MODEL, {}, []),
+        ("Qwen/Qwen2.5-VL-7B-Instruct", {}, ["not counted: tokens of images"]),
+        (
+            "Qwen/Qwen3-30B-A3B",
+            {"model_engine": "megatron", f"{MEGATRON}.expert_model_parallel_size": 8},
+            ["not counted: buffers that dispatch tokens to experts"],
+        ),
+        (
+            MODEL,
+            {
+                "model_engine": "megatron",
+                f"{MEGATRON}.pipeline_model_parallel_size": 2,
+                f"{MEGATRON}.virtual_pipeline_model_parallel_size": 2,
+            },
+            ["not counted: virtual pipeline stages"],
+        ),
+    ],
+)
+def test_what_the_estimate_leaves_out_is_said(model: str, overrides: dict[str, Any], said: list[str]) -> None:
+    memory = planned(job(model=model), options={"overrides": overrides, "unchecked": True}).memory
+    assert memory is not None
+    assert [note for note in memory.notes if note.startswith("not counted")] == said
 
 
 def test_a_folder_that_is_called_like_a_model_is_a_guess() -> None:
