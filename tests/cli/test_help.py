@@ -48,3 +48,18 @@ def test_one_command_imports_no_other(run_python: object) -> None:
     )
     out = run_python(program)  # type: ignore[operator]
     assert out.splitlines()[-1] == "['cloudrl.cli.main', 'cloudrl.cli.recipes']"
+
+
+def test_hints_of_slurm_lead_to_a_script_when_they_are_pasted(run: Run) -> None:
+    """In at most as many rounds as fields are missing."""
+    words = ["slurm", "script", "grpo", "--gpu", "H100:8"]
+    for _ in range(3):
+        done = run(*words)
+        if done.code == 0:
+            break
+        [line] = re.findall(r"→ (--set .*)", done.err)
+        words += shlex.split(line)
+    assert done.code == 0
+    assert sorted(word for word in words if word.startswith("slurm.")) == [
+        "slurm.container=docker", "slurm.volumes=['/shared/you/checkpoints:/checkpoints']"
+    ]  # fmt: skip

@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from cloudrl.errors import SpecError
-from cloudrl.providers.slurm.section import SlurmSection, read_slurm
+from cloudrl.providers.slurm.section import SlurmSection, read_slurm, set_hint
 from cloudrl.render.agent_options import HONOURED, honoured_for_image, image_release
 from cloudrl.spec import Cluster
 from cloudrl.spec.volume import Volume
@@ -50,15 +50,13 @@ class SlurmCluster:
         if own.container is None and (self.cluster.device == "gpu" or image is not None):
             raise SpecError(
                 f"slurm.container is not set: how do nodes run {image or 'an image'}?",
-                hint="slurm: {container: docker}; or podman, apptainer, pyxis, or bare for a Python of the nodes",
+                hint=f"{set_hint('container', 'docker')}\nOr podman, apptainer, pyxis, or bare: a Python of the nodes",
             )
         back_end = own.container or "bare"
         if own.dockerfile is not None and back_end not in ("docker", "podman"):
-            raise SpecError(
-                f"slurm.dockerfile: {back_end} builds no image", hint="slurm: {container: docker}, or podman"
-            )
+            raise SpecError(f"slurm.dockerfile: {back_end} builds no image", hint=set_hint("container", "docker"))
         if own.image is not None and back_end not in ("apptainer", "pyxis"):
-            raise SpecError(f"slurm.image: {back_end} runs no file", hint="slurm: {container: apptainer}, or pyxis")
+            raise SpecError(f"slurm.image: {back_end} runs no file", hint=set_hint("container", "apptainer"))
         if own.container_options and back_end in ("bare", "pyxis"):
             raise SpecError(
                 f"slurm.container_options: {back_end} takes none", hint="Options of sbatch stand in the section by name"
@@ -88,12 +86,12 @@ class SlurmCluster:
         if own.volumes is None and not {"volumes", "checkpoints"} & set(cluster.explicit_fields()):
             raise SpecError(
                 "no folder for checkpoints is given, and on Slurm it has to be one that all nodes share",
-                hint=f"slurm: {{volumes: ['/shared/you/checkpoints:{cluster.checkpoints}']}}",
+                hint=set_hint("volumes", f"['/shared/you/checkpoints:{cluster.checkpoints}']"),
             )
         volumes: list[Volume] = []
         for mount in cluster.mounts if own.volumes is None else own.volumes:
             if not isinstance(mount, Volume):
-                hint = "slurm: {volumes: [/shared:/path]}"
+                hint = set_hint("volumes", "[/shared:/path]")
                 raise SpecError(f"volume {mount}: Slurm has no network volumes", hint=hint)
             volumes.append(mount)
         return tuple(volumes)
@@ -112,7 +110,7 @@ class SlurmCluster:
                 return str(outside if self.back_end == "bare" else inside)
         raise SpecError(
             f"checkpoints {self.cluster.checkpoints!r} is on none of the volumes in section slurm",
-            hint=f"slurm: {{volumes: ['/shared/checkpoints:{self.cluster.checkpoints}']}}",
+            hint=set_hint("volumes", f"['/shared/checkpoints:{self.cluster.checkpoints}']"),
         )
 
     @property

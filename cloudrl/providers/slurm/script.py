@@ -37,7 +37,7 @@ from typing import Any
 
 from cloudrl.errors import SpecError
 from cloudrl.providers.slurm.cluster import SlurmCluster
-from cloudrl.providers.slurm.section import SlurmSection
+from cloudrl.providers.slurm.section import SlurmSection, set_hint
 from cloudrl.render.agent import AGENT_FILE, build_agent
 from cloudrl.render.agent_options import CPU_SLOTS, agent_options, refuse_secrets
 from cloudrl.render.search import files_of
@@ -229,7 +229,7 @@ def _tmp_dir(own: SlurmSection, back_end: str) -> str:
         raise SpecError(
             f"slurm.tmp_dir: {own.tmp_dir} has {length} bytes, and at most {most} leave room for the paths of Ray's "
             f"sockets, which end at {_SOCKET_BYTES}",
-            hint="A shorter one: slurm: {tmp_dir: /local}",
+            hint=set_hint("tmp_dir", "/local"),
         )
     return _quote(own.tmp_dir)
 
@@ -239,7 +239,7 @@ def _check_bare(on_slurm: SlurmCluster) -> None:
         if mount.instance_path != mount.path and not mount.holds(on_slurm.cluster.checkpoints):
             raise SpecError(
                 f"volume {mount}: without a container nothing can be mounted",
-                hint=f"slurm: {{container: docker}}, or name {mount.instance_path} itself",
+                hint=f"{set_hint('container', 'docker')}\nOr name {mount.instance_path} itself",
             )
 
 

@@ -1,6 +1,7 @@
 """The section `slurm` of a cluster: sbatch's own options, passed on as they are, and the few words that are ours."""
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
@@ -15,6 +16,16 @@ from cloudrl.spec.volume import Mount, mount_list
 
 _OPTION = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _RENDERED = ("nodes", "ntasks", "ntasks-per-node", "job-name", "wrap")
+
+
+def set_hint(field: str, value: str) -> str:
+    """How to set a field of the section, on the command line and in a file.
+
+    Args:
+        field: its name.
+        value: as YAML.
+    """
+    return f"--set {shlex.quote(f'slurm.{field}={value}')}\nIn a file: slurm: {{{field}: {value}}}"
 
 
 class SlurmSection(Spec):
@@ -66,7 +77,7 @@ def _option(name: str, value: Any) -> tuple[str, str | None]:
     if name in _RENDERED:
         raise SpecError(f"slurm.{name}: cloudrl writes --{name} itself", hint=f"Leave it out of slurm: {{{name}: ...}}")
     if name == "gpus":  # srun would ask for all of them on each node (Slurm, stepmgr.c: _copy_job_tres_to_step)
-        raise SpecError("slurm.gpus counts the GPUs of all nodes together", hint="slurm: {gpus-per-node: 8}, or gres")
+        raise SpecError("slurm.gpus counts the GPUs of all nodes together", hint=set_hint("gpus-per-node", "8"))
     if not _OPTION.fullmatch(name):
         near = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
         meant = f"; did you mean {near!r}?" if _OPTION.fullmatch(near) else ""
