@@ -76,11 +76,21 @@ class Table:
     is_read: bool = True
 
 
-def read_tables(job: Job, options: SubmitOptions, files: LocalFiles) -> dict[str, Table]:
-    """The data files that are here, by the name that the job has for each."""
+def read_tables(
+    job: Job, options: SubmitOptions, files: LocalFiles, *, nodes_are_here: bool = False
+) -> dict[str, Table]:
+    """The data files that are here, by the name that the job has for each.
+
+    Args:
+        job: the recipe.
+        options: what is asked for beyond it.
+        files: what is at the paths that both name.
+        nodes_are_here: whether an absolute path is one of this machine, too.
+    """
     values = parse_overrides(job.with_overrides(options.overrides).overrides)
     wanted = columns_read(values)
-    return {name: read_table(path, wanted) for name, path in _paths(values, data_names(job, options), files)}
+    paths = _paths(values, data_names(job, options), files)
+    return {name: read_table(path, wanted) for name, path in paths if nodes_are_here or not name.startswith("/")}
 
 
 def _paths(values: Mapping[str, str], names: tuple[str, ...], files: LocalFiles) -> Iterator[tuple[str, Path]]:

@@ -58,7 +58,7 @@ def expected_snapshot(
         facts, files, shell=shell or {}, is_expected=True,
         nodes_are_here=here, models=find_model_configs(job, options, files),
         runs=read_runs(), prompts=find_prompt_lengths(job, options, files),
-        machines=_machines(planned), tables=read_tables(job, options, files),
+        machines=_machines(planned), tables=read_tables(job, options, files, nodes_are_here=here),
         reward=examine_reward(job, options, files, nodes_are_here=here, may_install=may_install),
     )  # fmt: skip
 

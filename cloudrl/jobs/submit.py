@@ -69,7 +69,7 @@ def take_snapshot(connection: Connection, job: Job, options: SubmitOptions, shel
         cluster, files, shell=shell, nodes_are_here=here,
         commit=find_commit(Path.cwd()), models=find_model_configs(job, options, files), runs=read_runs(),
         prompts=find_prompt_lengths(job, options, files, models=cluster.models if here else {}),
-        tables=read_tables(job, options, files),
+        tables=read_tables(job, options, files, nodes_are_here=here),
         reward=examine_reward(job, options, files, nodes_are_here=here, may_install=not here),
     )  # fmt: skip
     agent = connection.agent() if continues_a_run(job, options) else None

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,7 @@ from cloudrl.jobs.draft import Snapshot
 from cloudrl.jobs.findings import JobRefused
 from cloudrl.jobs.local_files import inspect_files
 
+ROOT = Path(__file__).parents[2]
 ROWS = [{"question": f"{number} + 1?", "answer": str(number + 1)} for number in range(48)]
 SMALL = {"data.train_batch_size": 16, "actor_rollout_ref.actor.ppo_mini_batch_size": 16}
 
@@ -36,16 +40,23 @@ def csv(path: Path, rows: list[dict[str, Any]]) -> None:
     path.write_text("".join(",".join(map(str, row)) + "\n" for row in ([*rows[0]], *(row.values() for row in rows))))
 
 
-def planned(here: Path, *data: str, reward: str | None = "./reward.py", **changes: Any) -> Submission:
+def planned(
+    here: Path, *data: str, reward: str | None = "./reward.py", nodes_are_here: bool = False, **changes: Any
+) -> Submission:
     (here / "reward.py").write_text(
         "def compute_score(data_source, solution_str, ground_truth, **_):\n    return 0.0\n"
     )
     made = job(**{"data": (), **changes}).with_overrides(typed(*(f"{key}={value}" for key, value in SMALL.items())))
     options = SubmitOptions(data=data, reward=reward)
     files = convert_data(
-        made, options, inspect_files(made, options, here=here), prepared=cluster().data, folder=here / "home" / "data"
+        made, options, inspect_files(made, options, here=here),
+        prepared=cluster().data, nodes_are_here=nodes_are_here, folder=here / "home" / "data",
+    )  # fmt: skip
+    return plan_job(
+        made,
+        options,
+        Snapshot(cluster(), files, tables=read_tables(made, options, files, nodes_are_here=nodes_are_here), now=NOW),
     )
-    return plan_job(made, options, Snapshot(cluster(), files, tables=read_tables(made, options, files), now=NOW))
 
 
 def refusal(here: Path, *data: str, **changes: Any) -> JobRefused:
@@ -185,3 +196,55 @@ def test_a_misspelt_data_set(tmp_path: Path) -> None:
     finding, *_ = refusal(tmp_path, "gsm9k").findings
     assert finding.text == "--data gsm9k is neither a data set nor a file or folder here; did you mean 'gsm8k'?"
     assert finding.hint.splitlines()[0] == "Cluster 'lab' has: gsm8k"
+
+
+def test_an_absolute_path_is_one_of_this_machine_if_the_nodes_are_here(tmp_path: Path) -> None:
+    lines(tmp_path / "questions.jsonl", ROWS)
+    name = str(tmp_path / "questions.jsonl")
+    assert len(rows_sent(planned(tmp_path, name, nodes_are_here=True))["train.parquet"]) == 46
+    elsewhere = planned(tmp_path, name)
+    assert overrides(elsewhere)["data.train_files"] == name
+    assert rows_sent(elsewhere) == {}
+
+
+EXCEPTIONS = """
+class DatasetsError(Exception): pass
+class DatasetNotFoundError(DatasetsError): pass
+"""
+DATASETS = """
+from datasets.exceptions import DatasetNotFoundError
+def load_dataset(name, config):
+    if name != "owner/sums":
+        raise DatasetNotFoundError(f"{name} does not exist")
+    return {"train": [{"question": f"{number} + 1?", "answer": number + 1} for number in range(48)]}
+"""
+ASK = """
+import sys
+from pathlib import Path
+from cloudrl.jobs import SubmitOptions
+from cloudrl.jobs.conversion import convert_data
+from cloudrl.jobs.local_files import inspect_files
+from cloudrl.spec import Job
+job, options = Job(name="x"), SubmitOptions(data=(sys.argv[1],))
+files = convert_data(job, options, inspect_files(job, options), prepared=(), folder=Path("home"))
+conversion = files.conversions[sys.argv[1]]
+print(*conversion.choices, conversion.error and conversion.error.message, files.at(f"{sys.argv[1]}/train.parquet").path)
+"""
+
+
+def test_a_data_set_on_the_hub(tmp_path: Path) -> None:
+    """With a stand-in for `datasets`, which itself reads its variables when it is imported."""
+    (tmp_path / "packages" / "datasets").mkdir(parents=True)
+    for file, text in (("__init__", DATASETS), ("exceptions", EXCEPTIONS)):
+        (tmp_path / "packages" / "datasets" / f"{file}.py").write_text(text)
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join((str(tmp_path / "packages"), str(ROOT)))}
+
+    def ask(name: str) -> str:
+        words = [sys.executable, "-c", ASK, name]
+        return subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120).stdout
+
+    said = ask("owner/sums")
+    assert said.startswith("owner/sums: prompt from 'question', answer from 'answer'; ")
+    assert said.rstrip().endswith("home/owner--sums/train.parquet")
+    assert pq.read_metadata(tmp_path / "home" / "owner--sums" / "train.parquet").num_rows == 46
+    assert ask("owner/smus").startswith("data set owner/smus: owner/smus is not on https://huggingface.co, or may not")
