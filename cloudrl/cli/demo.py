@@ -14,6 +14,11 @@ if TYPE_CHECKING:
     from cloudrl.sdk.demo import Demo
 
 _SHOWN = 3
+_NEXT = """\
+See the run:      cloudrl report --cluster demo
+Start a cluster:  cloudrl up mine --nodes 2
+Train on it:      cloudrl submit grpo-tiny --cluster mine --steps 20"""
+"""A cluster of the user's own is called otherwise: one that is kept with --keep has the demo's name."""
 
 
 def demo(
@@ -31,6 +36,7 @@ def demo(
     for line in _lines(done):
         _output.data(line)
     done.raise_for_accuracy()
+    _output.hint(_NEXT)
 
 
 def _lines(done: Demo) -> list[str]:

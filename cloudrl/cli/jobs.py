@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Mapping
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -62,9 +63,7 @@ def status(
     if as_json:
         _output.as_json(fields)
     else:
-        cells = {key: json.dumps(value) if isinstance(value, dict) else value for key, value in fields.items()}
-        rows = [(key, "" if value is None else str(value)) for key, value in cells.items()]
-        _output.table(("field", "value"), rows)
+        _output.table(("job", job.submission_id), _facts(job, fields))
     if job.status is JobStatus.FAILED:
         cause = handle.cause()
         raise JobFailed(f"job {job.submission_id} failed: {cause or job.message}", hint=f"cloudrl why {handle.url}")
@@ -128,6 +127,28 @@ def _show(update: Update, *, as_json: bool) -> None:
         _output.data(json.dumps(as_fields(update)))  # type: ignore[arg-type]
     elif isinstance(update, Line):
         _output.data(update.text if sys.stdout.isatty() else without_ansi(update.text))
+
+
+def _facts(job: RayJob, fields: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What a person wants to know of a job; all of it, with its whole command and environment, is in --json."""
+    words = str(fields["entrypoint"]).split()
+    overrides = sum("=" in word for word in words)
+    program = " ".join(word for word in words if "=" not in word)
+    more = f", and {overrides} overrides: cloudrl jobs status {job.submission_id} --json" if overrides else ""
+    _, status, started, took, recipe = _row(job)
+    ended = [line for line in str(fields["message"] or "").splitlines() if line.strip()]
+    exit_code = fields["exit_code"]
+    rows = {
+        "status": status + (f", exit code {exit_code}" if exit_code is not None else ""),
+        "recipe": recipe,
+        "run": fields["name"] or "",
+        "started": started,
+        "took": took,
+        "checkpoints": fields["checkpoint_dir"] or "",
+        "message": ended[-1] if ended else "",
+        "command": program + more,
+    }
+    return [(head, text) for head, text in rows.items() if text]
 
 
 def _row(job: RayJob) -> tuple[str, ...]:

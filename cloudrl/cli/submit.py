@@ -44,7 +44,7 @@ def submit(
     environment. Then only what --env names is sent, through Ray, which writes it to its logs; a note says so.
     """
     from cloudrl.errors import JobFailed
-    from cloudrl.jobs.handle import way_back
+    from cloudrl.jobs.handle import next_commands, way_back
     from cloudrl.sdk.choose import Purpose
     from cloudrl.sdk.find import find
     from cloudrl.sdk.submission import follow, prepare
@@ -73,5 +73,6 @@ def submit(
         _output.hint(way_back(job.url))
     else:
         _output.note(f"{job.submission_id} succeeded; checkpoints are in {job.checkpoint_dir}")
+        _output.hint(next_commands(job))
     if as_json:
         _output.as_json(job_fields(job, last, followed=not no_wait))

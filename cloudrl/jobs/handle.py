@@ -1,6 +1,7 @@
 """A submitted job, from any machine that reaches the cluster."""
 
 import math
+import shlex
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
@@ -220,6 +221,15 @@ class JobHandle:
 def way_back(url: str, command: str = FOLLOW) -> str:
     """How to follow the job at `url` again, and how to stop it."""
     return f"Follow it: {command} {url}\nStop it:   cloudrl jobs stop {url}"
+
+
+def next_commands(job: JobHandle) -> str:
+    """What one does after a job that has succeeded: bring the model home, look at the run, ask the model."""
+    report = f"Report: cloudrl report {job.url}"
+    if job.connection.cluster_id is None:  # the checkpoints of a plain Ray cluster are not ours to list
+        return report
+    merge = f"cloudrl checkpoints merge --cluster {shlex.quote(job.connection.name)} --name {shlex.quote(job.name)}"
+    return f"Merge:  {merge} --to ./model\n{report}\nServe:  vllm serve ./model"
 
 
 def raise_for_status(job: JobHandle, ended: Ended) -> None:

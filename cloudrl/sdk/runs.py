@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from cloudrl import jobs, recipes
 from cloudrl.errors import CheckpointError, CloudrlError, FailedError, InputError, Interrupted
 from cloudrl.jobs import JobHandle, Progress, SubmitOptions, run_plan
+from cloudrl.jobs.handle import next_commands
 from cloudrl.jobs.submission import Remarks, Submission
 from cloudrl.options.job import JobKeywords, submit_options
 from cloudrl.providers.dstack.fleet import NoFleet
@@ -210,12 +211,15 @@ class _Training:
         merge = f"cloudrl checkpoints merge --cluster {cluster.name} --to {shlex.quote(str(to or './model'))}"
         self.again = f"Go on: {merge}"
         retention = self.first_status.retention if self.first_status is not None else None
-        location = f", {retention.location}" if retention is not None else ""
+        is_told = retention is None or retention.location.removeprefix("in ") in str(job.checkpoint_dir)
+        location = "" if is_told or retention is None else f", {retention.location}"
         text = f"{job.submission_id} succeeded; checkpoints are in {job.checkpoint_dir}{location}"
-        on_progress(Notice(text, merge if to is None else ""))
+        on_progress(Notice(text, next_commands(job) if to is None else ""))
         if to is None:
             return Run(cluster, job, progress)
         checkpoint, merged = merge_result(job, to, on_progress=on_progress)
+        look = f"Report: cloudrl report {job.url}\nServe:  vllm serve {shlex.quote(str(merged.path))}"
+        on_progress(Notice(f"the model is in {merged.path}", look))
         cluster.copied.add(checkpoint.info.version)
         return Run(cluster, job, progress, merged.path.absolute())
 

@@ -44,6 +44,7 @@ class TestSubmit:
             "step 1/2  reward 0.100  2.0 s/step",
             "step 2/2  reward 0.200  2.0 s/step  ETA 0 s",
             "one succeeded; checkpoints are in /c/run",
+            f"  → Report: cloudrl report {cluster.url.replace('http', 'ray')}/one",
         ]
 
     def test_a_job_that_fails(self, cluster: FakeCluster, run: Run):
@@ -178,7 +179,7 @@ class TestJobs:
         for arguments in (["status", "one"], ["status", "--json"], ["list", "--json"]):
             code, out, _ = run("jobs", *arguments)
             assert code == 0
-            assert "+a.api_key=***" in out
+            assert ("+a.api_key=***" in out) == ("--json" in arguments)
             assert "sesame" not in out
             assert "abc-secret" not in out
 
@@ -187,6 +188,7 @@ class TestJobs:
         code, out, err = run("jobs", "status", "one")
         assert code == 4
         assert "FAILED" in out
+        assert "start_time" not in out
         assert f"cloudrl why {cluster.url.replace('http', 'ray')}/one" in err
 
     def test_logs(self, cluster: FakeCluster, run: Run):
