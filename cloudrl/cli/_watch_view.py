@@ -75,6 +75,8 @@ def _head(look: Look, width: int) -> list[Text]:
     if look.starting is not None:
         waiting = f"before step 1: {look.starting} for {duration_text(look.starting_s)}"
     progress = [f"{look.progress}" if look.progress is not None else waiting]
+    if look.phase and look.starting is None:
+        progress.append(visible(look.phase, keep=""))
     if look.cost is not None:
         at_end = f", {dollars_text(look.cost_at_end)} at the end" if look.cost_at_end is not None else ""
         progress.append(f"{dollars_text(look.cost)} so far{at_end}")

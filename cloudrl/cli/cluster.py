@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
@@ -129,9 +130,10 @@ def _list(statuses: list[Status], *, as_json: bool) -> None:
 
 def _show(cluster: Status) -> None:
     from cloudrl.cli._nodes import columns, node_table, rows_of
+    from cloudrl.protocol.job_phases import phase_text
     from cloudrl.sdk.costs import describe
     from cloudrl.sdk.debugging import waiting
-    from cloudrl.sdk.failures import newest_failure
+    from cloudrl.sdk.failures import hang_of, newest_failure
     from cloudrl.sdk.idle_gpus import idle_gpus
     from cloudrl.sdk.progress_lines import describe_attempt, headline
 
@@ -143,7 +145,9 @@ def _show(cluster: Status) -> None:
         _output.table([*columns()], [cells for cells, _ in rows_of(cluster.nodes)])
     for line in [*map(describe_attempt, cluster.previous_attempts), *describe(cluster)]:
         _output.note(line)
-    for warning in (waiting(cluster), idle_gpus(cluster)):
+    if cluster.job is not None:
+        _output.note(f"job {cluster.job.submission_id}: {phase_text(cluster.job, time.time())}")
+    for warning in (hang_of(cluster), waiting(cluster), idle_gpus(cluster)):
         if warning is not None:
             _output.note(f"warning: {warning.text}")
             _output.hint(warning.hint)

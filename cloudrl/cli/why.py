@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import asdict
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from cloudrl.cli import _output
 from cloudrl.cli._options import AddressOption, ClusterOption, JsonOption, KeptOption
@@ -22,14 +25,20 @@ _UNKNOWN = "This is not a known failure; all that is left of it is shown."
 def why(
     job_id: JobArgument = None,
     kept: KeptOption = None,
+    stacks: Annotated[
+        bool, typer.Option("--stacks", help="Print the stacks of all ranks of a job that runs, taken now.")
+    ] = False,
     as_json: JsonOption = False,
     cluster: ClusterOption = None,
     address: AddressOption = None,
 ) -> None:
-    """Show why a job failed: what went wrong first, on which node, and what to do about it.
+    """Show why a job failed or hangs: what went wrong first, on which node, and what to do about it.
 
     What only follows from it is left out, such as the time-outs of the other ranks.
     """
+    if stacks:
+        _show_stacks(job_id, cluster, address, as_json=as_json)
+        return
     from cloudrl.sdk.failures import why as find_out
 
     failure = find_out(job_id, cluster, address, kept, on_progress=Terminal())
@@ -51,9 +60,41 @@ def _tell(failure: Failure) -> None:
         _output.hint(failure.log_command)
     else:
         _output.note(f"{failure.submission_id} has not failed: {failure.status}")
+        _tell_state(failure)
     if not failure.is_complete:
         _output.note("\nThe search took too long and stopped before all logs were read: the cause may be another one")
         _output.hint(failure.log_command)
+
+
+def _tell_state(failure: Failure) -> None:
+    """The phase of a job that runs, and what holds it up."""
+    from cloudrl.jobs.hangs import hang_notice
+    from cloudrl.protocol.job_phases import phase_text
+
+    if failure.job is None:
+        return
+    notice = hang_notice(failure.job, time.time())
+    if notice is None:
+        _output.note(phase_text(failure.job, time.time()))
+    else:
+        _output.data(_output.visible(notice.text))
+        _output.hint(notice.hint)
+
+
+def _show_stacks(job_id: str | None, cluster: str | None, address: str | None, *, as_json: bool) -> None:
+    from cloudrl.sdk.stacks import stacks
+
+    nodes = stacks(job_id, cluster, address)
+    if as_json:
+        _output.as_json([asdict(node) for node in nodes])
+        return
+    for node in nodes:
+        if not node.processes:
+            _output.note(f"rank {node.rank} ({node.ip}): no process of a job, or no answer")
+        for process in node.processes:
+            source = f"by {process.source}" if process.source else "no stacks: this process could not be read"
+            head = f"rank {node.rank} ({node.ip}), pid {process.pid}, {process.title} [{process.state}], {source}"
+            _output.data(_output.visible(f"{head}\n{process.stacks}"))
 
 
 def _show(cause: Cause) -> None:

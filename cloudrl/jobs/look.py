@@ -10,6 +10,7 @@ from cloudrl.jobs.events import Ended, Event, Line, Progress
 from cloudrl.jobs.format import as_fields
 from cloudrl.jobs.history import add_step
 from cloudrl.jobs.warnings import Evidence, RunWarning, find_warnings
+from cloudrl.protocol.job_phases import JobState, phase_text
 from cloudrl.protocol.report import NodeReport, Usage
 from cloudrl.protocol.stops import Stop
 from cloudrl.protocol.wire import to_json
@@ -58,6 +59,7 @@ class Look:
         lines: the end of its log, without terminal codes.
         warnings: what goes wrong.
         notice: why nothing new comes, if so.
+        phase: where it stands, such as `gen for 2 min 03 s, usually 40 s`; "" if unknown.
     """
 
     url: str
@@ -74,6 +76,7 @@ class Look:
     lines: tuple[str, ...] = ()
     warnings: tuple[RunWarning, ...] = ()
     notice: str = ""
+    phase: str = ""
 
 
 class JobRecord:
@@ -86,12 +89,14 @@ class JobRecord:
         notice: why nothing new comes, until something does.
         price: of the cluster; None if unknown.
         stops: its tasks that wait for a debugger.
+        job: where the training of its cluster stands; None if unknown.
     """
 
     def __init__(self, url: str) -> None:
         self.notice = ""
         self.price: Price | None = None
         self.stops: Sequence[Stop] = ()
+        self.job: JobState | None = None
         self._url = url
         self._status = JobStatus.UNKNOWN
         self._started_at: float | None = None
@@ -155,7 +160,11 @@ class JobRecord:
         if self._starting is not None and self._starting_at is None:
             self._starting_at = now
         left_s = self._progress.eta_s if self._progress is not None else None
-        evidence = Evidence(self._steps, self._usage, tuple(self._failures), left_s, self.stops, now)
+        job = self.job if self.job is not None and self._is_of_this_job(self.job) else None
+        per_hour = self.price.per_hour if self.price is not None else None
+        evidence = Evidence(
+            self._steps, self._usage, tuple(self._failures), left_s, self.stops, now, job, per_hour
+        )  # fmt: skip
         progress = self._progress
         if self._status.is_terminal and progress is not None:
             progress, left_s = replace(progress, eta_s=None), None
@@ -176,7 +185,11 @@ class JobRecord:
             lines=tuple(self._lines),
             warnings=find_warnings(evidence),
             notice=self.notice,
+            phase=phase_text(job, now) if job is not None else "",
         )
+
+    def _is_of_this_job(self, job: JobState) -> bool:
+        return not self._status.is_terminal and self._url.rpartition("/")[2] == job.submission_id
 
 
 def look_fields(look: Look) -> Mapping[str, Any]:
@@ -195,4 +208,5 @@ def look_fields(look: Look) -> Mapping[str, Any]:
             {"kind": warning.kind, "seen": warning.seen, "remedy": warning.remedy} for warning in look.warnings
         ],
         "notice": look.notice,
+        "phase": look.phase,
     }

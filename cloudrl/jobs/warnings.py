@@ -5,6 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, median
 
+from cloudrl.jobs.hangs import hang_notice
+from cloudrl.protocol.job_phases import JobState
 from cloudrl.protocol.ranks import ranks_text
 from cloudrl.protocol.report import Usage
 from cloudrl.protocol.stops import Stop
@@ -40,8 +42,8 @@ class RunWarning:
     """One thing that is wrong.
 
     Attributes:
-        kind: `debugger`, `nan`, `reward`, `entropy`, `length`, `tools`, `node` or `disk`; there is one of a kind at
-            most.
+        kind: `hang`, `debugger`, `nan`, `reward`, `entropy`, `length`, `tools`, `node` or `disk`; there is one of a
+            kind at most.
         seen: what is seen, with its numbers.
         remedy: what to do.
     """
@@ -62,6 +64,8 @@ class Evidence:
         left_s: seconds until the run ends; None if unknown.
         stops: tasks that wait for a debugger.
         now: seconds since the epoch.
+        job: where the training stands; None if unknown.
+        price_per_hour: of the cluster in US dollars; None if unknown.
     """
 
     steps: Sequence[Step] = ()
@@ -70,12 +74,15 @@ class Evidence:
     left_s: float | None = None
     stops: Sequence[Stop] = ()
     now: float = 0.0
+    job: JobState | None = None
+    price_per_hour: float | None = None
 
 
 def find_warnings(evidence: Evidence) -> tuple[RunWarning, ...]:
-    """All that is wrong, what concerns the training first."""
+    """All that is wrong: a hang, then what concerns the training, then its machines."""
     trained = [step for step in evidence.steps if step.step_s is not None]
     return (
+        *_hang(evidence),
         *_debugger(evidence.stops, evidence.now),
         *_not_finite(evidence.steps),
         *_reward(trained),
@@ -85,6 +92,12 @@ def find_warnings(evidence: Evidence) -> tuple[RunWarning, ...]:
         *_slow_node(evidence.usage),
         *_disks(evidence.usage, evidence.left_s),
     )
+
+
+def _hang(evidence: Evidence) -> Iterator[RunWarning]:
+    notice = hang_notice(evidence.job, evidence.now, evidence.price_per_hour)
+    if notice is not None:
+        yield RunWarning("hang", notice.text, notice.hint)
 
 
 def _debugger(stops: Sequence[Stop], now: float) -> Iterator[RunWarning]:

@@ -8,7 +8,7 @@ import subprocess
 import time
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Callable, ContextManager, Iterator, List, Mapping, Optional
+from typing import Callable, ContextManager, Iterator, List, Mapping, Optional, Tuple
 
 from cloudrl.child_process import Child, end_orphans, reap_orphans
 from cloudrl.node import guard, preflight
@@ -24,8 +24,10 @@ from cloudrl.node.fast_network import unused_networks
 from cloudrl.node.fetch import Fetcher, self_command
 from cloudrl.node.host_info import HostInfo, probe_host
 from cloudrl.node.identity import Identity
+from cloudrl.node.job_looks import JobLooks
 from cloudrl.node.job_secrets import JobSecrets, folder_of
 from cloudrl.node.log import Log
+from cloudrl.node.masking import secrets_of
 from cloudrl.node.node_state import NodeState
 from cloudrl.node.oom_kills import start_watching
 from cloudrl.node.replication import ReplicationHub
@@ -41,6 +43,7 @@ from cloudrl.node.usage import start_sampling
 from cloudrl.private_files import make_folder
 from cloudrl.protocol.failures import Failure, FailureKind
 from cloudrl.protocol.folders import USER_FILES
+from cloudrl.protocol.job_work import LookedAt
 from cloudrl.protocol.options import AgentOptions
 from cloudrl.protocol.phases import Phase
 from cloudrl.protocol.progress import Fetching
@@ -48,6 +51,7 @@ from cloudrl.protocol.report import ClusterStatus, NodeReport
 from cloudrl.protocol.tokens import Tokens
 
 _TICK_S = 0.05
+_NO_VARIABLES: Mapping[str, str] = {}
 _RAY_START_TRIES = 3
 _RAY_GRACE_S = 1.0  # on SIGTERM Ray 2.60 drains its node for up to 30 s (measured), and here all nodes end
 _GRACE_S = 5.0
@@ -83,6 +87,8 @@ class Agent:
             )
         )  # fmt: skip
         self.stops = Stops(options.run_dir, identity.rank)
+        self.job_looks = JobLooks(options.run_dir, identity.rank, self.stops)
+        self._ray_env: Mapping[str, str] = {}
         self._services = Services(options.services, self.state, self.wait_for, log.line)
         stores = Store(options.data_dir / USER_FILES), JobSecrets(folder_of(identity.run_id))
         self.replication = ReplicationHub(self.state, identity.nodes, *stores)
@@ -146,6 +152,12 @@ class Agent:
             failure=failure,
             nodes=tuple(nodes),
         )
+
+    def look(self) -> Tuple[LookedAt, ...]:
+        """The processes of jobs on this node with their stacks, without secrets."""
+        secrets = [self.tokens.agent, self.tokens.ray, *secrets_of(self.env), *self.replication.secrets.values()]
+        others = {report.ip for report in self.state.reports()} - {self.identity.ip, "127.0.0.1"}
+        return self.job_looks.look(secrets, others)
 
     def transfer(self) -> ContextManager[None]:
         """For as long as a client sends or fetches something: rank 0 is not idle meanwhile."""
@@ -239,9 +251,11 @@ class Agent:
             code = error_code(error)
             raise self.failed(FailureKind.PREFLIGHT, f"{what}: {error}", subject=subject, code=code) from error
 
-    def _child(self, command: List[str], log: str, cwd: Optional[Path] = None) -> Child:
+    def _child(
+        self, command: List[str], log: str, cwd: Optional[Path] = None, more_env: Mapping[str, str] = _NO_VARIABLES
+    ) -> Child:
         with self._as_preflight_failure(Path(command[0]).name, f"`{command[0]}` cannot be started"):
-            child = Child(command, log=self.options.run_dir / log, env=self.env, cwd=cwd)
+            child = Child(command, log=self.options.run_dir / log, env={**self.env, **more_env}, cwd=cwd)
         self._children.append(child)
         return child
 
@@ -280,7 +294,8 @@ class Agent:
                     make_folder(self.options.ray_temp_dir)
                     make_folder(temp_dir)
             env = node_environment(self.env, host, token_path=token, temp_dir=temp_dir, device=self.options.device)
-            for_debuggers = ready(self.stops, self.env, tell=self.state.update, warn=self.log.line)
+            self._ray_env = self.job_looks.start(self.env, self.state.update, self.log.line)
+            for_debuggers = ready(self.stops, {**self.env, **self._ray_env}, tell=self.state.update, warn=self.log.line)
             self.env = {**env, **service_variables(self.options), **for_debuggers}
 
     def _check_host(self) -> HostInfo:
@@ -368,7 +383,7 @@ class Agent:
         """Ray once it is up, or has ended."""
         command = ray_node.start_command(self.options, self.identity, gpus=self.gpus)
         # jobs without a working directory start where Ray did, and Hydra leaves its `outputs` there
-        ray = self._child(command, "ray.log", self.options.run_dir)
+        ray = self._child(command, "ray.log", self.options.run_dir, self._ray_env)
         timeout_s = deadline - time.monotonic()
         if not self.wait_for(lambda: ray.poll() is not None or self.is_ray_up(ray), timeout_s):
             reason = f"Ray is not up {self.options.ray_timeout_s:g} s after `ray start`"

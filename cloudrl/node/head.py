@@ -17,11 +17,14 @@ from cloudrl.node.failure import NodeFailed
 from cloudrl.node.fetch import Fetcher, models_dir
 from cloudrl.node.files import remove_marker, write_marker
 from cloudrl.node.gpus import GpuWatch
+from cloudrl.node.hang_watch import HangMonitor
 from cloudrl.node.job import ClusterJob, read_job
 from cloudrl.node.losses import BEAT_IS_LATE_S, find_loss
 from cloudrl.node.usage_history import UsageHistory
 from cloudrl.protocol import usage_rows
+from cloudrl.protocol.client import AgentClient
 from cloudrl.protocol.failures import Failure, FailureKind
+from cloudrl.protocol.job_work import LookedAt
 from cloudrl.protocol.ranks import names_text, ranks_text, texts_by_rank
 from cloudrl.protocol.report import BudgetStatus, ClusterStatus, NodeReport
 from cloudrl.protocol.side_by_side import side_by_side
@@ -42,6 +45,10 @@ class Head(Agent):
         self._gpu_watch = GpuWatch(self.dashboard, lambda ips: self.state.publish(gpus_of_ray=ips))
         file = self.options.run_dir / usage_rows.FILE
         self.history = UsageHistory(self._reports_with_gpus, file, self._money)
+        self.hang_monitor = HangMonitor(
+            self.state.reports, self.dashboard, self._look_at, self.ray_logs,
+            folder=self.options.run_dir, checkpoints=self.options.checkpoints,
+        )  # fmt: skip
         job = read_job(self.options.job) if self.options.job else None
         self._job = ClusterJob(job, self.dashboard, say=self.log.line) if job is not None else None
 
@@ -97,6 +104,7 @@ class Head(Agent):
         self._idle_monitor.start(self.options.limits.idle_s)
         if self.options.device == "gpu" and self.gpus:
             self._gpu_watch.start()
+        self.hang_monitor.start()
         seconds, port = self.ready_at - self.started_at, self.options.ports.dashboard
         self.log.line(f"READY: {self.identity.nodes} nodes in {seconds:.1f} s, dashboard on 127.0.0.1:{port}")
 
@@ -152,7 +160,14 @@ class Head(Agent):
             nodes=tuple(map(self._gpu_watch.added_to, status.nodes)),
             ready_at=self.ready_at,
             budget=budget_now,
+            job=self.hang_monitor.state,
         )
+
+    def _look_at(self, report: NodeReport) -> Tuple[LookedAt, ...]:
+        """The processes of jobs on a node, this one or another one."""
+        if report.rank == self.identity.rank:
+            return self.look()
+        return AgentClient(f"http://{report.ip}:{report.agent_port}", self.tokens.agent).look(report.rank)
 
     def cost_before(self) -> float:
         """What the ranks remember; one of them may be on another machine now."""

@@ -139,6 +139,10 @@ class Dashboard:
         """What Ray's state API says, see `cloudrl.protocol.ray_state`; None while the dashboard does not answer."""
         return rows_of(self._get(path_of(kind, job_id)))
 
+    def placement_groups(self) -> Optional[Tuple[Any, ...]]:
+        """Rows of all placement groups, at most 1000; None while the dashboard does not answer."""
+        return rows_of(self._get("/api/v0/placement_groups?detail=true&limit=1000"))
+
     def alive_actors(self) -> Optional[List[Any]]:
         """Actors that live, at most 1000 of them; None while the dashboard does not answer.
 

@@ -152,6 +152,9 @@ class _Handler(HttpHandler):
     def _stops(self) -> None:
         self._json({"stops": self.agent.stops.listing()})
 
+    def _look(self) -> None:
+        self._json({"processes": self.agent.look()})
+
     def _relay(self, port: str) -> None:
         self._check_upgrade()
         with self.relays.slot(), self.agent.stops.connect(int(port)) as debugger:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Set, Tuple
 
 from cloudrl.child_process import descendants
+from cloudrl.node.startup_hook import write_sitecustomize
 from cloudrl.node.stop_hook.stop_notes import started_at
 from cloudrl.private_files import make_folder
 from cloudrl.protocol.failures import ApiError, ErrorCode
@@ -33,36 +34,6 @@ _CONNECT_S = 5.0
 _HOOK = ("__init__.py", "stop_notes.py", "stop_dap.py", "stop_pdb.py", "stop_peer.py")
 _LOOPBACK = "0100007F"  # as /proc/net/tcp writes 127.0.0.1
 _ESTABLISHED, _LISTEN = "01", "0A"
-
-_SITECUSTOMIZE = '''\
-"""Readies a job for debuggers, and then does what the next `sitecustomize` on the path does."""
-import os
-import sys
-
-try:
-    import cloudrl_stop_hook
-    cloudrl_stop_hook.install(os.environ)
-except Exception as error:
-    try:
-        os.write(sys.stderr.fileno(), f"cloudrl: this process cannot be debugged: {error!r}\\n".encode())
-    except Exception:
-        pass  # its stderr is closed or broken
-
-
-def _next():
-    import importlib.machinery
-    import importlib.util
-    here = os.path.dirname(os.path.abspath(__file__))
-    others = [each for each in sys.path if os.path.abspath(each) != here]
-    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", others)
-    if spec is not None and spec.loader is not None:
-        module = importlib.util.module_from_spec(spec)
-        sys.modules["sitecustomize"] = module
-        spec.loader.exec_module(module)
-
-
-_next()
-'''
 
 
 def debuggers() -> Tuple[str, ...]:
@@ -129,7 +100,7 @@ class Stops:
         package.mkdir(exist_ok=True)
         for name in _HOOK:
             (package / name).write_bytes(pkgutil.get_data("cloudrl.node.stop_hook", name) or b"")
-        (self._hook / "sitecustomize.py").write_text(_SITECUSTOMIZE)
+        write_sitecustomize(self._hook, "cloudrl_stop_hook", "this process cannot be debugged")
         path = os.pathsep.join(filter(None, [str(self._hook), env.get("PYTHONPATH")]))
         return {
             "CLOUDRL_STOPS_DIR": str(self._notes),
@@ -144,6 +115,11 @@ class Stops:
         connected = {port for port, state in sockets if state == _ESTABLISHED}
         stops = [self._stop(note, connected) for note in self._living() if note["port"] in listening]
         return tuple(sorted(filter(None, stops), key=lambda stop: stop.since))
+
+    @property
+    def has_notes(self) -> bool:
+        """Whether a process may wait for a debugger: cheaper than `listing`, and also true for a moment longer."""
+        return bool(self._paths())
 
     def connect(self, port: int) -> socket.socket:
         """A connection to the debugger at a port of the loopback, for which a process of this cluster waits.

@@ -28,6 +28,7 @@ from cloudrl.foreign import (
 from cloudrl.protocol import answers, routes
 from cloudrl.protocol.exchange import Body, Request, Response, Send, send
 from cloudrl.protocol.failures import ApiError, ErrorCode
+from cloudrl.protocol.job_work import LookedAt
 from cloudrl.protocol.report import ClusterStatus, HeartbeatReply, NodeReport, Replica, Usage
 from cloudrl.protocol.stops import Stop
 from cloudrl.protocol.wire import from_json, to_json
@@ -275,6 +276,15 @@ class AgentClient:
         """
         request = self.request(routes.STOPS, rank=rank)
         return self._call(request, lambda value: tuple(from_json(Stop, stop) for stop in value["stops"]))
+
+    def look(self, rank: int) -> Tuple[LookedAt, ...]:
+        """The processes of jobs on one rank, with the stacks of their threads.
+
+        Raises:
+            InputError: the agent is of a release that cannot look.
+        """
+        request = self.request(routes.LOOK, rank=rank, timeout_s=LISTING_TIMEOUT_S)
+        return self._call(request, lambda value: tuple(from_json(LookedAt, row) for row in value["processes"]))
 
     def relay(self, rank: int, port: int) -> socket.socket:
         """A connection to the debugger at `port` of a rank, through the agents; the caller closes it.

@@ -54,6 +54,8 @@ class Grade(str, enum.Enum):
     """Nothing has moved for longer than this phase ever was still."""
     LATE = "late"
     """Something moves, but the phase takes far longer than it ever did."""
+    SUSPECTED = "suspected"
+    """Two looks have found the same process holding up the others, but no limit is exceeded yet."""
 
     def __str__(self) -> str:
         return self.value
@@ -94,7 +96,7 @@ class Hang:
         blame: who keeps the others waiting, as two looks said alike; empty while that is unknown.
         waiting: how many processes wait, and where: "7 other ranks wait in barrier"; "" if unknown.
         remedy: what to do.
-        file: with the stacks of all ranks, in the logs of rank 0; "" if there are none.
+        file: with the stacks of all ranks, in the logs of rank 0; "" without them.
     """
 
     grade: Grade

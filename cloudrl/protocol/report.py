@@ -7,6 +7,7 @@ from cloudrl.protocol.facts import ClusterFacts
 from cloudrl.protocol.failures import Failure, PastFailure
 from cloudrl.protocol.job_phases import JobState
 from cloudrl.protocol.oom_kills import OomKills
+from cloudrl.protocol.job_work import JobWork
 from cloudrl.protocol.phases import Phase
 from cloudrl.protocol.progress import Fetching
 
@@ -93,6 +94,7 @@ class NodeReport:
         known_failures: failures that ended earlier attempts, likewise, by signature.
         usage: how busy it is; None before its first look.
         oom_kills: processes that its kernel has ended for lack of memory; None for none, and from older agents.
+        work: what the processes of jobs do on it; None before its first look.
         seen_s_ago: since its last heartbeat; only in the status.
     """
 
@@ -125,6 +127,7 @@ class NodeReport:
     failure: Optional[Failure] = None
     usage: Optional[Usage] = None
     oom_kills: Optional[OomKills] = None
+    work: Optional[JobWork] = None
     seen_s_ago: float = 0.0
 
 

@@ -103,6 +103,9 @@ GIVE_SECRETS = Route("give_secrets", "GET", _SECRETS + "/script")
 """For the other nodes."""
 STOPS = Route("stops", "GET", "/v1/nodes/{rank}/stops")
 """{"stops": [`Stop`, ...]}: the processes of a node that wait for a debugger."""
+LOOK = Route("look", "GET", "/v1/nodes/{rank}/look")
+"""{"processes": [`LookedAt`, ...]}: the processes of jobs on a node with the stacks of their threads, masked. It takes
+a fifth of a second of CPU time for each."""
 RELAY = Route("relay", "POST", "/v1/nodes/{rank}/tcp/{port}")
 """With the headers `UPGRADE`: answered 101, then bytes both ways between the client and the debugger that listens at
 this port of the node's loopback. Only ports that a stop names are reached."""

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import shlex
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from cloudrl.errors import CloudrlError
+from cloudrl.jobs.handle import JobHandle
+from cloudrl.jobs.hangs import hang_notice
 from cloudrl.logs.archive import Archive, FolderArchive
 from cloudrl.logs.causes import Cause, Finding, cluster_end, search
 from cloudrl.logs.causes.kept import kept_evidence, newest_kept_job
+from cloudrl.protocol.job_phases import JobState
+from cloudrl.protocol.progress import Notice
 from cloudrl.providers.model import Status
 from cloudrl.sdk.callbacks import OnProgress, silent
 from cloudrl.sdk.find import Kept, cluster_of, find_job, find_kept
@@ -28,6 +33,7 @@ class Failure:
         log_command: what prints its log.
         is_complete: whether all that is left of the job was looked at; else the search took too long.
         cluster_is_gone: whether its cluster does not answer, and this is from the logs that it has kept.
+        job: where the job stands, with its hang if it has one; None after its end, and while that is unknown.
     """
 
     submission_id: str
@@ -36,6 +42,7 @@ class Failure:
     log_command: str
     is_complete: bool = True
     cluster_is_gone: bool = False
+    job: JobState | None = None
 
 
 def why(
@@ -64,13 +71,20 @@ def why(
     name = cluster_of(job_id, name, address, on_progress=on_progress)
     try:
         job = find_job(job_id, name, address)
-        status, finding = job.status().status, job.find_cause()
+        status, finding, state = job.status().status, job.find_cause(), _state_of(job)
     except CloudrlError:
         archived = find_kept(job_id, name, address)
         if archived is None:
             raise
         return _kept(archived)
-    return Failure(job.submission_id, str(status), finding.cause, f"cloudrl jobs logs {job.url}", finding.is_complete)
+    return Failure(
+        job.submission_id, str(status), finding.cause, f"cloudrl jobs logs {job.url}", finding.is_complete, state
+    )
+
+
+def hang_of(cluster: Status) -> Notice | None:
+    """What holds up the job of a cluster, with the price per hour; None while it goes on."""
+    return hang_notice(cluster.job, time.time(), cluster.price_per_hour)
 
 
 def newest_failure(cluster: Status) -> Failure | None:
@@ -81,6 +95,13 @@ def newest_failure(cluster: Status) -> Failure | None:
         failure = why(name=f"{cluster.ref}")
         return failure if failure.status == JobStatus.FAILED else None
     return None
+
+
+def _state_of(job: JobHandle) -> JobState | None:
+    """Where a job stands that runs, as rank 0's agent sees it."""
+    agent = job.connection.agent()
+    state = agent.status().job if agent is not None else None
+    return state if state is not None and state.submission_id == job.submission_id else None
 
 
 def _kept(place: Kept) -> Failure:

@@ -102,6 +102,7 @@ class _Watching:
             return
         status = agent.status()
         self._record.add_nodes(status.nodes)
+        self._record.job = status.job
         if not self._knows_history:
             self._knows_history = True
             with suppress(CloudrlError):  # agents of an older release

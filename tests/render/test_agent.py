@@ -61,10 +61,10 @@ def test_make_agent_writes_what_the_ready_tasks_need(repository: Path, tmp_path:
             assert (task.parent / name).read_bytes() == build_agent(for_cpu=name == CPU_AGENT_FILE), name
 
 
-@pytest.mark.parametrize("for_cpu", [False, True])
-def test_it_is_small(for_cpu: bool) -> None:
-    """dstack sends up to 2 MiB for an entry of `files:`."""
-    assert len(build_agent(for_cpu=for_cpu)) < 600_000
+@pytest.mark.parametrize(("for_cpu", "limit_bytes"), [(False, 600_000), (True, 650_000)])
+def test_it_is_small(for_cpu: bool, limit_bytes: int) -> None:
+    """dstack sends up to 2 MiB for an entry of `files:`; that for CPUs also holds a plug-in, a table and data."""
+    assert len(build_agent(for_cpu=for_cpu)) < limit_bytes
 
 
 def test_it_is_the_program_line_by_line_without_comments(repository: Path) -> None:
@@ -95,7 +95,7 @@ def test_it_holds_what_it_needs_and_nothing_else(for_cpu: bool) -> None:
         infos = archive.infolist()
     assert names == sorted(names)
     folders = {name.rpartition("/")[0] for name in names}
-    parts = ("listening", "protocol", "saves", "node", "data", *(["verl", "verl_cpu"] if for_cpu else []))
+    parts = ("listening", "protocol", "hangs", "saves", "node", "data", *(["verl", "verl_cpu"] if for_cpu else []))
     assert folders == {"", "cloudrl", *(f"cloudrl/{part}" for part in parts), "cloudrl/node/stop_hook"}
     assert {"__main__.py", "cloudrl/errors.py", "cloudrl/node/main.py", "cloudrl/data/gsm8k.py"} <= set(names)
     assert CPU_ALONE & set(names) == (CPU_ALONE if for_cpu else set())

@@ -1,0 +1,299 @@
+"""Rank 0 watches the training that runs: its phase from the heartbeats, and on suspicion the stacks of all ranks."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+
+from cloudrl.errors import CloudrlError
+from cloudrl.hangs import blame as blaming
+from cloudrl.hangs import ray_rows, stacks
+from cloudrl.hangs.driver_log import DriverLog
+from cloudrl.hangs.limits import PhaseTimes
+from cloudrl.hangs.movement import GpuWork, moves
+from cloudrl.hangs.remedies import remedy
+from cloudrl.hangs.watch import PROOF_S, UNINTERRUPTIBLE_S, HangWatch, Sample, Verdict
+from cloudrl.node.background import repeat
+from cloudrl.node.ray import Dashboard
+from cloudrl.private_files import write_file
+from cloudrl.protocol.failures import ApiError
+from cloudrl.protocol.job_phases import Blame, Grade, Hang, JobPhase, JobState
+from cloudrl.protocol.job_work import LookedAt
+from cloudrl.protocol.report import NodeReport
+from cloudrl.protocol.side_by_side import side_by_side
+from cloudrl.saves.names import OURS, file_name
+
+EVERY_S = 5.0
+_JOBS_EVERY_S = 15.0
+_LOOK_EVERY_S, _LOOKS, _MORE_EVERY_S = 30.0, 5, 300.0
+"""Looks at the stacks while a suspicion lasts: so many half a minute apart, then each five minutes."""
+_HALTED_LOOK_S = 25.0
+FILE = "hang-{number}.log"
+_FILES = 8
+_SAVE_EVERY_S = 300.0
+
+
+@dataclass
+class Episode:
+    """A suspicion, until something moves again.
+
+    Attributes:
+        found: what the last look said.
+        agreed: whom the last two looks blame alike.
+        is_equal: whether no stack changed between them.
+    """
+
+    looked_at: float = float("-inf")
+    looks: int = 0
+    found: blaming.Finding = field(default_factory=blaming.Finding)
+    agreed: Tuple[Blame, ...] = ()
+    proven: Tuple[Blame, ...] = ()
+    before: Tuple[object, ...] = ()
+    is_equal: bool = False
+    equal_since: Optional[float] = None
+    file: str = ""
+    told_at: float = 0.0
+
+
+class HangMonitor:
+    """Looks again and again, in one thread; `state` is what the status shows.
+
+    Args:
+        reports: of all nodes, the newest.
+        dashboard: Ray's.
+        look: at the processes of one rank.
+        logs: where Ray keeps those of drivers; None before it is up.
+        folder: for the stacks of an episode; the logs in it are archived.
+        checkpoints: where times of phases are kept for later attempts of a run.
+        clock: seconds that never run backwards.
+        now: seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        reports: Callable[[], Sequence[NodeReport]],
+        dashboard: Dashboard,
+        look: Callable[[NodeReport], Tuple[LookedAt, ...]],
+        logs: Callable[[], Optional[Path]],
+        *,
+        folder: Path,
+        checkpoints: Path,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._reports, self._dashboard, self._look, self._logs = reports, dashboard, look, logs
+        self._folder, self._times_folder = folder, checkpoints / OURS / "phase-times"
+        self._clock, self._now = clock, now
+        self.state: Optional[JobState] = None
+        self._job: Dict[str, Any] = {}
+        self._asked_at = self._saved_at = float("-inf")
+        self._watch, self._episode, self._log = HangWatch(PhaseTimes()), Episode(), DriverLog()
+        self._since: Tuple[str, float] = ("", 0.0)
+        self._idle_watts: Dict[Tuple[int, int], float] = {}
+        self._files = 0
+
+    def start(self) -> None:
+        """Look until the process ends."""
+        repeat(self.tick, EVERY_S)
+
+    def tick(self) -> None:
+        """One look at the heartbeats, and at more where it is time."""
+        self._follow_job()
+        if not self._job:
+            self.state = None
+            return
+        reports = self._reports()
+        sample = self._sample(reports)
+        verdict = self._watch.add(sample, exact_phase=self._episode.found.phase)
+        halted = _halted(reports)
+        is_suspicious = verdict.is_suspicious or any(seconds > _HALTED_LOOK_S for _, seconds in halted)
+        if is_suspicious and not sample.is_paused:
+            self._look_if_due(reports, sample)
+        else:
+            self._episode = Episode()
+        grade, limit_s = self._grade(verdict, halted)
+        self.state = self._state(sample, verdict, grade, limit_s)
+        self._keep_times()
+
+    # -- the job and its phase ------------------------------------------------------------------------------
+
+    def _follow_job(self) -> None:
+        """The newest job that runs; a cluster has one training at a time."""
+        if self._clock() - self._asked_at < _JOBS_EVERY_S:
+            return
+        self._asked_at = self._clock()
+        jobs = self._dashboard.jobs()
+        if jobs is None:
+            return
+        running = [job for job in jobs if job.get("status") == "RUNNING" and job.get("submission_id")]
+        job: Dict[str, Any] = max(running, key=lambda job: job.get("start_time") or 0, default={})
+        if job.get("submission_id") != self._job.get("submission_id"):
+            self._episode, self._log, self._since = Episode(), DriverLog(), ("", 0.0)
+            self._job = job
+            self._watch = HangWatch(self._kept_times())
+        self._job = job
+
+    def _sample(self, reports: Sequence[NodeReport]) -> Sample:
+        works = [report.work for report in reports if report.work is not None]
+        notes = [work.note for work in works if work.note is not None]
+        notes = [note for note in notes if note.job_id in ("", self._job.get("job_id"))]
+        note = max(notes, key=lambda note: note.since, default=None)
+        now, ended = self._now(), note.ended if note is not None else ()
+        if note is not None:
+            phase, since = note.phase, min(note.since, now)
+        else:
+            phase, since = self._phase_of_titles({method for work in works for method in work.methods}, now)
+        cores, rate = sum(work.cores for work in works), sum(work.bytes_per_s for work in works)
+        is_moving = moves(cores, rate, self._gpus(reports))
+        if (logs := self._logs()) is not None:
+            self._log.read(logs / f"job-driver-{self._job['submission_id']}.log")
+        return Sample(self._clock(), now, phase, since, is_moving, ended, any(work.is_paused for work in works))
+
+    def _phase_of_titles(self, methods: "set[str]", now: float) -> Tuple[str, float]:
+        """Where no timer is noted: before the first of them, or where the job has a PYTHONPATH of its own."""
+        phase = next((str(phase) for phase in JobPhase for method in methods if method.endswith(str(phase))), "")
+        phase = phase or str(JobPhase.INIT if self._log.step is None else JobPhase.STEP)
+        if phase != self._since[0]:
+            began = (self._job.get("start_time") or 0) / 1000 if not self._since[0] else now
+            self._since = phase, began or now
+        return self._since
+
+    def _gpus(self, reports: Sequence[NodeReport]) -> List[GpuWork]:
+        gpus = []
+        for report in reports:
+            for gpu in report.usage.gpus if report.usage is not None else ():
+                place = report.rank, gpu.index
+                if gpu.power_w is not None:
+                    self._idle_watts[place] = min(gpu.power_w, self._idle_watts.get(place, gpu.power_w))
+                gpus.append(GpuWork(gpu.utilization_percent, gpu.power_w, self._idle_watts.get(place)))
+        return gpus
+
+    # -- looks at the stacks --------------------------------------------------------------------------------
+
+    def _look_if_due(self, reports: Sequence[NodeReport], sample: Sample) -> None:
+        episode = self._episode
+        pause_s = _LOOK_EVERY_S if episode.looks < _LOOKS else _MORE_EVERY_S
+        if sample.at - episode.looked_at < pause_s:
+            return
+        looks = side_by_side(self._look_at, reports)
+        processes = [process for looked in looks for process in looked]
+        finding = blaming.find(processes, sample.phase)
+        proven, before = self._ray_proofs(), blaming.fingerprint(processes)
+        episode.is_equal = bool(before) and before == episode.before
+        if not episode.is_equal:
+            episode.equal_since = sample.at
+        elif episode.equal_since is not None and sample.at - episode.equal_since >= PROOF_S:
+            self._watch.saw_none(episode.equal_since)
+        blame = (*proven, *finding.blame)
+        episode.agreed = blaming.same((*episode.proven, *episode.found.blame), blame)
+        episode.proven = blaming.same(episode.proven, proven) or proven
+        episode.looked_at, episode.looks = sample.at, episode.looks + 1
+        episode.found, episode.before = finding, before
+        self._write(reports, looks)
+
+    def _look_at(self, report: NodeReport) -> Tuple[blaming.Process, ...]:
+        """Processes of a rank with their stacks; none where it does not answer in time."""
+        looked: Tuple[LookedAt, ...] = ()
+        with contextlib.suppress(CloudrlError, ApiError, OSError, http.client.HTTPException, ValueError):
+            looked = self._look(report)
+        return tuple(
+            blaming.Process(
+                report.rank, each.pid, each.title, each.state, report.ip, each.wchan, stacks.parse(each.stacks),
+                each.peers, each.stacks,
+            )
+            for each in looked
+        )  # fmt: skip
+
+    def _ray_proofs(self) -> Tuple[Blame, ...]:
+        job_id = self._job.get("job_id")
+        if not job_id:
+            return ()
+        groups, actors = self._dashboard.placement_groups() or (), self._dashboard.rows("actors", job_id) or ()
+        return (
+            *ray_rows.dead_actors(actors, str(job_id)),
+            *ray_rows.waiting_groups(groups, str(job_id), self._now()),
+        )
+
+    def _write(self, reports: Sequence[NodeReport], looks: Sequence[Sequence[blaming.Process]]) -> None:
+        """The stacks of the last look, in a file of the episode that the archive keeps."""
+        if not self._episode.file:
+            self._files += 1
+            self._episode.file = FILE.format(number=(self._files - 1) % _FILES + 1)
+        lines = [
+            f"job {self._job['submission_id']}, {time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime(self._now()))} UTC"
+        ]
+        for report, processes in zip(reports, looks):  # noqa: B905  Python 3.9
+            for process in processes:
+                lines += [f"\n=== rank {report.rank} ({report.ip}) pid {process.pid} {process.title} [{process.state}]"]
+                lines += [process.text or "no stacks: the process could not be read"]
+        with contextlib.suppress(OSError):
+            write_file(self._folder / self._episode.file, "\n".join(lines) + "\n")
+
+    # -- what is told ---------------------------------------------------------------------------------------
+
+    def _grade(self, verdict: Verdict, halted: Sequence[Tuple[Blame, float]]) -> Tuple[Optional[Grade], float]:
+        """How sure a hang is, and the limit that was exceeded."""
+        episode = self._episode
+        for blame, seconds in halted:
+            limit_s = PROOF_S if blame.reason.startswith("is stopped") else UNINTERRUPTIBLE_S
+            if seconds >= limit_s:
+                if not any(found.pid == blame.pid for found in episode.agreed):
+                    episode.agreed = (blame, *episode.agreed)
+                return Grade.PROOF, limit_s
+        if blaming.same(episode.proven, episode.agreed):
+            return Grade.PROOF, PROOF_S
+        if verdict.grade is not None:
+            return verdict.grade, verdict.limit_s
+        is_still = verdict.is_suspicious and verdict.still_s > 0
+        return (Grade.SUSPECTED if episode.agreed and is_still and episode.is_equal else None), verdict.limit_s
+
+    def _state(self, sample: Sample, verdict: Verdict, grade: Optional[Grade], limit_s: float) -> JobState:
+        episode, times = self._episode, self._watch.times
+        phase = sample.phase
+        if phase in (JobPhase.INIT, JobPhase.STEP) and episode.found.phase is not None:
+            phase = episode.found.phase
+        state = JobState(
+            str(self._job["submission_id"]), phase, sample.since, times.usual_s(phase), self._log.next_step
+        )
+        if grade is None:
+            return state
+        episode.told_at = episode.told_at or self._now()
+        waiting = episode.found.waiting or self._log.waiting_for(phase)
+        hang = Hang(
+            grade, episode.told_at, round(verdict.still_s, 1), round(limit_s, 1), episode.agreed, waiting,
+            remedy(phase, episode.agreed), episode.file,
+        )  # fmt: skip
+        return replace(state, hang=hang)
+
+    # -- what later attempts learn from ---------------------------------------------------------------------
+
+    def _times_file(self) -> Path:
+        name = (self._job.get("metadata") or {}).get("job_name") or self._job["submission_id"]
+        return self._times_folder / f"{file_name(str(name))}.json"
+
+    def _kept_times(self) -> PhaseTimes:
+        with contextlib.suppress(OSError, ValueError, KeyError, RecursionError):
+            return PhaseTimes.from_json(json.loads(self._times_file().read_text()))
+        return PhaseTimes()
+
+    def _keep_times(self) -> None:
+        if self._clock() - self._saved_at < _SAVE_EVERY_S or not self._watch.times.seconds:
+            return
+        self._saved_at = self._clock()
+        with contextlib.suppress(OSError):  # whoever needs the volume says what is wrong with it
+            write_file(self._times_file(), json.dumps(self._watch.times.to_json()))
+
+
+def _halted(reports: Sequence[NodeReport]) -> List[Tuple[Blame, float]]:
+    """Processes that cannot move, with the seconds for which that was seen."""
+    found = []
+    for report in reports:
+        for halted in report.work.halted if report.work is not None else ():
+            process = blaming.Process(report.rank, halted.pid, halted.title, halted.state, report.ip, halted.wchan)
+            found += [(blame, halted.seconds) for blame in blaming.find([process], "").blame]
+    return found

@@ -1,0 +1,214 @@
+"""Looks at the processes of jobs on this node: notes of their phase, stacks of their threads, their connections."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pkgutil
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Collection, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple
+
+from cloudrl.node.job_processes import JobProcesses, Listed
+from cloudrl.node.masking import Masker
+from cloudrl.node.startup_hook import write_sitecustomize
+from cloudrl.private_files import make_folder
+from cloudrl.protocol.job_work import LookedAt, PhaseNote
+from cloudrl.protocol.wire import from_json
+
+VARIABLE = "CLOUDRL_LOOKS_DIR"
+_MODULE = "cloudrl_look_hook"
+_PY_SPY_S, _SIGNAL_S, _POLL_S = 10.0, 2.0, 0.05
+_STACK_BYTES, _NOTE_BYTES = 64 << 10, 16 << 10
+_MOST_PEERS = 16
+_MOST_LOOKS = 48
+"""Processes whose stacks are taken in one look; a node with 8 GPUs has about 30."""
+_FIRST = ("ray::TaskRunner", "ray::WorkerDict", "ray::RewardLoop", "ray::AgentLoop", "VLLM", "ray::vLLM", "ray::SGLang")
+_STACKS = re.compile(r"([0-9]+)-([0-9]+)\.stacks")
+_CAUGHT = re.compile(r"^SigCgt:\s*([0-9a-fA-F]+)$", re.MULTILINE)
+_ESTABLISHED = "01"
+
+
+class Looks:
+    """The folder in which processes of jobs leave notes and stacks, and the looks at them.
+
+    Args:
+        folder: of this node alone.
+        rank: of the node.
+    """
+
+    def __init__(self, folder: Path, rank: int) -> None:
+        self._folder, self._hook = folder / f"looks-{rank}", folder / f"look-hook-{rank}"
+
+    def prepare(self, env: Mapping[str, str]) -> Dict[str, str]:
+        """Make the folders; returns the variables with which Ray is to be started.
+
+        Raises:
+            OSError: they cannot be written.
+        """
+        for folder in (self._folder, self._hook):
+            make_folder(folder)
+        for left in self._folder.iterdir():
+            left.unlink()
+        (self._hook / f"{_MODULE}.py").write_bytes(pkgutil.get_data("cloudrl.node", "look_hook.py") or b"")
+        write_sitecustomize(self._hook, _MODULE, "hangs of this process are seen without its stacks")
+        path = os.pathsep.join(filter(None, [str(self._hook), env.get("PYTHONPATH")]))
+        return {VARIABLE: str(self._folder), "PYTHONPATH": path}
+
+    def note(self) -> Optional[PhaseNote]:
+        """The newest note of a training that runs; files of processes that have ended are removed."""
+        notes = []
+        for path in self._files():
+            pid = re.match(r"[0-9]+", path.name)
+            if pid is None or not Path("/proc", pid[0]).exists():
+                with contextlib.suppress(OSError):
+                    path.unlink()
+            elif path.suffix == ".phase":
+                with contextlib.suppress(OSError, ValueError, TypeError):
+                    notes.append(_note(_read(path, _NOTE_BYTES)))
+        return max(notes, key=lambda note: note.since, default=None)
+
+    def look(self, processes: JobProcesses, masker: Masker, nodes: Collection[str]) -> Tuple[LookedAt, ...]:
+        """Stacks and connections of the processes of jobs, those of trainers and their workers first.
+
+        Args:
+            processes: of this node.
+            masker: of secrets.
+            nodes: addresses of the cluster, of which connections are Ray's and verl's own.
+        """
+        chosen = sorted(processes.listed(), key=lambda process: not process.title.startswith(_FIRST))[:_MOST_LOOKS]
+        sockets = outside_sockets(processes.belongs(), nodes)
+        looked = []
+        for process in chosen:
+            source, stacks = self._stacks(process)
+            looked.append(
+                LookedAt(
+                    process.pid, process.title, process.state, process.wchan, source,
+                    masker.mask(stacks.encode(errors="replace")).decode(errors="replace"), _peers(process.pid, sockets),
+                )
+            )  # fmt: skip
+        return tuple(looked)
+
+    def _stacks(self, process: Listed) -> Tuple[str, str]:
+        """(source, text): by py-spy where it may, else by SIGUSR2 where the process catches it."""
+        text = _py_spy(process.pid)
+        if text:
+            return "py-spy", text
+        text = self._by_signal(process)
+        return ("SIGUSR2", text) if text else ("", "")
+
+    def _by_signal(self, process: Listed) -> str:
+        """Unregistered, SIGUSR2 kills: only a process that catches it, and still has its file open, gets one."""
+        path = next((path for path in self._files() if _is_of(path, process.pid)), None)
+        if path is None or process.state in "TtD" or not _catches(process.pid):
+            return ""
+        with contextlib.suppress(OSError):
+            os.truncate(path, 0)
+            os.kill(process.pid, signal.SIGUSR2)
+            size, deadline = -1, time.monotonic() + _SIGNAL_S
+            while time.monotonic() < deadline:
+                time.sleep(_POLL_S)
+                before, size = size, path.stat().st_size
+                if size == before > 0:
+                    break
+            return _read(path, _STACK_BYTES)
+        return ""
+
+    def _files(self) -> List[Path]:
+        try:
+            return sorted(self._folder.iterdir())
+        except OSError:
+            return []
+
+
+def _py_spy(pid: int) -> str:
+    beside = Path(sys.executable).parent / "py-spy"
+    command = str(beside) if beside.exists() else shutil.which("py-spy")
+    if command is None:
+        return ""
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        done = subprocess.run(
+            [command, "dump", "--nonblocking", "--pid", str(pid)], capture_output=True, timeout=_PY_SPY_S, check=False
+        )
+        if done.returncode == 0:
+            return done.stdout[:_STACK_BYTES].decode("utf-8", "replace")
+    return ""
+
+
+def _catches(pid: int) -> bool:
+    try:
+        caught = _CAUGHT.search(Path("/proc", str(pid), "status").read_text())
+    except OSError:
+        return False
+    return caught is not None and bool(int(caught[1], 16) & 1 << (signal.SIGUSR2 - 1))
+
+
+def _is_of(path: Path, pid: int) -> bool:
+    """Whether the file is that of the process, which still has it open under the same descriptor."""
+    match = _STACKS.fullmatch(path.name)
+    if match is None or int(match[1]) != pid:
+        return False
+    with contextlib.suppress(OSError):
+        return Path("/proc", str(pid), "fd", match[2]).samefile(path)
+    return False
+
+
+def _read(path: Path, limit_bytes: int) -> str:
+    """A regular file of our own, as far as `limit_bytes`; no link is followed."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    with os.fdopen(descriptor, "rb") as file:
+        if os.fstat(descriptor).st_uid != os.getuid():
+            raise PermissionError(str(path))
+        return file.read(limit_bytes).decode("utf-8", "replace")
+
+
+def _note(text: str) -> PhaseNote:
+    value = json.loads(text)
+    ended = [{"number": number, "phase": phase, "seconds": seconds} for number, phase, seconds in value["ended"]]
+    return from_json(PhaseNote, {**value, "ended": ended})
+
+
+def outside_sockets(pids: Iterable[int], nodes: Collection[str]) -> Dict[str, str]:
+    """Inode -> peer of all connections that lead out of the cluster (proc(5), /proc/net/tcp; IPv4).
+
+    Args:
+        pids: of the cluster's processes on this node; whoever is connected to one of them is within.
+        nodes: addresses of other nodes.
+    """
+    rows = {}
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+            words = line.split()
+            rows[words[9]] = _address(words[1]), _address(words[2]), words[3]
+    own = {rows[inode][0] for pid in pids for inode in _inodes(pid) if inode in rows}
+    return {
+        inode: peer
+        for inode, (_, peer, state) in rows.items()
+        if state == _ESTABLISHED and peer not in own and peer.rpartition(":")[0] not in nodes
+    }
+
+
+def _address(words: str) -> str:
+    """`0100007F:7147` as `127.0.0.1:28999`."""
+    address, _, port = words.partition(":")
+    return f"{'.'.join(str(int(address[at : at + 2], 16)) for at in (6, 4, 2, 0))}:{int(port, 16)}"
+
+
+def _inodes(pid: int) -> Iterator[str]:
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                link = str(Path(entry.path).readlink())
+                if link.startswith("socket:["):
+                    yield link[8:-1]
+
+
+def _peers(pid: int, sockets: Mapping[str, str]) -> Tuple[str, ...]:
+    """Addresses outside of the cluster that a process is connected to."""
+    return tuple(dict.fromkeys(sockets[inode] for inode in _inodes(pid) if inode in sockets))[:_MOST_PEERS]

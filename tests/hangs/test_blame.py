@@ -1,0 +1,189 @@
+"""Who keeps the others waiting, from stacks as py-spy and faulthandler write them."""
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from cloudrl.hangs import stacks
+from cloudrl.hangs.blame import Finding, Process, find, fingerprint, same
+from cloudrl.hangs.ray_rows import dead_actors, waiting_groups
+from cloudrl.hangs.remedies import remedy
+from cloudrl.hangs.rollout import Unfinished, parse
+
+BARRIER = """\
+Thread 100 (idle): "MainThread"
+    select (selectors.py:468)
+    run_forever (asyncio/base_events.py:608)
+Thread 101 (idle): "AsyncIO Thread: default"
+    barrier (torch/distributed/distributed_c10d.py:4881)
+    wrapper (torch/distributed/c10d_logger.py:81)
+    save_checkpoint (verl/utils/checkpoint/fsdp_checkpoint_manager.py:420)
+    actor_method_executor (ray/_private/function_manager.py:691)
+"""
+SAVING = BARRIER.replace(
+    """    barrier (torch/distributed/distributed_c10d.py:4881)
+    wrapper (torch/distributed/c10d_logger.py:81)
+    save_checkpoint (verl/utils/checkpoint/fsdp_checkpoint_manager.py:420)
+""",
+    """    _save (torch/serialization.py:1000)
+    save_checkpoint (verl/utils/checkpoint/fsdp_checkpoint_manager.py:347)
+""",
+)
+DRIVER = """\
+Thread 200 (idle): "MainThread"
+    get_objects (ray/_private/worker.py:980)
+    get (ray/_private/worker.py:2900)
+    {function} ({file}:12)
+    fit (verl/trainer/ppo/v1/trainer_base.py:485)
+    actor_method_executor (ray/_private/function_manager.py:691)
+    main_loop (ray/_private/worker.py:1000)
+"""
+REWARD = """\
+Thread 300 (idle): "MainThread"
+    main_loop (ray/_private/worker.py:1000)
+Thread 301 (active): "uvloop_5"
+    _wait (mine/reward.py:6)
+    compute_score (mine/reward.py:11)
+    run_single (verl/experimental/reward_loop/reward_manager/naive.py:60)
+    run (concurrent/futures/thread.py:58)
+    _worker (concurrent/futures/thread.py:83)
+"""
+BY_SIGNAL = """\
+Thread 0x00007f0000000001 (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 324 in wait
+
+Current thread 0x00007f0000000002 (most recent call first):
+  File "/tmp/ray/x/working_dir_files/_ray_pkg_0123abcd/mine/data.py", line 17 in __getitem__
+  File "/opt/venv/lib/python3.11/site-packages/torch/utils/data/_utils/fetch.py", line 52 in fetch
+  File "/opt/venv/lib/python3.11/site-packages/verl/trainer/ppo/v1/trainer_base.py", line 1470 in _fetch_one_gen_batch
+"""
+
+
+def process(rank: int, pid: int, title: str, text: str = "", **more: object) -> Process:
+    return Process(rank, pid, title, host=f"10.0.0.{rank}", threads=stacks.parse(text), **more)  # type: ignore[arg-type]
+
+
+def driver(function: str = "_save_checkpoint", file: str = "verl/trainer/ppo/v1/trainer_base.py") -> Process:
+    return process(0, 20, "ray::TaskRunnerV1.run", DRIVER.format(function=function, file=file))
+
+
+def worker(rank: int, text: str, **more: object) -> Process:
+    return process(rank, 30 + rank, "ray::WorkerDict.actor_rollout_save_checkpoint", text, **more)
+
+
+def told(finding: Finding) -> list[tuple[int | None, str, str]]:
+    return [(blame.rank, blame.actor, blame.frame) for blame in finding.blame]
+
+
+def test_a_rank_that_still_saves_while_the_other_waits_for_it():
+    finding = find([driver(), worker(0, BARRIER), worker(1, SAVING)], "step")
+    frame = "save_checkpoint (verl/utils/checkpoint/fsdp_checkpoint_manager.py:347)"
+    assert told(finding) == [(1, "WorkerDict", frame)]
+    assert (finding.phase, finding.waiting) == ("save_checkpoint", "1 rank waits in barrier")
+
+
+def test_all_ranks_in_the_same_collective_blame_nobody():
+    finding = find([driver(), worker(0, BARRIER), worker(1, BARRIER)], "save_checkpoint")
+    assert (finding.blame, finding.waiting) == ((), "2 ranks wait in barrier")
+
+
+def test_a_stopped_rank_is_blamed_once_and_first():
+    finding = find([driver(), worker(0, BARRIER), worker(1, SAVING, state="T")], "save_checkpoint")
+    [blame] = finding.blame
+    assert (blame.rank, blame.pid, blame.method) == (1, 31, "actor_rollout_save_checkpoint")
+    assert blame.reason.startswith("is stopped")
+    assert remedy("save_checkpoint", finding.blame).startswith("Find out who has stopped")
+
+
+def test_a_process_in_the_kernel():
+    [blame] = find([worker(1, SAVING, state="D", wchan="nfs_wait")], "save_checkpoint").blame
+    assert "(nfs_wait)" in blame.reason
+
+
+def test_a_reward_function_that_does_not_return():
+    waits = driver("sample", "verl/trainer/ppo/v1/replay_buffer.py")
+    finding = find([waits, process(1, 40, "ray::RewardLoopWorker", REWARD)], "gen")
+    assert told(finding) == [(1, "RewardLoopWorker", "_wait (mine/reward.py:6)")]
+
+
+def test_a_judge_that_never_answers_has_no_frame_but_an_address():
+    idle = process(0, 41, "ray::RewardLoopWorker.compute_score", peers=("127.0.0.1:28999",))
+    [blame] = find([driver("sample", "verl/trainer/ppo/v1/replay_buffer.py"), idle], "gen").blame
+    assert blame.reason == "waits for an answer of 127.0.0.1:28999"
+
+
+def test_a_data_set_that_blocks_the_driver():
+    finding = find([process(0, 20, "ray::TaskRunnerV1.run", BY_SIGNAL)], "step")
+    assert finding.phase == "data"
+    assert told(finding) == [(0, "TaskRunnerV1", "__getitem__ (mine/data.py:17)")]
+
+
+def test_a_driver_that_waits_for_ray_is_not_to_blame():
+    assert find([driver("_compute_metrics")], "step").blame == ()
+
+
+def test_only_what_two_looks_say_alike():
+    first = find([worker(0, BARRIER), worker(1, SAVING)], "save_checkpoint").blame
+    second = find([worker(0, SAVING), worker(1, BARRIER)], "save_checkpoint").blame
+    assert same(first, first) == first
+    assert same(first, second) == ()
+
+
+def test_the_fingerprint_changes_with_a_stack():
+    before = fingerprint([worker(0, BARRIER), worker(1, SAVING)])
+    assert before == fingerprint([worker(1, SAVING), worker(0, BARRIER)])
+    assert before != fingerprint([worker(0, BARRIER), worker(1, BARRIER)])
+    assert fingerprint([worker(0, "")]) == ()
+
+
+@pytest.mark.parametrize("text", ["", "Thread", "Thread 1 (x)\n" * 5000, "    f (a:1)\n" * 99, "\0\xff" * 999])
+def test_any_text_is_read(text: str):
+    assert len(stacks.parse(text)) <= 500
+
+
+def test_of_several_dumps_the_last_counts():
+    changed = BY_SIGNAL.replace("line 17", "line 18")
+    assert str(stacks.work_frames(stacks.parse(BY_SIGNAL + changed))[0]) == "__getitem__ (mine/data.py:18)"
+
+
+def test_placement_that_no_node_can_meet():
+    row = {
+        "state": "PENDING", "creator_job_id": "05", "bundles": [{"unit_resources": {"CPU": 3.0, "GPU": 1.0}}] * 2,
+        "stats": {"creation_request_received_ns": "1900000000000", "scheduling_state": "NO_RESOURCES"},
+    }  # fmt: skip
+    [blame] = waiting_groups([row, 7, {}], "05", 2000.0)
+    assert blame.reason == "has waited 100 s for a node with 2x CPU 3, GPU 1 free (no resources)"
+    assert waiting_groups([row], "05", 1950.0) == ()
+    assert waiting_groups([row], "06", 2000.0) == ()
+
+
+def test_an_actor_that_was_killed():
+    context = {"error_message": "The actor is dead because it was killed by `ray.kill`."}
+    dead = {
+        "class_name": "TransferQueueController", "pid": 7, "state": "DEAD", "job_id": "05",
+        "death_cause": {"actor_died_error_context": context},
+    }  # fmt: skip
+    wanted = {**dead, "death_cause": {"x": {"error_message": "all references to the actor were removed"}}}
+    [blame] = dead_actors([wanted, dead, None], "05")
+    assert (blame.actor, blame.pid) == ("TransferQueueController", 7)
+    assert "killed by `ray.kill`" in blame.reason
+
+
+def test_the_line_about_unfinished_prompts():
+    unfinished = parse("(TaskRunner pid=1) pending: 0, running: 1, finished: 3, failure: 0")
+    assert unfinished == Unfinished(0, 1, 3, 0)
+    assert str(unfinished) == "1 of 4 prompts are still running and 0 have not begun"
+    assert parse("running: 1") is None
+
+
+@pytest.mark.verl
+def test_the_frames_that_name_a_phase_are_functions_of_verl():
+    spec = find_spec("verl")
+    assert spec is not None
+    assert spec.origin is not None
+    root = Path(spec.origin).parent
+    files = [*(root / "trainer" / "ppo" / "v1").glob("*.py"), root / "single_controller" / "ray" / "base.py"]
+    files.append(root / "checkpoint_engine" / "base.py")
+    source = "\n".join(file.read_text() for file in files)
+    assert [name for name in stacks.NAMED_FRAMES if f"def {name}(" not in source] == []
