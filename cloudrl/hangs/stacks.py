@@ -131,8 +131,8 @@ def phase_of(frames: Sequence[Frame]) -> str | None:
 
 
 def first_own(frames: Sequence[Frame]) -> Frame | None:
-    """The innermost frame of the user's code or verl's: what a person reads first."""
-    return next((frame for frame in frames if not frame.is_library), frames[0] if frames else None)
+    """The innermost frame of the user's code or verl's: what a person reads first. None in libraries alone."""
+    return next((frame for frame in frames if not frame.is_library), None)
 
 
 def collective(frames: Sequence[Frame]) -> str | None:
@@ -156,7 +156,7 @@ def threads_at_work(threads: Sequence[Thread]) -> tuple[Thread, ...]:
 def _frame(line: str) -> Frame | None:
     spy = _SPY_FRAME.match(line)
     if spy is not None:
-        return Frame(spy[1], _PATHS.sub("", spy[2]), spy[3])
+        return Frame(spy[1].rpartition(".")[2], _PATHS.sub("", spy[2]), spy[3])
     own = _OWN_FRAME.match(line)
     return Frame(own[3], _PATHS.sub("", own[1]), own[2]) if own is not None else None
 

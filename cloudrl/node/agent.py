@@ -8,7 +8,7 @@ import subprocess
 import time
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Callable, ContextManager, Iterator, List, Mapping, Optional, Tuple
+from typing import Callable, ContextManager, Iterator, List, Mapping, Optional
 
 from cloudrl.child_process import Child, end_orphans, reap_orphans
 from cloudrl.node import guard, preflight
@@ -27,7 +27,7 @@ from cloudrl.node.identity import Identity
 from cloudrl.node.job_looks import JobLooks
 from cloudrl.node.job_secrets import JobSecrets, folder_of
 from cloudrl.node.log import Log
-from cloudrl.node.masking import secrets_of
+from cloudrl.node.masking import node_secrets
 from cloudrl.node.node_state import NodeState
 from cloudrl.node.oom_kills import start_watching
 from cloudrl.node.replication import ReplicationHub
@@ -43,7 +43,6 @@ from cloudrl.node.usage import start_sampling
 from cloudrl.private_files import make_folder
 from cloudrl.protocol.failures import Failure, FailureKind
 from cloudrl.protocol.folders import USER_FILES
-from cloudrl.protocol.job_work import LookedAt
 from cloudrl.protocol.options import AgentOptions
 from cloudrl.protocol.phases import Phase
 from cloudrl.protocol.progress import Fetching
@@ -51,7 +50,6 @@ from cloudrl.protocol.report import ClusterStatus, NodeReport
 from cloudrl.protocol.tokens import Tokens
 
 _TICK_S = 0.05
-_NO_VARIABLES: Mapping[str, str] = {}
 _RAY_START_TRIES = 3
 _RAY_GRACE_S = 1.0  # on SIGTERM Ray 2.60 drains its node for up to 30 s (measured), and here all nodes end
 _GRACE_S = 5.0
@@ -87,11 +85,11 @@ class Agent:
             )
         )  # fmt: skip
         self.stops = Stops(options.run_dir, identity.rank)
-        self.job_looks = JobLooks(options.run_dir, identity.rank, self.stops)
-        self._ray_env: Mapping[str, str] = {}
         self._services = Services(options.services, self.state, self.wait_for, log.line)
         stores = Store(options.data_dir / USER_FILES), JobSecrets(folder_of(identity.run_id))
         self.replication = ReplicationHub(self.state, identity.nodes, *stores)
+        secrets = lambda: node_secrets(self.tokens, self.env, self.replication.secrets.values())  # noqa: E731
+        self.job_looks = JobLooks(options.run_dir, identity, self.stops, secrets)
         self.checkpoint_store = CheckpointStore(
             options.checkpoints, options.ray_temp_dir or ray_node.TEMP_DIR, run_id=identity.run_id,
             rank=identity.rank, child=ShardWorkerClient(self._shard_child), say=log.line,
@@ -152,12 +150,6 @@ class Agent:
             failure=failure,
             nodes=tuple(nodes),
         )
-
-    def look(self) -> Tuple[LookedAt, ...]:
-        """The processes of jobs on this node with their stacks, without secrets."""
-        secrets = [self.tokens.agent, self.tokens.ray, *secrets_of(self.env), *self.replication.secrets.values()]
-        others = {report.ip for report in self.state.reports()} - {self.identity.ip, "127.0.0.1"}
-        return self.job_looks.look(secrets, others)
 
     def transfer(self) -> ContextManager[None]:
         """For as long as a client sends or fetches something: rank 0 is not idle meanwhile."""
@@ -251,9 +243,7 @@ class Agent:
             code = error_code(error)
             raise self.failed(FailureKind.PREFLIGHT, f"{what}: {error}", subject=subject, code=code) from error
 
-    def _child(
-        self, command: List[str], log: str, cwd: Optional[Path] = None, more_env: Mapping[str, str] = _NO_VARIABLES
-    ) -> Child:
+    def _child(self, command: List[str], log: str, cwd: Optional[Path] = None, **more_env: str) -> Child:
         with self._as_preflight_failure(Path(command[0]).name, f"`{command[0]}` cannot be started"):
             child = Child(command, log=self.options.run_dir / log, env={**self.env, **more_env}, cwd=cwd)
         self._children.append(child)
@@ -294,8 +284,8 @@ class Agent:
                     make_folder(self.options.ray_temp_dir)
                     make_folder(temp_dir)
             env = node_environment(self.env, host, token_path=token, temp_dir=temp_dir, device=self.options.device)
-            self._ray_env = self.job_looks.start(self.env, self.state.update, self.log.line)
-            for_debuggers = ready(self.stops, {**self.env, **self._ray_env}, tell=self.state.update, warn=self.log.line)
+            for_ray = self.job_looks.start(self.env, self.state.update, self.log.line)
+            for_debuggers = ready(self.stops, {**self.env, **for_ray}, tell=self.state.update, warn=self.log.line)
             self.env = {**env, **service_variables(self.options), **for_debuggers}
 
     def _check_host(self) -> HostInfo:
@@ -383,7 +373,7 @@ class Agent:
         """Ray once it is up, or has ended."""
         command = ray_node.start_command(self.options, self.identity, gpus=self.gpus)
         # jobs without a working directory start where Ray did, and Hydra leaves its `outputs` there
-        ray = self._child(command, "ray.log", self.options.run_dir, self._ray_env)
+        ray = self._child(command, "ray.log", self.options.run_dir, **self.job_looks.ray_env)
         timeout_s = deadline - time.monotonic()
         if not self.wait_for(lambda: ray.poll() is not None or self.is_ray_up(ray), timeout_s):
             reason = f"Ray is not up {self.options.ray_timeout_s:g} s after `ray start`"
@@ -391,14 +381,11 @@ class Agent:
         return ray
 
     def _await_free_ports(self) -> None:
-        taken: List[str] = []
+        def taken() -> List[str]:
+            return ray_node.taken_ports(self.options, self.identity)
 
-        def are_free() -> bool:
-            taken[:] = ray_node.taken_ports(self.options, self.identity)
-            return not taken
-
-        if not self.wait_for(are_free, _PORTS_ARE_FREE_AFTER_S, 0.5):
-            raise self.failed(FailureKind.RAY, f"ports are in use on this node: {', '.join(taken)}", subject="ports")
+        if not self.wait_for(lambda: not taken(), _PORTS_ARE_FREE_AFTER_S, 0.5):
+            raise self.failed(FailureKind.RAY, f"ports are in use on this node: {', '.join(taken())}", subject="ports")
 
     def cost(self) -> Optional[float]:
         """US dollars that the run has cost so far, this attempt from the start of its agents; None without a price."""

@@ -34,7 +34,7 @@ _LOOK_EVERY_S, _LOOKS, _MORE_EVERY_S = 30.0, 5, 300.0
 """Looks at the stacks while a suspicion lasts: so many half a minute apart, then each five minutes."""
 _HALTED_LOOK_S = 25.0
 FILE = "hang-{number}.log"
-_FILES = 8
+_FILES, _KEPT_LOOKS = 8, 2
 _SAVE_EVERY_S = 300.0
 
 
@@ -194,7 +194,8 @@ class HangMonitor:
         episode.proven = blaming.same(episode.proven, proven) or proven
         episode.looked_at, episode.looks = sample.at, episode.looks + 1
         episode.found, episode.before = finding, before
-        self._write(reports, looks)
+        if episode.looks <= _KEPT_LOOKS:
+            self._write(reports, looks)
 
     def _look_at(self, report: NodeReport) -> Tuple[blaming.Process, ...]:
         """Processes of a rank with their stacks; none where it does not answer in time."""
@@ -220,7 +221,7 @@ class HangMonitor:
         )
 
     def _write(self, reports: Sequence[NodeReport], looks: Sequence[Sequence[blaming.Process]]) -> None:
-        """The stacks of the last look, in a file of the episode that the archive keeps."""
+        """The stacks of a look, in a file of the episode that the archive keeps."""
         if not self._episode.file:
             self._files += 1
             self._episode.file = FILE.format(number=(self._files - 1) % _FILES + 1)
@@ -286,6 +287,7 @@ class HangMonitor:
             return
         self._saved_at = self._clock()
         with contextlib.suppress(OSError):  # whoever needs the volume says what is wrong with it
+            self._times_folder.mkdir(parents=True, exist_ok=True)
             write_file(self._times_file(), json.dumps(self._watch.times.to_json()))
 
 

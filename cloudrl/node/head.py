@@ -166,7 +166,7 @@ class Head(Agent):
     def _look_at(self, report: NodeReport) -> Tuple[LookedAt, ...]:
         """The processes of jobs on a node, this one or another one."""
         if report.rank == self.identity.rank:
-            return self.look()
+            return self.job_looks.look(self.state.reports())
         return AgentClient(f"http://{report.ip}:{report.agent_port}", self.tokens.agent).look(report.rank)
 
     def cost_before(self) -> float:

@@ -22,7 +22,7 @@ from cloudrl.node.guard import Guard
 from cloudrl.node.head import Head
 from cloudrl.node.identity import Identity, read_identity
 from cloudrl.node.log import Log
-from cloudrl.node.masking import secrets_of
+from cloudrl.node.masking import node_secrets
 from cloudrl.node.server import AgentServer
 from cloudrl.node.shutdown import Shutdown
 from cloudrl.node.tokens import node_key
@@ -144,7 +144,7 @@ def _archiver(agent: Agent) -> Archiver:
     }  # fmt: skip
 
     def secrets() -> List[str]:
-        return [tokens.agent, tokens.ray, *secrets_of(agent.env), *agent.replication.secrets.values()]
+        return [*node_secrets(tokens, agent.env, agent.replication.secrets.values())]
 
     return Archiver(
         options.checkpoints, agent.identity.run_id, facts, own_logs=options.run_dir, ray_logs=agent.ray_logs,

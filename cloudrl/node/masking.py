@@ -6,6 +6,7 @@ from typing import Any, Iterable, Iterator, Mapping, Tuple
 from urllib.parse import quote
 
 from cloudrl.protocol.secret_names import BY_FORM, FIRST, is_secret, names_a_file
+from cloudrl.protocol.tokens import Tokens
 
 MASK = b"***"
 _SHORTEST = 6
@@ -85,3 +86,8 @@ def _without_named(text: bytes) -> Iterator[bytes]:
 def secrets_of(env: Mapping[str, str]) -> Tuple[str, ...]:
     """The values of variables that hold secrets."""
     return tuple(value for name, value in env.items() if is_secret(name) and not names_a_file(name))
+
+
+def node_secrets(tokens: Tokens, env: Mapping[str, str], of_jobs: Iterable[str]) -> Tuple[str, ...]:
+    """All that is masked wherever something of a node is kept or shown."""
+    return tokens.agent, tokens.ray, *secrets_of(env), *of_jobs

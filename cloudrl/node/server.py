@@ -153,7 +153,7 @@ class _Handler(HttpHandler):
         self._json({"stops": self.agent.stops.listing()})
 
     def _look(self) -> None:
-        self._json({"processes": self.agent.look()})
+        self._json({"processes": self.agent.job_looks.look(self.agent.state.reports())})
 
     def _relay(self, port: str) -> None:
         self._check_upgrade()

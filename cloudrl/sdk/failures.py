@@ -78,7 +78,7 @@ def why(
             raise
         return _kept(archived)
     return Failure(
-        job.submission_id, str(status), finding.cause, f"cloudrl jobs logs {job.url}", finding.is_complete, state
+        job.submission_id, str(status), finding.cause, f"cloudrl jobs logs {job.url}", finding.is_complete, job=state
     )
 
 

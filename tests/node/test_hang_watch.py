@@ -1,0 +1,186 @@
+"""Rank 0 follows a training by heartbeats: its phase, looks on suspicion only, and what two of them say alike."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cloudrl.node.hang_watch import HangMonitor
+from cloudrl.protocol.job_phases import Grade, Hang, JobState
+from cloudrl.protocol.job_work import EndedPhase, Halted, JobWork, LookedAt, PhaseNote
+from cloudrl.protocol.report import NodeReport
+
+NOW = 1_700_000_000.0
+REWARD = """\
+Thread 301 (active): "uvloop_5"
+    _wait (mine/reward.py:6)
+    compute_score (mine/reward.py:11)
+    run_single (verl/experimental/reward_loop/reward_manager/naive.py:60)
+    run (concurrent/futures/thread.py:58)
+    _worker (concurrent/futures/thread.py:83)
+"""
+
+
+class Dashboard:
+    def __init__(self) -> None:
+        self.running: list[dict[str, Any]] = [
+            {"submission_id": "one", "job_id": "02", "status": "RUNNING", "start_time": NOW * 1000}
+            | {"metadata": {"job_name": "mine"}}
+        ]
+        self.groups: tuple[Any, ...] = ()
+
+    def jobs(self) -> list[dict[str, Any]]:
+        return self.running
+
+    def placement_groups(self) -> tuple[Any, ...]:
+        return self.groups
+
+    def rows(self, kind: str, job_id: str) -> tuple[Any, ...]:
+        assert (kind, job_id) == ("actors", "02")
+        return ()
+
+
+class Lab:
+    """A monitor with a clock, heartbeats of two nodes, and looks that are counted."""
+
+    def __init__(self, folder: Path) -> None:
+        self.at, self.looks, self.work = 0.0, 0, JobWork(NOW)
+        self.dashboard, self.reward, self.folder = Dashboard(), REWARD, folder
+        self.monitor = self.new_monitor()
+
+    def new_monitor(self) -> HangMonitor:
+        return HangMonitor(
+            self.reports, self.dashboard, self.look, lambda: self.folder,  # type: ignore[arg-type]
+            folder=self.folder, checkpoints=self.folder / "checkpoints", clock=lambda: self.at,
+            now=lambda: NOW + self.at,
+        )  # fmt: skip
+
+    def reports(self) -> list[NodeReport]:
+        return [NodeReport(0, "10.0.0.1", work=self.work), NodeReport(1, "10.0.0.2", work=JobWork(NOW))]
+
+    def look(self, report: NodeReport) -> tuple[LookedAt, ...]:
+        self.looks += 1
+        return (LookedAt(40, "ray::RewardLoopWorker", "S", stacks=self.reward),) if report.rank == 1 else ()
+
+    def phase(self, phase: str, *ended: EndedPhase) -> None:
+        self.work = replace(self.work, note=PhaseNote("02", phase, NOW + self.at, ended))
+
+    def run(self, seconds: float) -> JobState:
+        for _ in range(int(seconds / 5)):
+            self.at += 5
+            self.monitor.tick()
+        assert self.monitor.state is not None
+        return self.monitor.state
+
+    def hang(self) -> Hang:
+        state = self.monitor.state
+        assert state is not None
+        assert state.hang is not None
+        return state.hang
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Lab:
+    return Lab(tmp_path)
+
+
+def test_a_phase_with_its_age_and_what_is_usual(lab: Lab):
+    ended = tuple(EndedPhase(number, "gen", 4.0) for number in range(1, 4))
+    (lab.folder / "job-driver-one.log").write_text("step:7 - x\n")
+    lab.phase("gen", *ended)
+    state = lab.run(20)
+    assert (state.submission_id, state.phase, state.since, state.usual_s, state.step) == ("one", "gen", NOW, 4.0, 8)
+    assert state.hang is None
+
+
+def test_a_healthy_job_is_never_looked_at(lab: Lab):
+    lab.work = JobWork(NOW, cores=3.0)
+    for number in range(30):
+        lab.phase("update_actor", *(EndedPhase(n, "update_actor", 60.0) for n in range(max(1, number - 9), number + 1)))
+        assert lab.run(60).hang is None
+    assert lab.looks == 0
+
+
+def test_what_two_looks_blame_is_told_within_two_minutes(lab: Lab):
+    lab.phase("gen", EndedPhase(1, "gen", 4.0))
+    state = lab.run(90)
+    assert (state.hang, lab.looks) == (None, 2)  # one look at each of two nodes
+    lab.run(10)
+    hang = lab.hang()
+    [blame] = hang.blame
+    assert (hang.grade, blame.rank, blame.frame) == (Grade.SUSPECTED, 1, "_wait (mine/reward.py:6)")
+    assert "_wait (mine/reward.py:6)" in (lab.folder / hang.file).read_text()
+    lab.run(300)
+    assert lab.hang().grade is Grade.STILL
+
+
+def test_looks_are_few(lab: Lab):
+    lab.phase("gen", EndedPhase(1, "gen", 4.0))
+    lab.run(600)
+    assert lab.looks <= 2 * 7
+
+
+def test_what_changes_between_two_looks_is_not_blamed(lab: Lab):
+    lab.phase("gen", EndedPhase(1, "gen", 4.0))
+    lab.run(75)
+    assert lab.looks == 2
+    lab.reward = REWARD.replace("reward.py:6", "reward.py:9")
+    assert lab.run(35).hang is None
+
+
+def test_a_hang_ends_with_its_phase(lab: Lab):
+    lab.phase("gen", EndedPhase(1, "gen", 4.0))
+    lab.run(100)
+    lab.hang()
+    lab.phase("update_actor", EndedPhase(1, "gen", 4.0), EndedPhase(2, "gen", 100.0))
+    assert lab.run(10).hang is None
+
+
+def test_a_stopped_rank_is_a_proof_after_a_minute(lab: Lab):
+    lab.phase("update_actor", EndedPhase(1, "update_actor", 4.0))
+    halted = Halted(31, "ray::WorkerDict.actor_rollout_update_actor", "T", 50.0)
+    lab.work = replace(lab.work, cores=3.0, halted=(halted,))
+    assert lab.run(10).hang is None
+    lab.work = replace(lab.work, halted=(replace(halted, seconds=61.0),))
+    lab.run(5)
+    assert (lab.hang().grade, lab.hang().blame[0].pid) == (Grade.PROOF, 31)
+
+
+def test_resources_that_no_node_has_are_a_proof(lab: Lab):
+    row = {"state": "PENDING", "creator_job_id": "02", "bundles": [{"unit_resources": {"GPU": 16.0}}]}
+    stats = {"creation_request_received_ns": str(int(NOW * 1e9)), "scheduling_state": "NO_RESOURCES"}
+    lab.dashboard.groups, lab.reward = ({**row, "stats": stats},), ""
+    assert lab.run(60).phase == "init"
+    lab.run(60)
+    assert lab.hang().grade is Grade.PROOF
+    assert "16 free (no resources)" in lab.hang().blame[0].reason
+
+
+def test_a_job_that_waits_for_a_debugger_does_not_hang(lab: Lab):
+    lab.phase("gen", EndedPhase(1, "gen", 4.0))
+    lab.work = replace(lab.work, is_paused=True)
+    assert lab.run(1000).hang is None
+    assert lab.looks == 0
+
+
+def test_no_job_no_state(lab: Lab):
+    lab.dashboard.running = []
+    lab.monitor.tick()
+    assert lab.monitor.state is None
+
+
+def test_a_later_attempt_knows_what_is_usual(lab: Lab):
+    lab.phase("gen", EndedPhase(1, "gen", 4.0))
+    lab.run(20)
+    [kept] = (lab.folder / "checkpoints").rglob("*.json")
+    assert json.loads(kept.read_text())["seconds"] == {"gen": [4.0]}
+    lab.monitor = lab.new_monitor()
+    lab.phase("gen")
+    assert lab.run(20).usual_s == 4.0
+
+
+def test_without_timers_the_phase_is_that_of_the_titles(lab: Lab):
+    lab.work = JobWork(NOW, cores=2.0, methods=("actor_rollout_update_actor",))
+    assert lab.run(20).phase == "update_actor"
