@@ -6,8 +6,8 @@ from typing import Dict, Optional, Tuple
 from cloudrl.protocol.facts import ClusterFacts
 from cloudrl.protocol.failures import Failure, PastFailure
 from cloudrl.protocol.job_phases import JobState
-from cloudrl.protocol.oom_kills import OomKills
 from cloudrl.protocol.job_work import JobWork
+from cloudrl.protocol.oom_kills import OomKills
 from cloudrl.protocol.phases import Phase
 from cloudrl.protocol.progress import Fetching
 
