@@ -30,6 +30,9 @@ def test_check_says_what_the_page_says(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.chdir(tmp_path / "my-task")
     monkeypatch.setenv("CLOUDRL_HOME", str(tmp_path / "home"))
     done = run("check", "./sums.yml", "--on", "local")
+    tested = run("reward", "test", "./reward.py", "--data", "./questions.jsonl")
+    [table] = [text for language, text in BLOCKS if language == "text"]
+    assert tested.out.startswith(table), tested.err
     [said] = [text for language, text in BLOCKS if not language]
     assert done.code == 0, done.err
     assert set(said.splitlines()) <= set((done.err + done.out).splitlines())
