@@ -108,7 +108,7 @@ def test_the_job_fits_on_the_cluster(names: dict[str, Any]) -> None:
     view = ClusterFacts(
         cluster.name, "x", "dstack", cluster.nodes, gpu_nodes=cluster.nodes, gpus_per_node=8, device="gpu",
         checkpoint_dir="/checkpoints",
-        data={name: {"train": f"/d/{name}/train", "test": f"/d/{name}/test"} for name in guide["data"]},
+        data={name: {"train": f"/d/{name}/train.parquet", "test": f"/d/{name}/test.parquet"} for name in guide["data"]},
         models={guide["model"]: "/m"}, services=("search",), verl_version=job.verl,
         rollouts=(cluster.rollout or "vllm",),
     )  # fmt: skip

@@ -49,7 +49,7 @@ def ranks_of(nodes: Sequence[Row], by_ip: Mapping[str, int]) -> dict[str, int]:
 
 
 def _nodes(connection: Connection) -> Sequence[NodeReport]:
-    """What the agents say of their nodes; nothing where there are none, or rank 0 does not answer."""
+    """What the agents say of their nodes; nothing without a cluster, or if rank 0 does not answer."""
     agent = connection.agent()
     try:
         return agent.status().nodes if agent is not None else ()
