@@ -38,7 +38,7 @@ def check_shape(values: Mapping[str, str], cluster: ClusterFacts) -> None:
         if value is not None and value > available:
             raise InputError(
                 f"{key}={value}, but cluster {cluster.name!r} has {things}: verl would wait for ever",
-                hint=f"{key}={available}\nOr bring up a larger cluster: cloudrl up ... {option}",
+                hint=f"{key}={available}\nOr bring up a larger cluster: cloudrl up ... {option} {value}",
             )
     if cluster.gpus_per_node < 1:
         raise InputError(
