@@ -1,4 +1,4 @@
-"""`--model`, `--data` and `--reward` as what they stand for: overrides in verl's own keys."""
+"""`--model`, `--data`, `--reward` and `--track` as what they stand for: overrides in verl's own keys."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -25,6 +25,7 @@ from cloudrl.spec.hydra import hydra_text, one_or_many, parse_overrides, unquote
 from cloudrl.verl import keys
 from cloudrl.verl.command import is_fine_tuning
 from cloudrl.verl.keys import PathKind
+from cloudrl.verl.loggers import TRACKERS
 
 
 def expand_aliases(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
@@ -52,7 +53,18 @@ def expand_aliases(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
             _check_free(values, f"--reward {options.reward}", keys.REWARD_PATH)
             draft = draft.without(keys.REWARD_PATH, keys.REWARD_NAME, keys.OLD_REWARD_PATH, keys.OLD_REWARD_NAME)
             draft = draft.overriding(_reward(options.reward, values))
+    if options.track:
+        with refused.collect():
+            _check_free(values, f"--track {options.track[0]}", keys.LOGGER)
+            draft = draft.without(keys.LOGGER).overriding({keys.LOGGER: ["console", *map(_tracker, options.track)]})
     return draft.overriding(overrides).refused(*refused)
+
+
+def _tracker(name: str) -> str:
+    if name not in TRACKERS:
+        unknown = f"--track {name} is not a logger of verl{did_you_mean(name, TRACKERS)}"
+        raise InputError(unknown, hint=f"--track takes {', '.join(TRACKERS)}")
+    return name
 
 
 def _check_free(values: Mapping[str, str], alias: str, key: str) -> None:

@@ -10,6 +10,7 @@ A pass takes a draft and the snapshot and returns another draft. Their order, an
 6. `set_environment`: variables decide about loggers.
 7. `set_debugger`: adds to the variables what a debugger needs.
 8. `check_compatibility`, `take_cluster_defaults`: refuse what cannot work, then complete the job.
+   `continue_tracking`: names runs in the loggers that the complete job has.
 9. `check_data`, `check_reward`, `check_config`, `note_surprises`: look at the complete job.
 10. `collect_secrets`, `deliver_secrets`: what the complete job needs, and how it gets there.
 
@@ -40,6 +41,7 @@ from cloudrl.jobs.reward_check import check_reward
 from cloudrl.jobs.secrets import collect_secrets, deliver_secrets
 from cloudrl.jobs.shell_text import check_shell_text
 from cloudrl.jobs.submission import Submission
+from cloudrl.jobs.tracking import continue_tracking
 from cloudrl.jobs.uploads import plan_uploads
 from cloudrl.options.environment import checked_env
 from cloudrl.options.job import SubmitOptions
@@ -198,6 +200,7 @@ PASSES: tuple[Callable[[JobDraft, Snapshot], JobDraft], ...] = (
     set_debugger,
     check_compatibility,
     take_cluster_defaults,
+    continue_tracking,
     check_data,
     check_reward,
     check_config,

@@ -7,14 +7,15 @@ only (`cloudrl.node.job_secrets`). Secrets that the cluster itself was given, ds
 the nodes' environment already and need nothing here.
 """
 
-import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from cloudrl.errors import InputError, Refusals
 from cloudrl.jobs.defaults import is_offline
 from cloudrl.jobs.draft import JobDraft, Snapshot
+from cloudrl.jobs.tracking import loggers_of
 from cloudrl.protocol.facts import ClusterFacts
 from cloudrl.protocol.secret_names import is_secret
 from cloudrl.spec.hydra import split_key
@@ -37,11 +38,12 @@ def collect_secrets(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
     What the job is given already is never replaced. Where Ray would write them to its logs, they stay here.
     """
     shell, variables = snapshot.shell, draft.variables
-    loggers = set(re.findall(r"\w+", draft.values.get(LOGGER, "")))
+    loggers = set(loggers_of(draft))
     needed = {name: f"{LOGGER} has {logger}" for logger in sorted(loggers) for name in SECRETS_OF.get(logger, ())}
     if not is_offline(draft):
         needed = {**dict.fromkeys(_OF_THE_HUB, "a model is read from the Hub"), **needed}
     from_shell = {name: shell[name] for name in needed if shell.get(name) and name not in variables}
+    refused = Refusals()
     notes, blocker = [], delivery_blocker(draft.runtime_env, draft.cluster)
     listed = ", ".join(f"{name} ({needed[name]})" for name in from_shell)
     if from_shell and blocker is None:
@@ -53,9 +55,14 @@ def collect_secrets(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
         from_shell = {}
     there = {**dict.fromkeys(draft.cluster.variables, "set"), **variables}
     for logger, (key, mode) in KEY_OR_MODE.items():
-        if logger in loggers and not {**shell, **there}.get(key) and not there.get(mode):
+        if logger not in loggers or {**shell, **there}.get(key) or there.get(mode):
+            continue
+        if logger in draft.options.track and not snapshot.nodes_are_here:  # where one may be logged in
+            missing = f"--track {logger} needs {key}: neither this shell nor the cluster has it"
+            refused.append(InputError(missing, hint=f"export {key}=...\nOr, without an account: --env {mode}=offline"))
+        else:
             notes.append(f"{LOGGER} has {logger}, and no {key} goes with the job: the nodes need one")
-    return draft.noting(*notes, variables={**from_shell, **variables})
+    return draft.noting(*notes, variables={**from_shell, **variables}).refused(*refused)
 
 
 def deliver_secrets(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:

@@ -50,6 +50,14 @@ class SubmitOptions:
     )
     """The run goes on from the newest step that its ranks can load. None makes a name of recipe and time, so that no
     run continues another by accident."""
+    track: Annotated[
+        tuple[str, ...],
+        Option(
+            "Send metrics to wandb, tensorboard, swanlab, mlflow or trackio. Repeatable.",
+            "LOGGER", typed=list[str], read=tuple,
+        ),
+    ] = ()  # fmt: skip
+    """Beside the console. A run that resumes goes on as one curve in the first three."""
     env: Annotated[Mapping[str, str], ENV] = field(default_factory=dict, repr=False)
     """They win over those of `runtime_env` and recipe. Secrets among them reach the job through the agents, where the
     cluster has them and its Ray is 2.43 or later."""
@@ -89,6 +97,7 @@ class JobKeywords(TypedDict, total=False):
     reward: str | None
     steps: int | None
     name: str | None
+    track: str | Sequence[str]
     env: Mapping[str, str]
     runtime_env: Mapping[str, Any]
     working_dir: str | None
@@ -106,10 +115,14 @@ def submit_options(overrides: Mapping[str, Any] | None, keywords: JobKeywords) -
     """
     from cloudrl.options.environment import checked_runtime_env
 
-    data = keywords.get("data", ())
     checked: dict[str, Any] = {
         "overrides": overrides or {},
-        "data": (data,) if isinstance(data, str) else tuple(data),
+        "data": _several(keywords.get("data", ())),
+        "track": _several(keywords.get("track", ())),
         "runtime_env": checked_runtime_env(keywords.get("runtime_env", {}), "runtime_env"),
     }
     return SubmitOptions(**{**keywords, **checked})
+
+
+def _several(value: str | Sequence[str]) -> tuple[str, ...]:
+    return (value,) if isinstance(value, str) else tuple(value)

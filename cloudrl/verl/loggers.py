@@ -1,4 +1,9 @@
-"""The loggers of `trainer.logger`, and the variables that give them access."""
+"""The loggers of `trainer.logger`, and the variables that give them access and say which run of theirs it is."""
+
+import hashlib
+
+TRACKERS = ("wandb", "tensorboard", "swanlab", "mlflow", "trackio")
+"""Those that keep curves, of what verl 0.9.1 has (utils/tracking.py: Tracking.supported_backend)."""
 
 SECRETS_OF = {
     "wandb": ("WANDB_API_KEY",),
@@ -11,3 +16,23 @@ SECRETS_OF = {
 """Logger -> what it, or the library below it, reads (verl 0.9.1, utils/tracking.py)."""
 KEY_OR_MODE = {"wandb": ("WANDB_API_KEY", "WANDB_MODE"), "swanlab": ("SWANLAB_API_KEY", "SWANLAB_MODE")}
 """Logger -> the key without which it fails, and the variable that can have it do without."""
+
+
+def variables_of_run(logger: str, run: str, folder: str) -> dict[str, str]:
+    """Variables with which a job that resumes goes on in the run that the logger has of it, as one curve.
+
+    verl gives no run id, so that each start would make another run (https://github.com/volcengine/verl/issues/2783).
+    MLflow knows the id of a run only once it has made it, and verl tells Trackio never to resume.
+
+    Args:
+        logger: One of `trainer.logger`.
+        run: Name of the run; the id is made of it.
+        folder: Of its checkpoints; "" if unknown.
+    """
+    if logger == "wandb":  # an id has up to 128 characters, without /, #, ?, %, : or a backslash
+        return {"WANDB_RUN_ID": run, "WANDB_RESUME": "allow"}
+    if logger == "swanlab":  # older releases of SwanLab take an id of 21 characters only
+        return {"SWANLAB_RUN_ID": hashlib.sha256(run.encode()).hexdigest()[:21], "SWANLAB_RESUME": "allow"}
+    if logger == "tensorboard" and folder:  # by default below the job's working directory, which is removed
+        return {"TENSORBOARD_DIR": f"{folder}/tensorboard"}
+    return {}

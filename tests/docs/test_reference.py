@@ -153,7 +153,7 @@ def test_the_tables_are_those_of_the_declarations(pytestconfig: pytest.Config) -
 
 def test_keywords_and_fields_are_the_same() -> None:
     fields, keywords = get_type_hints(SubmitOptions), get_type_hints(JobKeywords)
-    assert {**keywords, "overrides": fields["overrides"], "data": fields["data"]} == fields
+    assert {**keywords, **{name: fields[name] for name in ("overrides", "data", "track")}} == fields
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,27 @@
+"""Trackers such as Weights & Biases: a run that resumes is one curve there."""
+
+import re
+from dataclasses import replace
+
+from cloudrl.jobs.draft import JobDraft, Snapshot
+from cloudrl.verl import keys
+from cloudrl.verl.loggers import variables_of_run
+
+
+def loggers_of(draft: JobDraft) -> list[str]:
+    """The names in `trainer.logger`."""
+    return re.findall(r"\w+", draft.values.get(keys.LOGGER, ""))
+
+
+def continue_tracking(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
+    """Pass: name the tracker's run after the run, unless the job starts anew whatever is saved.
+
+    Variables that the job has already are never replaced.
+    """
+    values = draft.values
+    if values.get(keys.RESUME_MODE) not in ("auto", "resume_path"):
+        return draft
+    variables: dict[str, str] = {}
+    for logger in loggers_of(draft):
+        variables |= variables_of_run(logger, draft.name, values.get(keys.LOCAL_DIR, "").rstrip("/"))
+    return replace(draft, variables={**variables, **draft.variables})
