@@ -92,7 +92,7 @@ def _show_stacks(job_id: str | None, cluster: str | None, address: str | None, *
         if not node.processes:
             _output.note(f"rank {node.rank} ({node.ip}): no process of a job, or no answer")
         for process in node.processes:
-            source = f"by {process.source}" if process.source else "no stacks: this process could not be read"
+            source = f"by {process.source}" if process.source else "no stacks: it computes or could not be read"
             head = f"rank {node.rank} ({node.ip}), pid {process.pid}, {process.title} [{process.state}], {source}"
             _output.data(_output.visible(f"{head}\n{process.stacks}"))
 

@@ -1,6 +1,7 @@
 """The processes of jobs on this node, sampled from /proc (proc(5)): what they run, and whether they move.
 
 A sample reads three small files of each process, and the list of all processes every half minute: 3 ms for 60 of them.
+What works for a job counts too: compilers that a worker has started, sandboxes, the script of a job without Ray.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ _NOISE_CORES, _NOISE_BYTES_PER_S = 0.05, 50_000.0
 _HALTED = ("T", "t", "D")
 _OURS = re.compile(r"^ray::(?!IDLE|JobSupervisor|_\w*Agent|dashboard)\w|^(?:VLLM|sglang|pt_data_worker)|\bverl\b")
 _NOT_OURS = re.compile(r"raylet|gcs_server|dashboard|runtime_env|log_monitor|default_worker|setup_worker|/bin/ray ")
+_SUPERVISOR = "ray::JobSupervisor"
 _METHOD = re.compile(r"^ray::WorkerDict\.(\S+)")
 MAX_PROCESSES = 256
 _TITLE_CHARACTERS = 120
@@ -36,6 +38,7 @@ class _Seen:
     io_bytes: int = 0
     state: str = ""
     since: float = 0.0
+    wakes: str = ""
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,7 @@ class JobProcesses:
     clock: Callable[[], float] = time.monotonic
     now: Callable[[], float] = time.time
     _pids: List[int] = field(default_factory=list)
+    _helpers: List[int] = field(default_factory=list)
     _listed_at: float = -_LIST_EVERY_S
     _sampled_at: Optional[float] = None
     _seen: Dict[int, _Seen] = field(default_factory=dict)
@@ -78,20 +82,23 @@ class JobProcesses:
         self._sampled_at = at
         if at - self._listed_at >= _LIST_EVERY_S:
             self._listed_at, self._pids = at, sorted(self.belongs())
+            self._helpers = self._below_jobs()
         seconds = at - before if before is not None else 0.0
         cores = rate = 0.0
         halted, methods, seen = [], set(), {}
         for listed in self.listed(self._pids):
-            counters, old = self._counters(listed, at), self._seen.get(listed.pid)
-            seen[listed.pid] = counters
-            if old is not None and seconds > 0:
-                cores += _above(max(0.0, counters.cpu_s - old.cpu_s) / seconds, _NOISE_CORES)
-                rate += _above(max(0, counters.io_bytes - old.io_bytes) / seconds, _NOISE_BYTES_PER_S)
+            seen[listed.pid] = self._counters(listed.pid, listed.state, at)
             if listed.state in _HALTED:
-                lasting_s = round(at - counters.since, 1)
+                lasting_s = round(at - seen[listed.pid].since, 1)
                 halted.append(Halted(listed.pid, listed.title, listed.state, lasting_s, listed.wchan))
             if (method := _METHOD.match(listed.title)) is not None:
                 methods.add(method[1])
+        seen.update((pid, self._counters(pid, "", at)) for pid in self._helpers if pid not in seen)
+        for pid, counters in seen.items():
+            old = self._seen.get(pid)
+            if old is not None and seconds > 0:
+                cores += _above(max(0.0, counters.cpu_s - old.cpu_s) / seconds, _NOISE_CORES)
+                rate += _above(max(0, counters.io_bytes - old.io_bytes) / seconds, _NOISE_BYTES_PER_S)
         self._seen = seen
         return JobWork(
             round(self.now(), 3), round(cores, 2), round(rate), tuple(sorted(methods)), tuple(halted[:16]),
@@ -110,16 +117,41 @@ class JobProcesses:
                     found.append(Listed(pid, title[:_TITLE_CHARACTERS], state, wchan))
         return tuple(found[:MAX_PROCESSES])
 
-    def _counters(self, listed: Listed, at: float) -> _Seen:
-        old, counters = self._seen.get(listed.pid), _Seen(state=listed.state, since=at)
-        if old is not None and old.state == listed.state:
+    def _below_jobs(self) -> List[int]:
+        """Processes that those of jobs have started, at most `MAX_PROCESSES`."""
+        jobs, parents = set(), {}
+        for pid in self._pids:
+            with suppress(OSError, IndexError, ValueError):
+                parents[pid] = int(self._read(pid, "stat").rpartition(")")[2].split()[1])
+                title = self._read(pid, "cmdline")
+                if title.startswith(_SUPERVISOR) or (_OURS.search(title) and not _NOT_OURS.search(title)):
+                    jobs.add(pid)
+        below: Set[int] = set()
+        newest = jobs
+        while newest:
+            newest = {pid for pid, parent in parents.items() if parent in newest} - below
+            below |= newest
+        return sorted(below)[:MAX_PROCESSES]
+
+    def _counters(self, pid: int, state: str, at: float) -> _Seen:
+        old, counters = self._seen.get(pid), _Seen(state=state, since=at)
+        if state == "D":
+            counters.wakes = self._wakes(pid)
+        if old is not None and (old.state, old.wakes) == (counters.state, counters.wakes):
             counters.since = old.since
-        with suppress(OSError, IndexError, ValueError):
-            words = self._read(listed.pid, "stat").rpartition(")")[2].split()
-            counters.cpu_s = (int(words[11]) + int(words[12])) / _TICKS
-            lines = dict(line.split(": ") for line in self._read(listed.pid, "io").splitlines())
+        with suppress(OSError, IndexError, ValueError, KeyError):
+            words = self._read(pid, "stat").rpartition(")")[2].split()
+            counters.cpu_s = sum(map(int, words[11:15])) / _TICKS  # with children that have ended
+            lines = dict(line.split(": ") for line in self._read(pid, "io").splitlines())
             counters.io_bytes = int(lines["rchar"]) + int(lines["wchar"])
         return counters
+
+    def _wakes(self, pid: int) -> str:
+        """How often the main thread has waited: it grows while a slow disk answers, though each look sees state D."""
+        with suppress(OSError):
+            lines = self._read(pid, "status").splitlines()
+            return next((line for line in lines if line.startswith("voluntary_ctxt_switches")), "")
+        return ""
 
     def _read(self, pid: int, name: str) -> str:
         with (self.root / "proc" / str(pid) / name).open(encoding="utf-8", errors="replace") as file:

@@ -31,7 +31,8 @@ def install(environ: Mapping[str, str]) -> None:
         return
     if signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL:
         _catch(folder)
-        os.register_at_fork(after_in_child=functools.partial(_catch, folder))
+        os.register_at_fork(after_in_child=functools.partial(_catch_again, folder))
+        signal.signal = _withdrawing(signal.signal)
     sys.meta_path.insert(0, _AfterTimers(folder))
 
 
@@ -47,6 +48,26 @@ def _catch(folder: str) -> None:
             with contextlib.suppress(OSError):
                 os.close(old)
         _kept[:] = [descriptor]
+
+
+def _catch_again(folder: str) -> None:
+    """After a fork: as in the parent, unless the process has taken the signal for itself."""
+    if _kept:
+        _catch(folder)
+
+
+def _withdrawing(set_handler: Callable[..., Any]) -> Callable[..., Any]:
+    """`signal.signal` that closes our file once the process handles SIGUSR2 itself: then the agent sends it none."""
+
+    @functools.wraps(set_handler)
+    def set_signal(number: Any, handler: Any) -> Any:
+        before = set_handler(number, handler)
+        while number == signal.SIGUSR2 and _kept:
+            with contextlib.suppress(OSError):
+                os.close(_kept.pop())
+        return before
+
+    return set_signal
 
 
 class PhaseNotes:
@@ -66,18 +87,26 @@ class PhaseNotes:
         self._ended: List[Tuple[int, str, float]] = []
         self._thread: Optional[int] = None
 
-    def begin(self, phase: str) -> None:
-        """A timer starts; those of other threads than the first one's are left out."""
+    def begin(self, phase: str) -> Optional[Tuple[str, float]]:
+        """A timer starts; those of other threads than the first one's are left out, with None.
+
+        Returns:
+            What `end` is called with: timers of coroutines end in any order.
+        """
         if self._thread is None:
             self._thread = threading.get_ident()
-        if self._thread == threading.get_ident():
-            self._open.append((phase, self._clock()))
-            self._write(phase)
+        if self._thread != threading.get_ident():
+            return None
+        timer = phase, self._clock()
+        self._open.append(timer)
+        self._write(phase)
+        return timer
 
-    def end(self) -> None:
-        """The timer that was started last has ended."""
-        if self._thread == threading.get_ident() and self._open:
-            phase, began = self._open.pop()
+    def end(self, timer: Optional[Tuple[str, float]]) -> None:
+        """A timer that was started has ended."""
+        if timer is not None and timer in self._open:
+            self._open.remove(timer)
+            phase, began = timer
             number = self._ended[-1][0] + 1 if self._ended else 1
             self._ended = [*self._ended, (number, phase, round(self._clock() - began, 3))][-_ENDED:]
             self._write(self._open[-1][0] if self._open else _OUTSIDE)
@@ -99,11 +128,11 @@ def noting(timer: Callable[..., Any], notes: PhaseNotes) -> Callable[..., Any]:
     @contextlib.contextmanager
     def marked_timer(name: str, *args: Any, **kwargs: Any) -> Iterator[None]:
         with timer(name, *args, **kwargs):
-            notes.begin(str(name))
+            noted = notes.begin(str(name))
             try:
                 yield
             finally:
-                notes.end()
+                notes.end(noted)
 
     return marked_timer
 

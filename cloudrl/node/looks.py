@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Collection, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple
+from typing import Collection, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
 from cloudrl.node.job_processes import JobProcesses, Listed
 from cloudrl.node.masking import Masker
@@ -25,6 +25,12 @@ from cloudrl.protocol.wire import from_json
 VARIABLE = "CLOUDRL_LOOKS_DIR"
 _MODULE = "cloudrl_look_hook"
 _PY_SPY_S, _SIGNAL_S, _POLL_S = 10.0, 2.0, 0.05
+_LOOK_S = 30.0
+"""Then no further stack is taken: rank 0 waits for the look, and its own samples wait meanwhile."""
+_QUIET_S, _QUIET_TICKS = 0.5, 2
+"""`faulthandler` reads the frames of all threads without the GIL. A thread that runs Python meanwhile may free them,
+and the process dies of SIGSEGV (Python 3.11: 1 of 1,000 signals to a process with five busy threads). So only a process
+that computes next to nothing is signalled."""
 _STACK_BYTES, _NOTE_BYTES = 64 << 10, 16 << 10
 _MOST_PEERS = 16
 _MOST_LOOKS = 48
@@ -70,7 +76,7 @@ class Looks:
                 with contextlib.suppress(OSError):
                     path.unlink()
             elif path.suffix == ".phase":
-                with contextlib.suppress(OSError, ValueError, TypeError):
+                with contextlib.suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
                     notes.append(_note(_read(path, _NOTE_BYTES)))
         return max(notes, key=lambda note: note.since, default=None)
 
@@ -84,24 +90,34 @@ class Looks:
         """
         chosen = sorted(processes.listed(), key=lambda process: not process.title.startswith(_FIRST))[:_MOST_LOOKS]
         sockets = outside_sockets(processes.belongs(), nodes)
-        looked = []
-        for process in chosen:
-            source, stacks = self._stacks(process)
-            looked.append(
-                LookedAt(
-                    process.pid, process.title, process.state, process.wchan, source,
-                    masker.mask(stacks.encode(errors="replace")).decode(errors="replace"), _peers(process.pid, sockets),
-                )
-            )  # fmt: skip
-        return tuple(looked)
+        stacks = self._stacks(chosen)
 
-    def _stacks(self, process: Listed) -> Tuple[str, str]:
-        """(source, text): by py-spy where it may, else by SIGUSR2 where the process catches it."""
-        text = _py_spy(process.pid)
-        if text:
-            return "py-spy", text
-        text = self._by_signal(process)
-        return ("SIGUSR2", text) if text else ("", "")
+        def masked(text: str) -> str:
+            return masker.mask(text.encode(errors="replace")).decode(errors="replace")
+
+        return tuple(
+            LookedAt(
+                process.pid, masked(process.title), process.state, process.wchan, source, masked(text),
+                _peers(process.pid, sockets),
+            )
+            for process, (source, text) in zip(chosen, stacks)  # noqa: B905  Python 3.9
+        )  # fmt: skip
+
+    def _stacks(self, processes: Sequence[Listed]) -> List[Tuple[str, str]]:
+        """(source, text) of each: by py-spy where it may, else by SIGUSR2 where the process catches it and is quiet."""
+        deadline = time.monotonic() + _LOOK_S
+        texts = [_py_spy(process.pid) if time.monotonic() < deadline else "" for process in processes]
+        left = [process.pid for process, text in zip(processes, texts) if not text]  # noqa: B905  Python 3.9
+        quiet = _quiet(left) if left else set()
+        found = []
+        for process, text in zip(processes, texts):  # noqa: B905  Python 3.9
+            if text:
+                found.append(("py-spy", text))
+            elif process.pid in quiet and time.monotonic() < deadline and (signalled := self._by_signal(process)):
+                found.append(("SIGUSR2", signalled))
+            else:
+                found.append(("", ""))
+        return found
 
     def _by_signal(self, process: Listed) -> str:
         """Unregistered, SIGUSR2 kills: only a process that catches it, and still has its file open, gets one."""
@@ -139,6 +155,23 @@ def _py_spy(pid: int) -> str:
         if done.returncode == 0:
             return done.stdout[:_STACK_BYTES].decode("utf-8", "replace")
     return ""
+
+
+def _quiet(pids: Sequence[int]) -> Set[int]:
+    """Those that compute next to nothing for a moment."""
+    before = {pid: _ticks(pid) for pid in pids}
+    time.sleep(_QUIET_S)
+    after = {pid: _ticks(pid) for pid in pids}
+    return {pid for pid in pids if -1 < after[pid] <= before[pid] + _QUIET_TICKS}
+
+
+def _ticks(pid: int) -> int:
+    """CPU time of a process, -1 if it has ended."""
+    try:
+        words = Path("/proc", str(pid), "stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return -1
+    return int(words[11]) + int(words[12])
 
 
 def _catches(pid: int) -> bool:

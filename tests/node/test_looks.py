@@ -1,5 +1,6 @@
 """Looks at real processes: notes of their phase, stacks by SIGUSR2, and what their counters say."""
 
+import json
 import os
 import signal
 import socket
@@ -12,8 +13,10 @@ from pathlib import Path
 import pytest
 from patience import SLOWER
 
+from cloudrl.child_process import descendants
 from cloudrl.node import looks as looks_module
 from cloudrl.node.job_processes import JobProcesses, Listed
+from cloudrl.node.look_hook import PhaseNotes
 from cloudrl.node.looks import Looks, outside_sockets
 from cloudrl.node.masking import Masker
 
@@ -139,6 +142,37 @@ def test_a_file_that_is_not_open_any_more_is_not_trusted(
     assert look_by_signal(looks, process, monkeypatch) == ("", "")
 
 
+def test_a_process_that_computes_is_not_signalled(
+    looks: Looks, start: Callable[[str], "subprocess.Popen[str]"], monkeypatch: pytest.MonkeyPatch
+):
+    process = start("print('up', flush=True)\nwhile True: pass")
+    assert look_by_signal(looks, process, monkeypatch) == ("", "")
+
+
+def test_a_process_that_takes_the_signal_for_itself_gets_none(
+    looks: Looks, start: Callable[[str], "subprocess.Popen[str]"], monkeypatch: pytest.MonkeyPatch
+):
+    handler = "import os, signal, sys; signal.signal(signal.SIGUSR2, lambda *_: os._exit(3))"
+    process = start(f"{handler}\nprint('up', flush=True); sys.stdin.read()")
+    assert look_by_signal(looks, process, monkeypatch) == ("", "")
+    assert process.poll() is None
+
+
+def test_secrets_in_titles_are_masked(monkeypatch: pytest.MonkeyPatch, looks: Looks):
+    monkeypatch.setattr(JobProcesses, "listed", lambda _: (Listed(1 << 30, "sh -c KEY=hunter22 verl", "S"),))
+    assert looks.look(processes_of(), Masker(["hunter22"]), ())[0].title == "sh -c KEY=*** verl"
+
+
+def test_timers_of_coroutines_end_in_any_order(tmp_path: Path):
+    times = iter(range(100))
+    notes = PhaseNotes(str(tmp_path), clock=lambda: next(times))
+    gen, update = notes.begin("gen"), notes.begin("update_actor")
+    notes.end(gen)
+    text = (tmp_path / f"{os.getpid()}.phase").read_text()
+    assert (json.loads(text)["phase"], json.loads(text)["ended"]) == ("update_actor", [[1, "gen", 2]])
+    notes.end(update)
+
+
 def test_files_of_the_dead_are_removed(looks: Looks, start: Callable[[str], "subprocess.Popen[str]"], tmp_path: Path):
     process = start(TRAINER)
     process.kill()
@@ -154,8 +188,9 @@ def test_what_is_not_a_note_is_passed_over(looks: Looks, tmp_path: Path):
     (folder / f"{pid}.phase").symlink_to(tmp_path / "target")
     assert looks.note() is None
     (folder / f"{pid}.phase").unlink()
-    (folder / f"{pid}.phase").write_text('{"phase": 3, "ended": [[1]]}')
-    assert looks.note() is None
+    for text in ('{"phase": 3, "ended": [[1]]}', '{"phase": "gen"}', "[" * 100_000):
+        (folder / f"{pid}.phase").write_text(text)
+        assert looks.note() is None
 
 
 def test_a_stopped_process_is_seen_with_its_age(start: Callable[[str], "subprocess.Popen[str]"]):
@@ -181,6 +216,44 @@ def test_a_process_that_computes_counts_and_one_that_waits_does_not(start: Calla
     time.sleep(1)
     assert both.sample().cores > 0.05
     assert one.sample().cores == 0
+
+
+def test_what_a_process_of_a_job_has_started_counts():
+    compiles = (
+        f"import subprocess; subprocess.run([{sys.executable!r}, '-c', 'print(1, flush=True)\\nwhile True: pass'])"
+    )
+    command = ["bash", "-c", f'exec -a ray::WorkerDict.train {sys._base_executable} -c "$0"', compiles]  # type: ignore[attr-defined]
+    with subprocess.Popen(command, start_new_session=True, stdout=subprocess.PIPE) as worker:
+        try:
+            assert worker.stdout is not None
+            worker.stdout.readline()
+            processes = JobProcesses(
+                lambda: None, lambda: False, belongs=lambda: {worker.pid, *descendants(worker.pid)}
+            )
+            processes.sample()
+            time.sleep(1)
+            assert processes.sample().cores > 0.05
+        finally:
+            os.killpg(worker.pid, signal.SIGKILL)
+
+
+def test_only_a_process_that_never_wakes_is_halted_in_the_kernel(tmp_path: Path):
+    folder, at = tmp_path / "proc/7", [0.0]
+    folder.mkdir(parents=True)
+    (folder / "cmdline").write_text("VLLM::EngineCore")
+    (folder / "stat").write_text("7 (VLLM) D " + " ".join(["1"] * 40))
+    (folder / "wchan").write_text("folio_wait_bit_common")
+    processes = JobProcesses(
+        lambda: None, lambda: False, belongs=lambda: {7}, root=tmp_path, clock=lambda: at[0], now=lambda: 0.0
+    )
+
+    def seconds(wakes: int) -> float:
+        at[0] += 60
+        (folder / "status").write_text(f"Name:\tVLLM\nvoluntary_ctxt_switches:\t{wakes}\n")
+        return processes.sample().halted[0].seconds
+
+    assert [seconds(10), seconds(20), seconds(30)] == [0, 0, 0]  # it reads a model from a slow share
+    assert [seconds(30), seconds(30)] == [60, 120]
 
 
 def test_connections_out_of_the_cluster():
