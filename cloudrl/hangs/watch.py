@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cloudrl.hangs.limits import PhaseTimes
 from cloudrl.protocol.job_phases import Grade, JobPhase
@@ -54,12 +54,14 @@ class Verdict:
         grade: `STILL` or `LATE` for a hang, None without one.
         still_s: since anything moved.
         limit_s: that was exceeded; without a hang, that of the stillness.
+        is_unjudged: whether the phase cannot be told from a hang yet.
     """
 
     is_suspicious: bool = False
     grade: Grade | None = None
     still_s: float = 0.0
     limit_s: float = 0.0
+    is_unjudged: bool = False
 
 
 class HangWatch:
@@ -91,6 +93,7 @@ class HangWatch:
         elif sample.is_paused or _is_broken(last, sample):
             self._restart(sample)
         elif (last.phase, last.since) != (sample.phase, sample.since):
+            self._longest_still_s = max(self._longest_still_s, last.at - self._moved_at)  # it was still to its end
             self._learn(sample.ended, last.phase)
             self._is_spoiled = False
             self._moved_at = self._counts_from = sample.at
@@ -100,15 +103,10 @@ class HangWatch:
             self._moved_at = sample.at
         return self._verdict(sample, exact_phase or sample.phase)
 
-    def saw_movement(self) -> None:
-        """Stacks have changed between two looks, though no counter says so."""
+    def was_kept_waiting(self, at: float, now: float) -> None:
+        """Whoever samples was busy until then, by both clocks: no machine was suspended meanwhile."""
         if self._last is not None:
-            self._longest_still_s = max(self._longest_still_s, self._last.at - self._moved_at)
-            self._moved_at = self._last.at
-
-    def saw_none(self, since: float) -> None:
-        """The stacks of all ranks are equal since a time: what moves is only a wait that is busy, as NCCL's."""
-        self._moved_at = min(self._moved_at, max(since, self._counts_from))
+            self._last = replace(self._last, at=at, now=now)
 
     def _restart(self, sample: Sample) -> None:
         """Count from now on. The phase that runs took longer than it would have, so it is no example."""
@@ -132,15 +130,23 @@ class HangWatch:
         spent_s = max(0.0, min(sample.now - sample.since, sample.at - self._counts_from))
         still_limit_s, limit_s = self.times.still_limit_s(phase), self.times.limit_s(phase)
         is_unjudged = phase in _UNJUDGED_FIRST and phase not in self.times.seconds
-        longest_s = max(SUSPECT_STILL_S, _SUSPECT_LONGEST * self.times.longest_s(phase))
-        suspicious = still_s > SUSPECT_STILL_S or spent_s > longest_s
+        suspicious = still_s > SUSPECT_STILL_S or spent_s > self._suspect_s(sample.phase)
         if is_unjudged or sample.is_paused:
-            return Verdict(suspicious and not sample.is_paused, None, still_s, still_limit_s)
+            return Verdict(suspicious and not sample.is_paused, None, still_s, still_limit_s, is_unjudged)
         if still_s > still_limit_s:
             return Verdict(suspicious, Grade.STILL, still_s, still_limit_s)
         if spent_s > limit_s:
             return Verdict(suspicious, Grade.LATE, still_s, limit_s)
         return Verdict(suspicious, None, still_s, still_limit_s)
+
+    def _suspect_s(self, phase: str) -> float:
+        """When to look: by the timer's phase, since with what a look says of it the suspicion would come and go.
+
+        A phase that never ended is looked at before it is late: its stack may say that it is a validation.
+        """
+        if phase not in self.times.seconds:
+            return self.times.limit_s(phase) / 2
+        return max(SUSPECT_STILL_S, _SUSPECT_LONGEST * self.times.longest_s(phase))
 
 
 def _is_broken(last: Sample, sample: Sample) -> bool:

@@ -25,8 +25,7 @@ def hang_notice(state: JobState | None, now: float, price_per_hour: float | None
         return None
     hang, price = state.hang, f", at {dollars_text(price_per_hour)}/h" if price_per_hour else ""
     step = f"step {state.step}, " if state.step is not None else ""
-    still_s = hang.still_s + max(0.0, now - hang.told_at) if hang.grade is Grade.STILL else hang.still_s
-    still = f"; nothing has moved for {duration_text(still_s)}" if hang.still_s >= 1 else ""
+    still = f"; nothing has moved for {duration_text(hang.still_s)}" if hang.still_s >= 1 else ""
     late = f", more than {duration_text(hang.limit_s)}" if hang.grade is Grade.LATE else ""
     text = f"{_SEEN[hang.grade]}: {step}{phase_text(state, now)}{late}{still}{price}"
     details = [*map(blame_text, hang.blame), hang.waiting]

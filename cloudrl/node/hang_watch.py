@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import threading
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from cloudrl.errors import CloudrlError
+from cloudrl.foreign import parse_json, read_file
 from cloudrl.hangs import blame as blaming
 from cloudrl.hangs import ray_rows, stacks
 from cloudrl.hangs.driver_log import DriverLog
@@ -18,7 +20,7 @@ from cloudrl.hangs.limits import PhaseTimes
 from cloudrl.hangs.movement import GpuWork, moves
 from cloudrl.hangs.remedies import remedy
 from cloudrl.hangs.watch import PROOF_S, UNINTERRUPTIBLE_S, HangWatch, Sample, Verdict
-from cloudrl.node.background import repeat
+from cloudrl.node.background import repeat, within
 from cloudrl.node.ray import Dashboard
 from cloudrl.private_files import write_file
 from cloudrl.protocol.failures import ApiError
@@ -36,6 +38,8 @@ _HALTED_LOOK_S = 25.0
 FILE = "hang-{number}.log"
 _FILES, _KEPT_LOOKS = 8, 2
 _SAVE_EVERY_S = 300.0
+_VOLUME_S = 5.0
+"""For which a volume is waited for: a dead share would hold up the look that is to find it."""
 
 
 @dataclass
@@ -46,6 +50,7 @@ class Episode:
         found: what the last look said.
         agreed: whom the last two looks blame alike.
         is_equal: whether no stack changed between them.
+        equal_since: since when no look has found another stack.
     """
 
     looked_at: float = float("-inf")
@@ -55,7 +60,7 @@ class Episode:
     proven: Tuple[Blame, ...] = ()
     before: Tuple[object, ...] = ()
     is_equal: bool = False
-    equal_since: Optional[float] = None
+    equal_since: float = 0.0
     file: str = ""
     told_at: float = 0.0
 
@@ -96,6 +101,8 @@ class HangMonitor:
         self._since: Tuple[str, float] = ("", 0.0)
         self._idle_watts: Dict[Tuple[int, int], float] = {}
         self._files = 0
+        self._is_computing = False
+        self._is_volume_free = threading.Lock()
 
     def start(self) -> None:
         """Look until the process ends."""
@@ -149,7 +156,8 @@ class HangMonitor:
         else:
             phase, since = self._phase_of_titles({method for work in works for method in work.methods}, now)
         cores, rate = sum(work.cores for work in works), sum(work.bytes_per_s for work in works)
-        is_moving = moves(cores, rate, self._gpus(reports))
+        gpus = self._gpus(reports)
+        is_moving, self._is_computing = moves(cores, rate, gpus), moves(0.0, rate, gpus)
         if (logs := self._logs()) is not None:
             self._log.read(logs / f"job-driver-{self._job['submission_id']}.log")
         return Sample(self._clock(), now, phase, since, is_moving, ended, any(work.is_paused for work in works))
@@ -187,8 +195,6 @@ class HangMonitor:
         episode.is_equal = bool(before) and before == episode.before
         if not episode.is_equal:
             episode.equal_since = sample.at
-        elif episode.equal_since is not None and sample.at - episode.equal_since >= PROOF_S:
-            self._watch.saw_none(episode.equal_since)
         blame = (*proven, *finding.blame)
         episode.agreed = blaming.same((*episode.proven, *episode.found.blame), blame)
         episode.proven = blaming.same(episode.proven, proven) or proven
@@ -196,6 +202,7 @@ class HangMonitor:
         episode.found, episode.before = finding, before
         if episode.looks <= _KEPT_LOOKS:
             self._write(reports, looks)
+        self._watch.was_kept_waiting(self._clock(), self._now())
 
     def _look_at(self, report: NodeReport) -> Tuple[blaming.Process, ...]:
         """Processes of a rank with their stacks; none where it does not answer in time."""
@@ -251,7 +258,10 @@ class HangMonitor:
         if verdict.grade is not None:
             return verdict.grade, verdict.limit_s
         is_still = verdict.is_suspicious and verdict.still_s > 0
-        return (Grade.SUSPECTED if episode.agreed and is_still and episode.is_equal else None), verdict.limit_s
+        # a wait for other GPUs keeps the CPU busy, in one stack
+        waits = not self._is_computing and episode.looked_at - episode.equal_since >= PROOF_S
+        is_suspected = bool(episode.agreed) and episode.is_equal and (is_still or waits) and not verdict.is_unjudged
+        return (Grade.SUSPECTED if is_suspected else None), verdict.limit_s
 
     def _state(self, sample: Sample, verdict: Verdict, grade: Optional[Grade], limit_s: float) -> JobState:
         episode, times = self._episode, self._watch.times
@@ -278,17 +288,40 @@ class HangMonitor:
         return self._times_folder / f"{file_name(str(name))}.json"
 
     def _kept_times(self) -> PhaseTimes:
-        with contextlib.suppress(OSError, ValueError, KeyError, RecursionError):
-            return PhaseTimes.from_json(json.loads(self._times_file().read_text()))
-        return PhaseTimes()
+        found = []
+        file = self._times_file()
+
+        def read() -> None:
+            with contextlib.suppress(OSError, ValueError, OverflowError):
+                found.append(PhaseTimes.from_json(parse_json(read_file(file))))
+
+        self._on_volume(read)
+        return found[0] if found else PhaseTimes()
 
     def _keep_times(self) -> None:
         if self._clock() - self._saved_at < _SAVE_EVERY_S or not self._watch.times.seconds:
             return
         self._saved_at = self._clock()
-        with contextlib.suppress(OSError):  # whoever needs the volume says what is wrong with it
-            self._times_folder.mkdir(parents=True, exist_ok=True)
-            write_file(self._times_file(), json.dumps(self._watch.times.to_json()))
+        file, text = self._times_file(), json.dumps(self._watch.times.to_json())
+
+        def write() -> None:
+            with contextlib.suppress(OSError):  # whoever needs the volume says what is wrong with it
+                self._times_folder.mkdir(parents=True, exist_ok=True)
+                write_file(file, text)
+
+        self._on_volume(write)
+
+    def _on_volume(self, work: Callable[[], None]) -> None:
+        """Done once it returns, unless the volume takes too long, or has not answered the time before."""
+        if self._is_volume_free.acquire(blocking=False):
+
+            def do() -> None:
+                try:
+                    work()
+                finally:
+                    self._is_volume_free.release()
+
+            within(_VOLUME_S, do)
 
 
 def _halted(reports: Sequence[NodeReport]) -> List[Tuple[Blame, float]]:

@@ -91,7 +91,7 @@ class Hang:
     Attributes:
         grade: how sure that is.
         told_at: seconds since the epoch; when it was found.
-        still_s: for how long nothing had moved by then.
+        still_s: for how long nothing has moved now.
         limit_s: after which it counts as a hang: of the stillness, or of the phase where the grade is `LATE`.
         blame: who keeps the others waiting, as two looks said alike; empty while that is unknown.
         waiting: how many processes wait, and where: "7 other ranks wait in barrier"; "" if unknown.

@@ -97,9 +97,27 @@ def test_a_phase_that_was_stopped_by_a_debugger_teaches_nothing():
     assert watch.times.seconds == {"ref": [1.0]}
 
 
-def test_equal_stacks_count_as_still_though_a_wait_is_busy():
+def test_what_was_still_to_its_end_teaches_its_stillness():
+    watch = HangWatch(PhaseTimes())
+    play(watch, 400, phase="update_weights")
+    at = START + 405
+    watch.add(Sample(at, at, "step", at, moves=True, ended=(EndedPhase(1, "update_weights", 402.0),)))
+    assert watch.times.still_s == {"update_weights": 400.0}
+
+
+def test_a_first_validation_is_looked_at_before_its_start_counts_as_late():
+    watch = HangWatch(PhaseTimes())
+    assert not play(watch, 2600, phase="init", moves=True).is_suspicious
+    for passed_s in range(2605, 7000, 5):
+        at = START + passed_s
+        sample = Sample(at, at, "init", START, moves=True)
+        verdict = watch.add(sample, exact_phase="testing" if passed_s > 2750 else None)
+    assert verdict == Verdict(True, None, 0, 900, is_unjudged=True)
+
+
+def test_whoever_was_kept_waiting_does_not_begin_anew():
     watch = known("update_actor", 30, 30, 30)
-    play(watch, 130, moves=True)
-    watch.saw_none(START + 5)
-    at = START + 135
+    play(watch, 100)
+    watch.was_kept_waiting(START + 200, START + 200)
+    at = START + 205
     assert watch.add(Sample(at, at, "update_actor", START, moves=False)).grade is Grade.STILL

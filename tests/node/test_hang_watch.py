@@ -1,16 +1,19 @@
 """Rank 0 follows a training by heartbeats: its phase, looks on suspicion only, and what two of them say alike."""
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cloudrl.node import hang_watch
 from cloudrl.node.hang_watch import HangMonitor
 from cloudrl.protocol.job_phases import Grade, Hang, JobState
 from cloudrl.protocol.job_work import EndedPhase, Halted, JobWork, LookedAt, PhaseNote
 from cloudrl.protocol.report import NodeReport
+from cloudrl.saves.names import OURS
 
 NOW = 1_700_000_000.0
 REWARD = """\
@@ -46,7 +49,7 @@ class Lab:
     """A monitor with a clock, heartbeats of two nodes, and looks that are counted."""
 
     def __init__(self, folder: Path) -> None:
-        self.at, self.looks, self.work = 0.0, 0, JobWork(NOW)
+        self.at, self.looks, self.work, self.look_s = 0.0, 0, JobWork(NOW), 0.0
         self.dashboard, self.reward, self.folder = Dashboard(), REWARD, folder
         self.monitor = self.new_monitor()
 
@@ -62,6 +65,7 @@ class Lab:
 
     def look(self, report: NodeReport) -> tuple[LookedAt, ...]:
         self.looks += 1
+        self.at += self.look_s
         return (LookedAt(40, "ray::RewardLoopWorker", "S", stacks=self.reward),) if report.rank == 1 else ()
 
     def phase(self, phase: str, *ended: EndedPhase) -> None:
@@ -184,3 +188,37 @@ def test_a_later_attempt_knows_what_is_usual(lab: Lab):
 def test_without_timers_the_phase_is_that_of_the_titles(lab: Lab):
     lab.work = JobWork(NOW, cores=2.0, methods=("actor_rollout_update_actor",))
     assert lab.run(20).phase == "update_actor"
+
+
+def test_a_rank_that_keeps_busy_waiters_waiting_is_named(lab: Lab):
+    lab.phase("reward", EndedPhase(1, "reward", 4.0))
+    lab.work = replace(lab.work, cores=3.0)
+    lab.run(110)
+    assert lab.monitor.state is not None
+    assert lab.monitor.state.hang is None
+    lab.run(30)
+    assert (lab.hang().grade, lab.hang().blame[0].rank) == (Grade.SUSPECTED, 1)
+
+
+def test_a_first_validation_is_not_suspected(lab: Lab):
+    lab.phase("testing", EndedPhase(1, "gen", 4.0))
+    assert lab.run(600).hang is None
+
+
+def test_looks_that_take_long_hide_no_hang(lab: Lab):
+    lab.phase("update_actor", EndedPhase(1, "update_actor", 4.0))
+    lab.reward, lab.look_s = "", 40.0
+    lab.run(60)
+    lab.run(60)
+    assert lab.hang().grade is Grade.STILL
+
+
+def test_a_volume_that_does_not_answer_holds_up_no_look(lab: Lab, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(hang_watch, "_VOLUME_S", 0.05)
+    folder = lab.folder / "checkpoints" / OURS / "phase-times"
+    folder.mkdir(parents=True)
+    os.mkfifo(folder / "mine.json")  # to open it for reading waits for a writer
+    lab.phase("save_checkpoint", EndedPhase(1, "save_checkpoint", 4.0))
+    lab.run(600)
+    assert lab.hang().grade is Grade.STILL
+    os.close(os.open(folder / "mine.json", os.O_WRONLY))  # ends the thread
