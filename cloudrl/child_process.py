@@ -163,8 +163,9 @@ def _processes() -> Dict[int, Tuple[int, int]]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError):
-                state, parent, group = (entry / "stat").read_text().rpartition(")")[2].split()[:3]
-                if state != "Z":
+                # a name may be cut in the middle of a character
+                state, parent, group = (entry / "stat").read_bytes().rpartition(b")")[2].split()[:3]
+                if state != b"Z":
                     processes[int(entry.name)] = int(parent), int(group)
     return processes
 

@@ -200,3 +200,12 @@ print([child.poll() for child in children], got, waiting.poll())
 
 def test_orphans_are_collected_and_no_child_loses_its_status(in_adopting: Callable[[str], str]) -> None:
     assert in_adopting(ZOMBIES) == "[0, 1, 2, 3, 4, 5, 6] [42] 42"
+
+
+def test_a_name_that_was_cut_in_the_middle_of_a_character():
+    code = "import ctypes, sys; ctypes.CDLL(None).prctl(15, b'gr\\xc3', 0, 0, 0); print(flush=True); sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert process.pid in descendants(os.getpid())
+        process.kill()

@@ -2,7 +2,8 @@
 
 import threading
 import time
-from typing import Callable, Mapping
+import traceback
+from typing import Callable, Mapping, Set
 
 from cloudrl.node.failure import NodeFailed, unforeseen
 from cloudrl.node.node_state import NodeState
@@ -29,11 +30,20 @@ def start_thread(kind: FailureKind, work: Callable[[], object], state: NodeState
 
 
 def repeat(look: Callable[[], object], every_s: float) -> None:
-    """Look again and again, in a thread that ends with the process; `look` lets no error out."""
+    """Look again and again, in a thread that ends with the process.
+
+    `look` lets no error out. One that gets out is written to stderr once, and the looks go on.
+    """
 
     def run() -> None:
+        written: Set[str] = set()
         while True:
-            look()
+            try:
+                look()
+            except Exception as error:  # noqa: BLE001  what is looked at is others'
+                if repr(type(error)) not in written:
+                    written.add(repr(type(error)))
+                    traceback.print_exc()
             time.sleep(every_s)
 
     threading.Thread(target=run, daemon=True).start()

@@ -1,12 +1,13 @@
 """Threads that fetch: none ends unnoticed."""
 
 import sys
+import threading
 from collections.abc import Callable
 
 import pytest
 from patience import SLOWER
 
-from cloudrl.node.background import run_parallel, start_thread
+from cloudrl.node.background import repeat, run_parallel, start_thread
 from cloudrl.node.failure import NodeFailed
 from cloudrl.node.node_state import NodeState
 from cloudrl.protocol.failures import Failure, FailureKind
@@ -64,3 +65,17 @@ def test_waiting_ends_with_what_another_has_met(state: NodeState) -> None:
     state.fail(Failure(FailureKind.DATA, 1, "first"))
     with pytest.raises(NodeFailed, match="first"):
         run_parallel({FailureKind.MODEL: lambda: None}, state)
+
+
+def test_an_error_that_nobody_foresaw_is_written_once_and_ends_nothing(capfd: pytest.CaptureFixture[str]):
+    looks, enough = [0], threading.Event()
+
+    def look() -> None:
+        looks[0] += 1
+        if looks[0] < 4:
+            raise KeyError("rchar")
+        enough.set()
+
+    repeat(look, 0.01)
+    assert enough.wait(10 * SLOWER)
+    assert capfd.readouterr().err.count("KeyError: 'rchar'") == 1
