@@ -90,7 +90,8 @@ class JobProcesses:
             seen[listed.pid] = self._counters(listed.pid, listed.state, at)
             if listed.state in _HALTED:
                 lasting_s = round(at - seen[listed.pid].since, 1)
-                halted.append(Halted(listed.pid, listed.title, listed.state, lasting_s, listed.wchan))
+                program = listed.title.split(" ")[0]  # arguments may hold secrets, and heartbeats are not masked
+                halted.append(Halted(listed.pid, program, listed.state, lasting_s, listed.wchan))
             if (method := _METHOD.match(listed.title)) is not None:
                 methods.add(method[1])
         seen.update((pid, self._counters(pid, "", at)) for pid in self._helpers if pid not in seen)

@@ -37,6 +37,7 @@ class Halted:
     """A process that is stopped (state T), or waits in the kernel where no signal reaches it (D).
 
     Attributes:
+        title: as Ray writes it into the process, or the name of its program, without arguments.
         seconds: for how long it has been seen so.
         wchan: the function of the kernel that it waits in, "" if unknown.
     """
