@@ -9,7 +9,7 @@ import threading
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, FrozenSet, List, Optional, Sequence, Tuple
 
 from cloudrl.errors import CloudrlError
 from cloudrl.foreign import parse_json, read_file
@@ -36,6 +36,7 @@ _LOOK_EVERY_S, _LOOKS, _MORE_EVERY_S = 30.0, 5, 300.0
 """Looks at the stacks while a suspicion lasts: so many half a minute apart, then each five minutes."""
 _HALTED_LOOK_S = 25.0
 FILE = "hang-{number}.log"
+_ACTORS_EVERY_S = 60.0
 _FILES, _KEPT_LOOKS = 8, 2
 _SAVE_EVERY_S = 300.0
 _VOLUME_S = 5.0
@@ -102,6 +103,9 @@ class HangMonitor:
         self._idle_watts: Dict[Tuple[int, int], float] = {}
         self._files = 0
         self._is_computing = False
+        self._outlived: FrozenSet[str] = frozenset()
+        self._outlived_step: Optional[int] = None
+        self._outlived_at = float("-inf")
         self._is_volume_free = threading.Lock()
 
     def start(self) -> None:
@@ -116,6 +120,7 @@ class HangMonitor:
             return
         reports = self._reports()
         sample = self._sample(reports)
+        self._note_outlived()
         verdict = self._watch.add(sample, exact_phase=self._episode.found.phase)
         halted = _halted(reports)
         is_suspicious = verdict.is_suspicious or any(seconds > _HALTED_LOOK_S for _, seconds in halted)
@@ -143,6 +148,7 @@ class HangMonitor:
             self._episode, self._log, self._since = Episode(), DriverLog(), ("", 0.0)
             self._job = job
             self._watch = HangWatch(self._kept_times())
+            self._outlived, self._outlived_step = frozenset(), None
         self._job = job
 
     def _sample(self, reports: Sequence[NodeReport]) -> Sample:
@@ -180,6 +186,16 @@ class HangMonitor:
                     self._idle_watts[place] = min(gpu.power_w, self._idle_watts.get(place, gpu.power_w))
                 gpus.append(GpuWork(gpu.utilization_percent, gpu.power_w, self._idle_watts.get(place)))
         return gpus
+
+    def _note_outlived(self) -> None:
+        """After a step, remember the actors that are dead by then: they are not what a later step waits for."""
+        job_id, step = self._job.get("job_id"), self._log.step
+        is_due = self._clock() - self._outlived_at >= _ACTORS_EVERY_S
+        if job_id and step is not None and step != self._outlived_step and is_due:
+            self._outlived_step, self._outlived_at = step, self._clock()
+            rows = self._dashboard.rows("actors", job_id)
+            if rows is not None:
+                self._outlived = ray_rows.dead_ids(rows, str(job_id))
 
     # -- looks at the stacks --------------------------------------------------------------------------------
 
@@ -223,7 +239,7 @@ class HangMonitor:
             return ()
         groups, actors = self._dashboard.placement_groups() or (), self._dashboard.rows("actors", job_id) or ()
         return (
-            *ray_rows.dead_actors(actors, str(job_id)),
+            *ray_rows.dead_actors(actors, str(job_id), self._outlived),
             *ray_rows.waiting_groups(groups, str(job_id), self._now()),
         )
 

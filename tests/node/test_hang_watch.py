@@ -33,6 +33,7 @@ class Dashboard:
             | {"metadata": {"job_name": "mine"}}
         ]
         self.groups: tuple[Any, ...] = ()
+        self.actors: tuple[Any, ...] = ()
 
     def jobs(self) -> list[dict[str, Any]]:
         return self.running
@@ -42,7 +43,7 @@ class Dashboard:
 
     def rows(self, kind: str, job_id: str) -> tuple[Any, ...]:
         assert (kind, job_id) == ("actors", "02")
-        return ()
+        return self.actors
 
 
 class Lab:
@@ -160,6 +161,23 @@ def test_resources_that_no_node_has_are_a_proof(lab: Lab):
     lab.run(60)
     assert lab.hang().grade is Grade.PROOF
     assert "16 free (no resources)" in lab.hang().blame[0].reason
+
+
+def test_an_actor_that_the_job_has_outlived_proves_nothing(lab: Lab):
+    cause = {"actor_died_error_context": {"error_message": "The actor's worker process has died."}}
+    actor = {"actor_id": "a", "job_id": "02", "class_name": "Sandbox", "state": "DEAD", "death_cause": cause}
+    lab.reward, lab.work, lab.dashboard.actors = "", JobWork(NOW, cores=3.0), (actor,)
+    log = lab.folder / "job-driver-one.log"
+    log.write_text("step:7 - x\n")
+    lab.phase("gen", EndedPhase(1, "gen", 4.0))
+    lab.run(5)
+    lab.work = replace(lab.work, cores=0.0)
+    assert lab.run(200).hang is None
+    lab.dashboard.actors = (actor, {**actor, "actor_id": "b", "class_name": "AgentLoopWorker"})
+    lab.phase("update_actor", EndedPhase(1, "gen", 4.0), EndedPhase(2, "gen", 200.0))
+    lab.run(110)
+    hang = lab.hang()
+    assert (hang.grade, [blame.actor for blame in hang.blame]) == (Grade.PROOF, ["AgentLoopWorker"])
 
 
 def test_a_job_that_waits_for_a_debugger_does_not_hang(lab: Lab):
