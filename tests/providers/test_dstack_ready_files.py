@@ -52,7 +52,7 @@ OWN = {
 def told(start: str, page: str = "README.md") -> list[str]:
     """The words of the one command on a page that starts so. What a page only looks at is done here."""
     lines = (REPOSITORY / page).read_text().splitlines()
-    [line] = [line[2:] for line in lines if line.startswith(f"$ {start}")]
+    [line] = [line[2:] for line in lines if f"{line} ".startswith(f"$ {start} ")]
     return [word for word in shlex.split(line, comments=True) if word != "--dry-run"]
 
 
