@@ -59,7 +59,7 @@ def wrong_texts(setting: Setting, texts: Iterator[Text]) -> Iterator[Problem]:
             hint = f"{text.key}={default}" if isinstance(default, str) and not _is_path(text) else ""
             if isinstance(value, list) and len(value) == 1 and isinstance(value[0], str):
                 hint = f"{text.key}={value[0]}"
-            elif text.null:
+            elif text.null and not hint:
                 hint = f"{text.key}=null"
             yield Problem(f"{text.key}={shown}: verl needs {kind} here ({text.at})", hint)
         elif text.at == COPIED and isinstance(value, str) and value.endswith("/"):
@@ -117,4 +117,4 @@ def _of_agents(setting: Setting) -> Iterator[Text]:
     worker = "experimental/agent_loop/agent_loop.py: AgentLoopWorker"
     for name in ("multi_turn.tool_config_path", "multi_turn.function_tool_path", "agent.agent_loop_config_path"):
         yield Text(f"{ROLLOUT}.{name}", worker)
-    yield Text(f"{ROLLOUT}.agent.default_agent_loop", worker, null=False)
+    yield Text(f"{ROLLOUT}.agent.default_agent_loop", worker)  # rows of data may name their own loops
