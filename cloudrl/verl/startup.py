@@ -42,7 +42,7 @@ _STAGES = (
     (r"actor and ref model engine initialized", "starting the reward workers", JobPhase.INIT),
     (r"reward loop manager initialized", "starting the rollout engines", JobPhase.INIT),
     (r"checkpoint engine manager initialized", "looking for a checkpoint", JobPhase.LOAD_CHECKPOINT),
-    (r"Resuming from .*?global_step_(?P<detail>\d{1,18})", "loading the checkpoint of step", JobPhase.LOAD_CHECKPOINT),
+    (r"Resuming from .*global_step_(?P<detail>\d{1,18})", "loading the checkpoint of step", JobPhase.LOAD_CHECKPOINT),
     (r"all initialize finished, ready to fit", "first rollout", JobPhase.GEN),
 )
 """Start of a line -> the stage that begins with it, in the order of a start."""

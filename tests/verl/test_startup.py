@@ -38,6 +38,11 @@ def test_a_resumed_run_says_from_which_step() -> None:
     assert stages([line]) == [Starting("loading the checkpoint of step", JobPhase.LOAD_CHECKPOINT, "40")]
 
 
+def test_the_step_is_that_of_the_innermost_folder() -> None:
+    [stage] = stages(["Resuming from /c/from_global_step_3/global_step_40"])
+    assert stage.detail == "40"
+
+
 @pytest.mark.parametrize(
     "line", ["(WorkerDict pid=1) he said: create worker group x", "answer: Using dataset class: A"]
 )
