@@ -49,8 +49,8 @@ def start_watching(state: NodeState, log: Callable[[str], None]) -> None:
     def look() -> None:
         kills = watch.look()
         if kills is not None:
-            log(kills.to_line())
             state.update(oom_kills=kills)
+            log(kills.to_line())
 
     repeat(look, EVERY_S)
 

@@ -19,8 +19,10 @@ def by_kernel(evidence: Evidence, suspect: Suspect) -> Suspect:
     is_killed = suspect.signature is not None and suspect.signature.name == _KILLED
     if kills is None or not is_killed:
         return suspect
-    if suspect.at_ms is not None and abs(suspect.at_ms - kills.at * 1000) > _NEAR_MS:
+    died_ms = suspect.at_ms if suspect.at_ms is not None else evidence.ended_ms
+    if died_ms is not None and abs(died_ms - kills.at * 1000) > _NEAR_MS:
         return suspect
     row = next(signature for signature in signatures() if signature.name == _BY_KERNEL)
-    text = f"{suspect.error}: the kernel of rank {suspect.rank} has ended {kills.count} processes for lack of memory"
+    processes = "a process" if kills.count == 1 else f"{kills.count} processes"
+    text = f"{suspect.error}: the kernel of rank {suspect.rank} has ended {processes} for lack of memory"
     return replace(suspect, error=text, signature=row)

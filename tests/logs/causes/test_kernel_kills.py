@@ -8,6 +8,9 @@ from failed_job import NODES, actor, worker
 from kept_logs import keep as keep_piece
 
 from cloudrl.logs.causes import Cause, Evidence, find_cause
+from cloudrl.logs.causes.kernel_kills import by_kernel
+from cloudrl.logs.causes.signatures import recognise
+from cloudrl.logs.causes.suspect import Suspect
 from cloudrl.protocol.oom_kills import OomKills
 from cloudrl.protocol.ray_state import RayState
 from cloudrl.protocol.wire import to_json
@@ -33,6 +36,17 @@ def test_a_kill_on_the_same_node_at_that_time_is_the_cause():
 @pytest.mark.parametrize("kills", [{}, {0: OomKills(2, 5010.0)}, {1: OomKills(2, 4000.0)}])
 def test_a_kill_elsewhere_or_long_before_is_not(kills: dict[int, OomKills]):
     assert cause_with(kills).signature == "process-killed"
+
+
+@pytest.mark.parametrize(("at", "name"), [(4000.0, "process-killed"), (5000.0, "kernel-memory")])
+def test_where_nothing_says_when_a_process_died_the_end_of_the_job_counts(at: float, name: str):
+    """As where only the driver's log, whose lines have no times, has the death."""
+    evidence = Evidence(RayState(saved_at=0.0, job={"end_time": DIED_AT_MS}), oom_kills={1: OomKills(1, at)})
+    text = "Worker unexpectedly exits with a connection error code 2. End of file."
+    found = by_kernel(evidence, Suspect(text, (text,), rank=1, crashed=True, signature=recognise(text)))
+    assert found.signature is not None
+    assert found.signature.name == name
+    assert found.error.endswith("has ended a process for lack of memory") is (name == "kernel-memory")
 
 
 def test_a_driver_that_was_killed_on_a_cluster_that_is_gone(tmp_path: Path):
