@@ -58,9 +58,14 @@ _REPEATED = re.compile(r"\s*\[repeated \d{1,9}x across cluster\](?: \(Ray dedup.
 _NO_FAILURE = re.compile(
     r"\s*\{?'\w+': |Running entrypoint for job |Error executing job with overrides: |server_args=ServerArgs\("
     r"|(?:\S{1,300}\.py:\d{1,6}: )?\w{0,40}Warning: "
+    r"|[^\s:]{1,200}:\d{1,10}:\d{1,10} \[-?\d{1,4}\] NCCL (?:INFO|TRACE) "
+    r"|(?:'|HTTP Error \d{3}).{0,1800} thrown while requesting [A-Z]{3,7} http"
+    r"|\[(?:prompt|response|ground_truth)\] "
 )
 """Names of settings, not failures. Ray prints the command, Hydra the overrides, verl and SGLang all settings; Python's
-warnings tell, for example, which engines verl does without."""
+warnings tell, for example, which engines verl does without. NCCL says what it tries (nccl, debug.cc), the Hub's client
+that it tries again (huggingface_hub 1.x, utils/_http.py: http_backoff), and verl what a model has written (verl 0.9.1,
+workers/reward_manager/naive.py). What does not succeed in the end raises an exception of its own."""
 _OF_OTHERS = ("worker.py", "W")
 """Where and how the driver logs what Ray tells it of others, such as that a worker has died."""
 

@@ -44,6 +44,24 @@ def test_what_a_logger_calls_a_warning_has_not_failed():
     assert (found.error, found.signature) == ("the port is gone", None)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "'ReadTimeoutError(\"HTTPSConnectionPool(host='hf.co', port=443)\")' thrown while requesting GET https://hf.co/x",
+        "node-1:100:200 [0] NCCL INFO socketStartConnect: Connect to 10.0.0.2<5282> failed : No route to host",
+        "A module that was compiled using NumPy 1.x cannot be run in",
+    ],
+)
+def test_what_a_process_has_coped_with_is_no_cause(line: str):
+    ended = ("Traceback (most recent call last):", '  File "/a.py", line 1, in f', "KeyError: 'mine'")
+    assert find([driver(*(f"(W pid=1) {each}" for each in (line, *ended)))]).error == "KeyError: 'mine'"
+
+
+def test_a_row_is_asked_without_the_prefix_of_a_logger():
+    found = find([driver("wandb: ERROR Error while calling W&B API: permission denied (<Response [403]>)")])
+    assert found.signature == "tracking-key"
+
+
 def test_a_dead_process_in_words_that_no_signature_knows():
     """They are shown, and not the advice for a process that ended without a word, which is more memory."""
     words = (

@@ -69,10 +69,22 @@ def test_the_outermost_process():
         "(W pid=1) {'reward': {'custom_reward_function': {'path': None}},",
         "Error executing job with overrides: ['reward.custom_reward_function.path=/a.py']",
         "Running entrypoint for job x: python3 -m verl reward.custom_reward_function.path=/a.py",
+        "(W pid=1) node-1:100:200 [0] NCCL INFO NET/Plugin: Failed to initialize any NET plugin",
+        "'(MaxRetryError(\"HTTPSConnectionPool(host='huggingface.co', port=443)\"))' thrown while requesting HEAD https://x",
+        "HTTP Error 503 thrown while requesting GET https://huggingface.co/x",
+        "[response] The loss is nan.",
     ],
 )
 def test_what_reports_no_failure(line: str):
     assert read_line(line).is_quiet
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["node-1:100:200 [0] NCCL WARN Cuda failure 'out of memory'", "ConnectionError: HTTPSConnectionPool(host='x')"],
+)
+def test_what_reports_one(line: str):
+    assert not read_line(line).is_quiet
 
 
 def test_lines_of_processes_that_print_at_once():
