@@ -107,3 +107,24 @@ def test_one_that_waits_for_the_network_may_only_wait_here(tmp_path: Path) -> No
     return 1.0
 """
     assert faults(text, tmp_path, seconds=HANGS_SECONDS) == [("time", "warning", 6)]
+
+
+def test_one_that_waits_for_a_program_may_only_be_slow_here(tmp_path: Path) -> None:
+    sleeps = "subprocess.run([sys.executable, '-c', 'import time; time.sleep(1000)'])"
+    text = f"import subprocess, sys\n{HEAD}    {sleeps}\n    return 1.0\n"
+    assert faults(text, tmp_path, seconds=HANGS_SECONDS) == [("time", "warning", 3)]
+
+
+def test_what_forked_processes_share_counts_once(tmp_path: Path) -> None:
+    """400 MB in nine processes."""
+    body = """    pids = []
+    for _ in range(8):
+        pids.append(os.fork())
+        if not pids[-1]:
+            time.sleep(0.3)
+            os._exit(0)
+    for pid in pids:
+        os.waitpid(pid, 0)
+    return float(ground_truth in solution_str)
+"""
+    assert faults(f"import os, time\nHELD = b'x' * (400 << 20)\n{HEAD}{body}", tmp_path, ROWS[:1]) == []
