@@ -110,12 +110,14 @@ def _is_loadable(file: LocalFile, call: RewardCall) -> bool:
 def _candidate(call: RewardCall, file: LocalFile, files: LocalFiles, job: Job, options: SubmitOptions) -> Candidate:
     folder, inside = files.working_dir, None
     beside: Mapping[str, bytes] = {}
+    left_out = frozenset[str]()
     if folder is not None:
         beside = files_beside([(entry.name, entry.path, entry.size_bytes) for entry in folder.entries])
+        left_out = frozenset(entry.name for entry in folder.entries if not entry.is_folder) - beside.keys()
         inside = files.name_inside(file)
     from_file = options.runtime_env.get("env_vars") or {}
     return Candidate(
-        source=file.source, name=file.path.name, call=call, path=file.resolved, beside=beside,
+        source=file.source, name=file.path.name, call=call, path=file.resolved, beside=beside, left_out=left_out,
         inside=inside if inside in beside else None, working_dir=folder.path if folder is not None else None,
         variables={key: str(value) for key, value in {**job.env, **from_file, **options.env}.items()},
     )  # fmt: skip

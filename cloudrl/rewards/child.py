@@ -12,7 +12,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +68,7 @@ class Candidate:
         call: how verl calls the function.
         path: of the file on this machine.
         beside: files of the working directory that is sent, by their paths below it.
+        left_out: those that are not copied for the child, as they are too large.
         inside: the file's own path below the working directory; None if it is not in there.
         working_dir: the working directory; None without one.
         variables: of the job's environment, secrets among them.
@@ -78,6 +79,7 @@ class Candidate:
     call: RewardCall
     path: Path
     beside: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    left_out: frozenset[str] = frozenset()
     inside: str | None = None
     working_dir: Path | None = None
     variables: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -113,7 +115,8 @@ def try_function(
         file = str(candidate.path)
         with tempfile.TemporaryDirectory(prefix="cloudrl-reward-") as folder:
             ended = run_jail(_alone(candidate, asked, Path(folder)), seconds, MEMORY_BYTES)
-    return read_trial(ended, rows, answers, file)
+    trial = read_trial(ended, rows, answers, file)
+    return replace(trial, left_out=candidate.left_out, lacks_fields=candidate.call.adds_fields)
 
 
 @functools.lru_cache(maxsize=4)

@@ -19,6 +19,7 @@ import inspect
 import json
 import math
 import os
+import re
 import sys
 import time
 import traceback
@@ -61,6 +62,7 @@ def main(request_file: str) -> None:
 def _run(request: dict[str, Any], records: _Records, stop_at: float) -> None:
     asked_network: list[bool] = []
     sys.addaudithook(lambda event, arguments: _note_network(event, arguments, asked_network, records))
+    _note_variables()
     records.write("loading")
     try:
         function = _load(request["file"], request["function"])
@@ -74,6 +76,26 @@ def _run(request: dict[str, Any], records: _Records, stop_at: float) -> None:
             return
         _call(request, records, call, function, number, asked, asked_network)
     records.write("done")
+
+
+_ASKED_IN_VAIN: list[str] = []
+"""Variables that were asked for and are not there, in this order."""
+
+
+def _note_variables() -> None:
+    """Remember them: what a file raises without one is often an exception of its own, or of a library."""
+    kind = type(os.environ)
+    found = kind.__getitem__
+
+    def noting(self: Any, name: Any) -> Any:
+        try:
+            return found(self, name)
+        except KeyError:
+            if name not in _ASKED_IN_VAIN:
+                _ASKED_IN_VAIN.append(name)
+            raise
+
+    kind.__getitem__ = noting  # type: ignore[method-assign]
 
 
 def _load(path: str, name: str) -> Callable[..., Any]:
@@ -220,13 +242,16 @@ def _failure(error: BaseException, path: str) -> dict[str, Any]:
     lines = [frame.lineno for frame in frames if frame.filename == path]
     last = frames[-1] if frames else None
     is_variable = isinstance(error, KeyError) and last is not None and last.filename in (os.__file__, "<frozen os>")
+    variable = str(error.args[0]) if is_variable and error.args else None
+    words = set(re.findall(r"[A-Z][A-Z0-9_]+", _text(error)))
     return {
         "type": type(error).__name__,
         "text": _text(error),
         "line": lines[-1] if lines else None,
         "module": error.name if isinstance(error, ModuleNotFoundError) else None,
-        "variable": str(error.args[0]) if is_variable and error.args else None,
+        "variable": variable or next((name for name in _ASKED_IN_VAIN if name in words), None),
         "missing_file": str(error.filename) if isinstance(error, FileNotFoundError) and error.filename else None,
+        "is_program": last is not None and Path(last.filename).name == "subprocess.py",
         "is_memory": isinstance(error, MemoryError),
     }
 

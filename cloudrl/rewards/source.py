@@ -14,6 +14,7 @@ from importlib.machinery import PathFinder
 from cloudrl.verl.reward_calls import MANY, ONE, RewardCall
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 @dataclass(frozen=True)
@@ -42,9 +43,26 @@ class Import:
 
 
 def find_function(tree: ast.Module, name: str) -> FunctionNode | None:
-    """The definition of a function at the top of a file, the last one; None if it is made in another way."""
-    found = [node for node in tree.body if isinstance(node, FunctionNode) and node.name == name]
-    return found[-1] if found else None
+    """The definition of a function at the top of a file, if nothing after it gives the name to something else."""
+    found: FunctionNode | None = None
+    for node in tree.body:
+        if isinstance(node, FunctionNode) and node.name == name:
+            found = node
+        elif not isinstance(node, (*FUNCTIONS, ast.ClassDef)) and _binds(node, name):
+            found = None
+    return found
+
+
+def _binds(node: ast.stmt, name: str) -> bool:
+    """Whether a statement may give the name a value: by an assignment, an import, or a definition below a condition."""
+    for each in ast.walk(node):
+        if isinstance(each, ast.Name) and each.id == name and isinstance(each.ctx, ast.Store):
+            return True
+        if isinstance(each, ast.alias) and (each.asname or each.name) == name:
+            return True
+        if isinstance(each, FUNCTIONS) and each.name == name:
+            return True
+    return False
 
 
 def faults_of(tree: ast.Module, call: RewardCall) -> tuple[SourceFault, ...]:

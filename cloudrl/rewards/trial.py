@@ -14,6 +14,10 @@ from cloudrl.scripts.isolation import Ended
 
 _STEERING = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 """A sequence that steers a terminal (ECMA-48, 5.4). Its last letter would hide the first one of a token."""
+_WAITS = re.compile(
+    r"/(subprocess|selectors|threading|queue)\.py$|/(multiprocessing|concurrent|site-packages|dist-packages)/"
+)
+"""Files of Python and of packages in which a call may take longer here than on a node."""
 _STACK_LINE = re.compile(r'File "(.*)", line (\d+) in ')
 
 
@@ -28,6 +32,7 @@ class Failure:
         module: the module that is missing; None for any other exception.
         variable: the environment variable that is missing; likewise.
         missing_file: the file that is missing; likewise.
+        is_program: whether that is a program to be started.
         network: whether the network was asked for before.
         is_memory: whether the memory was not enough.
     """
@@ -38,6 +43,7 @@ class Failure:
     module: str | None = None
     variable: str | None = None
     missing_file: str | None = None
+    is_program: bool = False
     network: bool = False
     is_memory: bool = False
 
@@ -56,6 +62,7 @@ class Scored:
         text: the value with the problem.
         line: from which the value with the problem was returned.
         failure: the exception that was raised instead.
+        network: whether the call has asked for the network.
     """
 
     answer: Answer
@@ -67,6 +74,7 @@ class Scored:
     text: str = ""
     line: int | None = None
     failure: Failure | None = None
+    network: bool = False
 
 
 @dataclass(frozen=True)
@@ -83,7 +91,10 @@ class Trial:
         status: the exit status; None if it was ended.
         stuck_line: of the file, where it was shortly before its time was over; None if unknown.
         is_importing: whether that line was importing another module.
+        is_waiting: whether that line was waiting for a program, another process, or a package of others.
         asked_network: whether the last call has asked for the network.
+        left_out: files of the working directory that the child was not given.
+        lacks_fields: whether verl adds to `extra_info` what the child was not given: what tools and agents return.
         output: the end of what it has written, without secrets.
     """
 
@@ -96,7 +107,10 @@ class Trial:
     status: int | None = 0
     stuck_line: int | None = None
     is_importing: bool = False
+    is_waiting: bool = False
     asked_network: bool = False
+    left_out: frozenset[str] = frozenset()
+    lacks_fields: bool = False
     output: str = ""
 
     @property
@@ -134,28 +148,33 @@ def read_trial(ended: Ended, rows: Sequence[Row], answers: Sequence[Answer], fil
                 last = None
         except NOT_AS_EXPECTED:
             stacks = record
-    stuck, is_importing = _stuck(stacks, file) if ended.over == "time" else (None, False)
+    stuck, inner = _stuck(stacks, file) if ended.over == "time" else (None, [])
     return Trial(
-        tuple(rows), tuple(scored), not_loaded, stage, last, ended.over, ended.status, stuck, is_importing, network,
-        mask_by_form(_STEERING.sub("", ended.output)),
+        tuple(rows), tuple(scored), not_loaded, stage, last, ended.over, ended.status, stuck,
+        any("importlib" in each for each in inner), any(map(_WAITS.search, inner)), network,
+        output=mask_by_form(_STEERING.sub("", ended.output)),
     )  # fmt: skip
 
 
-def _stuck(stacks: str, file: str) -> tuple[int | None, bool]:
-    """The innermost line of the file in a dump of all threads, in which faulthandler writes the innermost first."""
-    inner: list[str] = []
-    for path, line in _STACK_LINE.findall(stacks):
-        if path == file:
-            return int(line), any("importlib" in each for each in inner)
-        inner.append(path)
-    return None, False
+def _stuck(stacks: str, file: str) -> tuple[int | None, list[str]]:
+    """The innermost line of the file in a dump of all threads, and the files of the calls that it was in.
+
+    faulthandler writes the innermost call first, and threads one after another.
+    """
+    for thread in stacks.split("\n\n"):
+        inner: list[str] = []
+        for path, line in _STACK_LINE.findall(thread):
+            if path == file:
+                return int(line), inner
+            inner.append(path)
+    return None, []
 
 
 def _failure(event: Mapping[str, Any]) -> Failure:
     return Failure(
         _text(event["type"]), _text(event["text"]), _line(event["line"]), _optional(event["module"]),
-        _optional(event["variable"]), _optional(event["missing_file"]), bool(event["network"]),
-        bool(event["is_memory"]),
+        _optional(event["variable"]), _optional(event["missing_file"]), bool(event["is_program"]),
+        bool(event["network"]), bool(event["is_memory"]),
     )  # fmt: skip
 
 
@@ -166,7 +185,7 @@ def _scored(event: Mapping[str, Any], answer: Answer) -> Scored:
     if "problem" in event:
         return Scored(
             answer, None, float(event["seconds"]), more, str(event["problem"]), _text(event["type"]),
-            _text(event["text"]), _line(event["line"]),
+            _text(event["text"]), _line(event["line"]), network=bool(event["network"]),
         )  # fmt: skip
     return Scored(answer, float(event["score"]), float(event["seconds"]), more)
 

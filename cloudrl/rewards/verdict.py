@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -39,7 +40,7 @@ class Fault:
 
     Attributes:
         kind: `signature`, `import`, `raises`, `return`, `number`, `nan`, `same`, `inverted`, `time`, `memory`,
-            `exit`, `output`, `network`, `file` or `variable`.
+            `exit`, `output`, `network`, `file`, `program`, `gpu` or `variable`.
         level: how much it matters.
         text: what it is, beginning with file and line.
         line: of the file; None if unknown.
@@ -131,11 +132,12 @@ def trial_faults(named: Described, trial: Trial, *, reads_row: bool = True) -> t
 
 def _loading(named: Described, trial: Trial) -> Iterator[Fault]:
     if trial.not_loaded is not None:
-        yield _raised(named, trial.not_loaded, "when it is loaded", is_sure=True)
+        yield _raised(named, trial, trial.not_loaded, "when it is loaded", is_sure=True)
     elif trial.stage == "loading":
         where = named.at(trial.stuck_line)
         if trial.over == "time":
-            is_own = trial.stuck_line is not None and not trial.is_importing and not trial.asked_network
+            is_known = trial.stuck_line is not None and not trial.is_importing
+            is_own = is_known and not (trial.is_waiting or trial.asked_network)
             level = Level.ERROR if is_own else Level.WARNING
             text = f"{where}: the file was not loaded within {SECONDS:.0f} s, so that {named.function} was not called"
             yield Fault("time", level, text, trial.stuck_line)
@@ -152,7 +154,7 @@ def _ended(named: Described, trial: Trial) -> Iterator[Fault]:
     if trial.over == "time":
         text = f"{where}: {named.function} did not return within {SECONDS * (1 - CALLS_SHARE):.0f} s {on}"
         hint = "verl waits for it without a limit: give it one"
-        level = Level.WARNING if trial.asked_network else Level.ERROR
+        level = Level.WARNING if trial.asked_network or trial.is_waiting else Level.ERROR
         yield Fault("time", level, text, trial.stuck_line, hint)
     elif trial.over == "memory":
         yield _memory(f"{where}: {named.function} {on}")
@@ -184,11 +186,13 @@ def _calls(named: Described, trial: Trial, reads_row: bool) -> Iterator[Fault]:
 def _call(named: Described, trial: Trial, scored: Scored, reads_row: bool) -> Fault | None:
     row, on = trial.rows[scored.answer.row], f"on {_answer(trial, scored.answer)}"
     if scored.failure is not None:
-        return _raised(named, scored.failure, on, is_sure=not row.is_made_up)
+        return _raised(named, trial, scored.failure, on, is_sure=not (row.is_made_up or trial.lacks_fields))
     if not scored.problem:
         return None
     kind, what, hint = _problem(scored)
-    level = Level.WARNING if row.is_made_up and reads_row else Level.ERROR
+    reads_truth = any(each.score is not None for each in trial.scored)  # else none of the made-up ones has its form
+    may_differ = row.is_made_up and (reads_row or not reads_truth)
+    level = Level.WARNING if may_differ or scored.network else Level.ERROR
     return Fault(kind, level, f"{named.at(scored.line)}: {named.function} returns {what} {on}", scored.line, hint)
 
 
@@ -209,7 +213,7 @@ def _problem(scored: Scored) -> tuple[str, str, str]:
 _NUMBER_HINT = "Return a number, or a dict with a number as `score`"
 
 
-def _raised(named: Described, failure: Failure, when: str, *, is_sure: bool) -> Fault:
+def _raised(named: Described, trial: Trial, failure: Failure, when: str, *, is_sure: bool) -> Fault:
     """An exception; what may differ on the nodes is no error."""
     error = f"{failure.type}: {failure.text}" if failure.text else failure.type
     kind, level, what, hint = "raises", Level.ERROR if is_sure else Level.WARNING, f"raises {error} {when}", ""
@@ -220,9 +224,8 @@ def _raised(named: Described, failure: Failure, when: str, *, is_sure: bool) -> 
         kind, level, what = "memory", Level.ERROR, f"takes more memory than the test gives it {when}"
     elif _TOO_LARGE in failure.text:
         kind, level, what = "output", Level.ERROR, f"writes more than the test lets it {when}"
-    elif failure.missing_file is not None and failure.missing_file.startswith("/"):
-        kind, level = "file", Level.WARNING
-        what = f"reads {failure.missing_file}, which the test does not see and the nodes need, {when}"
+    elif (missing := _missing(trial, failure)) is not None:
+        kind, level, what = missing[0], missing[1], f"{missing[2]}, {when}"
     elif failure.variable is not None:
         kind, level, hint = "variable", Level.WARNING, f"--env {failure.variable}"
         what = f"reads the variable {failure.variable}, which the job does not have, {when}"
@@ -234,6 +237,29 @@ def _raised(named: Described, failure: Failure, when: str, *, is_sure: bool) -> 
     return Fault(kind, level, f"{named.at(failure.line)}: {what}", failure.line, hint)
 
 
+def _missing(trial: Trial, failure: Failure) -> tuple[str, Level, str] | None:
+    """A file, a program or a GPU that the test does not have and the nodes may have: kind, level, and what it is."""
+    name = failure.missing_file
+    if any(words in failure.text for words in _NO_GPU):
+        return "gpu", Level.WARNING, f"asks for a GPU, which the test does not give it ({failure.text})"
+    if name is None:
+        return None
+    if failure.is_program:
+        return "program", Level.WARNING, f"starts {name}, which the test does not have and the nodes need"
+    if posixpath.normpath(name) in trial.left_out:
+        return "file", Level.NOTE, f"reads {name}, which is too large for the test"
+    if name.startswith("/"):
+        return "file", Level.WARNING, f"reads {name}, which the test does not see and the nodes need"
+    return None
+
+
+_NO_GPU = (
+    "Torch not compiled with CUDA enabled",
+    "Found no NVIDIA driver",
+    "No CUDA GPUs are available",
+    "No HIP GPUs",
+)
+"""What torch raises without a GPU (torch 2.9, torch/cuda/__init__.py: _lazy_init)."""
 _IN_A_THREAD = "signal only works in main thread"
 
 

@@ -19,6 +19,7 @@ MANAGER = "reward.reward_manager.name"
 _OLD_MANAGER = "reward_model.reward_manager"
 _SOURCE = "data.reward_fn_key"
 _MANAGER_CODE = "reward.reward_manager.module.path"
+_TURNS, _AGENT = "actor_rollout_ref.rollout.multi_turn.enable", "actor_rollout_ref.rollout.agent."
 _ROUTER = ("reward.reward_model.enable", "reward_model.enable")
 
 ONE = ("data_source", "solution_str", "ground_truth", "extra_info")
@@ -49,6 +50,8 @@ class RewardCall:
         keywords: `reward_kwargs`, which win over what verl passes.
         manager: verl's reward manager.
         has_router: whether a reward model runs, whose address is passed.
+        adds_fields: whether tools or an agent loop of the user's may add to `extra_info` what they return
+            (`tool_extra_fields`, naive.py).
         has_own_manager: whether the manager is code of the user's, so that it is not known how it calls.
     """
 
@@ -60,6 +63,7 @@ class RewardCall:
     has_own_manager: bool = False
     source_column: str = "data_source"
     """Of the rows, with what is passed as `data_source`."""
+    adds_fields: bool = False
 
     @property
     def is_known(self) -> bool:
@@ -95,9 +99,11 @@ def reward_call(values: Mapping[str, str]) -> RewardCall | None:
     name = values.get(OLD_REWARD_NAME) or values.get(REWARD_NAME) or REWARD_FUNCTION
     manager = values.get(_OLD_MANAGER) or values.get(MANAGER) or "naive"
     has_router = any(values.get(key, "").lower() == "true" for key in _ROUTER)
+    adds_fields = values.get(_TURNS, "").lower() == "true" or any(key.startswith(_AGENT) for key in values)
     return RewardCall(
-        path, name, _keywords(values), manager, has_router, _MANAGER_CODE in values, values.get(_SOURCE, "data_source")
-    )
+        path, name, _keywords(values), manager, has_router, _MANAGER_CODE in values, values.get(_SOURCE, "data_source"),
+        adds_fields,
+    )  # fmt: skip
 
 
 def _keywords(values: Mapping[str, str]) -> dict[str, Any]:

@@ -148,3 +148,34 @@ def test_without_isolation_it_is_called_on_request_only(tmp_path: Path, monkeypa
     done = examine(function, ROWS, shown="./reward.py", isolated=False, seconds=SECONDS)
     assert called.exists()
     assert "right 1, wrong 0, empty 0" in done.summary
+
+
+def test_what_this_machine_alone_does_not_have_is_no_error(tmp_path: Path) -> None:
+    program = f"import subprocess\n{HEAD}    subprocess.run(['a_checker'])\n    return 1.0\n"
+    assert faults(program, tmp_path) == [("program", "warning", 3)]
+    gpu = f"{HEAD}    raise RuntimeError('Found no NVIDIA driver on your system.')\n    return 1.0\n"
+    assert faults(gpu, tmp_path) == [("gpu", "warning", 2)]
+    large = f"WORDS = open('words.bin').read()\n{HEAD}    return 1.0\n"
+    assert faults(large, tmp_path, left_out=frozenset({"words.bin"})) == [("file", "note", 1)]
+    assert faults(large, tmp_path) == [("raises", "error", 1)]
+    checked = f"import os\nif not os.environ.get('JUDGE'):\n    raise ValueError('set JUDGE')\n{HEAD}    return 1.0\n"
+    assert faults(checked, tmp_path) == [("variable", "warning", 3)]
+    caught = f"import socket\n{HEAD}    try:\n        socket.gethostbyname('judge.example')\n"
+    assert faults(f"{caught}    except OSError:\n        return None\n    return 1.0\n", tmp_path) == [
+        ("return", "warning", 6)
+    ]
+
+
+def test_a_ground_truth_of_another_form_than_made_up_ones(tmp_path: Path) -> None:
+    text = (
+        f"import json\n{HEAD}    try:\n        truth = json.loads(ground_truth)['value']\n"
+        "    except TypeError:\n        return None\n    return float(truth in solution_str)\n"
+    )
+    assert faults(text, tmp_path, made_up_rows()) == [("return", "warning", 6)]
+    assert faults(text, tmp_path) == [("return", "error", 6)]
+
+
+def test_what_tools_add_to_a_row(tmp_path: Path) -> None:
+    text = f"{HEAD}    return extra_info['of_a_tool']\n"
+    assert faults(text, tmp_path, call={"adds_fields": True}) == [("raises", "warning", 2)]
+    assert faults(text, tmp_path) == [("raises", "error", 2)]

@@ -30,6 +30,8 @@ def faults(text: str, **call: Any) -> list[tuple[str, int, str]]:
         "def compute_score(data_source, solution_str, ground_truth, extra_info):\n    raise ValueError",
         "compute_score = make()",
         "@wrapped\ndef compute_score(answer):\n    return 1.0",
+        "def compute_score(answer):\n    return 1.0\ncompute_score = wrapped(compute_score)",
+        "def compute_score(a):\n    return 1.0\ntry:\n    from my import compute_score\nexcept ImportError:\n    pass",
     ],
 )
 def test_what_verl_can_call(text: str) -> None:
@@ -163,3 +165,17 @@ def test_how_a_job_for_an_older_verl_calls_it() -> None:
     own = reward_call({"reward.custom_reward_function.path": "./r.py", "reward.reward_manager.module.path": "./m.py"})
     assert own is not None
     assert not own.is_known
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "adds"),
+    [
+        ("multi_turn.enable", "True", True),
+        ("multi_turn.enable", "False", False),
+        ("agent.default_agent_loop", "x", True),
+    ],
+)
+def test_tools_and_agents_add_fields(key: str, value: str, adds: bool) -> None:
+    call = reward_call({"reward.custom_reward_function.path": "./r.py", f"actor_rollout_ref.rollout.{key}": value})
+    assert call is not None
+    assert call.adds_fields is adds
