@@ -89,7 +89,8 @@ def convert_data(
 def _is_raw(name: str, file: LocalFile, wanted: Columns) -> bool:
     """Whether it is to be converted. What cannot be looked into, or is nothing of the kind, is left as it is."""
     if not file.exists:
-        return name in BUILT_IN or (bool(HUB_ID.fullmatch(name)) and not is_marked(name))
+        is_on_hub = bool(HUB_ID.fullmatch(name)) and not is_marked(name) and not name.endswith(SUFFIXES)
+        return name in BUILT_IN or is_on_hub
     if not file.is_folder:
         return _is_raw_file(file.path, wanted)
     parts = [file.path / part for part in PARTS if part in file.children]

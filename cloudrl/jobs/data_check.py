@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator
 
 from cloudrl.data.rewards import reward_of
-from cloudrl.jobs.data_files import columns_read, rows_of
+from cloudrl.jobs.data_files import COLUMN_KEYS, columns_read, rows_of
 from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.jobs.findings import Finding
 from cloudrl.spec.hydra import integer, items
@@ -95,7 +95,7 @@ def _files(draft: JobDraft, key: str) -> tuple[str, ...]:
 
 
 def _columns(draft: JobDraft, snapshot: Snapshot, names: tuple[str, ...]) -> Iterator[Finding]:
-    wanted = columns_read(draft.values)
+    wanted, values = columns_read(draft.values), draft.values
     for name in names:
         table = snapshot.tables.get(name)
         if table is None:
@@ -104,7 +104,13 @@ def _columns(draft: JobDraft, snapshot: Snapshot, names: tuple[str, ...]) -> Ite
             yield Finding(f"{name} {table.error}")
             continue
         missing = [column for column in wanted.names if column not in table.columns]
-        if missing:
+        own = [f"{key}={values[key]}" for key in COLUMN_KEYS if values.get(key) in missing]
+        if missing and own and snapshot.files.at(name).is_converted:
+            yield Finding(
+                f"{name} has verl's own columns ({', '.join(table.columns)}), and not those of {' and '.join(own)}",
+                f"Leave out {' and '.join(own)}: cloudrl has made the file of your columns",
+            )
+        elif missing:
             yield Finding(
                 f"{name} has no column {' and no '.join(map(repr, missing))} (it has: {', '.join(table.columns)})",
                 f"Make it one that verl reads: cloudrl data prepare {shlex.quote(name)} --to ./prepared",

@@ -18,7 +18,7 @@ from cloudrl.verl.keys import TRAIN_FILES, VAL_FILES
 
 SUFFIXES = (".parquet", ".json", ".jsonl")
 """What verl reads (verl 0.9.1, utils/dataset/rl_dataset.py: RLHFDataset._download)."""
-_KEYS = {"data.prompt_key": "prompt", "data.reward_fn_key": "data_source"}
+COLUMN_KEYS = {"data.prompt_key": "prompt", "data.reward_fn_key": "data_source"}
 """The keys that name a column, with their defaults (verl 0.9.1, trainer/config/data/legacy_data.yaml)."""
 _REWARD_COLUMN, _TRUTH = "reward_model", "ground_truth"
 _LIMIT_BYTES, _LONGEST_LINE_BYTES = 256 << 20, 1 << 20
@@ -50,7 +50,7 @@ def columns_read(values: Mapping[str, str]) -> Columns:
 
     Source: verl 0.9.1, utils/dataset/rl_dataset.py: RLHFDataset; experimental/reward_loop/reward_manager/naive.py.
     """
-    prompt, source = (values.get(key, column) for key, column in _KEYS.items())
+    prompt, source = (values.get(key, column) for key, column in COLUMN_KEYS.items())
     scores_itself = any(key.removeprefix("reward.").startswith("reward_manager.") for key in values)
     return Columns(prompt, "", "") if scores_itself else Columns(prompt, source)
 

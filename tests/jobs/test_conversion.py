@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from planning import NOW, cluster, job, overrides, typed
+from planning import LEAST, NOW, cluster, job, overrides, typed
 
 from cloudrl.data import prepare
 from cloudrl.jobs import Submission, SubmitOptions, plan_job
@@ -248,3 +248,21 @@ def test_a_data_set_on_the_hub(tmp_path: Path) -> None:
     assert said.rstrip().endswith("home/owner--sums/train.parquet")
     assert pq.read_metadata(tmp_path / "home" / "owner--sums" / "train.parquet").num_rows == 46
     assert ask("owner/smus").startswith("data set owner/smus: owner/smus is not on https://huggingface.co, or may not")
+
+
+def test_a_file_that_is_not_there_is_not_asked_for_on_the_hub(tmp_path: Path) -> None:
+    made, options = job(data=()), SubmitOptions(data=("data/train.parquet",))
+    files = convert_data(made, options, inspect_files(made, options, here=tmp_path), prepared=(), folder=tmp_path)
+    assert files.conversions == {}
+
+
+def test_a_column_that_the_converted_file_does_not_have(tmp_path: Path) -> None:
+    lines(tmp_path / "sums.jsonl", ROWS)
+    with pytest.raises(JobRefused) as caught:
+        planned(
+            tmp_path,
+            "./sums.jsonl",
+            overrides={"algorithm.adv_estimator": "grpo", **LEAST, "data.prompt_key": "question"},
+        )
+    assert "has verl's own columns" in str(caught.value)
+    assert "Leave out data.prompt_key=question" in str(caught.value)
