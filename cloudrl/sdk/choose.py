@@ -10,11 +10,11 @@ Every command chooses by these rules and says so in these words:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
-from cloudrl.errors import InputError
+from cloudrl.errors import CloudrlError, InputError
 from cloudrl.protocol.progress import Notice
 from cloudrl.providers import registry
 from cloudrl.sdk.callbacks import OnProgress, silent
@@ -59,7 +59,8 @@ def choose_cluster(purpose: Purpose, *, otherwise: str = "", on_progress: OnProg
         on_progress: is told which of several clusters it is, and that it is down.
 
     Raises:
-        InputError: there is no cluster for the purpose, or there are several to choose from.
+        InputError: there is no cluster for the purpose, or there are several to choose from; where it is to end
+            something, also if a provider could not be asked.
         CloudrlError: a provider could not be asked, and the others have no cluster.
     """
     found = registry.find()
@@ -71,6 +72,8 @@ def choose_cluster(purpose: Purpose, *, otherwise: str = "", on_progress: OnProg
         raise _nothing(down, otherwise)
     names = registry.names_in_use(candidates)
     name = names[0] if len(names) == 1 else _newest(candidates, names) if purpose.takes_newest else None
+    if found.errors and purpose is Purpose.END:
+        raise _unsure(names[0], found.errors)
     if name is None:
         raise InputError(f"there are several clusters: {', '.join(names)}", hint=f"Choose one: --cluster {names[0]}")
     if len(names) > 1:
@@ -88,6 +91,15 @@ def _newest(clusters: Sequence[Status], names: Sequence[str]) -> str | None:
     if len(times) < len(started) or times.count(max(times)) > 1:
         return None
     return names[started.index(max(times))]
+
+
+def _unsure(name: str, errors: Mapping[str, CloudrlError]) -> InputError:
+    """What is to end is not guessed where a provider that does not answer may have another cluster."""
+    asked, why = next(iter(errors.items()))
+    return InputError(
+        f"whether {name} is your only cluster is not known, as {asked} does not answer: {why.message}",
+        hint=f"Choose one: --cluster {name}",
+    )
 
 
 def _nothing(down: Sequence[Status], otherwise: str) -> InputError:

@@ -115,3 +115,14 @@ def test_every_command_of_a_cluster_is_in_these_tests() -> None:
         if any("--cluster" in option.opts for option in command.params):
             name = " ".join(path)
             assert name in named | as_list or any(words.startswith(name) for words in tried), name
+
+
+@pytest.mark.parametrize("words", END, ids=" ".join)
+def test_what_ends_does_not_take_the_only_one_that_is_seen(
+    lab: FakeLocal, run: Run, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    lab.cluster.add("one")
+    for name, value in (("SERVER_URL", "http://127.0.0.1:9"), ("TOKEN", "token"), ("PROJECT", "main")):
+        monkeypatch.setenv(f"DSTACK_{name}", value)
+    run(*words).ended(2, "whether lab is your only cluster is not known, as dstack", "Choose one: --cluster lab")
+    assert list(lab.cluster.jobs) == ["one"]
