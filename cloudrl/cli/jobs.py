@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 import time
 from collections.abc import Mapping
@@ -131,7 +132,7 @@ def _show(update: Update, *, as_json: bool) -> None:
 
 def _facts(job: RayJob, fields: Mapping[str, Any]) -> list[tuple[str, str]]:
     """What a person wants to know of a job; all of it, with its whole command and environment, is in --json."""
-    words = str(fields["entrypoint"]).split()
+    words = _words(str(fields["entrypoint"]))
     overrides = sum("=" in word for word in words)
     program = " ".join(word for word in words if "=" not in word)
     more = f", and {overrides} overrides: cloudrl jobs status {job.submission_id} --json" if overrides else ""
@@ -149,6 +150,14 @@ def _facts(job: RayJob, fields: Mapping[str, Any]) -> list[tuple[str, str]]:
         "command": program + more,
     }
     return [(head, text) for head, text in rows.items() if text]
+
+
+def _words(command: str) -> list[str]:
+    """The words of a command as its shell reads them; a command of others may not be one of words."""
+    try:
+        return shlex.split(command)
+    except ValueError:
+        return command.split()
 
 
 def _row(job: RayJob) -> tuple[str, ...]:
