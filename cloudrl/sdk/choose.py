@@ -6,6 +6,8 @@ Every command chooses by these rules and says so in these words:
     several are up                    the newest, with a notice, if the command only reads; otherwise an error
     none is up, some are down         the same among those, if the command reads what a cluster has kept
     none                              an error
+
+A command that ends something also asks for a name where a provider does not answer: it may have another cluster.
 """
 
 from __future__ import annotations
