@@ -107,10 +107,12 @@ def import_faults(
         elif may_install:
             text = f"{where}, which this Python does not have: {named.function} was not called"
             yield Fault("import", Level.WARNING, text, each.line, "Make sure that the nodes install it")
-        else:
-            whose = "the nodes do not have" if nodes_are_here else "is not in this Python, nor among those of the image"
-            hint = "Install it here, too: the nodes are this machine" if nodes_are_here else _INSTALL_HINT
-            yield Fault("import", Level.ERROR, f"{where}, which {whose}", each.line, hint)
+        elif nodes_are_here:
+            hint = "Install it here, too: the nodes are this machine"
+            yield Fault("import", Level.ERROR, f"{where}, which the nodes do not have", each.line, hint)
+        else:  # an image may have more modules than are known here
+            text = f"{where}, which is not in this Python, and as far as known not in the image"
+            yield Fault("import", Level.WARNING, f"{text}: {named.function} was not called", each.line, _INSTALL_HINT)
 
 
 _INSTALL_HINT = "Have the nodes install it: --runtime-env FILE with `pip: [PACKAGE]`, or the cluster: --set setup=[...]"

@@ -36,9 +36,10 @@ def check_shape(values: Mapping[str, str], cluster: ClusterFacts) -> None:
         if value is not None and value < 1:
             raise InputError(f"{key}={value} is less than 1", hint=f"{key}={available}")
         if value is not None and value > available:
+            more = f"{option} {value}"
             raise InputError(
                 f"{key}={value}, but cluster {cluster.name!r} has {things}: verl would wait for ever",
-                hint=f"{key}={available}\nOr bring up a larger cluster: cloudrl up ... {option} {value}",
+                hint=f"{key}={available}\nOr bring up a larger cluster: cloudrl up ... {more}",
             )
     if cluster.gpus_per_node < 1:
         raise InputError(

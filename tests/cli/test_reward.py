@@ -70,9 +70,10 @@ def test_rows_of_a_raw_file(run: Run) -> None:
 
 
 def test_two_faults_at_once(run: Run) -> None:
-    Path("reward.py").write_text("import sympy_not_there\ndef compute_score(answer):\n    return 1.0\n")
-    run("reward", "test", "reward.py").ended(
-        2, "for 2 reasons", "./reward.py:1: imports", "./reward.py:2: compute_score("
+    Path("reward.py").write_text("import sympy_not_there\ndef compute_score(answer):\n    pass\n")
+    typed = run("reward", "test", "reward.py")
+    typed.ended(
+        2, "for 2 reasons", "./reward.py:2: compute_score(", "has no `return`", "warning: ./reward.py:1: imports"
     )
 
 

@@ -126,7 +126,7 @@ def test_an_import_that_only_the_image_has_is_a_note() -> None:
     def levels(**where: bool) -> list[Level]:
         return [fault.level for fault in import_faults(named, missing, **where)]
 
-    assert levels(nodes_are_here=False, may_install=False) == [Level.NOTE, Level.ERROR]
+    assert levels(nodes_are_here=False, may_install=False) == [Level.NOTE, Level.WARNING]
     assert levels(nodes_are_here=False, may_install=True) == [Level.NOTE, Level.WARNING]
     assert levels(nodes_are_here=True, may_install=False) == [Level.ERROR, Level.ERROR]
     first = next(import_faults(named, missing, nodes_are_here=False, may_install=False))
