@@ -37,6 +37,7 @@ from cloudrl.jobs.defaults import take_cluster_defaults
 from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.jobs.engine import change_engine
 from cloudrl.jobs.findings import Finding
+from cloudrl.jobs.redaction import redact_words
 from cloudrl.jobs.reward_check import check_reward
 from cloudrl.jobs.secrets import collect_secrets, deliver_secrets
 from cloudrl.jobs.shell_text import check_shell_text
@@ -244,7 +245,7 @@ def _asked_overrides(options: SubmitOptions) -> str:
     """What the user has asked for beyond the recipe, as one types it, without values of secrets."""
     shown = {key: MASK if is_secret_override(split_key(key)[1]) else value for key, value in options.overrides.items()}
     steps = [f"--steps={options.steps}"] if options.steps is not None else []
-    return shlex.join([*steps, *(override_argument(key, value) for key, value in shown.items())])
+    return shlex.join(redact_words([*steps, *(override_argument(key, value) for key, value in shown.items())]))
 
 
 def _submission(draft: JobDraft, commit: str) -> Submission:

@@ -87,10 +87,10 @@ class TestModelsAndData:
         assert filled["actor_rollout_ref.model.path"] == "/models/qwen"
 
     def test_several_data_sets_are_mixed(self):
-        data = {name: {"train": f"/{name}/train", "test": f"/{name}/test"} for name in ("a", "b", "c")}
+        data = {name: {"train": f"/{name}/train.parquet", "test": f"/{name}/test.parquet"} for name in ("a", "b", "c")}
         filled = overrides(planned(job(data=["b", "a"]), cluster(data=data)))
-        assert filled["data.train_files"] == "[/b/train,/a/train]"
-        assert filled["data.val_files"] == "[/b/test,/a/test]"
+        assert filled["data.train_files"] == "[/b/train.parquet,/a/train.parquet]"
+        assert filled["data.val_files"] == "[/b/test.parquet,/a/test.parquet]"
 
     def test_a_model_that_nodes_keep_in_different_folders_goes_by_its_name(self):
         submission = planned(view=cluster(models={"Qwen/Qwen2.5-7B-Instruct": "Qwen/Qwen2.5-7B-Instruct"}))

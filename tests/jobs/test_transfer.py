@@ -222,7 +222,9 @@ def connection(cluster: FakeCluster, head: Served) -> Connection:
 
 
 def test_a_job_is_sent_after_its_files_and_secrets(cluster: FakeCluster, head: Served, here: Path):
-    (here / "reward.py").write_text("def compute_score(): ...")
+    (here / "reward.py").write_text(
+        "def compute_score(data_source, solution_str, **_):\n    return len(solution_str)\n"
+    )
     lab = connection(cluster, head)
     options = SubmitOptions(
         model="./model", reward="./reward.py", env={"MY_TOKEN": "marker-012345"}, submission_id="one"
@@ -257,7 +259,9 @@ def test_a_job_is_sent_after_its_files_and_secrets(cluster: FakeCluster, head: S
 
 
 def test_a_taken_id_sends_nothing(cluster: FakeCluster, head: Served, here: Path):
-    (here / "reward.py").write_text("def compute_score(): ...")
+    (here / "reward.py").write_text(
+        "def compute_score(data_source, solution_str, **_):\n    return len(solution_str)\n"
+    )
     cluster.add("one")
     lab, env = connection(cluster, head), {"MY_TOKEN": "marker-012345"}
     options = SubmitOptions(model="./model", reward="./reward.py", env=env, submission_id="one")

@@ -46,4 +46,4 @@ def test_a_field_that_is_not_there_ends_the_cluster_with_the_columns(nodes: Make
     asked = DataSet(name="mine", source=str(_raw(tmp_path / "raw.jsonl")), prompt_field="txt")
     cluster = nodes(2).start(f"--data={asked.argument()}")
     said = "prompt_field 'txt' is not a column; did you mean 'text'?"
-    assert f"rank 0, data: data mine: data set mine: {said}" in cluster.failed()
+    assert f"rank 0, data: data mine: data set mine has text, gold: {said}" in cluster.failed()

@@ -44,7 +44,7 @@ def test_a_recipe_brings_its_cluster():
 )
 def test_what_this_machine_alone_has_is_refused(options, words, tmp_path, monkeypatch):
     (tmp_path / "mine.py").write_text(
-        "def compute_score(data_source, solution_str, ground_truth, extra_info=None): ...\n"
+        "def compute_score(data_source, solution_str, ground_truth, extra_info=None):\n    return len(solution_str)\n"
     )
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match=words) as error:
