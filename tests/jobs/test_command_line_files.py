@@ -19,7 +19,7 @@ OWN = ["--reward", "./reward.py:mine", "--data", "mine", "--model", "./model"]
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder in which the commands are typed."""
-    (tmp_path / "reward.py").write_text("def mine(): ...\n")
+    (tmp_path / "reward.py").write_text("def mine(data_source, solution_str, **_):\n    return len(solution_str)\n")
     for name in ("mine/train.parquet", "mine/test.parquet", "model/config.json"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(name)
