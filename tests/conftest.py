@@ -65,6 +65,7 @@ for _signal in (signal.SIGINT, signal.SIGTERM):
 # nohup ignores the hangup, and what is started here would inherit that: a handler does the same for this process alone.
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, lambda *_: None)
+_HANDLERS = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
 
 # Where libraries look when they are imported, which is before any fixture. Theirs would be the user's own caches.
 _CACHES = tempfile.mkdtemp(prefix="cloudrl-caches-")
@@ -170,6 +171,14 @@ def run_python() -> Callable[[str], str]:
         return done.stdout
 
     return run
+
+
+@pytest.fixture(autouse=True)
+def _same_signals() -> Iterator[None]:
+    """Handlers that a test changes, as the end of our command line does, are back for the next one."""
+    yield
+    for number, handler in _HANDLERS.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture
