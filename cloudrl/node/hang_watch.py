@@ -258,7 +258,7 @@ class HangMonitor:
         with contextlib.suppress(OSError):
             write_file(self._folder / self._episode.file, "\n".join(lines) + "\n")
 
-    # -- what is told ---------------------------------------------------------------------------------------
+    # -- what it reports ---------------------------------------------------------------------------------------
 
     def _grade(self, verdict: Verdict, halted: Sequence[Tuple[Blame, float]]) -> Tuple[Optional[Grade], float]:
         """How sure a hang is, and the limit that was exceeded."""

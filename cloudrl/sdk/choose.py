@@ -58,7 +58,7 @@ def choose_cluster(purpose: Purpose, *, otherwise: str = "", on_progress: OnProg
     Args:
         purpose: what the command does with it.
         otherwise: a hint: what the command takes in place of a cluster.
-        on_progress: is told which of several clusters it is, and that it is down.
+        on_progress: receives which of several clusters it is, and that it is down.
 
     Raises:
         InputError: there is no cluster for the purpose, or there are several to choose from; where it is to end

@@ -36,7 +36,7 @@ class PausedTasks:
     Args:
         name: the cluster's, as commands take it; see `cloudrl.sdk.choose` for None.
         sleep: waits so many seconds between two looks for the next task.
-        on_progress: is told which of several clusters it is.
+        on_progress: receives which of several clusters it is.
 
     Attributes:
         ref: its name that is no other cluster's, such as `dstack/lab`.

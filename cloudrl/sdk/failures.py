@@ -60,7 +60,7 @@ def why(
         name: its cluster's. One on this machine may be down.
         address: of any Ray's dashboard.
         folder: of checkpoints, where the logs of a cluster that is gone are kept.
-        on_progress: is told which of several clusters it is.
+        on_progress: receives which of several clusters it is.
 
     Raises:
         InputError: there is no such job.

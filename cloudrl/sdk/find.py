@@ -41,7 +41,7 @@ def find(
         purpose: what is done with it.
         keep_open: let the connection be of use after this program, too.
         otherwise: a hint: what the command takes in place of a cluster.
-        on_progress: is told which of several clusters it is.
+        on_progress: receives which of several clusters it is.
 
     Raises:
         InputError: both are given, there is no such cluster, or there are several to choose from, also of one name.

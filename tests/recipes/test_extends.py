@@ -50,17 +50,17 @@ def test_a_chain_of_three(here: Path) -> None:
 
 
 def test_paths_start_from_the_file_that_names_them(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (here / "work" / "team").mkdir(parents=True)
-    (here / "work" / "team" / "base.yml").write_text(MINE)
-    (here / "work" / "mine.yml").write_text(
+    (here / "project" / "team").mkdir(parents=True)
+    (here / "project" / "team" / "base.yml").write_text(MINE)
+    (here / "project" / "mine.yml").write_text(
         "extends: ./team/base.yml\noverrides: {data.val_files: [../a.parquet, /b.parquet], trainer.project_name: ./x}\n"
     )
-    mine = recipes.load("work/mine.yml")
-    assert mine.data == ("./work/team/questions.jsonl",)
-    assert mine.override("reward.custom_reward_function.path") == "./work/team/reward.py"
+    mine = recipes.load("project/mine.yml")
+    assert mine.data == ("./project/team/questions.jsonl",)
+    assert mine.override("reward.custom_reward_function.path") == "./project/team/reward.py"
     assert mine.override("data.val_files") == "[./a.parquet,/b.parquet]"
     assert mine.override("trainer.project_name") == "./x", "verl reads no file there"
-    monkeypatch.chdir(here / "work" / "team")
+    monkeypatch.chdir(here / "project" / "team")
     assert recipes.load(Path("../mine.yml")).override("data.val_files") == "[../../a.parquet,/b.parquet]"
 
 
