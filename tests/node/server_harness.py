@@ -17,6 +17,7 @@ from cloudrl.child_process import Child
 from cloudrl.node.archiver import Archiver
 from cloudrl.node.checkpoint_store import CheckpointStore
 from cloudrl.node.identity import Identity
+from cloudrl.node.job_looks import JobLooks
 from cloudrl.node.job_secrets import JobSecrets
 from cloudrl.node.node_state import NodeState
 from cloudrl.node.replication import ReplicationHub
@@ -72,9 +73,11 @@ class Served:
         self.checkpoint_store = checkpoint_store(
             self.checkpoints, folder / "ray", run_id="run", rank=rank, child=ShardWorkerClient(self._shard_child)
         )
+        identity = Identity("local", "lab", "id", rank, nodes, "127.0.0.1", "127.0.0.1", None)
+        stops = Stops(folder / "run", rank)
         self.agent: Any = SimpleNamespace(
             state=self.state,
-            identity=Identity("local", "lab", "id", rank, nodes, "127.0.0.1", "127.0.0.1", None),
+            identity=identity,
             tokens=Tokens(token, "", ""),
             options=AgentOptions(data_dir=self.data),
             status=lambda: (
@@ -84,7 +87,8 @@ class Served:
             checkpoint_store=self.checkpoint_store,
             replication=self.replication,
             transfer=self._transfer,
-            stops=Stops(folder / "run", rank),
+            stops=stops,
+            job_looks=JobLooks(folder / "run", identity, stops, lambda: [token]),
         )
         self.history = (
             UsageHistory(self.state.reports, folder / "usage.jsonl", lambda: (None, None)) if rank == 0 else None

@@ -129,7 +129,7 @@ def test_modules_of_the_working_directory(tmp_path: Path) -> None:
     text = f"from lib.parse import right\n{HEAD}    return right(solution_str, ground_truth)\n"
     beside = {"lib/parse.py": b"def right(a, b):\n    return float(b in a)\n", "reward.py": text.encode()}
     assert faults(text, tmp_path, beside=beside, inside="reward.py", working_dir=tmp_path) == []
-    assert faults(text, tmp_path) == [("import", "error", 1)]
+    assert faults(text, tmp_path) == [("import", "warning", 1)]
 
 
 def test_what_can_only_be_called_on_a_cluster(tmp_path: Path) -> None:
