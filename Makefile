@@ -118,7 +118,7 @@ dstack-packages slurm-packages browser-packages: $(VENV)/.dev
 			|| { echo "$$missing cannot be installed" >&2; $(UNLESS_INSTALLED); }; \
 	else echo "tests of $(PACKAGES_OF) will be skipped: install $$missing" >&2; fi
 
-# The tables of options and fields in docs/reference.md
+# The tables of options and fields in docs/options.md, options-by-command.md and fields.md
 reference: $(VENV)/.dev
 	$(BIN)/python -m pytest -q tests/docs/test_reference.py --update-golden
 

@@ -88,8 +88,8 @@ def test_what_is_not_there(ray: cloudrl.RunningCluster) -> None:
     assert len(ray.checkpoints()) == 0
 
 
-def test_the_reference_has_its_parts(fake: FakeCluster) -> None:
-    page = (Path(__file__).parents[1] / "docs/reference.md").read_text()
+def test_the_page_on_python_has_its_parts(fake: FakeCluster) -> None:
+    page = (Path(__file__).parents[1] / "docs/python.md").read_text()
     text = page.split("## Testing your own code")[1].split("\n## ")[0]
     listed = set(re.findall(r"`\.(\w+)", text))
     assert listed == {name for name in vars(fake) if not name.endswith("token")} - {"changed"} | {

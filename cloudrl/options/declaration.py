@@ -16,7 +16,7 @@ class Option:
         steps: Annotated[int | None, Option("Total training steps.", "N")] = None
 
     Attributes:
-        help: one or two sentences, for `--help` and docs/reference.md.
+        help: one or two sentences, for `--help` and docs/options.md.
         metavar: how both show the value; None for a flag.
         names: the flag's names, unless it is called as the field.
         sets: the field's value where the option is a flag.

@@ -5,7 +5,8 @@ import inspect
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -16,6 +17,7 @@ from pydantic_core import PydanticUndefined
 
 import cloudrl
 from cloudrl import spec
+from cloudrl.cli._commands import GROUPS
 from cloudrl.jobs import JobHandle
 from cloudrl.jobs.uploads import SMALL_BYTES
 from cloudrl.node.job_secrets import MAX_BYTES
@@ -39,10 +41,11 @@ from cloudrl.sdk import retriever
 from cloudrl.spec.base import Spec
 from cloudrl.transport.ray_client import PACKAGE_LIMIT_BYTES
 
-PATH = Path(__file__).parents[2] / "docs/reference.md"
-PAGE = PATH.read_text()
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = ("options", "options-by-command", "python", "fields", "reference")
+TEXT = "".join((DOCS / f"{name}.md").read_text() for name in PAGES)
 BEGIN, END = "<!-- Written by `make reference`. -->\n", "<!-- End. -->\n"
-GROUPS = {
+SHARED = {
     "Options of a job": ("check", "submit", "run", "slurm script"),
     "Options of a cluster": ("task create", "up", "check", "run", "slurm script"),
 }
@@ -55,9 +58,14 @@ VERBS = {
 
 
 def section(title: str) -> str:
-    """What stands below a heading."""
-    [text] = re.findall(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)
+    """The text below a heading, or below the title of a page up to its first heading."""
+    heading = rf"^##? (?:Reference: )?{re.escape(title)}\n(.*?)(?=^##? |\Z)"
+    [text] = re.findall(heading, without_code(TEXT), re.MULTILINE | re.DOTALL)
     return text
+
+
+def without_code(text: str) -> str:
+    return re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
 
 
 def rows(title: str) -> list[list[str]]:
@@ -87,25 +95,42 @@ def shown(option: Any) -> str:
     return ", ".join(f"`{name}{value if index == 0 else ''}`" for index, name in enumerate(names)).replace("|", "\\|")
 
 
-def option_tables() -> Iterator[str]:
-    """The options of all commands: those of a job, those of a cluster, and the others by their commands."""
+def option_users() -> dict[tuple[str, str], list[str]]:
+    """Option as it is typed, and its help -> the commands that have it."""
     users: dict[tuple[str, str], list[str]] = defaultdict(list)
     for path, command in commands():
         for option in command.params:
             if option.param_type_name == "option":
                 users[shown(option), option.help].append(" ".join(path))
-    others = dict(users)
-    for title, group in GROUPS.items():
-        yield f"### {title}\n\n{of(group)}:\n\n| option | |\n|---|---|\n"
-        for (name, text), those in users.items():
+    return users
+
+
+def shared_options() -> Iterator[str]:
+    """The options of a job, and those of a cluster."""
+    for title, group in SHARED.items():
+        yield f"## {title}\n\n{of(group)}:\n\n| option | |\n|---|---|\n"
+        for (name, text), those in option_users().items():
             if set(those) >= set(group):
                 yield f"| {name} | {text} |\n"
-                others[name, text] = [each for each in others[name, text] if each not in group]
-        yield "\n"
-    yield "### Other options\n\n| option | of | |\n|---|---|---|\n"
-    for (name, text), those in sorted(others.items(), key=lambda each: -len(each[1])):
+        yield "\n" * (title != list(SHARED)[-1])
+
+
+def other_options() -> Iterator[str]:
+    """All others, by the group of their commands in `cloudrl --help`."""
+    tables: dict[str, list[str]] = {title: [] for title in ("Several groups", *GROUPS)}
+    group_of = {name: title for title, entries in GROUPS.items() for name in entries}
+    for (name, text), users in sorted(option_users().items(), key=lambda each: -len(each[1])):
+        covered = {each for group in SHARED.values() if set(users) >= set(group) for each in group}
+        those = [each for each in users if each not in covered]
+        groups = {group_of[each.split()[0]] for each in those}
         if those:
-            yield f"| {name} | {of(those)} | {text} |\n"
+            tables[groups.pop() if len(groups) == 1 else "Several groups"].append(
+                f"| {name} | {of(those)} | {text} |\n"
+            )
+    titled = [
+        f"## {title}\n\n| option | of | |\n|---|---|---|\n{''.join(rows)}" for title, rows in tables.items() if rows
+    ]
+    yield "\n".join(titled)
 
 
 def of(those: Collection[str]) -> str:
@@ -137,18 +162,25 @@ def docstrings(spec: type[Spec]) -> dict[str, str]:
     }
 
 
-def test_the_tables_are_those_of_the_declarations(pytestconfig: pytest.Config) -> None:
-    tables = [
-        option_tables(),
-        field_table(spec.Cluster, ClusterOptions, PreparedOptions),
-        field_table(Fleet, FleetOptions),
-        field_table(spec.Job),
-    ]
-    rest, ends = PAGE.split(BEGIN)[0], [each.split(END)[1] for each in PAGE.split(BEGIN)[1:]]
-    written = rest + "".join(f"{BEGIN}{''.join(table)}{END}{end}" for table, end in zip(tables, ends, strict=True))
-    if pytestconfig.getoption("--update-golden"):
-        PATH.write_text(written)
-    assert PATH.read_text() == written, "make reference"
+TABLES = {
+    "options": [shared_options],
+    "options-by-command": [other_options],
+    "fields": [
+        partial(field_table, spec.Cluster, ClusterOptions, PreparedOptions),
+        partial(field_table, Fleet, FleetOptions),
+        partial(field_table, spec.Job),
+    ],
+}
+"""Page -> the tables that are written into it, in order."""
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_the_tables_are_those_of_the_declarations(name: str, golden: Callable[[Path, str], None]) -> None:
+    page = DOCS / f"{name}.md"
+    first, *parts = page.read_text().split(BEGIN)
+    ends = [part.split(END)[1] for part in parts]
+    tables = ["".join(table()) for table in TABLES[name]]
+    golden(page, first + "".join(f"{BEGIN}{table}{END}{end}" for table, end in zip(tables, ends, strict=True)))
 
 
 def test_keywords_and_fields_are_the_same() -> None:

@@ -79,7 +79,8 @@ def unrecoverable_error(server: Server, run: RunState) -> ClusterFailed | None:
 def _image_hint(attempt: Attempt, image: str) -> str:
     if attempt.code != _NO_CONTAINER:
         return (
-            "An image needs python3, and sshd or a package manager with a way to the internet: docs/clusters.md\n"
+            "An image needs python3, and sshd or a package manager with a way to the internet: "
+            "docs/cluster-definition.md\n"
             f"Try it: docker run --rm {image} sh -c 'command -v python3 sshd'"
         )
     if _PULL_TIMED_OUT in attempt.reason:
@@ -87,7 +88,7 @@ def _image_hint(attempt: Attempt, image: str) -> str:
             "dstack gives a pull 20 minutes. Take a smaller image, a registry that is nearer, or a machine type "
             "with a faster network: --set dstack.instance_types=[...]"
         )
-    return f"Is its name right? docker pull {image}\nA private one needs registry_auth: docs/clusters.md"
+    return f"Is its name right? docker pull {image}\nA private one needs registry_auth: docs/cluster-definition.md"
 
 
 def exit_reason(server: Server, run: RunState) -> tuple[Phase, str]:

@@ -14,7 +14,7 @@ from cloudrl.providers.state_folder import home
 T = TypeVar("T")
 
 _IMAGE = (
-    "Is the image's name right, and may it be pulled? A private one needs registry_auth: docs/clusters.md\n"
+    "Is the image's name right, and may it be pulled? A private one needs registry_auth: docs/cluster-definition.md\n"
     "Where the server cannot reach the registry: --set user=root --set cpu=x86:8.. say what it would ask for"
 )
 

@@ -18,7 +18,7 @@ from cloudrl.protocol.services import Service as AgentsService
 from cloudrl.spec.hydra import parse_overrides
 from cloudrl.spec.services import agent_service as declared_service
 
-PAGE = (Path(__file__).parents[2] / "docs/from-scripts.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs/guides-in-ten-lines.md").read_text()
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
 GUIDES: dict[str, dict[str, Any]] = {
@@ -69,7 +69,7 @@ NOTES = {
 def names(request: pytest.FixtureRequest) -> dict[str, Any]:
     """What is defined when the lines have run."""
     space: dict[str, Any] = {}
-    exec(compile(request.param, "from-scripts.md", "exec"), space)
+    exec(compile(request.param, "guides-in-ten-lines.md", "exec"), space)
     return space
 
 
