@@ -46,7 +46,7 @@ TASKS = {
                 "HF_HOME": "/model/shared/.cache/huggingface",
                 "HF_DATASETS_CACHE": "/model/shared/.cache/huggingface/datasets",
             },
-            volumes=["/checkpoints:/checkpoints", "/model/shared:/model/shared"],
+            volumes=["/var/lib/cloudrl/checkpoints:/checkpoints", "/model/shared:/model/shared"],
         ),
         # PPO of a 0.5B model on two nodes of eight MI300X
         load_spec(Cluster, AMD_FILE),

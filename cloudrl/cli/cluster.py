@@ -136,6 +136,7 @@ def _show(cluster: Status) -> None:
     from cloudrl.sdk.failures import hang_of, newest_failure
     from cloudrl.sdk.idle_gpus import idle_gpus
     from cloudrl.sdk.progress_lines import describe_attempt, headline
+    from cloudrl.sdk.save_room import save_room
 
     if not cluster.nodes:
         _output.data(headline(cluster))
@@ -147,7 +148,7 @@ def _show(cluster: Status) -> None:
         _output.note(line)
     if cluster.job is not None:
         _output.note(f"job {cluster.job.submission_id}: {phase_text(cluster.job, time.time())}")
-    for warning in (hang_of(cluster), waiting(cluster), idle_gpus(cluster)):
+    for warning in (hang_of(cluster), waiting(cluster), idle_gpus(cluster), save_room(cluster.facts)):
         if warning is not None:
             _output.note(f"warning: {warning.text}")
             _output.hint(warning.hint)

@@ -7,11 +7,14 @@ from dataclasses import replace
 
 from cloudrl.errors import CheckpointError
 from cloudrl.jobs.draft import JobDraft, Snapshot
+from cloudrl.jobs.findings import Finding
 from cloudrl.protocol.facts import ClusterFacts
+from cloudrl.units import size_text
 from cloudrl.verl.composition import Problem
-from cloudrl.verl.keys import ACTOR, CRITIC_MODEL_PATH, DEVICE, MODEL_PATH
+from cloudrl.verl.keys import ACTOR, CRITIC_MODEL_PATH, DEVICE, MODEL_PATH, SAVE_FREQ
 from cloudrl.verl.memory.amount import GIB
 from cloudrl.verl.memory.cards import card_of, suggestion
+from cloudrl.verl.memory.host import DISK
 from cloudrl.verl.memory.reading import NotModelled, workload_of
 from cloudrl.verl.memory.remedies import Refuses, find_remedy
 from cloudrl.verl.memory.report import MemoryReport
@@ -93,12 +96,38 @@ def _judged(draft: JobDraft, setting: Setting, models: Models, snapshot: Snapsho
     report = MemoryReport(
         estimate, card, remedy, (*_basis(models, estimate, earlier), *_not_counted(setting, models.actor))
     )
-    return replace(draft.warning(*filter(None, [report.warning])), memory=report)
+    return _with_room(replace(draft, memory=report), setting, snapshot)
+
+
+def _with_room(draft: JobDraft, setting: Setting, snapshot: Snapshot) -> JobDraft:
+    """Refuse a job whose first save cannot be written; what else does not fit is a warning.
+
+    Free bytes are known of a cluster that is up. What a plan asks for is the least that a machine may have.
+    """
+    report, facts = draft.memory, draft.cluster
+    if report is None:
+        return draft
+    save = next(phase for phase in report.estimate.phases if phase.group == DISK)
+    saves = (setting.whole(SAVE_FREQ) or 0) > 0 and setting.trains
+    if snapshot.is_expected or draft.options.unchecked or not (saves and save.fails_for_sure):
+        return draft.warning(*filter(None, [report.warning]))
+    nodes = 1 if facts.shared_checkpoints else max(1, facts.gpu_nodes)
+    each = "" if nodes == 1 else " on each node"
+    found = Finding(
+        f"one save takes {size_text(int(save.need.likely * GIB / nodes))}{each}, and {facts.checkpoint_dir} of cluster "
+        f"{facts.name!r} has room for {size_text(facts.disk_bytes)}: the first save would fail",
+        f"Make room: cloudrl checkpoints prune --cluster {facts.name} --keep-last 1\n"
+        f"Or save on a larger disk: --volume /DISK:{facts.checkpoint_dir} with cloudrl up, or --set disk=...",
+        is_about_verl=True,
+    )
+    is_known = report.estimate.worst.group == DISK
+    return draft.refused(found) if is_known else draft.refused(found).warning(*filter(None, [report.warning]))
 
 
 def _machine(card_gib: float, facts: ClusterFacts) -> Machine:
-    """What a node has; every node saves its own shards."""
-    sizes = (facts.memory_bytes, facts.disk_bytes * max(1, facts.gpu_nodes), facts.shm_bytes)
+    """What a node has; every node saves its own shards, into its own folder or into one."""
+    folders = 1 if facts.shared_checkpoints else max(1, facts.gpu_nodes)
+    sizes = (facts.memory_bytes, facts.disk_bytes * folders, facts.shm_bytes)
     host, disk, shm = (size / GIB or None for size in sizes)
     return Machine(card_gib, host_gib=host, disk_gib=disk, shm_gib=shm)
 

@@ -174,7 +174,7 @@ class Agent:
             Shutdown: a signal, or the loss of the starter.
         """
         start_watching(self.state, self.log.line)
-        start_sampling(self.state, self.options.checkpoints, has_gpus=self.options.device == "gpu" and self.gpus > 0)
+        start_sampling(self.state, self.options, has_gpus=self.options.device == "gpu" and self.gpus > 0)
         self._set_up()
         self._preflight()
         with self._as_preflight_failure("checkpoints", "the folder of checkpoints"):

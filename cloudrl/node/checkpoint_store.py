@@ -68,6 +68,10 @@ class CheckpointStore:
         """Leave this node's marker in the folder, for the others that have it."""
         self._marker = write_marker(self.folder, self._marker_id)
 
+    def is_on_all(self, nodes: int) -> bool:
+        """Whether every other node has left its marker in this node's folder, so that all save into one."""
+        return nodes > 1 and set(range(nodes)) <= self._all_markers().keys()
+
     def close(self) -> None:
         """Leave nothing in the folder but what is meant to stay, and no thread that looks at it."""
         self._closed.set()

@@ -36,6 +36,7 @@ def cluster_facts(
         gpu_memory_mib=min((gpu.memory_total_mib for gpu in _gpus(with_gpus) if gpu.memory_total_mib), default=0),
         memory_bytes=min(filter(None, map(_memory_bytes, with_gpus)), default=0),
         disk_bytes=min(filter(None, map(_free_bytes, with_gpus)), default=0),
+        shared_checkpoints=state.published.shared_checkpoints,
         device=options.device,
         ray_version=own.ray_version,
         ray_session=ray_session,
@@ -64,7 +65,9 @@ def _memory_bytes(node: NodeReport) -> int:
 def _free_bytes(node: NodeReport) -> int:
     usage = node.usage
     total = usage.disk_total_bytes if usage is not None else None
-    return total - (usage.disk_used_bytes or 0) if usage is not None and total else 0
+    if usage is None or not total:
+        return 0
+    return max(1, total - (usage.disk_used_bytes or 0) - usage.disk_kept_bytes)  # 0 is unknown
 
 
 def _common_models(own: Mapping[str, str], reports: Sequence[NodeReport]) -> Dict[str, str]:

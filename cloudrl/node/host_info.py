@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Optional, Sequence, Tuple
 
 GIB = 1024**3
+RAY_DISK_LIMIT = 0.05
+"""Share of a disk that has to be free: Ray takes no work with less (Ray 2.60, RAY_local_fs_capacity_threshold)."""
 NVIDIA_SMI_S = 60.0
 _ENDS_S = 2.0
 """A process that is killed is mostly gone at once; one that hangs inside a driver is not waited for."""

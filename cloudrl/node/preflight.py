@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from cloudrl.node.environment import VISIBLE_DEVICES
-from cloudrl.node.host_info import GIB, HostInfo
+from cloudrl.node.host_info import GIB, RAY_DISK_LIMIT, HostInfo
 from cloudrl.node.ray import ray_command
 from cloudrl.protocol.limits import CPUS_PER_GPU
 from cloudrl.protocol.report import HeartbeatReply, NodeReport
 
 _MIN_SHM_BYTES = 1 * GIB
-_RAY_DISK_LIMIT = 0.05  # Ray refuses to spill when less is free (RAY_local_fs_capacity_threshold=0.95)
 _RAM_PER_GPU_BYTES = 80 * GIB  # verl issue 275
 _OPEN_FILES = 65_535
 _TOKEN_SINCE = (2, 52)
@@ -70,7 +69,7 @@ def _software(host: HostInfo) -> Iterator[Union[Fault, str]]:
 
 
 def _cpus_and_disk(host: HostInfo, gpus: int, cpus: int) -> Iterator[Union[Fault, str]]:
-    if host.temp_free_fraction < _RAY_DISK_LIMIT:
+    if host.temp_free_fraction < RAY_DISK_LIMIT:
         used, free_gib = 1 - host.temp_free_fraction, host.temp_free_bytes / GIB
         reason = f"the disk of Ray's folder is {used:.0%} full, {free_gib:.1f} GiB free; Ray needs 5% free"
         yield Fault("disk", reason)

@@ -5,12 +5,14 @@ import shutil
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Callable, Dict
+from typing import Any, Callable, Dict, Optional
 
 from cloudrl.node.background import repeat
 from cloudrl.node.gpu_tools import ToolWatch
-from cloudrl.node.host_info import existing
+from cloudrl.node.host_info import RAY_DISK_LIMIT, existing
 from cloudrl.node.node_state import NodeState
+from cloudrl.node.ray import TEMP_DIR
+from cloudrl.protocol.options import AgentOptions
 from cloudrl.protocol.report import Usage
 
 EVERY_S = 5.0
@@ -23,6 +25,7 @@ class HostSampler:
 
     Args:
         disk: a folder on the disk that is reported; it need not exist yet.
+        ray_folder: where Ray writes, which refuses work on a disk that is nearly full; likewise.
         root: where `proc` and `sys` are.
         clock: seconds that never run backwards.
         now: seconds since the epoch.
@@ -33,10 +36,12 @@ class HostSampler:
         disk: Path,
         root: Path = Path("/"),
         *,
+        ray_folder: Optional[Path] = None,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._disk, self._root, self._clock, self._now = disk, root, clock, now
+        self._ray_folder = ray_folder
         self._counted_at = 0.0
         self._counters: Dict[str, int] = {}
 
@@ -48,6 +53,8 @@ class HostSampler:
         with suppress(OSError):
             disk = shutil.disk_usage(existing(self._disk))
             measured.update(disk_used_bytes=disk.used, disk_total_bytes=disk.used + disk.free)  # less what is root's
+            if self._ray_folder is not None and _is_same_disk(disk, shutil.disk_usage(existing(self._ray_folder))):
+                measured.update(disk_kept_bytes=int(RAY_DISK_LIMIT * disk.total))
         return Usage(round(self._now(), 3), **measured)
 
     def _rates(self) -> Dict[str, float]:
@@ -62,13 +69,19 @@ class HostSampler:
         return {**rates, "cpu_percent": round(100 * busy / ticks, 1)} if ticks else rates
 
 
-def start_sampling(state: NodeState, disk: Path, *, has_gpus: bool) -> None:
+def start_sampling(state: NodeState, options: AgentOptions, *, has_gpus: bool) -> None:
     """Keep this node's report up to date, in a thread: a disk of the network may hang."""
-    sampler, tool = HostSampler(disk), ToolWatch(lambda: state.own.ip not in state.published.gpus_of_ray)
+    sampler = HostSampler(options.checkpoints, ray_folder=options.ray_temp_dir or TEMP_DIR)
+    tool = ToolWatch(lambda: state.own.ip not in state.published.gpus_of_ray)
     if has_gpus:
         tool.start()
 
     repeat(lambda: state.update(usage=dataclasses.replace(sampler.sample(), gpus=tool.gpus)), EVERY_S)
+
+
+def _is_same_disk(one: Any, other: Any) -> bool:
+    """By their sizes: a container's own root and a mounted folder of the host have two device numbers on one disk."""
+    return bool(one.total == other.total and abs(one.free - other.free) <= one.total / 1000)
 
 
 def _cpu(root: Path) -> Dict[str, int]:

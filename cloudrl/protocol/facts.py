@@ -20,8 +20,9 @@ class ClusterFacts:
         cpus_per_node: that Ray counts on each of those, the smallest counts; 0 where it is not known.
         gpu: what GPUs they are, as asked for (`80GB..:8`) or by their name; "" if unknown.
         gpu_memory_mib: memory of one of them, the smallest one, as the vendor's tool says; 0 if unknown.
-        memory_bytes, shm_bytes, disk_bytes: of a node, the smallest one: its memory, `/dev/shm`, and what is free where
-            checkpoints are saved; 0 if unknown.
+        memory_bytes, shm_bytes, disk_bytes: of a node, the smallest one: its memory, `/dev/shm`, and what jobs may
+            write where checkpoints are saved; 0 if unknown.
+        shared_checkpoints: whether all nodes save into one folder, so that its free bytes count once.
         device: "gpu" or "cpu"; "" for a plain Ray cluster, which cannot tell slots from GPUs.
         ray_version: the release of Ray.
         ray_session: what Ray calls this start of itself; None while it is not up.
@@ -49,6 +50,7 @@ class ClusterFacts:
     memory_bytes: int = 0
     shm_bytes: int = 0
     disk_bytes: int = 0
+    shared_checkpoints: bool = False
     device: str = ""
     ray_version: Optional[str] = None
     ray_session: Optional[str] = None

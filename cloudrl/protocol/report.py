@@ -54,6 +54,7 @@ class Usage:
         cpu_percent: of all CPUs of the machine together.
         memory_used_bytes, memory_total_bytes: of the container where it has a limit, else of the machine.
         disk_used_bytes, disk_total_bytes: of the disk that checkpoints are saved to.
+        disk_kept_bytes: of these, what has to stay free for Ray, whose folder is on the same disk; 0 on another one.
         received_bytes_per_s, sent_bytes_per_s: over the network interfaces; what RDMA moves passes them by.
     """
 
@@ -66,6 +67,7 @@ class Usage:
     received_bytes_per_s: Optional[float] = None
     sent_bytes_per_s: Optional[float] = None
     gpus: Tuple[GpuUsage, ...] = ()
+    disk_kept_bytes: int = 0
 
 
 COLUMN = "column"
@@ -147,6 +149,7 @@ class HeartbeatReply:
         announced: names of what clients have sent and this node has not got yet.
         cost_before: as in `NodeReport`, the most that any rank remembers.
         session_name: of Ray's folder on every node; None while Ray is not up.
+        shared_checkpoints: whether all nodes save into one folder; known at the barrier.
         gpus_of_ray: addresses of nodes whose GPUs Ray watches, so that their agents need not; in a reply at most that
             of the node that it is for.
     """
@@ -165,6 +168,7 @@ class HeartbeatReply:
     cost_before: float = 0.0
     session_name: Optional[str] = None
     gpus_of_ray: Tuple[str, ...] = ()
+    shared_checkpoints: bool = False
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from cloudrl.render import search
 from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, Question, notify, silent, unattended
 from cloudrl.sdk.costs import price_difference, report_price, with_state
 from cloudrl.sdk.running import RunningCluster, report_port
+from cloudrl.sdk.save_room import save_room
 from cloudrl.units import dollars_text
 
 _DATA_SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")
@@ -163,11 +164,14 @@ def priced_and_confirmed(plan: Plan, confirm: Confirm, on_progress: OnProgress) 
 def _report_ready(where: Provider, plan: Plan, url: str, on_progress: OnProgress) -> None:
     nodes = f"{plan.cluster.nodes} node{'s' * (plan.cluster.nodes > 1)}"
     on_progress(Notice(f"READY: {plan.name} with {nodes}, dashboard {url}"))
-    if plan.cluster.max_cost is None:
+    if plan.cluster.max_cost is None and plan.cluster.device == "cpu":
         return
     with suppress(CloudrlError):  # a warning is not worth a cluster that is up
-        if text := price_difference(where.status(plan.name)):
+        status = where.status(plan.name)
+        if text := price_difference(status):
             on_progress(Notice(text))
+        if (short := save_room(status.facts)) is not None:
+            on_progress(Notice(f"warning: {short.text}", short.hint))
 
 
 @contextmanager

@@ -43,12 +43,16 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 ROLLOUTS = ("vllm", "sglang")
+CHECKPOINTS = "/checkpoints"
+_ON_HOSTS = f"/var/lib/cloudrl{CHECKPOINTS}"
+"""A folder that can be written on Container-Optimized OS, where `/` is read-only (dstack 0.22.5, core/backends/gcp/
+compute.py: `/home` and `/var` are not), and that is mostly on Docker's own disk, whose free bytes dstack reports."""
 _VISIBLE_DEVICES = ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 _BASE_GB = 150
 """Image, packages, data and logs; verl's images unpack to some 40 GB."""
 _SAVES = 8
 """Checkpoints that are there at once: verl keeps all unless trainer.max_actor_ckpt_to_keep says otherwise."""
-_SAVE_BYTES = 12
+SAVE_BYTES = 12
 """Of each parameter in a checkpoint of verl 0.9.1 with FSDP: weight and two moments of Adam in float32."""
 _WEIGHT_BYTES = 2
 _BILLIONS = re.compile(r"(?:(\d+)x)?(\d+(?:\.\d+)?)b(?![a-z])", re.IGNORECASE)
@@ -103,11 +107,12 @@ class Cluster(Spec):
     more fields. On this machine `up` and `run` also take `./x.jsonl`."""
     models: ModelNames = ()
     """Models on the Hub to download."""
-    checkpoints: Annotated[str, PlainValidator(mount_path)] = "/checkpoints"
+    checkpoints: Annotated[str, PlainValidator(mount_path)] = CHECKPOINTS
     """Folder in the container that jobs save into."""
     volumes: Annotated[Sequence[str | Mount] | None, PlainValidator(optional(mount_list))] = None
     """`/host:/container`, or a network volume: `name:/container` or `name-${{ dstack.node_rank }}:/container`. Default:
-    the folder of `checkpoints`, under the same path on the hosts."""
+    the folder of `checkpoints`, which is `/var/lib/cloudrl/checkpoints` on the hosts, or the same path if you name
+    another one."""
     down_when_idle: Annotated[str | None, PlainValidator(optional(duration_with_unit))] = None
     """The cluster ends by itself after so long without a job or a transfer, counted from READY."""
     max_cost: Dollars | None = None
@@ -132,7 +137,7 @@ class Cluster(Spec):
             raise SpecError(
                 f"checkpoints {quoted(self.checkpoints)} is on none of the volumes "
                 f"{', '.join(map(str, self.mounts))}, so it would vanish with the container",
-                hint=f"Add '{self.checkpoints}:{self.checkpoints}' to volumes",
+                hint=f"Add '{self._checkpoints_on_hosts}:{self.checkpoints}' to volumes",
             )
         return self
 
@@ -182,8 +187,12 @@ class Cluster(Spec):
     def mounts(self) -> tuple[Mount, ...]:
         """`volumes`, parsed, with what None means."""
         if self.volumes is None:
-            return (Volume(instance_path=self.checkpoints, path=self.checkpoints),)
+            return (Volume(instance_path=self._checkpoints_on_hosts, path=self.checkpoints),)
         return tuple(parse_mount(volume) for volume in self.volumes)
+
+    @property
+    def _checkpoints_on_hosts(self) -> str:
+        return _ON_HOSTS if self.checkpoints == CHECKPOINTS else self.checkpoints
 
     @property
     def forwarded(self) -> tuple[Port, ...]:
@@ -224,7 +233,7 @@ def disk_for(cluster: Cluster) -> str | None:
     index_gb = sum(index.disk_gb for index, _ in _published(cluster))
     if not sizes and not index_gb:
         return None
-    saves_gb = _SAVES * _SAVE_BYTES * max(sizes, default=0) / cluster.nodes
+    saves_gb = _SAVES * SAVE_BYTES * max(sizes, default=0) / cluster.nodes
     gigabytes = _BASE_GB + index_gb + _WEIGHT_BYTES * sum(sizes) + saves_gb
     return f"{math.ceil(gigabytes / 100) * 100}GB.."
 

@@ -47,6 +47,7 @@ GUIDES: dict[str, dict[str, Any]] = {
 DIFFERENT = {
     # the image is for NVIDIA, and dstack would take others too; exactly 80 GB would shut out H200 and B200
     ("ray-verl-cluster", "gpu"): "nvidia:80GB..:8",
+    ("ray-verl-cluster", "volumes"): ["/var/lib/cloudrl/checkpoints:/checkpoints"],  # `/` may be read-only
     ("ppo-rocm", "cpu"): "x86:56..",  # else the server asks an image registry for the architecture, at each restart
     ("verl-sglang", "gpu"): "nvidia:80GB..:8",
     ("qwen3-32b", "gpu"): "nvidia:80GB..:8",  # the guide says eight, and not which

@@ -54,10 +54,40 @@ def test_too_little_memory_is_a_warning_and_the_job_is_sent() -> None:
 
 
 def test_a_node_whose_memory_and_disk_are_too_small() -> None:
-    submission = planned(memory_bytes=40 << 30, disk_bytes=20 << 30)
+    submission = planned(memory_bytes=40 << 30, disk_bytes=20 << 30, options={"unchecked": True})
     [warning] = [warning for warning in submission.warnings if warning.startswith("memory ")]
     assert "memory does not fit: a checkpoint needs 85 of 40 GiB" in warning
     assert "It fits with: --set memory=80GB.. --set disk=210GB.." in warning
+
+
+SAVING = job(overrides={**job().overrides, "trainer.save_freq": 5})
+FREE = 30 << 30
+"""Less than half of one save of a 7B model, and more than a quarter."""
+
+
+@pytest.mark.parametrize(
+    ("facts", "options", "is_refused"),
+    [
+        ({"nodes": 2}, {}, True),
+        ({"nodes": 4}, {}, False),
+        ({"nodes": 4, "shared_checkpoints": True}, {}, True),
+        ({"nodes": 2}, {"unchecked": True}, False),
+        ({"nodes": 2}, {"overrides": {"trainer.save_freq": -1}}, False),
+    ],
+)
+def test_a_save_that_has_no_room_on_a_cluster_that_is_up(
+    facts: dict[str, Any], options: dict[str, Any], is_refused: bool
+) -> None:
+    def plan() -> Submission:
+        return planned(SAVING, options=options, disk_bytes=FREE, **facts)
+
+    if not is_refused:
+        assert plan().argv
+        return
+    with pytest.raises(InputError, match=r"one save takes .* and /checkpoints of cluster .* has room for 32") as caught:
+        plan()
+    assert "checkpoints prune" in str(caught.value.hint)
+    assert "--unchecked" in str(caught.value.hint)
 
 
 @pytest.mark.parametrize(

@@ -119,3 +119,19 @@ def test_two_that_purge_at_once(tmp_path: Path) -> None:
     purge(tmp_path, "run")
     purge(tmp_path, "run")
     assert rests(tmp_path) == []
+
+
+def test_whether_all_nodes_save_into_one_folder(checkpoint_store: CheckpointStore, tmp_path: Path) -> None:
+    def other(folder: Path) -> CheckpointStore:
+        return CheckpointStore(folder, tmp_path / "ray", run_id="run", rank=0, child=ShardWorkerClient(_no_child))
+
+    checkpoint_store.mark()
+    elsewhere = other(tmp_path / "elsewhere")
+    elsewhere.mark()
+    assert not checkpoint_store.is_on_all(2)
+    beside = other(checkpoint_store.folder)
+    beside.mark()
+    assert checkpoint_store.is_on_all(2)
+    assert not checkpoint_store.is_on_all(3)
+    for store in (elsewhere, beside):
+        store.close()

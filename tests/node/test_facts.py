@@ -54,6 +54,10 @@ def test_the_smallest_gpu_memory_and_disk_count() -> None:
     found = facts(head, report(1, 2, 8, usage=usage(900, 100, 81559, 81000)), report(2, 2, 8, usage=usage(800, 200)))
     assert (found.gpu, found.gpu_memory_mib) == ("NVIDIA H100 80GB HBM3", 81000)
     assert (found.memory_bytes, found.disk_bytes) == (800, 90)
+    kept = facts(report(0, 8, 64, usage=Usage(0.0, disk_used_bytes=10, disk_total_bytes=100, disk_kept_bytes=5)))
+    assert kept.disk_bytes == 85
+    full = facts(report(0, 8, 64, usage=Usage(0.0, disk_used_bytes=98, disk_total_bytes=100, disk_kept_bytes=5)))
+    assert full.disk_bytes == 1
     unknown = facts(report(0, 8, 64), nodes=1)
     assert (unknown.gpu, unknown.gpu_memory_mib, unknown.memory_bytes, unknown.disk_bytes) == ("", 0, 0, 0)
 

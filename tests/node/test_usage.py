@@ -108,3 +108,10 @@ def test_this_machine(tmp_path: Path) -> None:
     assert usage.cpu_percent is None or 0 <= usage.cpu_percent <= 100
     assert 0 < usage.memory_used_bytes < usage.memory_total_bytes
     assert usage.received_bytes_per_s >= 0
+
+
+def test_what_ray_needs_of_a_disk_that_it_shares_with_the_checkpoints(tmp_path: Path) -> None:
+    total = shutil.disk_usage(tmp_path).total
+    alone, shared = HostSampler(tmp_path).sample(), HostSampler(tmp_path, ray_folder=tmp_path / "ray").sample()
+    elsewhere = HostSampler(tmp_path, ray_folder=Path("/proc")).sample()
+    assert (alone.disk_kept_bytes, shared.disk_kept_bytes, elsewhere.disk_kept_bytes) == (0, int(0.05 * total), 0)

@@ -32,6 +32,7 @@ FAKE_RAY = ("--env", "FAKE_RAY=/checkpoints/ray", "--setup", "mkdir -p /checkpoi
 IMAGES = {
     "slow": ImageConfig(pull_s=20),
     "gone": ImageConfig(pull_error="manifest for gone not found: manifest unknown: manifest unknown"),
+    "too-large": ImageConfig(pull_error="context deadline exceeded"),
     "no-sshd": ImageConfig(sshd=False),
     "no-python": ImageConfig(python3=False),
 }
@@ -175,6 +176,15 @@ PLAYS = {
     "no-replacement": Play(no_replacement, "failed", "there is no such machine to be had now", SPOT, attempts=2),
     "slow-pull": Play(lambda script: (script.up(image="slow"), script.down()), "down"),
     "failed-pull": Play(lambda script: script.up(image="gone", code=4), "down", "", ONE, "docker pull gone", 2),
+    "pull-timeout": Play(lambda script: script.up(image="too-large", code=4), "down", "", ONE, "20 minutes", 2),
+    "read-only": Play(
+        lambda script: script.up("--volume", "/elsewhere:/checkpoints", code=4),
+        "down",
+        "",
+        ONE,
+        "--volume /var/lib/cloudrl/checkpoints:/checkpoints",
+        3,
+    ),
     "no-sshd": Play(lambda script: script.up(image="no-sshd", code=4), "down", "", ONE, "before its agent started", 3),
     "no-python": Play(no_python, "failed", "no python3 in this image", ONE),
     "unknown-user": Play(
@@ -197,7 +207,8 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Futu
     image = make_image(tmp_path_factory.mktemp("image"))
     lab = start_or_skip(
         Lab(
-            hosts=24, cloud=cloud, images=IMAGES, path_first=str(image.python.parent),
+            hosts=24, cloud=cloud, writable=["/home", "/var", "/mnt/disks"],
+            images=IMAGES, path_first=str(image.python.parent),
             binds=[*hidden_folders(), str(image.python.parent.parent)],
         )
     )  # fmt: skip

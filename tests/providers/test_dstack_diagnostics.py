@@ -65,6 +65,8 @@ class TestTheEnd:
             ("creating_container_error", "pull: context deadline exceeded", 2, "a pull 20 minutes"),
             ("container_exited_with_error", "no sshd", 3, "needs python3, and sshd"),
             ("executor_error", "unknown user", 3, "needs python3, and sshd"),
+            ("executor_error", "mkdir /checkpoints: read-only file system", 3, "/var/lib/cloudrl/checkpoints:"),
+            ("executor_error", "create instance mount directory: not a directory", 3, "--volume /FOLDER:/checkpoints"),
         ],
     )
     def test_a_node_that_never_gets_to_its_agent_ends_the_wait(

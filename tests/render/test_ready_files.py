@@ -258,6 +258,10 @@ DIFFERENCES = {
         "shuts out H200 and B200: nvidia:80GB..:8. The architecture, as the user. A disk for checkpoints with Adam's "
         "state, which dstack's 100 GB do not hold"
     ),
+    "volumes": (
+        "the guide's folder /checkpoints of the host cannot be made where `/` is read-only, as on GCP's H100 machines, "
+        "and need not be on Docker's disk, whose free bytes dstack reports"
+    ),
     "retry": "the guide loses the run with the first lost node",
     "startup_order": "the default, stated because the agent relies on it",
     "stop_criteria": "when the head ends, the others end too and cost no more",

@@ -9,7 +9,7 @@ def test_the_ten_lines_of_the_design():
     cluster = Cluster(name="ray-cluster", nodes=2, gpu="80GB:8", data=["gsm8k"], models=["Qwen/Qwen2.5-7B-Instruct"])
     assert cluster.gpus_per_node == 8
     assert cluster.device == "gpu"
-    assert cluster.mounts == (parse_mount("/checkpoints:/checkpoints"),)
+    assert cluster.mounts == (parse_mount("/var/lib/cloudrl/checkpoints:/checkpoints"),)
     assert cluster.models == ("Qwen/Qwen2.5-7B-Instruct",)
 
 

@@ -34,6 +34,9 @@ _ENOUGH = {_NO_CONTAINER: 2, _EXITED: 3, "executor_error": 3, "waiting_runner_li
 """How often a node may end like this before its agent has said a word; then the next attempt will end so, too."""
 _PULL_TIMED_OUT = "context deadline exceeded"
 """Docker's words when dstack's 20 minutes for a pull are over (runner/internal/shim/docker.go)."""
+_NO_MOUNT = ("instance mount director", "prepareInstanceMountPoints", "prepareVolumes", "mount disk")
+"""In the shim's words when it cannot make or mount a folder (runner/internal/shim/volumes.go), before any pull."""
+_READ_ONLY = "read-only file system"
 _READ_ATTEMPTS = 5
 """Of so many attempts, the latest, the output is read for the agents' own words; of older ones dstack's are shown."""
 _LIMITS = ("max_duration_exceeded", "terminated_due_to_utilization_policy")
@@ -71,12 +74,23 @@ def unrecoverable_error(server: Server, run: RunState) -> ClusterFailed | None:
             return ClusterFailed(
                 f"cluster {run.name!r} is stopped: rank {node.rank} has ended {enough} times before its agent started, "
                 f"the last time on {failed[-1].hostname}: {describe_failure(failed[-1])}{last}; image {image}",
-                hint=_image_hint(failed[-1], image),
+                hint=_start_hint(failed[-1], image),
             )
     return None
 
 
-def _image_hint(attempt: Attempt, image: str) -> str:
+def _start_hint(attempt: Attempt, image: str) -> str:
+    """What to do about a node whose agent never starts."""
+    if _READ_ONLY in attempt.reason:
+        return (
+            "Container-Optimized OS, for one, lets write only below /home, /var and /mnt/disks. "
+            "Take such a folder: --volume /var/lib/cloudrl/checkpoints:/checkpoints"
+        )
+    if any(words in attempt.reason for words in _NO_MOUNT):
+        return (
+            "The host cannot give the container one of its volumes. Which they are: cloudrl up ... --dry-run\n"
+            "Take another folder or network volume: --volume /FOLDER:/checkpoints"
+        )
     if attempt.code != _NO_CONTAINER:
         return (
             "An image needs python3, and sshd or a package manager with a way to the internet: "

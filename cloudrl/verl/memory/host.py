@@ -25,6 +25,8 @@ _PINNED = Amount(1, 1, 1.4)
 _STARTING = 0.4
 """The part of their memory that processes have while models are loaded."""
 NODE_MEMORY, SHARED_MEMORY = "memory of a node", "/dev/shm"  # noqa: S108  a name, for messages
+DISK = "disk"
+"""The group of the phase that writes a checkpoint."""
 _BF16 = 2
 _KILLED_AT = 0.95
 """Ray's monitor kills workers at so much of a node's memory (Ray 2.60: RAY_memory_usage_threshold)."""
@@ -99,7 +101,7 @@ def _disk(trainer: Trainer) -> Phase:
     if trainer.work.critic is not None:
         terms.append(("critic", Amount.exact(checkpoint_gib(trainer.critic_model, trainer.work.critic))))
     limit = trainer.machine.disk_gib
-    return phase("disk", "a checkpoint", _UNKNOWN if limit is None else Amount.exact(limit), terms)
+    return phase(DISK, "a checkpoint", _UNKNOWN if limit is None else Amount.exact(limit), terms)
 
 
 def checkpoint_gib(model: ModelConfig, trainee: Trainee) -> float:

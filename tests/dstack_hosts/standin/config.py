@@ -52,6 +52,7 @@ class HostConfig:
         gpu_memory_mib: of each.
         binds: folders of the machine that an overlay would hide: home folders, other file systems. Read-only.
         images: those that are not like the machine's own root, by name.
+        writable: the only folders in which tasks may make others, as on a host whose `/` is read-only; none for all.
         keys: public keys of root, as a cloud's user data give them.
         commands: what a cloud's user data run at the first boot.
     """
@@ -75,6 +76,7 @@ class HostConfig:
     gpu_memory_mib: int = 81559
     binds: list[str] = field(default_factory=list)
     images: dict[str, ImageConfig] = field(default_factory=dict)
+    writable: list[str] = field(default_factory=list)
     keys: list[str] = field(default_factory=list)
     commands: list[list[str]] = field(default_factory=list)
 

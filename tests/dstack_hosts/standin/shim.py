@@ -159,9 +159,7 @@ class Shim:
         request = task.request
         mounts = [(mount["instance_path"], mount["path"]) for mount in request.get("instance_mounts") or []]
         for source, _ in mounts:
-            if not os.path.exists(source):
-                os.makedirs(source)
-                os.chmod(source, 0o777)
+            self._make_folder(source)
         http_port, ssh_port = self.runner_ports
         command = [
             self.runner, "--log-level", "5", "start", "--temp-dir", "/tmp/runner", "--http-port", http_port,
@@ -192,6 +190,16 @@ class Shim:
             address=task.address,
             host_name=task.id.replace("-", "")[:12],  # Docker takes the container's id
         )
+
+    def _make_folder(self, folder: str) -> None:
+        """One of the host for an instance mount. Words as in dstack, runner/internal/shim/volumes.go."""
+        if os.path.exists(folder):
+            return
+        if self.host.writable and not folder.startswith(tuple(f"{path}/" for path in self.host.writable)):
+            failure = f"mkdir {folder}: read-only file system"
+            raise OSError(f"prepareInstanceMountPoints error: create instance mount directory: {failure}")
+        os.makedirs(folder)
+        os.chmod(folder, 0o777)
 
     @contextlib.contextmanager
     def _host_keys(self, user: str, keys: list[str]) -> Iterator[None]:

@@ -1,0 +1,42 @@
+"""Whether one save of a cluster's largest model has room where its jobs save. Pure."""
+
+from cloudrl.protocol.facts import ClusterFacts
+from cloudrl.protocol.progress import Notice
+from cloudrl.spec.cluster import SAVE_BYTES, billions
+from cloudrl.units import size_text
+from cloudrl.verl.model_config import known_model
+
+
+def save_room(facts: ClusterFacts) -> Notice | None:
+    """That the disk is too small for one save, with both numbers and what to do; None where it has room.
+
+    The optimizer's state is counted, a critic is not: the cluster does not know which jobs come. `submit` does.
+    None, too, where the free bytes, or the size of every model, are unknown.
+    """
+    sizes = {model: size for model in facts.models if (size := _parameters(model))}
+    if facts.device != "gpu" or not facts.disk_bytes or not sizes:
+        return None
+    model = max(sizes, key=lambda name: sizes[name])
+    nodes = 1 if facts.shared_checkpoints else max(1, facts.gpu_nodes)
+    need = int(SAVE_BYTES * sizes[model] / nodes)
+    if need <= facts.disk_bytes:
+        return None
+    each = "" if nodes == 1 else " on each node"
+    text = (
+        f"one save of {model} with its optimizer takes {size_text(need)}{each}, "
+        f"and {facts.checkpoint_dir} has room for {size_text(facts.disk_bytes)}"
+    )
+    return Notice(
+        text,
+        f"Before a job is submitted, start it with a larger disk: --volume /DISK:{facts.checkpoint_dir}, "
+        "or --set disk=... on a cloud",
+    )
+
+
+def _parameters(model: str) -> float | None:
+    """How many, by the table of models, else by the name; None if unknown."""
+    known = known_model(model)
+    if known is not None:
+        return float(known.counts.total)
+    size = billions(model)
+    return None if size is None else size * 1e9
