@@ -62,8 +62,10 @@ class Head(Agent):
         own = self.state.own
         self.state.publish(ray_version=own.ray_version, python_version=own.python_version)
 
-    def is_ray_up(self, ray: Child) -> bool:  # noqa: ARG002  workers read its log
-        """Up when the dashboard answers."""
+    def is_ray_up(self, ray: Child) -> bool:
+        """Up when `ray start` says so, which may end before, on a busy machine, and the dashboard answers."""
+        if not ray_node.has_started(ray):
+            return False
         if self.session_name() is None:
             self.state.publish(session_name=self.dashboard.session_name())
         return self.session_name() is not None
@@ -100,7 +102,7 @@ class Head(Agent):
             raise self.failed(FailureKind.RAY, reason, subject="dashboard")
         self._remove_markers()
         self.ready_at = time.time()
-        self.state.publish(ready=True, shared_checkpoints=self.checkpoint_store.is_on_all(self.identity.nodes))
+        self.state.publish(ready=True)
         self._idle_monitor.start(self.options.limits.idle_s)
         if self.options.device == "gpu" and self.gpus:
             self._gpu_watch.start()

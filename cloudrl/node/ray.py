@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, List, Mapping, Optional, Tuple
 from urllib.parse import quote
 
+from cloudrl.child_process import Child
 from cloudrl.foreign import Malformed, parse_json
 from cloudrl.node.identity import Identity
 from cloudrl.protocol.exchange import Request, send
@@ -53,6 +54,15 @@ def start_command(options: AgentOptions, identity: Identity, *, gpus: int) -> Li
     if options.ray_temp_dir is not None:
         command += [f"--temp-dir={options.ray_temp_dir}"]
     return [*command, "--disable-usage-stats", "--block"]
+
+
+def has_started(ray: Child) -> bool:
+    """Whether `ray start` says that this node belongs to the cluster (Ray 2.60, scripts/scripts.py: start).
+
+    On the head the dashboard may answer before, and the start may still fail: after 30 s in which the node is not in
+    Ray's table (_private/node.py).
+    """
+    return "Ray runtime started." in ray.tail(100)
 
 
 def taken_ports(options: AgentOptions, identity: Identity) -> List[str]:

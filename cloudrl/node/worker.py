@@ -74,8 +74,8 @@ class Worker(Agent):
             raise self.failed(FailureKind.JOIN, reason, subject="control store")
 
     def is_ray_up(self, ray: Child) -> bool:
-        """Up when `ray start` says that this node belongs to the cluster (ray/scripts/scripts.py)."""
-        return "Ray runtime started." in ray.tail(40)
+        """Up when `ray start` says that this node belongs to the cluster."""
+        return ray_node.has_started(ray)
 
     def fetch(self, fetcher: Fetcher) -> None:
         """Pull the prepared data unless the folder is the head's own; have models and artifacts."""

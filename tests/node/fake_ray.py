@@ -5,6 +5,7 @@ One stateful fake: the folder in $FAKE_RAY steers it and remembers what it was a
     starts-RANK      each `ray start` of a rank, one line of JSON with its options
     hold-RANK        while this file is there, that rank's Ray does not come up
     fail-RANK        how many of the next starts of that rank exit at once
+    fail-late        how many of the next starts of the head exit once their dashboard answers
     leave-RANK       while this file is there, such a start leaves a process that has --port, as Ray's control store
     alone            while this file is there, the dashboard counts no node but the head
     actors           what it lists as actors that live, JSON; none while it is not there
@@ -151,6 +152,11 @@ def _head(options: dict[str, str]) -> int:
     Dashboard.session = session
     Dashboard.token = Path(os.environ["RAY_AUTH_TOKEN_PATH"]).read_text()
     server = ThreadingHTTPServer((options["dashboard-host"], int(options["dashboard-port"])), Dashboard)
+    if _fails_now(CONTROL / "fail-late"):
+        threading.Thread(target=server.serve_forever, args=(0.1,), daemon=True).start()
+        time.sleep(1.0)
+        say("The current node timed out during startup.")
+        return 1
     say(STARTED)
     server.serve_forever(0.1)
     return 0

@@ -114,6 +114,15 @@ def a_ray_that_starts_at_the_second_try(nodes: Maker) -> None:
 
 
 @scenario
+def a_ray_whose_dashboard_answers_before_its_start_fails(nodes: Maker) -> None:
+    """As on a busy machine, where the node is not in Ray's table after 30 s."""
+    cluster = nodes(1)
+    (cluster.control / "fail-late").write_text("1")
+    cluster.start().ready()
+    assert "`ray start` exited with 1; 2 more tries" in cluster[0].text()
+
+
+@scenario
 def a_control_store_that_outlives_a_start(nodes: Maker) -> None:
     """As Ray's does when its dashboard does not come up: the next start would find its port taken."""
     cluster = nodes(1)
