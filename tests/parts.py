@@ -1,15 +1,17 @@
 """The tests in parts that run side by side, since each waits a good deal: `python tests/parts.py [PART ...]`.
 
-Without a name all tests run, as `WHOLE` says, three parts at a time: six take longer, as idle clusters need CPU time,
+Without a name all tests run, the longest part first, three at a time: six take longer, as idle clusters need CPU time,
 too. The labs have networks of their own, and as root each other part gets one, so that no test meets the ports of
 another part. Otherwise clusters on this machine, which are all in one part, run beside labs alone. The output of the
 first part is printed at once, that of the next after it. Where few tests have failed, they run once more with nothing
 beside them, and that counts. Last come all tests that have failed, also those that pass alone (such a test has a fault,
-or what it tests has one), and the time and the CPU time of each part. PYTEST_ADDOPTS goes to each. Ctrl-C and SIGTERM
-end what runs, and wait for its cleaning up.
+or what it tests has one), the time and the CPU time of each part, and how busy the CPUs were. The CPU time of a part is
+that of the processes which it has waited for: Ray, the labs and local clusters are not among them. PYTEST_ADDOPTS goes
+to each. Ctrl-C and SIGTERM end what runs, and wait for its cleaning up.
 
-`python tests/parts.py durations` writes what the files of the last run have taken into `tests/durations.json`, by which
-the parts are balanced. A file that is missing there counts as a short one.
+`python tests/parts.py durations` writes how long the parts and files of the last run have taken into
+`tests/durations.json`. The order of the parts and the halves follow from it. A file that is missing there counts as a
+short one.
 """
 
 import json
@@ -25,7 +27,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-DURATIONS = Path("tests/durations.json")  # of the files of the two halves, in seconds
+import psutil
+
+DURATIONS = Path("tests/durations.json")  # of the parts, and of the files of the two halves, in seconds
 SHORT_S = 1.0
 # Where the tests with a marker are: to collect all tests would take 15 s of CPU time.
 FOLDERS = {
@@ -63,9 +67,8 @@ PARTS = {
     "second-unit": ("-m", UNIT, *(f"--ignore={path}" for path in ("tests/verl_cpu", *HALF))),
 }
 HALVES = ("first", "second")
-WHOLE = ("clusters", "lab", "second-lab", "first", "second-slurm", "second", "slurm")
-"""In this order, the long ones first; one that computes beside two that mostly wait. The unit tests are in `clusters`
-and in the halves."""
+WHOLE = ("clusters", "first", "second", "lab", "second-lab", "slurm", "second-slurm")
+"""All tests. The unit tests are in `clusters` and in the halves."""
 APART = {"clusters": {"first", "second"}, "first": {"clusters"}, "second": {"clusters"}}
 """Parts that use the ports of this machine: verl chooses a port, and another test may take it before verl does."""
 NETWORK = """set -e
@@ -92,6 +95,12 @@ def words_of(name: str) -> tuple[str, ...]:
     return (*PARTS[name], *(half(HALVES.index(name)) if name in HALVES else ()))
 
 
+def longest_first(names: Sequence[str]) -> list[str]:
+    """Short parts come last, and fill the time until the long ones are over."""
+    durations = json.loads(DURATIONS.read_text())["parts"]
+    return sorted(names, key=lambda name: -durations[name])
+
+
 def own_network() -> tuple[str, ...]:
     """What a command is started with to have a network of its own; nothing where that is not possible."""
     try:
@@ -103,7 +112,7 @@ def own_network() -> tuple[str, ...]:
 
 def half(number: int) -> list[str]:
     """One of two lists of files that take equally long, of all that start no cluster on this machine."""
-    durations = json.loads(DURATIONS.read_text())
+    durations = json.loads(DURATIONS.read_text())["files"]
     files = [str(path) for path in Path("tests").rglob("test_*.py") if not str(path).startswith(CLUSTERS)]
     parts: tuple[list[str], list[str]] = [], []
     seconds = [0.0, 0.0]
@@ -183,6 +192,19 @@ class Part:
         return "\n".join([*failed, f"{name}: status {self.process.returncode}, {took}, {last}"])
 
 
+class Use:
+    """How busy all CPUs of this machine are from now on: where they are, more parts at once would save no time."""
+
+    def __init__(self) -> None:
+        self._started, self._before = time.monotonic(), psutil.cpu_times()
+
+    def verdict(self) -> str:
+        spent = [after - before for before, after in zip(self._before, psutil.cpu_times(), strict=True)]
+        idle = sum(s for name, s in zip(self._before._fields, spent, strict=True) if name in ("idle", "iowait"))
+        took_s = time.monotonic() - self._started
+        return f"all of it: {took_s:.0f} s, the machine's CPUs were busy {1 - idle / sum(spent):.0%} of the time"
+
+
 class Run:
     """Parts that run side by side, and then their failed tests one part after the other."""
 
@@ -203,13 +225,14 @@ class Run:
 
     def main(self) -> int:
         """The exit status: that of the first part that has failed, and whose failed tests did not pass alone."""
+        use = Use()
         while self._waiting or self._printed < len(self._parts):
             self._start_next()
             self._print()
             time.sleep(0.2)
         first = list(self._parts)
         again = {part.name: self._repeat(part) for part in first if not self._is_interrupted and part.to_repeat()}
-        print("\n" + "\n".join(part.verdict() for part in self._parts), flush=True)
+        print("\n" + "\n".join([*(part.verdict() for part in self._parts), use.verdict()]), flush=True)
         statuses = [again.get(part.name, part.process.returncode) for part in first]
         return next((status for status in statuses if status not in (0, NO_TESTS)), 0)
 
@@ -243,22 +266,26 @@ class Run:
 def main(names: list[str]) -> int:
     """The exit status of all these parts."""
     CACHE.mkdir(exist_ok=True)
-    run = Run(names or WHOLE)
+    run = Run(names or longest_first(WHOLE))
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, run.interrupt)
     return run.main()
 
 
 def record_durations() -> None:
-    """Write what each file has taken in the last run of its part."""
+    """Write what each part and each file has taken in the last run of its part."""
+    parts = {name: ET.parse(CACHE / f"{name}.xml") for name in sorted(WHOLE)}
+    seconds = {name: sum(float(each.attrib["time"]) for each in part.iter("testsuite")) for name, part in parts.items()}
     taken: dict[str, float] = defaultdict(float)
     for name in HALVES:
-        for case in ET.parse(CACHE / f"{name}.xml").iter("testcase"):
+        for case in parts[name].iter("testcase"):
             words = case.attrib["classname"].split(".")
             taken[f"{'/'.join(word for word in words if not word[0].isupper())}.py"] += float(case.attrib["time"])
-    DURATIONS.write_text(
-        json.dumps({file: round(seconds) for file, seconds in sorted(taken.items()) if seconds >= 2}, indent=1) + "\n"
-    )
+    durations = {
+        "parts": {name: round(s) for name, s in seconds.items()},
+        "files": {file: round(s) for file, s in sorted(taken.items()) if s >= 2},
+    }
+    DURATIONS.write_text(json.dumps(durations, indent=1) + "\n")
 
 
 if __name__ == "__main__":
