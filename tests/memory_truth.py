@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from cloudrl.spec.yaml_core import load_value
+from cloudrl.verl.command import SFT_CONFIG
 from cloudrl.verl.composition import compose
 from cloudrl.verl.keys import ACTOR, CRITIC, MODEL, REF, ROLLOUT
+from cloudrl.verl.memory.fine_tuning import fine_tuning_workload
 from cloudrl.verl.memory.reading import workload_of
 from cloudrl.verl.memory.verdict import Estimate
 from cloudrl.verl.memory.workload import Lengths, Machine
@@ -52,6 +54,17 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "cpu_adam": (f"{ACTOR}.optim.override_optimizer_config.optimizer_cpu_offload",),
     "steps": ("trainer.total_training_steps",), "rollout": (f"{ROLLOUT}.name",),
 }  # fmt: skip
+SFT_KEYS: Mapping[str, tuple[str, ...]] = {
+    "gpus": ("trainer.n_gpus_per_node",), "nodes": ("trainer.nnodes",), "mini": ("data.train_batch_size",),
+    "micro": ("data.micro_batch_size_per_gpu",), "dyn": ("data.use_dynamic_bsz",),
+    "tokens": ("data.max_token_len_per_gpu",), "engine": ("engine.strategy",), "dtype": ("engine.model_dtype",),
+    "sp": ("engine.ulysses_sequence_parallel_size",), "fsdp_size": ("engine.fsdp_size",),
+    "param_offload": ("engine.param_offload",), "optim_offload": ("engine.optimizer_offload",),
+    "offload_policy": ("engine.offload_policy",), "rmpad": ("model.use_remove_padding",),
+    "gc": ("model.enable_gradient_checkpointing",), "fused": ("model.use_fused_kernels",),
+    "lora": ("model.lora_rank",),
+}  # fmt: skip
+"""Of a row with `sft`, whose loss has no entropy: the keys of verl's fine-tuning."""
 DEFAULTS = {
     "gpus": 8, "nodes": 1, "prompt": 512, "response": 512, "n": 1, "batch": 1024, "mini": 256, "dyn": False,
     "micro": 1, "tp": 2, "rollout": "vllm",
@@ -153,15 +166,25 @@ def setting_of(job: Mapping[str, Any]) -> Setting:
     return Setting(with_values(_base(engine), changes), cluster)
 
 
+def sft_setting_of(job: Mapping[str, Any]) -> Setting:
+    """The configuration of verl's fine-tuning that a row's short names mean."""
+    composed = compose(RELEASE.verl, (), SFT_CONFIG)
+    assert composed.values is not None, composed.problems
+    job = {**DEFAULTS, "engine": "fsdp", "dtype": _BYTES[job.get("dtype_bytes", 4)], **job}
+    changes = {key: value for name, value in job.items() for key in SFT_KEYS.get(name, ())}
+    return Setting(with_values(composed.values, {**changes, "data.max_length": job["prompt"] + job["response"]}), 0)
+
+
 def estimate_of(model: ModelConfig, job: Mapping[str, Any]) -> tuple[Estimate, Setting | None]:
     """What we say of a row, and its configuration."""
     lengths = Lengths(job.get("prompt", 512), job.get("response", 512), job.get("mean"))
     machine = Machine(job.get("gpu_gib", 79.1), host_gib=job.get("host_gib") or None, taken_gib=job.get("overhead", 0))
-    setting = setting_of(job)
-    work = workload_of(setting, lengths)
+    is_sft = job.get("sft") and not job.get("entropy")
+    setting = sft_setting_of(job) if is_sft else setting_of(job)
+    work = fine_tuning_workload(setting, lengths) if is_sft else workload_of(setting, lengths)
     if job.get("flash_ce") is False:
         work = replace(work, actor=replace(work.actor, lacks_flash_attention=True))
-    if job.get("sft"):
+    if job.get("sft") and not is_sft:  # its worker, with the loss of an actor
         work = replace(work, engine=None, reference="", critic=None)
     return Estimate(model, model, work, machine), None if job.get("sft") else setting
 

@@ -124,3 +124,16 @@ def notes(recipe: str, overrides: dict[str, HydraText] | None = None, **changes:
     job = recipes.load(recipe)
     view = cluster(data=dict.fromkeys(job.data, PATHS), models={str(job.model): "/m"}, **changes)
     return plan(job, view, SubmitOptions(overrides=overrides or {})).notes
+
+
+SFT_RAY = ("python3", "-m", "verl.trainer.sft_trainer_ray")
+SFT_TORCHRUN = ("torchrun", "--nproc_per_node=8", "-m", "verl.trainer.sft_trainer")
+MESSAGES = "data.train_files=/d/messages.parquet"
+
+
+def fine_tuned(
+    *words: str, entrypoint: tuple[str, ...] = SFT_RAY, verl: str = RELEASE.verl, **facts: Any
+) -> Submission:
+    """A supervised fine-tuning with these overrides on a cluster with these facts."""
+    job_ = Job(name="sft", entrypoint=entrypoint, model="Qwen/Qwen2.5-7B-Instruct", verl=verl)
+    return planned(job_, cluster(verl_version=verl, **facts), overrides=typed(*words))

@@ -9,7 +9,7 @@ from typing import Any
 from cloudrl.jobs.compatibility import is_for_another_release
 from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.jobs.findings import Finding, apply, overrides_of
-from cloudrl.jobs.memory_check import check_model
+from cloudrl.jobs.memory_check import check_fine_tuning, check_model
 from cloudrl.jobs.run_checks import mode_problems, with_warnings
 from cloudrl.jobs.submission import WITH_VERL
 from cloudrl.options.environment import is_remote
@@ -48,12 +48,8 @@ def check_config(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
         return draft.skipping(f"the configuration ({why})")
     faults, is_certain = list(composed.problems), _is_certain(draft, snapshot, command)
     if composed.values is not None and command.program != MAIN:
-        is_read = release in READ_IN and snapshot.files.verl_fork is None
-        faults += _fine_tuning(draft, Setting(composed.values, 0, base=composed.base, source=source_of(release),
-                                              has_own_code=not command.is_usual or _brings_code(draft),
-                                              is_read=is_read), command)  # fmt: skip
-        unread = "memory" if is_read else "batches, values and names of the configuration, and memory"
-        draft = draft.skipping(f"{unread} (the job runs {command.program})")
+        draft, found = _fine_tuning(draft, snapshot, release, composed, command)
+        faults += found
     elif composed.values is not None:
         gpus = draft.cluster.gpu_nodes * draft.cluster.gpus_per_node
         setting = Setting(
@@ -78,11 +74,25 @@ def check_config(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
     return draft.warning(*(f"{WITH_VERL}{release}: {problem.text}" for problem in faults))
 
 
-def _fine_tuning(draft: JobDraft, setting: Setting, command: Command) -> tuple[Problem, ...]:
+def _fine_tuning(
+    draft: JobDraft, snapshot: Snapshot, release: str, composed: Composed, command: Command
+) -> tuple[JobDraft, tuple[Problem, ...]]:
     """On Ray the configuration says how many GPUs train, else the options of `torchrun` do."""
+    is_read = release in READ_IN and snapshot.files.verl_fork is None
+    setting = Setting(
+        composed.values or {},
+        0,
+        base=composed.base,
+        source=source_of(release),
+        has_own_code=not command.is_usual or _brings_code(draft),
+        is_read=is_read,
+    )
     on_ray = command.program.endswith("_ray")
     gpus = setting.world_size if on_ray else processes(draft.job.entrypoint)
-    return fine_tuning_problems(setting, gpus=gpus, on_ray=on_ray)
+    if not is_read:
+        draft = draft.skipping(f"batches, values and names of the configuration (the job runs {command.program})")
+    draft, of_model = check_fine_tuning(draft, setting, snapshot, gpus=gpus, on_ray=on_ray)
+    return draft, (*fine_tuning_problems(setting, gpus=gpus, on_ray=on_ray), *of_model)
 
 
 def _finding(problem: Problem, draft: JobDraft) -> Finding:

@@ -2,29 +2,42 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from cloudrl.errors import CheckpointError
 from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.jobs.findings import Finding
 from cloudrl.protocol.facts import ClusterFacts
 from cloudrl.units import size_text
+from cloudrl.verl.command import model_key
 from cloudrl.verl.composition import Problem
-from cloudrl.verl.keys import ACTOR, CRITIC_MODEL_PATH, DEVICE, MODEL_PATH, SAVE_FREQ
+from cloudrl.verl.keys import CRITIC_MODEL_PATH, DEVICE, MODEL_PATH, SAVE_FREQ
 from cloudrl.verl.memory.amount import GIB
 from cloudrl.verl.memory.cards import card_of, suggestion
+from cloudrl.verl.memory.fine_tuning import fine_tuning_changes, fine_tuning_workload, limit_of, on_gpus
 from cloudrl.verl.memory.host import DISK
 from cloudrl.verl.memory.reading import NotModelled, workload_of
-from cloudrl.verl.memory.remedies import Refuses, find_remedy
+from cloudrl.verl.memory.remedies import Reads, Refuses, Suggests, find_remedy
 from cloudrl.verl.memory.report import MemoryReport
 from cloudrl.verl.memory.runs import RunMemory, earlier_run, lengths_of
 from cloudrl.verl.memory.verdict import Estimate
-from cloudrl.verl.memory.workload import Lengths, Machine
+from cloudrl.verl.memory.workload import Lengths, Machine, Workload
 from cloudrl.verl.model_config import ModelConfig, known_model
-from cloudrl.verl.model_rules import Models, lengths_room, model_notes, model_problems
+from cloudrl.verl.model_rules import (
+    Models,
+    fine_tuning_divides_the_model,
+    lengths_room,
+    model_notes,
+    model_problems,
+)
 from cloudrl.verl.rules import problems
+from cloudrl.verl.rules.fine_tuning import fine_tuning_problems
 from cloudrl.verl.setting import Setting
+
+_TEMPLATE, _BLOCK = 64, 256
+"""Tokens that a chat template may add to a conversation, and steps in which a limit is suggested."""
 
 
 def check_model(draft: JobDraft, setting: Setting, snapshot: Snapshot) -> tuple[JobDraft, tuple[Problem, ...]]:
@@ -48,10 +61,92 @@ def check_model(draft: JobDraft, setting: Setting, snapshot: Snapshot) -> tuple[
         found, notes = model_problems(setting, models), model_notes(setting, models)
     except CheckpointError as why:
         return draft.skipping(f"memory and heads ({why})"), ()
-    draft = draft.noting(*notes)
-    if models.actor.is_guess:
-        draft, found = draft.warning(*(problem.text for problem in found)), ()
-    return _judged(draft, setting, models, snapshot), found
+    draft, found = _unless_a_guess(draft.noting(*notes), models.actor, found)
+    job = _Checked(setting, models, _limit_of_answers(setting, models.actor), _refusals(models))
+    return _judged(draft, job, snapshot), found
+
+
+def check_fine_tuning(
+    draft: JobDraft, setting: Setting, snapshot: Snapshot, *, gpus: int | None, on_ray: bool
+) -> tuple[JobDraft, tuple[Problem, ...]]:
+    """The same for verl's supervised fine-tuning.
+
+    Args:
+        draft: the complete job.
+        setting: its composed configuration.
+        snapshot: see `check_model`.
+        gpus: processes of training; None if the command does not tell, so that the configuration counts.
+        on_ray: whether `sft_trainer_ray` starts them.
+    """
+    if draft.cluster.device == "cpu" or setting.get(DEVICE) == "cpu":
+        return draft, ()
+    path = str(setting.get(model_key(draft.job.entrypoint)))
+    model = _model(draft, snapshot, path)
+    if model is None:
+        return draft.skipping(f"memory and heads (config.json of {path} unknown)"), ()
+    setting = on_gpus(setting, gpus)
+    draft = draft.warning(*_overlong(setting, snapshot))
+    try:
+        found = fine_tuning_divides_the_model(setting, model)
+    except CheckpointError as why:
+        return draft.skipping(f"memory and heads ({why})"), ()
+    draft, found = _unless_a_guess(draft, model, found)
+    models = Models(model, None, card_of(draft.cluster.gpu, draft.cluster.gpu_memory_mib))
+
+    def count_refusals(changed: Setting) -> int:
+        refused = fine_tuning_problems(changed, gpus=changed.world_size, on_ray=on_ray)
+        return len(refused) + len(fine_tuning_divides_the_model(changed, model))
+
+    suggests = functools.partial(fine_tuning_changes, on_ray=on_ray)
+    job = _Checked(setting, models, limit_of(setting), count_refusals, fine_tuning_workload, suggests)
+    return _judged(draft, job, snapshot), found
+
+
+def _overlong(setting: Setting, snapshot: Snapshot) -> Iterator[str]:
+    """Rows for which MultiTurnSFTDataset raises ValueError (verl 0.9.1, utils/dataset/multiturn_sft_dataset.py)."""
+    conversations, limit = snapshot.prompts, setting.whole("data.max_length")
+    if conversations is None or limit is None or setting.get("data.truncation") != "error":
+        return
+    if over := sum(count > limit for count in conversations.tokens):
+        longest = max(conversations.tokens)
+        yield (
+            f"{over} of the first {len(conversations.tokens)} conversations of {conversations.name} have more tokens "
+            f"than data.max_length={limit}, the longest {longest} and a chat template: the first of them ends the job. "
+            f"data.truncation=right cuts them, data.max_length={_round_up(longest)} takes them"
+        )
+
+
+def _round_up(tokens: int) -> int:
+    """To whole blocks, with room for a chat template."""
+    return -(-(tokens + _TEMPLATE) // _BLOCK) * _BLOCK
+
+
+def _unless_a_guess(
+    draft: JobDraft, model: ModelConfig, found: tuple[Problem, ...]
+) -> tuple[JobDraft, tuple[Problem, ...]]:
+    """What refuses the job; of a model that is only called like a known one it is a warning."""
+    return (draft.warning(*(problem.text for problem in found)), ()) if model.is_guess else (draft, found)
+
+
+@dataclass(frozen=True)
+class _Checked:
+    """A job whose memory is estimated, by the program of verl that it runs.
+
+    Attributes:
+        setting: its configuration, with the GPUs that train.
+        models: of the job, with the card.
+        limits: how long sequences may be.
+        refuses: counts what speaks against a configuration.
+        reads: makes a workload of a configuration.
+        suggests: overrides that may help; None for those of `main_ppo`.
+    """
+
+    setting: Setting
+    models: Models
+    limits: Lengths
+    refuses: Refuses
+    reads: Reads = workload_of
+    suggests: Suggests | None = None
 
 
 def _models(draft: JobDraft, setting: Setting, snapshot: Snapshot) -> Models | None:
@@ -80,23 +175,24 @@ def _names(draft: JobDraft, path: str) -> Iterator[str]:
     yield from (upload.text for upload in draft.uploads if upload.to == path)
 
 
-def _judged(draft: JobDraft, setting: Setting, models: Models, snapshot: Snapshot) -> JobDraft:
+def _judged(draft: JobDraft, job: _Checked, snapshot: Snapshot) -> JobDraft:
     """With the verdict, or why there is no verdict."""
-    card, facts = models.card, draft.cluster
+    models, card, facts = job.models, job.models.card, draft.cluster
     if card.gib is None:
         return draft.skipping(f"memory (card unknown{suggestion(draft.cluster.gpu)})")
     machine = _machine(card.gib, facts)
     earlier = earlier_run(snapshot.runs, draft.job.name, models.actor.name)
     try:
-        work = workload_of(setting, _lengths(setting, models.actor, snapshot, earlier))
+        work = job.reads(job.setting, _lengths(job.limits, snapshot, earlier))
         estimate = Estimate(models.actor, models.critic or models.actor, work, machine)
-        remedy = None if estimate.likely_fits else find_remedy(setting, estimate, refuses=_refusals(models))
+        remedy = None if estimate.likely_fits else find_remedy(
+            job.setting, estimate, refuses=job.refuses, reads=job.reads, suggests=job.suggests
+        )  # fmt: skip
     except (NotModelled, CheckpointError) as why:
         return draft.skipping(f"memory ({why})")
-    report = MemoryReport(
-        estimate, card, remedy, (*_basis(models, estimate, earlier), *_not_counted(setting, models.actor))
-    )
-    return _with_room(replace(draft, memory=report), setting, snapshot)
+    notes = (*_basis(models, estimate, earlier), *_not_counted(estimate))
+    report = MemoryReport(estimate, card, remedy, notes)
+    return _with_room(replace(draft, memory=report), job.setting, snapshot)
 
 
 def _with_room(draft: JobDraft, setting: Setting, snapshot: Snapshot) -> JobDraft:
@@ -132,31 +228,32 @@ def _machine(card_gib: float, facts: ClusterFacts) -> Machine:
     return Machine(card_gib, host_gib=host, disk_gib=disk, shm_gib=shm)
 
 
-def _lengths(setting: Setting, model: ModelConfig, snapshot: Snapshot, earlier: RunMemory | None) -> Lengths:
-    """The limits of prompt and answer, and their means as far as an earlier run or the data tell them."""
+def _limit_of_answers(setting: Setting, model: ModelConfig) -> Lengths:
+    """The limits of prompt and answer, as far as the rollout lets an answer go."""
     prompt, response = (setting.whole(f"data.max_{each}_length") or 512 for each in ("prompt", "response"))
     if (room := lengths_room(setting, model)) is not None and room > prompt:
         response = min(response, room - prompt)
+    return Lengths(prompt, response)
+
+
+def _lengths(limits: Lengths, snapshot: Snapshot, earlier: RunMemory | None) -> Lengths:
+    """With their means, as far as an earlier run or the data tell them."""
     prompts = snapshot.prompts
     how = (prompts.mean, prompts.source) if prompts is not None else (None, "")
-    return lengths_of(Lengths(prompt, response), earlier, *how)
+    return lengths_of(limits, earlier, *how)
 
 
 def _refusals(models: Models) -> Refuses:
     return lambda setting: len(problems(setting)) + len(model_problems(setting, models))
 
 
-def _not_counted(setting: Setting, model: ModelConfig) -> Iterator[str]:
+def _not_counted(estimate: Estimate) -> Iterator[str]:
     """Parts of this job's memory that no term of the estimate stands for (docs/memory.md)."""
-    megatron = f"{ACTOR}.megatron"
-    is_megatron = setting.get(f"{ACTOR}.strategy") == "megatron"
+    model, actor = estimate.model, estimate.work.actor
     parts = {
         "tokens of images": model.counts.vision > 0,
-        "buffers that dispatch tokens to experts": is_megatron
-        and model.experts > 0
-        and (setting.whole(f"{megatron}.expert_model_parallel_size") or 1) > 1,
-        "virtual pipeline stages": is_megatron
-        and bool(setting.get(f"{megatron}.virtual_pipeline_model_parallel_size")),
+        "buffers that dispatch tokens to experts": actor.is_megatron and model.experts > 0 and actor.expert > 1,
+        "virtual pipeline stages": actor.has_virtual_stages,
     }
     if found := [part for part, is_there in parts.items() if is_there]:
         yield f"not counted: {', '.join(found)}"
@@ -167,13 +264,21 @@ def _basis(models: Models, estimate: Estimate, earlier: RunMemory | None) -> Ite
     yield f"the model's sizes are from {models.actor.source}"
     if not models.actor.counts.is_exact:
         yield f"{models.actor.architecture or 'its architecture'} counts as a similar one"
-    lengths = estimate.work.lengths
-    if lengths.mean is not None:
+    yield from _length_basis(estimate.work)
+    if earlier is not None and earlier.allocated_gib:
+        yield f"run {earlier.submission_id} on {earlier.shape or 'other GPUs'}: {earlier.sentence}"
+
+
+def _length_basis(work: Workload) -> Iterator[str]:
+    """How long sequences count, and why."""
+    lengths = work.lengths
+    if work.actor.pads_to_limit:
+        yield f"every row counts as {lengths.longest} tokens: verl pads it to that"
+    elif lengths.mean is not None:
         yield f"sequences count as {lengths.mean:.0f} tokens in the mean, as those of {lengths.source}"
     elif lengths.prompt_mean is not None:
         yield lengths.source
-        yield f"answers count as half of their limit of {lengths.response} tokens, at most as all of it"
+        if lengths.response:
+            yield f"answers count as half of their limit of {lengths.response} tokens, at most as all of it"
     else:
         yield f"sequences count as half of their limit of {lengths.longest} tokens, at most as all of it"
-    if earlier is not None and earlier.allocated_gib:
-        yield f"run {earlier.submission_id} on {earlier.shape or 'other GPUs'}: {earlier.sentence}"

@@ -11,11 +11,11 @@ from cloudrl.jobs.local_files import HUB_ID, LocalFiles
 from cloudrl.options.job import SubmitOptions
 from cloudrl.spec import Job
 from cloudrl.spec.hydra import parse_overrides
-from cloudrl.verl.keys import CRITIC_MODEL_PATH, MODEL_PATH, REWARD_MODEL_PATH
+from cloudrl.verl.keys import CRITIC_MODEL_PATH, FINE_TUNED, FINE_TUNED_BEFORE, MODEL_PATH, REWARD_MODEL_PATH
 from cloudrl.verl.model_config import ModelConfig
 
 _CONFIG, _LIMIT_BYTES = "config.json", 1 << 20
-_KEYS = (MODEL_PATH, CRITIC_MODEL_PATH, REWARD_MODEL_PATH)
+_KEYS = (MODEL_PATH, FINE_TUNED, FINE_TUNED_BEFORE, CRITIC_MODEL_PATH, REWARD_MODEL_PATH)
 
 
 def find_model_configs(

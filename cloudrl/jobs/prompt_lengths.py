@@ -14,6 +14,7 @@ from cloudrl.jobs.model_files import model_folders
 from cloudrl.options.job import SubmitOptions
 from cloudrl.spec import Job
 from cloudrl.spec.hydra import items, parse_overrides
+from cloudrl.verl.command import is_fine_tuning
 from cloudrl.verl.keys import TRAIN_FILES
 
 _ROWS = 500
@@ -22,12 +23,13 @@ _CHARACTERS = 4
 """Of a token, about."""
 _TEMPLATE_TOKENS = 10
 """What a chat template adds to a message, about."""
-_PROMPT_KEY = "data.prompt_key"
+_PROMPT, _MESSAGES = ("data.prompt_key", "prompt"), ("data.messages_key", "messages")
+"""The key that names a column, and the name that verl has for it: of prompts; of whole conversations."""
 
 
 @dataclass(frozen=True)
 class PromptLengths:
-    """Of the prompts of a file.
+    """Of the prompts of a file, or of the conversations that a fine-tuning learns.
 
     Attributes:
         mean: in tokens.
@@ -45,7 +47,7 @@ class PromptLengths:
 def find_prompt_lengths(
     job: Job, options: SubmitOptions, files: LocalFiles, *, models: Mapping[str, str] = MappingProxyType({})
 ) -> PromptLengths | None:
-    """The prompts of the first training file that is here; None without one, and without pyarrow.
+    """The prompts, or conversations, of the first training file that is here; None without one, and without pyarrow.
 
     With the model's `tokenizer.json` and the package tokenizers they are counted, else four characters are a token.
 
@@ -56,7 +58,9 @@ def find_prompt_lengths(
         models: models of the cluster whose folders are on this machine.
     """
     values = parse_overrides(job.with_overrides(options.overrides).overrides)
-    key = values.get(_PROMPT_KEY, "prompt")
+    is_tuned = is_fine_tuning(job.entrypoint)
+    column, usual = _MESSAGES if is_tuned else _PROMPT
+    key = values.get(column, usual)
     for name, path in training_files(values, data_names(job, options), files):
         if texts := _prompts(path, key):
             model = options.model or job.model or ""
@@ -66,7 +70,7 @@ def find_prompt_lengths(
             mean = statistics.fmean(
                 tokens + _TEMPLATE_TOKENS * len(prompt) for tokens, prompt in zip(counts, texts, strict=True)
             )
-            source = f"prompts of {name} have {mean:.0f} tokens in the mean, {how}"
+            source = f"{'conversations' if is_tuned else 'prompts'} of {name} have {mean:.0f} tokens in the mean, {how}"
             return PromptLengths(mean, source, name, tuple(map(int, counts)) if is_exact else ())
     return None
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from cloudrl.verl.keys import MAIN
+from cloudrl.verl.keys import FINE_TUNED, FINE_TUNED_BEFORE, MAIN
 from cloudrl.verl.release_files import CONFIG_NAME
 
 _NAMES = ("--config-name", "-cn")
@@ -14,9 +14,15 @@ _OWN_FOLDER = ("config", "./config", "config/")
 _USUAL = (("python", "-m"), ("python3", "-m"))
 _TORCHRUN_OPTION = re.compile(r"--(nproc|nnodes)(?:[-_]per[-_]node)?[= ](\S+)")
 """`auto`, `gpu` and a range of nodes are no numbers (torch 2.11, distributed/run.py)."""
-SFT_CONFIG = "sft_trainer_engine"
-_CONFIGS = {MAIN: CONFIG_NAME, "verl.trainer.sft_trainer": SFT_CONFIG, "verl.trainer.sft_trainer_ray": SFT_CONFIG}
-"""Program -> configuration (verl 0.9.1, trainer/main_ppo.py, sft_trainer.py, sft_trainer_ray.py: hydra.main)."""
+SFT_CONFIG, SFT_CONFIG_BEFORE = "sft_trainer_engine", "sft_trainer"
+_CONFIGS = {
+    MAIN: CONFIG_NAME,
+    "verl.trainer.sft_trainer": SFT_CONFIG,
+    "verl.trainer.sft_trainer_ray": SFT_CONFIG,
+    "verl.trainer.fsdp_sft_trainer": SFT_CONFIG_BEFORE,
+}
+"""Program -> configuration (hydra.main in verl 0.9.1, trainer/main_ppo.py, sft_trainer.py, sft_trainer_ray.py, and in
+verl 0.7.0, trainer/fsdp_sft_trainer.py)."""
 
 
 class UnknownConfig(Exception):
@@ -35,7 +41,16 @@ class Command(NamedTuple):
 
 def is_fine_tuning(entrypoint: Sequence[str]) -> bool:
     """Whether an entry point starts verl's supervised fine-tuning, whose keys are others than those of `main_ppo`."""
-    return _CONFIGS.get(_program(entrypoint) or "") == SFT_CONFIG
+    return _config_of(entrypoint) in (SFT_CONFIG, SFT_CONFIG_BEFORE)
+
+
+def model_key(entrypoint: Sequence[str]) -> str:
+    """The key by which a program of fine-tuning gets its model."""
+    return FINE_TUNED if _config_of(entrypoint) == SFT_CONFIG else FINE_TUNED_BEFORE
+
+
+def _config_of(entrypoint: Sequence[str]) -> str | None:
+    return _CONFIGS.get(_program(entrypoint) or "")
 
 
 def _program(entrypoint: Sequence[str]) -> str | None:

@@ -101,7 +101,8 @@ def compose(release: str, overrides: tuple[str, ...], config_name: str = CONFIG_
 def _composed(folder: Path, release: str, overrides: tuple[str, ...], config_name: str) -> Composed:
     there = sorted(path.stem for path in folder.glob("*.yaml"))
     if config_name.removesuffix(".yaml") not in there:
-        hint = f"It has: {', '.join(name for name in there if name.startswith('ppo'))}"
+        kind = "sft" if "sft" in config_name else "ppo"
+        hint = f"It has: {', '.join(name for name in there if name.startswith(kind))}"
         return Composed(None, (Problem(f"verl {release} has no configuration {config_name!r}", hint),))
     parsed, problems = _parsed(overrides)
     groups = tuple(str(each.input_line) for each in parsed if _is_group(folder, each))

@@ -8,6 +8,7 @@ from cloudrl.protocol.facts import ClusterFacts
 from cloudrl.spec import HydraText, Job, hydra_text
 from cloudrl.spec.hydra import one_or_many
 from cloudrl.verl import keys
+from cloudrl.verl.command import model_key
 from cloudrl.verl.placement import USUAL_QUEUE_UNITS, queue_room
 
 USUAL_SAVE_FREQ = 20
@@ -69,14 +70,14 @@ def fine_tuning_defaults(
     """
     with refused.collect():
         _check_saving(values, cluster.checkpoint_dir)
-    defaults = _of_any_trainer(job, cluster, run, has_wandb_key=has_wandb_key)
-    if keys.FINE_TUNED not in values:
+    defaults, model = _of_any_trainer(job, cluster, run, has_wandb_key=has_wandb_key), model_key(job.entrypoint)
+    if model not in values:
         with refused.collect():
             if (path := _model_path(job, cluster)) is not None:
-                defaults[keys.FINE_TUNED] = path
-    missing = [key for key in (keys.TRAIN_FILES, keys.FINE_TUNED) if key not in {**defaults, **values}]
+                defaults[model] = path
+    missing = [key for key in (keys.TRAIN_FILES, model) if key not in {**defaults, **values}]
     if missing:
-        example = {keys.TRAIN_FILES: "/data/messages.parquet", keys.FINE_TUNED: "/models/NAME"}
+        example = {keys.TRAIN_FILES: "/data/messages.parquet", model: "/models/NAME"}
         hint = "Add, with paths that every node sees: " + " ".join(f"{key}={example[key]}" for key in missing)
         refused.append(
             InputError(

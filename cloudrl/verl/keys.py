@@ -28,8 +28,8 @@ MAIN, DEVICE, ENGINE = job.MAIN, job.DEVICE, job.ENGINE
 RESUME_MODE, RESUME_FROM = names.RESUME_MODE, names.RESUME_FROM
 
 MODEL_PATH, CRITIC_MODEL_PATH = f"{MODEL}.path", f"{CRITIC}.model.path"
-FINE_TUNED = "model.path"
-"""Of supervised fine-tuning, whose configuration is another one."""
+FINE_TUNED, FINE_TUNED_BEFORE = "model.path", "model.partial_pretrain"
+"""The model of supervised fine-tuning, whose configuration is another one; before, that of `fsdp_sft_trainer`."""
 REWARD_MODEL_PATH = "reward.reward_model.model_path"
 TRAIN_FILES, VAL_FILES = "data.train_files", "data.val_files"
 PROMPT_LENGTH, RESPONSE_LENGTH = "data.max_prompt_length", "data.max_response_length"

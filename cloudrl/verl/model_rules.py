@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from cloudrl.verl.composition import Problem
 from cloudrl.verl.keys import ACTOR, CRITIC, MODEL, ROLLOUT
 from cloudrl.verl.memory.cards import Card
+from cloudrl.verl.memory.fine_tuning import sections_of
 from cloudrl.verl.model_config import ModelConfig
 from cloudrl.verl.setting import Setting
 
@@ -82,26 +83,38 @@ def megatron_divides_the_model(setting: Setting, models: Models) -> Iterator[Pro
     """megatron-core: transformer/transformer_config.py, TransformerConfig.__post_init__."""
     for role in setting.built:
         model = models.of(role)
-        if setting.get(f"{role}.strategy") != "megatron" or model is None:
-            continue
-        tensor, pipeline, experts = (
-            setting.whole(f"{role}.megatron.{each}_parallel_size") or 1
-            for each in ("tensor_model", "pipeline_model", "expert_model")
-        )
-        if tensor > 1:
-            yield from _divided(f"{role}.megatron.tensor_model_parallel_size", tensor, model)
-        key = f"{role}.megatron.pipeline_model_parallel_size"
-        layers, overrides = model.size("num_hidden_layers"), _transformer_overrides(setting, role)
-        if layers and layers % pipeline and not any(name.startswith(_UNEVEN) for name in overrides):
-            fits = _divisor(layers, pipeline)
-            yield Problem(f"{key}={pipeline} does not divide the {layers} layers of {model.name}", f"{key}={fits}")
-        key = f"{role}.megatron.expert_model_parallel_size"
-        if experts > 1 and not model.experts:
-            yield Problem(f"{key}={experts}, and {model.name} has no experts", f"{key}=1")
-        elif experts > 1 and model.experts % experts:
-            fits = _divisor(model.experts, experts)
-            yield Problem(f"{key}={experts} does not divide the {model.experts} experts of {model.name}",
-                          f"{key}={fits}")  # fmt: skip
+        if setting.get(f"{role}.strategy") == "megatron" and model is not None:
+            yield from _megatron_divides(setting, f"{role}.megatron", model)
+
+
+def _megatron_divides(setting: Setting, section: str, model: ModelConfig) -> Iterator[Problem]:
+    """Heads, layers and experts, by the parallelism of a section."""
+    tensor, pipeline, experts = (
+        setting.whole(f"{section}.{each}_parallel_size") or 1
+        for each in ("tensor_model", "pipeline_model", "expert_model")
+    )
+    if tensor > 1:
+        yield from _divided(f"{section}.tensor_model_parallel_size", tensor, model)
+    key = f"{section}.pipeline_model_parallel_size"
+    layers, overrides = model.size("num_hidden_layers"), _transformer_overrides(setting, section)
+    if layers and layers % pipeline and not any(name.startswith(_UNEVEN) for name in overrides):
+        fits = _divisor(layers, pipeline)
+        yield Problem(f"{key}={pipeline} does not divide the {layers} layers of {model.name}", f"{key}={fits}")
+    key = f"{section}.expert_model_parallel_size"
+    if experts > 1 and not model.experts:
+        yield Problem(f"{key}={experts}, and {model.name} has no experts", f"{key}=1")
+    elif experts > 1 and model.experts % experts:
+        fits = _divisor(model.experts, experts)
+        yield Problem(f"{key}={experts} does not divide the {model.experts} experts of {model.name}", f"{key}={fits}")
+
+
+def fine_tuning_divides_the_model(setting: Setting, model: ModelConfig) -> tuple[Problem, ...]:
+    """The same of verl's supervised fine-tuning, which has one model and no roles."""
+    sections = sections_of(setting)
+    if sections.strategy == "megatron":
+        return tuple(_megatron_divides(setting, sections.engine, model))
+    size = setting.whole(sections.split) or 1
+    return tuple(_divided(sections.split, size, model)) if size > 1 else ()
 
 
 def the_engine_knows_the_class(setting: Setting, models: Models) -> Iterator[Problem]:
@@ -227,6 +240,6 @@ def _mentions(values: Mapping[str, object], key: str) -> bool:
     return key in values or any(_mentions(each, key) for each in values.values() if isinstance(each, Mapping))
 
 
-def _transformer_overrides(setting: Setting, role: str) -> Mapping[str, object]:
-    found = setting.get(f"{role}.megatron.override_transformer_config")
+def _transformer_overrides(setting: Setting, section: str) -> Mapping[str, object]:
+    found = setting.get(f"{section}.override_transformer_config")
     return {name: value for name, value in found.items() if value is not None} if isinstance(found, Mapping) else {}

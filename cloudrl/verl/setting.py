@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -221,3 +221,18 @@ class Setting:
         else:
             return None
         return self.world_size // shared if self.world_size % shared == 0 else None
+
+
+def applied(setting: Setting, change: Mapping[str, Any]) -> Setting:
+    """The same configuration with other values of keys that there are; with more nodes on a cluster of as many."""
+    values: dict[str, Any] = dict(setting.values)
+    for key, value in change.items():
+        *sections, name = key.split(".")
+        at = values
+        for section in sections:
+            at[section] = dict(at.get(section) or {})
+            at = at[section]
+        at[name] = value
+    more = change.get(keys.NODES)
+    gpus = more * setting.gpus_per_node if more else setting.cluster_gpus
+    return replace(setting, values=values, cluster_gpus=gpus)

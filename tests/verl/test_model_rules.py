@@ -10,10 +10,9 @@ from memory_truth import setting_of
 
 from cloudrl.verl.keys import ACTOR, CRITIC, MODEL, ROLLOUT
 from cloudrl.verl.memory.cards import card_of
-from cloudrl.verl.memory.remedies import applied
 from cloudrl.verl.model_config import ModelConfig, known_model
 from cloudrl.verl.model_rules import Models, model_notes, model_problems
-from cloudrl.verl.setting import Setting
+from cloudrl.verl.setting import Setting, applied
 
 QWEN_7B, MOE, TIED = "Qwen/Qwen2.5-7B-Instruct", "Qwen/Qwen3-30B-A3B", "Qwen/Qwen2.5-3B"
 MEGATRON = f"{ACTOR}.megatron"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from cloudrl.verl.keys import ACTOR, CRITIC, MODEL, REF, ROLLOUT
@@ -58,49 +59,84 @@ def engine_section(setting: Setting, role: str) -> str:
     raise NotModelled(f"the memory of strategy {strategy} is not modelled")
 
 
-def _trainee(setting: Setting, role: str) -> Trainee:
-    section, engine = engine_section(setting, role), str(setting.get(f"{role}.strategy"))
-    model = MODEL if role == ACTOR else f"{CRITIC}.model"
+@dataclass(frozen=True)
+class Sections:
+    """What trains a model, and where the configuration has what decides its memory.
 
-    def own(key: str) -> Any:
-        return setting.get(f"{section}.{key}")
+    Attributes:
+        strategy: the engine that trains it: `fsdp`, `fsdp2`, `megatron`.
+        engine: the section with sharding and offload.
+        model: the section with the path of the model.
+        optimizer: the section of the optimizer.
+        split: the key with the number of GPUs that share one sequence, with FSDP.
+    """
 
-    dtype = "bf16" if engine == "megatron" else str(own("model_dtype") or "fp32")
+    strategy: str
+    engine: str
+    model: str
+    optimizer: str
+    split: str
+
+
+def trainee_of(setting: Setting, sections: Sections, **own: Any) -> Trainee:
+    """A model that is trained, from the sections that all of verl's trainers share.
+
+    Args:
+        setting: the configuration.
+        sections: where it says what.
+        own: fields of `Trainee` that a trainer has in places of its own.
+    """
+    section = sections.engine
+    is_megatron = sections.strategy == "megatron"
+    dtype = "bf16" if is_megatron else str(setting.get(f"{section}.model_dtype") or "fp32")
     weight_bytes = _DTYPE_BYTES.get(dtype.lower(), 4)
-    padding = own("use_remove_padding") if engine == "megatron" else setting.get(f"{model}.use_remove_padding")
-    moments, uses_foreach = _moments(setting, role, weight_bytes)
-    shared: dict[str, Any] = dict(
-        engine=engine,
+    padding = setting.get(f"{section if is_megatron else sections.model}.use_remove_padding")
+    moments, uses_foreach = _moments(setting, sections, weight_bytes)
+    shared = dict[str, Any](
+        engine=sections.strategy,
         world=setting.world_size,
         weight_bytes=weight_bytes,
         moment_bytes=moments,
         uses_foreach=uses_foreach,
-        keeps_weights=not own("param_offload"),
-        keeps_optimizer=not own("optimizer_offload"),
+        keeps_weights=not setting.get(f"{section}.param_offload"),
+        keeps_optimizer=not setting.get(f"{section}.optimizer_offload"),
         removes_padding=padding is not False,
-        lora_rank=_lora_rank(setting, model),
+    )
+    sharded = (_megatron if is_megatron else _fsdp)(setting, sections)
+    return Trainee(**{**shared, **sharded, **own})
+
+
+def _trainee(setting: Setting, role: str) -> Trainee:
+    section = engine_section(setting, role)
+    model = MODEL if role == ACTOR else f"{CRITIC}.model"
+    split = setting.sequence_parallel(role)[0]
+    return trainee_of(
+        setting,
+        Sections(str(setting.get(f"{role}.strategy")), section, model, f"{role}.optim", split),
+        lora_rank=lora_rank(setting, model),
         rows_per_update=(setting.whole(f"{role}.ppo_mini_batch_size") or 1) * setting.rollout_n,
         update=_micro(setting, role, "ppo"),
         save=tuple(map(str, setting.get(f"{role}.checkpoint.save_contents") or ())),
         **(_head(setting, section) if role == ACTOR else {"log_probs": _micro(setting, role, "ppo")}),
     )
-    return Trainee(**shared, **(_megatron if engine == "megatron" else _fsdp)(setting, role, section, model))
 
 
-def _fsdp(setting: Setting, role: str, section: str, model: str) -> dict[str, Any]:
+def _fsdp(setting: Setting, sections: Sections) -> dict[str, Any]:
+    section = sections.engine
     size, world = setting.whole(f"{section}.fsdp_size") or -1, setting.world_size
-    is_second = setting.get(f"{role}.strategy") == "fsdp2"
+    is_second = sections.strategy == "fsdp2"
     return {
         "shard": size if 0 < size < world else world,
         "steps_on_cpu": is_second and bool(setting.get(f"{section}.offload_policy")),
         "has_whole_gradients": is_second and bool(setting.get(f"{section}.use_no_sync_for_gradient_accumulation")),
-        "split": setting.sequence_parallel(role)[1],
-        "checkpoints": bool(setting.get(f"{model}.enable_gradient_checkpointing")),
-        "offloads_activations": bool(setting.get(f"{model}.enable_activation_offload")),
+        "split": setting.whole(sections.split) or 1,
+        "checkpoints": bool(setting.get(f"{sections.model}.enable_gradient_checkpointing")),
+        "offloads_activations": bool(setting.get(f"{sections.model}.enable_activation_offload")),
     }
 
 
-def _megatron(setting: Setting, role: str, section: str, _model: str) -> dict[str, Any]:
+def _megatron(setting: Setting, sections: Sections) -> dict[str, Any]:
+    section = sections.engine
     tensor, pipeline, expert, context = (
         setting.whole(f"{section}.{each}_parallel_size") or 1
         for each in ("tensor_model", "pipeline_model", "expert_model", "context")
@@ -112,9 +148,10 @@ def _megatron(setting: Setting, role: str, section: str, _model: str) -> dict[st
         "pipeline": pipeline,
         "expert": expert,
         "expert_tensor": _expert_tensor(setting, section, tensor, pipeline * expert),
+        "has_virtual_stages": bool(setting.whole(f"{section}.virtual_pipeline_model_parallel_size")),
         "split": context,
         "checkpoints": recompute == "full",
-        "has_cpu_adam": bool(setting.get(f"{role}.optim.override_optimizer_config.optimizer_cpu_offload")),
+        "has_cpu_adam": bool(setting.get(f"{sections.optimizer}.override_optimizer_config.optimizer_cpu_offload")),
     }
 
 
@@ -147,15 +184,16 @@ def _micro(setting: Setting, role: str, prefix: str) -> MicroBatch:
     return MicroBatch(rows=of_each or max(1, (of_all or 1) // setting.world_size))
 
 
-def _moments(setting: Setting, role: str, weight_bytes: int) -> tuple[int, bool]:
+def _moments(setting: Setting, sections: Sections, weight_bytes: int) -> tuple[int, bool]:
     """Bytes of the optimizer's moments per parameter, and whether it makes a copy of all parameters at its step."""
-    name = str(setting.get(f"{role}.optim.optimizer") or "AdamW").lower()
+    name = str(setting.get(f"{sections.optimizer}.optimizer") or "AdamW").lower()
     if "8bit" in name:
         return 2, False
     return (0 if name == "sgd" else 2 * weight_bytes), name in ("adam", "adamw")
 
 
-def _lora_rank(setting: Setting, model: str) -> int:
+def lora_rank(setting: Setting, model: str) -> int:
+    """The rank of the adapter of a model, by its section; 0 without one."""
     if model == MODEL:
         return setting.lora_rank
     ranks = (setting.whole(f"{model}.{each}") or 0 for each in ("lora.rank", "lora_rank"))

@@ -19,13 +19,14 @@ from cloudrl.verl.memory.host import NODE_MEMORY
 from cloudrl.verl.memory.reading import NotModelled, engine_section, workload_of
 from cloudrl.verl.memory.rollout import ENGINE_MEMORY
 from cloudrl.verl.memory.verdict import Estimate
-from cloudrl.verl.memory.workload import Machine, Trainee
+from cloudrl.verl.memory.workload import Lengths, Machine, MicroBatch, Trainee, Workload
 from cloudrl.verl.rules import problems
-from cloudrl.verl.setting import Setting
+from cloudrl.verl.setting import Setting, applied
 
 _MOST_CHANGES = 16
 _WORTH_GIB = 0.05
-_MOST_NODES = 128
+MOST_NODES = 128
+"""More nodes are not suggested."""
 _MOST_SIZES = 5
 """Of micro-batches that are tried in one step."""
 _LEAST_SHARE, _MOST_SHARE, _SHARE_STEP = 0.3, 0.9, 0.1
@@ -33,12 +34,17 @@ _USED_OF_NODE = 0.9
 """The part of a node's memory that a job should need at most."""
 _CHECKPOINTS = 2.2
 """verl removes an old checkpoint after the new one is written."""
-_BF16 = 2
+BF16 = 2
+"""Bytes of a number."""
 _RECOMPUTE = "override_transformer_config.recompute"
 
 Change = dict[str, Any]
 Refuses = Callable[[Setting], int]
 """How many reasons speak against a configuration."""
+Reads = Callable[[Setting, Lengths | None], Workload]
+"""The workload of a configuration; raises `NotModelled`."""
+Suggests = Callable[[Setting, Estimate, Phase], Iterator[Change]]
+"""What may help the phase that has the least room, the cheapest first."""
 
 
 @dataclass(frozen=True)
@@ -67,15 +73,24 @@ def _count_problems(setting: Setting) -> int:
     return len(problems(setting))
 
 
-def find_remedy(setting: Setting, estimate: Estimate, *, refuses: Refuses = _count_problems) -> Remedy | None:
+def find_remedy(
+    setting: Setting,
+    estimate: Estimate,
+    *,
+    refuses: Refuses = _count_problems,
+    reads: Reads = workload_of,
+    suggests: Suggests | None = None,
+) -> Remedy | None:
     """Overrides with which the job likely fits; None if none of those that are known help.
 
     Args:
         setting: the configuration.
         estimate: what it needs.
         refuses: counts what speaks against a configuration; a change that adds to it is not taken.
+        reads: makes a workload of a configuration.
+        suggests: what to try; None for the keys of `main_ppo`.
     """
-    search = _Search(setting, estimate, refuses, refuses(setting))
+    search = _Search(setting, estimate, refuses, refuses(setting), reads, suggests or _changes)
     machine, options = _larger_node(estimate)
     search = replace(search, estimate=replace(estimate, machine=machine))
     found = search.run()
@@ -114,6 +129,8 @@ class _Search:
     estimate: Estimate
     refuses: Refuses
     allowed: int
+    reads: Reads
+    suggests: Suggests
 
     def run(self) -> list[Change] | None:
         """Changes, one after the other, each of which helps the phase that has the least room."""
@@ -122,7 +139,7 @@ class _Search:
             if estimate.likely_fits:
                 return taken
             worst = min(estimate.phases, key=lambda phase: phase.room)
-            for change in _changes(setting, estimate, worst):
+            for change in self.suggests(setting, estimate, worst):
                 changed = applied(setting, change)
                 found = self.estimate_of(changed)
                 helps = found is not None and _helps(estimate, found, worst)
@@ -151,24 +168,9 @@ class _Search:
     def estimate_of(self, setting: Setting) -> Estimate | None:
         """What another configuration needs on the same machine."""
         try:
-            return replace(self.estimate, work=workload_of(setting, self.estimate.work.lengths))
+            return replace(self.estimate, work=self.reads(setting, self.estimate.work.lengths))
         except NotModelled:
             return None
-
-
-def applied(setting: Setting, change: Mapping[str, Any]) -> Setting:
-    """The same configuration with other values of keys that there are."""
-    values: dict[str, Any] = dict(setting.values)
-    for key, value in change.items():
-        *sections, name = key.split(".")
-        at = values
-        for section in sections:
-            at[section] = dict(at.get(section) or {})
-            at = at[section]
-        at[name] = value
-    more = change.get(keys.NODES)
-    gpus = more * setting.gpus_per_node if more else setting.cluster_gpus
-    return replace(setting, values=values, cluster_gpus=gpus)
 
 
 def _helps(before: Estimate, after: Estimate, worst: Phase) -> bool:
@@ -197,7 +199,7 @@ def _changes(setting: Setting, estimate: Estimate, worst: Phase) -> Iterator[Cha
     yield from _other_sharding(setting, work.actor)
     if work.critic is not None and setting.is_fsdp(CRITIC) and not work.critic.steps_on_cpu:
         yield {f"{CRITIC}.strategy": "fsdp2", f"{CRITIC}.fsdp.offload_policy": True}
-    if work.nodes * 2 <= _MOST_NODES:
+    if work.nodes * 2 <= MOST_NODES:
         yield {keys.NODES: work.nodes * 2}
 
 
@@ -215,8 +217,7 @@ def _smaller_batches(setting: Setting, estimate: Estimate, worst: Phase) -> Iter
         yield _following(setting, f"{role}.{prefix}_max_token_len_per_gpu", max(batch.tokens // 2, longest))
     elif batch.tokens is None:
         rows = max(1, (work.batch_rows if is_log_prob else trainee.rows_per_update) // trainee.replicas)
-        sizes = (size for size in range(batch.rows // 2, 0, -1) if rows % size == 0)
-        for size in itertools.islice(sizes, _MOST_SIZES):
+        for size in smaller_sizes(batch, rows):
             yield {f"{role}.{prefix}_micro_batch_size_per_gpu": size}
     if not is_critic and not trainee.fuses_head and not trainee.is_megatron:
         yield {f"{MODEL}.use_fused_kernels": True}
@@ -225,6 +226,12 @@ def _smaller_batches(setting: Setting, estimate: Estimate, worst: Phase) -> Iter
         yield {key: size * 2}
     if trainee.is_megatron and not is_critic:
         yield from _more_tensor_parallel(setting, trainee)
+
+
+def smaller_sizes(batch: MicroBatch, rows: int) -> Iterator[int]:
+    """Rows of a smaller micro-batch that divide those of a GPU, the largest first."""
+    sizes = (size for size in range(batch.rows // 2, 0, -1) if rows % size == 0)
+    return itertools.islice(sizes, _MOST_SIZES)
 
 
 def _recomputed(setting: Setting, role: str) -> Change:
@@ -291,7 +298,7 @@ def _other_sharding(setting: Setting, actor: Trainee) -> Iterator[Change]:
     section = engine_section(setting, ACTOR)
     if actor.shard < actor.world:
         yield {f"{section}.fsdp_size": -1}
-    if actor.lora_rank and actor.weight_bytes > _BF16:  # the base model is frozen, so its precision does not matter
+    if actor.lora_rank and actor.weight_bytes > BF16:  # the base model is frozen, so its precision does not matter
         yield {f"{section}.model_dtype": "bfloat16"}
     elif not actor.steps_on_cpu and not actor.lora_rank:
         yield {f"{ACTOR}.strategy": "fsdp2", f"{REF}.strategy": "fsdp2", f"{section}.offload_policy": True}

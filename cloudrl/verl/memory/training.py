@@ -29,9 +29,12 @@ _COPY = Amount(2, 3.25, 3.25)
 _EAGER_ENTROPY = Amount(8, 25, 26)
 _LOG_PROBS, _CHUNKED_LOG_PROBS, _EAGER_LOG_PROBS = Amount(2, 2.05, 8), Amount(2, 2.05, 5), Amount(8, 13.5, 15)
 _MEGATRON_LOGITS, _MEGATRON_LOG_PROBS = Amount(6, 8, 12), Amount(4, 6, 10)
+_TORCH_LOSS = Amount(12, 16, 18)
 _SCALED = Amount(0, 2, 2)
 """Bytes of a token and an entry of the vocabulary. `_COPY` is added with entropy in the loss, and without flash-attn's
-cross entropy, which overwrites the logits; `_SCALED` where logits are divided by a temperature."""
+cross entropy, which overwrites the logits; `_SCALED` where logits are divided by a temperature. `_TORCH_LOSS` is of
+verl 0.7.0's fsdp_sft_trainer.py: torch's cross entropy in fp32 of a cut copy of the logits: 14.1 bytes with one row and
+16.0 with several, as a CPU's memory grew."""
 _FUSED_ROWS, _FUSED_ROW, _FUSED_TOKEN = 512, Amount(0, 12, 16), Amount(4, 8, 12)
 """Fused kernels compute so many rows of logits at once; bytes of their entries, and of a token's hidden state."""
 _LORA_CHECKPOINTS = Amount(1, 1.2, 3)
@@ -256,6 +259,8 @@ def _update_logits(actor: Trainee) -> Amount:
     """Bytes of a token and an entry of the vocabulary during the update."""
     if actor.is_megatron:
         return _MEGATRON_LOGITS
+    if actor.has_torch_loss:
+        return _TORCH_LOSS
     has_entropy = actor.has_entropy and not actor.chunks_entropy
     scaled = _SCALED if actor.scales_logits else NOTHING
     if has_entropy and not (actor.compiles_entropy and actor.removes_padding):

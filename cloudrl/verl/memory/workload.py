@@ -92,16 +92,19 @@ class Trainee:
         steps_on_cpu: whether FSDP2's policy keeps all states in host memory.
         has_whole_gradients: whether gradients are unsharded while they accumulate (FSDP2 without synchronisation).
         tensor, pipeline, expert, expert_tensor: Megatron's parallelism.
+        has_virtual_stages: whether Megatron's pipeline has several stages on a GPU.
         split: GPUs that share one sequence.
         checkpoints: whether activations are computed again in the backward pass.
         offloads_activations: whether checkpointed activations wait in host memory.
         removes_padding: whether rows are packed without padding.
+        pads_to_limit: whether each row is padded to the longest that a sequence may be.
         fuses_head: whether logits exist in chunks only.
         chunks_entropy: whether the entropy is computed in chunks.
         compiles_entropy: whether its kernels are fused by torch.compile.
         has_entropy: whether the loss contains the entropy.
         scales_logits: whether logits are divided by a temperature.
         lacks_flash_attention: whether its cross entropy is missing, which makes no copy of the logits.
+        has_torch_loss: whether the loss is torch's cross entropy in fp32, which copies the logits.
         lora_rank: 0 without LoRA.
         has_cpu_adam: whether Megatron's optimizer steps in host memory.
         uses_foreach: whether the optimizer makes one more copy of all parameters.
@@ -123,16 +126,19 @@ class Trainee:
     pipeline: int = 1
     expert: int = 1
     expert_tensor: int = 1
+    has_virtual_stages: bool = False
     split: int = 1
     checkpoints: bool = True
     offloads_activations: bool = False
     removes_padding: bool = True
+    pads_to_limit: bool = False
     fuses_head: bool = False
     chunks_entropy: bool = False
     compiles_entropy: bool = True
     has_entropy: bool = False
     scales_logits: bool = False
     lacks_flash_attention: bool = False
+    has_torch_loss: bool = False
     lora_rank: int = 0
     has_cpu_adam: bool = False
     uses_foreach: bool = True
@@ -165,6 +171,8 @@ class Trainee:
             limit, here = max(batch.tokens * self.split, longest), rows / self.replicas
             here = max(here, 1.0)
             found = Amount(*(min(limit, here * each) for each in (usual.low, usual.likely, usual.high)))
+        elif self.pads_to_limit:
+            found = Amount.exact(longest) * batch.rows
         elif not self.removes_padding:
             found = Amount(usual.likely, longest, longest) * batch.rows
         elif batch.rows <= _FEW_ROWS:
@@ -217,6 +225,7 @@ class Workload:
         lengths: of sequences.
         first_step_only: whether the optimizer has no states yet when others compute.
         uses_shm: whether weights are copied to `/dev/shm`.
+        loader_processes: that read data, of each process of training.
     """
 
     actor: Trainee
@@ -230,3 +239,4 @@ class Workload:
     batch_rows: int = 1
     first_step_only: bool = False
     uses_shm: bool = False
+    loader_processes: int = 0

@@ -26,13 +26,15 @@ _FSDP = ("fsdp", "fsdp2", "fsdp_turbo")
 
 
 def fine_tuning_problems(setting: Setting, *, gpus: int | None, on_ray: bool) -> tuple[Problem, ...]:
-    """All that cannot work.
+    """All that cannot work; nothing is known of verl 0.7's `fsdp_sft_trainer`, which has no engine and no dataclasses.
 
     Args:
-        setting: the configuration, composed from `sft_trainer_engine`.
+        setting: the configuration.
         gpus: processes of training; None if the command does not tell.
         on_ray: whether `sft_trainer_ray` starts them.
     """
+    if not isinstance(setting.get("engine"), Mapping):
+        return ()
     found: list[Problem] = []
     if setting.is_read:
         found += wrong_values(setting, _rows(setting, on_ray=on_ray))

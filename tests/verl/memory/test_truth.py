@@ -10,10 +10,11 @@ from memory_truth import Row, estimate_of, model_named, rows
 from cloudrl.verl.memory.amount import Phase
 from cloudrl.verl.memory.host import NODE_MEMORY
 from cloudrl.verl.memory.reading import workload_of
-from cloudrl.verl.memory.remedies import applied, find_remedy
+from cloudrl.verl.memory.remedies import find_remedy
 from cloudrl.verl.memory.training import Trainer
 from cloudrl.verl.memory.verdict import Verdict
 from cloudrl.verl.rules import problems
+from cloudrl.verl.setting import applied
 
 LABELLED = [row for row in rows() if row.seen]
 SURE_RIGHT, MEDIAN_ERROR, LIKELY_RIGHT = 0.95, 0.05, 0.85
