@@ -8,6 +8,7 @@ a busy share, and how long nothing moves in a phase.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 from cloudrl.hangs.limits import PhaseTimes
 from cloudrl.hangs.watch import HangWatch, Sample
 from cloudrl.protocol.job_work import EndedPhase
+from cloudrl.protocol.report import Usage
 
 _TICK_S = 30.0
 
@@ -111,6 +113,27 @@ def _rollout_factor(profile: Profile, rng: random.Random) -> float:
         batches += 1
     straggler = min(8.0, rng.paretovariate(1.2)) if rng.random() < 0.01 else 1.0
     return rng.lognormvariate(0, 0.15) * batches * straggler
+
+
+def host_memory(profile: Profile, rng: random.Random, hours: float, *, total: int = 1 << 40) -> Iterator[Usage]:
+    """Memory of a node in a healthy run, twice a minute: what verl offloads comes and goes with the phases.
+
+    It rises for a while after the start (workers, pinned copies, caches of the allocator), a save holds more for its
+    duration, and a collection of garbage frees some now and then.
+    """
+    base, offloaded, noise = rng.uniform(0.1, 0.5), rng.uniform(0.0, 0.3), rng.uniform(0.001, 0.01)
+    rise, rise_s = rng.uniform(0.0, 0.08), rng.uniform(300, 2400)
+    garbage, at, now = 0.0, 0.0, 0.0
+    for phase, seconds in phases(profile, rng, hours):
+        at += seconds
+        while now < at:
+            garbage = 0.0 if rng.random() < 0.02 else min(0.02, garbage + rng.uniform(0, 0.001))
+            on_gpu = offloaded if phase.startswith("update") else 0.0
+            saved = 0.03 if phase == "save_checkpoint" else 0.0
+            warm = rise * (1 - math.exp(-now / rise_s))
+            share = base + offloaded - on_gpu + saved + warm + garbage + rng.gauss(0, noise)
+            yield Usage(now, memory_used_bytes=round(max(0.01, share) * total), memory_total_bytes=total)
+            now += 30.0
 
 
 def still_seconds(phase: str, seconds: float, rng: random.Random) -> float:

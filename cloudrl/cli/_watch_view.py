@@ -15,8 +15,8 @@ from cloudrl.cli._output import visible
 if TYPE_CHECKING:
     from rich.text import Text
 
+    from cloudrl.jobs.evidence import RunWarning
     from cloudrl.jobs.look import Look
-    from cloudrl.jobs.warnings import RunWarning
     from cloudrl.protocol.report import NodeReport, Usage
     from cloudrl.verl.metrics import Step
 

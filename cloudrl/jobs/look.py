@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cloudrl.jobs.events import Ended, Event, Line, Progress
+from cloudrl.jobs.evidence import Evidence, RunWarning
 from cloudrl.jobs.format import as_fields
 from cloudrl.jobs.history import add_step
-from cloudrl.jobs.warnings import Evidence, RunWarning, find_warnings
+from cloudrl.jobs.warnings import find_warnings
 from cloudrl.protocol.job_phases import JobState, phase_text
 from cloudrl.protocol.report import NodeReport, Usage
 from cloudrl.protocol.stops import Stop

@@ -1,4 +1,4 @@
-"""How busy the GPUs of all nodes are, as Ray reports it, and since when they compute nothing."""
+"""How busy the GPUs of all nodes are, and how full Ray's object stores, as Ray reports it."""
 
 import dataclasses
 import time
@@ -36,6 +36,7 @@ class GpuWatch:
         self._told: Tuple[str, ...] = ()
         self._seen_at = 0.0
         self._usage: Mapping[str, Usage] = {}
+        self._stores: Mapping[str, Tuple[int, int]] = {}
         self._idle_since: Dict[Tuple[str, int], float] = {}
 
     def start(self) -> None:
@@ -49,7 +50,8 @@ class GpuWatch:
 
     def look(self) -> None:
         """Ask once. While Ray does not answer, its last answer stays, with its time."""
-        gpus_by_ip, now = dict(gpus_of(self._ray.summary())), round(self._now(), 3)
+        summary, now = self._ray.summary(), round(self._now(), 3)
+        gpus_by_ip, self._stores = dict(gpus_of(summary)), stores_of(summary)
         if gpus_by_ip or now - self._seen_at > _SILENT_S:
             self._seen_at = now
             if self._told != tuple(gpus_by_ip):
@@ -71,11 +73,20 @@ class GpuWatch:
         self._usage = {ip: Usage(now, gpus=tuple(self._with_idle(ip, gpus))) for ip, gpus in gpus_by_ip.items()}
 
     def added_to(self, report: NodeReport) -> NodeReport:
-        """The report of a node with its GPUs. Nodes on one machine have one address, and the same GPUs."""
+        """The report of a node with its GPUs and store. Nodes on one machine have one address, and the same GPUs."""
+        report = self._with_store(report)
         seen = self._usage.get(report.ip)
         if seen is None or (report.usage is not None and report.usage.gpus):  # as the vendor's tool says there
             return report
         usage = dataclasses.replace(report.usage or seen, sampled_at=seen.sampled_at, gpus=seen.gpus)
+        return dataclasses.replace(report, usage=usage)
+
+    def _with_store(self, report: NodeReport) -> NodeReport:
+        store = self._stores.get(report.ip)
+        if store is None or report.usage is None:
+            return report
+        used, total = store
+        usage = dataclasses.replace(report.usage, store_used_bytes=used, store_total_bytes=total)
         return dataclasses.replace(report, usage=usage)
 
     def _with_idle(self, ip: str, gpus: Iterable[GpuUsage]) -> Iterator[GpuUsage]:
@@ -91,6 +102,22 @@ def gpus_of(summary: Iterable[Any]) -> Iterator[Tuple[str, Tuple[GpuUsage, ...]]
     for node in summary:
         if node.get("raylet", {}).get("state") == "ALIVE" and node.get("gpus"):
             yield str(node["ip"]), tuple(map(_gpu, node["gpus"]))
+
+
+def stores_of(summary: Iterable[Any]) -> Dict[str, Tuple[int, int]]:
+    """Address -> used and all bytes of the object store of the living nodes.
+
+    Ray 2.60: dashboard/modules/node/datacenter.py, `get_node_info`. Nodes on one machine have one address and a store
+    each: the fullest counts.
+    """
+    found: Dict[str, Tuple[int, int]] = {}
+    for node in summary:
+        raylet = node.get("raylet", {})
+        used, free = (_number(raylet.get(f"objectStore{each}Memory")) for each in ("Used", "Available"))
+        if raylet.get("state") == "ALIVE" and used is not None and free is not None and used + free > 0:
+            store = (int(used), int(used + free))
+            found[str(node["ip"])] = max(store, found.get(str(node["ip"]), store), key=lambda each: each[0] / each[1])
+    return found
 
 
 def _gpu(row: Mapping[str, Any]) -> GpuUsage:

@@ -12,6 +12,7 @@ from cloudrl.node.gpu_tools import ToolWatch
 from cloudrl.node.host_info import RAY_DISK_LIMIT, existing
 from cloudrl.node.node_state import NodeState
 from cloudrl.node.ray import TEMP_DIR
+from cloudrl.protocol.folders import MEMORY
 from cloudrl.protocol.options import AgentOptions
 from cloudrl.protocol.report import Usage
 
@@ -55,6 +56,9 @@ class HostSampler:
             measured.update(disk_used_bytes=disk.used, disk_total_bytes=disk.used + disk.free)  # less what is root's
             if self._ray_folder is not None and _is_same_disk(disk, shutil.disk_usage(existing(self._ray_folder))):
                 measured.update(disk_kept_bytes=int(RAY_DISK_LIMIT * disk.total))
+        with suppress(OSError):
+            shared = shutil.disk_usage(self._root / MEMORY.lstrip("/"))
+            measured.update(shm_used_bytes=shared.used, shm_total_bytes=shared.total)
         return Usage(round(self._now(), 3), **measured)
 
     def _rates(self) -> Dict[str, float]:

@@ -56,6 +56,8 @@ class Usage:
         disk_used_bytes, disk_total_bytes: of the disk that checkpoints are saved to.
         disk_kept_bytes: of these, what has to stay free for Ray, whose folder is on the same disk; 0 on another one.
         received_bytes_per_s, sent_bytes_per_s: over the network interfaces; what RDMA moves passes them by.
+        shm_used_bytes, shm_total_bytes: of `/dev/shm`, where Ray's object store is.
+        store_used_bytes, store_total_bytes: of Ray's object store, as Ray counts.
     """
 
     sampled_at: float
@@ -68,6 +70,10 @@ class Usage:
     sent_bytes_per_s: Optional[float] = None
     gpus: Tuple[GpuUsage, ...] = ()
     disk_kept_bytes: int = 0
+    shm_used_bytes: Optional[int] = None
+    shm_total_bytes: Optional[int] = None
+    store_used_bytes: Optional[int] = None
+    store_total_bytes: Optional[int] = None
 
 
 COLUMN = "column"

@@ -10,8 +10,11 @@ from cloudrl.protocol.report import GpuUsage, Usage
 
 OF_THE_HOST = (
     "sampled_at", "cpu_percent", "memory_used_bytes", "memory_total_bytes", "disk_used_bytes", "disk_total_bytes",
-    "received_bytes_per_s", "sent_bytes_per_s",
+    "received_bytes_per_s", "sent_bytes_per_s", "shm_used_bytes", "shm_total_bytes", "store_used_bytes",
+    "store_total_bytes",
 )  # fmt: skip
+_OF_AN_OLDER_HOST = OF_THE_HOST[:8]
+"""What rows of cloudrl 0.1 have: files that were kept, and agents that run on."""
 OF_A_GPU = ("index", "utilization_percent", "memory_used_mib", "memory_total_mib", "power_w")
 _WHOLE = ("index", "memory_used_mib", "memory_total_mib", *(name for name in OF_THE_HOST if name.endswith("_bytes")))
 _SMALL = 1000
@@ -34,12 +37,17 @@ def from_row(row: Row) -> Usage:
     Raises:
         ValueError, TypeError: it is not such a row.
     """
-    starts = range(len(OF_THE_HOST), len(row), len(OF_A_GPU))
-    is_row = len(row) >= len(OF_THE_HOST) and row[0] is not None and not (len(row) - len(OF_THE_HOST)) % len(OF_A_GPU)
-    if not is_row or not all(value is None or isinstance(value, (int, float)) for value in row):
+    host = next((names for names in (OF_THE_HOST, _OF_AN_OLDER_HOST) if _begins_with(row, names)), None)
+    if host is None or row[0] is None or not all(value is None or isinstance(value, (int, float)) for value in row):
         raise ValueError("this is not a row of a node's use")
+    starts = range(len(host), len(row), len(OF_A_GPU))
     gpus = tuple(GpuUsage(**_fields(OF_A_GPU, row, start)) for start in starts if row[start] is not None)
-    return Usage(**_fields(OF_THE_HOST, row, 0), gpus=gpus)
+    return Usage(**_fields(host, row, 0), gpus=gpus)
+
+
+def _begins_with(row: Row, host: Sequence[str]) -> bool:
+    """Whether a row has these numbers of its host, by its length: behind them are those of whole GPUs."""
+    return len(row) >= len(host) and (len(row) - len(host)) % len(OF_A_GPU) == 0
 
 
 def mean_row(rows: Sequence[Row]) -> List[Optional[float]]:

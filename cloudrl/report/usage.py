@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, NamedTuple
 
+from cloudrl.protocol.folders import MEMORY
 from cloudrl.protocol.report import Usage
 from cloudrl.report.series import thinned
 
@@ -25,6 +26,8 @@ MEASURES = (
     Measure("GPU power (W, all of a node)", "gpu_power"),
     Measure("CPU busy (%)", "cpu"),
     Measure("Memory (%)", "memory"),
+    Measure(f"{MEMORY} (%)", "shm"),
+    Measure("Ray's object store (%)", "store"),
     Measure("Disk of the checkpoints (%)", "disk"),
     Measure("Received (MB/s)", "received"),
     Measure("Sent (MB/s)", "sent"),
@@ -57,6 +60,8 @@ def measures(usage: Usage) -> dict[str, float]:
         "gpu_power": sum(powers) if powers else None,
         "cpu": usage.cpu_percent,
         "memory": _share(usage.memory_used_bytes, usage.memory_total_bytes),
+        "shm": _share(usage.shm_used_bytes, usage.shm_total_bytes),
+        "store": _share(usage.store_used_bytes, usage.store_total_bytes),
         "disk": _share(usage.disk_used_bytes, usage.disk_total_bytes),
         **{key: None if rate is None else rate / 1e6 for key, rate in rates.items()},
     }

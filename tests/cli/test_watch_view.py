@@ -9,8 +9,8 @@ import pytest
 from cloudrl.cli._watch_view import draw
 from cloudrl.jobs import Progress
 from cloudrl.jobs.events import EventReader
+from cloudrl.jobs.evidence import RunWarning
 from cloudrl.jobs.look import JobRecord, Look, Price
-from cloudrl.jobs.warnings import RunWarning
 from cloudrl.protocol.failures import Failure, FailureKind
 from cloudrl.protocol.phases import Phase
 from cloudrl.protocol.report import GpuUsage, NodeReport, Usage

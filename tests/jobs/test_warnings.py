@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from cloudrl.jobs.warnings import Evidence, find_warnings
+from cloudrl.jobs.evidence import Evidence
+from cloudrl.jobs.warnings import find_warnings
 from cloudrl.protocol.report import GpuUsage, Usage
 from cloudrl.protocol.stops import Stop
 from cloudrl.verl.metrics import Step

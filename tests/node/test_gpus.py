@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from fake_clock import Clock
 
-from cloudrl.node.gpus import GpuWatch, gpus_of
+from cloudrl.node.gpus import GpuWatch, gpus_of, stores_of
 from cloudrl.protocol.report import GpuUsage, NodeReport, Usage
 
 # Ray 2.60, dashboard/modules/reporter/gpu_providers.py: GpuUtilizationInfo, in camel case
@@ -152,3 +152,17 @@ def test_what_a_nodes_own_tool_says_comes_first(watched: Watched) -> None:
     watched.see(node("10.0.0.1", 50))
     own = Usage(1002.0, gpus=(GpuUsage(0, "", 70.0),))
     assert watched.watch.added_to(NodeReport(0, "10.0.0.1", usage=own)).usage == own
+
+
+def test_how_full_the_object_stores_are(watched: Watched) -> None:
+    """Ray 2.60, dashboard/modules/node/datacenter.py: get_node_info, in camel case."""
+    raylet = {"state": "ALIVE", "objectStoreUsedMemory": 30, "objectStoreAvailableMemory": 70}
+    full = {**raylet, "objectStoreUsedMemory": 95, "objectStoreAvailableMemory": 5}
+    rows = (("a", raylet), ("a", full), ("b", {**raylet, "state": "DEAD"}), ("c", {"state": "ALIVE"}))
+    assert stores_of({"ip": ip, "raylet": each} for ip, each in rows) == {"a": (95, 100)}
+
+    watched.see({**node("10.0.0.1", 50), "raylet": raylet})
+    report = watched.watch.added_to(NodeReport(0, "10.0.0.1", usage=Usage(1000.0)))
+    assert report.usage is not None
+    assert (report.usage.store_used_bytes, report.usage.store_total_bytes) == (30, 100)
+    assert len(report.usage.gpus) == 1

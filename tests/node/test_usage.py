@@ -115,3 +115,10 @@ def test_what_ray_needs_of_a_disk_that_it_shares_with_the_checkpoints(tmp_path: 
     alone, shared = HostSampler(tmp_path).sample(), HostSampler(tmp_path, ray_folder=tmp_path / "ray").sample()
     elsewhere = HostSampler(tmp_path, ray_folder=Path("/proc")).sample()
     assert (alone.disk_kept_bytes, shared.disk_kept_bytes, elsewhere.disk_kept_bytes) == (0, int(0.05 * total), 0)
+
+
+def test_memory_that_processes_share(machine: Machine) -> None:
+    assert machine.sample().shm_total_bytes is None, "there is no /dev/shm"
+    (machine.root / "dev/shm").mkdir(parents=True)
+    shared = shutil.disk_usage(machine.root)
+    assert machine.sample().shm_total_bytes == shared.total

@@ -1,11 +1,14 @@
 """Samples as rows of numbers, and back."""
 
+from dataclasses import replace
+
 import pytest
 
 from cloudrl.protocol.report import GpuUsage, Usage
 from cloudrl.protocol.usage_rows import from_row, mean_row, to_row
 
-HOST = Usage(1000.5, 12.5, 600, 1000, 5_000_000_000_000, 7_000_000_000_000, 1e9, None)
+OLDER = Usage(1000.5, 12.5, 600, 1000, 5_000_000_000_000, 7_000_000_000_000, 1e9, None)
+HOST = replace(OLDER, shm_used_bytes=5, shm_total_bytes=64, store_used_bytes=None, store_total_bytes=30)
 GPUS = (GpuUsage(0, "", 97.0, 61_234, 81_559, 612.0), GpuUsage(1001, "", None, 5, 9_856, None))
 
 
@@ -13,6 +16,13 @@ GPUS = (GpuUsage(0, "", 97.0, 61_234, 81_559, 612.0), GpuUsage(1001, "", None, 5
 def test_a_sample_comes_back(gpus: tuple[GpuUsage, ...]) -> None:
     usage = Usage(**{**vars(HOST), "gpus": gpus})
     assert from_row(to_row(usage)) == usage
+
+
+@pytest.mark.parametrize("gpus", [(), GPUS[:1], GPUS])
+def test_a_row_from_before_shared_memory_was_counted(gpus: tuple[GpuUsage, ...]) -> None:
+    usage = replace(OLDER, gpus=gpus)
+    row = to_row(usage)
+    assert from_row([*row[:8], *row[12:]]) == usage
 
 
 def test_names_of_gpus_are_no_numbers() -> None:

@@ -28,7 +28,7 @@ NODE_MEMORY, SHARED_MEMORY = "memory of a node", "/dev/shm"  # noqa: S108  a nam
 DISK = "disk"
 """The group of the phase that writes a checkpoint."""
 _BF16 = 2
-_KILLED_AT = 0.95
+KILLED_AT = 0.95
 """Ray's monitor kills workers at so much of a node's memory (Ray 2.60: RAY_memory_usage_threshold)."""
 _MEGATRON_BYTES, _CPU_ADAM_BYTES, _POLICY_COPIES = 14, 14, 4
 _UNKNOWN = Amount.exact(float("inf"))
@@ -64,7 +64,7 @@ def _host(trainer: Trainer) -> Phase:
         ("weights of an engine that sleeps", Amount.exact(asleep)),
         ("while loading", Amount(0.5, 1, 1.2) * max(0.0, loading)),
     ]
-    return phase("host", NODE_MEMORY, _UNKNOWN if limit is None else Amount.exact(_KILLED_AT * limit), terms)
+    return phase("host", NODE_MEMORY, _UNKNOWN if limit is None else Amount.exact(KILLED_AT * limit), terms)
 
 
 def _loading(model: ModelConfig, actor: Trainee, gpus: int) -> float:

@@ -75,7 +75,7 @@ class MemorySeen:
 
     def add(self, metrics: Mapping[str, float]) -> None:
         """One step's metrics."""
-        self.allocated_gib = max(self.allocated_gib, _number(metrics, ALLOCATED))
+        self.allocated_gib = max(self.allocated_gib, allocated_gib(metrics))
         self.reserved_gib = max(self.reserved_gib, _number(metrics, RESERVED))
         prompt, answer = (_number(metrics, key) for key in _LENGTHS)
         if prompt and answer:
@@ -95,6 +95,11 @@ class MemorySeen:
             answer_tokens=round(answer, 1),
             step_s=round(sum(self.seconds) / (len(self.seconds) or 1), 1),
         )
+
+
+def allocated_gib(metrics: Mapping[str, float]) -> float:
+    """The most that training has allocated on a GPU so far; 0 where a step does not say."""
+    return _number(metrics, ALLOCATED)
 
 
 def _number(metrics: Mapping[str, float], key: str) -> float:

@@ -17,7 +17,7 @@ Terms = list[tuple[str, Amount]]
 
 CONTEXT = Amount(0.6, 1.1, 2.2)
 """GiB of the trainer's CUDA context and NCCL's buffers; from runs that fitted or died."""
-_ASLEEP = Amount(0.7, 1.5, 3.2)
+ASLEEP = Amount(0.7, 1.5, 3.2)
 """GiB that an engine keeps while it sleeps: context, graphs, NCCL."""
 _ASLEEP_OF_SEVERAL = 0.3
 """GiB more where a copy of its weights takes several GPUs."""
@@ -75,7 +75,7 @@ class Trainer:
         engine, limit = self.work.engine, Amount.exact(self.machine.card_gib - self.machine.taken_gib).less(CONTEXT)
         for each in (engine, self.work.reward):
             if each is not None and each.is_colocated:
-                limit = limit.less(_ASLEEP + Amount(0, _ASLEEP_OF_SEVERAL * (each.tensor > 1), 0))
+                limit = limit.less(ASLEEP + Amount(0, _ASLEEP_OF_SEVERAL * (each.tensor > 1), 0))
         return limit
 
     @property

@@ -1,0 +1,50 @@
+"""What warnings about a job that runs are drawn from, and what a warning is."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from cloudrl.protocol.job_phases import JobState
+from cloudrl.protocol.report import Usage
+from cloudrl.protocol.stops import Stop
+from cloudrl.verl.metrics import Step
+
+
+@dataclass(frozen=True)
+class RunWarning:
+    """One thing that is wrong.
+
+    Attributes:
+        kind: `hang`, `debugger`, `nan`, `reward`, `entropy`, `length`, `tools`, `node`, `gpu`, `memory`, `shm`,
+            `store` or `disk`; there is one of a kind at most.
+        seen: what is seen, with its numbers.
+        remedy: what to do.
+    """
+
+    kind: str
+    seen: str
+    remedy: str
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What warnings are drawn from.
+
+    Attributes:
+        steps: of the run so far.
+        usage: rank -> how busy the node was, oldest first.
+        tool_failures: failed calls of tools during each of the last steps.
+        left_s: seconds until the run ends; None if unknown.
+        stops: tasks that wait for a debugger.
+        now: seconds since the epoch.
+        job: where the training stands; None if unknown.
+        price_per_hour: of the cluster in US dollars; None if unknown.
+    """
+
+    steps: Sequence[Step] = ()
+    usage: Mapping[int, Sequence[Usage]] = field(default_factory=dict)
+    tool_failures: Sequence[int] = ()
+    left_s: float | None = None
+    stops: Sequence[Stop] = ()
+    now: float = 0.0
+    job: JobState | None = None
+    price_per_hour: float | None = None
