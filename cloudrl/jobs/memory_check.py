@@ -33,11 +33,8 @@ from cloudrl.verl.model_rules import (
     model_problems,
 )
 from cloudrl.verl.rules import problems
-from cloudrl.verl.rules.fine_tuning import fine_tuning_problems
+from cloudrl.verl.rules.fine_tuning import fine_tuning_problems, overlong_rows
 from cloudrl.verl.setting import Setting
-
-_TEMPLATE, _BLOCK = 64, 256
-"""Tokens that a chat template may add to a conversation, and steps in which a limit is suggested."""
 
 
 def check_model(draft: JobDraft, setting: Setting, snapshot: Snapshot) -> tuple[JobDraft, tuple[Problem, ...]]:
@@ -85,7 +82,8 @@ def check_fine_tuning(
     if model is None:
         return draft.skipping(f"memory and heads (config.json of {path} unknown)"), ()
     setting = on_gpus(setting, gpus)
-    draft = draft.warning(*_overlong(setting, snapshot))
+    if (rows := snapshot.prompts) is not None:
+        draft = draft.warning(*overlong_rows(setting, rows.name, rows.tokens))
     try:
         found = fine_tuning_divides_the_model(setting, model)
     except CheckpointError as why:
@@ -100,25 +98,6 @@ def check_fine_tuning(
     suggests = functools.partial(fine_tuning_changes, on_ray=on_ray)
     job = _Checked(setting, models, limit_of(setting), count_refusals, fine_tuning_workload, suggests)
     return _judged(draft, job, snapshot), found
-
-
-def _overlong(setting: Setting, snapshot: Snapshot) -> Iterator[str]:
-    """Rows for which MultiTurnSFTDataset raises ValueError (verl 0.9.1, utils/dataset/multiturn_sft_dataset.py)."""
-    conversations, limit = snapshot.prompts, setting.whole("data.max_length")
-    if conversations is None or limit is None or setting.get("data.truncation") != "error":
-        return
-    if over := sum(count > limit for count in conversations.tokens):
-        longest = max(conversations.tokens)
-        yield (
-            f"{over} of the first {len(conversations.tokens)} conversations of {conversations.name} have more tokens "
-            f"than data.max_length={limit}, the longest {longest} and a chat template: the first of them ends the job. "
-            f"data.truncation=right cuts them, data.max_length={_round_up(longest)} takes them"
-        )
-
-
-def _round_up(tokens: int) -> int:
-    """To whole blocks, with room for a chat template."""
-    return -(-(tokens + _TEMPLATE) // _BLOCK) * _BLOCK
 
 
 def _unless_a_guess(

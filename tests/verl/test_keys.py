@@ -70,7 +70,7 @@ def test_the_default_release_has_every_key_that_has_a_name() -> None:
     assert composed.values is not None
     named = {key for name, key in vars(keys).items() if name.isupper() and isinstance(key, str) and "." in key}
     there = {key for key in named if _has(composed.values, key)}
-    assert named - there == {keys.MAIN, keys.SEARCH_R1_URL, keys.FINE_TUNED}
+    assert named - there == {keys.MAIN, keys.SEARCH_R1_URL, keys.FINE_TUNED, keys.FINE_TUNED_BEFORE}
     fine_tuning = compose(RELEASE.verl, (), SFT_CONFIG).values
     assert fine_tuning is not None
     assert _has(fine_tuning, keys.FINE_TUNED)

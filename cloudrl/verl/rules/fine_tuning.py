@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from cloudrl.verl import keys
 from cloudrl.verl.composition import Problem
@@ -23,6 +23,10 @@ _SECTIONS = ("model", "engine", "optim", "checkpoint", "profiler")
 _TRAINER, _DATASET = "trainer/sft_trainer.py", "utils/dataset/multiturn_sft_dataset.py: MultiTurnSFTDataset"
 _EPOCH = "after_each_epoch"
 _FSDP = ("fsdp", "fsdp2", "fsdp_turbo")
+
+_LENGTH = "data.max_length"
+_TEMPLATE_TOKENS, _BLOCK = 64, 256
+"""What a chat template may add to a conversation, and the steps in which a limit is suggested."""
 
 
 def fine_tuning_problems(setting: Setting, *, gpus: int | None, on_ray: bool) -> tuple[Problem, ...]:
@@ -49,6 +53,27 @@ def fine_tuning_problems(setting: Setting, *, gpus: int | None, on_ray: bool) ->
     builds = [functools.partial(build_section, values, path) for path in _SECTIONS
               if isinstance(values := setting.get(path), Mapping)]  # fmt: skip
     return (*found, *what_is_refused(setting, builds, [problem.text for problem in found]))
+
+
+def overlong_rows(setting: Setting, name: str, tokens: Sequence[int]) -> Iterator[str]:
+    """What ends the job at a row that is too long (utils/dataset/multiturn_sft_dataset.py: MultiTurnSFTDataset).
+
+    Args:
+        setting: the configuration.
+        name: the file, as the user calls it.
+        tokens: of each of its first conversations, without a chat template; empty if they were not counted.
+    """
+    limit = setting.whole(_LENGTH)
+    if limit is None or setting.get("data.truncation") != "error":
+        return
+    if over := sum(count > limit for count in tokens):
+        longest = max(tokens)
+        enough = math.ceil((longest + _TEMPLATE_TOKENS) / _BLOCK) * _BLOCK
+        yield (
+            f"{over} of the first {len(tokens)} conversations of {name} have more tokens than {_LENGTH}={limit}, the "
+            f"longest {longest} and a chat template: the first of them ends the job. data.truncation=right cuts them, "
+            f"{_LENGTH}={enough} takes them"
+        )
 
 
 def _rows(setting: Setting, *, on_ray: bool) -> Iterator[Row]:
