@@ -5,7 +5,7 @@ import random
 from typing import Any
 
 from cloudrl.protocol.report import GpuUsage, Usage
-from cloudrl.report import Report, RunReport, Sample, Table
+from cloudrl.report import Report, RunReport, Sample, StepAnswers, Table
 from cloudrl.report.usage import NodeUsage
 from cloudrl.verl.metrics import Step
 
@@ -55,6 +55,8 @@ def make_run(name: str = "grpo-1", *, steps: int = 200, keys: int = 50, seed: in
         "log": ("(TaskRunnerV1 pid=7) all initialize finished, ready to fit", "step:1 - critic/score/mean:0.1"),
         "usage": tuple(make_usage(rank) for rank in range(2)),
         "samples": tuple(_sample(step, place) for step in (10, 20) for place in range(30)),
+        "answers": tuple(StepAnswers(step, 100, 100, 1, 30, 30) for step in (10, 20)),
+        "answer_steps": 2,
     }  # fmt: skip
     return RunReport(**{**shown, **fields})
 
@@ -82,12 +84,20 @@ def make_usage(rank: int, minutes: int = 120) -> NodeUsage:
 
 
 def _sample(step: int, place: int) -> Sample:
-    truth = str(2 * place + 1)
+    truth, prompt = str(2 * place + 1), f"What is {place} + {place + 1}?"
     answer = truth if (place + step) % 3 else "7"
     score = float(answer == truth)
-    return Sample(step, f"What is {place} + {place + 1}?", f"It is {answer}.", score, truth, {"acc": str(score == 1)})
+    return Sample(step, prompt, f"It is {answer}.", score, truth, {"acc": str(score == 1)}, prompt)
 
 
 def make_report(*names: str, **options: Any) -> Report:
     """Runs of these names."""
     return Report(tuple(make_run(name, seed=seed, **options) for seed, name in enumerate(names or ("grpo-1",))))
+
+
+def make_group(*names: str, steps: int = 60, **fields: Any) -> tuple[RunReport, ...]:
+    """Runs of these names whose configurations differ in nothing but the seed."""
+    return tuple(
+        make_run(name, seed=seed, steps=steps, **{"config": {"trainer.nnodes": "2", "data.seed": str(seed)}, **fields})
+        for seed, name in enumerate(names)
+    )

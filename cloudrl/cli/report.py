@@ -36,6 +36,10 @@ def report(
     port: Annotated[
         int, typer.Option(metavar="PORT", help="Port of --serve. Default: a free one.", min=0, max=65535)
     ] = 0,
+    group: Annotated[
+        str | None,
+        option("NAME", "Draw the jobs as one group; without jobs, all runs submitted with --group NAME.", "--group"),
+    ] = None,
     as_json: JsonOption = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print the metrics as CSV instead.")] = False,
     cluster: ClusterOption = None,
@@ -43,7 +47,8 @@ def report(
 ) -> None:
     """Make a page of one run, or of several to compare. It works offline, also when it is sent to somebody.
 
-    The page has curves, time per step, configuration, nodes, attempts, checkpoints, cost and samples.
+    Runs whose configurations differ only in seeds are drawn as their mean and spread. The page has curves, time per
+    step, configuration, nodes, attempts, checkpoints, cost and samples.
     """
     from cloudrl.report.page import page
     from cloudrl.sdk.report import ReportSource
@@ -52,10 +57,10 @@ def report(
     if serve + as_json + as_csv + (output is not None) > 1:
         raise InputError("-o, --serve, --json and --csv exclude each other", hint="Pass only one of them")
     if serve:
-        _serve(ReportSource(jobs or [], cluster, address, kept, on_progress=Terminal()), port)
+        _serve(ReportSource(jobs or [], cluster, address, kept, group=group, on_progress=Terminal()), port)
         return
     with Terminal() as terminal:
-        made = make(jobs or [], cluster, address, kept, on_progress=terminal)
+        made = make(jobs or [], cluster, address, kept, group=group, on_progress=terminal)
     if as_json:
         _output.as_json(made.to_json())
     elif as_csv:

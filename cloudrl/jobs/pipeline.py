@@ -58,7 +58,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 def name_run(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
-    """Pass: the run's name and the submission id."""
+    """Pass: the run's name and the submission id; a look at the label of its group."""
     stamp, options, refused = f"{snapshot.now:%Y%m%d-%H%M%S}", draft.options, Refusals()
     run = f"{draft.job.name[:80]}-{stamp}"
     submission_id = run if options.name is None else f"{options.name[:80]}-{stamp}"
@@ -68,6 +68,9 @@ def name_run(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
     if options.submission_id is not None:
         with refused.collect():
             submission_id = _checked_name("--submission-id", options.submission_id)
+    if options.group is not None:
+        with refused.collect():
+            _checked_name("--group", options.group, "a label")
     return replace(draft, name=run, submission_id=submission_id).refused(*refused)
 
 
@@ -254,6 +257,7 @@ def _submission(draft: JobDraft, commit: str) -> Submission:
     metadata = {
         "job_name": draft.name,  # Ray's own key: the name in the dashboard
         "cloudrl_recipe": draft.job.name,
+        **({"cloudrl_group": draft.options.group} if draft.options.group else {}),
         "cloudrl_checkpoints": values[keys.LOCAL_DIR],
         **({"cloudrl_verl": draft.cluster.verl_version} if draft.cluster.verl_version else {}),
         **({"cloudrl_total_steps": str(steps)} if steps is not None else {}),
@@ -277,12 +281,12 @@ def _submission(draft: JobDraft, commit: str) -> Submission:
     )
 
 
-def _checked_name(option: str, value: str) -> str:
+def _checked_name(option: str, value: str, what: str = "the name of a folder and a log file") -> str:
     if _NAME.fullmatch(value):
         return value
     slug = re.sub(r"[^A-Za-z0-9._-]+", "-", value).strip("-._")[:100]
     meant = f"; did you mean {slug!r}?" if _NAME.fullmatch(slug) else ""
     raise InputError(
-        f"{option} {value!r} cannot be the name of a folder and a log file{meant}",
+        f"{option} {value!r} cannot be {what}{meant}",
         hint="Letters, digits, dots, dashes and _; 1 to 100 of them, a letter or digit first",
     )

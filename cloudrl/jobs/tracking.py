@@ -1,11 +1,11 @@
-"""Trackers such as Weights & Biases: a run that resumes is one curve there."""
+"""Trackers such as Weights & Biases: a run that resumes is one curve there, and runs of a group are one group."""
 
 import re
 from dataclasses import replace
 
 from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.verl import keys
-from cloudrl.verl.loggers import variables_of_run
+from cloudrl.verl.loggers import variables_of_group, variables_of_run
 
 
 def loggers_of(draft: JobDraft) -> list[str]:
@@ -14,14 +14,15 @@ def loggers_of(draft: JobDraft) -> list[str]:
 
 
 def continue_tracking(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
-    """Pass: name the tracker's run after the run, unless the job starts anew whatever is saved.
+    """Pass: name the tracker's run after the run, unless the job starts anew whatever is saved; and its group.
 
     Variables that the job has already are never replaced.
     """
-    values = draft.values
-    if values.get(keys.RESUME_MODE) not in ("auto", "resume_path"):
-        return draft
+    values, group = draft.values, draft.options.group
+    resumes = values.get(keys.RESUME_MODE) in ("auto", "resume_path")
     variables: dict[str, str] = {}
     for logger in loggers_of(draft):
-        variables |= variables_of_run(logger, draft.name, values.get(keys.LOCAL_DIR, "").rstrip("/"))
+        variables |= variables_of_group(logger, group) if group else {}
+        if resumes:
+            variables |= variables_of_run(logger, draft.name, values.get(keys.LOCAL_DIR, "").rstrip("/"))
     return replace(draft, variables={**variables, **draft.variables})

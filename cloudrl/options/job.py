@@ -50,6 +50,11 @@ class SubmitOptions:
     )
     """The run goes on from the newest step that its ranks can load. None makes a name of recipe and time, so that no
     run continues another by accident."""
+    group: Annotated[
+        str | None,
+        Option("Label of runs that repeat each other, such as several seeds; `report` draws their mean.", "NAME"),
+    ] = None
+    """Trackers get it, too, where they have groups."""
     track: Annotated[
         tuple[str, ...],
         Option(
@@ -97,6 +102,7 @@ class JobKeywords(TypedDict, total=False):
     reward: str | None
     steps: int | None
     name: str | None
+    group: str | None
     track: str | Sequence[str]
     env: Mapping[str, str]
     runtime_env: Mapping[str, Any]

@@ -3,4 +3,5 @@
 from cloudrl.report.model import Report as Report
 from cloudrl.report.model import RunReport as RunReport
 from cloudrl.report.model import Sample as Sample
+from cloudrl.report.model import StepAnswers as StepAnswers
 from cloudrl.report.model import Table as Table

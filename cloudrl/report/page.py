@@ -13,14 +13,24 @@ from importlib.resources import files
 from typing import Any
 
 from cloudrl.logs.causes import Cause
+from cloudrl.report.groups import Group, group_series
 from cloudrl.report.model import Report, RunReport, Table
+from cloudrl.report.samples import answers_text
 from cloudrl.report.series import charts_of, finite, run_series
 from cloudrl.report.usage import usage_series
 from cloudrl.verl.charts import Chart
 
 VENDOR = "vendor"
 _STYLES = (f"{VENDOR}/uPlot.min.css", "page/style.css")
-_SCRIPTS = (f"{VENDOR}/uPlot.iife.min.js", "page/charts.js", "page/tables.js", "page/main.js")
+_SCRIPTS = (
+    f"{VENDOR}/uPlot.iife.min.js",
+    "page/charts.js",
+    "page/curves.js",
+    "page/tables.js",
+    "page/samples.js",
+    "page/overview.js",
+    "page/main.js",
+)
 _PAGE = """<!doctype html>
 <html lang="en">
 <head>
@@ -78,9 +88,13 @@ def as_element(value: Any) -> str:
 def data(report: Report) -> dict[str, Any]:
     """What the page draws."""
     shown = [without_flat_band(chart, report) for chart in charts_of(report.keys)]
+    if report.groups:  # whose band is the spread of the runs
+        shown = [chart._replace(band=()) for chart in shown]
     top = frozenset(key for chart in shown for key in (*chart.keys, *chart.band))
+    shares = len(report.runs) + len(report.groups)
     return {
-        "runs": [_run(run, run_series(run.steps, len(report.runs), top)) for run in report.runs],
+        "runs": [_run(run, run_series(run.steps, shares, top)) for run in report.runs],
+        "groups": [_group(group, group_series(group, shares, top)) for group in report.groups],
         "panels": [{"title": chart.title, "keys": chart.keys, "band": chart.band} for chart in shown],
         "differences": _table(report.config_differences()) if len(report.runs) > 1 else None,
     }
@@ -91,6 +105,11 @@ def without_flat_band(chart: Chart, report: Report) -> Chart:
     steps = [step for run in report.runs for step in run.steps]
     edges = [{step.metrics[key] for step in steps if key in step.metrics} for key in chart.band]
     return chart._replace(band=()) if edges and all(len(values) < 2 for values in edges) else chart
+
+
+def _group(group: Group, series: dict[str, Any]) -> dict[str, Any]:
+    spreads = {key: None if spread is None else spread._asdict() for key, spread in group.summary.items()}
+    return {"name": group.name, "runs": group.places, "summary": spreads, **series}
 
 
 def _run(run: RunReport, series: dict[str, Any]) -> dict[str, Any]:
@@ -106,9 +125,11 @@ def _run(run: RunReport, series: dict[str, Any]) -> dict[str, Any]:
         "config": dict(sorted(run.config.items())),
         "tables": [_table(table) for table in run.tables],
         "usage": usage_series(run.usage),
+        "answers": answers_text(run.answers, run.answer_steps),
         "samples": [
             {
-                "step": sample.step, "score": finite(sample.score), "prompt": sample.prompt, "answer": sample.answer,
+                "id": sample.prompt_id or sample.prompt, "step": sample.step, "score": finite(sample.score),
+                "prompt": sample.prompt, "answer": sample.answer,
                 "truth": sample.truth, "more": dict(sample.more),
             }
             for sample in run.samples

@@ -6,32 +6,62 @@ and what the reward function returned. Nothing here raises: anybody may have wri
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from cloudrl.report.model import Sample
+from cloudrl.protocol.ranks import ranks_text
+from cloudrl.report.model import Sample, StepAnswers
 from cloudrl.report.series import finite
 
 READ_BYTES = 4 << 20
 """Of each file, from its start: its answers are in random order."""
 STEPS = 12
-PER_STEP = 40
+PER_STEP, PER_PROMPT = 40, 8
 _TEXT = 4_000
 _MORE, _MORE_TEXT = 8, 200
 _KNOWN = ("input", "output", "gts", "score", "step", "uid", "reward")
 
 
-def parse_samples(content: bytes, step: int) -> list[Sample]:
-    """A choice of the answers of one file: by prompt, so that of each step it is the same prompts.
+def parse_samples(content: bytes, step: int) -> tuple[list[Sample], StepAnswers]:
+    """A choice of the answers of one file, and how many there are: of each step the same prompts, as far as they fit.
 
     Args:
         content: of the file, at most `READ_BYTES`; a line that was cut off is left out.
         step: by the file's name.
     """
-    samples = [sample for line in content.splitlines() if (sample := _sample(line, step)) is not None]
-    return sorted(samples, key=lambda sample: hashlib.sha256(sample.prompt.encode("utf-8", "replace")).digest())[
-        :PER_STEP
-    ]
+    by_prompt: dict[str, list[Sample]] = defaultdict(list)
+    for line in content.splitlines():
+        if (sample := _sample(line, step)) is not None:
+            by_prompt[sample.prompt_id].append(sample)
+    chosen: list[Sample] = []
+    shown_prompts = 0
+    for prompt_id in sorted(by_prompt):
+        answers = by_prompt[prompt_id][:PER_PROMPT]
+        if len(chosen) + len(answers) > PER_STEP:
+            break
+        chosen += answers
+        shown_prompts += 1
+    counts = [len(answers) for answers in by_prompt.values()]
+    return chosen, StepAnswers(
+        step, sum(counts), len(counts), max(counts, default=0), len(chosen), shown_prompts, len(content) < READ_BYTES
+    )  # fmt: skip
+
+
+def answers_text(steps: Sequence[StepAnswers], written: int) -> list[str]:
+    """How many answers there are, a sentence for all steps with the same numbers, and what is not in the report.
+
+    For example `steps 10, 20: 8 answers each of 64 prompts; 40 of them, of 5 prompts, are on this page`.
+
+    Args:
+        steps: those that are in the report.
+        written: at how many steps verl has written answers.
+    """
+    by_numbers: dict[StepAnswers, list[int]] = defaultdict(list)
+    for answers in steps:
+        by_numbers[answers._replace(step=0)].append(answers.step)
+    some = [f"{len(steps)} of the {written:,} steps with answers are on this page"] if len(steps) < written else []
+    return [*some, *(f"{ranks_text(numbers, 'step')}: {answers}" for answers, numbers in by_numbers.items())]
 
 
 def choose_steps(steps: Iterable[int]) -> list[int]:
@@ -50,14 +80,15 @@ def _sample(line: bytes, step: int) -> Sample | None:
     if not isinstance(row, dict) or "output" not in row:
         return None
     more = [(str(key)[:80], _text(value, _MORE_TEXT)) for key, value in row.items() if key not in _KNOWN]
-    truth = row.get("gts")
+    truth, prompt = row.get("gts"), _whole_text(row.get("input"))
     return Sample(
         step=step,
-        prompt=_text(row.get("input"), _TEXT),
+        prompt=_text(prompt, _TEXT),
         answer=_text(row["output"], _TEXT),
         score=_score(row.get("score")),
         truth="" if truth is None else _text(truth, _MORE_TEXT),
         more=dict(more[:_MORE]),
+        prompt_id=hashlib.sha256(prompt.encode("utf-8", "replace")).hexdigest()[:16],
     )
 
 
@@ -69,6 +100,10 @@ def _score(value: Any) -> float | None:
 
 
 def _text(value: Any, limit: int) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    text = _whole_text(value)
     cut = f" … ({len(text) - limit:,} more characters)" if len(text) > limit else ""
     return text[:limit].encode("utf-8", "replace").decode() + cut
+
+
+def _whole_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

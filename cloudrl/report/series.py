@@ -12,8 +12,7 @@ from cloudrl.verl.metrics import Step
 from cloudrl.verl.timing import mean_parts, step_parts
 
 _DIGITS = 5
-
-
+_LEAST_POINTS = 200
 _POINTS, _TOP_POINTS, _BARS = 1_000, 10_000, 300
 
 
@@ -34,14 +33,14 @@ def elapsed_seconds(steps: Sequence[Step]) -> list[float]:
     return list(accumulate(step.step_s or 0.0 for step in steps))
 
 
-def run_series(steps: Sequence[Step], runs: int, top: frozenset[str]) -> dict[str, Any]:
+def run_series(steps: Sequence[Step], shares: int, top: frozenset[str]) -> dict[str, Any]:
     """What the page draws of one run: numbers of `steps`, `elapsed`, and `series`, in which `i` are places in `steps`.
 
     `summary` is of all steps, of which a long series has only some.
 
     Args:
         steps: of the run.
-        runs: how many share the page.
+        shares: how many runs and groups share the page.
         top: keys that keep more points than others.
     """
     columns: dict[str, tuple[list[int], list[float]]] = defaultdict(lambda: ([], []))
@@ -52,9 +51,8 @@ def run_series(steps: Sequence[Step], runs: int, top: frozenset[str]) -> dict[st
                 columns[key][1].append(value)
     series = {}
     for key, (places, values) in columns.items():
-        limit = max(200, (_TOP_POINTS if key in top else _POINTS) // runs)
-        indices = thinned(values, limit)
-        mine = {"v": [_short(values[index]) for index in indices]}
+        indices = thinned(values, point_limit(key, shares, top))
+        mine = {"v": [shortened(values[index]) for index in indices]}
         if len(indices) < len(steps):
             mine["i"] = [places[index] for index in indices]
         series[key] = mine
@@ -62,9 +60,14 @@ def run_series(steps: Sequence[Step], runs: int, top: frozenset[str]) -> dict[st
         "steps": [step.step for step in steps],
         "elapsed": [round(second, 1) for second in elapsed_seconds(steps)],
         "series": series,
-        "summary": _summary(steps),
+        "summary": summary(steps),
         "time": _time_bars(steps),
     }
+
+
+def point_limit(key: str, shares: int, top: frozenset[str]) -> int:
+    """How many points a series of the page keeps."""
+    return max(_LEAST_POINTS, (_TOP_POINTS if key in top else _POINTS) // shares)
 
 
 def thinned(values: Sequence[float], limit: int) -> list[int]:
@@ -78,17 +81,21 @@ def thinned(values: Sequence[float], limit: int) -> list[int]:
     return sorted(indices)
 
 
-def _summary(steps: Sequence[Step]) -> dict[str, float | None]:
-    """What the overview says of a run, None where nothing says it: rewards, validation, median seconds of a step."""
+def summary(steps: Sequence[Step]) -> dict[str, float | None]:
+    """What the overview says of a run: rewards, validation, median seconds of a step, seconds of training.
+
+    None where nothing says it.
+    """
     rewards = _finite(step.reward for step in steps)
     validated = next((key for step in steps for key in VALIDATION.matching(step.metrics)), "")
     validations = _finite(step.metrics.get(validated) for step in steps)
     seconds = _finite(step.step_s for step in steps)
     return {
-        "reward": _short(rewards[-1]) if rewards else None,
-        "best": _short(max(rewards)) if rewards else None,
-        "validation": _short(validations[-1]) if validations else None,
-        "step_s": _short(median(seconds)) if seconds else None,
+        "reward": shortened(rewards[-1]) if rewards else None,
+        "best": shortened(max(rewards)) if rewards else None,
+        "validation": shortened(validations[-1]) if validations else None,
+        "step_s": shortened(median(seconds)) if seconds else None,
+        "trained_s": round(sum(seconds), 1) if seconds else None,
     }
 
 
@@ -102,13 +109,13 @@ def _time_bars(steps: Sequence[Step]) -> dict[str, Any]:
     per_bar = max(1, math.ceil(len(timed) / _BARS))
     bars = [timed[start : start + per_bar] for start in range(0, len(timed), per_bar)]
     means = {
-        name: [_short(sum(parts.get(name, 0.0) for _, parts in bar) / len(bar)) for bar in bars]
+        name: [shortened(sum(parts.get(name, 0.0) for _, parts in bar) / len(bar)) for bar in bars]
         for name in mean_parts(steps)
     }
     return {"steps": [bar[-1][0] for bar in bars], "per_bar": per_bar, "parts": means}
 
 
-def _short(value: float) -> float:
+def shortened(value: float) -> float:
     """As many digits as a curve can show; the greatest floats would be infinite with so few."""
     rounded = finite(float(f"{value:.{_DIGITS}g}")) or value
     return int(rounded) if rounded.is_integer() and abs(rounded) < 1e15 else rounded

@@ -38,13 +38,17 @@ def about_run(job: RayJob, nodes: Sequence[NodeReport] = ()) -> dict[str, str]:
     """
     said = job.metadata
     recipe, mine = said.get("cloudrl_recipe", ""), said.get("cloudrl_overrides", "")
-    name = said.get("job_name", "")
+    name, group = said.get("job_name", ""), said.get("cloudrl_group", "")
     named = f"--name {shlex.quote(name)}" if name and name != job.submission_id else ""
+    labelled = f"--group {shlex.quote(group)}" if group else ""
     versions = {"verl": said.get("cloudrl_verl")}
     if nodes:
         versions = {"verl": nodes[0].verl_version, "Ray": nodes[0].ray_version, "Python": nodes[0].python_version}
     rows = {
-        "Command": " ".join(filter(None, ["cloudrl submit", shlex.quote(recipe), named, mine])) if recipe else "",
+        "Command": " ".join(filter(None, ["cloudrl submit", shlex.quote(recipe), named, labelled, mine]))
+        if recipe
+        else "",
+        "Group": group,
         "Overrides of mine": "\n".join(shlex.split(mine)),
         "Versions": ", ".join(f"{what} {version}" for what, version in versions.items() if version),
         "Git commit": said.get("cloudrl_commit", ""),

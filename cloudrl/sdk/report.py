@@ -12,6 +12,7 @@ from cloudrl.report import Report, RunReport
 from cloudrl.report.tables import memory_table
 from cloudrl.sdk.callbacks import OnProgress, notify, silent
 from cloudrl.sdk.find import Kept, cluster_of, find_job, find_kept
+from cloudrl.sdk.kept_jobs import jobs_of_group
 from cloudrl.sdk.report_sources import JobSource, KeptSource, LogSource, RunSource
 from cloudrl.verl.memory.runs import MemorySeen, RunMemory
 
@@ -24,6 +25,7 @@ def report(
     address: str | None = None,
     folder: Path | None = None,
     *,
+    group: str | None = None,
     on_progress: OnProgress = silent,
 ) -> Report:
     """One look at runs.
@@ -34,13 +36,14 @@ def report(
         address: of any Ray, likewise.
         folder: of checkpoints, where clusters that are gone have kept their logs, likewise; with `cluster` its provider
             says what it has cost.
+        group: draws the jobs as one group of that name; without jobs, all runs that were submitted with it.
         on_progress: receives what cannot be had.
 
     Raises:
         InputError: there is no such job, or no such file.
         ConnectionFailed: no answer, and nothing is kept here.
     """
-    made = ReportSource(jobs, cluster, address, folder, once=True, on_progress=on_progress)()
+    made = ReportSource(jobs, cluster, address, folder, group=group, once=True, on_progress=on_progress)()
     notify(on_progress, *(f"{run.name}: {note}" for run in made.runs for note in run.notes))
     return made
 
@@ -62,15 +65,19 @@ class ReportSource:
         address: str | None = None,
         folder: Path | None = None,
         *,
+        group: str | None = None,
         once: bool = False,
         clock: Callable[[], float] = time.monotonic,
         on_progress: OnProgress = silent,
     ) -> None:
         self._clock = clock
-        wanted = (*jobs,) or (None,)
+        self._group = group
+        wanted: tuple[str | None, ...] = (*jobs,) or (None,)
         chosen = cluster
         if folder is None and any(map(_is_id, wanted)):
             chosen = cluster_of(None, cluster, address, on_progress=on_progress)
+        if group is not None and not jobs:
+            wanted = jobs_of_group(group, chosen, address, folder)
         self._runs = [_source(job, chosen if _is_id(job) else cluster, address, folder, once=once) for job in wanted]
         self._lock, self._latest, self._looked_at = threading.Lock(), Report(()), 0.0
 
@@ -81,13 +88,17 @@ class ReportSource:
             if self._latest.runs and now - self._looked_at <= _LOOK_EVERY_S:
                 return self._latest
             try:
-                self._latest = Report(tuple(_told_apart([_with_memory(run.look()) for run in self._runs])))
+                self._latest = Report(tuple(_told_apart([self._look(run) for run in self._runs])))
             except CloudrlError as failure:
                 if not self._latest.runs:
                     raise
                 return _outdated(self._latest, failure.message)
             self._looked_at = now
             return self._latest
+
+    def _look(self, source: RunSource) -> RunReport:
+        run = _with_memory(source.look())
+        return run if self._group is None else replace(run, group=self._group)
 
 
 def _is_id(job: str | None) -> bool:

@@ -1,23 +1,21 @@
 """Where a report comes from: a cluster that answers, what is kept of one that is gone, or a log on this machine."""
 
 import shlex
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from cloudrl.checkpoints.sources import ClusterSource, LocalSource
 from cloudrl.errors import CloudrlError, ConnectionFailed, InputError
-from cloudrl.foreign import Malformed
 from cloudrl.jobs import JobHandle
 from cloudrl.jobs.history import earlier_steps, find_attempts, joined
 from cloudrl.jobs.redaction import redact, redact_command, secret_values
 from cloudrl.logs.archive import Archive, FolderArchive
 from cloudrl.logs.causes import Cause, Evidence, LogTail, find_cause
 from cloudrl.logs.causes.kept import kept_evidence, newest_kept_job
-from cloudrl.logs.cluster_archive import ask_cluster
 from cloudrl.protocol.report import NodeReport
 from cloudrl.protocol.secret_names import MASK, is_secret_override
 from cloudrl.providers.model import Status
@@ -35,11 +33,12 @@ from cloudrl.report.tables import (
 from cloudrl.report.usage import NodeUsage
 from cloudrl.saves.inventory import Checkpoint
 from cloudrl.sdk.find import Kept
+from cloudrl.sdk.kept_jobs import kept_attempts, kept_job, lost_attempts, runs_of
 from cloudrl.sdk.samples import NodeFiles, Samples, read_here
 from cloudrl.sdk.usage_sources import KeptUsage, asked_usage, span_of
 from cloudrl.spec.hydra import parse_overrides
 from cloudrl.transport.ray_job import JobStatus, RayJob
-from cloudrl.verl.keys import EXPERIMENT, LOCAL_DIR
+from cloudrl.verl.keys import EXPERIMENT
 from cloudrl.verl.metrics import Step, not_finite, without_ansi
 
 _PIECE_BYTES = 4 << 20
@@ -109,9 +108,9 @@ class KeptSource:
     def _report(self) -> RunReport:
         archive = Archive(FolderArchive(self._folder))
         id_ = self._kept.job_id or newest_kept_job(archive, self._kept.cluster, self._kept.run)
-        evidence, kept = kept_evidence(archive, id_), _kept_job(archive, id_)
+        evidence, kept = kept_evidence(archive, id_), kept_job(archive, id_)
         job, reading = kept.job, kept.reading
-        attempts = list(_kept_attempts(archive, kept.run, until=id_))
+        attempts = list(kept_attempts(archive, kept.run, until=id_))
         config = _masked(reading.config or _overrides(job.entrypoint))
         name, checkpoint_dir = kept.run
         name = name or id_
@@ -121,7 +120,7 @@ class KeptSource:
             earlier=[attempt.reading.steps for attempt in attempts], cause=find_cause(evidence) if has_failed else None,
         )  # fmt: skip
         jobs = [*(attempt.job for attempt in attempts), job]
-        usage = KeptUsage(archive, _runs_of(archive, [kept_job.submission_id for kept_job in jobs]))
+        usage = KeptUsage(archive, runs_of(archive, [attempt.submission_id for attempt in jobs]))
         nodes, tables = usage.nodes(span_of(jobs)), _Tables()
         tables.add("cost", lambda: self._cost(usage))
         tables.add("attempts", lambda: attempts_table(jobs, None))
@@ -139,7 +138,7 @@ class KeptSource:
         gone = "read from what the cluster has kept" + f"; not kept: {', '.join(missing)}" * bool(missing)
         return replace(
             made, status="" if job.status is JobStatus.UNKNOWN else str(job.status), tables=tuple(tables.made),
-            about=about_run(job),
+            about=about_run(job), group=job.metadata.get("cloudrl_group", ""),
             usage=nodes, notes=(*made.notes, gone, *lost, *tables.notes),
         )  # fmt: skip
 
@@ -165,7 +164,7 @@ class JobSource:
 
     def __init__(self, job: JobHandle) -> None:
         self._job, self._reading = job, LogReading()
-        self._lost = _lost_attempts(job)
+        self._lost = lost_attempts(job)
         self._earlier = [*(attempt.reading.steps for attempt in self._lost), earlier_steps(job)]
         self._samples = Samples(read_here if job.connection.nodes_are_here else NodeFiles(job))
         self._cause: Cause | None = None
@@ -184,7 +183,7 @@ class JobSource:
         tables = _tables(self._job, [attempt.job for attempt in self._lost])
         return replace(
             made, status=str(job.status), total_steps=made.total_steps or self._job.total_steps,
-            about=about_run(job, self._nodes()),
+            about=about_run(job, self._nodes()), group=job.metadata.get("cloudrl_group", ""),
             log=tuple(str(redact(line, secret_values(job.variables))) for line in made.log),
             tables=tuple(tables.made), usage=self._usage(), notes=(*made.notes, *tables.notes),
         )  # fmt: skip
@@ -223,12 +222,13 @@ def _of_log(
 ) -> RunReport:
     """What the log says, and the steps of earlier attempts."""
     steps = joined([*earlier, reading.steps])
-    chosen, notes = samples.of(config, steps)
+    chosen = samples.of(config, steps)
     bad = [f"{key} was no finite number at step {step}" for key, step in not_finite(steps).items()]
     return RunReport(
-        name=name, job=job, steps=steps, total_steps=reading.total_steps, config=config, samples=chosen, cause=cause,
+        name=name, job=job, steps=steps, total_steps=reading.total_steps, config=config, cause=cause,
+        samples=chosen.samples, answers=chosen.answers, answer_steps=chosen.steps,
         log=tuple(map(without_ansi, list(reading.last_lines)[-_LOG_LINES:])),
-        notes=(*notes, *bad),
+        notes=(*chosen.notes, *bad),
     )  # fmt: skip
 
 
@@ -296,74 +296,3 @@ def _checkpoints(job: JobHandle) -> list[Checkpoint]:
         for checkpoint in ClusterSource(job.connection).inventory().checkpoints
         if any(f"{place.folder.rstrip('/')}/{checkpoint.run}" == folder for place in checkpoint.locations)
     ]
-
-
-def _runs_of(archive: Archive, jobs: Sequence[str]) -> list[str]:
-    """The runs of clusters that jobs were trained in."""
-    logs = (archive.driver_log(job) for job in jobs)
-    return [log.run for log in logs if log is not None]
-
-
-class _KeptJob(NamedTuple):
-    """A job in an archive, with its log."""
-
-    job: RayJob
-    reading: LogReading
-
-    @property
-    def run(self) -> tuple[str | None, str | None]:
-        """What it has trained, by name and folder; its log has both where Ray's records are lost."""
-        return _run_of(self.job, self.reading.config or {})
-
-
-def _run_of(job: RayJob, config: Mapping[str, str]) -> tuple[str | None, str | None]:
-    names = {"job_name": EXPERIMENT, "cloudrl_checkpoints": LOCAL_DIR}
-    name, folder = (job.metadata.get(label) or config.get(key) for label, key in names.items())
-    return name, folder
-
-
-def _kept_job(archive: Archive, id_: str) -> _KeptJob:
-    reading, log = LogReading(), archive.driver_log(id_)
-    reading.read(archive.lines(log) if log is not None else ())
-    return _KeptJob(_record(archive, id_), reading)
-
-
-def _record(archive: Archive, id_: str) -> RayJob:
-    """What Ray said of a job when it had ended; of unknown status where that is not kept."""
-    state = archive.state(id_)
-    try:
-        return replace(RayJob.read(state.job if state is not None else {}), submission_id=id_)
-    except Malformed:  # no record of Ray's
-        return RayJob(id_, JobStatus.UNKNOWN)
-
-
-def _kept_attempts(
-    archive: Archive, run: tuple[str | None, str | None], *, until: str, others: Container[str] = ()
-) -> Iterator[_KeptJob]:
-    """The jobs that have trained a run before that one, the first one first, but for those that are known."""
-    for id_ in archive.jobs:
-        if id_ == until or None in run:
-            return
-        if id_ in others:
-            continue
-        record = _record(archive, id_)
-        if record.metadata and _run_of(record, {}) != run:
-            continue  # and its log need not be read
-        job = _kept_job(archive, id_)
-        if job.run == run:
-            yield job
-
-
-def _lost_attempts(job: JobHandle) -> list[_KeptJob]:
-    """The attempts before a job that an earlier Ray of its cluster had, as far as its nodes have kept them."""
-    agent = job.connection.agent()
-    if agent is None:
-        return []
-    with suppress(CloudrlError):
-        status = agent.status()
-        ranks = [node.rank for node in status.nodes]
-        here = FolderArchive(Path(status.facts.checkpoint_dir)) if job.connection.nodes_are_here else None
-        archive = Archive(here or ask_cluster(job.connection.name, agent, ranks))
-        ids = {attempt.submission_id for attempt in find_attempts(job)}
-        return list(_kept_attempts(archive, (job.name, job.checkpoint_dir), until=job.submission_id, others=ids))
-    return []

@@ -3,12 +3,13 @@
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
 from cloudrl.errors import CloudrlError
 from cloudrl.jobs import JobHandle
 from cloudrl.protocol.client import AgentClient
 from cloudrl.protocol.side_by_side import side_by_side
-from cloudrl.report import Sample
+from cloudrl.report import Sample, StepAnswers
 from cloudrl.report.samples import READ_BYTES, choose_steps, parse_samples
 from cloudrl.verl.charts import ALL_VALIDATION
 from cloudrl.verl.keys import ROLLOUT_DIR, VALIDATION_DIR
@@ -75,6 +76,22 @@ def _read_from_any(agent: AgentClient, ranks: list[int], path: str) -> tuple[byt
     return None, ranks
 
 
+class Chosen(NamedTuple):
+    """The samples of a report.
+
+    Attributes:
+        samples: a choice of the answers.
+        answers: how many there are, by step.
+        steps: at how many steps verl has written answers.
+        notes: on what is missing.
+    """
+
+    samples: tuple[Sample, ...] = ()
+    answers: tuple[StepAnswers, ...] = ()
+    steps: int = 0
+    notes: tuple[str, ...] = ()
+
+
 class Samples:
     """The samples of a run; a file is read once, but for that of the newest step, which may still be written to.
 
@@ -83,9 +100,10 @@ class Samples:
     """
 
     def __init__(self, read: Callable[[str, int], bytes | None]) -> None:
-        self._read, self._known, self._complete = read, dict[int, list[Sample]](), set[int]()
+        self._read, self._complete = read, set[int]()
+        self._known: dict[int, tuple[list[Sample], StepAnswers]] = {}
 
-    def of(self, config: Mapping[str, str], steps: Sequence[Step]) -> tuple[tuple[Sample, ...], tuple[str, ...]]:
+    def of(self, config: Mapping[str, str], steps: Sequence[Step]) -> Chosen:
         """A choice of them, and notes on what is missing."""
         validated = [step.step for step in steps if any(key.startswith(ALL_VALIDATION) for key in step.metrics)]
         folders = [(config.get(VALIDATION_DIR), validated), (config.get(ROLLOUT_DIR), [step.step for step in steps])]
@@ -94,17 +112,20 @@ class Samples:
             ("", []),
         )
         if not folder:
-            return (), ()
-        wanted = choose_steps(numbers)
+            return Chosen()
+        wanted, written = choose_steps(numbers), len(set(numbers))
         try:
             for step in wanted:
                 if step not in self._complete and (content := self._read(folder, step)) is not None:
                     self._known[step] = parse_samples(content, step)
                     self._complete |= {step} - {steps[-1].step}
         except CloudrlError as failure:
-            return self._of(wanted), (f"samples cannot be read now: {failure.message}",)
-        samples = self._of(wanted)
-        return samples, () if samples else (f"no samples: {folder} has none, or cannot be reached from here",)
+            return self._of(wanted, written, f"samples cannot be read now: {failure.message}")
+        if not any(step in self._known for step in wanted):
+            return Chosen(notes=(f"no samples: {folder} has none, or cannot be reached from here",))
+        return self._of(wanted, written)
 
-    def _of(self, wanted: Sequence[int]) -> tuple[Sample, ...]:
-        return tuple(chain.from_iterable(self._known.get(step, ()) for step in wanted))
+    def _of(self, wanted: Sequence[int], written: int, *notes: str) -> Chosen:
+        known = [self._known[step] for step in wanted if step in self._known]
+        samples = tuple(chain.from_iterable(samples for samples, _ in known))
+        return Chosen(samples, tuple(answers for _, answers in known), written, notes)

@@ -76,6 +76,10 @@ _SCORING = ("custom_reward_function.", "reward_model.", "reward_manager.module."
 SEARCH_R1_URL = "retriever.url"
 """Of Search-R1's fork of verl alone."""
 
+_OF_ONE_RUN = frozenset((EXPERIMENT, LOCAL_DIR, VALIDATION_DIR, ROLLOUT_DIR, RESUME_MODE, RESUME_FROM))
+"""What two runs of one recipe cannot share: their name, their folders, and where they go on from."""
+_SEED = re.compile(r"(?:.*[._])?seed")
+
 _SINCE = {
     RESUME_MODE: (0, 2),  # not in v0.1, in v0.2
     DEVICE: (0, 4),  # not in v0.3.0.post1, in v0.4.0
@@ -83,6 +87,16 @@ _SINCE = {
     USE_V1: (0, 9),  # not in v0.8.0, in v0.9.0
 }
 """Key -> the first release that has it. Those that v0.1 has already, such as `NODES`, are not listed."""
+
+
+def is_seed(key: str) -> bool:
+    """Whether a key chooses random numbers and nothing else, such as `data.seed` and `..actor.data_loader_seed`."""
+    return _SEED.fullmatch(key) is not None
+
+
+def is_of_one_run(key: str) -> bool:
+    """Whether a key has another value in every run, even of the same recipe."""
+    return key in _OF_ONE_RUN
 
 
 def has_key(verl: str | None, key: str) -> bool:

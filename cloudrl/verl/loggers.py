@@ -18,6 +18,11 @@ KEY_OR_MODE = {"wandb": ("WANDB_API_KEY", "WANDB_MODE"), "swanlab": ("SWANLAB_AP
 """Logger -> the key without which it fails, and the variable that can have it do without."""
 
 
+def variables_of_group(logger: str, group: str) -> dict[str, str]:
+    """Variables with which a logger puts the run into a group (wandb 0.31.0, sdk/wandb_settings.py: run_group)."""
+    return {"WANDB_RUN_GROUP": group} if logger == "wandb" else {}
+
+
 def variables_of_run(logger: str, run: str, folder: str) -> dict[str, str]:
     """Variables with which a job that resumes goes on in the run that the logger has of it, as one curve.
 

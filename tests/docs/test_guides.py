@@ -73,6 +73,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         for step in (10, 20):
             write_step(tmp_path / "checkpoints" / "my-run", step)
         cluster.cluster.add("failed", b"ValueError: too few rows\n", "FAILED")
+        for name in ("seed-1", "seed-2"):
+            metadata = {"job_name": name, "cloudrl_group": "seeds"}
+            cluster.cluster.add(name, b"step:1 - critic/score/mean:0.5\n", "SUCCEEDED", metadata=metadata)
         write_lora_step(tmp_path / "lora-run", 20)
         cluster.cluster.hold_run(tmp_path / "checkpoints" / "my-run", tmp_path)
         failed_at = datetime.now().astimezone().replace(hour=10, minute=4, second=12).timestamp()

@@ -57,6 +57,20 @@ def test_a_job_that_starts_anew_makes_a_run_of_its_own():
     assert "WANDB_RUN_ID" not in found
 
 
+def test_a_group_is_a_label_of_the_job_and_a_group_of_the_logger():
+    submission = planned(track=("wandb",), overrides={"trainer.resume_mode": "disable"}, group="seeds")
+    assert submission.metadata["cloudrl_group"] == variables(submission)["WANDB_RUN_GROUP"] == "seeds"
+    own = planned(track=("wandb",), group="seeds", env={"WANDB_RUN_GROUP": "mine"})
+    assert variables(own)["WANDB_RUN_GROUP"] == "mine"
+    assert "cloudrl_group" not in planned(track=("wandb",)).metadata
+    assert "WANDB_RUN_GROUP" not in variables(planned(track=("wandb",)))
+
+
+def test_a_group_that_is_no_label():
+    with pytest.raises(InputError, match=r"--group 'my seeds' cannot be a label; did you mean 'my-seeds'\?"):
+        planned(group="my seeds")
+
+
 def test_what_the_user_says_stays():
     found = variables(planned(track=("wandb",), env={"WANDB_RUN_ID": "own"}, name="mine"))
     assert (found["WANDB_RUN_ID"], found["WANDB_RESUME"]) == ("own", "allow")

@@ -11,7 +11,7 @@ from pathlib import Path
 import browser
 import pytest
 from browser import Browser
-from make_report import make_report, make_run
+from make_report import make_group, make_report, make_run
 
 from cloudrl.logs.causes import Cause, Sighting
 from cloudrl.report import Report, Sample, Table
@@ -31,6 +31,7 @@ HOSTILE = (
     "<img src=x onerror='window.ran = 3'>", "<!--<script>", "]]>", "javascript:window.ran=4", "\u2028window.ran = 5",
     "'\"><svg onload=window.ran=6>", "__proto__",
 )  # fmt: skip
+SAMPLES = "#section-samples .pages .controls"
 DRAWN = "[...document.querySelectorAll('#page canvas')].length"
 
 
@@ -64,6 +65,7 @@ def test_it_draws_offline_and_says_nothing(chromium: Browser, tmp_path: Path) ->
     chromium.evaluate("document.querySelector('.tall').scrollIntoView()")
     chromium.wait(inked("Seconds a step, first"))
     cards = "[...document.querySelectorAll('figure')]"
+    chromium.evaluate("document.querySelector('#usage-0').open = true")
     for card in ("GPU busy", "Disk of the checkpoints"):
         found = f"{cards}.find((each) => each.textContent.startsWith('{card}'))"
         chromium.evaluate(f"{found}.scrollIntoView()")
@@ -121,12 +123,98 @@ def test_the_overview_is_of_all_steps(chromium: Browser, tmp_path: Path) -> None
     assert (cells[2], cells[4]) == ("0.2 (best 0.9)", "10 s")
 
 
+def test_runs_of_one_group_are_a_mean_with_its_spread(chromium: Browser, tmp_path: Path) -> None:
+    single = make_run("baseline", seed=9, steps=60)
+    chromium.open(write(tmp_path, Report((*make_group("seed-1", "seed-2", "seed-3"), single))))
+    assert chromium.evaluate("document.querySelector('figure .legend').innerText").startswith(
+        "seed, 3 runs: mean, band ± standard deviation"
+    )
+    rows = chromium.evaluate("[...document.querySelectorAll('.runs tbody tr')].map((row) => row.innerText)")
+    assert [row.split()[0] for row in rows] == ["seed", "seed-1", "seed-2", "seed-3", "baseline"]
+    assert [" ± " in row for row in rows] == [True, False, False, False, False]
+    assert chromium.evaluate(inked("Reward"))
+    chromium.evaluate("{const kind = document.getElementById('spread'); kind.value = 'range';"
+                      " kind.dispatchEvent(new Event('change'))}")  # fmt: skip
+    chromium.wait("document.querySelector('figure .legend').innerText.includes('band from min to max')")
+    assert " to " in chromium.evaluate("document.querySelector('.runs tbody tr').innerText")
+    chromium.evaluate("document.getElementById('show-group-0').click()")
+    chromium.wait("document.querySelector('figure .legend').innerText.trim().startsWith('baseline')")
+    assert chromium.errors == []
+
+
+def test_a_part_of_a_step_has_one_colour_in_all_runs(chromium: Browser, tmp_path: Path) -> None:
+    parts = ({"gen": 5.0, "update_actor": 1.0, "step": 6.0}, {"gen": 1.0, "update_actor": 5.0, "step": 6.0})
+    steps = [(Step(1, {f"timing_s/{part}": value for part, value in each.items()}),) for each in parts]
+    runs = tuple(replace(make_run(str(place)), steps=each) for place, each in enumerate(steps))
+    chromium.open(write(tmp_path, Report(runs)))
+    chromium.evaluate("document.querySelector('.tall').scrollIntoView()")
+    chromium.wait("document.querySelectorAll('.tall canvas').length === 2")
+    colours = chromium.evaluate("""[...document.querySelectorAll("figure:has(.tall) .legend")].map((legend) =>
+      Object.fromEntries([...legend.children].map((part) =>
+        [part.children[1].textContent, part.children[0].style.background])))""")
+    assert colours[0] == colours[1]
+    assert len(set(colours[0].values())) == len(colours[0]) == 2
+
+
+PAIRS = "[...document.querySelectorAll('.pair')].map((each) => each.innerText)"
+
+
+def side_by_side(chromium: Browser) -> None:
+    chromium.evaluate("{const view = document.getElementById('samples-view'); view.value = 'pairs';"
+                      " view.dispatchEvent(new Event('input'))}")  # fmt: skip
+
+
+def test_two_steps_side_by_side(chromium: Browser, tmp_path: Path) -> None:
+    chromium.open(write(tmp_path, make_report(steps=20)))
+    side_by_side(chromium)
+    shown = chromium.evaluate(PAIRS)
+    assert "30 of 30 prompts on both sides, page 1 of 3" in chromium.evaluate("document.body.innerText")
+    assert "steps 10, 20: 1 answer each of 100 prompts; 30 of them" in chromium.evaluate("document.body.innerText")
+    assert all("step 10" in each and "step 20" in each and "score " in each for each in shown)
+    order = "document.querySelector('.pages select[aria-label=Order]')"
+    chromium.evaluate(f"{order}.value = 'gain'; {order}.dispatchEvent(new Event('input'))")
+    assert "score 0 → 1" in chromium.evaluate(PAIRS)[0]
+    chromium.evaluate(f"{order}.value = 'loss'; {order}.dispatchEvent(new Event('input'))")
+    assert "score 1 → 0" in chromium.evaluate(PAIRS)[0]
+
+
+def test_pairs_by_keyboard(chromium: Browser, tmp_path: Path) -> None:
+    chromium.open(write(tmp_path, make_report(steps=20)))
+    side_by_side(chromium)
+    focused = "[...document.querySelectorAll('.pair')].indexOf(document.activeElement)"
+    chromium.evaluate("document.querySelector('.pair').focus()")
+    places = []
+    for key in ("ArrowDown", "ArrowDown", "ArrowUp", "ArrowRight", "ArrowUp", "ArrowDown", "ArrowLeft"):
+        for kind in ("rawKeyDown", "keyUp"):
+            chromium.call("Input.dispatchKeyEvent", type=kind, key=key, code=key)
+        page = chromium.evaluate("document.querySelector('.pages [role=status]').innerText.split('page ')[1]")
+        places.append((chromium.evaluate(focused), page))
+    first, second = "1 of 3", "2 of 3"
+    assert places == [(1, first), (2, first), (1, first), (0, second), (0, second), (1, second), (0, first)]
+
+
+def test_two_runs_side_by_side(chromium: Browser, tmp_path: Path) -> None:
+    def answer(step: int, prompt: str, text: str, score: float) -> Sample:
+        return Sample(step, prompt, text, score, "", {}, prompt)
+
+    one = (answer(5, "a?", "old", 0.0), answer(10, "a?", "left", 0.25), answer(10, "a?", "left, too", 0.75))
+    other = (answer(10, "a?", "right", 1.0), answer(10, "b?", "alone", 1.0), answer(15, "a?", "newer", 1.0))
+    runs = tuple(make_run(name, steps=15, samples=each) for name, each in (("one", one), ("other", other)))
+    chromium.open(write(tmp_path, Report(runs)))
+    side_by_side(chromium)
+    [pair] = chromium.evaluate(PAIRS)
+    for said in ("score 0.5 → 1", "one, step 10", "2 answers, mean score 0.5", "left, too", "other, step 10", "right"):
+        assert said in pair
+    assert "alone" not in pair
+    assert "1 of 1 prompts on both sides, 1 only on the right" in chromium.evaluate("document.body.innerText")
+
+
 def test_samples_are_searched_and_sorted(chromium: Browser, tmp_path: Path) -> None:
     chromium.open(write(tmp_path, make_report(steps=20)))
 
     def set_to(place: int, value: str) -> list[str]:
         chromium.evaluate(
-            f"{{const box = document.querySelectorAll('.controls:not(.sticky) :is(input, select)')[{place}];"
+            f"{{const box = document.querySelectorAll('{SAMPLES} :is(input, select)')[{place}];"
             f" box.value = {json.dumps(value)}; box.dispatchEvent(new Event('input'))}}"
         )
         shown: list[str] = chromium.evaluate("[...document.querySelectorAll('.sample')].map((each) => each.innerText)")
@@ -210,9 +298,10 @@ def test_a_served_page_waits_for_somebody_who_types(chromium: Browser, reports: 
 
 
 def test_a_served_page_keeps_what_was_chosen(chromium: Browser, reports: list[Report]) -> None:
-    chromium.evaluate("""{
+    chromium.evaluate(
+        """{
       const type = (box, text) => { box.value = text; box.dispatchEvent(new Event("input")); };
-      const [search, order] = document.querySelectorAll(".controls:not(.sticky) :is(input, select)");
+      const [search, order] = document.querySelectorAll("SAMPLES :is(input, select)");
       type(search, "what");
       type(order, "low");
       document.querySelectorAll(".controls button")[1].click();
@@ -222,18 +311,19 @@ def test_a_served_page_keeps_what_was_chosen(chromium: Browser, reports: list[Re
       type(configuration.querySelector("input"), "nnodes");
       scrollTo(0, 0);
       cards[0].chart.setScale("x", { min: 5, max: 9 });
-    }""")
+    }""".replace("SAMPLES", SAMPLES)
+    )
     chromium.wait("document.querySelector('#group-actor figure')")
     chromium.evaluate("scrollTo(0, document.body.scrollHeight)")
     looked = """[
-      ...[...document.querySelectorAll(".controls:not(.sticky) :is(input, select)")].map((box) => box.value),
+      ...[...document.querySelectorAll("SAMPLES :is(input, select)")].map((box) => box.value),
       document.querySelector("[role=status]").textContent,
       ...[...document.querySelectorAll("details")].map((each) => each.open),
       document.querySelector("#configuration-0 table").innerText,
       document.querySelectorAll("#group-actor figure").length,
-    ]"""
+    ]""".replace("SAMPLES", SAMPLES)
     before, scrolled = chromium.evaluate(looked), chromium.evaluate("scrollY")
-    assert "60 of 60 answers, page 2 of 3" in before
+    assert "60 of 60 answers, page 2 of 5" in before
     refresh(chromium, reports, 31)
     assert chromium.evaluate(looked) == before
     assert abs(chromium.evaluate("scrollY") - scrolled) < 50

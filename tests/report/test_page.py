@@ -70,7 +70,7 @@ def test_a_wheel_has_all_that_a_page_is_made_of(repository: Path, tmp_path: Path
     [wheel] = tmp_path.glob("*.whl")
     folders = ("cloudrl/report/page", "cloudrl/report/vendor")
     assets = {str(path.relative_to(repository)) for folder in folders for path in (repository / folder).iterdir()}
-    assert len(assets) == 8
+    assert len(assets) == 11
     assert assets <= set(ZipFile(wheel).namelist())
 
 

@@ -62,6 +62,8 @@ def test_the_summary_is_of_all_steps():
     steps = [step(number) for number in range(1, 10_000)]
     steps += [Step(10_000, {"critic/score/mean": 0.25, "val-core/a": NAN, "timing_s/step": 10.0})]
     summary = run_series(steps, 1, frozenset())["summary"]
+    trained_s = sum(step.step_s or 0.0 for step in steps)
+    assert summary.pop("trained_s") == pytest.approx(trained_s, abs=0.1)
     assert summary == {"reward": 0.25, "best": 0.5, "validation": 0.00010001, "step_s": 10.056}
     assert set(run_series([Step(1, {"a": NAN})], 1, frozenset())["summary"].values()) == {None}
 

@@ -53,7 +53,7 @@ def test_nodes_of_a_cluster_that_is_gone():
 def test_a_run_begins_with_what_was_asked_for_the_versions_and_the_time() -> None:
     metadata = {
         "cloudrl_recipe": "grpo", "job_name": "mine", "cloudrl_overrides": "--steps=4 'data.prompt_key=my prompt'",
-        "cloudrl_commit": "1a2b3c4",
+        "cloudrl_commit": "1a2b3c4", "cloudrl_group": "seeds",
     }  # fmt: skip
     job = RayJob("grpo-1", JobStatus.SUCCEEDED, start_time=200.0, end_time=520.0, metadata=metadata)
     about = about_run(
@@ -61,7 +61,8 @@ def test_a_run_begins_with_what_was_asked_for_the_versions_and_the_time() -> Non
     )
     assert about.pop("Started")
     assert about == {
-        "Command": "cloudrl submit grpo --name mine --steps=4 'data.prompt_key=my prompt'",
+        "Command": "cloudrl submit grpo --name mine --group seeds --steps=4 'data.prompt_key=my prompt'",
+        "Group": "seeds",
         "Overrides of mine": "--steps=4\ndata.prompt_key=my prompt",
         "Versions": "verl 0.9.1, Ray 2.56.0, Python 3.12",
         "Git commit": "1a2b3c4",

@@ -165,6 +165,17 @@ class TestAClusterThatAnswers:
         assert cause is not None
         assert (cause.error, cause.rank, cause.process) == ("ValueError: no", 0, "early (pid 7)")
 
+    def test_the_runs_of_a_group_with_the_newest_job_of_each(self, lab: FakeLocal) -> None:
+        for job, run, group in (("a-1", "a", "x"), ("b-1", "b", "x"), ("a-2", "a", "x"), ("c-1", "c", "y")):
+            lab.cluster.add(job, log(1), metadata={"job_name": run, "cloudrl_group": group})
+        made = report(cluster="lab", group="x")
+        assert [run.job for run in made.runs] == ["ray://lab/a-2", "ray://lab/b-1"]
+        assert [(group.name, group.places) for group in made.groups] == [("x", (0, 1))]
+        mixed = report(["a-2", "c-1"], "lab", group="mine")
+        assert [(group.name, group.places) for group in mixed.groups] == [("mine", (0, 1))]
+        with pytest.raises(InputError, match="no run has the label 'z'"):
+            report(cluster="lab", group="z")
+
     def test_what_is_new_is_read_and_what_was_there_stays(self, lab: FakeLocal) -> None:
         lab.cluster.add("run-1", log(1))
         times = iter(range(0, 1000, 10))
@@ -251,6 +262,22 @@ class TestAClusterThatIsGone:
     def test_records_that_are_none(self, tmp_path: Path, job: dict[str, object]) -> None:
         keep_job(tmp_path, "run-1", log(1), 1, RayState(1.0, job))
         assert report(folder=tmp_path).runs[0].name == "run"
+
+    def test_the_runs_of_its_group(self, lab: FakeLocal) -> None:
+        for place, job in enumerate(("a-1", "b-1", "c-1")):
+            metadata = {"job_name": job[0], "cloudrl_group": "x" if job != "c-1" else "y"}
+            keep_job(
+                lab.state.checkpoints,
+                job,
+                log(1),
+                place,
+                self.state(job, "STOPPED", metadata=metadata),
+                run=lab.state.id,
+            )
+        lab.cluster.down()
+        lab.ends_with("{}")
+        assert [run.name for run in report(cluster="lab", group="x").runs] == ["a", "b"]
+        assert [run.name for run in report(folder=lab.state.checkpoints, group="x").runs] == ["a", "b"]
 
     def test_the_name_of_a_cluster_of_this_machine_is_enough(self, lab: FakeLocal) -> None:
         keep_job(lab.state.checkpoints, "run-1", log(1), 1, self.state("run-1", "STOPPED"))

@@ -1,6 +1,6 @@
 """Evidence of a job from the archive of a run's logs, for a cluster that is gone."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -61,11 +61,16 @@ def newest_kept_job(archive: Archive, cluster: str | None = None, run: str | Non
     Raises:
         InputError: nothing is kept of any.
     """
-    jobs = archive.jobs if cluster is None else archive.jobs_of({*archive.runs_of(cluster), run or ""})
+    jobs = kept_ids(archive, cluster, run)
     if not jobs:
         whose = f" of cluster {cluster!r}" if cluster is not None else ""
         raise InputError(f"no log of a job{whose} is kept in {archive.source.name}")
     return jobs[-1]
+
+
+def kept_ids(archive: Archive, cluster: str | None = None, run: str | None = None) -> Sequence[str]:
+    """The submission ids of all jobs of which something is kept, the oldest first; see `newest_kept_job`."""
+    return archive.jobs if cluster is None else archive.jobs_of({*archive.runs_of(cluster), run or ""})
 
 
 def _files_of(job: str) -> tuple[str, str]:

@@ -4,73 +4,24 @@
 const GROUPS = ["critic", "actor", "response_length", "val-core", "val-aux", "training", "rollout_corr", "perf", "timing_s"];
 const MAX_GROUPS = 100;
 const settings = {
-  smoothing: 0.6, byTime: false, log: false, filter: "", hidden: new Set(),
-  samples: { search: "", order: "step", step: "", page: 0 }, configuration: [],
+  smoothing: 0.6, byTime: false, log: false, spread: "sd", filter: "", hidden: new Set(),
+  samples: { view: "list", list: { search: "", order: "step", step: "", page: 0 }, pairs: { search: "", order: "prompt", left: "", right: "", page: 0 } },
+  configuration: [],
 };
 let latest = document.getElementById("data").textContent;
 let report = JSON.parse(latest);
 let cards = [];
 
-const visibleRuns = () => report.runs.filter((run) => !settings.hidden.has(run.place));
-const section = (title, ...children) => element("section", { id: `section-${title.toLowerCase().replaceAll(" ", "-")}` }, element("h2", { text: title }), children);
+const visible = () => ({
+  runs: report.runs.filter((run) => !settings.hidden.has(run.place)),
+  groups: report.groups.filter((group) => !settings.hidden.has(`group ${group.place}`)),
+});
 let frame = 0;
 const redraw = () => {
   cancelAnimationFrame(frame);
   frame = requestAnimationFrame(() => cards.forEach((card) => card.redraw()));
 };
 const made = (...words) => { const card = new Card(...words); cards.push(card); return card.root; };
-
-const RUN_COLUMNS = ["status", "step", "reward", "validation", "median step", "trained for"];
-
-const runRow = (run) => {
-  const toggle = element("input", { id: `show-${run.place}`, type: "checkbox", checked: !settings.hidden.has(run.place), "aria-label": `Show ${run.name}` });
-  toggle.addEventListener("change", () => {
-    if (toggle.checked) settings.hidden.delete(run.place); else settings.hidden.add(run.place);
-    redraw();
-  });
-  const swatch = element("i", { className: "swatch" });
-  swatch.style.background = color(run.place);
-  const name = element("th", { scope: "row" }, element("label", {}, toggle, swatch, element("span", { text: run.name })), element("p", { className: "muted job", text: run.job }));
-  const { reward, best, validation, step_s: step } = run.summary;
-  const cells = [
-    run.status || "–",
-    `${run.steps.at(-1) ?? "–"}${run.total ? ` of ${run.total}` : ""}`,
-    reward === null ? "–" : `${number(reward)} (best ${number(best)})`,
-    number(validation),
-    step === null ? "–" : `${number(step)} s`,
-    run.elapsed.length ? duration(run.elapsed.at(-1)) : "–",
-  ];
-  const status = element("td", { "data-label": RUN_COLUMNS[0] }, element("span", { className: `status ${run.status.toLowerCase()}`, text: cells[0] }));
-  return element("tr", {}, name, status, ...cells.slice(1).map((text, place) => element("td", { text, "data-label": RUN_COLUMNS[place + 1] })));
-};
-
-const overview = () => {
-  const head = element("tr", {}, ...["run", ...RUN_COLUMNS].map((text) => element("th", { scope: "col", text })));
-  return element("div", { className: "scroll", tabIndex: 0, role: "region", "aria-label": "Runs" },
-    element("table", { className: "runs" }, element("thead", {}, head), element("tbody", {}, report.runs.map(runRow))));
-};
-
-// What a run is at a glance, a run below the other.
-const about = () => report.runs.filter((run) => Object.keys(run.about).length).map((run) => element("dl", { className: "about" },
-  report.runs.length > 1 ? [element("dt", { text: "Run" }), element("dd", { text: run.name })] : [],
-  Object.entries(run.about).map(([heading, text]) => [element("dt", { text: heading }), element("dd", { text })])));
-
-const logs = () => {
-  const runs = report.runs.filter((run) => run.log);
-  return runs.length ? [section("Log", runs.map((run) => element("details", { id: `log-${run.place}` },
-    element("summary", { text: `Last lines of ${run.name}` }), element("pre", { className: "log", text: run.log }))))] : [];
-};
-
-const causes = () => report.runs.filter((run) => run.cause).map(({ name, cause }) => element("section", { className: "cause" },
-  element("h2", { text: report.runs.length > 1 ? `First cause, ${name}` : "First cause" }),
-  ...[cause.error, cause.place, cause.meaning].filter(Boolean).map((text) => element("p", { text })),
-  ...(cause.lines ? [element("pre", { text: cause.lines })] : []),
-  ...(cause.remedy ? [element("p", { text: `What to do: ${cause.remedy}` })] : []),
-  ...(cause.elsewhere.length ? [element("p", { text: "In the same second:" }), element("pre", { text: cause.elsewhere.join("\n") })] : [])));
-
-const notes = () => report.runs.flatMap((run) => run.notes.map((text) => element("p", {
-  className: "muted", text: report.runs.length > 1 ? `${run.name}: ${text}` : text,
-})));
 
 const controls = () => {
   const smoothing = element("input", { id: "smoothing", type: "range", min: 0, max: 0.99, step: 0.01, value: settings.smoothing });
@@ -85,16 +36,19 @@ const controls = () => {
   axis.addEventListener("change", () => { settings.byTime = axis.value === "time"; Card.zooms.clear(); redraw(); });
   const log = element("input", { id: "log", type: "checkbox", checked: settings.log });
   log.addEventListener("change", () => { settings.log = log.checked; redraw(); });
+  const spread = element("select", { id: "spread" }, Object.entries(SPREADS).map(([value, { label }]) => element("option", { value, text: label })));
+  spread.value = settings.spread;
+  spread.addEventListener("change", () => { settings.spread = spread.value; build(); });
   return element("div", { className: "controls sticky" },
     element("label", {}, "Smoothing ", smoothing, shown), element("label", {}, "X axis ", axis),
-    element("label", {}, log, " Logarithmic"), element("span", { className: "muted hint", text: "Drag to zoom, double-click to reset" }));
+    report.groups.length ? element("label", {}, "Band ", spread) : [], element("label", {}, log, " Logarithmic"), element("span", { className: "muted hint", text: "Drag to zoom, double-click to reset" }));
 };
 
 const keyCharts = () => {
   const grid = element("div", { className: "grid" });
   for (const { title, keys, band } of report.panels) {
     const head = band.length === 2 ? `${title}, with least and greatest` : title;
-    grid.append(made(head, () => curves(visibleRuns(), keys, band, settings)));
+    grid.append(made(head, () => curves(visible(), keys, band, settings)));
   }
   return grid.children.length ? [section("Key metrics", grid)] : [];
 };
@@ -110,15 +64,13 @@ const timeCharts = () => {
 };
 
 const usageCharts = () => {
-  const grid = element("div", { className: "grid" });
-  const hasGpus = report.runs.some((run) => run.usage.some(({ title }) => title.startsWith("GPU")));
-  for (const run of report.runs) {
-    for (const { title, curves: found } of run.usage) {
-      const head = report.runs.length > 1 ? `${title}, ${run.name}` : title;
-      grid.append(made(head, () => (settings.hidden.has(run.place) ? null : overTime(found, title.endsWith("(%)")))));
-    }
-  }
-  return grid.children.length ? [section("Use of the nodes", grid, element("p", { className: "muted", text: `By time of day.${hasGpus ? " A GPU counts as busy while any kernel runs." : ""}` }))] : [];
+  const runs = report.runs.filter((run) => run.usage.length), several = report.runs.length > 1;
+  const grids = runs.map((run) => {
+    const grid = element("div", { className: "grid" }, run.usage.map(({ title, curves: found }) => made(title, () => overTime(found, title.endsWith("(%)")))));
+    return several ? element("details", { id: `usage-${run.place}` }, element("summary", { text: `During ${run.name}` }), grid) : grid;
+  });
+  const hasGpus = runs.some((run) => run.usage.some(({ title }) => title.startsWith("GPU")));
+  return grids.length ? [section("Use of the nodes", grids, element("p", { className: "muted", text: `By time of day.${hasGpus ? " A GPU counts as busy while any kernel runs." : ""}` }))] : [];
 };
 
 const allMetrics = () => {
@@ -139,7 +91,7 @@ const allMetrics = () => {
     folder.addEventListener("toggle", () => {
       if (!folder.open || grid.children.length) return;
       for (const key of groups.get(name)) {
-        grid.append(made(key, () => curves(visibleRuns(), [key], [], settings)));
+        grid.append(made(key, () => curves(visible(), [key], [], settings)));
         grid.lastChild.dataset.key = key;
       }
       filter();
@@ -178,13 +130,25 @@ const configuration = () => {
   return children.length ? [section("Configuration", children)] : [];
 };
 
+// Tables by title; equal ones of several runs, such as the nodes of one cluster, once.
 const facts = () => {
   const titles = [...new Set(report.runs.flatMap((run) => run.tables.map((each) => each.title)))];
-  return titles.map((title) => section(title, report.runs.flatMap((run) => run.tables.filter((each) => each.title === title)
-    .map((each) => table(each.columns, each.rows, { caption: report.runs.length > 1 ? run.name : "" })))));
+  return titles.map((title) => {
+    const owners = new Map();
+    for (const run of report.runs) {
+      for (const each of run.tables.filter((other) => other.title === title)) {
+        const key = JSON.stringify(each);
+        owners.set(key, [...(owners.get(key) ?? []), run.name]);
+      }
+    }
+    return section(title, [...owners].map(([key, names]) => {
+      const { columns, rows } = JSON.parse(key);
+      return table(columns, rows, { caption: report.runs.length > 1 ? names.join(", ") : "", label: title });
+    }));
+  });
 };
 
-const samples = () => (report.runs.some((run) => run.samples.length) ? [section("Samples", new Samples(report.runs, settings.samples).root)] : []);
+const samples = () => (report.runs.some((run) => run.samples.length) ? [section("Samples", samplesOf(report.runs, settings.samples))] : []);
 
 const build = () => {
   const at = scrollY, focused = document.activeElement?.id;
@@ -192,6 +156,11 @@ const build = () => {
   cards.forEach((card) => card.end());
   cards = [];
   report.runs.forEach((run, place) => { run.place = place; });
+  report.groups.forEach((group, place) => {
+    group.place = group.shade = place;
+    for (const member of group.runs) report.runs[member].shade = place;
+  });
+  report.runs.filter((run) => !grouped(run)).forEach((run, place) => { run.shade = report.groups.length + place; });
   const title = report.runs.length === 1 ? report.runs[0].name : `${report.runs.length} runs`;
   document.title = `${title} · cloudrl report`;
   const contents = element("nav", { className: "contents", "aria-label": "Contents" });
