@@ -18,6 +18,7 @@ DESCRIBED_BY_THEIR_COMMANDS = {
     "--cluster",  # one to use, or one to start
     "--data", "--model",  # several are prepared on a cluster, one is trained by a job
     "--engine",  # what an index is built for, or what serves it
+    "--group",  # the label that a run gets, or of the runs that are drawn
     "--name", "--nodes", "--to",  # the run; how many, or how many at most; where the result goes
     "--output", "--port",  # a rendered file or a page; of a search server or of a page
     "--watch",  # what refreshes: the nodes of a cluster, or all of a job
