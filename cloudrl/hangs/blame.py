@@ -20,6 +20,7 @@ _WORKER = "WorkerDict"
 _ROLLOUT = (str(JobPhase.GEN), str(JobPhase.REWARD), str(JobPhase.TESTING))
 _OF_THE_DRIVER = (str(JobPhase.DATA), str(JobPhase.ADV), str(JobPhase.STEP))
 _RAY_WAITS = ("get (ray/_private/worker.py", "wait (ray/_private/worker.py", "get_objects (ray/_private/worker.py")
+_VERL = "verl/"
 _MOST = 4
 """Blamed at once; more than that is a state of the whole job."""
 STOPPED = ("T", "t")
@@ -161,11 +162,11 @@ def _rollout(processes: Sequence[Process]) -> Iterable[Blame]:
     actors = [process for process in processes if process.actor.startswith(_ROLLOUT_ACTORS)]
     found = False
     for process in actors:
-        for thread in threads_at_work(process.threads):
-            own = first_own(thread.frames)
-            if own is not None and not _is_entry(thread.frames):
-                found = True
-                yield process.blamed("has not returned", own)
+        threads = [thread.frames for thread in threads_at_work(process.threads) if not _is_entry(thread.frames)]
+        own = [frame for frame in map(first_own, threads) if frame is not None]
+        for frame in [frame for frame in own if not frame.file.startswith(_VERL)] or own:  # verl's calls the user's
+            found = True
+            yield process.blamed("has not returned", frame)
     for process in actors if not found else ():
         if process.peers:
             yield process.blamed(f"waits for an answer of {', '.join(process.peers[:2])}")

@@ -1,6 +1,6 @@
 """How long a phase may take, and for how long nothing may move in it, from what was seen so far. Pure, no clock.
 
-The rules were simulated over 8,000 hours of runs with phases as real logs have them (`benchmarks/hang_limits.py`):
+The rules were simulated over 8,000 hours of runs with phases as real logs have them (`tests/hangs/test_limits.py`):
 one false alarm, and a hang is reported after 2 minutes in the median. A limit for a whole step does not do: a step with
 a validation may take 18 times as long as one without, and six times a step of two hours is half a day.
 """

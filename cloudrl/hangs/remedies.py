@@ -20,6 +20,10 @@ _BY_REASON = (
         "has waited",
         "The cluster lacks what the job asks for: compare its nodes (cloudrl status), and stop what else runs on it",
     ),
+    (
+        "lags behind",
+        "That rank has not come to the collective that the others wait in: see its frame, and its GPU (nvidia-smi, dmesg)",
+    ),
     ("waits for an answer", "Look at the service behind that address, and give calls of it a time-out"),
 )
 _BY_PHASE = {

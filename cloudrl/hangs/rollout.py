@@ -33,3 +33,27 @@ def parse(line: str) -> Unfinished | None:
     """The counts in a line of the driver's log, None in any other line."""
     match = _LINE.search(line)
     return Unfinished(*map(int, match.groups())) if match is not None else None
+
+
+class Progress:
+    """Since when no prompt of a rollout has changed its state. No clock of its own."""
+
+    def __init__(self) -> None:
+        self._last: Unfinished | None = None
+        self._since = 0.0
+
+    def add(self, unfinished: Unfinished | None, at: float) -> bool:
+        """Whether prompts have changed their state since the call before, in the same rollout.
+
+        Args:
+            unfinished: the newest counts; None outside of a rollout.
+            at: seconds of a clock that never runs backwards.
+        """
+        last, self._last = self._last, unfinished
+        if unfinished != last:
+            self._since = at
+        return unfinished != last and None not in (last, unfinished)
+
+    def still_s(self, at: float) -> float | None:
+        """For how long the counts have been the same; None without any."""
+        return at - self._since if self._last is not None else None

@@ -17,13 +17,14 @@ _THREAD = re.compile(r'^(?:Current thread|Thread) (?:0x)?([0-9a-fA-F]+)(?:[^"\[]
 _SPY_FRAME = re.compile(r"^ {4}(\S.*?) \((.+):([0-9]+)\)$")
 _OWN_FRAME = re.compile(r'^  File "(.+)", line ([0-9]+|\?\?\?) in (.+)$')
 _PATHS = re.compile(r"^.*/(?:site-packages|dist-packages|_ray_pkg_[0-9a-f]+|lib/python3\.[0-9]+)/")
+_STANDARD = re.compile(r"/lib/python3\.[0-9]+/(?!site-packages/|dist-packages/)")
 _MOST_THREADS, _MOST_FRAMES = 500, 200
 
 _LIBRARIES = (
     "asyncio/", "concurrent/", "contextlib.py", "functools.py", "grpc/", "importlib", "logging/", "multiprocessing/",
     "queue.py", "ray/", "runpy.py", "selectors.py", "socket.py", "ssl.py", "subprocess.py", "tensordict/",
-    "threading.py", "torch/", "tqdm/", "transfer_queue/", "transformers/", "uvicorn/", "uvloop", "zmq/", "httpx",
-    "httpcore", "urllib", "requests/", "aiohttp/", "codetiming/", "cupy/", "numpy/", "pandas/", "datasets/", "pyarrow/",
+    "threading.py", "torch/", "torchdata/", "tqdm/", "transfer_queue/", "transformers/", "uvicorn/", "uvloop", "zmq/",
+    "httpx", "httpcore", "urllib", "requests/", "aiohttp/", "codetiming/", "cupy/", "numpy/", "pandas/", "datasets/", "pyarrow/",
     "hydra/", "omegaconf/", "re.py", "re/", "sre_", "sympy/", "http/", "starlette/", "fastapi/", "anyio/", "<frozen",
     "<string", "cloudrl_look_hook",
 )  # fmt: skip
@@ -53,6 +54,7 @@ _FRAMES = {
 """Functions of verl's driver that name a phase (verl 0.9.1, trainer/ppo/v1/trainer_base.py, single_controller/ray)."""
 _FILES = (
     ("torch/utils/data/", JobPhase.DATA),
+    ("torchdata/", JobPhase.DATA),
     ("verl/utils/dataset", JobPhase.DATA),
     ("verl/checkpoint_engine", JobPhase.UPDATE_WEIGHTS),
 )
@@ -66,11 +68,13 @@ class Frame:
 
     Attributes:
         file: below `site-packages`, the standard library or the job's working directory; else the whole path.
+        is_standard: whether it is in the standard library.
     """
 
     function: str
     file: str
     line: str
+    is_standard: bool = False
 
     def __str__(self) -> str:
         return f"{self.function} ({self.file}:{self.line})"
@@ -78,7 +82,7 @@ class Frame:
     @property
     def is_library(self) -> bool:
         """Whether neither verl nor the user has written it."""
-        return self.file.startswith(_LIBRARIES)
+        return self.is_standard or self.file.startswith(_LIBRARIES)
 
 
 @dataclass(frozen=True)
@@ -156,9 +160,13 @@ def threads_at_work(threads: Sequence[Thread]) -> tuple[Thread, ...]:
 def _frame(line: str) -> Frame | None:
     spy = _SPY_FRAME.match(line)
     if spy is not None:
-        return Frame(spy[1].rpartition(".")[2], _PATHS.sub("", spy[2]), spy[3])
+        return _frame_of(spy[1].rpartition(".")[2], spy[2], spy[3])
     own = _OWN_FRAME.match(line)
-    return Frame(own[3], _PATHS.sub("", own[1]), own[2]) if own is not None else None
+    return _frame_of(own[3], own[1], own[2]) if own is not None else None
+
+
+def _frame_of(function: str, path: str, line: str) -> Frame:
+    return Frame(function, _PATHS.sub("", path), line, _STANDARD.search(path) is not None)
 
 
 def _last(threads: Sequence[Thread]) -> tuple[Frame, ...]:

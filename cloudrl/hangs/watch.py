@@ -55,6 +55,8 @@ class Verdict:
         still_s: since anything moved.
         limit_s: that was exceeded; without a hang, that of the stillness.
         is_unjudged: whether the phase cannot be told from a hang yet.
+        is_unusual: whether it has never been still for so long before, and gone on.
+        is_long: whether it has taken twice as long as ever before.
     """
 
     is_suspicious: bool = False
@@ -62,6 +64,8 @@ class Verdict:
     still_s: float = 0.0
     limit_s: float = 0.0
     is_unjudged: bool = False
+    is_unusual: bool = False
+    is_long: bool = False
 
 
 class HangWatch:
@@ -129,15 +133,18 @@ class HangWatch:
         still_s = sample.at - self._moved_at
         spent_s = max(0.0, min(sample.now - sample.since, sample.at - self._counts_from))
         still_limit_s, limit_s = self.times.still_limit_s(phase), self.times.limit_s(phase)
+        is_unusual = still_s > self.times.still_s.get(phase, 0.0)
         is_unjudged = phase in _UNJUDGED_FIRST and phase not in self.times.seconds
-        suspicious = still_s > SUSPECT_STILL_S or spent_s > self._suspect_s(sample.phase)
+        is_long = spent_s > self._suspect_s(sample.phase)
+        is_suspicious = (still_s > SUSPECT_STILL_S or is_long) and not sample.is_paused
+        verdict = Verdict(is_suspicious, None, still_s, still_limit_s, is_unjudged, is_unusual, is_long)
         if is_unjudged or sample.is_paused:
-            return Verdict(suspicious and not sample.is_paused, None, still_s, still_limit_s, is_unjudged)
+            return verdict
         if still_s > still_limit_s:
-            return Verdict(suspicious, Grade.STILL, still_s, still_limit_s)
+            return replace(verdict, grade=Grade.STILL)
         if spent_s > limit_s:
-            return Verdict(suspicious, Grade.LATE, still_s, limit_s)
-        return Verdict(suspicious, None, still_s, still_limit_s)
+            return replace(verdict, grade=Grade.LATE, limit_s=limit_s)
+        return verdict
 
     def _suspect_s(self, phase: str) -> float:
         """When to look: by the timer's phase, since with what a look says of it the suspicion would come and go.

@@ -40,4 +40,5 @@ def blame_text(blame: Blame) -> str:
     node = f" on rank {blame.rank}{host}" if blame.rank is not None else ""
     method = f" in its call {blame.method}" if blame.method else ""
     frame = f", at {blame.frame}" if blame.frame else ""
-    return f"{blame.actor}{pid}{node} {blame.reason}{method}{frame}"
+    reason, _, more = blame.reason.partition("; ")
+    return f"{blame.actor}{pid}{node} {reason}{method}{frame}" + (f"; {more}" if more else "")

@@ -5,21 +5,23 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import os
 import threading
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Callable, Dict, FrozenSet, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple
 
 from cloudrl.errors import CloudrlError
 from cloudrl.foreign import parse_json, read_file
 from cloudrl.hangs import blame as blaming
-from cloudrl.hangs import ray_rows, stacks
+from cloudrl.hangs import ras, ray_rows, rollout, stacks
 from cloudrl.hangs.driver_log import DriverLog
 from cloudrl.hangs.limits import PhaseTimes
 from cloudrl.hangs.movement import GpuWork, moves
 from cloudrl.hangs.remedies import remedy
 from cloudrl.hangs.watch import PROOF_S, UNINTERRUPTIBLE_S, HangWatch, Sample, Verdict
+from cloudrl.node import ras_client
 from cloudrl.node.background import repeat, within
 from cloudrl.node.ray import Dashboard
 from cloudrl.private_files import write_file
@@ -39,6 +41,7 @@ FILE = "hang-{number}.log"
 _ACTORS_EVERY_S = 60.0
 _FILES, _KEPT_LOOKS = 8, 2
 _SAVE_EVERY_S = 300.0
+_RAS_CHARACTERS = 64 << 10
 _VOLUME_S = 5.0
 """For which a volume is waited for: a dead share would hold up the look that is to find it."""
 
@@ -52,6 +55,8 @@ class Episode:
         agreed: whom the last two looks blame alike.
         is_equal: whether no stack changed between them.
         equal_since: since when no look has found another stack.
+        lags: what NCCL's ranks have launched, as long as that differs.
+        lags_s: for how long a rank of the job lags behind the others, and no count has changed.
     """
 
     looked_at: float = float("-inf")
@@ -62,6 +67,8 @@ class Episode:
     before: Tuple[object, ...] = ()
     is_equal: bool = False
     equal_since: float = 0.0
+    lags: ras.Standstill = field(default_factory=ras.Standstill)
+    lags_s: float = 0.0
     file: str = ""
     told_at: float = 0.0
 
@@ -76,6 +83,7 @@ class HangMonitor:
         logs: where Ray keeps those of drivers; None before it is up.
         folder: for the stacks of an episode; the logs in it are archived.
         checkpoints: where times of phases are kept for later attempts of a run.
+        ask_ras: NCCL's monitor on this machine, given its address or "": what differs between ranks, and its words.
         clock: seconds that never run backwards.
         now: seconds since the epoch.
     """
@@ -89,16 +97,18 @@ class HangMonitor:
         *,
         folder: Path,
         checkpoints: Path,
+        ask_ras: Callable[[str], Tuple[Tuple[ras.Mismatch, ...], str]] = ras_client.ask,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._reports, self._dashboard, self._look, self._logs = reports, dashboard, look, logs
         self._folder, self._times_folder = folder, checkpoints / OURS / "phase-times"
-        self._clock, self._now = clock, now
+        self._ask_ras, self._clock, self._now = ask_ras, clock, now
         self.state: Optional[JobState] = None
         self._job: Dict[str, Any] = {}
         self._asked_at = self._saved_at = float("-inf")
         self._watch, self._episode, self._log = HangWatch(PhaseTimes()), Episode(), DriverLog()
+        self._rollout = rollout.Progress()
         self._since: Tuple[str, float] = ("", 0.0)
         self._idle_watts: Dict[Tuple[int, int], float] = {}
         self._files = 0
@@ -166,7 +176,9 @@ class HangMonitor:
         is_moving, self._is_computing = moves(cores, rate, gpus), moves(0.0, rate, gpus)
         if (logs := self._logs()) is not None:
             self._log.read(logs / f"job-driver-{self._job['submission_id']}.log")
-        return Sample(self._clock(), now, phase, since, is_moving, ended, any(work.is_paused for work in works))
+        at = self._clock()
+        is_moving = self._rollout.add(self._log.unfinished, at) or is_moving
+        return Sample(at, now, phase, since, is_moving, ended, any(work.is_paused for work in works))
 
     def _phase_of_titles(self, methods: "set[str]", now: float) -> Tuple[str, float]:
         """Where no timer is noted: before the first of them, or where the job has a PYTHONPATH of its own."""
@@ -206,7 +218,7 @@ class HangMonitor:
             return
         looks = side_by_side(self._look_at, reports)
         processes = [process for looked in looks for process in looked]
-        finding = blaming.find(processes, sample.phase)
+        finding, ras_words = self._with_ras(blaming.find(processes, sample.phase), processes, sample.at)
         proven, before = self._ray_proofs(), blaming.fingerprint(processes)
         episode.is_equal = bool(before) and before == episode.before
         if not episode.is_equal:
@@ -217,8 +229,21 @@ class HangMonitor:
         episode.looked_at, episode.looks = sample.at, episode.looks + 1
         episode.found, episode.before = finding, before
         if episode.looks <= _KEPT_LOOKS:
-            self._write(reports, looks)
+            self._write(reports, looks, ras_words)
         self._watch.was_kept_waiting(self._clock(), self._now())
+
+    def _with_ras(
+        self, finding: blaming.Finding, processes: Sequence[blaming.Process], at: float
+    ) -> Tuple[blaming.Finding, str]:
+        """The finding with the ranks that lag behind by NCCL's own monitor, and what that said."""
+        episode = self._episode
+        mismatches, words = self._ask_ras(_ras_address(self._job))
+        lasting = [(mismatch, seconds) for mismatch, seconds in episode.lags.add(mismatches, at) if seconds > 0]
+        blame = ras.blame((mismatch for mismatch, _ in lasting), processes)
+        episode.lags_s = max((seconds for _, seconds in lasting), default=0.0) if blame else 0.0
+        lagging = {found.pid for found in blame}
+        others = [found for found in finding.blame if found.pid not in lagging]
+        return replace(finding, blame=(*blame, *others)), words
 
     def _look_at(self, report: NodeReport) -> Tuple[blaming.Process, ...]:
         """Processes of a rank with their stacks; none where it does not answer in time."""
@@ -243,8 +268,8 @@ class HangMonitor:
             *ray_rows.waiting_groups(groups, str(job_id), self._now()),
         )
 
-    def _write(self, reports: Sequence[NodeReport], looks: Sequence[Sequence[blaming.Process]]) -> None:
-        """The stacks of a look, in a file of the episode that the archive keeps."""
+    def _write(self, reports: Sequence[NodeReport], looks: Sequence[Sequence[blaming.Process]], ras_words: str) -> None:
+        """The stacks of a look and NCCL's words, in a file of the episode that the archive keeps."""
         if not self._episode.file:
             self._files += 1
             self._episode.file = FILE.format(number=(self._files - 1) % _FILES + 1)
@@ -255,6 +280,7 @@ class HangMonitor:
             for process in processes:
                 lines += [f"\n=== rank {report.rank} ({report.ip}) pid {process.pid} {process.title} [{process.state}]"]
                 lines += [process.text or "no stacks: the process could not be read"]
+        lines += [f"\n=== NCCL RAS on rank 0\n{ras_words[:_RAS_CHARACTERS]}"] if ras_words else []
         with contextlib.suppress(OSError):
             write_file(self._folder / self._episode.file, "\n".join(lines) + "\n")
 
@@ -271,12 +297,17 @@ class HangMonitor:
                 return Grade.PROOF, limit_s
         if blaming.same(episode.proven, episode.agreed):
             return Grade.PROOF, PROOF_S
-        if verdict.grade is not None:
-            return verdict.grade, verdict.limit_s
-        is_still = verdict.is_suspicious and verdict.still_s > 0
         # a wait for other GPUs keeps the CPU busy, in one stack
         waits = not self._is_computing and episode.looked_at - episode.equal_since >= PROOF_S
-        is_suspected = bool(episode.agreed) and episode.is_equal and (is_still or waits) and not verdict.is_unjudged
+        if episode.lags_s >= PROOF_S and (waits or verdict.still_s >= PROOF_S):
+            return Grade.PROOF, PROOF_S
+        if verdict.grade is not None:
+            return verdict.grade, verdict.limit_s
+        stands = episode.is_equal and ((waits and verdict.is_long) or (verdict.still_s > 0 and verdict.is_unusual))
+        # a loop keeps the CPU busy in changing stacks: then the prompts tell
+        prompts_still_s = self._rollout.still_s(self._clock())
+        stands = stands if prompts_still_s is None else prompts_still_s >= PROOF_S
+        is_suspected = bool(episode.agreed) and stands and verdict.is_suspicious and not verdict.is_unjudged
         return (Grade.SUSPECTED if is_suspected else None), verdict.limit_s
 
     def _state(self, sample: Sample, verdict: Verdict, grade: Optional[Grade], limit_s: float) -> JobState:
@@ -348,3 +379,11 @@ def _halted(reports: Sequence[NodeReport]) -> List[Tuple[Blame, float]]:
             process = blaming.Process(report.rank, halted.pid, halted.title, halted.state, report.ip, halted.wchan)
             found += [(blame, halted.seconds) for blame in blaming.find([process], "").blame]
     return found
+
+
+def _ras_address(job: Mapping[str, Any]) -> str:
+    """Where the job's own environment puts NCCL's monitor, else the node's; "" for NCCL's default."""
+    given = job.get("runtime_env")
+    variables = given.get("env_vars") if isinstance(given, dict) else None
+    own = variables.get(ras_client.VARIABLE) if isinstance(variables, dict) else None
+    return str(own or os.environ.get(ras_client.VARIABLE) or "")

@@ -12,9 +12,10 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Callable, Dict, List, Optional, Set, Tuple
+from typing import Callable, Dict, List, Mapping, Optional, Set, Tuple
 
 from cloudrl.child_process import descendants
+from cloudrl.node.titles import Titles
 from cloudrl.protocol.job_work import Halted, JobWork, PhaseNote
 
 _LIST_EVERY_S = 30.0
@@ -76,13 +77,16 @@ class JobProcesses:
     _sampled_at: Optional[float] = None
     _seen: Dict[int, _Seen] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self._titles = Titles(self.root)
+
     def sample(self) -> JobWork:
         """What was done since the sample before."""
         at, before = self.clock(), self._sampled_at
         self._sampled_at = at
         if at - self._listed_at >= _LIST_EVERY_S:
             self._listed_at, self._pids = at, sorted(self.belongs())
-            self._helpers = self._below_jobs()
+            self._helpers = self._below_jobs(self._titles.read(self._pids))
         seconds = at - before if before is not None else 0.0
         cores = rate = 0.0
         halted, methods, seen = [], set(), {}
@@ -109,23 +113,23 @@ class JobProcesses:
     def listed(self, pids: Optional[List[int]] = None) -> Tuple[Listed, ...]:
         """The processes of jobs among those of the cluster, at most `MAX_PROCESSES`."""
         found = []
-        for pid in sorted(self.belongs()) if pids is None else pids:
+        titles = self._titles.read(sorted(self.belongs()) if pids is None else pids)
+        for pid, title in sorted(titles.items()):
             with suppress(OSError, IndexError):
-                title = self._read(pid, "cmdline").replace("\0", " ").strip()
-                if _OURS.search(title) and not _NOT_OURS.search(title):
+                if _is_of_job(title):
                     state = self._read(pid, "stat").rpartition(")")[2].split()[0]
                     wchan = self._read(pid, "wchan") if state == "D" else ""
                     found.append(Listed(pid, title[:_TITLE_CHARACTERS], state, wchan))
         return tuple(found[:MAX_PROCESSES])
 
-    def _below_jobs(self) -> List[int]:
+    def _below_jobs(self, titles: Mapping[int, str]) -> List[int]:
         """Processes that those of jobs have started, at most `MAX_PROCESSES`."""
         jobs, parents = set(), {}
         for pid in self._pids:
             with suppress(OSError, IndexError, ValueError):
                 parents[pid] = int(self._read(pid, "stat").rpartition(")")[2].split()[1])
-                title = self._read(pid, "cmdline")
-                if title.startswith(_SUPERVISOR) or (_OURS.search(title) and not _NOT_OURS.search(title)):
+                title = titles.get(pid, "")
+                if title.startswith(_SUPERVISOR) or _is_of_job(title):
                     jobs.add(pid)
         below: Set[int] = set()
         newest = jobs
@@ -157,6 +161,10 @@ class JobProcesses:
     def _read(self, pid: int, name: str) -> str:
         with (self.root / "proc" / str(pid) / name).open(encoding="utf-8", errors="replace") as file:
             return file.read(4096)
+
+
+def _is_of_job(title: str) -> bool:
+    return _OURS.search(title) is not None and _NOT_OURS.search(title) is None
 
 
 def _above(value: float, noise: float) -> float:

@@ -24,6 +24,8 @@ from cloudrl.protocol.wire import from_json
 
 VARIABLE = "CLOUDRL_LOOKS_DIR"
 _MODULE = "cloudrl_look_hook"
+_COUNTS_VARIABLE, COUNTS_EVERY_S = "VERL_REPLAY_BUFFER_DEBUG_INTERVAL_SECONDS", 30
+"""How often verl says how many prompts of a rollout are unfinished (0.9.1, trainer/ppo/v1/replay_buffer.py: 60 s)."""
 _PY_SPY_S, _SIGNAL_S, _POLL_S = 10.0, 2.0, 0.05
 _LOOK_S = 30.0
 """Then no further stack is taken: rank 0 waits for the look, and its own samples wait meanwhile."""
@@ -65,7 +67,8 @@ class Looks:
         (self._hook / f"{_MODULE}.py").write_bytes(pkgutil.get_data("cloudrl.node", "look_hook.py") or b"")
         write_sitecustomize(self._hook, _MODULE, "hangs of this process are seen without its stacks")
         path = os.pathsep.join(filter(None, [str(self._hook), env.get("PYTHONPATH")]))
-        return {VARIABLE: str(self._folder), "PYTHONPATH": path}
+        counts = env.get(_COUNTS_VARIABLE) or str(COUNTS_EVERY_S)
+        return {VARIABLE: str(self._folder), "PYTHONPATH": path, _COUNTS_VARIABLE: counts}
 
     def note(self) -> Optional[PhaseNote]:
         """The newest note of a training that runs; files of processes that have ended are removed."""
@@ -150,7 +153,10 @@ def _py_spy(pid: int) -> str:
         return ""
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         done = subprocess.run(
-            [command, "dump", "--nonblocking", "--pid", str(pid)], capture_output=True, timeout=_PY_SPY_S, check=False
+            [command, "dump", "--nonblocking", "--full-filenames", "--pid", str(pid)],
+            capture_output=True,
+            timeout=_PY_SPY_S,
+            check=False,
         )
         if done.returncode == 0:
             return done.stdout[:_STACK_BYTES].decode("utf-8", "replace")

@@ -9,7 +9,7 @@ from cloudrl.hangs import stacks
 from cloudrl.hangs.blame import Finding, Process, find, fingerprint, same
 from cloudrl.hangs.ray_rows import dead_actors, waiting_groups
 from cloudrl.hangs.remedies import remedy
-from cloudrl.hangs.rollout import Unfinished, parse
+from cloudrl.hangs.rollout import Progress, Unfinished, parse
 
 BARRIER = """\
 Thread 100 (idle): "MainThread"
@@ -107,6 +107,25 @@ def test_a_reward_function_that_does_not_return():
     assert told(finding) == [(1, "RewardLoopWorker", "_wait (mine/reward.py:6)")]
 
 
+def test_the_users_frame_comes_before_verls_and_the_standard_librarys():
+    """A loop in Python: each thread is at another place when it is looked at."""
+    spinning = """\
+Thread 301 (active): "uvloop_1"
+    stat (/usr/lib/python3.11/pathlib.py:1013)
+    _is_planted (/tmp/ray/s/working_dir_files/_ray_pkg_0123abcd/mine/reward.py:30)
+    compute_score (/tmp/ray/s/working_dir_files/_ray_pkg_0123abcd/mine/reward.py:11)
+    run (/usr/lib/python3.11/concurrent/futures/thread.py:58)
+    _worker (/usr/lib/python3.11/concurrent/futures/thread.py:83)
+Thread 302 (active): "AsyncIO Thread: default"
+    run_single (/venv/lib/python3.11/site-packages/verl/experimental/reward_loop/reward_manager/naive.py:39)
+    _run (/usr/lib/python3.11/asyncio/events.py:84)
+    run (/usr/lib/python3.11/threading.py:982)
+"""
+    waits = driver("sample", "verl/trainer/ppo/v1/replay_buffer.py")
+    finding = find([waits, process(1, 40, "ray::RewardLoopWorker.compute_score", spinning)], "gen")
+    assert told(finding) == [(1, "RewardLoopWorker", "_is_planted (mine/reward.py:30)")]
+
+
 def test_a_judge_that_never_answers_has_no_frame_but_an_address():
     idle = process(0, 41, "ray::RewardLoopWorker.compute_score", peers=("127.0.0.1:28999",))
     [blame] = find([driver("sample", "verl/trainer/ppo/v1/replay_buffer.py"), idle], "gen").blame
@@ -175,6 +194,14 @@ def test_the_line_about_unfinished_prompts():
     assert unfinished == Unfinished(0, 1, 3, 0)
     assert str(unfinished) == "1 of 4 prompts are still running and 0 have not begun"
     assert parse("running: 1") is None
+
+
+def test_a_rollout_stands_while_no_prompt_changes_its_state():
+    progress, first, second = Progress(), Unfinished(0, 4, 0, 0), Unfinished(0, 3, 1, 0)
+    assert [progress.add(None, 0.0), progress.still_s(50.0)] == [False, None]
+    assert [progress.add(first, 60.0), progress.add(first, 90.0), progress.still_s(90.0)] == [False, False, 30.0]
+    assert [progress.add(second, 120.0), progress.still_s(150.0)] == [True, 30.0]
+    assert [progress.add(None, 160.0), progress.still_s(200.0)] == [False, None]  # its step has ended
 
 
 @pytest.mark.verl

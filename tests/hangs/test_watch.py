@@ -37,7 +37,7 @@ def play(
 
 
 def test_a_healthy_phase():
-    assert play(known("update_actor", 30, 30, 30), 55) == Verdict(False, None, 55, 120)
+    assert play(known("update_actor", 30, 30, 30), 55) == Verdict(False, None, 55, 120, is_unusual=True)
 
 
 def test_still_for_a_minute_is_a_suspicion_and_for_two_a_hang():
@@ -112,7 +112,7 @@ def test_a_first_validation_is_looked_at_before_its_start_counts_as_late():
         at = START + passed_s
         sample = Sample(at, at, "init", START, moves=True)
         verdict = watch.add(sample, exact_phase="testing" if passed_s > 2750 else None)
-    assert verdict == Verdict(True, None, 0, 900, is_unjudged=True)
+    assert verdict == Verdict(True, None, 0, 900, is_unjudged=True, is_long=True)
 
 
 def test_whoever_was_kept_waiting_does_not_begin_anew():
@@ -121,3 +121,10 @@ def test_whoever_was_kept_waiting_does_not_begin_anew():
     watch.was_kept_waiting(START + 200, START + 200)
     at = START + 205
     assert watch.add(Sample(at, at, "update_actor", START, moves=False)).grade is Grade.STILL
+
+
+def test_a_stillness_that_has_ended_by_itself_is_not_unusual():
+    times = PhaseTimes()
+    times.add("gen", 400.0, still_s=200.0)
+    assert not play(HangWatch(times), 195, phase="gen").is_unusual
+    assert play(HangWatch(times), 205, phase="gen").is_unusual

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ras_server import as_json
 
+from cloudrl.hangs import ras
 from cloudrl.node import hang_watch
 from cloudrl.node.hang_watch import HangMonitor
 from cloudrl.protocol.job_phases import Grade, Hang, JobState
@@ -52,13 +54,14 @@ class Lab:
     def __init__(self, folder: Path) -> None:
         self.at, self.looks, self.work, self.look_s = 0.0, 0, JobWork(NOW), 0.0
         self.dashboard, self.reward, self.folder = Dashboard(), REWARD, folder
+        self.ras, self.asked_ras = "", ""
         self.monitor = self.new_monitor()
 
     def new_monitor(self) -> HangMonitor:
         return HangMonitor(
             self.reports, self.dashboard, self.look, lambda: self.folder,  # type: ignore[arg-type]
-            folder=self.folder, checkpoints=self.folder / "checkpoints", clock=lambda: self.at,
-            now=lambda: NOW + self.at,
+            folder=self.folder, checkpoints=self.folder / "checkpoints", ask_ras=self.ask_ras,
+            clock=lambda: self.at, now=lambda: NOW + self.at,
         )  # fmt: skip
 
     def reports(self) -> list[NodeReport]:
@@ -68,6 +71,10 @@ class Lab:
         self.looks += 1
         self.at += self.look_s
         return (LookedAt(40, "ray::RewardLoopWorker", "S", stacks=self.reward),) if report.rank == 1 else ()
+
+    def ask_ras(self, address: str) -> tuple[tuple[ras.Mismatch, ...], str]:
+        self.asked_ras = address
+        return ras.parse(self.ras), self.ras
 
     def phase(self, phase: str, *ended: EndedPhase) -> None:
         self.work = replace(self.work, note=PhaseNote("02", phase, NOW + self.at, ended))
@@ -240,3 +247,66 @@ def test_a_volume_that_does_not_answer_holds_up_no_look(lab: Lab, monkeypatch: p
     lab.run(600)
     assert lab.hang().grade is Grade.STILL
     os.close(os.open(folder / "mine.json", os.O_WRONLY))  # ends the thread
+
+
+def test_a_rank_that_lags_by_nccls_own_monitor_is_proof_after_a_minute(lab: Lab):
+    """The CPU is busy while ranks wait for each other on GPUs, and this look has no other blame."""
+    lab.dashboard.running[0]["runtime_env"] = {"env_vars": {"NCCL_RAS_ADDR": "localhost:7"}}
+    lab.work = JobWork(NOW, cores=2.0)
+    lab.ras = as_json({0: {"AllReduce": 7}, 1: {"AllReduce": 6}}).replace('"pid": 101', '"pid": 40')
+    lab.reward = REWARD.replace("compute_score", "update_actor")
+    lab.phase("update_actor", *(EndedPhase(number, "update_actor", 10.0) for number in range(1, 4)))
+    assert lab.run(120).hang is None
+    lab.run(10)
+    hang = lab.hang()
+    assert hang.grade is Grade.PROOF
+    assert hang.blame[0].reason == "lags behind: NCCL has launched 6 times AllReduce on it, 7 times on others"
+    assert "AllReduce" in (lab.folder / hang.file).read_text()
+    assert lab.asked_ras == "localhost:7"
+
+
+def test_counts_that_move_are_no_standstill(lab: Lab):
+    lab.work = JobWork(NOW, cores=2.0)
+    lab.phase("update_actor", *(EndedPhase(number, "update_actor", 10.0) for number in range(1, 4)))
+    for count in range(20):
+        lab.ras = as_json({0: {"AllReduce": count + 1}, 1: {"AllReduce": count}}).replace('"pid": 101', '"pid": 40')
+        lab.reward = REWARD.replace(":6)", f":{count})")
+        assert lab.run(30).hang is None
+
+
+def test_a_loop_that_never_ends_is_told_though_it_computes(lab: Lab):
+    """The CPU is busy and the stacks change, but one function is in both looks, and no prompt is finished."""
+    lab.work = JobWork(NOW, cores=1.0)
+    lab.phase("gen", *(EndedPhase(number, "gen", 4.0) for number in range(1, 4)))
+    log = lab.folder / "job-driver-one.log"
+    for seconds in (30, 30, 30):
+        log.write_text(
+            (log.read_text() if log.exists() else "step:7 - x\n") + "pending: 0, running: 8, finished: 0, failure: 0\n"
+        )
+        assert lab.run(seconds).hang is None
+        lab.reward = REWARD + f'Thread 302 (active): "other"\n    spin (mine/reward.py:{seconds})\n'
+    lab.run(15)
+    hang = lab.hang()
+    assert (hang.grade, hang.blame[0].frame) == (Grade.SUSPECTED, "_wait (mine/reward.py:6)")
+    assert hang.waiting == "8 of 8 prompts are still running and 0 have not begun"
+
+
+def test_prompts_that_are_finished_are_movement(lab: Lab):
+    lab.phase("gen", *(EndedPhase(number, "gen", 4.0) for number in range(1, 4)))
+    log = lab.folder / "job-driver-one.log"
+    log.write_text("step:7 - x\n")
+    for finished in range(20):
+        with log.open("a") as file:
+            file.write(f"pending: 0, running: {99 - finished}, finished: {finished}, failure: 0\n")
+        assert lab.run(30).hang is None
+
+
+def test_a_judge_that_was_as_slow_before_is_not_told(lab: Lab):
+    ended: tuple[EndedPhase, ...] = ()
+    for number in range(1, 4):
+        lab.phase("gen", *ended)
+        hang = lab.run(200).hang
+        assert (hang is not None) == (number == 1), number
+        ended = (*ended, EndedPhase(number, "gen", 200.0))
+        lab.phase("update_actor", *ended)
+        lab.run(10)
