@@ -73,7 +73,7 @@ def _tell_state(failure: Failure) -> None:
 
     if failure.job is None:
         return
-    notice = hang_notice(failure.job, time.time())
+    notice = hang_notice(failure.job, time.time(), failure.price_per_hour)
     if notice is None:
         _output.note(phase_text(failure.job, time.time()))
     else:
@@ -100,6 +100,7 @@ def _show_stacks(job_id: str | None, cluster: str | None, address: str | None, *
 def _show(cause: Cause) -> None:
     place = f"on {cause.where}" if cause.where else "on a node that is not known"
     place += f"\nin your file {cause.code}" if cause.code else ""
+    place += f": {cause.call}" if cause.call else ""
     meaning = f"\n{cause.meaning} [{cause.signature}]" if cause.signature else f"\n{_UNKNOWN}"
     lines = "\n".join(f"  {line}" for line in cause.lines)
     _output.data(_output.visible(f"{cause.error}\n{_time(cause.at)}{place}{meaning}\n\n{lines}"))

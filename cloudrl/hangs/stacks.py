@@ -24,9 +24,9 @@ _LIBRARIES = (
     "asyncio/", "concurrent/", "contextlib.py", "functools.py", "grpc/", "importlib", "logging/", "multiprocessing/",
     "queue.py", "ray/", "runpy.py", "selectors.py", "socket.py", "ssl.py", "subprocess.py", "tensordict/",
     "threading.py", "torch/", "torchdata/", "tqdm/", "transfer_queue/", "transformers/", "uvicorn/", "uvloop", "zmq/",
-    "httpx", "httpcore", "urllib", "requests/", "aiohttp/", "codetiming/", "cupy/", "numpy/", "pandas/", "datasets/", "pyarrow/",
-    "hydra/", "omegaconf/", "re.py", "re/", "sre_", "sympy/", "http/", "starlette/", "fastapi/", "anyio/", "<frozen",
-    "<string", "cloudrl_look_hook",
+    "httpx", "httpcore", "urllib", "requests/", "aiohttp/", "codetiming/", "cupy/", "numpy/", "pandas/", "datasets/",
+    "pyarrow/", "hydra/", "omegaconf/", "re.py", "re/", "sre_", "sympy/", "http/", "starlette/", "fastapi/", "anyio/",
+    "<frozen", "<string", "cloudrl_look_hook",
 )  # fmt: skip
 _STANDING = re.compile(
     r"^(?:main_loop \(ray/_private/worker|gc_collect_manager|_worker \(concurrent/futures/thread|_start_loop"

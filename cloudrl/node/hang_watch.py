@@ -88,7 +88,7 @@ class HangMonitor:
         now: seconds since the epoch.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  what it looks at, and two clocks
         self,
         reports: Callable[[], Sequence[NodeReport]],
         dashboard: Dashboard,

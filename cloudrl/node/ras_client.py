@@ -23,7 +23,7 @@ _DEFAULT = "localhost:28028"
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _TRIES, _ALL_S = 8, 8.0
 _GREETING_S, _ONE_S, _COLLECT_S = 1.0, 5.0, 2
-"""For the first line, which a process that is stopped never sends; for a whole answer; and for which RAS itself waits for
+"""For the first line, which a stopped process never sends; for a whole answer; and for which RAS itself waits for
 ranks that do not answer."""
 _MOST_BYTES, _LINE_BYTES = 16 << 20, 4096
 _GREETING = b"SERVER PROTOCOL "

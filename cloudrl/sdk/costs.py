@@ -1,9 +1,13 @@
 """What machines cost, in words. Pure but for the look at a cluster's status."""
 
+from contextlib import suppress
+
 from cloudrl.errors import CloudrlError
 from cloudrl.protocol.phases import Phase
 from cloudrl.protocol.progress import Notice
+from cloudrl.protocol.report import BudgetStatus, ClusterStatus
 from cloudrl.providers.model import Price, Provider, Status
+from cloudrl.providers.registry import provider
 from cloudrl.sdk.callbacks import OnProgress
 from cloudrl.units import dollars_text, duration_option
 
@@ -16,6 +20,23 @@ def costs(status: Status) -> str:
         return ""
     so_far = f", {dollars_text(status.cost)} so far" if status.cost is not None else ""
     return f" and costs {dollars_text(status.price_per_hour)}/h{so_far}"
+
+
+def prices(name: str, status: ClusterStatus) -> tuple[float, float] | None:
+    """What a cluster has cost and costs per hour, in US dollars: what its provider says, else what its agents assume.
+
+    Args:
+        name: of the cluster.
+        status: as its agents report it.
+
+    Returns:
+        None where neither knows.
+    """
+    sources: list[Status | BudgetStatus] = [status.budget]
+    with suppress(CloudrlError):
+        sources.insert(0, provider(status.facts.provider).status(name))
+    amounts = ((source.cost, source.price_per_hour) for source in sources)
+    return next(((cost, per_hour) for cost, per_hour in amounts if cost is not None and per_hour), None)
 
 
 def current_state(provider: Provider, name: str, *, alive: str = "keeps running") -> tuple[bool, str]:

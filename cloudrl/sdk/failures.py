@@ -18,6 +18,7 @@ from cloudrl.protocol.job_phases import JobState
 from cloudrl.protocol.progress import Notice
 from cloudrl.providers.model import Status
 from cloudrl.sdk.callbacks import OnProgress, silent
+from cloudrl.sdk.costs import prices
 from cloudrl.sdk.find import Kept, cluster_of, find_job, find_kept
 from cloudrl.transport.ray_job import JobStatus
 
@@ -34,6 +35,8 @@ class Failure:
         is_complete: whether all that is left of the job was looked at; else the search took too long.
         cluster_is_gone: whether its cluster does not answer, and this is from the logs that it has kept.
         job: where the job stands, with its hang if it has one; None after its end, and while that is unknown.
+        price_per_hour: what the cluster costs in US dollars while the job hangs; None if it does not hang or the price
+            is unknown.
     """
 
     submission_id: str
@@ -43,6 +46,7 @@ class Failure:
     is_complete: bool = True
     cluster_is_gone: bool = False
     job: JobState | None = None
+    price_per_hour: float | None = None
 
 
 def why(
@@ -71,14 +75,15 @@ def why(
     name = cluster_of(job_id, name, address, on_progress=on_progress)
     try:
         job = find_job(job_id, name, address)
-        status, finding, state = job.status().status, job.find_cause(), _state_of(job)
+        status, finding, (state, price) = job.status().status, job.find_cause(), _state_of(job)
     except CloudrlError:
         archived = find_kept(job_id, name, address)
         if archived is None:
             raise
         return _kept(archived)
+    log_command = f"cloudrl jobs logs {job.url}"
     return Failure(
-        job.submission_id, str(status), finding.cause, f"cloudrl jobs logs {job.url}", finding.is_complete, job=state
+        job.submission_id, str(status), finding.cause, log_command, finding.is_complete, job=state, price_per_hour=price
     )
 
 
@@ -97,11 +102,14 @@ def newest_failure(cluster: Status) -> Failure | None:
     return None
 
 
-def _state_of(job: JobHandle) -> JobState | None:
-    """Where a job stands that runs, as rank 0's agent sees it."""
+def _state_of(job: JobHandle) -> tuple[JobState | None, float | None]:
+    """Where a job stands that runs, as rank 0's agent sees it, and what the cluster costs per hour if it hangs."""
     agent = job.connection.agent()
-    state = agent.status().job if agent is not None else None
-    return state if state is not None and state.submission_id == job.submission_id else None
+    status = agent.status() if agent is not None else None
+    if status is None or status.job is None or status.job.submission_id != job.submission_id:
+        return None, None
+    found = prices(job.connection.name, status) if status.job.hang is not None else None
+    return status.job, found[1] if found is not None else None
 
 
 def _kept(place: Kept) -> Failure:

@@ -8,10 +8,9 @@ from cloudrl.errors import CloudrlError, ConnectionFailed
 from cloudrl.jobs import Ended, JobHandle, Line, Progress, Starting, Step
 from cloudrl.jobs.history import earlier_steps
 from cloudrl.jobs.look import JobRecord, Price
-from cloudrl.protocol.report import BudgetStatus, ClusterStatus
-from cloudrl.providers.model import Status
-from cloudrl.providers.registry import provider
+from cloudrl.protocol.report import ClusterStatus
 from cloudrl.sdk.callbacks import Notice, OnProgress, Update, silent
+from cloudrl.sdk.costs import prices
 from cloudrl.sdk.debugging import ask_nodes
 from cloudrl.sdk.submission import follow, no_longer_following
 from cloudrl.transport.ray_job import RayJob
@@ -114,11 +113,6 @@ class _Watching:
             self._price_at = self._clock() + _PRICE_S
 
     def _price(self, status: ClusterStatus) -> Price | None:
-        """What the provider says, or else what the agents count with; None where it costs nothing."""
-        sources: list[Status | BudgetStatus] = [status.budget]
-        with suppress(CloudrlError):
-            sources.insert(0, provider(status.facts.provider).status(self._job.connection.name))
-        amounts = ((source.cost, source.price_per_hour) for source in sources)
-        return next(
-            (Price(cost, per_hour, self._now()) for cost, per_hour in amounts if cost is not None and per_hour), None
-        )
+        """What the cluster has cost and costs per hour now; None where it costs nothing."""
+        found = prices(self._job.connection.name, status)
+        return Price(*found, self._now()) if found is not None else None

@@ -26,7 +26,7 @@ def test_the_first_cause(cluster: FakeCluster, run: Run):
     cluster.tasks = [task("late", "KeyError: 2", 1500, HEAD), task("early", HOSTILE, 1000, OTHER)]
     code, out, err = run("why", "one")
     assert code == 0
-    assert "on rank 1, early (pid 7)\nin your file /job/reward.py, line 3, in compute_score\nThe reward" in out
+    assert "on rank 1, early (pid 7)\nin your file /job/reward.py, line 3, in compute_score: early()\nThe reward" in out
     assert "The reward function has raised. [reward-fails]\n" in out
     assert '  File "/job/reward.py", line 3, in compute_score\n' in out
     assert "In the same second:" in err

@@ -35,6 +35,7 @@ class Cause:
         lines: the innermost traceback, or the end of the log of a process that died.
         elsewhere: what other processes said in that second.
         code: file, line and function of the user's in which it happened; "" where the traceback has none.
+        call: that line with the arguments of its call, as the traceback quotes it; "" where it quotes none.
     """
 
     error: str
@@ -47,6 +48,7 @@ class Cause:
     lines: tuple[str, ...] = ()
     elsewhere: tuple[Sighting, ...] = ()
     code: str = ""
+    call: str = ""
 
     def __str__(self) -> str:
         """The error, its place, and what it means."""

@@ -137,6 +137,7 @@ def _cause(chosen: Suspect, suspects: Sequence[Suspect], evidence: Evidence) -> 
     chosen = by_kernel(evidence, chosen)
     signature = chosen.signature
     is_key = signature is not None and signature.name == unknown_keys.SIGNATURE
+    code, call = own_frame(chosen.lines)
     own = unknown_keys.remedy_of(chosen.lines, evidence.state.job) if is_key else None
     return Cause(
         error=chosen.error,
@@ -147,7 +148,8 @@ def _cause(chosen: Suspect, suspects: Sequence[Suspect], evidence: Evidence) -> 
         meaning=signature.cause if signature else "",
         remedy=own or (signature.remedy if signature else ""),
         lines=chosen.lines,
-        code=own_frame(chosen.lines),
+        code=code,
+        call=call,
         elsewhere=_sightings(chosen, suspects),
     )
 

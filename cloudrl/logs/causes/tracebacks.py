@@ -55,6 +55,7 @@ _OTHERS_FILES = re.compile(
 )
 """Parts of the paths of files that are not the user's."""
 _LONGEST_LINE, _LONGEST_TEXT = 1000, 200_000
+_MOST_QUOTED = 12
 _MOST_LINES, _MOST_BELOW_COLON, _MOST_BELOW = 40, 3, 20
 """Of a message; of it below a colon, without indentation; and from an error to the words that chain it to the next."""
 
@@ -149,16 +150,32 @@ def innermost(text: str) -> Traceback:
     )
 
 
-def own_frame(lines: Sequence[str]) -> str:
-    """The innermost frame of a traceback in a file of the user's, such as `/job/reward.py, line 5, in compute_score`.
+def own_frame(lines: Sequence[str]) -> tuple[str, str]:
+    """The innermost frame of a traceback in a file of the user's, and the code in its line as the traceback quotes it.
 
-    "" where all frames are in packages. A file that was sent with the job is named from the folder of the job on.
+    Such as `/job/reward.py, line 5, in compute_score` and `return verify(answer, timeout=0)`. ("", "") where all frames
+    are in packages. A file that was sent with the job is named from the folder of the job on. Python 3.13 quotes all
+    lines of a call that has several. A `raise` is left out: the error says as much.
     """
-    for line in reversed(lines):
-        frame = _PLACE.match(line[:_LONGEST_LINE])
+    for at in range(len(lines) - 1, -1, -1):
+        frame = _PLACE.match(lines[at][:_LONGEST_LINE])
         if frame is not None and not _OTHERS_FILES.search(path := _SENT.sub("", frame["path"])):
-            return f"{path}, line {frame['line']}" + (f", in {frame['name']}" if frame["name"] else "")
-    return ""
+            place = f"{path}, line {frame['line']}" + (f", in {frame['name']}" if frame["name"] else "")
+            return place, _quoted(lines[at], lines[at + 1 : at + 1 + _MOST_QUOTED])
+    return "", ""
+
+
+def _quoted(frame: str, below: Sequence[str]) -> str:
+    """The code below a frame, on one line: it is indented by two more."""
+    indent = len(frame) - len(frame.lstrip()) + 2
+    code = list[str]()
+    for line in below:
+        text = line[:_LONGEST_LINE].strip()
+        if _FRAME.match(line) is not None or not text or len(line) - len(line.lstrip()) < indent:
+            break
+        if set(text) - set("^~ "):
+            code.append(text)
+    return "" if code and code[0].startswith("raise ") else " ".join(code)[:_LONGEST_LINE]
 
 
 def without_code(lines: Sequence[str]) -> list[str]:

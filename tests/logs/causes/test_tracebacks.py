@@ -214,5 +214,30 @@ def test_what_pydantic_refuses_belongs_to_its_error(message: str, explanation: s
 )
 def test_the_users_own_frame_is_the_innermost_of_their_files(path: str, frame: str):
     lines = [f'  File "{path}", line 5, in score', '  File "/usr/lib/python3.11/json/decoder.py", line 1, in decode']
-    assert own_frame(lines) == frame
-    assert own_frame([*lines, "ValueError: no"]) == frame
+    assert own_frame(lines) == (frame, "")
+    assert own_frame([*lines, "ValueError: no"]) == (frame, "")
+
+
+@pytest.mark.parametrize(
+    ("below", "call"),
+    [
+        (
+            "    return verify(answer, gold, timeout=0)\n           ~~~~~~^^^^^^^^^^^^^^^^^^^^^^^^^\n",
+            "return verify(answer, gold, timeout=0)",
+        ),
+        (
+            "    return verify(\n        answer,\n        timeout=0,\n    )\n    ^\n",
+            "return verify( answer, timeout=0, )",
+        ),
+        ('    raise ValueError("no")\n', ""),
+        ("ValueError: no\n", ""),
+        ("", ""),
+    ],
+)
+def test_the_call_in_the_users_frame_is_shown_with_its_arguments(below: str, call: str):
+    head, tail = (
+        '  File "/job/reward.py", line 5, in score\n',
+        '  File "/usr/lib/python3.11/re.py", line 1, in f\n    g(1)\n',
+    )
+    assert own_frame(f"{head}{below}{tail}ValueError: no".splitlines()) == ("/job/reward.py, line 5, in score", call)
+    assert own_frame(f"{head}{below}".splitlines())[1] == call
