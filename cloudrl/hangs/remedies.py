@@ -22,7 +22,7 @@ _BY_REASON = (
     ),
     (
         "lags behind",
-        "That rank has not come to the collective that the others wait in: see its frame, and nvidia-smi and dmesg there",
+        "That rank has not come to the collective that the others wait in: see its frame, and dmesg on its node",
     ),
     ("waits for an answer", "Look at the service behind that address, and give calls of it a time-out"),
 )

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from cloudrl.hangs.limits import PhaseTimes
-from cloudrl.protocol.job_phases import Grade, JobPhase
+from cloudrl.protocol.job_phases import OTHER_PROGRAM, Grade, JobPhase
 from cloudrl.protocol.job_work import EndedPhase
 
 SUSPECT_STILL_S = 60.0
@@ -134,7 +134,8 @@ class HangWatch:
         spent_s = max(0.0, min(sample.now - sample.since, sample.at - self._counts_from))
         still_limit_s, limit_s = self.times.still_limit_s(phase), self.times.limit_s(phase)
         is_unusual = still_s > self.times.still_s.get(phase, 0.0)
-        is_unjudged = phase in _UNJUDGED_FIRST and phase not in self.times.seconds
+        is_first = phase in _UNJUDGED_FIRST and phase not in self.times.seconds
+        is_unjudged = is_first or phase == OTHER_PROGRAM
         is_long = spent_s > self._suspect_s(sample.phase)
         is_suspicious = (still_s > SUSPECT_STILL_S or is_long) and not sample.is_paused
         verdict = Verdict(is_suspicious, None, still_s, still_limit_s, is_unjudged, is_unusual, is_long)

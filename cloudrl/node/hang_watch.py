@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import json
 import os
+import re
 import threading
 import time
 from dataclasses import dataclass, field, replace
@@ -26,7 +27,7 @@ from cloudrl.node.background import repeat, within
 from cloudrl.node.ray import Dashboard
 from cloudrl.private_files import write_file
 from cloudrl.protocol.failures import ApiError
-from cloudrl.protocol.job_phases import Blame, Grade, Hang, JobPhase, JobState
+from cloudrl.protocol.job_phases import OTHER_PROGRAM, Blame, Grade, Hang, JobPhase, JobState
 from cloudrl.protocol.job_work import LookedAt
 from cloudrl.protocol.report import NodeReport
 from cloudrl.protocol.side_by_side import side_by_side
@@ -41,6 +42,7 @@ FILE = "hang-{number}.log"
 _ACTORS_EVERY_S = 60.0
 _FILES, _KEPT_LOOKS = 8, 2
 _SAVE_EVERY_S = 300.0
+_VERL, _VERLS_ACTORS = re.compile(r"\bverl\b"), ("ray::TaskRunner", "ray::WorkerDict", "ray::AgentLoop", "ray::RewardLoop")
 _RAS_CHARACTERS = 64 << 10
 _VOLUME_S = 5.0
 """For which a volume is waited for: a dead share would hold up the look that is to find it."""
@@ -112,7 +114,7 @@ class HangMonitor:
         self._since: Tuple[str, float] = ("", 0.0)
         self._idle_watts: Dict[Tuple[int, int], float] = {}
         self._files = 0
-        self._is_computing = False
+        self._is_computing = self._is_training = False
         self._outlived: FrozenSet[str] = frozenset()
         self._outlived_step: Optional[int] = None
         self._outlived_at = float("-inf")
@@ -158,7 +160,7 @@ class HangMonitor:
             self._episode, self._log, self._since = Episode(), DriverLog(), ("", 0.0)
             self._job = job
             self._watch = HangWatch(self._kept_times())
-            self._outlived, self._outlived_step = frozenset(), None
+            self._outlived, self._outlived_step, self._is_training = frozenset(), None, False
         self._job = job
 
     def _sample(self, reports: Sequence[NodeReport]) -> Sample:
@@ -183,7 +185,9 @@ class HangMonitor:
     def _phase_of_titles(self, methods: "set[str]", now: float) -> Tuple[str, float]:
         """Where no timer is noted: before the first of them, or where the job has a PYTHONPATH of its own."""
         phase = next((str(phase) for phase in JobPhase for method in methods if method.endswith(str(phase))), "")
-        phase = phase or str(JobPhase.INIT if self._log.step is None else JobPhase.STEP)
+        is_training = methods or self._is_training or _VERL.search(str(self._job.get("entrypoint")))
+        begins = str(JobPhase.INIT) if is_training else OTHER_PROGRAM
+        phase = phase or (begins if self._log.step is None else str(JobPhase.STEP))
         if phase != self._since[0]:
             began = (self._job.get("start_time") or 0) / 1000 if not self._since[0] else now
             self._since = phase, began or now
@@ -219,6 +223,7 @@ class HangMonitor:
         looks = side_by_side(self._look_at, reports)
         processes = [process for looked in looks for process in looked]
         finding, ras_words = self._with_ras(blaming.find(processes, sample.phase), processes, sample.at)
+        self._is_training = self._is_training or any(_is_of_verl(process.title) for process in processes)
         proven, before = self._ray_proofs(), blaming.fingerprint(processes)
         episode.is_equal = bool(before) and before == episode.before
         if not episode.is_equal:
@@ -379,6 +384,10 @@ def _halted(reports: Sequence[NodeReport]) -> List[Tuple[Blame, float]]:
             process = blaming.Process(report.rank, halted.pid, halted.title, halted.state, report.ip, halted.wchan)
             found += [(blame, halted.seconds) for blame in blaming.find([process], "").blame]
     return found
+
+
+def _is_of_verl(title: str) -> bool:
+    return title.startswith(_VERLS_ACTORS) or _VERL.search(title) is not None
 
 
 def _ras_address(job: Mapping[str, Any]) -> str:

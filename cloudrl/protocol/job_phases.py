@@ -11,6 +11,9 @@ from typing import Optional, Tuple
 
 from cloudrl.units import duration_text
 
+OTHER_PROGRAM = "running"
+"""The phase of a job that has not shown to be a training with verl: how long it may stand still is unknown."""
+
 
 class JobPhase(str, enum.Enum):
     """The phases of verl's trainers, in the order of a run.

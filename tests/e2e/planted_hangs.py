@@ -67,20 +67,15 @@ def compute_score(*, solution_str: str, ground_truth: str, **_: Any) -> float:
     return float(solution_str.strip() == ground_truth)
 
 
-async def judged_score(*, solution_str: str, ground_truth: str, **_: Any) -> float:
-    """verl's reward function that asks a judge."""
-    if _is_planted("judge"):
-        reader, _writer = await asyncio.open_connection("127.0.0.1", _port("judge"))
-        await reader.readline()
-    return float(solution_str.strip() == ground_truth)
-
-
 class PlantedManager(NaiveRewardManager):
-    """verl's manager, with a lock."""
+    """verl's manager, with a lock and a judge."""
 
     async def run_single(self, data: Any) -> dict[str, Any]:
         if _is_planted("manager"):
             _take_lock("manager")
+        if _is_planted("judge"):
+            reader, _writer = await asyncio.open_connection("127.0.0.1", _port("judge"))
+            await reader.readline()
         scored: dict[str, Any] = await super().run_single(data)
         return scored
 

@@ -32,7 +32,7 @@ class Dashboard:
     def __init__(self) -> None:
         self.running: list[dict[str, Any]] = [
             {"submission_id": "one", "job_id": "02", "status": "RUNNING", "start_time": NOW * 1000}
-            | {"metadata": {"job_name": "mine"}}
+            | {"metadata": {"job_name": "mine"}, "entrypoint": "python3 -m verl.trainer.main_ppo trainer.nnodes=2"}
         ]
         self.groups: tuple[Any, ...] = ()
         self.actors: tuple[Any, ...] = ()
@@ -54,7 +54,7 @@ class Lab:
     def __init__(self, folder: Path) -> None:
         self.at, self.looks, self.work, self.look_s = 0.0, 0, JobWork(NOW), 0.0
         self.dashboard, self.reward, self.folder = Dashboard(), REWARD, folder
-        self.ras, self.asked_ras = "", ""
+        self.ras, self.asked_ras, self.title = "", "", "ray::RewardLoopWorker"
         self.monitor = self.new_monitor()
 
     def new_monitor(self) -> HangMonitor:
@@ -70,7 +70,7 @@ class Lab:
     def look(self, report: NodeReport) -> tuple[LookedAt, ...]:
         self.looks += 1
         self.at += self.look_s
-        return (LookedAt(40, "ray::RewardLoopWorker", "S", stacks=self.reward),) if report.rank == 1 else ()
+        return (LookedAt(40, self.title, "S", stacks=self.reward),) if report.rank == 1 else ()
 
     def ask_ras(self, address: str) -> tuple[tuple[ras.Mismatch, ...], str]:
         self.asked_ras = address
@@ -310,3 +310,29 @@ def test_a_judge_that_was_as_slow_before_is_not_told(lab: Lab):
         ended = (*ended, EndedPhase(number, "gen", 200.0))
         lab.phase("update_actor", *ended)
         lab.run(10)
+
+
+def test_a_program_that_is_no_training_hangs_by_proof_only(lab: Lab):
+    lab.dashboard.running[0]["entrypoint"], lab.title = "python3 sleep.py", "ray::Sleeper.sleep"
+    lab.reward = 'Thread 1 (idle): "MainThread"\n    <module> (sleep.py:3)\n'
+    state = lab.run(4 * 3600)
+    assert (state.phase, state.hang) == ("running", None)
+    context = {"error_message": "The actor is dead because it was killed by `ray.kill`."}
+    dead = {"actor_id": "a", "class_name": "Queue", "state": "DEAD", "job_id": "02"}
+    lab.dashboard.actors = ({**dead, "death_cause": {"x": context}},)
+    lab.run(660)
+    assert lab.hang().grade is Grade.PROOF
+
+
+def test_a_training_that_never_begins_hangs(lab: Lab):
+    lab.reward = ""
+    assert lab.run(1000).phase == "init"
+    assert lab.hang().grade is Grade.STILL
+
+
+def test_a_training_that_a_script_has_started_is_known_by_its_processes(lab: Lab):
+    lab.dashboard.running[0]["entrypoint"], lab.title = "bash train.sh", "ray::Sleeper.sleep"
+    assert lab.run(60).phase == "running"
+    lab.title = "ray::TaskRunnerV1.run"
+    assert lab.run(1000).phase == "init"
+    assert lab.hang().grade is not Grade.PROOF
