@@ -15,6 +15,8 @@ _SUSPECT_LONGEST = 2.0
 PROOF_S = 60.0
 """For so long a stopped process, a dead actor or an equal stack must have been seen."""
 UNINTERRUPTIBLE_S = 120.0
+STARVED_PERCENT = 90.0
+"""Of the time some process waited for a CPU. Each of 30 that compute on 2 CPUs gets as much as one that only ticks."""
 _GAP_S = 60.0
 """Between two samples: the machine was suspended, or too busy to look."""
 _CLOCK_JUMP_S = 30.0
@@ -34,6 +36,7 @@ class Sample:
         moves: whether anything has worked since the sample before, see `cloudrl.hangs.movement`.
         ended: phases that have ended; those that were in an earlier sample count once.
         is_paused: whether a task waits for a debugger.
+        is_starved: whether a node's CPUs are taken, so that what works is no longer told from what stands still.
     """
 
     at: float
@@ -43,6 +46,7 @@ class Sample:
     moves: bool
     ended: tuple[EndedPhase, ...] = ()
     is_paused: bool = False
+    is_starved: bool = False
 
 
 @dataclass(frozen=True)
@@ -141,7 +145,7 @@ class HangWatch:
         verdict = Verdict(is_suspicious, None, still_s, still_limit_s, is_unjudged, is_unusual, is_long)
         if is_unjudged or sample.is_paused:
             return verdict
-        if still_s > still_limit_s:
+        if still_s > still_limit_s and not sample.is_starved:
             return replace(verdict, grade=Grade.STILL)
         if spent_s > limit_s:
             return replace(verdict, grade=Grade.LATE, limit_s=limit_s)

@@ -21,7 +21,7 @@ from cloudrl.hangs.driver_log import DriverLog
 from cloudrl.hangs.limits import PhaseTimes
 from cloudrl.hangs.movement import GpuWork, moves
 from cloudrl.hangs.remedies import remedy
-from cloudrl.hangs.watch import PROOF_S, UNINTERRUPTIBLE_S, HangWatch, Sample, Verdict
+from cloudrl.hangs.watch import PROOF_S, STARVED_PERCENT, UNINTERRUPTIBLE_S, HangWatch, Sample, Verdict
 from cloudrl.node import ras_client
 from cloudrl.node.background import repeat, within
 from cloudrl.node.ray import Dashboard
@@ -41,9 +41,9 @@ _HALTED_LOOK_S = 25.0
 FILE = "hang-{number}.log"
 _ACTORS_EVERY_S = 60.0
 _FILES, _KEPT_LOOKS = 8, 2
-_SAVE_EVERY_S = 300.0
-_VERL, _VERLS_ACTORS = re.compile(r"\bverl\b"), ("ray::TaskRunner", "ray::WorkerDict", "ray::AgentLoop", "ray::RewardLoop")
-_RAS_CHARACTERS = 64 << 10
+_SAVE_EVERY_S, _RAS_CHARACTERS = 300.0, 64 << 10
+_VERL = re.compile(r"\bverl\b")
+_VERLS_ACTORS = ("ray::TaskRunner", "ray::WorkerDict", "ray::AgentLoop", "ray::RewardLoop")
 _VOLUME_S = 5.0
 """For which a volume is waited for: a dead share would hold up the look that is to find it."""
 
@@ -180,7 +180,8 @@ class HangMonitor:
             self._log.read(logs / f"job-driver-{self._job['submission_id']}.log")
         at = self._clock()
         is_moving = self._rollout.add(self._log.unfinished, at) or is_moving
-        return Sample(at, now, phase, since, is_moving, ended, any(work.is_paused for work in works))
+        is_starved = any(work.cpu_wait_percent > STARVED_PERCENT for work in works)
+        return Sample(at, now, phase, since, is_moving, ended, any(work.is_paused for work in works), is_starved)
 
     def _phase_of_titles(self, methods: "set[str]", now: float) -> Tuple[str, float]:
         """Where no timer is noted: before the first of them, or where the job has a PYTHONPATH of its own."""

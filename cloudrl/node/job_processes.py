@@ -27,6 +27,7 @@ _OURS = re.compile(r"^ray::(?!IDLE|JobSupervisor|_\w*Agent|dashboard)\w|^(?:VLLM
 _NOT_OURS = re.compile(r"raylet|gcs_server|dashboard|runtime_env|log_monitor|default_worker|setup_worker|/bin/ray ")
 _SUPERVISOR = "ray::JobSupervisor"
 _METHOD = re.compile(r"^ray::WorkerDict\.(\S+)")
+_PRESSURE = re.compile(r"^some avg10=([0-9.]+)")
 MAX_PROCESSES = 256
 _TITLE_CHARACTERS = 120
 
@@ -107,7 +108,7 @@ class JobProcesses:
         self._seen = seen
         return JobWork(
             round(self.now(), 3), round(cores, 2), round(rate), tuple(sorted(methods)), tuple(halted[:16]),
-            self.is_paused(), self.note(),
+            self.is_paused(), self.note(), self._cpu_wait_percent(),
         )  # fmt: skip
 
     def listed(self, pids: Optional[List[int]] = None) -> Tuple[Listed, ...]:
@@ -150,6 +151,13 @@ class JobProcesses:
             lines = dict(line.split(": ") for line in self._read(pid, "io").splitlines())
             counters.io_bytes = int(lines["rchar"]) + int(lines["wchar"])
         return counters
+
+    def _cpu_wait_percent(self) -> float:
+        """Linux's pressure of the CPUs (Documentation/accounting/psi.rst); 0 where the kernel does not count it."""
+        with suppress(OSError, ValueError):
+            found = _PRESSURE.search((self.root / "proc/pressure/cpu").read_text())
+            return float(found[1]) if found is not None else 0.0
+        return 0.0
 
     def _wakes(self, pid: int) -> str:
         """How often the main thread has waited: it grows while a slow disk answers, though each look sees state D."""

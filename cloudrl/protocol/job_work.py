@@ -61,6 +61,7 @@ class JobWork:
         halted: processes that cannot move.
         is_paused: whether a task may wait for a debugger.
         note: of the training whose driver is on this node.
+        cpu_wait_percent: share of the last 10 s in which a process of this machine waited for a CPU; 0 if unknown.
     """
 
     sampled_at: float
@@ -70,6 +71,7 @@ class JobWork:
     halted: Tuple[Halted, ...] = ()
     is_paused: bool = False
     note: Optional[PhaseNote] = None
+    cpu_wait_percent: float = 0.0
 
 
 @dataclass(frozen=True)

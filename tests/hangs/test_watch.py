@@ -25,13 +25,14 @@ def play(
     begin: float = START,
     moves: bool = False,
     is_paused: bool = False,
+    is_starved: bool = False,
     exact: str | None = None,
 ) -> Verdict:
     """Samples each 5 s of one phase; the last verdict."""
     verdict = Verdict()
     for tick in range(int(seconds / 5) + 1):
         at = begin + 5 * tick
-        sample = Sample(at, at, phase, begin, moves, is_paused=is_paused)
+        sample = Sample(at, at, phase, begin, moves, is_paused=is_paused, is_starved=is_starved)
         verdict = watch.add(sample, exact_phase=exact)
     return verdict
 
@@ -128,3 +129,9 @@ def test_a_stillness_that_has_ended_by_itself_is_not_unusual():
     times.add("gen", 400.0, still_s=200.0)
     assert not play(HangWatch(times), 195, phase="gen").is_unusual
     assert play(HangWatch(times), 205, phase="gen").is_unusual
+
+
+def test_where_the_cpus_are_taken_stillness_is_a_suspicion_and_no_hang():
+    verdict = play(known("update_actor", 30, 30, 30), 300, is_starved=True)
+    assert (verdict.is_suspicious, verdict.grade) == (True, None)
+    assert play(known("update_actor", 30, 30, 30), 800, is_starved=True).grade is Grade.LATE

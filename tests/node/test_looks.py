@@ -256,6 +256,17 @@ def test_only_a_process_that_never_wakes_is_halted_in_the_kernel(tmp_path: Path)
     assert [seconds(30), seconds(30)] == [60, 120]
 
 
+def test_how_long_processes_wait_for_a_cpu(tmp_path: Path):
+    processes = JobProcesses(lambda: None, lambda: False, belongs=set, root=tmp_path)
+    assert processes.sample().cpu_wait_percent == 0  # a kernel that does not count it
+    file = tmp_path / "proc/pressure/cpu"
+    file.parent.mkdir(parents=True)
+    file.write_text("some avg10=99.42 avg60=99.59 avg300=99.78 total=40915438511\nfull avg10=0.00 avg60=0.00\n")
+    assert processes.sample().cpu_wait_percent == 99.42
+    file.write_text("")
+    assert processes.sample().cpu_wait_percent == 0
+
+
 def test_connections_out_of_the_cluster():
     with socket.create_server(("127.0.0.1", 0)) as outside:
         address = "{}:{}".format(*outside.getsockname())
