@@ -195,7 +195,7 @@ def check(training: Training, plant: Plant) -> None:
     """It is told with phase, process and frame."""
     state, hang = training.hang()
     assert state.phase in plant.phases
-    blamed = {(blame.actor.removesuffix("V1"), blame.frame.partition(" ")[0]) for blame in hang.blame}
+    blamed = {(blame.actor.removesuffix("V1").removesuffix("TQ"), blame.frame.partition(" ")[0]) for blame in hang.blame}
     assert (plant.actor, plant.function) in blamed
     assert all(f"({CODE}:" in blame.frame for blame in hang.blame if blame.frame)
 
