@@ -1,7 +1,7 @@
 """Hangs planted in a real training on two nodes: each is found, with its phase, process and frame.
 
 The eight of which the rules were made, and four that came later: a regular expression, a lock in the reward manager, a
-tool and a data loader's worker. The two that take the least time run always, all others with CLOUDRL_SLOW=1.
+tool and a data loader's worker.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from cloudrl.protocol.job_phases import Grade, Hang, JobState
 from cloudrl.sdk.running import attach
 from cloudrl.transport import Connection
 
-pytestmark = [pytest.mark.e2e]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 NAME, CODE = "hangs", "planted_hangs.py"
 TOLD_S = 120.0
@@ -156,7 +156,7 @@ class Training:
 
     @contextmanager
     def pipe(self, path: Path) -> Iterator[None]:
-        """A pipe that nobody reads or writes; in the end it takes and gives all that is wanted."""
+        """A pipe without a reader and a writer; in the end it takes and gives all that is wanted."""
         os.mkfifo(path)
         try:
             yield
@@ -195,7 +195,9 @@ def check(training: Training, plant: Plant) -> None:
     """It is told with phase, process and frame."""
     state, hang = training.hang()
     assert state.phase in plant.phases
-    blamed = {(blame.actor.removesuffix("V1").removesuffix("TQ"), blame.frame.partition(" ")[0]) for blame in hang.blame}
+    blamed = {
+        (blame.actor.removesuffix("V1").removesuffix("TQ"), blame.frame.partition(" ")[0]) for blame in hang.blame
+    }
     assert (plant.actor, plant.function) in blamed
     assert all(f"({CODE}:" in blame.frame for blame in hang.blame if blame.frame)
 
