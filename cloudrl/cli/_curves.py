@@ -42,7 +42,11 @@ def panel(title: str, points: Sequence[tuple[int, float]], width: int, height: i
     shown = f" {number(values[-1])}"
     lines = braille(points, width - _LABEL - 1, height - 2)
     labels = [""] * len(lines)
-    labels[-1], labels[0] = number(min(values)), number(max(values))
+    low, high = min(values), max(values)
+    if low == high:  # a level line, in the middle
+        labels[(len(labels) - 1) // 2] = number(low)
+    else:
+        labels[-1], labels[0] = number(low), number(high)
     first, last = str(points[0][0]), str(points[-1][0])
     axis = f"step {first}".ljust(width - _LABEL - 1 - len(last)) + last if last != first else f"step {first}"
     return [

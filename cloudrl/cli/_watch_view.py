@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
+from functools import partial
 from statistics import fmean
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from cloudrl.cli._curves import panel
-from cloudrl.cli._nodes import STYLES
 from cloudrl.cli._output import visible
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ _BAR, _SHOWN_SHARE, _SHOWN_S = 24, 0.01, 0.05
 _WIDE = 119  # of a terminal of 120 columns the last one stays empty
 _SILENT_S = 15.0
 _COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "red", "bright_black")
+_STATUS_STYLES = {"RUNNING": "cyan", "SUCCEEDED": "green", "FAILED": "bold red", "STOPPED": "yellow"}
 _NODE_HEADS = (
     "rank",
     "address",
@@ -54,10 +55,14 @@ def draw(look: Look, width: int, height: int, curves: Sequence[str] = ()) -> lis
     """
     head, time = _head(look, width), _time(look.steps[-_MEAN_STEPS:], width)
     warnings = [line for warning in look.warnings for line in _warning(warning, width)]
-    nodes = _nodes(look.nodes, look.usage if width >= _WIDE else {}, max(2, height // 6), is_wide=width >= _WIDE)
+    table = partial(_nodes, look.nodes, look.usage if width >= _WIDE else {}, is_wide=width >= _WIDE)
+    few = max(2, height // 6)
+    nodes = table(few)
     room = height - sum(map(len, (head, time, warnings, nodes))) - _LOG_LINES - 1
     drawn = _curves(look.steps, curves, width, room)
-    used = sum(map(len, (head, drawn, time, nodes, warnings)))
+    used = sum(map(len, (head, drawn, time, warnings)))
+    nodes = table(max(few, height - used - _LOG_LINES - 2))  # with what the curves have left
+    used += len(nodes)
     lines = [*head, *drawn, *time, *nodes, *warnings, *_log(look.lines, height - used)]
     for line in lines:
         line.truncate(width, overflow="ellipsis")
@@ -70,7 +75,10 @@ def _head(look: Look, width: int) -> list[Text]:
     from cloudrl.units import dollars_text, duration_text
 
     since = f"  {duration_text(look.seconds)}" if look.seconds is not None else ""
-    title = Text(visible(look.url, keep=""), "bold").append(f"  {look.status}{since}", "")
+    title = Text(visible(look.url, keep=""), "bold").append(
+        f"  {look.status}", _STATUS_STYLES.get(look.status.value, "")
+    )
+    title.append(since, "not bold")
     waiting = "waiting for step 1"
     if look.starting is not None:
         waiting = f"before step 1: {look.starting} for {duration_text(look.starting_s)}"
@@ -141,15 +149,17 @@ def _time(steps: Sequence[Step], width: int) -> list[Text]:
 
     parts = mean_parts(steps)
     whole = sum(parts.values())
-    names, bar = Text("a step: "), Text()
+    names, bar = Text("a step:"), Text()
     for number, (part, seconds) in enumerate(parts.items()):
         if seconds >= max(_SHOWN_S, _SHOWN_SHARE * whole):
             style = _COLOURS[number % len(_COLOURS)] if part != OTHER else "dim"
-            names.append(f"{visible(part, keep='')} {seconds:.1f} s  ", style)
+            name = f"  {visible(part, keep='')} {seconds:.1f} s"
+            if len(names) + len(name) <= width:
+                names.append(name, style)
             bar.append("█" * round(_BAR * seconds / whole), style)
     if not parts:
         return []
-    return [names.append(bar)] if len(names) + len(bar) <= width else [names]
+    return [names.append("  ").append(bar)] if len(names) + 2 + len(bar) <= width else [names]
 
 
 def _nodes(
@@ -167,7 +177,7 @@ def _nodes(
     for line, node in zip(lines, shown, strict=True):
         line.rstrip()
         if trouble := _trouble(node):
-            line.append(f"  {visible(trouble, keep='')}", STYLES.get(node.phase.value, "yellow"))
+            line.append(f"  {visible(trouble, keep='')}", "bold red" if node.failure else "yellow")
     return [head, *lines, *([Text(f"and {len(nodes) - max_rows} more nodes")] if len(nodes) > max_rows else [])]
 
 

@@ -247,8 +247,20 @@ def _draft(job: Job, options: SubmitOptions, snapshot: Snapshot) -> JobDraft:
 def _asked_overrides(options: SubmitOptions) -> str:
     """What the user has asked for beyond the recipe, as one types it, without values of secrets."""
     shown = {key: MASK if is_secret_override(split_key(key)[1]) else value for key, value in options.overrides.items()}
-    steps = [f"--steps={options.steps}"] if options.steps is not None else []
-    return shlex.join(redact_words([*steps, *(override_argument(key, value) for key, value in shown.items())]))
+    named = {
+        "model": options.model,
+        "data": options.data,
+        "reward": options.reward,
+        "steps": options.steps,
+        "track": options.track,
+    }
+    words = [
+        f"--{option}={each}"
+        for option, value in named.items()
+        for each in (value if isinstance(value, tuple) else (value,))
+        if each is not None
+    ]
+    return shlex.join(redact_words([*words, *(override_argument(key, value) for key, value in shown.items())]))
 
 
 def _submission(draft: JobDraft, commit: str) -> Submission:

@@ -11,7 +11,7 @@ from statistics import fmean
 from typing import Any, NamedTuple, Protocol
 
 from cloudrl.report.series import elapsed_seconds, point_limit, shortened, summary, thinned
-from cloudrl.verl.keys import is_of_one_run, is_seed
+from cloudrl.verl.keys import EXPERIMENT, LOCAL_DIR, is_of_one_run, is_seed
 from cloudrl.verl.metrics import Step
 
 _SEPARATORS = " ._-("
@@ -188,12 +188,14 @@ def _spreads(rows: Iterable[Mapping[str, float]]) -> dict[str, Spread]:
 def _compared(config: Mapping[str, str]) -> dict[str, str]:
     """What is the same in repetitions of a run: all but seeds and the run's own name and folders.
 
-    Of a path on the nodes only the end counts, as each cluster has its own folder for data and models.
+    verl repeats name and folder under other keys. Of a path on the nodes only the end counts, as each cluster has its
+    own folder for data and models.
     """
+    own = {config.get(EXPERIMENT), config.get(LOCAL_DIR)} - {None, ""}
     return {
         key: "/".join(PurePosixPath(value).parts[-2:]) if value.startswith("/") else value
         for key, value in config.items()
-        if not is_seed(key) and not is_of_one_run(key)
+        if value not in own and not is_seed(key) and not is_of_one_run(key)
     }
 
 

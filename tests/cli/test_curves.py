@@ -56,3 +56,9 @@ def test_a_title_that_is_too_long_leaves_room_for_the_value():
 def test_numbers_fit_their_column(value: float, text: str):
     assert number(value) == text
     assert len(text) <= 8
+
+
+def test_a_level_line_has_its_value_once_beside_it():
+    lines = panel("entropy", [(1, 0.5), (2, 0.5)], 30, 7)
+    assert [line[:8].strip() for line in lines[1:-1]] == ["", "", "0.5", "", ""]
+    assert any(ord(letter) > 0x2800 for letter in lines[3])

@@ -130,7 +130,17 @@ class TestNodes:
         at = lines.index("rank  address    phase")
         assert lines[at + 1] == "40    10.0.0.40  failed  raylet died"
         assert lines[at + 2] == "0     10.0.0.0   ready"
-        assert lines[at + 5] == "and 60 more nodes"
+        assert lines[at + 18] == "and 47 more nodes"
+
+    def test_curves_leave_what_they_do_not_need_to_the_nodes(self):
+        fine = tuple(replace(LOOK.nodes[0], rank=rank) for rank in range(16))
+        text = "\n".join(drawn(replace(LOOK, nodes=fine, warnings=()), 199, 50))
+        assert "more nodes" not in text
+        assert "\n15 " in text
+
+    def test_trouble_is_not_green(self):
+        [row] = [line for line in draw(LOOK, 119, 40) if "no heartbeat" in line.plain]
+        assert {span.style for span in row.spans} == {"yellow"}
 
     def test_a_node_without_gpus(self):
         busy = Usage(1.0, cpu_percent=12.0, memory_used_bytes=3 * GIB, memory_total_bytes=4 * GIB)

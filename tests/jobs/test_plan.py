@@ -78,6 +78,13 @@ class TestSteps:
             planned(steps=5, overrides=typed("trainer.total_training_steps=6"))
 
 
+def test_the_job_keeps_what_was_asked_for_as_one_types_it():
+    asked = planned(
+        steps=5, track=("tensorboard",), overrides=typed("data.seed=1", "a.b.api_key=sk-12345678"), unchecked=True
+    )
+    assert asked.metadata["cloudrl_overrides"] == "--steps=5 --track=tensorboard data.seed=1 'a.b.api_key=***'"
+
+
 class TestRefusals:
     @pytest.mark.parametrize(
         ("arguments", "says"),

@@ -38,6 +38,11 @@ def test_runs_that_differ_in_a_seed_or_a_name_are_one_group(key: str):
     assert members(make("grpo-1", **{key: "1"}), make("grpo-2", **{key: "2"})) == [("grpo", (0, 1))]
 
 
+def test_verl_repeats_the_name_of_a_run_under_other_keys():
+    runs = (make(name, trainer__experiment_name=name, a__trace__experiment_name=name) for name in ("grpo-1", "grpo-2"))
+    assert members(*runs) == [("grpo", (0, 1))]
+
+
 @pytest.mark.parametrize("key", ["actor_rollout_ref__actor__optim__lr", "data__train_files", "seed__of_what"])
 def test_runs_that_differ_in_more_are_not(key: str):
     assert members(make("a", **{key: "1"}), make("b", **{key: "2"})) == []

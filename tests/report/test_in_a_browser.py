@@ -156,6 +156,23 @@ def test_a_part_of_a_step_has_one_colour_in_all_runs(chromium: Browser, tmp_path
     assert len(set(colours[0].values())) == len(colours[0]) == 2
 
 
+@pytest.mark.parametrize("slow", [{1}, {1, 11}, set()])
+def test_a_first_step_that_loads_does_not_hide_the_others(chromium: Browser, tmp_path: Path, slow: set[int]) -> None:
+    steps = [
+        Step(number, {"timing_s/gen": 2.0, "timing_s/step": 80.0 if number in slow else 2.5}) for number in range(1, 21)
+    ]
+    chromium.open(write(tmp_path, Report((replace(make_run(), steps=tuple(steps)),))))
+    chromium.evaluate("document.querySelector('.tall').scrollIntoView()")
+    chromium.wait("document.querySelector('.tall canvas')")
+    said = "".join(f"; cut off: step {number}, 80 s" for number in sorted(slow))
+    assert (
+        chromium.evaluate("document.querySelector('figure:has(.tall) figcaption').textContent")
+        == f"Seconds a step{said}"
+    )
+    top = chromium.evaluate("cards.find((card) => card.title.startsWith('Seconds')).chart.scales.y.max")
+    assert 2.5 < top < 4
+
+
 PAIRS = "[...document.querySelectorAll('.pair')].map((each) => each.innerText)"
 
 

@@ -103,13 +103,21 @@ class Drawing {
   }
 }
 
+// How many characters all keys begin with, up to a slash: `actor/` of `actor/ppo_kl` and `actor/kl_loss`.
+const sharedStart = ([first, ...others]) => {
+  let end = 0;
+  for (let at = first.indexOf("/"); at >= 0 && others.every((key) => key.startsWith(first.slice(0, at + 1))); at = first.indexOf("/", end)) end = at + 1;
+  return end;
+};
+
 // Curves of `keys` of what is visible: groups with their spread, runs raw and smoothed, with the area between the keys
 // of `band`.
 const curves = ({ runs, groups }, keys, band, settings) => {
   const drawing = new Drawing(settings), several = report.runs.length > 1;
   for (const run of runs.filter(grouped)) keys.forEach((key) => drawing.addMember(run, key));
   const dashed = (place) => (several && place > 0 ? [7 - 2 * Math.min(place, 2), 4] : []);
-  const named = (name, key, place) => [several ? name : "", keys.length > 1 || !several ? key : "", dashed(place).length ? "(dashed)" : ""].filter(Boolean).join(" ");
+  const shared = several && keys.length > 1 ? sharedStart(keys) : 0;
+  const named = (name, key, place) => [several ? name : "", keys.length > 1 || !several ? key.slice(shared) : "", dashed(place).length ? "(dashed)" : ""].filter(Boolean).join(" ");
   for (const group of groups) keys.forEach((key, place) => drawing.addGroup(group, key, named(group.name, key, place), dashed(place)));
   for (const run of runs.filter((each) => !grouped(each))) {
     keys.forEach((key, place) => drawing.addRun(run, key, {
@@ -131,9 +139,10 @@ const curves = ({ runs, groups }, keys, band, settings) => {
   };
 };
 
-const clock = (time, all) => {
-  const span = all.at(-1) - all[0];
-  const more = span > 86400 ? { month: "short", day: "numeric" } : span < 900 ? { second: "2-digit" } : {};
+const MINUTE = 60, HOUR = 3600, DAY = 86400;
+const CLOCK_STEPS = [1, 2, 5, 10, 15, 30, ...[1, 2, 5, 10, 15, 30].map((each) => each * MINUTE), ...[1, 2, 3, 6, 12].map((each) => each * HOUR), ...[1, 2, 5, 10].map((each) => each * DAY)];
+const clock = (time, ticks, all) => {
+  const more = all.at(-1) - all[0] > DAY ? { month: "short", day: "numeric" } : ticks.some((tick) => tick % MINUTE) ? { second: "2-digit" } : {};
   return new Date(1000 * time).toLocaleString("en-GB", { hour: "2-digit", minute: "2-digit", ...more });
 };
 
@@ -155,17 +164,29 @@ const overTime = (found, isShare) => {
     options: {
       cursor: { sync: { key: "clock", scales: ["x", null] }, points: { size: 6 }, drag: { x: true, y: false } },
       series: [{}, ...found.map(({ y }, place) => ({ stroke: color(place), width: 1.5, points: { show: y.length < 40, size: 4, fill: color(place) } }))],
-      axes: [axisStyle({ size: 28, space: 72, values: (_, ticks) => ticks.map((tick) => clock(tick, data[0])) }), yAxis(false)],
+      axes: [axisStyle({ size: 28, space: 72, incrs: CLOCK_STEPS, values: (_, ticks) => ticks.map((tick) => clock(tick, ticks, data[0])) }), yAxis(false)],
       scales: { x: { time: true }, y: { range: (_, __, high) => [0, isShare ? 100 : (high || 1) * 1.05] } },
     },
   };
 };
+
+// Bars that would hide all others, and the highest of those: a first step, also that of an attempt, loads and compiles,
+// which none of verl's timers accounts for. Null where there is no such bar.
+const warmUp = ({ steps, parts }) => {
+  const bars = steps.map((step, place) => ({ step, seconds: Object.values(parts).reduce((sum, values) => sum + values[place], 0), other: parts.other?.[place] ?? 0 }));
+  const median = bars.map((bar) => bar.seconds).sort((one, next) => one - next)[Math.floor(bars.length / 2)];
+  const cut = bars.filter((bar) => bar.seconds > 3 * median && 2 * bar.other > bar.seconds);
+  if (!cut.length || cut.length > 1 + bars.length / 10) return null;
+  return { cut, most: Math.max(...bars.filter((bar) => !cut.includes(bar)).map((bar) => bar.seconds)) };
+};
+const warmUpText = (time) => (warmUp(time)?.cut ?? []).map((bar) => `; cut off: step ${bar.step}, ${number(bar.seconds)} s`).join("");
 
 // Mean seconds of each part of a step, one above the other.
 const stackedTime = (run) => {
   const { steps, parts } = run.time, names = Object.keys(parts);
   const all = [...new Set(report.runs.flatMap((each) => Object.keys(each.time.parts)))];  // one colour in all charts
   if (!names.length) return null;
+  const cut = warmUp(run.time);
   const sums = steps.map(() => 0);
   const tops = names.map((name) => parts[name].map((seconds, place) => (sums[place] += seconds)));
   const shades = names.map((name) => (name === "other" ? css("--muted") : color(all.indexOf(name))));
@@ -186,7 +207,7 @@ const stackedTime = (run) => {
           const edge = low === steps[0] && high === steps.at(-1) ? Math.max(0.5, run.time.per_bar / 2) : 0;
           return [low - edge, high + edge];
         } },
-        y: { range: (_, __, high) => [0, (high || 1) * 1.05] },
+        y: { range: (_, __, high) => [0, (cut ? Math.min(high, 1.2 * cut.most) : high || 1) * 1.05] },
       },
     },
   };

@@ -57,7 +57,7 @@ const timeCharts = () => {
   const grid = element("div", { className: "grid wide" });
   for (const run of report.runs.filter((each) => each.time.steps.length)) {
     const mean = run.time.per_bar > 1 ? `, mean of ${run.time.per_bar} steps a bar` : "";
-    const head = `Seconds a step${report.runs.length > 1 ? `, ${run.name}` : ""}${mean}`;
+    const head = `Seconds a step${report.runs.length > 1 ? `, ${run.name}` : ""}${mean}${warmUpText(run.time)}`;
     grid.append(made(head, () => (settings.hidden.has(run.place) ? null : stackedTime(run)), { tall: true }));
   }
   return grid.children.length ? [section("Time per step", grid, element("p", { className: "muted", text: "Other is what none of the timers of verl accounts for." }))] : [];
@@ -117,7 +117,7 @@ const configuration = () => {
   const different = report.differences;
   const children = [];
   if (different) {
-    children.push(different.rows.length ? table(different.columns, different.rows, { caption: "What differs between the runs" })
+    children.push(different.rows.length ? table(different.columns, different.rows, { caption: "What differs between the runs", className: "keys" })
       : element("p", { text: "The configurations that are known do not differ." }));
   }
   for (const run of report.runs) {
@@ -125,26 +125,27 @@ const configuration = () => {
     if (!rows.length) continue;
     const chosen = settings.configuration[run.place] ??= { search: "" };
     children.push(element("details", { id: `configuration-${run.place}` }, element("summary", { text: `Configuration of ${run.name} (${rows.length} keys)` }),
-      searchable(rows, (found) => table(["key", "value"], found), "Filter keys and values", chosen)));
+      searchable(rows, (found) => table(["key", "value"], found, { className: "keys" }), "Filter keys and values", chosen)));
   }
   return children.length ? [section("Configuration", children)] : [];
 };
 
-// Tables by title; equal ones of several runs, such as the nodes of one cluster, once.
+// Tables by title; equal ones of several runs, such as the nodes of one cluster, once. What a node needs "now" was asked
+// a moment later for each run, and does not count.
 const facts = () => {
   const titles = [...new Set(report.runs.flatMap((run) => run.tables.map((each) => each.title)))];
   return titles.map((title) => {
     const owners = new Map();
     for (const run of report.runs) {
       for (const each of run.tables.filter((other) => other.title === title)) {
-        const key = JSON.stringify(each);
-        owners.set(key, [...(owners.get(key) ?? []), run.name]);
+        const lasting = each.columns.map((column) => !column.endsWith(" now"));
+        const key = JSON.stringify([each.columns, each.rows.map((row) => row.filter((_, place) => lasting[place]))]);
+        if (!owners.has(key)) owners.set(key, { names: [], ...each });
+        owners.get(key).names.push(run.name);
       }
     }
-    return section(title, [...owners].map(([key, names]) => {
-      const { columns, rows } = JSON.parse(key);
-      return table(columns, rows, { caption: report.runs.length > 1 ? names.join(", ") : "", label: title });
-    }));
+    return section(title, [...owners.values()].map(({ names, columns, rows }) => (
+      table(columns, rows, { caption: report.runs.length > 1 ? names.join(", ") : "", label: title }))));
   });
 };
 
