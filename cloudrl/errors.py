@@ -23,7 +23,15 @@ from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence
 
 
 class CloudrlError(Exception):
-    """A message that says what failed, and in `hint` the next command to type."""
+    """A message that says what failed, and in `hint` the next command to type.
+
+        try:
+            cloudrl.recipe("no-such-recipe")
+        except cloudrl.CloudrlError as error:
+            print(error.message, error.hint, error.exit_code)
+
+    Every error of cloudrl is one of its subclasses: docs/reference.md.
+    """
 
     exit_code = 1
     warnings: Sequence[str] = ()

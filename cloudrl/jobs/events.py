@@ -3,7 +3,7 @@
 import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from cloudrl.logs.causes import Cause
@@ -41,6 +41,8 @@ class Progress:
     """Seconds a step: the mean of the last five, and validation and saving as seldom as they have come so far."""
     eta_s: float | None
     """Seconds until the last step at that pace; None after the first step, which is longer than those to come."""
+    reported: Mapping[str, float] = field(default_factory=dict, compare=False, repr=False)
+    """Every metric that verl has reported for the step, by verl's own names, such as `actor/kl_loss`."""
 
     @property
     def reward(self) -> float | None:
@@ -137,7 +139,7 @@ class EventReader:
             self._start = None
             yield step
             self._pace.add(step)
-            if step.step_s is not None or _metrics(step):  # a validation has none
+            if has_progress(step):
                 yield self._progress(step)
 
     def _progress(self, step: Step) -> Progress:
@@ -146,7 +148,12 @@ class EventReader:
         is_known = left == 0 or self._pace.is_warm
         eta_s = left * pace_s if left is not None and pace_s is not None and is_known else None
         metrics = {name: value for name, value in _metrics(step).items() if math.isfinite(value)}
-        return Progress(step.step, self._total_steps, metrics, step_s=pace_s, eta_s=eta_s)
+        return Progress(step.step, self._total_steps, metrics, step_s=pace_s, eta_s=eta_s, reported=step.metrics)
+
+
+def has_progress(step: Step) -> bool:
+    """Whether a `Progress` follows a step; none follows the validation before training."""
+    return step.step_s is not None or bool(_metrics(step))
 
 
 def _metrics(step: Step) -> dict[str, float]:

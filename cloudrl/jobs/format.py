@@ -18,7 +18,7 @@ def as_fields(event: Event) -> dict[str, Any]:
     fields = asdict(event)
     if isinstance(event, Progress):
         fields |= {chart.progress: event.metrics.get(chart.progress) for chart in IN_PROGRESS}
-        del fields["metrics"]
+        del fields["metrics"], fields["reported"]  # the event of the step has them
     return {"event": type(event).__name__.lower(), **_finite(fields)}
 
 

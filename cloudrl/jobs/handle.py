@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from cloudrl.errors import ConnectionFailed, FailedError, InputError, JobFailed, WaitTimeout, without_login
-from cloudrl.jobs.events import Ended, Event, EventReader, Line
+from cloudrl.jobs.events import Ended, Event, EventReader, Line, has_progress
 from cloudrl.logs.causes import Cause, Finding, search
 from cloudrl.logs.causes.evidence import last_lines
 from cloudrl.logs.causes.gather import gather
@@ -18,6 +18,7 @@ from cloudrl.protocol.backoff import Backoff, retry
 from cloudrl.transport import Connection
 from cloudrl.transport.log_stream import LogSource, choose_log, follow_log, split_lines
 from cloudrl.transport.ray_job import JobStatus, RayJob
+from cloudrl.verl.metrics import Step
 
 FOLLOW = "cloudrl jobs logs -f"
 _TAIL_LINES = 20
@@ -87,10 +88,16 @@ class JobHandle:
     ) -> Iterator[Event]:
         """Events from the start of the log until the job has ended: stages of the start, steps, and `Ended` at last.
 
+        A step is one `Progress`, whose `reported` has all metrics of verl's; a validation before training is a `Step`.
+
+            for event in job.follow():
+                print(event)  # one line each: step 1/20  reward 0.328  8.9 s/step
+
         A broken connection is taken up again without a lost or doubled line.
 
         Args:
-            lines: Also yield every line of the log, as a `Line` before what it says.
+            lines: Also yield every line of the log, as a `Line` before what it says, and each step as a `Step` before
+                its `Progress`.
             backoff: Pauses after a break, and when to give up.
             clock: Seconds that never run backwards.
             sleep: Waits that many seconds.
@@ -116,7 +123,7 @@ class JobHandle:
         find_log = partial(self._find_log, sleep)
         chunks = follow_log(find_log, is_over, backoff=backoff, clock=clock, sleep=sleep, on_break=broke)
         with self._raise_if_gone():
-            yield from (event for event in reader.read(split_lines(chunks)) if lines or not isinstance(event, Line))
+            yield from (event for event in reader.read(split_lines(chunks)) if lines or not _is_detail(event))
         yield Ended(latest[0].status, latest[0].message, self._search(latest[0], reader.last_lines).cause)
 
     def cause(self) -> Cause | None:
@@ -279,3 +286,8 @@ def job_handle(
         total_steps=int(steps) if steps.isdecimal() and len(steps) <= 18 else None,
         notes=notes,
     )
+
+
+def _is_detail(event: Event) -> bool:
+    """Whether an event repeats what another one says in one line."""
+    return isinstance(event, Line) or (isinstance(event, Step) and has_progress(event))

@@ -113,6 +113,10 @@ class LocalFiles:
         wanted = {name + entry.name.removeprefix(file.path.name) for entry in file.entries}
         return name if wanted and wanted <= travelling else None
 
+    def is_in_root(self, file: LocalFile) -> bool:
+        """Whether a file is sent in the root of the working directory, where Python finds modules beside it."""
+        return "/" not in (self.name_inside(file) or "/")
+
 
 @dataclass(frozen=True)
 class LocalPath:

@@ -55,7 +55,7 @@ def examine_reward(
         return None
     file = files.at(call.path)
     is_here = is_of_this_machine(call.path, PathKind.CODE, files) or (nodes_are_here and call.path.startswith("/"))
-    if not is_here or not file.source or not _is_loadable(file, call):
+    if not is_here or not file.source or not _is_loadable(file, call, files):
         return None
     candidate = _candidate(call, file, files, job, options)
     rows = _rows(call, values, job, options, files)
@@ -100,9 +100,9 @@ def _values(job: Job, options: SubmitOptions) -> dict[str, str]:
 _OF_REWARD = (REWARD_PATH, REWARD_NAME, OLD_REWARD_PATH, OLD_REWARD_NAME)
 
 
-def _is_loadable(file: LocalFile, call: RewardCall) -> bool:
+def _is_loadable(file: LocalFile, call: RewardCall, files: LocalFiles) -> bool:
     with suppress(InputError):
-        check_code(file, call.function, option=call.path, is_in_root=file.is_in_working_dir)
+        check_code(file, call.function, option=call.path, is_in_root=files.is_in_root(file))
         return True
     return False
 

@@ -8,6 +8,7 @@ Python files are checked first: a typo would show minutes later.
 """
 
 import ast
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -42,7 +43,7 @@ def plan_uploads(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
     files, folder, refused = snapshot.files, snapshot.files.working_dir, Refusals()
     paths, notes = find_local_paths(draft.arguments, files, nodes_are_here=snapshot.nodes_are_here, refused=refused)
     inside = {path.file.path: name for path in paths if (name := files.name_inside(path.file)) is not None}
-    _check_all_code(paths, draft.values, inside, refused)
+    _check_all_code(paths, draft.values, files, refused)
     draft = draft.refused(*refused)
     if folder is not None and folder.size_bytes > PACKAGE_LIMIT_BYTES:
         return draft.refused(too_large(f"--working-dir {folder.path}", folder.entries))
@@ -62,15 +63,14 @@ def plan_uploads(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
 
 
 def _check_all_code(
-    paths: Iterable[LocalPath], values: Mapping[str, str], inside: Mapping[Path, str], refused: Refusals
+    paths: Iterable[LocalPath], values: Mapping[str, str], files: LocalFiles, refused: Refusals
 ) -> None:
     for path in paths:
         name = name_key(split_key(path.key)[1])
         if path.kind is PathKind.CODE and name is not None:
             wanted = values.get(name) or (REWARD_FUNCTION if name == REWARD_NAME else None)
-            is_in_root = "/" not in inside.get(path.file.path, "/")
             with refused.collect():
-                check_code(path.file, wanted, option=str(path), is_in_root=is_in_root)
+                check_code(path.file, wanted, option=str(path), is_in_root=files.is_in_root(path.file))
 
 
 def _choose_for_agents(paths: list[LocalPath], cluster: ClusterFacts, package_room_bytes: int | None) -> set[Path]:
@@ -207,7 +207,7 @@ def _check_imports(tree: ast.Module, file: LocalFile, option: str) -> None:
             written = f"{'.' * dots}{module}"
             raise InputError(
                 f"{option}: {path.name} imports {written!r}, which is beside it and is not sent with it",
-                hint=f"--working-dir {path.parent} sends the folder; then name the file in it: {path.name}"
+                hint=f"Send its folder with it: --working-dir {shlex.quote(str(path.parent))}"
                 if not dots
                 else f"verl loads a single file: write `import {top or 'module'}`, and --working-dir {path.parent}",
             )

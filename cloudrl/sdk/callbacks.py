@@ -19,6 +19,9 @@ from cloudrl.verl.startup import Starting
 class Question:
     """What has to be answered with yes before money is spent, or something is lost.
 
+        def confirm(question: cloudrl.Question) -> bool:
+            return input(f"{question.text} [y/N] ") == "y"
+
     Attributes:
         text: the question.
         default: the answer without a terminal; None is an error there.

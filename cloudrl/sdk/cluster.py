@@ -1,5 +1,7 @@
 """A cluster as it is declared, with the verbs for it, and how one is started."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -24,7 +26,14 @@ _DATA_SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")
 
 
 class Cluster(spec.Cluster):
-    """A cluster as it is declared (see `cloudrl.spec.Cluster` for the fields), with the verbs for it."""
+    """A cluster as it is declared (docs/fields.md has the fields), with the verbs for it.
+
+        cluster = cloudrl.Cluster(name="two-nodes", nodes=2, gpu="80GB..:8", models=["Qwen/Qwen2.5-7B-Instruct"])
+        print(cluster.to_dstack())
+        print(cluster.plan(on="slurm").preview())
+
+    It cannot be changed: `cluster.replace(nodes=4)` is another one.
+    """
 
     def to_dstack(self) -> str:
         """The exact YAML of its dstack task."""
@@ -56,6 +65,9 @@ class Cluster(spec.Cluster):
         on_progress: OnProgress = silent,
     ) -> RunningCluster:
         """Start it and return once it is READY.
+
+            with cluster.up(on="local", on_progress=cloudrl.ProgressLines()) as ray:
+                print(ray.submit("grpo-tiny", steps=20).result())
 
         As a context manager the result ends the cluster when the block is left, also by an exception, unless
         checkpoints would be lost with it (see `RunningCluster`); otherwise it goes on until `down()`, also after this

@@ -1,5 +1,7 @@
 """A script of the user's, or a task of dstack or SkyPilot, as recipes and a cluster."""
 
+from __future__ import annotations
+
 import hashlib
 import os
 from collections.abc import Iterable, Mapping
@@ -32,6 +34,9 @@ def import_script(
     confirm: Confirm = unattended,
 ) -> Imported:
     """Take over a script, or a task of dstack or SkyPilot: recipes, a cluster, and what became of each line.
+
+        imported = cloudrl.import_script("./train.sh")
+        print(imported.trainings[0].job.overrides, imported.cluster)
 
     The script is run in bash with stand-ins for the programs that it calls, where it can change and reach nothing of
     this machine: see docs/import.md. Nothing is written.

@@ -1,5 +1,7 @@
 """Fleets and network volumes: declare, create, list and delete them."""
 
+from __future__ import annotations
+
 import shlex
 from collections.abc import Callable, Sequence
 
@@ -16,7 +18,13 @@ from cloudrl.units import dollars_text
 
 
 class Fleet(dstack_fleet.Fleet):
-    """A fleet as it is declared (see `cloudrl.providers.dstack.fleet` for the fields), with the verbs for it."""
+    """A fleet as it is declared (docs/fields.md has the fields), with the verbs for it.
+
+        fleet = cloudrl.Fleet(name="h100", nodes="0..3", gpu="H100:8", idle_duration="30m")
+        print(fleet.to_dstack())
+
+    `plan` shows what `create` would do.
+    """
 
     def to_dstack(self) -> str:
         """The exact YAML of the dstack fleet."""
@@ -84,7 +92,12 @@ class Fleet(dstack_fleet.Fleet):
 
 
 class NetworkVolume(dstack_volume.NetworkVolume):
-    """A network volume as it is declared (see `cloudrl.providers.dstack.volume` for the fields), with the verbs."""
+    """A network volume as it is declared (docs/fields.md has the fields), with the verbs for it.
+
+        print(cloudrl.NetworkVolume(name="ckpt-0", backend="aws", region="us-east-1", size="500GB").to_dstack())
+
+    Once created, it costs money until it is deleted.
+    """
 
     def to_dstack(self) -> str:
         """The exact YAML of the dstack volume."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from cloudrl.errors import InputError
 from cloudrl.jobs import SubmitOptions
 from cloudrl.jobs.conversion import convert_data
-from cloudrl.jobs.local_files import PARTS, LocalFile, LocalFiles, inspect_files, is_marked, missing_path, split_reward
+from cloudrl.jobs.local_files import PARTS, LocalFiles, inspect_files, is_marked, missing_path, split_reward
 from cloudrl.jobs.prompt_lengths import training_files
 from cloudrl.jobs.reward_check import examine_reward
 from cloudrl.jobs.uploads import check_code
@@ -146,6 +146,10 @@ def reward_test(
 ) -> RewardTest:
     """Call a reward function on some rows, with the right answer, a wrong one and an empty one, as verl calls it.
 
+        tested = cloudrl.reward_test("./reward.py", data="./questions.jsonl")
+        tested.raise_for_errors()
+        print(tested.rows[0].right, tested.seconds_per_answer)
+
     It runs in a child process that is bounded in time, memory and output, and that sees no file, network or secret of
     this machine.
 
@@ -167,7 +171,7 @@ def reward_test(
     )  # fmt: skip
     job = Job(name="reward-test")
     files = convert_data(job, asked, inspect_files(job, asked), prepared=(), nodes_are_here=True)
-    _check_file(files.at(path), text, function)
+    _check_file(files, path, text, function)
     if data is not None:
         _check_rows(data, asked, files)
     examined = examine_reward(
@@ -179,12 +183,13 @@ def reward_test(
     return _tested(path, examined)
 
 
-def _check_file(file: LocalFile, text: str, function: str | None) -> None:
+def _check_file(files: LocalFiles, path: str, text: str, function: str | None) -> None:
+    file = files.at(path)
     if not file.exists:
         raise missing_path(text, file)
     if file.is_folder:
         raise InputError(f"{text} is a folder, and not a Python file")
-    check_code(file, function or REWARD_FUNCTION, option=text, is_in_root=file.is_in_working_dir)
+    check_code(file, function or REWARD_FUNCTION, option=text, is_in_root=files.is_in_root(file))
 
 
 def _check_rows(data: str, asked: SubmitOptions, files: LocalFiles) -> None:

@@ -36,6 +36,10 @@ if TYPE_CHECKING:
 class RunningCluster:
     """A cluster that jobs can be submitted to.
 
+        ray = cloudrl.attach("ray-cluster")
+        print(ray.facts().nodes, "nodes;", len(ray.jobs()), "jobs;", len(ray.checkpoints()), "checkpoints")
+        job = ray.submit("grpo-tiny", {"data.train_batch_size": 16}, steps=20)
+
     As a context manager it ends when the block is left if it is `owned`; any other goes on. One whose newest
     checkpoints are on disks that would be destroyed with it, and were neither merged nor pulled through this object,
     is not ended: leaving the block raises `CheckpointError`, or warns if an error leaves it already, with the price
@@ -181,6 +185,9 @@ def attach(
 ) -> RunningCluster:
     """Connect to a cluster that is up. It goes on when a `with` block of the result is left; `down()` ends it.
 
+        ray = cloudrl.attach("ray-cluster")
+        print(ray.status().phase)
+
     Args:
         name: the cluster's.
         on: the provider; None for the one that has it.
@@ -217,7 +224,20 @@ def report_port(name: str, url: str, on_progress: OnProgress) -> None:
 
 
 def connect(ray_url: str, token: str | None = None) -> RunningCluster:
-    """Connect to any Ray cluster by the address of its dashboard, for example `http://localhost:8265`."""
+    """Connect to any Ray cluster by the address of its dashboard.
+
+        ray = cloudrl.connect("http://localhost:8265", token=None)
+
+    The result submits and follows jobs. It has no checkpoints, and cannot be ended by `down`. Nothing is asked before
+    the first call.
+
+    Args:
+        ray_url: of the dashboard.
+        token: Ray's (RAY_AUTH_TOKEN), if it asks for one.
+
+    Raises:
+        InputError: it is no address.
+    """
     return RunningCluster(Connection(name=without_login(ray_url), ray_url=ray_url, ray_token=token))
 
 

@@ -321,6 +321,9 @@ def check(
 ) -> tuple[str, ...]:
     """Check a job and the cluster that `run` would start for it, before anything costs money.
 
+        for sentence in cloudrl.check("grpo", cluster={"gpu": "H100:8", "nodes": 2}, on="dstack"):
+            print(sentence)
+
     Nothing is started, and nothing is asked. Of verl 0.9.1 the whole configuration is checked; of another release, or
     with a verl of one's own, a note says that it is not.
 
@@ -357,6 +360,9 @@ def run(  # noqa: PLR0913 - the options of `cloudrl run`
     **options: Unpack[JobKeywords],
 ) -> Run:
     """Check, start a cluster, submit, follow to the end, bring the model home, and end the cluster: `cloudrl run`.
+
+        run = cloudrl.run("grpo-tiny", on="local", steps=20, to="./model", down=True)
+        print(run.progress, run.model)
 
     A cluster of that name that is up and fits is used.
 

@@ -1,5 +1,7 @@
 """A job: a recipe, what is asked for beyond it, its way to a cluster, and its end."""
 
+from __future__ import annotations
+
 import os
 import time
 from collections.abc import Callable
@@ -25,6 +27,9 @@ def recipe(
 ) -> Job:
     """A recipe by its name, or a job of your own by the path of its file.
 
+        job = cloudrl.recipe("grpo", model="Qwen/Qwen2.5-3B-Instruct", overrides={"trainer.test_freq": 5})
+        print(job.overrides)
+
     Args:
         name_or_path: one of `cloudrl.recipes.names()`, or a `.yml` file.
         model: another model than the recipe's.
@@ -32,8 +37,7 @@ def recipe(
         changes: other fields of `Job`, for example `overrides={"trainer.test_freq": 5}`, which are added.
 
     Raises:
-        SpecError: the recipe or algorithm is unknown, or its file is not one.
-        SpecError: a change does not fit.
+        SpecError: the recipe or algorithm is unknown, its file is not one, or a change does not fit.
     """
     job = recipes.load(name_or_path)
     if algorithm is not None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
+from inspect import Parameter, Signature
+from types import UnionType
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NoReturn, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -33,6 +35,20 @@ class Spec(BaseModel):
                 super().__init__(**values)
             except ValidationError as failure:
                 _raise_spec_error(type(self), failure)
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        """Let `help` show the types of fields instead of the functions that check them."""
+        parameters = [
+            Parameter(
+                name,
+                Parameter.KEYWORD_ONLY,
+                default=Parameter.empty if field.is_required() else field.default,
+                annotation=_plain(field.annotation),
+            )
+            for name, field in cls.model_fields.items()
+        ]
+        cls.__signature__ = Signature(parameters)
 
     @classmethod
     def load(cls, values: Mapping[str, Any]) -> Self:
@@ -67,6 +83,15 @@ class Spec(BaseModel):
             SpecError: A field is unknown, a value is wrong, or an argument is not an assignment.
         """
         return type(self).load(assigned(self.explicit_fields(), assignments))
+
+
+def _plain(annotation: Any) -> Any:
+    """A type without what `Annotated` adds to it, within a union too."""
+    if get_origin(annotation) is Annotated:
+        return _plain(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, UnionType):
+        return Union[tuple(_plain(each) for each in get_args(annotation))]  # noqa: UP007 - of as many as it has
+    return annotation
 
 
 class FrozenDict(dict[str, V]):

@@ -79,6 +79,9 @@ class DataSet(Spec):
     NotImplementedError for one that it does not know (verl 0.9.1, utils/reward_score/__init__.py:
     default_compute_score) unless the job has a reward function of its own, in
     `reward.custom_reward_function.path`.
+
+        questions = cloudrl.DataSet(name="my-org/my-set", prompt_field="problem", answer_field="final")
+        cloudrl.Cluster(name="mine", data=["gsm8k", questions])
     """
 
     name: Annotated[str, PlainValidator(_name)]

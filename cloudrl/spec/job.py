@@ -90,7 +90,13 @@ Python values are written in Hydra's grammar; `HydraText` is kept as it is. Orde
 
 
 class Job(Spec):
-    """One run of verl: its entry point, and overrides in verl's own keys."""
+    """One run of verl: its entry point, and overrides in verl's own keys. `cloudrl.recipe` gives one that is complete.
+
+        job = cloudrl.Job(name="mine", overrides={"actor_rollout_ref.actor.optim.lr": 1e-6})
+        print(job.with_overrides({"trainer.total_training_steps": 100}).overrides)
+
+    Its fields are the keys of a recipe file: docs/fields.md.
+    """
 
     name: Annotated[str, PlainValidator(_job_name)]
     """Letters, digits, dots, dashes and underscores; 1 to 100 characters."""

@@ -76,6 +76,10 @@ class Artifact(Spec):
 
     The command runs in a folder of its own, `$CLOUDRL_ARTIFACTS/NAME`, at every start of the cluster: it continues what
     was interrupted, and does nothing when everything is there. Its last line is the reason if it fails.
+
+        index = cloudrl.Artifact(name="index", command="hf download me/index --repo-type dataset --local-dir .")
+        server = cloudrl.Service(port=8000, command='python3 /data/serve.py --port "$PORT"', needs=["index"])
+        cloudrl.Cluster(name="mine", artifacts=[index], services=[server])
     """
 
     name: Annotated[str, PlainValidator(_artifact_name)]
@@ -87,7 +91,13 @@ class Artifact(Spec):
 
 
 class Service(Spec):
-    """A server that runs beside Ray on every node, with more to say than its port and its command."""
+    """A server that runs beside Ray on every node, with more to say than its port and its command.
+
+        judge = cloudrl.Service(name="judge", port=8000, command="python3 /data/judge.py", health="/health")
+        cloudrl.Cluster(name="mine", services=[judge, "9000:python3 /data/sandbox.py"])
+
+    What the fields mean: docs/services.md.
+    """
 
     port: Annotated[int, PlainValidator(_port)]
     """At which it answers. A command that has `$PORT` in it can also run where several nodes are one machine."""
@@ -110,7 +120,13 @@ class Service(Spec):
 
 
 class Search(Spec):
-    """A retrieval server for agents that search, ready-made: the service `search`, and the index that it needs."""
+    """A retrieval server for agents that search, ready-made: the service `search`, and the index that it needs.
+
+        search = cloudrl.Search(search="/data/passages", engine="flat", device="cuda:0")
+        cloudrl.Cluster(name="mine", gpu="80GB..:8", services=[search])
+
+    What it can serve: docs/retriever.md.
+    """
 
     search: Annotated[str, PlainValidator(_corpus)]
     """`wiki-18`, `wiki-18-hnsw` or `serpapi`; `./passages.jsonl` of this machine; or an absolute path of the nodes: a

@@ -30,6 +30,9 @@ class Volume(_Mount):
     """An instance volume: `instance_path` on each host appears as `path` in its container.
 
     It belongs to its host and vanishes with a cloud instance. Field names are dstack's (InstanceMountPoint).
+
+        shared = cloudrl.Volume(instance_path="/mnt/shared/checkpoints", path="/checkpoints")
+        cloudrl.Cluster(name="mine", volumes=[shared])
     """
 
     instance_path: Annotated[str, PlainValidator(mount_path)]

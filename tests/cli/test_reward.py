@@ -46,6 +46,17 @@ def test_scores_time_and_what_verl_passes(run: Run) -> None:
     assert any(line.startswith("verl passes: data_source='mine', solution_str='...'") for line in lines)
 
 
+def test_a_module_beside_it_is_found_as_the_hint_says(run: Run) -> None:
+    Path("scoring.py").write_text("def near(answer, truth):\n    return float(truth in answer)\n")
+    Path("reward.py").write_text(f"from scoring import near\n{HEAD}    return near(solution_str, ground_truth)\n")
+    refused = run("reward", "test", "./reward.py", "--data", "./mine").ended(2)
+    [words] = [
+        line.partition("Send its folder with it: ")[2] for line in refused.err.splitlines() if "Send its" in line
+    ]
+    done = run("reward", "test", "./reward.py", "--data", "./mine", *words.split()).ended(0)
+    assert done.out.splitlines()[1].split()[2:5] == ["1", "0", "0"]
+
+
 def test_as_json(run: Run) -> None:
     fields = json.loads(
         run("reward", "test", "./reward.py::compute_score", "--data", "mine/train.parquet", "--json").out

@@ -75,7 +75,7 @@ def test_a_file_beside_it_is_not_sent(tmp_path: Path, line: str):
     source = f"def compute_score():\n    {line}\n"
     with pytest.raises(InputError, match="is beside it and is not sent with it") as caught:
         check(tmp_path, source)
-    assert str(caught.value.hint).startswith(f"--working-dir {tmp_path} sends the folder")
+    assert caught.value.hint == f"Send its folder with it: --working-dir {tmp_path}"
     check(tmp_path, source, is_in_root=True)
 
 

@@ -53,6 +53,16 @@ def test_what_it_scores_is_a_note(tmp_path: Path) -> None:
     )
 
 
+def test_a_module_beside_it_goes_with_the_working_directory(tmp_path: Path) -> None:
+    (tmp_path / "scoring.py").write_text("def near(answer, truth):\n    return float(answer == truth)\n")
+    text = f"from scoring import near\n{HEAD}    return near(solution_str, ground_truth)\n"
+    with pytest.raises(JobRefused, match="imports 'scoring', which is beside it"):
+        planned(tmp_path, text)
+    sent = planned(tmp_path, text, working_dir=str(tmp_path))
+    assert any("compute_score of ./reward.py scores right 1, wrong 0" in note for note in sent.notes)
+    assert "reward.custom_reward_function.path=reward.py" in sent.argv
+
+
 def test_what_verl_would_fail_with_is_refused_and_may_be_sent_unchecked(tmp_path: Path) -> None:
     error = refusal(tmp_path, "def compute_score(answer, truth):\n    return 1.0\n")
     assert error.message.startswith("./reward.py:1: compute_score(answer, truth) has no parameter 'data_source'")
