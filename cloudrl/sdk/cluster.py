@@ -30,7 +30,6 @@ class Cluster(spec.Cluster):
 
         cluster = cloudrl.Cluster(name="two-nodes", nodes=2, gpu="80GB..:8", models=["Qwen/Qwen2.5-7B-Instruct"])
         print(cluster.to_dstack())
-        print(cluster.plan(on="slurm").preview())
 
     It cannot be changed: `cluster.replace(nodes=4)` is another one.
     """
