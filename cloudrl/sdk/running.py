@@ -234,9 +234,6 @@ def connect(ray_url: str, token: str | None = None) -> RunningCluster:
     Args:
         ray_url: of the dashboard.
         token: Ray's (RAY_AUTH_TOKEN), if it asks for one.
-
-    Raises:
-        InputError: it is no address.
     """
     return RunningCluster(Connection(name=without_login(ray_url), ray_url=ray_url, ray_token=token))
 
