@@ -25,6 +25,7 @@ from cloudrl.cli.main import app
 _COMMAND = re.compile(r"(?:^|: |`|\$\()(?:[A-Z_]+=\S+ )*cloudrl ((?:(?! {3}| && | \| |;|`).)+)", re.MULTILINE)
 _OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*[a-z0-9]")
 _OF_OTHERS = re.compile(r"\b(?:dstack|squeue|sbatch|hf|ray|pip|docker|ssh|git) [^\n;`]*")
+_NAMES = ("hint", "next_command")  # of the arguments that take a hint
 _UNKNOWN = "X"
 """Stands for a value in the text of a hint as the source has it."""
 
@@ -92,10 +93,13 @@ def _refusal_of(command: Any, words: list[str]) -> str:
 def written(folder: Path) -> Iterator[tuple[str, str]]:
     """Where a `hint=` stands in the source, and its text, with `_UNKNOWN` for each value that is made where it runs."""
     for path in sorted(folder.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.keyword) and node.arg in ("hint", "next_command"):
-                for text in _texts(node.value):
-                    yield f"{path.relative_to(folder.parent)}:{node.value.lineno}", text
+        text = path.read_text()
+        if not any(f"{name}=" in text for name in _NAMES):  # the formatter puts no space there
+            continue
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.keyword) and node.arg in _NAMES:
+                for hint in _texts(node.value):
+                    yield f"{path.relative_to(folder.parent)}:{node.value.lineno}", hint
 
 
 def _template(node: ast.JoinedStr) -> str:
