@@ -78,7 +78,7 @@ def token(user: User, cluster: str) -> str:
     return found[1]
 
 
-@pytest.mark.parametrize("rank", [1, 0], ids=["worker", "head"])
+@pytest.mark.parametrize("rank", [pytest.param(1, marks=pytest.mark.slow, id="worker"), pytest.param(0, id="head")])
 def test_a_lost_host_brings_up_the_whole_cluster_again(user: User, first: str, rank: int) -> None:
     """The fleet's spare host takes the place of the lost one, which is back for the next test."""
     lab, before = user.lab, token(user, first)

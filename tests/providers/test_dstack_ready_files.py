@@ -33,7 +33,7 @@ CHAINS = {
     # what runs one after the other: (fleet, its file or the machines that it rents, tasks)
     "nvidia": (
         ("ssh", "fleets/ssh.dstack.yml", ("ppo-sglang-7b",)),
-        ("cloud-h100", "fleets/cloud-h100.dstack.yml", ("ray-cluster", "grpo-qwen3-32b", "ppo-sglang-7b")),
+        ("cloud-h100", "fleets/cloud-h100.dstack.yml", ("ray-cluster", "grpo-qwen3-32b")),
     ),
     "amd": (("amd", "", ("ppo-rocm",)),),
     "cpu": (("cpu", "", ("ray-cluster-cpu",)), ("cpu-h100", "", ("groups",))),

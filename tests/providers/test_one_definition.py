@@ -138,7 +138,6 @@ ON_SLURM = (pytest.mark.slurm, pytest.mark.root)
         pytest.param("local", COUNT, (), marks=pytest.mark.ray, id="local"),
         pytest.param("dstack", TRAIN, (), marks=(pytest.mark.dstack, pytest.mark.ray), id="dstack"),
         pytest.param("slurm", TRAIN, (), marks=ON_SLURM, id="slurm"),
-        pytest.param("slurm", COUNT, IN_DOCKER, marks=ON_SLURM, id="slurm-docker"),
         pytest.param("slurm", COUNT, IN_PODMAN, marks=ON_SLURM, id="slurm-podman"),
         pytest.param("slurm", TRAIN, IN_DOCKER, marks=(*ON_SLURM, pytest.mark.slow), id="slurm-docker-train"),
         pytest.param("slurm", TRAIN, IN_PODMAN, marks=(*ON_SLURM, pytest.mark.slow), id="slurm-podman-train"),
