@@ -1,4 +1,4 @@
-"""The script for sbatch on a real Slurm: real agents, real Ray, real verl."""
+"""The script for sbatch on a real Slurm: real agents and a real Ray; a training by verl with CLOUDRL_SLOW=1."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from slurm_nodes.gpus import Gpus
 
 from cloudrl.providers.slurm.script import to_slurm
 from cloudrl.sdk.slurm import slurm_script
-from cloudrl.spec import Cluster
+from cloudrl.spec import Cluster, Job
 
 pytestmark = [pytest.mark.slurm, pytest.mark.root]
 
@@ -36,22 +36,42 @@ folder.mkdir()
 print("STAYS", flush=True)
 time.sleep(60)
 """
-HELD = """
+WITH_VERL = os.environ.get("CLOUDRL_SLOW") == "1"
+"""Whether the job is a training by verl, each start of which takes two minutes of CPU time, or a stand-in for one."""
+HOLD = """
 import pathlib, time
-from cloudrl.verl_cpu import reward
 
 HERE = pathlib.Path("/checkpoints")
+TRACKER = HERE / "run/latest_checkpointed_iteration.txt"
+
+def saved():
+    return int(TRACKER.read_text() or 0) if TRACKER.exists() else 0
+
+def wait():
+    while any(int(each.name[5:]) <= saved() for each in HERE.glob("hold-*")): time.sleep(0.1)
+"""
+"""Where there is a file `hold-2`, a training goes no further once step 2 is saved."""
+HELD = f"""{HOLD}
+from cloudrl.verl_cpu import reward
 
 def compute_score(**answer):
-    while is_held(): time.sleep(0.1)
+    wait()
     return reward.compute_score(**answer)
-
-def is_held():
-    tracker = HERE / "run/latest_checkpointed_iteration.txt"
-    saved = int(tracker.read_text() or 0) if tracker.exists() else 0
-    return any(int(each.name[5:]) <= saved for each in HERE.glob("hold-*"))
 """
-"""The recipe's reward function; where there is a file `hold-2`, the training goes no further once step 2 is saved."""
+"""The recipe's reward function."""
+STAND_IN = f"""{HOLD}
+import ray, sys
+
+ray.init(log_to_driver=False)
+assert sum(node["Alive"] for node in ray.nodes()) == 2
+[steps] = [int(word.partition("=")[2]) for word in sys.argv if word.startswith("trainer.total_training_steps=")]
+for step in range(saved() + 1, steps + 1):
+    print(f"step:{{step}} - ", flush=True)
+    (HERE / f"run/global_step_{{step}}").mkdir(parents=True, exist_ok=True)
+    TRACKER.write_text(str(step))
+    wait()
+"""
+"""Goes on after the last step that is saved, as verl does, on a real Ray of both nodes."""
 START_S = 150.0
 TRAINING_S = 300.0
 
@@ -71,9 +91,14 @@ def up(nodes: int, **changes: Any) -> str:
 
 def training(nodes: int, steps: int, **changes: Any) -> str:
     """Saves at each step, and can be held after one."""
-    reward = {"reward.custom_reward_function.path": "/checkpoints/held.py"}
-    overrides = {"trainer.total_training_steps": steps, "trainer.save_freq": 1, **reward}
-    return slurm_script("grpo-tiny", overrides, cluster=fields(nodes, **changes), name="run", model="tiny-qwen2")
+    cluster, overrides = fields(nodes, **changes), {"trainer.total_training_steps": steps, "trainer.save_freq": 1}
+    if WITH_VERL:
+        reward = {"reward.custom_reward_function.path": "/checkpoints/held.py"}
+        return slurm_script("grpo-tiny", {**overrides, **reward}, cluster=cluster, name="run", model="tiny-qwen2")
+    files = dict.fromkeys(("data.train_files", "data.val_files", "actor_rollout_ref.model.path"), "/nowhere")
+    entrypoint = ("python3", "-c", f"exec({STAND_IN!r})")
+    job = Job(name="stand-in", device="cpu", entrypoint=entrypoint, overrides=files)
+    return slurm_script(job, overrides, cluster=cluster, name="run")
 
 
 def run_dir(slurm: SlurmNodes, job: int, restart: int = 0) -> Path:
@@ -92,10 +117,8 @@ def folders(slurm: SlurmNodes) -> Iterator[None]:
 
 def wait_for_step(slurm: SlurmNodes, job: int, step: int) -> None:
     tracker = slurm.shared / "checkpoints/run/latest_checkpointed_iteration.txt"
-    deadline = time.monotonic() + TRAINING_S
-    while not tracker.exists() or int(tracker.read_text() or 0) < step:
-        assert time.monotonic() < deadline, slurm.jobs.output(job)
-        time.sleep(0.2)
+    is_saved = lambda: tracker.exists() and int(tracker.read_text() or 0) >= step  # noqa: E731
+    until(is_saved, TRAINING_S, lambda: slurm.jobs.output(job))
 
 
 def first_step(output: str, start: int) -> int:
