@@ -10,7 +10,7 @@ from guide_pages import PAGES, REPOSITORY, blocks
 TREE = dict(commands())
 NOUNS = {path[0] for path in TREE if len(path) > 1}
 INLINE = re.compile(r"`(cloudrl [^`]+)`")
-SHELL = {"console", "sh", "bash", ""}
+SHELL = {"console", "sh", "bash", "text", ""}
 GLOBAL = {"--help", "--version", "--install-completion"}
 
 
