@@ -9,6 +9,7 @@ from typing import Any
 
 import requests
 from dstack._internal.core.errors import ResourceNotExistsError
+from dstack._internal.core.models.instances import Resources
 
 from cloudrl.providers.dstack.server import Server
 
@@ -29,6 +30,10 @@ class FakeDstack:
         self.fleets = SimpleNamespace(list=lambda _project: self._answer(self.held_fleets))
         self.secrets = SimpleNamespace(
             list=lambda _project: self._answer([SimpleNamespace(name=name) for name in self.held_secrets])
+        )
+        self.held_backends = ["aws"]
+        self.projects = SimpleNamespace(
+            get=lambda _project: SimpleNamespace(backends=[SimpleNamespace(name=name) for name in self.held_backends])
         )
         self.runs = SimpleNamespace(get=self._run, list=self._list, stop=self._stop)
         self.held_outputs: dict[str, str] = {}
@@ -103,8 +108,14 @@ class FakeDstack:
                 each.status.value = "terminated"
 
 
+_H100 = {
+    "cpus": 208, "memory_mib": 1900 << 10, "disk": {"size_mib": 4000 << 10},
+    "gpus": [{"name": "H100", "memory_mib": 80 << 10, "vendor": "nvidia"}] * 8, "cpu_arch": "x86",
+}  # fmt: skip
+
+
 def _offer(price: float) -> SimpleNamespace:
-    resources = SimpleNamespace(pretty_format=lambda: "8xH100", spot=False)
+    resources = Resources.model_validate({**_H100, "spot": False})
     instance = SimpleNamespace(name="p5.48xlarge", resources=resources)
     return SimpleNamespace(
         backend=SimpleNamespace(value="aws"), region="us", price=price, instance=instance,
@@ -141,7 +152,7 @@ def fleet(
 
 
 def _instance(number: int, spot: bool) -> SimpleNamespace:
-    resources = SimpleNamespace(pretty_format=lambda: "8xH100", spot=spot)
+    resources = Resources.model_validate({**_H100, "spot": spot})
     return SimpleNamespace(
         name=f"gpu-{number}", unreachable=False, status=SimpleNamespace(value="idle"), hostname=f"10.0.0.{number}",
         backend=SimpleNamespace(value="aws"), region="us", instance_type=SimpleNamespace(resources=resources),

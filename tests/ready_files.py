@@ -32,10 +32,10 @@ TASKS = {
             name="ray-cluster", nodes=2, gpu="80GB..:8", shm_size="128GB", data=["gsm8k"],
             models=["Qwen/Qwen2.5-7B-Instruct"], env={"PYTHONUNBUFFERED": "1"},
         ),
-        # GRPO of a 32B model on two nodes. The disk holds the model (66 GB) and checkpoints with the optimizer's
-        # state, twelve bytes a parameter: 390 GB each over the nodes.
+        # GRPO of a 32B model on two nodes. The fleet's disk holds the model (66 GB) and checkpoints with the
+        # optimizer's state, twelve bytes a parameter: 390 GB each over the nodes.
         Cluster(
-            name="grpo-qwen3-32b", nodes=2, gpu="80GB..:8", disk="2TB..", shm_size="128GB", data=["gsm8k"],
+            name="grpo-qwen3-32b", nodes=2, gpu="80GB..:8", shm_size="128GB", data=["gsm8k"],
             models=["Qwen/Qwen3-32B"],
         ),
         # verl with SGLang on two nodes of eight H20 (96 GB), whose small disks share models and data sets in one folder

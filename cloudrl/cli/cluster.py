@@ -148,13 +148,22 @@ def _show(cluster: Status) -> None:
         _output.note(line)
     if cluster.job is not None:
         _output.note(f"job {cluster.job.submission_id}: {phase_text(cluster.job, time.time())}")
-    for warning in (hang_of(cluster), waiting(cluster), idle_gpus(cluster), save_room(cluster.facts)):
+    for warning in (
+        *cluster.warnings,
+        hang_of(cluster),
+        waiting(cluster),
+        idle_gpus(cluster),
+        save_room(cluster.facts),
+    ):
         if warning is not None:
             _output.note(f"warning: {warning.text}")
             _output.hint(warning.hint)
     if (failure := newest_failure(cluster)) is not None:
         _output.note(f"job {failure.submission_id} failed: {failure.cause or 'nothing says why'}")
         _output.hint(f"cloudrl why --cluster {cluster.ref}")
+    for notice in cluster.teardown_notices if cluster.is_over else ():
+        _output.note(notice.text)
+        _output.hint(notice.hint)
     if cluster.is_ready:
         dashboard = cluster.dashboard_url or f"with cloudrl attach {cluster.name}"
         _output.note(f"dashboard {dashboard}, checkpoints {cluster.facts.checkpoint_dir}")

@@ -14,16 +14,27 @@ from cloudrl.protocol.options import BudgetLimits
 from cloudrl.protocol.ray_state import ENDED
 from cloudrl.units import dollars_text, duration_option
 
+SPARED_SHARE = 0.1
+"""Of `max_cost`: so much more may be spent to end a save, a merge, a copy or an upload that is under way."""
+_RESULTS = ("merge", "push")
+"""Jobs of cloudrl's own that bring a model out of the cluster: `cloudrl_recipe` in their metadata."""
+_PAUSED_S = 15.0
+"""Between two requests of one transfer."""
 
-def shutdown_reason(limits: BudgetLimits, cost: Optional[float], idle_s: Optional[float]) -> str:
+
+def shutdown_reason(
+    limits: BudgetLimits, cost: Optional[float], idle_s: Optional[float], *, is_saving: bool = False
+) -> str:
     """Why the cluster should end now, in a few words; "" when it should go on.
 
     Args:
         limits: what the user has set.
         cost: US dollars so far; None if the price is unknown.
         idle_s: seconds without work; None if unknown.
+        is_saving: whether something is under way without which the money was spent for nothing.
     """
-    if limits.max_cost is not None and cost is not None and cost >= limits.max_cost:
+    most = (limits.max_cost or 0.0) * (1 + SPARED_SHARE * is_saving)
+    if limits.max_cost is not None and cost is not None and cost >= most:
         return f"cost {dollars_text(cost)} of {dollars_text(limits.max_cost)}"
     if limits.idle_s is not None and idle_s is not None and idle_s >= limits.idle_s:
         return f"idle for {duration_option(limits.idle_s)}"
@@ -44,6 +55,12 @@ def are_working(actors: Sequence[Mapping[str, Any]]) -> bool:
     return any(not actor.get("is_detached") or _holds(actor.get("required_resources")) for actor in actors)
 
 
+def _brings_result(job: Mapping[str, Any]) -> bool:
+    metadata = job.get("metadata")
+    is_ours = isinstance(metadata, Mapping) and metadata.get("cloudrl_recipe") in _RESULTS
+    return is_ours and is_working([job])
+
+
 def _holds(resources: Any) -> bool:
     """Of the machine; `node:10.0.0.1` says only where."""
     return isinstance(resources, dict) and any(
@@ -59,11 +76,13 @@ class IdleMonitor:
 
     Attributes:
         known: whether Ray has just said what work there is. Silence is no reason to end a job.
+        brings_result: whether a job merges or publishes a checkpoint, as of the last look.
     """
 
     def __init__(self, ray: Dashboard, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._ray, self._clock, self._lock = ray, clock, threading.Lock()
         self.known, self._count, self._transfers = False, 0, 0
+        self.brings_result, self._transferred_at = False, float("-inf")
         self._ready_at: Optional[float] = None
         self._worked_at = float("-inf")
 
@@ -76,6 +95,7 @@ class IdleMonitor:
     def poll(self) -> None:
         """Ask once."""
         jobs = self._ray.jobs()
+        self.brings_result = any(map(_brings_result, jobs or ()))
         if jobs is None:
             working = None
         elif is_working(jobs) or len(jobs) != self._count:
@@ -97,7 +117,12 @@ class IdleMonitor:
         finally:
             with self._lock:
                 self._transfers -= 1
-                self._worked_at = self._clock()
+                self._worked_at = self._transferred_at = self._clock()
+
+    @property
+    def is_transferring(self) -> bool:
+        """Whether a client sends or fetches something, or has just done so."""
+        return self._transfers > 0 or self._clock() - self._transferred_at < _PAUSED_S
 
     @property
     def idle_s(self) -> Optional[float]:

@@ -24,6 +24,7 @@ from cloudrl.node.usage_history import UsageHistory
 from cloudrl.protocol import usage_rows
 from cloudrl.protocol.client import AgentClient
 from cloudrl.protocol.failures import Failure, FailureKind
+from cloudrl.protocol.job_phases import JobPhase
 from cloudrl.protocol.job_work import LookedAt
 from cloudrl.protocol.ranks import names_text, ranks_text, texts_by_rank
 from cloudrl.protocol.report import BudgetStatus, ClusterStatus, NodeReport
@@ -31,6 +32,7 @@ from cloudrl.protocol.side_by_side import side_by_side
 
 _TELL_WORKERS_S = 4.0
 _FINAL_WORD_S = 60.0  # then the provider ends the ranks that were never started: dstack by stop_criteria
+_POLL_AGAIN_S = 2.0  # while a save or a transfer may still take what is left of the money
 _HEAR_OF_ALL_S = 8.0  # less than a worker waits for the verdict
 
 
@@ -41,6 +43,7 @@ class Head(Agent):
         super().__init__(*args)
         self.dashboard = ray_node.Dashboard(self.options.ports.dashboard, self.tokens.ray)
         self.ready_at: Optional[float] = None
+        self._next_poll = 0.0
         self._idle_monitor = budget.IdleMonitor(self.dashboard)
         self._gpu_watch = GpuWatch(self.dashboard, lambda ips: self.state.publish(gpus_of_ray=ips))
         file = self.options.run_dir / usage_rows.FILE
@@ -248,15 +251,22 @@ class Head(Agent):
         """End the cluster when it was idle for long enough, or has cost enough."""
         if self.options.limits.price_per_hour is not None:
             self.state.publish(cost_before=self.cost_before())
-        if self._shutdown_reason():
+        if self._shutdown_reason() and time.monotonic() >= self._next_poll:
+            self._next_poll = time.monotonic() + _POLL_AGAIN_S
             self._idle_monitor.poll()  # a job may have come a moment ago
-            reason = self._shutdown_reason()
+            reason = self._shutdown_reason(is_saving=self._is_saving())
             if reason:
                 raise NodeFailed(Failure(FailureKind.DOWN, self.identity.rank, reason, final=True))
 
-    def _shutdown_reason(self) -> str:
+    def _is_saving(self) -> bool:
+        """Whether a checkpoint is written, merged, copied or published."""
+        job, monitor = self.hang_monitor.state, self._idle_monitor
+        is_written = job is not None and job.phase == JobPhase.SAVE_CHECKPOINT
+        return is_written or monitor.is_transferring or monitor.brings_result
+
+    def _shutdown_reason(self, *, is_saving: bool = False) -> str:
         idle_s = self._idle_monitor.idle_s if self._idle_monitor.known else None
-        return budget.shutdown_reason(self.options.limits, self.cost(), idle_s)
+        return budget.shutdown_reason(self.options.limits, self.cost(), idle_s, is_saving=is_saving)
 
     def _check_liveness(self, reports: Sequence[NodeReport]) -> None:
         """Raise when ranks are lost."""

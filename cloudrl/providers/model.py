@@ -227,6 +227,7 @@ class Status:
         retention: what becomes of its checkpoints when it ends; None if unknown.
         teardown_summary: what `down` leaves, in half a sentence.
         teardown_notices: what goes on costing money after `down`.
+        warnings: what goes wrong with it, each with what to do.
         logs_command: how to read the cluster's own logs: a command, or a folder.
         state_dir: where this machine keeps what it knows of it.
     """
@@ -248,6 +249,7 @@ class Status:
     retention: CheckpointRetention | None = None
     teardown_summary: str = ""
     teardown_notices: tuple[Notice, ...] = ()
+    warnings: tuple[Notice, ...] = ()
     logs_command: str = ""
     state_dir: str = ""
 
@@ -380,6 +382,14 @@ class Provider(Protocol):
             if status.is_over:
                 return
             time.sleep(WATCH_S)
+
+    def idle_costs(self) -> Sequence[Notice]:
+        """What costs money and is used by no cluster, with the command that ends each.
+
+        Raises:
+            ConnectionFailed: no answer.
+        """
+        return ()
 
     def down(self, name: str) -> bool:
         """End a cluster; False when nothing of it was running. Checkpoints and logs stay."""

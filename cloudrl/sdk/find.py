@@ -4,7 +4,7 @@ RAY_ADDRESS is not asked: inside a Ray job it is Ray's own address, and a stray 
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from cloudrl.errors import CloudrlError, InputError
 from cloudrl.jobs import JobHandle
 from cloudrl.jobs.handle import newest_job
+from cloudrl.plugins import providers
 from cloudrl.providers import registry
 from cloudrl.providers.model import Status
 from cloudrl.providers.registry import names_in_use, provider
@@ -75,6 +76,8 @@ def look(name: str | None = None, *, watch: bool = False, on_progress: OnProgres
             on_progress(Notice(f"clusters on {unasked} are not shown: {why.message}", why.hint or ""))
     elif not refs:
         refs = [registry.locate(name)]
+    if name is None:
+        _report_idle_costs(named.errors, on_progress)
     if not watch or len(refs) != 1:
         return [provider(ref.provider).status(ref.name) for ref in refs]
     with closing(provider(refs[0].provider).watch(refs[0].name)) as statuses:
@@ -84,6 +87,14 @@ def look(name: str | None = None, *, watch: bool = False, on_progress: OnProgres
             for status in statuses:
                 on_progress(status)
     return [status]
+
+
+def _report_idle_costs(silent_providers: Collection[str], on_progress: OnProgress) -> None:
+    """Say what costs money and is used by no cluster; a provider that does not answer has been named before."""
+    for asked in (provider(name) for name in providers() if name not in silent_providers):
+        with suppress(CloudrlError):
+            for notice in asked.idle_costs() if asked.is_configured() else ():
+                on_progress(notice)
 
 
 def ensure_one(name: str, statuses: Sequence[Status]) -> None:

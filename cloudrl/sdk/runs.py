@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloudrl import jobs, recipes
-from cloudrl.errors import CheckpointError, CloudrlError, FailedError, InputError, Interrupted
+from cloudrl.errors import CapacityError, CheckpointError, CloudrlError, FailedError, InputError, Interrupted
 from cloudrl.jobs import JobHandle, Progress, SubmitOptions, run_plan
 from cloudrl.jobs.handle import next_commands
 from cloudrl.jobs.submission import Remarks, Submission
@@ -150,6 +150,7 @@ class RunRequest:
         except NoFleet as error:
             if not create_fleet:
                 raise
+            _allow_renting(error, confirm)
             fleet = Fleet.load(error.fleet.explicit_fields())
             cluster = Cluster.load(error.cluster.explicit_fields())
         none_fits = f"no fleet has, or can get, machines for {self.cluster.name}; new fleet {fleet.name} would"
@@ -161,6 +162,18 @@ class RunRequest:
         running = start(plan, on_progress=on_progress)
         report_port(cluster.name, running.connection.ray_url, on_progress)
         return running
+
+
+def _allow_renting(error: NoFleet, confirm: Confirm) -> None:
+    """Ask before machines are rented in place of the user's own. A yes that was given beforehand does not count."""
+    if not error.own_fleets:
+        return
+    own = f"your own machines (fleet {', '.join(error.own_fleets)})"
+    question = f"{error.message}. Rent machines of a cloud in place of {own}?"
+    if not confirm(Question(question, default=False, explicit=True)):
+        rent = f"cloudrl fleet create {error.fleet.name} --gpu {error.fleet.gpu or 0} --nodes {error.fleet.nodes}"
+        hint = f"{error.hint or ''}\nTo rent: {rent}".strip()
+        raise CapacityError(f"nothing was started: {error.message}", hint=hint) from error
 
 
 @dataclass

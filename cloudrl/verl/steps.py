@@ -16,6 +16,8 @@ from cloudrl.verl.setting import BATCH, Setting
 
 _USUAL_STEPS = 40
 """For a suggestion where the length of the run is not known."""
+_FEW_STEPS = 4
+"""A run with fewer is over soon, or is one that only tries something."""
 _WARMUP, _PROMPT_LENGTH = "trainer.critic_warmup", "data.max_prompt_length"
 _MOST_ROWS = "data.train_max_samples"
 
@@ -129,6 +131,9 @@ def warnings_of_saves(setting: Setting, steps: Steps | None, budget: Budget | No
         )
         sooner = f"{keys.SAVE_FREQ}={max(1, steps.count // 2)}"
         yield f"{keys.SAVE_FREQ}={every} is more than the {_count(steps.count)} of the run: {what}. Sooner: {sooner}"
+    elif steps is not None and _FEW_STEPS <= steps.count < 2 * every and every <= steps.count:
+        late = f"the first save comes after step {every} of {steps.count}, and a run that breaks off before starts over"
+        yield f"{keys.SAVE_FREQ}={every}: {late}. Sooner: {keys.SAVE_FREQ}={steps.count // 4}"
 
 
 def _after_the_money(first: int, budget: Budget) -> str:

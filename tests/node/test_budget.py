@@ -1,5 +1,7 @@
 """When a cluster ends by itself to save money."""
 
+from typing import Any
+
 import pytest
 
 from cloudrl.node import budget
@@ -25,6 +27,13 @@ BUDGET = BudgetLimits(max_cost=200, price_per_hour=50)
 )
 def test_why_a_cluster_ends(limits: BudgetLimits, cost: float | None, idle_s: float | None, reason: str) -> None:
     assert shutdown_reason(limits, cost, idle_s) == reason
+
+
+def test_what_is_under_way_may_cost_a_tenth_more() -> None:
+    """A save that is not whole, or a model that has not arrived, would be lost with all that it has cost."""
+    assert [shutdown_reason(BUDGET, cost, 0, is_saving=True) for cost in (200, 219.9)] == ["", ""]
+    assert shutdown_reason(BUDGET, 220.1, 0, is_saving=True) == "cost $220.10 of $200.00"
+    assert shutdown_reason(IDLE, None, 1800, is_saving=True) == "idle for 30m"
 
 
 @pytest.mark.parametrize(
@@ -62,12 +71,12 @@ class Ray:
     """What a monitor asks, at a time; it is READY since 0."""
 
     def __init__(self) -> None:
-        self.listed_jobs: list[dict[str, str]] | None = []
+        self.listed_jobs: list[dict[str, Any]] | None = []
         self.actors: list[dict[str, object]] | None = []
         self.now = 0.0
         self.monitor = IdleMonitor(self, clock=lambda: self.now)  # type: ignore[arg-type]
 
-    def jobs(self) -> list[dict[str, str]] | None:
+    def jobs(self) -> list[dict[str, Any]] | None:
         return self.listed_jobs
 
     def alive_actors(self) -> list[dict[str, object]] | None:
@@ -133,3 +142,30 @@ class TestMonitor:
 
 def test_it_is_asked_often_enough() -> None:
     assert [budget.pause_s(limit_s) for limit_s in (1800, 20, 1)] == [15, 1, 0.2]
+
+    def test_whether_a_transfer_is_under_way_or_pauses(self, ray: Ray) -> None:
+        ray.now = 100
+        assert not ray.monitor.is_transferring
+        with ray.monitor.transfer():
+            assert ray.monitor.is_transferring
+        ray.now = 110
+        assert ray.monitor.is_transferring  # between two files
+        ray.now = 200
+        assert not ray.monitor.is_transferring
+
+    @pytest.mark.parametrize(
+        ("status", "recipe", "brings"),
+        [
+            ("RUNNING", "merge", True),
+            ("RUNNING", "push", True),
+            ("SUCCEEDED", "merge", False),
+            ("RUNNING", "grpo", False),
+        ],
+    )
+    def test_whether_a_job_brings_the_model_out(self, ray: Ray, status: str, recipe: str, brings: bool) -> None:
+        ray.listed_jobs = [{"status": status, "metadata": {"cloudrl_recipe": recipe}}, {"status": "RUNNING"}]
+        ray.monitor.poll()
+        assert ray.monitor.brings_result is brings
+        ray.listed_jobs = None
+        ray.monitor.poll()
+        assert not ray.monitor.brings_result

@@ -83,6 +83,16 @@ class TestTheEnd:
         assert failed.message.endswith("; image nowhere/nothing:1")
         assert hint in str(failed.hint)
 
+    def test_a_run_that_no_client_waits_for_is_named_after_five(self, dstack: FakeDstack) -> None:
+        """As after `dstack apply`, or with the laptop off."""
+        broken = [attempt(n, status="failed", code="executor_error", said="unknown user") for n in range(5)]
+        assert diagnostics.endless_restarts(dstack.server, held(dstack, *broken[1:])) is None
+        notice = diagnostics.endless_restarts(dstack.server, held(dstack, *broken))
+        assert notice is not None
+        assert "rank 0 has ended 5 times before its agent started" in notice.text
+        assert notice.hint.startswith("End it: cloudrl down lab")
+        assert diagnostics.endless_restarts(dstack.server, held(dstack, *broken, status="failed")) is None
+
     @pytest.mark.parametrize("code", ["instance_unreachable", "container_exited_with_error"])
     def test_others_do_not(self, dstack: FakeDstack, code: str) -> None:
         """A lost machine; an agent, which counts its failures by itself."""

@@ -104,14 +104,51 @@ class TestBeforeTheStart:
         ("volumes", "backends", "said"),
         [(None, ["runpod"], True), (None, ["runpod", "aws"], False), ([], ["runpod"], False), (None, [], False)],
     )
+    @pytest.mark.parametrize("is_named", [True, False])
     def test_fleets_that_cannot_mount_a_folder_of_the_host(
-        self, dstack: FakeDstack, volumes: list[str] | None, backends: list[str], said: bool
+        self, dstack: FakeDstack, volumes: list[str] | None, backends: list[str], said: bool, is_named: bool
     ) -> None:
-        dstack.held_fleets, dstack.prices = [fleet(backends=backends)], []
+        """By the fleet's own backends, or by those of the project, as the fleets that `fleet create` makes."""
+        dstack.held_fleets, dstack.prices = [fleet(backends=backends if is_named else ())], []
+        dstack.held_backends = ["aws"] if is_named else backends
         with pytest.raises(CapacityError) as caught:
             make_plan(Cluster(name="lab", volumes=volumes)).priced()
-        assert ("is on runpod, which cannot mount a folder of the host" in caught.value.message) is said
+        assert ("runpod cannot mount a folder of the host" in caught.value.message) is said
         assert ("--volume NAME:/checkpoints" in str(caught.value.hint)) is said
+
+    @pytest.mark.parametrize("backend", ["remote", "aws"])
+    def test_the_wish_that_a_machine_does_not_meet(self, dstack: FakeDstack, backend: str) -> None:
+        dstack.held_fleets, dstack.prices = [fleet("rack", ssh=backend == "remote", spots=[False, False])], []
+        for instance in dstack.held_fleets[0].instances:
+            instance.backend.value = backend
+        with pytest.raises(NoFleet) as caught:
+            make_plan(Cluster(name="lab", nodes=2, gpu="80GB..:8", disk="8TB..")).priced()
+        assert "10.0.0.0, 10.0.0.1: disk 4000GB, asked for 8192GB.." in caught.value.message
+        assert "--set disk=4000GB.." in str(caught.value.hint)
+        assert caught.value.own_fleets == (("rack",) if backend == "remote" else ())
+        assert caught.value.fleet.disk == "8TB.."
+
+    def test_a_disk_that_may_be_too_small_for_the_models(self, dstack: FakeDstack) -> None:
+        dstack.held_fleets = [fleet()]
+        plan = make_plan(Cluster(name="lab", nodes=2, gpu="80GB..:8", models=["Qwen/Qwen3-235B-A22B"])).priced()
+        assert plan.price is not None
+        [notice] = plan.price.notices
+        assert "machines with 4.2 TB of disk may be taken" in notice.text or "4.3 TB" in notice.text, notice.text
+        assert "--set disk=" in notice.hint
+        small = make_plan(Cluster(name="lab", nodes=2, gpu="80GB..:8", models=["Qwen/Qwen3-32B"])).priced()
+        assert small.price is not None
+        assert small.price.notices == ()
+
+    @pytest.mark.parametrize("there", [[], [fleet()]])
+    @pytest.mark.parametrize(("nodes", "backends", "said"), [(2, ["lambda"], True), (1, ["lambda"], False)])
+    def test_a_project_whose_clouds_run_one_node_only(
+        self, dstack: FakeDstack, there: list[Any], nodes: int, backends: list[str], said: bool
+    ) -> None:
+        dstack.held_fleets, dstack.prices, dstack.held_backends = there, [], backends
+        with pytest.raises(CapacityError) as caught:
+            make_plan(Cluster(name="lab", nodes=nodes)).priced()
+        assert ("lambda runs clusters of one node only" in caught.value.message) is said
+        assert ("docs/clouds.md" in str(caught.value.hint)) is said
 
     def test_a_secret_that_is_not_set_and_the_file_that_asks_for_it(self, dstack: FakeDstack) -> None:
         dstack.held_secrets, dstack.held_fleets = ["HF_TOKEN"], [fleet()]
@@ -171,7 +208,9 @@ class TestThePrice:
         plan = DstackProvider().plan(Cluster(name="lab", nodes=2, gpu="H100:8", dstack={"regions": ["us"]}))
         with pytest.raises(NoFleet, match="has no fleet that it may run on") as caught:
             plan.priced()
-        assert caught.value.fleet == Fleet(name="lab-fleet", nodes="0..3", gpu="H100:8", dstack={"regions": ["us"]})
+        assert caught.value.fleet == Fleet(
+            name="lab-fleet", nodes="0..3", gpu="H100:8", idle_duration="5m", dstack={"regions": ["us"]}
+        )
         assert caught.value.cluster.dstack == {"regions": ("us",), "fleets": ("lab-fleet",)}
 
 
@@ -198,5 +237,5 @@ def test_a_fleet_that_fits_costs_nothing_before_and_little_after() -> None:
     assert fleet.node_range == NodeRange(min=0, target=0, max=5)  # room for a replacement
     assert (fleet.gpu, fleet.placed) == ("H100:8", "cluster")
     assert fleet.dstack == {"regions": ("us-east-1",), "max_price": 99.0, "spot_policy": "spot"}
-    assert fleet.idle_after == "1h"
+    assert fleet.idle_after == "5m"
     assert len(fleet.name) <= 41

@@ -45,8 +45,10 @@ MACHINES = [
 ]
 OWN = {
     "admin": "ubuntu", "gpus": 8, "gpu_name": "NVIDIA H100 80GB HBM3", "gpu_memory_mib": 81559,
-    "cpus": 208, "memory_bytes": 1900 << 30, "disk_bytes": 4000 << 30,
+    "cpus": 208, "memory_bytes": 1900 << 30,
 }  # fmt: skip
+FREE_GIB = (800, 1700)
+"""Of each of one's own hosts, below Docker's folder: of a DGX, and of one whose disk is nearly empty."""
 
 
 def told(start: str, page: str = "README.md") -> list[str]:
@@ -59,14 +61,18 @@ def told(start: str, page: str = "README.md") -> list[str]:
 def run_as_told(user: User) -> None:
     """All of it in one: a fleet that is made for it, a training, its model on the laptop, and the cluster's end.
 
-    The idle machines of the task before it have too small disks, and their fleet has room for one more only.
+    The fleet of the task before it would do, with idle machines.
     """
+    user.types("cloudrl", "fleet", "delete", "gpu-fleet", "-y")
     said = user.types(*told("cloudrl run grpo-qwen3-32b"), timeout_s=300).stdout
     assert "new fleet ray-cluster-fleet would" in said, said
     assert "step 7/7" in said, said
     assert list((user.lab.home / "model").glob("*.safetensors")), said
     assert user.status("ray-cluster")["phase"] == "down"
-    user.types("cloudrl", "fleet", "delete", "gpu-fleet", "ray-cluster-fleet", "-y")
+    assert "machines of fleet ray-cluster-fleet go on costing $196.00/h until they were idle for 5m" in said, said
+    listed = user.types("cloudrl", "status").stdout
+    assert "go on costing $196.00/h" in listed, listed
+    user.types("cloudrl", "fleet", "delete", "ray-cluster-fleet", "-y")
 
 
 def apply_as_told(user: User) -> None:
@@ -163,9 +169,11 @@ def files_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
         release(vendor="amd").image: ImageConfig(path_first=str(amd.python.parent)),
         get_default_image(): ImageConfig(path_first=str(real)),
     }
+    own = {name: {**OWN, "disk_bytes": free << 30} for name, free in zip(HOSTS, FREE_GIB, strict=True)}
     lab = start_or_skip(
         Lab(
-            hosts=10, cloud=Cloud(MACHINES), own=dict.fromkeys(HOSTS, OWN), images=images,
+            hosts=10, cloud=Cloud(MACHINES), own=own,
+            images=images,
             path_first=str(nvidia.python.parent), binds=[*hidden_folders(), *folders],
         )
     )  # fmt: skip

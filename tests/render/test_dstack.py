@@ -18,8 +18,8 @@ from cloudrl.errors import SpecError
 from cloudrl.protocol.options import AgentOptions, BudgetLimits
 from cloudrl.protocol.secret_names import is_secret
 from cloudrl.protocol.services import parse_service
+from cloudrl.providers.dstack.task import hub_cache
 from cloudrl.spec import Cluster, DataSet, Gpu, NetworkMount, Volume, data_argument
-from cloudrl.spec.cluster import disk_for
 from cloudrl.verl.releases import release
 
 FEW = max(20, settings().max_examples // 4)
@@ -167,9 +167,10 @@ def test_any_cluster_means_to_dstack_what_it_means_to_us(cluster):
     user = cluster.user or (None if cluster.image else "root")
     assert (task.name, task.nodes, task.user) == (cluster.name, cluster.nodes, user)
     assert task.image == (cluster.image or release(vendor=cluster.vendor).image)
-    assert {name: str(value) for name, value in task.env.items()}.keys() == cluster.env.keys()
+    env = {**hub_cache(cluster), **cluster.env}
+    assert {name: str(value) for name, value in task.env.items()}.keys() == env.keys()
     secrets = {"secrets": {"x": "SECRET"}}
-    assert {name: fill(value, secrets) for name, value in task.env.as_dict().items()} == cluster.env
+    assert {name: fill(value, secrets) for name, value in task.env.as_dict().items()} == env
     assert [(volume.instance_path, volume.path) for volume in task.volumes] == [
         (mount.instance_path, mount.path) for mount in cluster.mounts
     ]
@@ -178,8 +179,6 @@ def test_any_cluster_means_to_dstack_what_it_means_to_us(cluster):
     }
     if cluster.image is None and ":" not in given_resources.get("cpu", ""):
         given_resources["cpu"] = f"x86:{given_resources.get('cpu', '2..')}"  # the release's image is for x86
-    if cluster.disk is None and (disk := disk_for(cluster)) is not None:
-        given_resources["disk"] = disk
     plain = parse_apply_configuration({"type": "task", "image": "x", "resources": given_resources})
     for name in ("cpu", "memory", "disk"):
         assert getattr(task.resources, name) == getattr(plain.resources, name)

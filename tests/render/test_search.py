@@ -11,6 +11,7 @@ import yaml
 from cloudrl.errors import InputError, SpecError
 from cloudrl.protocol.options import AgentOptions
 from cloudrl.protocol.services import Artifact, Service
+from cloudrl.providers.dstack.plan import fleet_for
 from cloudrl.providers.dstack.task import to_dstack
 from cloudrl.providers.slurm.script import to_slurm
 from cloudrl.render.agent import AGENT_FILE, RETRIEVER_FILE, build_agent, build_retriever
@@ -242,7 +243,9 @@ def test_two_search_servers_would_have_one_name() -> None:
 
 def test_disk_and_memory_have_room_for_the_index() -> None:
     for services, disk, memory in (([], 500, None), (["search:wiki-18"], 600, "80GB..")):
-        resources = yaml.safe_load(to_dstack(cluster(*services, models=["Qwen/Qwen2.5-7B-Instruct"])))["resources"]
-        assert (resources["disk"], resources.get("memory")) == (f"{disk}GB..", memory)
+        made = cluster(*services, models=["Qwen/Qwen2.5-7B-Instruct"])
+        resources = yaml.safe_load(to_dstack(made))["resources"]
+        assert (resources.get("disk"), resources.get("memory")) == (None, memory)
+        assert fleet_for(made).disk == f"{disk}GB.."
     shared = yaml.safe_load(to_dstack(cluster({"search": "wiki-18", "shards": "nodes"}, nodes=4)))["resources"]
     assert shared["memory"] == "32GB.."

@@ -10,6 +10,7 @@ from cloudrl.jobs import SubmitOptions
 from cloudrl.providers.dstack.fleet import NoFleet
 from cloudrl.providers.local.provider import LocalProvider
 from cloudrl.providers.registry import provider
+from cloudrl.sdk.callbacks import Question
 from cloudrl.sdk.runs import plan_run
 
 pytestmark = pytest.mark.io
@@ -103,6 +104,29 @@ class TestAFleetThatIsCreatedForTheCluster:
         with pytest.raises(cloudrl.Interrupted, match="nothing was started") as caught:
             plan_run("grpo-tiny", SubmitOptions(), "lab", "local").execute(create_fleet=True)
         assert caught.value.hint is None
+
+    @pytest.mark.parametrize("answer", [None, True])
+    def test_is_not_rented_in_place_of_ones_own_machines_without_a_yes(
+        self, monkeypatch: pytest.MonkeyPatch, answer: bool | None
+    ) -> None:
+        declared, created, asked = cloudrl.Cluster(name="lab", nodes=2), list[str](), list[Question]()
+        no_fleet = NoFleet(
+            "none fits", hint="", fleet=cloudrl.Fleet(name="new"), cluster=declared, own_fleets=("rack",)
+        )
+        monkeypatch.setattr(cloudrl.Cluster, "up", raising(no_fleet))
+        monkeypatch.setattr(cloudrl.Fleet, "create", lambda fleet, **_: created.append(fleet.name))
+        monkeypatch.setattr("cloudrl.sdk.runs.plan_to_start", raising(cloudrl.InputError("nothing was started")))
+
+        def confirm(question: Question) -> bool:
+            asked.append(question)
+            return bool(answer if answer is not None else question.default)
+
+        with pytest.raises(cloudrl.CloudrlError, match="nothing was started") as caught:
+            plan_run("grpo-tiny", SubmitOptions(), "lab", "local").execute(create_fleet=True, confirm=confirm)
+        assert created == (["new"] if answer else [])
+        assert "in place of your own machines (fleet rack)" in asked[0].text
+        assert asked[0].explicit
+        assert ("To rent: cloudrl fleet create new" in str(caught.value.hint)) is not answer
 
     @pytest.mark.parametrize("error", [KeyboardInterrupt(), cloudrl.InputError("nothing was started")])
     def test_is_named_when_there_is_no_cluster_after_all(

@@ -67,6 +67,10 @@ def applied(text: str) -> str:
         ((f"{STEPS}=500", f"{SAVE}=100"), None, HOUR_OF_SIXTY_STEPS,
          ("the first save is due after 1 h 40 min (100 steps of 60 s, as in run grpo-1), but $40.00 at $40.00 an hour "
           "(--max-cost) last 1 h 00 min. In time: trainer.save_freq=30")),
+        ((f"{STEPS}=100", f"{SAVE}=100"), None, None,
+         ("trainer.save_freq=100: the first save comes after step 100 of 100, and a run that breaks off before starts "
+          "over. Sooner: trainer.save_freq=25")),
+        ((f"{STEPS}=7", f"{SAVE}=4"), None, None, "after step 4 of 7"),
         ((f"{STEPS}=90", f"{SAVE}=100"), None, HOUR_OF_SIXTY_STEPS, "In time: trainer.save_freq=30"),
     ],
 )  # fmt: skip
@@ -81,7 +85,8 @@ def test_a_first_save_that_comes_too_late(overrides, rows, budget, said) -> None
     ("overrides", "rows", "budget"),
     [
         ((f"{SAVE}=100",), None, None),
-        ((f"{STEPS}=100", f"{SAVE}=100"), None, None),
+        ((f"{STEPS}=100", f"{SAVE}=50"), None, None),
+        ((f"{STEPS}=3", f"{SAVE}=3"), None, None),
         ((f"{STEPS}=1", f"{SAVE}=100"), None, None),
         ((f"{STEPS}=500", f"{SAVE}=-1"), None, HOUR_OF_SIXTY_STEPS),
         ((f"{STEPS}=500", f"{SAVE}=60"), None, HOUR_OF_SIXTY_STEPS),

@@ -11,6 +11,7 @@ from typing import Any
 from cloudrl.errors import CloudrlError, ClusterFailed, InputError
 from cloudrl.protocol.outcome import FAILED, STARTED, from_output
 from cloudrl.protocol.phases import Phase
+from cloudrl.protocol.progress import Notice
 from cloudrl.protocol.ranks import ranks_text
 from cloudrl.providers.dstack.runs import Attempt, RunState
 from cloudrl.providers.dstack.server import Server
@@ -34,6 +35,8 @@ _ENOUGH = {_NO_CONTAINER: 2, _EXITED: 3, "executor_error": 3, "waiting_runner_li
 """How often a node may end like this before its agent has said a word; then the next attempt will end so, too."""
 _PULL_TIMED_OUT = "context deadline exceeded"
 """Docker's words when dstack's 20 minutes for a pull are over (runner/internal/shim/docker.go)."""
+_ENDLESS = 5
+"""So many equal failures are no bad luck, where no client waits that ends the run."""
 _NO_MOUNT = ("instance mount director", "prepareInstanceMountPoints", "prepareVolumes", "mount disk")
 """In the shim's words when it cannot make or mount a folder (runner/internal/shim/volumes.go), before any pull."""
 _READ_ONLY = "read-only file system"
@@ -60,8 +63,29 @@ def unrecoverable_error(server: Server, run: RunState) -> ClusterFailed | None:
     Without an agent nothing counts failures and ends the run, and dstack's `retry.duration` does not bound errors: it
     counts from the latest attempt that had a machine (server/background/pipeline_tasks/runs/active.py).
     """
+    if (failing := _failing_start(server, run, _ENOUGH)) is None:
+        return None
+    text, hint = failing
+    return ClusterFailed(f"cluster {run.name!r} is stopped: {text}", hint=hint)
+
+
+def endless_restarts(server: Server, run: RunState) -> Notice | None:
+    """That a run which no client waits for fails again and again before its agent starts; None while it does not."""
+    failing = None if run.is_over else _failing_start(server, run, dict.fromkeys(_ENOUGH, _ENDLESS))
+    if failing is None:
+        return None
+    text, hint = failing
+    return Notice(f"{text}. dstack starts it again without end, and its machines cost money", f"{_end(run)}\n{hint}")
+
+
+def _end(run: RunState) -> str:
+    return f"End it: cloudrl down {run.name}"
+
+
+def _failing_start(server: Server, run: RunState, enough_of: Mapping[str, int]) -> tuple[str, str] | None:
+    """Which rank has ended so often in the same way before its agent said a word, and what to do; None if none has."""
     for node in run.nodes:
-        for code, enough in _ENOUGH.items():
+        for code, enough in enough_of.items():
             failed = [attempt for attempt in node.attempts if attempt.code == code][-enough:]
             if len(failed) < enough:
                 continue
@@ -71,11 +95,11 @@ def unrecoverable_error(server: Server, run: RunState) -> ClusterFailed | None:
             image = run.answer.run_spec.configuration.image
             lines = [line.strip() for line in outputs[-1].splitlines() if line.strip()]
             last = f"; its last line: {lines[-1]}" if lines else ""
-            return ClusterFailed(
-                f"cluster {run.name!r} is stopped: rank {node.rank} has ended {enough} times before its agent started, "
-                f"the last time on {failed[-1].hostname}: {describe_failure(failed[-1])}{last}; image {image}",
-                hint=_start_hint(failed[-1], image),
+            text = (
+                f"rank {node.rank} has ended {enough} times before its agent started, "
+                f"the last time on {failed[-1].hostname}: {describe_failure(failed[-1])}{last}; image {image}"
             )
+            return text, _start_hint(failed[-1], image)
     return None
 
 

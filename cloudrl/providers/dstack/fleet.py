@@ -12,6 +12,7 @@ from cloudrl.errors import CapacityError, SpecError
 from cloudrl.spec import Cluster
 from cloudrl.spec.base import FrozenDict, Spec
 from cloudrl.spec.fields import PlainText, Section, frozen, optional
+from cloudrl.spec.gpu import Gpu
 from cloudrl.spec.names import resource_name
 from cloudrl.spec.quoting import quoted
 from cloudrl.spec.sizes import CountRange
@@ -20,9 +21,11 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 IDLE_DURATION = "1h"
-_DISK_BEFORE_RUNS = "2TB.."
-"""Enough for a 32B model on two nodes. dstack's own default is 100 GB: too small for any task of ours with GPUs, so
-that dstack would pass the machine by (0.22.5, server/services/instances.py, instance_matches_constraints)."""
+IDLE_AFTER_RUN = "5m"
+"""Of a fleet that is made for one run: a retry of dstack's comes within minutes, and another job needs no longer."""
+_DISK_GB_OF_GPU, _LEAST_DISK_GB = 250, 500
+"""2 TB for eight GPUs, enough for a 32B model on two nodes. dstack's own default is 100 GB, and of disks that can be of
+any size it rents the smallest (0.22.5, core/models/resources.py: DEFAULT_DISK)."""
 
 
 @dataclass(frozen=True)
@@ -103,8 +106,7 @@ class Fleet(Spec):
     memory: PlainText = None
     """Memory of each machine."""
     disk: PlainText = None
-    """Disk of each machine. Default: what runs ask for, and `2TB..` for GPU machines that are rented before a run needs
-    them."""
+    """Disk of each machine. Default: 250 GB for each GPU, at least 500 GB; without GPUs what runs ask for."""
     idle_duration: PlainText = None
     """A rented machine is released after it was idle this long. Default: `1h`, where dstack has three days."""
     dstack: Section = FrozenDict()
@@ -151,10 +153,15 @@ class Fleet(Spec):
 
     @property
     def disk_asked(self) -> str | None:
-        """The disk that is asked for, or is needed since no run can ask for one."""
-        nodes = self.node_range
-        before_runs = nodes is not None and max(nodes.min, nodes.target) > 0 and str(self.gpu or 0) != "0"
-        return self.disk or (_DISK_BEFORE_RUNS if before_runs else None)
+        """The disk that is asked for, or that GPU machines need: tasks ask for none, as hosts have what they have."""
+        if self.disk is not None or self.node_range is None or str(self.gpu or 0) == "0":
+            return self.disk
+        try:
+            gpus = Gpu.exact_count(self.gpu) or 1
+        except SpecError:  # a form that only dstack knows
+            gpus = 1
+        gigabytes = max(_LEAST_DISK_GB, _DISK_GB_OF_GPU * gpus)
+        return f"{gigabytes // 1000}TB.." if gigabytes % 1000 == 0 else f"{gigabytes}GB.."
 
     @property
     def idle_after(self) -> str | None:
@@ -171,8 +178,13 @@ class Fleet(Spec):
 
 
 class NoFleet(CapacityError):
-    """There is no machine for a cluster; it would fit on a new fleet such as `fleet`, as `cluster`, which names it."""
+    """There is no machine for a cluster; it would fit on a new fleet such as `fleet`, as `cluster`, which names it.
 
-    def __init__(self, message: str, *, hint: str, fleet: Fleet, cluster: Cluster) -> None:
+    `own_fleets` are those of the user's own machines that do not fit: renting others takes an answer.
+    """
+
+    def __init__(
+        self, message: str, *, hint: str, fleet: Fleet, cluster: Cluster, own_fleets: tuple[str, ...] = ()
+    ) -> None:
         super().__init__(message, hint=hint)
-        self.fleet, self.cluster = fleet, cluster
+        self.fleet, self.cluster, self.own_fleets = fleet, cluster, own_fleets

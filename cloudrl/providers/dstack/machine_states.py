@@ -1,12 +1,17 @@
 """One look at fleets and network volumes, and what creating a fleet would do."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from cloudrl.protocol.progress import Notice
 from cloudrl.providers.model import Price
+from cloudrl.units import dollars_text, duration_option
 
+_OWN = ("remote", "kubernetes", "slurm")
+"""Backends of machines that are there whether runs use them or not; `remote` is dstack's word for SSH hosts
+(core/models/backends/base.py)."""
 _COMING = ("pending", "provisioning", "terminating")
 
 
@@ -23,6 +28,13 @@ class Instance:
     price: float
     reason: str = ""
     spot: bool = False
+    answer: Any = field(default=None, repr=False, compare=False)
+    """What the server says of it (dstack 0.22.5, core/models/instances.py: Instance)."""
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is not rented for a run: a host of one's own, or a node of one's own cluster."""
+        return self.backend in _OWN
 
 
 @dataclass(frozen=True)
@@ -52,6 +64,11 @@ class FleetState:
         return None if self.is_ssh else never_released(self.name, self.idle_duration_s, self.least)
 
     @property
+    def is_own(self) -> bool:
+        """Whether its machines are there whether runs use them or not, and cost nothing more."""
+        return self.is_ssh or any(instance.is_own for instance in self.present)
+
+    @property
     def present(self) -> tuple[Instance, ...]:
         """The machines that are up, coming or going."""
         return tuple(instance for instance in self.instances if instance.status != "terminated")
@@ -69,6 +86,27 @@ class FleetState:
         return sum(instance.price for instance in self.present)
 
     @property
+    def unused(self) -> tuple[Instance, ...]:
+        """Machines that are paid for and that no run uses."""
+        return tuple(each for each in self.instances if each.status == "idle" and each.price and not each.is_own)
+
+    def goes_on_costing(self, machines: Sequence[Instance]) -> Notice | None:
+        """What rented machines of it cost without a run, until when, and the command that ends it; None for nothing."""
+        per_hour = sum(each.price for each in machines if not each.is_own)
+        if not per_hour or self.is_ssh:
+            return None
+        count = f"{len(machines)} machine{'' if len(machines) == 1 else 's'}"
+        if self.idle_duration_s is None or self.least:
+            until = "until the fleet is deleted"
+        else:
+            most = per_hour * self.idle_duration_s / 3600
+            until = f"until they were idle for {duration_option(self.idle_duration_s)}, {dollars_text(most)} at most"
+        return Notice(
+            f"{count} of fleet {self.name} go on costing {dollars_text(per_hour)}/h {until}",
+            f"End that now: cloudrl fleet delete {self.name}",
+        )
+
+    @property
     def is_settled(self) -> bool:
         """Whether no machine is on its way."""
         return not any(instance.status in _COMING for instance in self.instances)
@@ -84,6 +122,7 @@ class FleetPlan:
         nodes: how many machines are rented at once, before any run asks for them.
         price: of these machines; None for machines of one's own.
         current: the fleet of that name, if there is one.
+        is_cluster: whether its machines are near each other.
     """
 
     text: str
@@ -93,6 +132,7 @@ class FleetPlan:
     price: Price | None = None
     current: FleetState | None = None
     answer: Any = field(default=None, repr=False)
+    is_cluster: bool = False
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
 from cloudrl.errors import CapacityError, InputError, WaitTimeout, did_you_mean
+from cloudrl.providers.dstack.backends import SEE_CLOUDS, single_node_only
 from cloudrl.providers.dstack.fleet import Fleet
 from cloudrl.providers.dstack.machine_files import fleet_to_dstack, volume_to_dstack
 from cloudrl.providers.dstack.machine_states import FleetPlan, FleetState, Instance, VolumeState, never_released
@@ -92,6 +93,7 @@ class DstackFleets(_Named[FleetState]):
             price=_price(spec, answer) if configuration.ssh_config is None else None,
             current=self._state(current) if current is not None else None,
             answer=answer,
+            is_cluster=getattr(configuration.placement, "value", None) == "cluster",
         )
 
     def check(self, planned: FleetPlan, *, replace: bool) -> None:
@@ -108,9 +110,14 @@ class DstackFleets(_Named[FleetState]):
                 hint=f"See it: cloudrl fleet list\nDelete it: cloudrl fleet delete {name}",
             )
         if planned.price is not None and planned.price.total_offers == 0:
+            message = f"fleet {name!r}: no backend of project {self.server.project!r} offers such a machine"
+            backends = project_backends(self.server)
+            if planned.is_cluster and backends and len(single_node_only(backends)) == len(backends):
+                message += f"; {', '.join(backends)} runs clusters of one node only (placement: any)"
             raise CapacityError(
-                f"fleet {name!r}: no backend of project {self.server.project!r} offers such a machine",
-                hint="What there is: dstack offer --gpu 80GB..:8\nBackends are set up in ~/.dstack/server/config.yml",
+                message,
+                hint="What there is: dstack offer --gpu 80GB..:8\nBackends are set up in ~/.dstack/server/config.yml\n"
+                f"{SEE_CLOUDS}",
             )
 
     def create(self, planned: FleetPlan, on_look: Callable[[FleetState], None]) -> FleetState:
@@ -282,6 +289,12 @@ _NOT_TO_BE_HAD = ("not_available", "no_quota", "no_balance")
 """dstack 0.22.5, core/models/instances.py: InstanceAvailability."""
 
 
+def project_backends(server: Server) -> tuple[str, ...]:
+    """The backends that are set up in the server's project; SSH hosts are not among them."""
+    project = server.call(server.api.projects.get, server.project)
+    return tuple(sorted(str(getattr(backend.name, "value", backend.name)) for backend in project.backends))
+
+
 def offers_of(answers: Iterable[Any]) -> tuple[Offer, ...]:
     """Offers of dstack as ours, cheapest first; unavailable ones only if there are no others."""
     fleets = list(answers)
@@ -332,4 +345,5 @@ def _instance(instance: Any) -> Instance:
         spot=kind is not None and kind.resources.spot,
         price=instance.price or 0.0,
         reason=instance.termination_reason_message or instance.termination_reason or "",
+        answer=instance,
     )

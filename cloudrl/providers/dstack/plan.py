@@ -10,9 +10,11 @@ from cloudrl.errors import CapacityError, InputError
 from cloudrl.protocol.folders import secrets_folder
 from cloudrl.protocol.progress import Notice
 from cloudrl.providers.dstack import runs
-from cloudrl.providers.dstack.fleet import Fleet, NoFleet
+from cloudrl.providers.dstack.backends import SEE_CLOUDS, cannot_mount, single_node_only
+from cloudrl.providers.dstack.fleet import IDLE_AFTER_RUN, Fleet, NoFleet
 from cloudrl.providers.dstack.machine_states import FleetState
-from cloudrl.providers.dstack.machines import DstackFleets, offers_of
+from cloudrl.providers.dstack.machines import DstackFleets, offers_of, project_backends
+from cloudrl.providers.dstack.mismatches import describe
 from cloudrl.providers.dstack.runs import RunState
 from cloudrl.providers.dstack.server import Server, connect, parse
 from cloudrl.providers.dstack.task import release_of, task_text
@@ -21,13 +23,12 @@ from cloudrl.providers.state_folder import make_state_folder
 from cloudrl.render.agent_options import HONOURED, honoured_for_image
 from cloudrl.render.search import write_files
 from cloudrl.spec import Cluster
+from cloudrl.spec.cluster import disk_for
 from cloudrl.spec.names import secrets_in
+from cloudrl.spec.sizes import least_bytes
 from cloudrl.spec.volume import Volume
+from cloudrl.units import size_text
 from cloudrl.verl.releases import Release
-
-_NO_INSTANCE_VOLUMES = ("daytona", "lium", "runpod", "slurm", "vastai")
-"""Backends whose containers see no folder of the host: no ComputeWithInstanceVolumesSupport (core/backends)."""
-
 
 _HONOURED = (
     *HONOURED, "image", "user", "working_dir", "ports", "cpu", "memory", "disk", "shm_size", "checkpoints", "volumes",
@@ -109,7 +110,8 @@ class DstackPlan(Plan):
         if not offers or not _has_room(self.cluster.nodes, job.offers, fleets):
             raise _no_machines(server, plan, fleets)
         per_hour = self.cluster.nodes * offers[0].price
-        price = Price(per_hour, offers, job.total_offers, _notices(offers, fleets))
+        notices = (*_notices(offers, fleets), *_small_disks(self.cluster, job.offers))
+        price = Price(per_hour, offers, job.total_offers, notices)
         if not self.needs_price:
             return replace(plan, price=price)
         cluster = with_price(self.cluster, per_hour)
@@ -166,8 +168,13 @@ def fleet_for(cluster: Cluster) -> Fleet:
     )  # fmt: skip
     names = ("gpu", "cpu", "memory", "disk")
     declared = {name: getattr(cluster, name) for name in names if name in cluster.explicit_fields()}
+    if cluster.disk is None and (disk := disk_for(cluster)) is not None:
+        declared["disk"] = disk
     section = {name: cluster.dstack[name] for name in of_machines if name in cluster.dstack}
-    fields = {"name": f"{cluster.name[:35]}-fleet", "nodes": f"0..{cluster.nodes + 1}", **declared, "dstack": section}
+    fields = {
+        "name": f"{cluster.name[:35]}-fleet", "nodes": f"0..{cluster.nodes + 1}", **declared,
+        "idle_duration": IDLE_AFTER_RUN, "dstack": section,
+    }  # fmt: skip
     if cluster.nodes == 1:
         fields["placement"] = "any"  # `cluster` would leave out backends without a network between machines
     return Fleet.load(fields)
@@ -227,6 +234,8 @@ def _no_machines(server: Server, plan: DstackPlan, fleets: Sequence[FleetState])
     if not fleets:
         message = f"{title}: project {server.project!r} has no fleet that it may run on"
         hint = "cloudrl fleet create --gpu 80GB..:8 --nodes 0..3"
+        for reason, remedy in _unable(cluster, fleets, project_backends(server)):
+            message, hint = f"{message}; {reason}", f"{remedy}\n{hint}"
     elif apart:
         message = (
             f"{title} has {cluster.nodes} nodes, and dstack runs those only on fleets with placement: cluster, "
@@ -239,14 +248,22 @@ def _no_machines(server: Server, plan: DstackPlan, fleets: Sequence[FleetState])
     else:
         message = f"{title}: no fleet has or can get such a machine (there is: {names})"
         hint = "What they have: cloudrl fleet list\nAnother one: cloudrl fleet create --gpu 80GB..:8 --nodes 0..3"
-        reasons = (*_other_prices(cluster, fleets), *_without_volumes(cluster, fleets), *_full(cluster, fleets))
+        task = plan.answer.run_spec.configuration
+        machines = [instance for fleet in fleets for instance in fleet.present]
+        seen, options = describe(task, machines, nodes=cluster.nodes)
+        if seen:
+            message = f"{message}: {seen}"
+            hint = "\n".join((*options, hint))
+        unable = _unable(cluster, fleets, project_backends(server))
+        reasons = (*_other_prices(cluster, fleets), *unable, *_full(cluster, fleets))
         for reason, remedy in reasons:
             message, hint = f"{message}; {reason}", f"{remedy}\n{hint}"
     if plan.fleets:
         return CapacityError(message, hint=hint)
     fleet = fleet_for(cluster)
     on_it = cluster.replace(dstack={**cluster.dstack, "fleets": [fleet.name]})
-    return NoFleet(message, hint=hint, fleet=fleet, cluster=on_it)
+    own = tuple(state.name for state in fleets if state.is_own)
+    return NoFleet(message, hint=hint, fleet=fleet, cluster=on_it, own_fleets=own)
 
 
 def _other_prices(cluster: Cluster, fleets: Sequence[FleetState]) -> Iterator[tuple[str, str]]:
@@ -274,6 +291,19 @@ def _has_room(nodes: int, offers: Sequence[Any], fleets: Sequence[FleetState]) -
     return not fleets or there + max(fleet.room for fleet in fleets) >= nodes
 
 
+def _small_disks(cluster: Cluster, offers: Sequence[Any]) -> Iterator[Notice]:
+    """That a machine that may be taken has a smaller disk than the cluster's models and their saves need."""
+    wanted = disk_for(cluster) if cluster.disk is None else None
+    disks = [disk.size_mib << 20 for offer in offers if (disk := offer.instance.resources.disk) and disk.size_mib]
+    if wanted is None or not disks or min(disks) >= least_bytes(wanted):
+        return
+    yield Notice(
+        f"note: machines with {size_text(min(disks))} of disk may be taken, and {cluster.name} needs about "
+        f"{size_text(least_bytes(wanted))} for image, models and eight checkpoints",
+        f"Only larger ones: --set disk={wanted}\nOr keep fewer checkpoints: trainer.max_actor_ckpt_to_keep=1",
+    )
+
+
 def _full(cluster: Cluster, fleets: Sequence[FleetState]) -> Iterator[tuple[str, str]]:
     """Fleets that may not rent as many machines as the cluster has nodes; those that are there may not fit it."""
     for fleet in fleets:
@@ -284,21 +314,28 @@ def _full(cluster: Cluster, fleets: Sequence[FleetState]) -> Iterator[tuple[str,
             )
 
 
-def _without_volumes(cluster: Cluster, fleets: Sequence[FleetState]) -> Iterator[tuple[str, str]]:
-    """Fleets whose backends dstack leaves out, since the cluster mounts a folder of its hosts."""
+def _unable(cluster: Cluster, fleets: Sequence[FleetState], of_project: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """What the backends that may be rented from cannot do for a cluster: several nodes, or a folder of their hosts."""
+    if any(fleet.is_ssh for fleet in fleets):
+        return
+    named = {name for fleet in fleets for name in (*fleet.backends, *(each.backend for each in fleet.present))}
+    open_fleets = not fleets or any(not fleet.backends for fleet in fleets)
+    used = sorted({*named, *(of_project if open_fleets else ())})
+    alone = single_node_only(used) if cluster.nodes > 1 else ()
+    if used and len(alone) == len(used):
+        yield f"{', '.join(used)} runs clusters of one node only", f"{SEE_CLOUDS}\nOn one node: --nodes 1"
+        return
+    usable = [name for name in used if name not in alone]
     mounts = [mount for mount in cluster.mounts if isinstance(mount, Volume) and not mount.optional]
-    for fleet in fleets:
-        used = set(fleet.backends) | {instance.backend for instance in fleet.instances}
-        if mounts and used and used <= set(_NO_INSTANCE_VOLUMES):
-            reason = f"fleet {fleet.name} is on {', '.join(sorted(used))}, which cannot mount a folder of the host"
-            remedy = f"Checkpoints on a network volume: --volume NAME:{mounts[0].path}"
-            yield f"{reason} as {mounts[0].path} asks for", remedy
+    if mounts and usable and len(cannot_mount(usable)) == len(usable):
+        reason = f"{', '.join(usable)} cannot mount a folder of the host, as {mounts[0].path} asks for"
+        yield reason, f"Checkpoints on a network volume: --volume NAME:{mounts[0].path}\n{SEE_CLOUDS}"
 
 
 def _notices(offers: Sequence[Offer], fleets: Sequence[FleetState]) -> tuple[Notice, ...]:
     """What does not work on those backends, and which fleets are paid for until somebody deletes them."""
     paid = tuple(fleet.never_released for fleet in fleets if fleet.never_released is not None)
-    without = ", ".join(sorted({offer.backend for offer in offers} & set(_NO_INSTANCE_VOLUMES)))
+    without = ", ".join(sorted(cannot_mount({offer.backend for offer in offers})))
     if not without:
         return paid
     text = f"note: {without} cannot mount a folder of the host: checkpoints need a network volume there"

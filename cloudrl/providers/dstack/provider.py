@@ -1,14 +1,16 @@
 """Provider `dstack`: clusters are runs on the user's dstack server."""
 
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from typing import Any, final
 
 from cloudrl.errors import CloudrlError, ClusterFailed, ConnectionFailed, InputError, Interrupted
 from cloudrl.protocol.backoff import Backoff, retry
+from cloudrl.protocol.progress import Notice
 from cloudrl.providers.dstack import access, diagnostics, runs
 from cloudrl.providers.dstack.access import open_access
+from cloudrl.providers.dstack.machines import DstackFleets
 from cloudrl.providers.dstack.plan import DstackPlan, make_plan
 from cloudrl.providers.dstack.runs import RunState
 from cloudrl.providers.dstack.server import Server, connect, is_configured, wait_for
@@ -119,6 +121,11 @@ class DstackProvider(Provider):
                 if status.is_over:
                     return
                 time.sleep(WATCH_S)
+
+    def idle_costs(self) -> Sequence[Notice]:
+        """See `Provider`: idle machines of fleets."""
+        paid = (fleet.goes_on_costing(fleet.unused) for fleet in DstackFleets(connect()).list())
+        return [notice for notice in paid if notice is not None]
 
     def down(self, name: str) -> bool:
         """End the run and the tunnel to it; False when nothing was running. Fleets stay.

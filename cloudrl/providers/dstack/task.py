@@ -12,7 +12,7 @@ from cloudrl.render.agent import AGENT_FILE, CPU_AGENT_FILE
 from cloudrl.render.agent_options import agent_options, image_release, refuse_secrets
 from cloudrl.render.search import file_names
 from cloudrl.spec import Cluster
-from cloudrl.spec.cluster import disk_for, memory_for
+from cloudrl.spec.cluster import memory_for
 from cloudrl.spec.gpu import Gpu
 from cloudrl.spec.names import secret_in
 from cloudrl.spec.ports import RAY_PORT
@@ -105,6 +105,17 @@ def task_text(cluster: Cluster, release: Release | None) -> str:
     return text
 
 
+def hub_cache(cluster: Cluster) -> dict[str, str]:
+    """HF_HOME on the volume of the checkpoints, where models outlive a restart of the run and nodes may share them.
+
+    Nothing where the user says where the cache is, or saves into the container.
+    """
+    names = {*cluster.env, *cluster.secrets}
+    if names & {"HF_HOME", "HF_HUB_CACHE"} or not any(mount.holds(cluster.checkpoints) for mount in cluster.mounts):
+        return {}
+    return {"HF_HOME": f"{cluster.checkpoints.rstrip('/')}/.cloudrl/huggingface"}
+
+
 def _refuse_secrets(cluster: Cluster) -> None:
     refuse_secrets(cluster.env, "secrets: [{0}] takes it from dstack (dstack secret set {0} ...)")
     auth = cluster.dstack.get("registry_auth")
@@ -116,7 +127,7 @@ def _refuse_secrets(cluster: Cluster) -> None:
 
 
 def _container(cluster: Cluster, release: Release | None, files: tuple[str, ...]) -> list[Section]:
-    env = {name: _env_value(value) for name, value in cluster.env.items()}
+    env = {name: _env_value(value) for name, value in {**hub_cache(cluster), **cluster.env}.items()}
     secrets = {name: f"${{{{ secrets.{name} }}}}" for name in cluster.secrets}
     container = {
         "image": release.image if release else cluster.image,
@@ -164,7 +175,7 @@ def _resources(cluster: Cluster, release: Release | None) -> list[Section]:
         "gpu": _gpu(cluster, release),
         "cpu": _cpu(cluster, release),
         "memory": cluster.memory or memory_for(cluster),
-        "disk": cluster.disk or disk_for(cluster),
+        "disk": cluster.disk,  # one's own hosts have the disks that they have; fleets for clouds ask for more
         "shm_size": cluster.shared_memory,
     }
     resources = {name: plain(value) for name, value in wanted.items() if value is not None}

@@ -13,8 +13,8 @@ from cloudrl.protocol.ranks import names_text
 from cloudrl.protocol.report import NodeReport
 from cloudrl.providers.dstack import runs
 from cloudrl.providers.dstack.access import RunAccess, open_access
-from cloudrl.providers.dstack.diagnostics import exit_reason, previous_attempts
-from cloudrl.providers.dstack.machine_states import FleetState
+from cloudrl.providers.dstack.diagnostics import endless_restarts, exit_reason, previous_attempts
+from cloudrl.providers.dstack.machine_states import FleetState, Instance
 from cloudrl.providers.dstack.machines import DstackFleets
 from cloudrl.providers.dstack.runs import RunState
 from cloudrl.providers.dstack.server import Server
@@ -151,11 +151,12 @@ def retention(run: RunState, checkpoint_dir: str, fleet: FleetState | None) -> C
 
 def _describe(server: Server, run: RunState) -> Status:
     """What is known of a run beside what its agents know: its attempts, and what becomes of its checkpoints."""
-    fleet, notice = None, None
+    fleet, notice, paid = None, None, None
     if run.fleet is not None:
         try:
             fleet = DstackFleets(server).get(run.fleet)
             notice = fleet.never_released
+            paid = fleet.goes_on_costing(_machines(run, fleet))
         except ConnectionFailed as error:
             text = f"whether fleet {run.fleet} gives the machines back cannot be seen: {error.message}"
             notice = Notice(text, "cloudrl fleet list")
@@ -169,8 +170,17 @@ def _describe(server: Server, run: RunState) -> Status:
         previous_attempts=previous_attempts(server, run),
         retention=fate,
         teardown_summary=_SUMMARY + stay,
-        teardown_notices=(notice,) if notice is not None else (),
+        warnings=tuple(filter(None, [endless_restarts(server, run)])),
+        teardown_notices=tuple(each for each in (notice, paid) if each is not None),
     )
+
+
+def _machines(run: RunState, fleet: FleetState) -> list[Instance]:
+    """Those of its fleet that a run uses, or has used and that no other run does."""
+    if run.is_over:
+        return list(fleet.unused)
+    hosts = {node.latest.hostname for node in run.nodes if node.latest.finished_at is None}
+    return [instance for instance in fleet.present if instance.hostname in hosts]
 
 
 def _from_run(server: Server, run: RunState, detail: str = "") -> Mapping[str, Any]:
