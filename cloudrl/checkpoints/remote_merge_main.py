@@ -1,7 +1,8 @@
-"""The merge on the head: `python3 -m cloudrl.checkpoints.remote_merge_main '{"step": 10, ...}'`, as a Ray job.
+"""The merge on the head, and the upload of its result, as a Ray job.
 
-Runs under the image's Python, with its numpy and without our other packages. Shards on the head's own disk are read
-there, others through the agents. It says how far it is, and what came of it, in lines of JSON after a mark
+`python3 -m cloudrl.checkpoints.remote_merge_main '{"step": 10, ...}'` runs under the image's Python, with its numpy,
+for an upload its huggingface_hub, and without our other packages. Shards on the head's own disk are read there, others
+through the agents. It says how far it is, and what came of it, in lines of JSON after a mark
 (`cloudrl.checkpoints.remote_merge` reads them).
 """
 
@@ -14,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cloudrl.checkpoints.merge import merge
+from cloudrl.checkpoints.merge import Merged, merge
+from cloudrl.checkpoints.publishing import CARD, Publication, make_repository, remove_staging, upload
 from cloudrl.checkpoints.remote import READ_TIMEOUT_S, RangeClient, RemoteShard
 from cloudrl.checkpoints.saved_files import SavedFiles
 from cloudrl.errors import CheckpointError, CloudrlError
@@ -26,6 +28,7 @@ from cloudrl.saves.places import FileCopy
 from cloudrl.saves.survey import cluster_inventory
 from cloudrl.shards.signals import undone_by_signals
 from cloudrl.shards.source import LocalShard, ShardSource
+from cloudrl.units import size_text
 
 MARK = "cloudrl-merge "
 TOKEN = "CLOUDRL_AGENT_TOKEN"  # noqa: S105  the name of a variable
@@ -34,7 +37,10 @@ _REPORT_EVERY_S = 1.0
 
 @dataclass(frozen=True)
 class HeadMerge:
-    """What is to be merged, of the checkpoints of the agent's cluster, and how; paths are those of the head."""
+    """What is to be merged, of the checkpoints of the agent's cluster, and how; paths are those of the head.
+
+    With a `publication`, the folder is uploaded and removed; one that an earlier job has left there is taken as it is.
+    """
 
     agent_url: str
     run: str
@@ -45,10 +51,43 @@ class HeadMerge:
     options: MergeOptions
     give_up_s: float
     first_adapter: str | None = None
+    publication: Publication | None = None
 
 
 def main(wanted: HeadMerge) -> int:
-    """Merge and say so; the exit code is that of the error."""
+    """Merge, publish if that is wanted, and say so; the exit code is that of the error."""
+    try:
+        if wanted.publication is None:
+            _report(merged=_merge(wanted).to_json())
+        else:
+            _report(published=_publish(wanted, wanted.publication))
+    except CloudrlError as error:
+        _report(error=error.message, hint=error.hint)
+        return error.exit_code
+    return 0
+
+
+def _publish(wanted: HeadMerge, publication: Publication) -> str:
+    """The URL. The Hub refuses before anything is merged."""
+    from huggingface_hub import HfApi
+
+    api, folder = HfApi(), Path(wanted.path)
+    url = make_repository(publication, api)
+    try:
+        if not folder.exists():
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            _merge(wanted)
+        (folder / CARD).write_text(publication.card, encoding="utf-8")
+    except OSError as error:
+        raise CheckpointError(f"{error.filename or folder} cannot be written: {error.strerror or error}") from error
+    size_bytes = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    _report(note=f"uploading {size_text(size_bytes)} to {publication.repo}")
+    upload(publication, folder, api)
+    remove_staging(folder, url)
+    return url
+
+
+def _merge(wanted: HeadMerge) -> Merged:
     reported_at = 0.0
 
     def progress(done_bytes: int, total_bytes: int) -> None:
@@ -66,15 +105,9 @@ def main(wanted: HeadMerge) -> int:
     agent = AgentClient(wanted.agent_url, os.environ[TOKEN], timeout_s=READ_TIMEOUT_S)
     backoff = Backoff(give_up_s=wanted.give_up_s)
     client = RangeClient(agent, backoff=backoff, on_break=lambda sentence: _report(note=sentence))
-    try:
-        checkpoint = _find(agent, wanted, backoff)
-        save = SavedFiles(checkpoint, open_file, wanted.options.base, wanted.first_adapter)
-        merged = merge(save, Path(wanted.path), wanted.options, on_progress=progress)
-    except CloudrlError as error:
-        _report(error=error.message, hint=error.hint)
-        return error.exit_code
-    _report(merged=merged.to_json())
-    return 0
+    checkpoint = _find(agent, wanted, backoff)
+    save = SavedFiles(checkpoint, open_file, wanted.options.base, wanted.first_adapter)
+    return merge(save, Path(wanted.path), wanted.options, on_progress=progress)
 
 
 def _find(
@@ -112,4 +145,6 @@ def _report(**what: Any) -> None:
 if __name__ == "__main__":
     with undone_by_signals():  # the end of a Ray job is SIGTERM
         value = json.loads(sys.argv[1])
-        sys.exit(main(HeadMerge(**{**value, "options": MergeOptions(**value["options"])})))
+        published = value.get("publication")
+        given = {"options": MergeOptions(**value["options"]), "publication": published and Publication(**published)}
+        sys.exit(main(HeadMerge(**{**value, **given})))

@@ -141,6 +141,9 @@ def push(
     *,
     choose: Any,
     public: Annotated[bool, typer.Option("--public", help="Make the repository public, not private.")] = False,
+    on_head: Annotated[
+        bool, typer.Option("--on-head", help="Merge and upload on the head node, with this machine's token.")
+    ] = False,
     how: dict[str, Any],
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
@@ -155,7 +158,7 @@ def push(
         if dry_run:
             _output.data(plan.render())
             return
-        url = publish(plan, on_progress=terminal)
+        url = publish(plan, on_head=on_head, on_progress=terminal)
     fields = {"step": checkpoint.step, "run": checkpoint.run, "url": url}
     _output.result(url, fields, is_json=as_json)
 

@@ -43,6 +43,10 @@ def run(
     asked: JobRequest,
     declared: dict[str, Any],
     to: Annotated[Path | None, option("DIR", "Merge the trained model into this new folder.", "--to")] = None,
+    push: Annotated[
+        str | None,
+        option("ORG/NAME", "Publish the trained model in this private repository of the Hub, from the head.", "--push"),
+    ] = None,
     down: _DOWN = None,
     after: AfterOption = None,
     watch: WatchOption = False,
@@ -72,6 +76,7 @@ def run(
         try:
             done = request.execute(
                 to=to,
+                push=push,
                 down=down if down is not None or _output.is_interactive() else False,
                 create_fleet=True,
                 after=after,
@@ -84,9 +89,11 @@ def run(
                 _output.as_json(_job_fields(terminal))
             raise
     if as_json:
-        _output.as_json({**_job_fields(terminal), "model": done.model, "cluster_ended": done.ended})
-    elif done.model is not None:
-        _output.data(str(done.model))
+        _output.as_json({**_job_fields(terminal), "model": done.model, "url": done.url, "cluster_ended": done.ended})
+        return
+    for result in (done.model, done.url):
+        if result is not None:
+            _output.data(str(result))
 
 
 def _job_fields(terminal: Terminal) -> dict[str, Any]:

@@ -13,10 +13,10 @@ from cloudrl.sdk.rewards import reward_test as reward_test
 from cloudrl.sdk.running import RunningCluster as RunningCluster
 from cloudrl.sdk.running import attach as attach
 from cloudrl.sdk.running import connect as connect
-from cloudrl.sdk.runs import Run as Run
 from cloudrl.sdk.runs import check as check
 from cloudrl.sdk.runs import run as run
 from cloudrl.sdk.submission import recipe as recipe
+from cloudrl.sdk.training import Run as Run
 from cloudrl.spec import Artifact as Artifact
 from cloudrl.spec import DataSet as DataSet
 from cloudrl.spec import Job as Job

@@ -88,8 +88,13 @@ def plan_push(
     return push.plan_push(checkpoint, repo, home() / "push", private=private, options=options, known=origin)
 
 
-def publish(plan: PushPlan, *, on_progress: OnProgress = silent) -> str:
+def publish(plan: PushPlan, *, on_head: bool = False, on_progress: OnProgress = silent) -> str:
     """Merge a checkpoint and upload it to the Hugging Face Hub; returns the repository's URL.
+
+    Args:
+        plan: what `plan_push` made.
+        on_head: do both on the head of its cluster, as a job that outlives this program, with this machine's token.
+        on_progress: receives bytes and sentences.
 
     Raises:
         InputError: the Hub refuses, or this machine's disk fails.
@@ -97,8 +102,12 @@ def publish(plan: PushPlan, *, on_progress: OnProgress = silent) -> str:
         ConnectionFailed: the Hub or a node does not answer.
     """
     from cloudrl.checkpoints.push import push
+    from cloudrl.checkpoints.remote_merge import push_on_head
 
-    return push(plan, on_progress=transfer(f"merging step {plan.checkpoint.step}", on_progress))
+    on_bytes = transfer(f"merging step {plan.checkpoint.step}", on_progress)
+    if on_head:
+        return push_on_head(plan, on_progress=on_bytes, on_note=partial(notify, on_progress))
+    return push(plan, on_progress=on_bytes)
 
 
 def prune(
@@ -214,26 +223,54 @@ def merge_result(
             one is incomplete.
         ConnectionFailed: The cluster does not answer, or one of its nodes.
     """
+    latest = _latest_of(job, "merge", str(target), on_progress)
+    return latest, merge(latest, target, on_progress=on_progress)
+
+
+def publish_result(job: JobHandle, repo: str, *, on_progress: OnProgress = silent) -> tuple[CheckpointHandle, str]:
+    """Publish the newest complete checkpoint of a job from the head of its cluster; the checkpoint and the URL.
+
+    Raises:
+        InputError: There is no token for the Hub, or the name is not valid.
+        CheckpointError: As `merge_result`, or the Hub refuses.
+        ConnectionFailed: The cluster does not answer, or one of its nodes.
+    """
+    latest = _latest_of(job, "push", repo, on_progress)
+    return latest, publish(plan_push(latest, repo), on_head=True, on_progress=on_progress)
+
+
+def _latest_of(job: JobHandle, verb: str, target: str, on_progress: OnProgress) -> CheckpointHandle:
+    """The newest complete checkpoint of a job, unless a newer one is incomplete.
+
+    Args:
+        job: that has ended.
+        verb: of `cloudrl checkpoints`, for hints.
+        target: what follows its `--to`.
+        on_progress: receives notes.
+    """
     from cloudrl.checkpoints.handle import Checkpoints
     from cloudrl.checkpoints.sources import ClusterSource
 
     checkpoints = Checkpoints(ClusterSource(job.connection, on_break=partial(notify, on_progress)))
     notify(on_progress, *(f"note: {note}" for note in checkpoints.notes))
-    name, to = shlex.quote(job.connection.name), shlex.quote(str(target))
-    again = f"When it answers: cloudrl checkpoints merge --cluster {name} --to {to}"
+    name, to = shlex.quote(job.connection.name), shlex.quote(target)
+    command = f"cloudrl checkpoints {verb}"
+    again = f"When it answers: {command} --cluster {name} --to {to}"
     checkpoints.inventory.refuse_silent("it may have the last step", again)
     latest = checkpoints.latest(run=_run_of(job, checkpoints))
-    _refuse_older(latest, checkpoints, to=f"--cluster {name} --name {shlex.quote(latest.run)} --to {to}")
-    return latest, merge(latest, target, on_progress=on_progress)
+    at = f"--cluster {name} --name {shlex.quote(latest.run)} --to {to}"
+    _refuse_older(latest, checkpoints, command=command, to=at)
+    return latest
 
 
-def _refuse_older(latest: CheckpointHandle, checkpoints: Checkpoints, *, to: str) -> None:
+def _refuse_older(latest: CheckpointHandle, checkpoints: Checkpoints, *, command: str, to: str) -> None:
     """What has been trained since would stay behind, without a word to the user.
 
     Args:
         latest: the newest complete one.
         checkpoints: all of them.
-        to: how a command that merges names the cluster, the run and the target.
+        command: `cloudrl checkpoints merge`, for example.
+        to: how it names the cluster, the run and the target.
     """
     newest = latest.info
     for checkpoint in reversed(checkpoints.inventory.checkpoints):
@@ -244,7 +281,7 @@ def _refuse_older(latest: CheckpointHandle, checkpoints: Checkpoints, *, to: str
             raise CheckpointError(
                 f"the last checkpoint of the job, step {checkpoint.step}, is incomplete: {why}; "
                 f"the one before is step {newest.step}",
-                hint=f"To take that one: cloudrl checkpoints merge {newest.step} {to}",
+                hint=f"To take that one: {command} {newest.step} {to}",
             )
 
 

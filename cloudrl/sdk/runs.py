@@ -3,55 +3,30 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloudrl import jobs, recipes
-from cloudrl.errors import CapacityError, CheckpointError, CloudrlError, FailedError, InputError, Interrupted
-from cloudrl.jobs import JobHandle, Progress, SubmitOptions, run_plan
-from cloudrl.jobs.handle import next_commands
+from cloudrl.errors import CapacityError, InputError
+from cloudrl.jobs import SubmitOptions, run_plan
 from cloudrl.jobs.submission import Remarks, Submission
 from cloudrl.options.job import JobKeywords, submit_options
 from cloudrl.providers.dstack.fleet import NoFleet
-from cloudrl.providers.model import Plan, Status
+from cloudrl.providers.model import Plan
 from cloudrl.providers.registry import ensure_name_free
 from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, Question, notify, silent, unattended
-from cloudrl.sdk.checkpoints import merge_result
 from cloudrl.sdk.cluster import Cluster, load_cluster, nothing_started, plan_to_start, start
-from cloudrl.sdk.costs import costs, with_state
 from cloudrl.sdk.machines import Fleet
+from cloudrl.sdk.results import advise_push, check_publication, refuse_small_disk
 from cloudrl.sdk.running import RunningCluster, report_port
-from cloudrl.sdk.submission import follow, submit
-from cloudrl.sdk.teardown import TeardownImpact, assess, end, ending, patient, report_state
-from cloudrl.sdk.watching import watch as watch_job
+from cloudrl.sdk.training import Run, Training
 from cloudrl.spec import Job
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-
-@dataclass(frozen=True)
-class Run:
-    """A job, and the cluster that it runs on.
-
-    Attributes:
-        cluster: it may have ended, see `ended`.
-        job: that was submitted.
-        progress: where the job stood at its end; None if that was not waited for.
-        model: the folder with the merged model, where one was asked for.
-        ended: whether the cluster was ended.
-    """
-
-    cluster: RunningCluster
-    job: JobHandle
-    progress: Progress | None = None
-    model: Path | None = None
-    ended: bool = False
 
 
 @dataclass(frozen=True)
@@ -92,6 +67,11 @@ class RunRequest:
         remarks = self.submission.remarks
         return replace(remarks, notes=(*self.plan.notes, *remarks.notes))
 
+    @property
+    def model(self) -> str | None:
+        """The model that is trained, as it is asked for."""
+        return self.options.model or self.job.model
+
     @cached_property
     def submission(self) -> Submission:
         """The job as it is planned for the cluster that is expected, with the verdict on its memory.
@@ -109,10 +89,11 @@ class RunRequest:
         submission = jobs.prepare(self.job, self.options, snapshot, on_progress=on_progress)
         return f"{self.plan.preview().rstrip()}\n{submission.render()}"
 
-    def execute(
+    def execute(  # noqa: PLR0913 - the options of `cloudrl run`
         self,
         *,
         to: str | os.PathLike[str] | None = None,
+        push: str | None = None,
         down: bool | None = None,
         wait: bool = True,
         create_fleet: bool = False,
@@ -128,9 +109,14 @@ class RunRequest:
         with nothing_started():
             if to is not None:
                 refuse_existing(Path(to))
+                refuse_small_disk(self.model, Path(to))
+            if push is not None:
+                check_publication(push)
             jobs.plan_job(self.job, self.options, run_plan.expected_snapshot(self.plan, self.job, self.options))
             ensure_name_free(name, on)
             there = run_plan.find_running(self.cluster, self.asked, on=on)
+            if to is not None and push is None and (advice := advise_push(self.model, to)) is not None:
+                on_progress(advice)
             if after is not None and there is None:
                 raise InputError(f"--after {after}: cluster {name} is not up", hint="See what is: cloudrl status")
         if there is not None:
@@ -141,7 +127,8 @@ class RunRequest:
             cluster = RunningCluster(there, provider=on)
         else:
             cluster = self._start(create_fleet=create_fleet, confirm=confirm, on_progress=on_progress)
-        return _Training(self, cluster, down, confirm, on_progress, after, watch).run(to, wait=wait)
+        training = Training(self.job, self.options, cluster, down, confirm, on_progress, after, watch, push)
+        return training.run(to, wait=wait)
 
     def _start(self, *, create_fleet: bool, confirm: Confirm, on_progress: OnProgress) -> RunningCluster:
         told: dict[str, Any] = {"confirm": confirm, "on_progress": on_progress}
@@ -174,122 +161,6 @@ def _allow_renting(error: NoFleet, confirm: Confirm) -> None:
         rent = f"cloudrl fleet create {error.fleet.name} --gpu {error.fleet.gpu or 0} --nodes {error.fleet.nodes}"
         hint = f"{error.hint or ''}\nTo rent: {rent}".strip()
         raise CapacityError(f"nothing was started: {error.message}", hint=hint) from error
-
-
-@dataclass
-class _Training:
-    """From a cluster that is up to what becomes of it, and how far that has come."""
-
-    request: RunRequest
-    cluster: RunningCluster
-    down: bool | None
-    confirm: Confirm
-    on_progress: OnProgress
-    after: str | None = None
-    watch: bool = False
-    job: JobHandle | None = None
-    first_status: Status | None = None
-    """While it can be seen what the cluster costs: at the end the server may be away."""
-    again: str = "Run the same command again: it uses the cluster that is up"
-    in_vain: bool = False
-    """Whether the cluster was started for a job that never came, so that no client waits for it."""
-
-    def run(self, to: str | os.PathLike[str] | None, *, wait: bool) -> Run:
-        """Submit, follow to the end, merge the model, or say how, and end the cluster."""
-        try:
-            with suppress(CloudrlError):
-                self.first_status = self.cluster.status()
-            done = self._submit_and_follow(to, wait=wait)
-        except KeyboardInterrupt:
-            stopped = Interrupted("interrupted", hint=self.again)
-            raise with_state(stopped, self.cluster.get_provider(), self.cluster.name) from None
-        except FailedError as error:  # the job's, or its cluster was started again without it
-            if self.job is None:
-                raise self._with_state(error) from error
-            self._end_after_error()
-            raise
-        except CloudrlError as error:
-            raise self._with_state(error) from error
-        return done if not wait else replace(done, ended=self._end())
-
-    def _submit_and_follow(self, to: str | os.PathLike[str] | None, *, wait: bool) -> Run:
-        request, cluster, on_progress = self.request, self.cluster, self.on_progress
-        job = self.job = submit(
-            cluster.connection, request.job, request.options, after=self.after, on_progress=on_progress
-        )
-        if not wait:
-            return Run(cluster, job)
-        self.again = f"Go on: cloudrl jobs logs -f {job.url}"
-        progress = (watch_job if self.watch else follow)(job, on_progress=on_progress)
-        merge = f"cloudrl checkpoints merge --cluster {cluster.name} --to {shlex.quote(str(to or './model'))}"
-        self.again = f"Go on: {merge}"
-        retention = self.first_status.retention if self.first_status is not None else None
-        is_told = retention is None or retention.location.removeprefix("in ") in str(job.checkpoint_dir)
-        location = "" if is_told or retention is None else f", {retention.location}"
-        text = f"{job.submission_id} succeeded; checkpoints are in {job.checkpoint_dir}{location}"
-        on_progress(Notice(text, next_commands(job) if to is None else ""))
-        if to is None:
-            return Run(cluster, job, progress)
-        checkpoint, merged = merge_result(job, to, on_progress=on_progress)
-        look = f"Report: cloudrl report {job.url}\nServe:  vllm serve {shlex.quote(str(merged.path))}"
-        on_progress(Notice(f"the model is in {merged.path}", look))
-        cluster.copied.add(checkpoint.info.version)
-        return Run(cluster, job, progress, merged.path.absolute())
-
-    def _end(self) -> bool:
-        """End the cluster, or keep it, and say which; whether it was ended."""
-        where, name, on_progress = self.cluster.get_provider(), self.cluster.name, self.on_progress
-        again = patient(lambda text: on_progress(Notice(text)))
-        with ending(where, name, self.first_status.price_per_hour if self.first_status is not None else None):
-            if self.down is False:
-                report_state(where, name, on_progress)
-                return False
-            impact = again(partial(assess, where, name))
-        with ending(where, name, impact.status.price_per_hour):
-            others, own = reasons_to_keep(impact, self.cluster)
-            wanted, why = bool(self.down), "; ".join([*others, *own])
-            if not impact.status.is_over and (why or self.down is None):
-                for notice in impact.notices():
-                    on_progress(notice)
-                text = f"End cluster {name}? It is up{costs(impact.status)}{'; ' * bool(why)}{why}."
-                explicit = self.down is None or bool(others)
-                wanted = self.confirm(Question(text, default=self.in_vain and not why, explicit=explicit))
-            if wanted:
-                end(where, impact, on_progress=on_progress, again=again)
-                return True
-            if why:
-                on_progress(Notice(f"cluster {name} is not ended: {why}"))
-            report_state(where, name, on_progress)
-            return False
-
-    def _end_after_error(self) -> bool:
-        """The error that comes first is the one that counts."""
-        try:
-            return self._end()
-        except CloudrlError as second:
-            text = f"then, while the cluster was being ended: {second.message}"
-            self.on_progress(Notice(text, second.hint or "cloudrl status"))
-            return False
-
-    def _with_state(self, error: CloudrlError) -> CloudrlError:
-        """The error, with what becomes of the cluster.
-
-        One that was started for a job that never came is ended: with `down` whatever the error, without an answer to
-        that only if the job was refused, as it would be again.
-        """
-        refused = isinstance(error, (InputError, CheckpointError)) and self.down is not False
-        self.in_vain = self.job is None and self.cluster.owned and (self.down is True or refused)
-        if self.in_vain and self._end_after_error():
-            text = f"{error.message}; cluster {self.cluster.name} is ended again"
-            return type(error)(text, hint=error.hint)
-        return with_state(error, self.cluster.get_provider(), self.cluster.name)
-
-
-def reasons_to_keep(impact: TeardownImpact, cluster: RunningCluster) -> tuple[list[str], list[str]]:
-    """Why not to end it without a question: what others may lose, and what oneself may; a sentence each."""
-    others = impact.losses_of_others if not cluster.owned or impact.running_jobs else []
-    own = [] if cluster.owned else ["it was up before this run"]
-    return others, [*own, "checkpoints would be lost with it"] if impact.loses(cluster.copied) else own
 
 
 def plan_run(
@@ -364,6 +235,7 @@ def run(  # noqa: PLR0913 - the options of `cloudrl run`
     cluster: Cluster | Mapping[str, Any] | str | None = None,
     on: str | None = None,
     to: str | os.PathLike[str] | None = None,
+    push: str | None = None,
     down: bool | None = None,
     wait: bool = True,
     create_fleet: bool = False,
@@ -387,6 +259,7 @@ def run(  # noqa: PLR0913 - the options of `cloudrl run`
         on: the provider; None is the first of dstack and Slurm that is set up for a cluster with GPUs, and this machine
             for one without.
         to: a folder that does not exist, for the merged model.
+        push: `ORG/NAME` of a private repository of the Hub, in which the head publishes the model.
         down: whether to end the cluster at the end; None leaves it to `confirm`, and keeps it without a terminal.
             With True, too, `confirm` is asked where checkpoints would be lost or the cluster was up before.
         wait: follow the job; otherwise return once it is submitted, and leave the cluster up.
@@ -407,5 +280,12 @@ def run(  # noqa: PLR0913 - the options of `cloudrl run`
             goes on. The message says which.
     """
     return plan_run(job, submit_options(overrides, options), cluster, on).execute(
-        to=to, down=down, wait=wait, create_fleet=create_fleet, after=after, confirm=confirm, on_progress=on_progress
+        to=to,
+        push=push,
+        down=down,
+        wait=wait,
+        create_fleet=create_fleet,
+        after=after,
+        confirm=confirm,
+        on_progress=on_progress,
     )

@@ -13,7 +13,7 @@ def save_room(facts: ClusterFacts) -> Notice | None:
     The optimizer's state is counted, a critic is not: the cluster does not know which jobs come. `submit` does.
     None, too, where the free bytes, or the size of every model, are unknown.
     """
-    sizes = {model: size for model in facts.models if (size := _parameters(model))}
+    sizes = {model: size for model in facts.models if (size := parameters_of(model))}
     if facts.device != "gpu" or not facts.disk_bytes or not sizes:
         return None
     model = max(sizes, key=lambda name: sizes[name])
@@ -33,7 +33,7 @@ def save_room(facts: ClusterFacts) -> Notice | None:
     )
 
 
-def _parameters(model: str) -> float | None:
+def parameters_of(model: str) -> float | None:
     """How many, by the table of models, else by the name; None if unknown."""
     known = known_model(model)
     if known is not None:

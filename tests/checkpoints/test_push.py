@@ -22,7 +22,8 @@ from small_step import tree, write_step
 
 from cloudrl.checkpoints.card import Provenance, model_card, provenance
 from cloudrl.checkpoints.handle import CheckpointHandle, Checkpoints
-from cloudrl.checkpoints.push import PushPlan, _own_errors, plan_push, push
+from cloudrl.checkpoints.publishing import own_errors
+from cloudrl.checkpoints.push import PushPlan, plan_push, push
 from cloudrl.checkpoints.sources import LocalSource
 from cloudrl.errors import CheckpointError, CloudrlError, ConnectionFailed, InputError
 from cloudrl.options.merge import MergeOptions
@@ -292,14 +293,14 @@ def test_a_hub_that_refuses_is_told_before_anything_is_merged(publisher: Publish
 )
 def test_what_stops_an_upload_on_its_way(error: Exception, kind: type[CloudrlError], hint: str) -> None:
     """Also what hf_xet 1.8 raises: a kind of its own for a token, RuntimeError for the rest."""
-    with pytest.raises(kind, match=re.escape(str(error))) as raised, _own_errors("me/tiny"):
+    with pytest.raises(kind, match=re.escape(str(error))) as raised, own_errors("me/tiny"):
         raise error
     assert hint in str(raised.value.hint)
 
 
 def test_a_file_of_ours_that_stops_an_upload() -> None:
     """huggingface_hub wraps what happens to one of several files."""
-    with pytest.raises(InputError, match=r"^/s/model\.safetensors: Permission denied$"), _own_errors("me/tiny"):
+    with pytest.raises(InputError, match=r"^/s/model\.safetensors: Permission denied$"), own_errors("me/tiny"):
         raise RuntimeError("Error while uploading") from PermissionError(
             13, "Permission denied", "/s/model.safetensors"
         )
@@ -318,6 +319,7 @@ import sys
 from pathlib import Path
 from huggingface_hub import HfApi
 from cloudrl.checkpoints.handle import Checkpoints
+from cloudrl.checkpoints.publishing import own_errors
 from cloudrl.checkpoints.push import plan_push, push
 from cloudrl.checkpoints.sources import LocalSource
 from cloudrl.errors import CloudrlError

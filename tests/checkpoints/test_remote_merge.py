@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 from fake_clock import Clock
 from fake_cluster import FakeCluster
+from fake_hub import FakeHub
 from lora_step import write_lora_step
 from megatron_files import expected, extracted
 from node_image import link_numpy
@@ -23,7 +24,8 @@ from shard_files import read_safetensors
 from small_step import tree, write_step
 
 from cloudrl.checkpoints.handle import CheckpointHandle, Checkpoints
-from cloudrl.checkpoints.remote_merge import merge_on_head
+from cloudrl.checkpoints.push import plan_push
+from cloudrl.checkpoints.remote_merge import merge_on_head, push_on_head
 from cloudrl.checkpoints.remote_merge_main import TOKEN, HeadMerge, _find
 from cloudrl.checkpoints.sources import ClusterSource, LocalSource
 from cloudrl.errors import CheckpointError, ConnectionFailed, Interrupted, JobFailed
@@ -36,6 +38,8 @@ pytestmark = pytest.mark.io
 
 class Head(FakeCluster):
     """Runs what is submitted to it, in a folder with the package, and keeps what it prints."""
+
+    packages_of_the_image: tuple[str, ...] = ()
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
@@ -56,7 +60,8 @@ class Head(FakeCluster):
         packages = place / "packages"  # numpy and nothing else
         packages.mkdir()
         link_numpy(packages)
-        env = {"PYTHONPATH": str(packages), "PATH": os.environ["PATH"]}
+        path = os.pathsep.join((str(packages), *self.packages_of_the_image))
+        env = {"PYTHONPATH": path, "PATH": os.environ["PATH"]}
         done = subprocess.run(
             [base, *words], cwd=place, env={**env, **self.secrets[submission_id]}, capture_output=True, timeout=60
         )
@@ -188,3 +193,73 @@ def test_the_head_waits_as_long_as_was_asked_for(head: Head, tmp_path: Path) -> 
     del head.disks[1]
     with pytest.raises(CheckpointError, match=r"on the head: .* it may have newer files of this step"):
         merge_on_head(checkpoint, str(tmp_path / "out"))
+
+
+class Publishing(Head):
+    """A head whose image has huggingface_hub, towards a stand-in for the Hub."""
+
+    packages_of_the_image = tuple(path for path in sys.path if path.endswith("site-packages"))
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
+    with FakeHub() as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        yield hub
+
+
+class TestPublishing:
+    @pytest.fixture
+    def publisher(self, tmp_path: Path) -> Iterator[Publishing]:
+        write_step(tmp_path / "whole" / "mine", 7)
+        with Publishing(tmp_path) as head:
+            head.hold_run(tmp_path / "whole" / "mine", tmp_path)
+            head.status["facts"]["checkpoint_dir"] = str(tmp_path / "volume")
+            yield head
+
+    def test_the_model_leaves_from_the_head(self, publisher: Publishing, hub: FakeHub, tmp_path: Path) -> None:
+        plan = plan_push(latest(publisher), "me/tiny", tmp_path / "here")
+        said: list[str] = []
+        assert push_on_head(plan, token="hf_x", on_note=said.append) == f"{hub.url}/me/tiny"
+        plan.checkpoint.merge(tmp_path / "model")
+        merged = {path.name: path.read_bytes() for path in (tmp_path / "model").iterdir()}
+        assert hub.contents() == {**merged, "README.md": plan.card.encode()}
+        assert not (tmp_path / "here").exists(), "nothing comes to this machine"
+        assert list((tmp_path / "volume/.cloudrl/push").iterdir()) == []
+        assert said[0].startswith("uploading ")
+        [job] = publisher.jobs.values()
+        assert "hf_x" not in json.dumps(job.body)
+        assert job.body["metadata"]["cloudrl_recipe"] == "push"
+
+    def test_what_was_merged_is_uploaded_as_it_is(self, publisher: Publishing, hub: FakeHub, tmp_path: Path) -> None:
+        plan = plan_push(latest(publisher), "me/tiny", tmp_path / "here")
+        staging = tmp_path / "volume/.cloudrl/push" / plan.staging.name
+        staging.mkdir(parents=True)
+        (staging / "config.json").write_text("{}")
+        push_on_head(plan, token="hf_x")
+        assert hub.contents() == {"config.json": b"{}", "README.md": plan.card.encode()}
+
+    def test_a_job_that_is_at_work_is_followed(self, publisher: Publishing, hub: FakeHub, tmp_path: Path) -> None:
+        plan = plan_push(latest(publisher), "me/tiny", tmp_path / "here")
+        push_on_head(plan, token="hf_x")
+        [job] = publisher.jobs.values()
+        publisher.add("push-7-other", status="RUNNING", metadata=job.body["metadata"])
+        publisher.write("push-7-other", b'cloudrl-merge {"published": "https://hub/me/tiny"}\n')
+        said: list[str] = []
+
+        def note(sentence: str) -> None:
+            said.append(sentence)
+            publisher.end("push-7-other", "SUCCEEDED", "")
+
+        before = len(publisher.jobs)
+        assert push_on_head(plan, token="hf_x", on_note=note) == "https://hub/me/tiny"
+        assert len(publisher.jobs) == before
+        assert said == ["job push-7-other is publishing it already"]
+
+    def test_the_hub_refuses_before_anything_is_merged(
+        self, publisher: Publishing, hub: FakeHub, tmp_path: Path
+    ) -> None:
+        plan = plan_push(latest(publisher), "me/open", tmp_path / "here")
+        with pytest.raises((CheckpointError, JobFailed), match="exists and is PUBLIC"):
+            push_on_head(plan, token="hf_x")
+        assert not (tmp_path / "volume").exists()

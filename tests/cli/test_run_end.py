@@ -255,6 +255,6 @@ class TestCtrlC:
             raise KeyboardInterrupt
 
     def test_while_the_model_comes_home(self, run: Run, lab: FakeLocal, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("cloudrl.sdk.runs.merge_result", self.press)
+        monkeypatch.setattr("cloudrl.sdk.training.merge_result", self.press)
         done = run(*RUN, "--to", "model").ended(130, "Go on: cloudrl checkpoints merge --cluster lab --to model")
         assert "cloudrl run" not in done.err

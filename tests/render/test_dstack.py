@@ -126,7 +126,8 @@ def test_where_and_when_a_cluster_runs_means_to_dstack_what_it_means_to_us(clust
     task = parsed(cluster)
     secrets = {"secrets": {name: f"value of {name}" for name in cluster.secrets}}
     assert {name: fill(value, secrets) for name, value in task.env.as_dict().items()} == {
-        name: f"value of {name}" for name in cluster.secrets
+        **hub_cache(cluster),
+        **{name: f"value of {name}" for name in cluster.secrets},
     }
     assert [(port.local_port, port.container_port) for port in task.ports] == [
         (port.local, port.container) for port in cluster.forwarded

@@ -188,7 +188,7 @@ def test_nor_one_that_is_known_by_its_form(value):
 def test_the_path_of_a_secret_may_stand_there_and_a_name_that_only_has_a_file_in_it_is_none():
     paths = ("HF_TOKEN_PATH", "AWS_SHARED_CREDENTIALS_FILE", "GOOGLE_APPLICATION_CREDENTIALS", "secrets_dir")
     env = dict.fromkeys(paths, "/run/secrets/file")
-    assert yaml.safe_load(to_dstack(Cluster(name="one", env=env)))["env"] == env
+    assert env.items() <= yaml.safe_load(to_dstack(Cluster(name="one", env=env)))["env"].items()
     for name in ("FILE_API_KEY", "MY_GOOGLE_APPLICATION_CREDENTIALS", "PATH_TOKEN"):
         with pytest.raises(SpecError):
             to_dstack(Cluster(name="one", env={name: "/x"}))
@@ -257,3 +257,18 @@ def test_a_password_stands_neither_in_the_file_nor_in_a_message():
 def test_rendering_without_a_section_imports_nothing_of_dstack(run_python):
     code = "import sys; from cloudrl import *; Cluster(name='one').to_dstack(); print(*sys.modules)"
     assert "dstack" not in run_python(code).split()
+
+
+@pytest.mark.parametrize(
+    ("fields", "folder"),
+    [
+        ({}, "/checkpoints/.cloudrl/huggingface"),
+        ({"checkpoints": "/vol/a", "volumes": ["ckpt:/vol"]}, "/vol/a/.cloudrl/huggingface"),
+        ({"env": {"HF_HOME": "/own"}}, "/own"),
+        ({"env": {"HF_HUB_CACHE": "/own"}}, None),
+        ({"volumes": []}, None),
+    ],
+)
+def test_models_of_the_hub_are_cached_where_they_outlive_a_restart(fields, folder):
+    env = yaml.safe_load(to_dstack(Cluster(name="one", **fields))).get("env") or {}
+    assert env.get("HF_HOME") == folder

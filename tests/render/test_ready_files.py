@@ -25,7 +25,7 @@ from ready_files import AMD_FILE, FLEETS, TASKS
 
 from cloudrl.providers.dstack.fleet import Fleet
 from cloudrl.providers.dstack.machine_files import fleet_to_dstack
-from cloudrl.providers.dstack.task import to_dstack
+from cloudrl.providers.dstack.task import hub_cache, to_dstack
 from cloudrl.recipes import load
 from cloudrl.sdk.slurm import slurm_script
 from cloudrl.verl.releases import release
@@ -56,7 +56,10 @@ def test_a_task_is_named_as_its_file_and_needs_nothing_but_the_agent_beside_it(n
     [agent] = task.files
     assert agent.local_path == ("cloudrl-node-cpu.pyz" if TASKS[name].device == "cpu" else "cloudrl-node.pyz")
     assert agent.path == "/opt/cloudrl/cloudrl-node.pyz"
-    assert task.env.as_dict() == TASKS[name].env  # as_dict raises for a variable without a value
+    assert task.env.as_dict() == {
+        **hub_cache(TASKS[name]),
+        **TASKS[name].env,
+    }  # as_dict raises for a variable without a value
     assert (task.repos, task.fleets) == ([], None)
 
 

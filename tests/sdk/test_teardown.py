@@ -15,8 +15,8 @@ from cloudrl.providers.local.provider import LocalProvider
 from cloudrl.providers.model import CheckpointRetention, Status
 from cloudrl.sdk import teardown
 from cloudrl.sdk.callbacks import Question
-from cloudrl.sdk.runs import reasons_to_keep
 from cloudrl.sdk.teardown import TeardownImpact, assess
+from cloudrl.sdk.training import reasons_to_keep
 
 pytestmark = pytest.mark.io
 
