@@ -16,7 +16,7 @@ from cloudrl.jobs.submission import Remarks, Submission
 from cloudrl.options.job import JobKeywords, submit_options
 from cloudrl.providers.dstack.fleet import NoFleet
 from cloudrl.providers.model import Plan
-from cloudrl.providers.registry import ensure_name_free
+from cloudrl.providers.registry import ensure_name_free, provider
 from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, Question, notify, silent, unattended
 from cloudrl.sdk.cluster import Cluster, load_cluster, nothing_started, plan_to_start, start
 from cloudrl.sdk.machines import Fleet
@@ -115,8 +115,9 @@ class RunRequest:
             jobs.plan_job(self.job, self.options, run_plan.expected_snapshot(self.plan, self.job, self.options))
             ensure_name_free(name, on)
             there = run_plan.find_running(self.cluster, self.asked, on=on)
-            if to is not None and push is None and (advice := advise_push(self.model, to)) is not None:
-                on_progress(advice)
+            if to is not None and push is None and not provider(on).nodes_are_here:
+                for notice in filter(None, [advise_push(self.model, to)]):
+                    on_progress(notice)
             if after is not None and there is None:
                 raise InputError(f"--after {after}: cluster {name} is not up", hint="See what is: cloudrl status")
         if there is not None:

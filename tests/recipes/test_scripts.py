@@ -31,6 +31,7 @@ MOVED = {
 ITS_FOLDER = "each run gets a folder of its own below the cluster's"
 ITS_NAME = "the project is the recipe"
 SAVES = "-1 never saves"
+BY_TOKENS = "16 answers of full length fill a GPU of 80 GB; micro batches go by tokens"
 UNSET = "it begins with two variables that are set nowhere"
 CONSOLE = "the console is where progress is read"
 SEARCH_R1 = [name for name in NAMES if name.startswith("search-r1")]
@@ -43,6 +44,11 @@ DIFFERENT: dict[str, dict[str, tuple[Any, Any, str]]] = {
     },
     "grpo-qwen3-32b": {
         "trainer.project_name": ("verl_grpo_example_gsm8k", "grpo-qwen3-32b", ITS_NAME),
+        "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": (16, None, BY_TOKENS),
+        "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": (8, None, BY_TOKENS),
+        "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu": (16, None, BY_TOKENS),
+        "actor_rollout_ref.rollout.gpu_memory_utilization": (0.6, 0.5, "room to spare on a GPU of 80 GB"),
+        "trainer.save_freq": (20, 2, "its only save is after the last of 7 steps"),
     },
     "ppo-sglang-7b": {
         "data.train_files": (["/root/data/gsm8k/train.parquet"],
@@ -96,7 +102,12 @@ DIFFERENT: dict[str, dict[str, tuple[Any, Any, str]]] = {
 
 WRITTEN_OUT = {
     "ppo": {"algorithm.adv_estimator": "gae", "actor_rollout_ref.rollout.name": "vllm"},
-    "grpo-qwen3-32b": {},
+    "grpo-qwen3-32b": {
+        "actor_rollout_ref.actor.use_dynamic_bsz": True,
+        "actor_rollout_ref.actor.ppo_max_token_len_per_gpu": 12288,
+        "data.apply_chat_template_kwargs.enable_thinking": False,  # 1,024 tokens cut most thinking answers short
+        "trainer.max_actor_ckpt_to_keep": 1,
+    },
     "ppo-sglang-7b": {"algorithm.adv_estimator": "gae"},
     "ppo-rocm-0.5b": {"algorithm.adv_estimator": "gae", "data.filter_overlong_prompts": True},
     **{name: {} for name in SEARCH_R1},

@@ -1,0 +1,42 @@
+"""The memory that a recipe's comment promises is what the estimate says for the GPU that it names."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from cloudrl import recipes
+from cloudrl.jobs import SubmitOptions
+from cloudrl.sdk.runs import plan_run
+
+FOLDER = Path(recipes.__file__).parent
+LINE = re.compile(r"^# Budget in GiB of each (\S+) \((\d+) there\): (.*)\.$", re.MULTILINE)
+WITH_BUDGET = sorted(path.stem for path in FOLDER.glob("*.yml") if "# Budget in GiB" in path.read_text())
+
+
+def estimated(name: str, card: str) -> tuple[int, dict[str, int]]:
+    """GiB of the GPU, and the most that each phase likely needs of it."""
+    memory = plan_run(name, SubmitOptions(), {"gpu": f"{card}:8"}, "dstack").submission.memory
+    assert memory is not None
+    answer = memory.to_json()
+    phases: dict[str, float] = {}
+    for phase in answer["phases"]:
+        if phase["phase"] not in ("host", "disk"):
+            phases[phase["phase"]] = max(phases.get(phase["phase"], 0.0), phase["gib"][1])
+    return round(answer["gpu_gib"]), {group: round(gib) for group, gib in phases.items()}
+
+
+@pytest.mark.parametrize("name", WITH_BUDGET)
+def test_a_budget_is_the_estimate(name: str) -> None:
+    found = LINE.search((FOLDER / f"{name}.yml").read_text())
+    assert found is not None
+    card, there, text = found.groups()
+    said = dict(part.rsplit(" ", 1) for part in text.split(", "))
+    gib, phases = estimated(name, card)
+    assert (int(there), {group: int(number) for group, number in said.items()}) == (gib, phases)
+
+
+def test_recipes_for_80_gb_have_one() -> None:
+    assert {"grpo", "grpo-qwen3-32b", "ppo", "ppo-sglang-7b", "ppo-rocm-0.5b"} <= set(WITH_BUDGET)
