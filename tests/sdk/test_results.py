@@ -24,7 +24,7 @@ def test_a_disk_of_this_machine(
     if not is_refused:
         refuse_small_disk(QWEN, target)
         return
-    with pytest.raises(InputError, match=r"takes 66 GB, and the disk of .* has 60 GB free") as caught:
+    with pytest.raises(InputError, match=r"takes 65\.5 GB, and the disk of .* has 60\.0 GB free") as caught:
         refuse_small_disk(QWEN, target)
     assert "--push ORG/NAME" in str(caught.value.hint)
 
@@ -32,7 +32,7 @@ def test_a_disk_of_this_machine(
 def test_a_large_model_is_better_published_from_the_cluster() -> None:
     notice = advise_push(QWEN, "./model")
     assert notice is not None
-    assert "./model gets 66 GB over the tunnel" in notice.text
+    assert "./model gets 65.5 GB over the tunnel" in notice.text
     assert "9 minutes at 1 Gbit/s, 87 at 100 Mbit/s" in notice.text
     assert advise_push("Qwen/Qwen2.5-7B-Instruct", "./model") is None
     assert advise_push(None, "./model") is None

@@ -28,6 +28,7 @@ from cloudrl.spec.names import secrets_in
 from cloudrl.spec.sizes import least_bytes
 from cloudrl.spec.volume import Volume
 from cloudrl.units import size_text
+from cloudrl.verl import keys
 from cloudrl.verl.releases import Release
 
 _HONOURED = (
@@ -300,7 +301,7 @@ def _small_disks(cluster: Cluster, offers: Sequence[Any]) -> Iterator[Notice]:
     yield Notice(
         f"note: machines with {size_text(min(disks))} of disk may be taken, and {cluster.name} needs about "
         f"{size_text(least_bytes(wanted))} for image, models and eight checkpoints",
-        f"Only larger ones: --set disk={wanted}\nOr keep fewer checkpoints: trainer.max_actor_ckpt_to_keep=1",
+        f"Only larger ones: --set disk={wanted}\nOr keep fewer checkpoints: {keys.CHECKPOINTS_KEPT}=1",
     )
 
 
