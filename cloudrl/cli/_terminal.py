@@ -6,16 +6,16 @@ watches all of it comes line by line.
 
 from __future__ import annotations
 
-import shutil
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cloudrl.cli import _output
 from cloudrl.cli._nodes import node_table
+from cloudrl.cli._status_line import StatusLine
 from cloudrl.errors import InputError
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Terminal:
     def __init__(self, *, yes: bool = False, prints_job: bool = True, curves: Sequence[str] = ()) -> None:
         self._yes, self._prints_job = yes, prints_job
         self._curves = curves
-        self._line, self._nodes = _StatusLine(), _Nodes()
+        self._line, self._nodes = StatusLine(), _Nodes()
         self._start: StartLines | None = None
         self._waiting: Waiting | None = None
         self._text, self._has_progress = "", False
@@ -107,6 +107,13 @@ class Terminal:
             self._show_start(update)
         else:
             self._show_event(update)
+
+    def busy(self, what: str) -> AbstractContextManager[None]:
+        """While a block reports nothing, say on the last line what is being done and for how long.
+
+        For blocks that ask nothing: a clock would write over a question.
+        """
+        return self._line.busy(what)
 
     def confirm(self, question: Question) -> bool:
         """Ask; -y answers all but what is explicit.
@@ -241,29 +248,3 @@ class _Nodes:
         if self._live is not None:
             self._live.stop()
         self._live = None
-
-
-class _StatusLine:
-    """The last line of the terminal."""
-
-    def __init__(self) -> None:
-        self.rewrites = sys.stderr.isatty()
-        self._is_open = False
-
-    def show(self, text: str) -> None:
-        """Show `text` in place of what stood there; as a line of its own where lines cannot be rewritten."""
-        if not self.rewrites:
-            _output.note(text)
-            return
-        width = shutil.get_terminal_size().columns - 1
-        shown = "".join(character for character in text if character.isprintable())[:width]
-        sys.stderr.write(f"\r\x1b[K{shown}")
-        sys.stderr.flush()
-        self._is_open = True
-
-    def close(self) -> None:
-        """Go to the next line."""
-        if self._is_open:
-            sys.stderr.write("\n")
-            sys.stderr.flush()
-        self._is_open = False

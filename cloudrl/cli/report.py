@@ -59,7 +59,7 @@ def report(
     if serve:
         _serve(ReportSource(jobs or [], cluster, address, kept, group=group, on_progress=Terminal()), port)
         return
-    with Terminal() as terminal:
+    with Terminal() as terminal, terminal.busy("reading the runs"):
         made = make(jobs or [], cluster, address, kept, group=group, on_progress=terminal)
     if as_json:
         _output.as_json(made.to_json())

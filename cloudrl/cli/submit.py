@@ -53,15 +53,18 @@ def submit(
 
     job_spec, job_options, _ = asked
     with Terminal(prints_job=not as_json) as terminal:
-        connection = find(cluster, address, purpose=Purpose.CHANGE).connection
+        with terminal.busy("looking at the cluster"):
+            connection = find(cluster, address, purpose=Purpose.CHANGE).connection
         if dry_run:
-            submission = prepare(connection, job_spec, job_options, on_progress=terminal)
+            with terminal.busy("checking the job"):
+                submission = prepare(connection, job_spec, job_options, on_progress=terminal)
             if submission.memory is not None:
                 _output.lines(submission.memory.shown, is_data=False)
             fields = {**submission.redacted_request(), **submission.sent_before()}
             _output.result(submission.render(), fields, is_json=as_json)
             return
-        job, last = send(connection, job_spec, job_options, after=after, on_progress=terminal), None
+        with terminal.busy(f"waiting for {after}" if after else "checking and sending the job"):
+            job, last = send(connection, job_spec, job_options, after=after, on_progress=terminal), None
         try:
             if not no_wait:
                 last = (watch_job if watch else follow)(job, on_progress=terminal)

@@ -34,7 +34,8 @@ def watch(
     from cloudrl.sdk.find import find_job
     from cloudrl.sdk.watching import watch as watch_job
 
-    job = find_job(job_id, cluster, address, on_progress=Terminal())
+    with Terminal() as terminal, terminal.busy("looking for the job"):
+        job = find_job(job_id, cluster, address, on_progress=terminal)
     if as_json:
         watch_job(job, on_progress=_print, every_s=_JSON_EVERY_S)
         return
