@@ -114,12 +114,19 @@ class Group:
 
 
 def groups_of(runs: Sequence[Run]) -> tuple[Group, ...]:
-    """Groups of two runs or more: those of one label, and those of one configuration but for the seed."""
+    """Groups of two runs or more: those of one label, and those of one configuration but for the seed.
+
+    Two jobs that have trained the same run are no repetition of it.
+    """
     members: dict[Any, list[int]] = defaultdict(list)
     for place, run in enumerate(runs):
         if run.group or run.config:
             members[run.group or frozenset(_compared(run.config).items())].append(place)
-    found = [tuple(places) for places in members.values() if len(places) > 1]
+    found = [
+        tuple(places)
+        for places in members.values()
+        if len(places) > 1 and (runs[places[0]].group or _have_own_folders([runs[place] for place in places]))
+    ]
     names = _told_apart([_name([runs[place] for place in places]) for places in found])
     return tuple(
         Group(name, places, tuple(runs[place] for place in places))
@@ -197,6 +204,11 @@ def _compared(config: Mapping[str, str]) -> dict[str, str]:
         for key, value in config.items()
         if value not in own and not is_seed(key) and not is_of_one_run(key)
     }
+
+
+def _have_own_folders(runs: Sequence[Run]) -> bool:
+    folders = [folder for run in runs if (folder := run.config.get(LOCAL_DIR))]
+    return len(set(folders)) == len(folders)
 
 
 def _name(runs: Sequence[Run]) -> str:

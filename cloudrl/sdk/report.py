@@ -14,6 +14,7 @@ from cloudrl.sdk.callbacks import OnProgress, notify, silent
 from cloudrl.sdk.find import Kept, cluster_of, find_job, find_kept
 from cloudrl.sdk.kept_jobs import jobs_of_group
 from cloudrl.sdk.report_sources import JobSource, KeptSource, LogSource, RunSource
+from cloudrl.verl.keys import DEVICE
 from cloudrl.verl.memory.runs import MemorySeen, RunMemory
 
 _LOOK_EVERY_S = 5.0
@@ -125,7 +126,7 @@ def _with_memory(run: RunReport) -> RunReport:
     seen = MemorySeen()
     for step in run.steps:
         seen.add(step.metrics)
-    if not seen.allocated_gib:
+    if not seen.allocated_gib or run.config.get(DEVICE) == "cpu":  # PyTorch counts what a process needs there, too
         return run
     submission_id = run.job.rstrip("/").rpartition("/")[2]
     kept = next((each for each in read_runs() if each.submission_id == submission_id), RunMemory(submission_id))

@@ -59,6 +59,11 @@ def test_a_label_makes_a_group_of_any_runs_and_divides_equal_ones():
     assert members(*runs) == [("x", (0, 1)), ("c and 1 more", (2, 3))]
 
 
+def test_two_jobs_of_one_run_are_no_repetition_of_it():
+    one, other = (make(name, trainer__default_local_dir="/c/run") for name in ("run (1)", "run (2)"))
+    assert members(one, other) == []
+
+
 def test_runs_without_a_configuration_are_not_compared():
     empty = [RunReport(name, name) for name in "ab"]
     assert members(*empty) == []

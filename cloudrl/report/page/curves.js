@@ -56,8 +56,9 @@ class Drawing {
     this.bands.push({ series: edges, fill: faint(shade, 0.16) });
   }
 
+  // Over the same share of a curve however long it is: a window of three steps does nothing for ten thousand.
   smooth(values) {
-    return this.isSmooth(values) ? smoothed(values, this.settings.smoothing) : values;
+    return this.isSmooth(values) ? smoothed(values, this.settings.smoothing ** Math.min(1, 100 / values.length)) : values;
   }
 
   isSmooth(values) {
@@ -97,7 +98,7 @@ class Drawing {
       const edges = [high, low].map((edge) => this.add(edge.x, edge.v, { stroke: "transparent", width: 0 }));
       this.bands.push({ series: edges, fill: faint(shade, 0.12) });
     }
-    const raw = this.isSmooth(found.v) ? this.add(found.x, found.v, { stroke: faint(shade, 0.35), width: 1 }) : null;
+    const raw = this.isSmooth(found.v) ? this.add(found.x, found.v, { stroke: faint(shade, found.v.length > 1000 ? 0.2 : 0.35), width: 1 }) : null;
     const at = this.add(found.x, this.smooth(found.v), { stroke: shade, width: 1.75, dash, points: { show: found.v.length < 40, size: 4, fill: shade } });
     this.entries.push({ label: name, color: shade, at: raw ?? at });
   }
@@ -175,7 +176,7 @@ const overTime = (found, isShare) => {
 const warmUp = ({ steps, parts }) => {
   const bars = steps.map((step, place) => ({ step, seconds: Object.values(parts).reduce((sum, values) => sum + values[place], 0), other: parts.other?.[place] ?? 0 }));
   const median = bars.map((bar) => bar.seconds).sort((one, next) => one - next)[Math.floor(bars.length / 2)];
-  const cut = bars.filter((bar) => bar.seconds > 3 * median && 2 * bar.other > bar.seconds);
+  const cut = bars.filter((bar) => median > 0 && bar.seconds > 3 * median && 2 * bar.other > bar.seconds);
   if (!cut.length || cut.length > 1 + bars.length / 10) return null;
   return { cut, most: Math.max(...bars.filter((bar) => !cut.includes(bar)).map((bar) => bar.seconds)) };
 };

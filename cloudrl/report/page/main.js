@@ -10,7 +10,7 @@ const settings = {
 };
 let latest = document.getElementById("data").textContent;
 let report = JSON.parse(latest);
-let cards = [];
+let cards = [], isFirstBuild = true;
 
 const visible = () => ({
   runs: report.runs.filter((run) => !settings.hidden.has(run.place)),
@@ -177,6 +177,7 @@ const build = () => {
     if (folder) folder.open = true;
     folder?.dispatchEvent(new Event("toggle"));  // its charts are made now, so that the page is as long as it was
   }
+  isFirstBuild = false;
   if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
   if (at) scrollTo(0, at);
 };

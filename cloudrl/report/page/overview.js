@@ -92,6 +92,6 @@ const notes = () => report.runs.flatMap((run) => run.notes.map((text) => element
 
 const logs = () => {
   const runs = report.runs.filter((run) => run.log);
-  return runs.length ? [section("Log", runs.map((run) => element("details", { id: `log-${run.place}` },
+  return runs.length ? [section("Log", runs.map((run) => element("details", { id: `log-${run.place}`, open: isFirstBuild && run.status === "FAILED" && report.runs.length === 1 },
     element("summary", { text: `Last lines of ${run.name}` }), element("pre", { className: "log", tabIndex: 0, text: run.log }))))] : [];
 };
