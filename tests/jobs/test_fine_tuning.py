@@ -72,6 +72,7 @@ def test_another_model_takes_the_place_of_the_recipes(tmp_path: Path) -> None:
     [
         ("data.train_batch_size=abc", "data.train_batch_size=256"),
         ("data.train_batch_size=7", "data.train_batch_size=16"),
+        ("data.train_files=[/d/a.parquet,/d/b/]", "data.train_files=[/d/a.parquet,/d/b]"),
         ("data.pad_mode=left", ""),
         ("data.truncation=eror", "data.truncation=error"),
         ("data.max_length=0", "data.max_length=1024"),

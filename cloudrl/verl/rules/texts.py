@@ -5,10 +5,12 @@ A row says when a text is read, so that what is never read is never refused.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from cloudrl.spec.hydra import hydra_text
 from cloudrl.verl import keys
 from cloudrl.verl.composition import Problem
 from cloudrl.verl.keys import CRITIC, MODEL, ROLLOUT
@@ -62,9 +64,16 @@ def wrong_texts(setting: Setting, texts: Iterator[Text]) -> Iterator[Problem]:
             elif text.null and not hint:
                 hint = f"{text.key}=null"
             yield Problem(f"{text.key}={shown}: verl needs {kind} here ({text.at})", hint)
-        elif text.at == COPIED and isinstance(value, str) and value.endswith("/"):
-            yield Problem(f"{text.key}={value}: verl refuses a path that ends in a slash ({text.at})",
-                          f"{text.key}={value.rstrip('/')}" if value.strip("/") else "")  # fmt: skip
+        elif text.at == COPIED and (with_slash := [each for each in _each(value) if each.endswith("/")]):
+            bare = [each.rstrip("/") for each in _each(value)]
+            meant = hydra_text(bare if isinstance(value, list) else bare[0])
+            hint = shlex.quote(f"{text.key}={meant}") if all(bare) else ""
+            yield Problem(f"{text.key}={with_slash[0]}: verl refuses a path that ends in a slash ({text.at})", hint)
+
+
+def _each(value: Any) -> list[str]:
+    """The paths that a value names: itself, or each of a list."""
+    return [each for each in (value if isinstance(value, list) else [value]) if isinstance(each, str)]
 
 
 def _is_path(text: Text) -> bool:
