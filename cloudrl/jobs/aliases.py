@@ -38,7 +38,7 @@ def expand_aliases(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
     overrides, draft = draft.overrides, replace(draft, overrides={})
     if options.model is not None:
         with refused.collect():
-            _check_free(values, f"--model {options.model}", _model_key(draft))
+            _check_free(values, f"--model {options.model}", model_key(draft.job.entrypoint))
             draft = _model(draft, options.model, files)
     if names := data_names(draft.job, options):
         unsettled = frozenset((keys.TRAIN_FILES, keys.VAL_FILES))
@@ -78,7 +78,7 @@ def _model_key(draft: JobDraft) -> str:
 
 
 def _model(draft: JobDraft, model: str, files: LocalFiles) -> JobDraft:
-    key = _model_key(draft)
+    key = model_key(draft.job.entrypoint)
     old, critic = draft.job.override(key), draft.job.override(keys.CRITIC_MODEL_PATH)
     follows = critic is not None and old is not None and unquoted(critic) == unquoted(old)
     is_here = model not in draft.cluster.models and is_of_this_machine(model, PathKind.MODEL, files)

@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from cloudrl.errors import did_you_mean
 from cloudrl.jobs.compatibility import is_for_another_release
 from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.jobs.findings import Finding, apply, overrides_of
 from cloudrl.jobs.memory_check import check_fine_tuning, check_model
+from cloudrl.jobs.program_files import compose_own, has_own_files
 from cloudrl.jobs.run_checks import mode_problems, with_warnings
 from cloudrl.jobs.submission import WITH_VERL
 from cloudrl.options.environment import is_remote
@@ -20,6 +22,7 @@ from cloudrl.verl.command import Command, UnknownConfig, processes, read_command
 from cloudrl.verl.composition import Composed, Problem, compose, is_known, keys_of_engine
 from cloudrl.verl.key_history import change_of
 from cloudrl.verl.keys import MAIN, PY_EXECUTABLE
+from cloudrl.verl.program_config import SEARCH_PATH, has_program, programs_of
 from cloudrl.verl.release_files import is_added, source_of
 from cloudrl.verl.rules import READ_IN, notes, problems
 from cloudrl.verl.rules.fine_tuning import fine_tuning_problems
@@ -47,7 +50,12 @@ def check_config(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
     except UnknownConfig as why:
         return draft.skipping(f"the configuration ({why})")
     faults, is_certain = list(composed.problems), _is_certain(draft, snapshot, command)
-    if composed.values is not None and command.program != MAIN:
+    if snapshot.files.working_dir is None and any(problem.key == SEARCH_PATH for problem in faults):
+        is_certain = False  # the folder that a node starts jobs in may be a checkout of verl
+    if not command.is_read or _is_unknown_fork(snapshot):
+        what = f"the job runs {command.program}" if not command.is_read else f"a verl of your own{_ADD}"
+        draft = draft.skipping(f"sections, batches, values and names of the configuration, and memory ({what})")
+    elif composed.values is not None and command.program != MAIN:
         draft, found = _fine_tuning(draft, snapshot, release, composed, command)
         faults += found
     elif composed.values is not None:
@@ -149,13 +157,38 @@ def _composed(
     draft: JobDraft, snapshot: Snapshot, command: Command, arguments: Mapping[str, str]
 ) -> tuple[str, Composed]:
     release = draft.cluster.verl_version
-    fork = snapshot.files.verl_fork
-    if fork is not None and not is_added(fork):
+    words = (*command.words, *(override_argument(key, value) for key, value in arguments.items()))
+    files = snapshot.files.program
+    if has_own_files(command, files, words) and (command.is_read or is_known(release) or files.has_verl):
+        return release or "", _composed_by_own(draft, snapshot, command, words)
+    if _is_unknown_fork(snapshot):
         raise UnknownConfig(f"cloudrl does not know a verl of your own{_ADD}")
     if release is None or not is_known(release):
         raise UnknownConfig(f"cloudrl does not know verl {release or 'of unknown version'}{_ADD if release else ''}")
-    words = (override_argument(key, value) for key, value in arguments.items())
-    return release, compose(release, (*command.words, *words), command.config_name)
+    return release, _without_program(command, release) or compose(release, words, command.config_name)
+
+
+def _without_program(command: Command, release: str) -> Composed | None:
+    """The refusal of a program of verl's that the release does not have."""
+    if has_program(command.program, release):
+        return None
+    meant = did_you_mean(command.program, programs_of(release))
+    return Composed(None, (Problem(f"verl {release} has no program {command.program}{meant}"),))
+
+
+def _composed_by_own(draft: JobDraft, snapshot: Snapshot, command: Command, words: tuple[str, ...]) -> Composed:
+    release, files = draft.cluster.verl_version or "", snapshot.files
+    is_theirs = files.program.program is None and not files.program.has_verl
+    if is_theirs and (refused := _without_program(command, release)) is not None:
+        return refused
+    if files.program.program is None and files.working_dir_is_remote:
+        raise UnknownConfig(f"{command.program} may be in the working directory, which the nodes fetch")
+    return compose_own(command, release, files.program, words)
+
+
+def _is_unknown_fork(snapshot: Snapshot) -> bool:
+    fork = snapshot.files.verl_fork
+    return fork is not None and not is_added(fork)
 
 
 def _is_certain(draft: JobDraft, snapshot: Snapshot, command: Command) -> bool:

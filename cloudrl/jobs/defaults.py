@@ -5,6 +5,8 @@ from dataclasses import replace
 from cloudrl.errors import Refusals
 from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.jobs.local_files import HUB_ID
+from cloudrl.jobs.program_files import keys_of_program
+from cloudrl.spec import override_argument
 from cloudrl.verl import keys
 from cloudrl.verl.command import is_fine_tuning
 from cloudrl.verl.defaults import cluster_defaults, fine_tuning_defaults
@@ -13,7 +15,7 @@ PACKAGE_FOLDER = "cloudrl_files"
 """Where the user's own files are in a job's package, and so below its working directory."""
 
 
-def take_cluster_defaults(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
+def take_cluster_defaults(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
     """Pass: complete a job with what the cluster gives, for keys that neither recipe nor user has set.
 
     What only the user can say, and checkpoints that would be lost, are refused.
@@ -21,12 +23,17 @@ def take_cluster_defaults(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
     refused = Refusals()
     job, cluster, values = draft.job, draft.cluster, draft.values
     has_wandb_key = bool(draft.variables.get("WANDB_API_KEY"))
+    words = [override_argument(key, value) for key, value in draft.arguments.items()]
+    has_key = keys_of_program(job.entrypoint, cluster.verl_version or "", snapshot.files.program, words)
     if is_fine_tuning(job.entrypoint):
-        defaults = fine_tuning_defaults(job, cluster, values, draft.name, has_wandb_key=has_wandb_key, refused=refused)
+        defaults = fine_tuning_defaults(
+            job, cluster, values, draft.name, has_wandb_key=has_wandb_key, has_key=has_key, refused=refused
+        )
         return draft.noting(defaults=defaults).refused(*refused)
     defaults = cluster_defaults(
-        job, cluster, values, draft.name, has_wandb_key=has_wandb_key, unsettled=draft.unsettled, refused=refused
-    )
+        job, cluster, values, draft.name, has_wandb_key=has_wandb_key, has_key=has_key, unsettled=draft.unsettled,
+        refused=refused,
+    )  # fmt: skip
     model, notes = job.model or "", []
     if keys.MODEL_PATH not in values and "/" in model and model[0] != "/" and model not in cluster.models:
         notes = [f"model {model} is not prepared on cluster {cluster.name!r}: every worker downloads it from the Hub"]

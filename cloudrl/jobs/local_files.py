@@ -19,12 +19,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from cloudrl.errors import InputError, Refusals, did_you_mean
+from cloudrl.jobs.program_files import own_files
 from cloudrl.jobs.working_dir import Entry, scan
 from cloudrl.options.environment import is_remote
 from cloudrl.options.job import SubmitOptions
 from cloudrl.spec import Job
 from cloudrl.spec.hydra import hydra_text, items, split_key
 from cloudrl.verl.keys import CRITIC_MODEL_PATH, MODEL_PATH, REWARD_MODEL_PATH, PathKind, kind_of
+from cloudrl.verl.program_config import OwnFiles
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _WHOLE_MODELS = (MODEL_PATH, CRITIC_MODEL_PATH, REWARD_MODEL_PATH)
@@ -89,6 +91,8 @@ class LocalFiles:
     """The working directory is a URL: its content is unknown here, and nothing can be added to it."""
     verl_fork: str | None = None
     """The release of the verl in the working directory; "" if it has no version file, None if there is no verl."""
+    program: OwnFiles = field(default=OwnFiles(), repr=False)
+    """What the working directory has of the program that the job runs."""
     found: Mapping[str, LocalFile] = field(default_factory=dict, repr=False)
     """By the text that the user gave: what is in the working directory, or else seen from `here`."""
     digests: Mapping[Path, str] = field(default_factory=dict, repr=False)
@@ -155,7 +159,12 @@ def inspect_files(job: Job, options: SubmitOptions, *, here: Path | None = None)
         inside = {text: inspect_path(folder.path, text, kinds[text]) for text in kinds if not is_marked(text)}
         files |= {text: replace(file, is_in_working_dir=True) for text, file in inside.items() if file.exists}
     return LocalFiles(
-        here=here, working_dir=folder, working_dir_is_remote=is_url, verl_fork=_verl_of(folder), found=files
+        here=here,
+        working_dir=folder,
+        working_dir_is_remote=is_url,
+        verl_fork=_verl_of(folder),
+        program=own_files(job.entrypoint, folder.entries) if folder is not None else OwnFiles(),
+        found=files,
     )
 
 

@@ -168,13 +168,13 @@ def set_environment(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
 def note_surprises(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
     """Pass: what a user may not expect of the finished job."""
     values, options, checkpoint_dir = draft.values, draft.options, draft.cluster.checkpoint_dir
-    folder, logger, notes = values.get(keys.LOCAL_DIR, ""), values[keys.LOGGER], []
+    folder, logger, notes = values.get(keys.LOCAL_DIR, ""), values.get(keys.LOGGER), []
     is_known = any(note.startswith(f"run {draft.name!r} starts from step 1") for note in draft.notes)
     if options.name is not None and values.get(keys.RESUME_MODE) == "auto" and not is_known:
         notes.append(f"run {draft.name!r} continues from the newest checkpoint in {folder}, if there is one")
     if checkpoint_dir and folder.startswith("/") and not f"{folder}/".startswith(checkpoint_dir.rstrip("/") + "/"):
         notes.append(f"{folder} is outside {checkpoint_dir}: cloudrl can neither list nor merge it")
-    if "console" not in logger:
+    if logger is not None and "console" not in logger:
         notes.append(f"{keys.LOGGER}={logger} has no console: no progress can be shown")
     for key, value in draft.asked.overrides.items():
         if value and is_secret_override(split_key(key)[1]):
@@ -270,7 +270,7 @@ def _submission(draft: JobDraft, commit: str) -> Submission:
         "job_name": draft.name,  # Ray's own key: the name in the dashboard
         "cloudrl_recipe": draft.job.name,
         **({"cloudrl_group": draft.options.group} if draft.options.group else {}),
-        "cloudrl_checkpoints": values[keys.LOCAL_DIR],
+        **({"cloudrl_checkpoints": values[keys.LOCAL_DIR]} if keys.LOCAL_DIR in values else {}),
         **({"cloudrl_verl": draft.cluster.verl_version} if draft.cluster.verl_version else {}),
         **({"cloudrl_total_steps": str(steps)} if steps is not None else {}),
         **({"cloudrl_overrides": asked} if (asked := _asked_overrides(draft.options)) else {}),

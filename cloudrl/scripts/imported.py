@@ -16,9 +16,10 @@ from cloudrl.scripts.dstack_file import DstackTask
 from cloudrl.scripts.lines import Fate, Line
 from cloudrl.scripts.observe import observe
 from cloudrl.scripts.on_slurm import checkpoint_options
+from cloudrl.scripts.programs import is_training
 from cloudrl.scripts.project import Project, read_project
-from cloudrl.scripts.sandbox import Play, Recording, run
-from cloudrl.scripts.sbatch import read_sbatch, slurm_variables
+from cloudrl.scripts.sandbox import Call, Play, Recording, run
+from cloudrl.scripts.sbatch import Slurm, read_sbatch, read_srun, slurm_variables
 from cloudrl.scripts.sky_file import SkyTask
 from cloudrl.scripts.slurm_gpus import counted_gpus
 from cloudrl.scripts.taken import Source, Taken, lost_fields
@@ -157,6 +158,8 @@ def import_file(
     )  # fmt: skip
     observed = observe(play, isolated=isolated, shown=shown, wants=wants, play_once=play_once)
     name = _name(path)
+    if not slurm.is_used and (asked := _of_srun(observed.recording.calls)).is_used:
+        slurm, cluster = asked, {**asked.cluster, **cluster}
     lines = (*slurm.lines, *(task.lines if task is not None else ()))
     same = bool(slurm.options) or starts_pyxis(observed.recording.calls)
     source = Source(
@@ -168,6 +171,13 @@ def import_file(
     recipes = {f"{each.job.name}.yml": recipe_text(each, path.name, secrets) for each in trainings}
     head = f"# The cluster of {path.name}, taken over by `cloudrl import`.\n"
     return Imported(shown, trainings, fields, said, recipes, (f"{name}.cluster.yml", head + dump_mapping(dict(fields))))
+
+
+def _of_srun(calls: Sequence[Call]) -> Slurm:
+    """What the srun asks for that starts the training."""
+    trainings = {(call.file, call.line) for call in calls if is_training(call) and "srun" in call.via}
+    before = [call for call in calls if call.program == "srun" and (call.file, call.line) in trainings]
+    return read_srun(before[0].arguments, before[0].line) if before else Slurm()
 
 
 def recipe_text(taken: Taken, shown: str, secrets: Mapping[str, str]) -> str:

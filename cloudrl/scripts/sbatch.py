@@ -1,8 +1,8 @@
-"""The `#SBATCH` lines of a script: what they are in a cluster, and the variables that Slurm makes of them."""
+"""The `#SBATCH` lines of a script, or the options of its srun: what they are in a cluster, and Slurm's variables."""
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,6 +33,11 @@ _DROPPED = {
     "container": "an OCI bundle; cloudrl starts docker, podman, apptainer or pyxis: --set slurm.container=NAME",
     **dict.fromkeys(OF_PYXIS, "cloudrl starts the container itself"),
 }
+_ALLOCATES = frozenset({"nodes", "partition", "account", "qos", "time", *GPU_OPTIONS})
+_OF_SRUN = frozenset({*_LONG.values(), *GPU_OPTIONS, "ntasks-per-node", "mem", "mem-per-gpu", "mem-per-cpu",
+                      "cpus-per-gpu", "reservation", "export"})  # fmt: skip
+"""Options of srun that say what is asked for, each with a value; others are about how a step runs."""
+_OF_A_STEP = frozenset({"overlap", "jobid", "relative"})
 _BESIDES = {"array": "; SLURM_ARRAY_TASK_ID is 0 in the recipe: override it for each task"}
 _MEMORY = re.compile(r"(\d+)([KMGT])?B?", re.IGNORECASE)
 
@@ -67,6 +72,36 @@ def read_sbatch(text: str) -> Slurm:
                 options[name], places[name] = value, (number, line.strip())
         elif line.strip() and not line.startswith("#"):
             break
+    return _slurm(options, places, lines, is_used=bool(options) or "SLURM_" in text)
+
+
+def read_srun(words: Sequence[str], number: int | None) -> Slurm:
+    """Read the options of a srun that asks for nodes itself; unused for a step of an allocation that there is.
+
+    Args:
+        words: behind `srun`.
+        number: of its line.
+    """
+    options, waiting = dict[str, str | None](), list(words)
+    while waiting and waiting[0].startswith("-"):
+        word = waiting.pop(0)
+        name, equals, value = word[2:].partition("=")
+        if not word.startswith("--"):
+            name, value = _LONG.get(word[:2], ""), word[2:].lstrip("=")
+            equals = value
+        if not equals and name in _OF_SRUN and waiting:
+            value = waiting.pop(0)
+        options[name] = value or None
+    if _OF_A_STEP & options.keys() or not _ALLOCATES & options.keys():
+        return Slurm()
+    kept = {name: value for name, value in options.items() if name in _OF_SRUN and value is not None}
+    places = {name: (number, f"srun --{name}={value}") for name, value in kept.items()}
+    return _slurm(kept, places, [], is_used=True)
+
+
+def _slurm(
+    options: Mapping[str, str | None], places: Mapping[str, tuple[int | None, str]], lines: list[Line], *, is_used: bool
+) -> Slurm:
     cluster, taken = _cluster(options)
     for name, (number, written) in places.items():
         fate, why = Fate.TAKEN, taken.get(name, f"slurm.{name} of the cluster{_BESIDES.get(name, '')}")
@@ -77,7 +112,6 @@ def read_sbatch(text: str) -> Slurm:
         lines.append(Line(fate, written, why, number))
         if (meant := _with_backslash(written)) is not None:
             lines.append(Line(Fate.WRONG, written, f"sbatch reads no further than the #; write {meant}", number))
-    is_used = bool(options) or "SLURM_" in text
     return Slurm(is_used, options, cluster, container_of_options(options), tuple(lines))
 
 

@@ -40,10 +40,12 @@ def add_release(place: Path, *, version: str | None = None, into: Path | None = 
         make_folder(folder)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True, mode=0o700 if into is None else 0o777)
+    folders = (_CONFIG, *(f"{path.rpartition('/')[0]}/" for path in source.programs.values() if path))
     for path, text in files.items():
         inner = path.removeprefix(_CONFIG)
+        is_config = path.startswith(folders) and path.endswith(".yaml") and ".." not in path.split("/")
         # generated files are for reading, and a program reads its own YAML by name
-        if path.startswith(_CONFIG) and path.endswith(".yaml") and not inner.startswith("_generated_"):
+        if is_config and not inner.startswith("_generated_"):
             (folder / inner).parent.mkdir(parents=True, exist_ok=True)
             (folder / inner).write_text(text, encoding="utf-8")
     (folder / FILE_NAME).write_text(to_text(replace(source, version=name)), encoding="utf-8")

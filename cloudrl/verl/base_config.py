@@ -35,6 +35,8 @@ def base(folder: Path, config_name: str, groups: tuple[str, ...], with_hydra: bo
     from hydra.errors import HydraException
     from hydra.types import RunMode
     from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
 
     key = None if with_hydra else composed_cache.key_of(folder, f"{config_name} without overrides", groups)
     kept = _shipped(folder) if (config_name, groups, with_hydra) == (CONFIG_NAME, (), False) else None
@@ -49,8 +51,8 @@ def base(folder: Path, config_name: str, groups: tuple[str, ...], with_hydra: bo
         config = loader.load_configuration(config_name, [*groups], run_mode=RunMode.RUN, from_shell=False)
     except TypeError:  # Hydra 1.3, _internal/defaults_list.py: names of files are taken for text
         return b"", "the name of a file chooses a group"
-    except (HydraException, ValueError) as error:
-        return b"", first_line(error)
+    except (HydraException, OmegaConfBaseException, YAMLError, ValueError, RecursionError) as error:
+        return b"", first_line(error) or type(error).__name__
     if not with_hydra:
         OmegaConf.set_struct(config, value=False)
         del config["hydra"]
@@ -86,4 +88,4 @@ def _shipped(folder: Path) -> Mapping[str, Any] | None:
 
 def first_line(error: Exception) -> str:
     """What an error says, as half a sentence."""
-    return str(error).strip().splitlines()[0].strip().rstrip(".")
+    return next(iter(str(error).strip().splitlines()), "").strip().rstrip(".")

@@ -8,7 +8,7 @@ from cloudrl.verl.keys import FINE_TUNED, FINE_TUNED_BEFORE, MAIN
 from cloudrl.verl.release_files import CONFIG_NAME
 
 _NAMES = ("--config-name", "-cn")
-_FOLDERS = ("--config-path", "-cp")
+_PATHS, _FOLDERS = ("--config-path", "-cp"), ("--config-dir", "-cd")
 _OWN_FOLDER = ("config", "./config", "config/")
 """As in scripts until verl 0.8: Hydra counts from the folder of main_ppo, which has it (verl, trainer/config)."""
 _USUAL = (("python", "-m"), ("python3", "-m"))
@@ -21,8 +21,10 @@ _CONFIGS = {
     "verl.trainer.sft_trainer_ray": SFT_CONFIG,
     "verl.trainer.fsdp_sft_trainer": SFT_CONFIG_BEFORE,
 }
-"""Program -> configuration (hydra.main in verl 0.9.1, trainer/main_ppo.py, sft_trainer.py, sft_trainer_ray.py, and in
-verl 0.7.0, trainer/fsdp_sft_trainer.py)."""
+"""Programs whose source was read for rules -> configuration (hydra.main in verl 0.9.1, trainer/main_ppo.py,
+sft_trainer.py, sft_trainer_ray.py, and in verl 0.7.0, trainer/fsdp_sft_trainer.py). What other programs compose,
+`source.json` and their own source say."""
+_LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
 
 
 class UnknownConfig(Exception):
@@ -33,10 +35,21 @@ class Command(NamedTuple):
     """The configuration that the driver composes, and overrides that are part of the entry point."""
 
     config_name: str
+    """As `--config-name` gives it, or as the program has it; "" if only its source says."""
     words: tuple[str, ...]
     is_usual: bool
     """Whether it is the nodes' own Python that runs it, with nothing set for it."""
     program: str = MAIN
+    """The module, or the file."""
+    config_path: str = ""
+    """The folder of `--config-path`, which takes the place of the program's own."""
+    config_dir: str = ""
+    """The folder of `--config-dir`, in which Hydra looks, too."""
+
+    @property
+    def is_read(self) -> bool:
+        """Whether there are rules that were read in the program's source."""
+        return self.program in _CONFIGS
 
 
 def is_fine_tuning(entrypoint: Sequence[str]) -> bool:
@@ -54,7 +67,14 @@ def _config_of(entrypoint: Sequence[str]) -> str | None:
 
 
 def _program(entrypoint: Sequence[str]) -> str | None:
-    return next((word for word in entrypoint if word in _CONFIGS), None)
+    return next((word for word in entrypoint if word in _CONFIGS), None) or next(
+        (
+            word
+            for before, word in zip(("", *entrypoint), entrypoint, strict=False)
+            if word.endswith(".py") or (before == "-m" and word not in _LAUNCHERS)
+        ),
+        None,
+    )
 
 
 def processes(entrypoint: Sequence[str]) -> int | None:
@@ -71,25 +91,30 @@ def read_command(entrypoint: Sequence[str]) -> Command:
     """The configuration that an entry point composes.
 
     Raises:
-        UnknownConfig: It runs another program, or has an option by which Hydra does something else.
+        UnknownConfig: It runs no program in Python, or has an option by which Hydra does something else.
     """
     program = _program(entrypoint)
     if program is None:
         raise UnknownConfig(f"the job runs another program than {MAIN}")
-    at, name = entrypoint.index(program), _CONFIGS[program]
-    words = list(entrypoint[at + 1 :])
-    overrides = []
+    at, name = entrypoint.index(program), _CONFIGS.get(program, "")
+    words, overrides = list(entrypoint[at + 1 :]), list[str]()
+    folders = {_PATHS: "", _FOLDERS: ""}
     while words:
         word = words.pop(0)
         option, equals, value = word.partition("=")
-        if option in _NAMES and (equals or words):
-            name = value if equals else words.pop(0)
-        elif option in _FOLDERS and (value if equals else next(iter(words), "")) in _OWN_FOLDER:
-            words = words if equals else words[1:]
+        kind = next((each for each in (_NAMES, *folders) if option in each), None)
+        if kind is not None and (equals or words):
+            value = value if equals else words.pop(0)
+            if kind is _NAMES:
+                name = value
+            elif value not in _OWN_FOLDER or kind is _FOLDERS:
+                folders[kind] = value
         elif word.startswith("-"):
             raise UnknownConfig(f"the entry point has option {option}")
         else:
             overrides.append(word)
     before = tuple(entrypoint[:at])
-    is_usual = before in _USUAL or (before[:1] == ("torchrun",) and before[-1] == "-m")
-    return Command(name, tuple(overrides), is_usual, program)
+    is_file = program.endswith(".py")
+    is_usual = before in ((each[:1] for each in _USUAL) if is_file else _USUAL)
+    is_usual = is_usual or (before[:1] == ("torchrun",) and (is_file or before[-1] == "-m"))
+    return Command(name, tuple(overrides), is_usual, program, folders[_PATHS], folders[_FOLDERS])

@@ -15,7 +15,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cloudrl.protocol.secret_names import is_secret_override
 from cloudrl.verl import composed_cache
@@ -74,15 +74,24 @@ def is_known(release: str | None) -> bool:
 
 
 @functools.lru_cache(maxsize=16)
-def compose(release: str, overrides: tuple[str, ...], config_name: str = CONFIG_NAME) -> Composed:
+def compose(
+    release: str,
+    overrides: tuple[str, ...],
+    config_name: str = CONFIG_NAME,
+    *,
+    files: Path | None = None,
+    owner: str = "",
+) -> Composed:
     """Compose a configuration as the driver of a job is going to.
 
     Args:
         release: of verl, one that `is_known`.
         overrides: words of the command, such as `data.train_batch_size=512`.
         config_name: as `--config-name` gives it.
+        files: a folder with other YAML files than those of the release (`program_config.py`).
+        owner: whose keys they are, for messages; "" for those of the release.
     """
-    folder = folder_of(release)
+    folder = files or folder_of(release)
     if folder is None:
         return Composed(None, untold=f"the files of verl {release} are not here")
     if untold := _outside(config_name, overrides):
@@ -91,36 +100,46 @@ def compose(release: str, overrides: tuple[str, ...], config_name: str = CONFIG_
     run = composed_cache.run_of(overrides)
     if (kept := composed_cache.read(key, run)) is not None:
         return Composed(kept["values"], (), kept["lookalikes"], kept["base"])
-    composed = _composed(folder, release, overrides, config_name)
+    composed = _composed(folder, _Owner(release, owner or f"verl {release}"), overrides, config_name)
     if composed.values is not None and not any("${now" in override for override in overrides):
         kept = {"values": composed.values, "lookalikes": composed.lookalikes, "base": composed.base}
         composed_cache.keep(key, kept, run)
     return composed
 
 
-def _composed(folder: Path, release: str, overrides: tuple[str, ...], config_name: str) -> Composed:
+class _Owner(NamedTuple):
+    """Whose keys they are: the release of verl, and how messages call it."""
+
+    release: str
+    name: str
+
+
+def _composed(folder: Path, owner: _Owner, overrides: tuple[str, ...], config_name: str) -> Composed:
     there = sorted(path.stem for path in folder.glob("*.yaml"))
-    if config_name.removesuffix(".yaml") not in there:
+    if not (folder / f"{config_name.removesuffix('.yaml')}.yaml").exists():
         kind = "sft" if "sft" in config_name else "ppo"
-        hint = f"It has: {', '.join(name for name in there if name.startswith(kind))}"
-        return Composed(None, (Problem(f"verl {release} has no configuration {config_name!r}", hint),))
+        like = [name for name in there if name.startswith(kind)] or there
+        hint = f"It has: {', '.join(like)}" if like else ""
+        return Composed(None, (Problem(f"{owner.name} has no configuration {config_name!r}", hint),))
     parsed, problems = _parsed(overrides)
     groups = tuple(str(each.input_line) for each in parsed if _is_group(folder, each))
     with_hydra = any(each.key_or_group.startswith("hydra") for each in parsed)
     base, refused = _base(folder, config_name, groups, with_hydra) if with_hydra else _base(folder, config_name, groups)
     if refused:
-        return Composed(None, (*problems, Problem(f"{' '.join(groups)}: {refused}", _GRAMMAR)))
+        return Composed(
+            None, (*problems, Problem(f"{' '.join(groups) or config_name}: {refused}", _GRAMMAR if groups else ""))
+        )
     config: DictConfig = pickle.loads(base)  # noqa: S301  our own, a moment old; composing from files takes a second
     unknown: list[Override] = []
     lookalikes = _lookalikes(config, parsed)
     for each in parsed:
-        found = None if _is_group(folder, each) else _apply(config, each, release)
+        found = None if _is_group(folder, each) else _apply(config, each, owner.name)
         if found is not None:
             problems.append(found)
             if not found.hint and not each.is_delete():
                 unknown.append(each)
     if unknown:  # what was refused may have changed a part of the configuration
-        known = _known(folder, release, pickle.loads(base), parsed, is_ppo=config_name.startswith("ppo"))  # noqa: S301
+        known = _known(folder, owner.release, pickle.loads(base), parsed, is_ppo=config_name.startswith("ppo"))  # noqa: S301
         problems = _with_remedies(problems, unknown, known)
     if problems:
         return Composed(None, tuple(problems))
@@ -202,7 +221,7 @@ def _groups(folder: Path) -> frozenset[str]:
     return frozenset(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_dir())
 
 
-def _apply(config: DictConfig, override: Override, release: str) -> Problem | None:
+def _apply(config: DictConfig, override: Override, owner: str) -> Problem | None:
     """Change the configuration by one override, or say why Hydra would not."""
     from hydra._internal.config_loader_impl import ConfigLoaderImpl
     from hydra.errors import HydraException
@@ -224,12 +243,12 @@ def _apply(config: DictConfig, override: Override, release: str) -> Problem | No
                 instead = value.replace(",", ".") if has_point else value.partition(",")[0]
             return Problem(f"{key}: Hydra takes the value for several runs", shlex.quote(f"{key}={instead}"), key)
         if override.is_add() and "already at" in str(error):
-            return Problem(f"{key}: verl {release} has this key, which takes no +", shlex.quote(f"{key}={value}"), key)
+            return Problem(f"{key}: {owner} has this key, which takes no +", shlex.quote(f"{key}={value}"), key)
         if override.is_delete():
-            return Problem(f"{key}: verl {release} has no such key to leave out", "", key)
+            return Problem(f"{key}: {owner} has no such key to leave out", "", key)
         if not isinstance(error.__cause__, (ConfigAttributeError, ConfigKeyError)):
             return Problem(f"{key}: {_first_line(error)}", _GRAMMAR, key)
-        return Problem(f"{key}: verl {release} has no such key", "", key)
+        return Problem(f"{key}: {owner} has no such key", "", key)
     return None
 
 
@@ -287,6 +306,12 @@ def keys_of_engine(release: str, engine: str) -> frozenset[str]:
     """The dotted keys of the configuration with an engine; empty if it cannot be composed."""
     folder = folder_of(release)
     return frozenset() if folder is None else _keys_with(folder, engine)
+
+
+def keys_in(files: Path, config_name: str) -> frozenset[str]:
+    """The dotted keys of a configuration without overrides; empty if it cannot be composed."""
+    base, refused = _base(files, config_name, ())
+    return frozenset() if refused else frozenset(_leaves(pickle.loads(base)))  # noqa: S301  our own
 
 
 @functools.lru_cache(maxsize=16)

@@ -1,6 +1,6 @@
 """What a run of verl takes from its cluster, as overrides, and what only the user can say."""
 
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from pathlib import PurePosixPath
 
 from cloudrl.errors import InputError, Refusals, did_you_mean
@@ -24,6 +24,7 @@ def cluster_defaults(
     run: str,
     *,
     has_wandb_key: bool,
+    has_key: Callable[[str], bool] = lambda _key: True,
     unsettled: frozenset[str] = frozenset(),
     refused: Refusals,
 ) -> dict[str, HydraText]:
@@ -35,6 +36,7 @@ def cluster_defaults(
         values: Bare key -> value of all overrides.
         run: Its name.
         has_wandb_key: Whether the run may report to Weights & Biases.
+        has_key: Whether the configuration of the job's program has a key.
         unsettled: Keys that are not missing, since something else about them is refused.
         refused: Receives what is missing and only the user can say, and what would lose checkpoints.
     """
@@ -56,13 +58,22 @@ def cluster_defaults(
             defaults |= section(job, cluster, values)
         settled |= {*given} if len(refused) > before else set()
     with refused.collect():
-        _check_complete(job, cluster, {*defaults, *values, *settled, *unsettled})
-    missing = [key for key in defaults if key not in values and keys.has_key(cluster.verl_version, key)]
+        _check_complete(job, cluster, {*defaults, *values, *settled, *unsettled}, has_key)
+    missing = [
+        key for key in defaults if key not in values and keys.has_key(cluster.verl_version, key) and has_key(key)
+    ]
     return {key: hydra_text(defaults[key]) for key in missing}
 
 
 def fine_tuning_defaults(
-    job: Job, cluster: ClusterFacts, values: Mapping[str, str], run: str, *, has_wandb_key: bool, refused: Refusals
+    job: Job,
+    cluster: ClusterFacts,
+    values: Mapping[str, str],
+    run: str,
+    *,
+    has_wandb_key: bool,
+    has_key: Callable[[str], bool],
+    refused: Refusals,
 ) -> dict[str, HydraText]:
     """The same for verl's supervised fine-tuning (verl 0.9.1, trainer/config/sft_trainer_engine.yaml).
 
@@ -84,7 +95,7 @@ def fine_tuning_defaults(
                 f"neither recipe {job.name!r} nor cluster {cluster.name!r} says: {', '.join(missing)}", hint=hint
             )
         )
-    return {key: hydra_text(text) for key, text in defaults.items() if key not in values}
+    return {key: hydra_text(text) for key, text in defaults.items() if key not in values and has_key(key)}
 
 
 def _of_any_trainer(
@@ -165,10 +176,9 @@ def _model_path(job: Job, cluster: ClusterFacts) -> str | None:
     )
 
 
-def _check_complete(job: Job, cluster: ClusterFacts, everything: Set[str]) -> None:
-    missing = [
-        key for key in (keys.TRAIN_FILES, keys.VAL_FILES, keys.MODEL_PATH, keys.LOCAL_DIR) if key not in everything
-    ]
+def _check_complete(job: Job, cluster: ClusterFacts, everything: Set[str], has_key: Callable[[str], bool]) -> None:
+    needed = filter(has_key, (keys.TRAIN_FILES, keys.VAL_FILES, keys.MODEL_PATH, keys.LOCAL_DIR))
+    missing = [key for key in needed if key not in everything]
     if not missing:
         return
     if not cluster.has_agents:

@@ -145,7 +145,10 @@ _KINDS: tuple[tuple[str, PathKind], ...] = (
     (r"(actor_rollout_ref|reward\.reward_model)\.rollout\.quantization_config_file", PathKind.FILE),
     (r"(actor_rollout_ref|critic)\..*\bqat\.quantization_config_path", PathKind.FILE),
     (r"(.+\.)?precision_debugger\.config_path", PathKind.FILE),
-    (r"((actor_rollout_ref|critic|reward_model)\.)?model\.(path|hf_config_path|tokenizer_path)", PathKind.MODEL),
+    (
+        r"((actor_rollout_ref|critic|reward_model)\.)?model\.(path|hf_config_path|tokenizer_path|partial_pretrain)",
+        PathKind.MODEL,
+    ),
     (r"reward\.reward_model\.model_path", PathKind.MODEL),
     (r"distillation\.teacher_models\.[^.]+\.model_path", PathKind.MODEL),
     (r"(actor_rollout_ref|critic)\.model\.(lora_adapter_path|lora\.adapter_path)", PathKind.MODEL),

@@ -142,10 +142,11 @@ def test_the_configuration_is_that_of_the_entry_point(entrypoint: tuple[str, ...
 @pytest.mark.parametrize(
     ("entrypoint", "why"),
     [
-        ((*MAIN, "--config-path", "/my/configs"), "the entry point has option --config-path"),
-        ((*MAIN, "--config-dir=/my/configs"), "the entry point has option --config-dir"),
+        ((*MAIN, "--config-path", "/my/configs"), "--config-path /my/configs is a folder of the nodes"),
+        ((*MAIN, "--config-dir=/my/configs"), "--config-dir /my/configs is a folder of the nodes"),
         ((*MAIN, "--multirun"), "the entry point has option --multirun"),
-        (("python3", "-m", "my.trainer"), "the job runs another program than verl.trainer.main_ppo"),
+        (("bash", "train.sh"), "the job runs another program than verl.trainer.main_ppo"),
+        ((*MAIN, "hydra.searchpath=[file:///mine]"), "hydra.searchpath=file:///mine is a folder of the nodes"),
     ],
 )
 def test_what_another_program_reads_is_not_checked_and_that_is_said(entrypoint: tuple[str, ...], why: str) -> None:
@@ -158,7 +159,6 @@ def test_what_another_program_reads_is_not_checked_and_that_is_said(entrypoint: 
     [
         ("trainer.nnodes=${oc.env:NODES,1}", "it takes values from the environment of the nodes"),
         ("trainer.project_name=${hydra:runtime.cwd}", "is known to the nodes alone"),
-        ("hydra.searchpath=[file:///mine]", "hydra.searchpath leads to files of your own"),
     ],
 )
 def test_values_that_nobody_here_knows_are_not_checked_and_that_is_said(override: str, why: str) -> None:

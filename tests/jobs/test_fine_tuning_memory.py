@@ -105,7 +105,7 @@ def test_the_trainer_before_engines_pads_and_has_torchs_loss() -> None:
 
 
 def test_a_release_without_that_trainer_names_the_configurations_that_it_has() -> None:
-    with pytest.raises(JobRefused, match="has no configuration 'sft_trainer'") as caught:
+    with pytest.raises(JobRefused, match="has no program verl.trainer.fsdp_sft_trainer") as caught:
         sent(DATA, entrypoint=BEFORE)
     assert "sft_trainer_engine" in (caught.value.hint or "")
 

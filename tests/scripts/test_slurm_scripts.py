@@ -13,7 +13,7 @@ from cloudrl.scripts.containers import Container, read_container
 from cloudrl.scripts.imported import Imported
 from cloudrl.scripts.lines import Fate
 from cloudrl.scripts.sandbox import Call
-from cloudrl.scripts.sbatch import read_sbatch
+from cloudrl.scripts.sbatch import read_sbatch, read_srun
 from cloudrl.spec import Cluster
 from cloudrl.verl.memory.cards import gpu_of_label
 
@@ -125,6 +125,39 @@ def test_options_of_sbatch_for_pyxis_are_no_options_of_the_script(take_over: Tak
     assert {line.number: line.fate for line in imported.lines if line.number in (3, 4, 5)} == {
         3: Fate.TAKEN, 4: Fate.TAKEN, 5: Fate.DROPPED,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "fields"),
+    [
+        ("-N2 --gpus-per-node=h100:8 -p gpu -t 1-0 --pty bash x.sh",
+         {"nodes": 2, "gpu": "H100:8", "slurm": {"gres": "gpu:h100:8", "partition": "gpu", "time": "1-0"}}),
+        ("--nodes 2 --ntasks 2 --gres gpu:8 --time=4:00 python3 -m x",
+         {"nodes": 2, "gpu": "8", "slurm": {"time": "4:00"}}),
+        ("-p debug --exclusive -l python3", {"slurm": {"partition": "debug"}}),
+        ("--overlap -N1 -w node-0 python3", {}),
+        ("-w node-0 docker exec c python3", {}),
+        ("python3 -N 2", {}),
+        ("-N", {}),
+        ("", {}),
+    ],
+)  # fmt: skip
+def test_what_srun_asks_for_itself(words: str, fields: dict[str, object]) -> None:
+    slurm = read_srun(words.split(), 3)
+    assert dict(slurm.cluster) == fields
+    assert {line.number for line in slurm.lines} <= {3}
+
+
+@pytest.mark.io
+def test_a_srun_without_a_batch_script_gives_the_cluster(take_over: TakeOver) -> None:
+    imported = take_over(f"export A=1\nsrun -N 2 --gres=gpu:8 -p gpu --time=2:00:00 {MAIN} trainer.nnodes=2 a.x=1\n")
+    assert (imported.cluster["nodes"], imported.cluster["gpu"]) == (2, "8")
+    assert imported.cluster["slurm"] == {"partition": "gpu", "time": "2:00:00", "container": "bare"}
+    taken = {line.text: line.why for line in imported.lines if line.number == 2 and line.fate is Fate.TAKEN}
+    assert taken["srun --partition=gpu"] == "slurm.partition of the cluster"
+    inside = take_over(f"#SBATCH -N 4\n#SBATCH --gres=gpu:8\nsrun -N 1 -p other {MAIN} a.x=1\n")
+    assert inside.cluster["nodes"] == 4
+    assert "partition" not in inside.cluster["slurm"]
 
 
 def test_a_hash_within_a_word_is_a_comment_for_sbatch() -> None:

@@ -74,6 +74,7 @@ def test_the_default_release_has_every_key_that_has_a_name() -> None:
     fine_tuning = compose(RELEASE.verl, (), SFT_CONFIG).values
     assert fine_tuning is not None
     assert _has(fine_tuning, keys.FINE_TUNED)
+    assert _has(compose("0.7.0", (), "sft_trainer").values, keys.FINE_TUNED_BEFORE)
     assert len(there) > 30
 
 

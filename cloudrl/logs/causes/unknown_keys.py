@@ -47,6 +47,8 @@ def _hint(key: str, word: str, release: str, entrypoint: str) -> str:
         command = read_command(shlex.split(entrypoint))
     except (UnknownConfig, ValueError):  # a program of the user's; a quotation that was cut
         command = Command(CONFIG_NAME, (), is_usual=False)
+    if not command.is_read:
+        command = command._replace(config_name=CONFIG_NAME)
     for words in (command.words, (word,)):
         problems = compose(release, words, command.config_name).problems
         if (found := next((problem for problem in problems if problem.key == key), None)) is not None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cloudrl.errors import InputError
+from cloudrl.verl.source.programs import program_in
 from cloudrl.verl.source.shapes import Field, Shape, Source
 
 _TARGET = re.compile(r"^\s*_target_:\s*([\w.]+)\s*(?:#.*)?$", re.MULTILINE)
@@ -98,6 +99,7 @@ def read_source(files: Mapping[str, str]) -> Source:
         names=package.names,
         constants={file: values for file in sorted(cited) if (values := package.constants(file))},
         reads=package.reads(),
+        programs=package.programs(),
     )
 
 
@@ -314,6 +316,16 @@ class _Package:
                     and isinstance(item.value, ast.Constant) and isinstance(item.value.value, str)
                 }  # fmt: skip
         return {}
+
+    def programs(self) -> dict[str, str]:
+        """Modules that `python -m` runs, with the configuration that `hydra.main` gives them; "" without one."""
+        found = {}
+        for path in sorted(self.files):
+            is_run = "__main__" in self.files[path] or path.endswith("__main__.py")
+            if path.endswith(".py") and is_run and (program := program_in(self.files[path], path)) is not None:
+                inner = path.removesuffix(".py").removesuffix("/__main__").replace("/", ".")
+                found[f"verl.{inner}"] = program.config
+        return found
 
     def constants(self, path: str) -> dict[str, Any]:
         """Names that a module gives a literal value."""

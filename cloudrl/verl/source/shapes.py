@@ -65,6 +65,8 @@ class Source:
             such as "register@experimental/agent_loop".
         constants: literal values that modules with shapes or functions give to names, by file.
         reads: names of keys that its code reads from any configuration.
+        programs: modules that run as programs, such as "verl.trainer.main_ppo", with the configuration that Hydra gives
+            them, such as "trainer/config/ppo_trainer"; "" for one without. Empty if it was read by an older cloudrl.
     """
 
     version: str
@@ -74,6 +76,7 @@ class Source:
     names: Mapping[str, tuple[str, ...]]
     constants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     reads: frozenset[str] = frozenset()
+    programs: Mapping[str, str] = field(default_factory=dict)
 
     def shape(self, target: object) -> Shape | None:
         """The dataclass that a `_target_` leads to; None if this release has no such class."""
@@ -92,7 +95,7 @@ class Source:
 def to_text(source: Source) -> str:
     """One dataclass or registry a line, so that a change between releases can be read."""
     parts = [f'"version": {json.dumps(source.version)}']
-    for name in ("targets", "names", "functions", "constants"):
+    for name in ("targets", "names", "functions", "constants", "programs"):
         rows = ",\n".join(
             f"{json.dumps(key)}: {json.dumps(value)}" for key, value in sorted(getattr(source, name).items())
         )
@@ -129,4 +132,5 @@ def from_text(text: str) -> Source:
         names={name: tuple(each) for name, each in data["names"].items()},
         constants=data["constants"],
         reads=frozenset(data["reads"].split()),
+        programs=data.get("programs", {}),
     )

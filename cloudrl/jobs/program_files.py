@@ -1,0 +1,117 @@
+"""The configuration of the program that a job runs: verl's own, that of the working directory, or both together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from cloudrl.foreign import read_file
+from cloudrl.jobs.working_dir import Entry
+from cloudrl.spec.hydra import items
+from cloudrl.verl.command import Command, UnknownConfig, read_command
+from cloudrl.verl.composition import Composed, Problem, compose, keys_in
+from cloudrl.verl.program_config import IN_VERL, SEARCH_PATH, OwnFiles, ProgramConfig, path_of, program_config
+from cloudrl.verl.source.programs import HydraProgram, program_in
+
+_MAX_BYTES, _MAX_FILES = 1_000_000, 2_000
+_VERLS_MAIN = "verl/trainer/main_ppo.py"
+_VERLS_CONFIG = "verl/trainer/config/ppo_trainer.yaml"
+_SUFFIXES = (".yaml", ".yml")
+
+
+def own_files(entrypoint: Sequence[str], entries: Iterable[Entry]) -> OwnFiles:
+    """Read what the files that are sent have of the program: its source, and YAML files.
+
+    Args:
+        entrypoint: of the job.
+        entries: of the working directory.
+    """
+    by_name = {entry.name: entry for entry in entries}
+    try:
+        command = read_command(entrypoint)
+    except UnknownConfig:
+        return OwnFiles()
+    path = path_of(command.program)
+    places = (path, f"{path.removesuffix('.py')}/__main__.py")
+    program = next((_program(by_name[each]) for each in places if each in by_name), None)
+    has_verl = _VERLS_MAIN in by_name
+    if program is None and not has_verl and not by_name:
+        return OwnFiles()
+    yaml = [entry for name, entry in by_name.items() if name.endswith(_SUFFIXES)][:_MAX_FILES]
+    return OwnFiles(program, {entry.name: text for entry in yaml if (text := _text(entry)) is not None}, has_verl)
+
+
+def has_own_files(command: Command, files: OwnFiles, words: Iterable[str]) -> bool:
+    """Whether a job's configuration is another than that which verl's release has for the program."""
+    is_own = files.program is not None or _VERLS_CONFIG in files.yaml
+    return is_own or not command.is_read or _is_searched(command, words)
+
+
+def compose_own(command: Command, release: str, files: OwnFiles, words: Sequence[str]) -> Composed:
+    """Compose the configuration of such a job.
+
+    Args:
+        command: how it is started.
+        release: of verl.
+        files: what the working directory has of the program.
+        words: all overrides.
+
+    Raises:
+        UnknownConfig: Part of it is not here.
+    """
+    found = own_config(command, release, files, words)
+    others = tuple(word for word in words if not word.startswith(f"{SEARCH_PATH}="))
+    composed = compose(release, others, found.name, files=found.folder, owner=_owner(command, release, files))
+    if not found.missing or not composed.problems or (found.folder / "ppo_trainer.yaml").exists():
+        return composed
+    place = ", ".join(found.missing)
+    text = f"{SEARCH_PATH} names {place}, which is not in the working directory"
+    return Composed(None, (Problem(text, f"'{IN_VERL}'", SEARCH_PATH),))
+
+
+def own_config(command: Command, release: str, files: OwnFiles, words: Iterable[str]) -> ProgramConfig:
+    """Where such a job's configuration is composed from.
+
+    Raises:
+        UnknownConfig: Part of it is not here.
+    """
+    given = [word.partition("=")[2] for word in words if word.startswith(f"{SEARCH_PATH}=")]
+    return program_config(command, release, files, items(given[-1]) if given else None)
+
+
+def keys_of_program(
+    entrypoint: Sequence[str], release: str, files: OwnFiles, words: Iterable[str]
+) -> Callable[[str], bool]:
+    """Whether the configuration of a job has a key; true of all keys where that is not known."""
+    try:
+        command = read_command(entrypoint)
+        if not has_own_files(command, files, words):
+            return lambda _key: True
+        found = own_config(command, release, files, words)
+    except UnknownConfig:
+        return lambda _key: True
+    known = keys_in(found.folder, found.name)
+    return known.__contains__ if known else lambda _key: True
+
+
+def _owner(command: Command, release: str, files: OwnFiles) -> str:
+    if not command.program.startswith("verl."):
+        return command.program
+    return "the verl of the working directory" if files.has_verl else f"verl {release}"
+
+
+def _is_searched(command: Command, words: Iterable[str]) -> bool:
+    own = any(word.startswith(f"{SEARCH_PATH}=") for word in words)
+    return own or bool(command.config_path or command.config_dir)
+
+
+def _program(entry: Entry) -> HydraProgram | None:
+    text = _text(entry)
+    return None if text is None else program_in(text, entry.name)
+
+
+def _text(entry: Entry) -> str | None:
+    """What is in a file; None for one that is too large, cannot be read, or is no text."""
+    try:
+        return read_file(entry.path, _MAX_BYTES).decode("utf-8")
+    except (OSError, ValueError):
+        return None
