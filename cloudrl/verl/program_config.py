@@ -110,6 +110,8 @@ def _primary(command: Command, release: str, files: OwnFiles) -> tuple[str, str]
     elif command.config_path:
         _relative(command.config_path, f"--config-path {command.config_path}", above=True)
         folder = folder_at(path, command.config_path)
+        if folder.startswith("..") or path.startswith(_PACKAGE) != folder.startswith(_PACKAGE):
+            raise UnknownConfig(f"--config-path {command.config_path} leads to a folder of the nodes")
     name = command.config_name or program.name
     if not name:
         raise UnknownConfig(f"{command.program} names no configuration")
