@@ -10,8 +10,7 @@ that of the processes which it has waited for: Ray, the labs and local clusters 
 to each. Ctrl-C and SIGTERM end what runs, and wait for its cleaning up.
 
 `python tests/parts.py durations` writes how long the parts and files of the last run have taken into
-`tests/durations.json`. The order of the parts and the halves follow from it. A file that is missing there counts as a
-short one.
+`tests/durations.json`. The order of the parts and the halves follow from it. What is missing there counts as short.
 """
 
 import json
@@ -98,7 +97,7 @@ def words_of(name: str) -> tuple[str, ...]:
 def longest_first(names: Sequence[str]) -> list[str]:
     """Short parts come last, and fill the time until the long ones are over."""
     durations = json.loads(DURATIONS.read_text())["parts"]
-    return sorted(names, key=lambda name: -durations[name])
+    return sorted(names, key=lambda name: -durations.get(name, SHORT_S))
 
 
 def own_network() -> tuple[str, ...]:
