@@ -182,9 +182,10 @@ def _with_room(draft: JobDraft, setting: Setting, snapshot: Snapshot) -> JobDraf
     report, facts = draft.memory, draft.cluster
     if report is None:
         return draft
-    save = next(phase for phase in report.estimate.phases if phase.group == DISK)
+    save = next((phase for phase in report.estimate.phases if phase.group == DISK), None)
     saves = (setting.whole(SAVE_FREQ) or 0) > 0 and setting.trains
-    if snapshot.is_expected or draft.options.unchecked or not (saves and save.fails_for_sure):
+    is_unsure = snapshot.is_expected or draft.options.unchecked or report.estimate.model.is_guess
+    if is_unsure or not saves or save is None or not save.fails_for_sure:
         return draft.warning(*filter(None, [report.warning]))
     nodes = 1 if facts.shared_checkpoints else max(1, facts.gpu_nodes)
     each = "" if nodes == 1 else " on each node"

@@ -73,6 +73,7 @@ FREE = 30 << 30
         ({"nodes": 4, "shared_checkpoints": True}, {}, True),
         ({"nodes": 2}, {"unchecked": True}, False),
         ({"nodes": 2}, {"overrides": {"trainer.save_freq": -1}}, False),
+        ({"nodes": 2}, {"model": "me/Qwen2.5-7B-Instruct"}, False),  # may be another model of that name
     ],
 )
 def test_a_save_that_has_no_room_on_a_cluster_that_is_up(
