@@ -13,7 +13,8 @@ from cloudrl.protocol.facts import ClusterFacts
 from cloudrl.units import size_text
 from cloudrl.verl.command import model_key
 from cloudrl.verl.composition import Problem
-from cloudrl.verl.keys import CRITIC_MODEL_PATH, DEVICE, MODEL_PATH, SAVE_FREQ
+from cloudrl.verl.engine_classes import unread, unserved
+from cloudrl.verl.keys import CRITIC_MODEL_PATH, DEVICE, MODEL_PATH, ROLLOUT, SAVE_FREQ
 from cloudrl.verl.memory.amount import GIB
 from cloudrl.verl.memory.cards import card_of, suggestion
 from cloudrl.verl.memory.fine_tuning import fine_tuning_changes, fine_tuning_workload, limit_of, on_gpus
@@ -59,8 +60,19 @@ def check_model(draft: JobDraft, setting: Setting, snapshot: Snapshot) -> tuple[
     except CheckpointError as why:
         return draft.skipping(f"memory and heads ({why})"), ()
     draft, found = _unless_a_guess(draft.noting(*notes), models.actor, found)
+    draft = _with_engine(draft, setting, models.actor)
     job = _Checked(setting, models, _limit_of_answers(setting, models.actor), _refusals(models))
     return _judged(draft, job, snapshot), found
+
+
+def _with_engine(draft: JobDraft, setting: Setting, model: ModelConfig) -> JobDraft:
+    """With what is known of the rollout engine's class for the model; of a guess nothing is."""
+    if model.is_guess:
+        return draft
+    version = draft.cluster.rollout_versions.get(str(setting.get(f"{ROLLOUT}.name")))
+    if unknown := unread(setting, model, version):
+        return draft.skipping(unknown)
+    return draft.warning(*unserved(setting, model, version or "", draft.cluster.verl_version))
 
 
 def check_fine_tuning(

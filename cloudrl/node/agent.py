@@ -294,7 +294,8 @@ class Agent:
             host = probe_host(self.identity.ip, options.ray_temp_dir or ray_node.TEMP_DIR)
         self.state.update(
             ray_version=host.ray_version, python_version=host.python_version, verl_version=host.verl_version,
-            rollouts=host.rollouts, cpus=options.cpus or host.cpus,
+            rollouts=tuple(host.rollout_versions), rollout_versions=host.rollout_versions,
+            cpus=options.cpus or host.cpus,
         )  # fmt: skip
         faults, warnings = preflight.check_host(host, device=options.device, gpus=self.gpus, cpus=options.cpus)
         warnings += unused_networks(self.env) if options.device == "gpu" and self.identity.nodes > 1 else []

@@ -42,6 +42,7 @@ def cluster_facts(
         ray_session=ray_session,
         verl_version=own.verl_version,
         rollouts=own.rollouts,
+        rollout_versions=own.rollout_versions,
         debuggers=tuple(debuggers.get(rank, ()) for rank in range(identity.nodes)),
         checkpoint_dir=str(options.checkpoints),
         files_dir=str(hub.files.root),

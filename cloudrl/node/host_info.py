@@ -10,10 +10,10 @@ import shutil
 import socket
 import struct
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
-from typing import Optional, Sequence, Tuple
+from typing import Dict, Optional, Sequence, Tuple
 
 GIB = 1024**3
 RAY_DISK_LIMIT = 0.05
@@ -45,7 +45,7 @@ class HostInfo:
         temp_free_fraction: free share of the disk below Ray's temporary folder.
         interface: the network interface that carries the node's IP.
         open_files: soft limit of open files, after it was raised.
-        rollouts: rollout engines that are installed, by the names that verl gives them.
+        rollout_versions: releases of the rollout engines that are installed, by the names that verl gives them.
     """
 
     gpus: Gpus
@@ -59,7 +59,7 @@ class HostInfo:
     ray_version: Optional[str]
     python_version: str
     verl_version: Optional[str]
-    rollouts: Tuple[str, ...] = ()
+    rollout_versions: Dict[str, str] = field(default_factory=dict)
 
 
 def probe_host(ip: str, temp_dir: Path) -> HostInfo:
@@ -85,7 +85,7 @@ def probe_host(ip: str, temp_dir: Path) -> HostInfo:
         ray_version=_version("ray"),
         python_version=platform.python_version(),
         verl_version=_version("verl"),
-        rollouts=tuple(name for name in ROLLOUTS if _version(name)),
+        rollout_versions={name: version for name in ROLLOUTS if (version := _version(name))},
     )
 
 

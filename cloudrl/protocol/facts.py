@@ -28,6 +28,7 @@ class ClusterFacts:
         ray_session: what Ray calls this start of itself; None while it is not up.
         verl_version: the release of verl in the Python of jobs.
         rollouts: rollout engines there.
+        rollout_versions: their releases, as far as they are known.
         debuggers: what a job can be debugged with on each node, in the order of ranks (`cloudrl.protocol.stops`).
         checkpoint_dir: where jobs save; absolute, on every node.
         files_dir: where files of users are on every node, below their addresses; None where no agent takes them.
@@ -56,6 +57,7 @@ class ClusterFacts:
     ray_session: Optional[str] = None
     verl_version: Optional[str] = None
     rollouts: Tuple[str, ...] = ()
+    rollout_versions: Dict[str, str] = field(default_factory=dict)
     debuggers: Tuple[Tuple[str, ...], ...] = ()
     checkpoint_dir: str = ""
     files_dir: Optional[str] = None

@@ -91,6 +91,7 @@ class NodeReport:
         phase_s: seconds that it is in its phase; only in the status, None from agents of an older release.
         ray_up, fetched: the two halves of "at the barrier".
         rollouts: rollout engines in this node's Python.
+        rollout_versions: their releases; empty from agents of an older release.
         debuggers: what a job can be debugged with on this node, see `cloudrl.protocol.stops`.
         models: model as asked for -> folder on this node.
         artifacts: likewise.
@@ -116,6 +117,7 @@ class NodeReport:
     python_version: str = ""
     verl_version: Optional[str] = None
     rollouts: Tuple[str, ...] = ()
+    rollout_versions: Dict[str, str] = field(default_factory=dict)
     debuggers: Tuple[str, ...] = ()
     gpus: int = 0
     cpus: int = 0

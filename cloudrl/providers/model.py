@@ -167,6 +167,7 @@ def planned_facts(
         device=cluster.device,
         verl_version=None if any(map(_OTHER_VERL.search, cluster.setup)) else version,
         rollouts=(release.rollout,) if release else (),
+        rollout_versions=_rollout_versions(cluster, release),
         checkpoint_dir=checkpoint_dir,
         files_dir=f"{data_dir}/{USER_FILES}",
         secrets_dir=secrets_dir,
@@ -178,6 +179,13 @@ def planned_facts(
         services=tuple(agent_service(service).label for service in cluster.services),
         variables=tuple(sorted({*cluster.env, *cluster.secrets})),
     )
+
+
+def _rollout_versions(cluster: Cluster, release: Release | None) -> dict[str, str]:
+    """What our image has, where no set-up command of the user's may install another."""
+    if release is None or not release.rollout_version or any(release.rollout in line for line in cluster.setup):
+        return {}
+    return {release.rollout: release.rollout_version}
 
 
 @dataclass(frozen=True)

@@ -34,12 +34,14 @@ class ModelConfig:
         values: the content.
         source: where it comes from, for messages: `./model/config.json`, `cloudrl's table of models`.
         is_guess: whether only the last part of the name is that of a known model.
+        is_of_table: whether the content is from cloudrl's own table, whose classes are those of the language part.
     """
 
     name: str
     values: Mapping[str, Any]
     source: str
     is_guess: bool = False
+    is_of_table: bool = False
 
     @cached_property
     def text(self) -> Mapping[str, Any]:
@@ -194,9 +196,9 @@ def known_model(name: str) -> ModelConfig | None:
     """
     models = known_models()
     if name in models:
-        return ModelConfig(name, models[name], "cloudrl's table of models")
+        return ModelConfig(name, models[name], "cloudrl's table of models", is_of_table=True)
     cached = _SNAPSHOT.search(name)
     last = cached["name"] if cached else name.rstrip("/").rpartition("/")[2]
     meant = _by_last_name().get(last.lower())
     source, is_guess = f"{meant} in cloudrl's table of models", cached is None
-    return ModelConfig(name, models[meant], source, is_guess) if meant else None
+    return ModelConfig(name, models[meant], source, is_guess, is_of_table=True) if meant else None

@@ -15,6 +15,7 @@ class Release:
         verl: the release on PyPI.
         vendor: of the GPUs, "nvidia" or "amd".
         rollout: the rollout engine in the image, by its module and by verl's name for it.
+        rollout_version: of the engine there; "" where the source names a commit alone.
         image: container image with all that verl needs.
         install: shell commands that put this release of verl into the image; none where it holds it.
         source: where the pairing comes from.
@@ -28,6 +29,7 @@ class Release:
     image: str
     install: tuple[str, ...]
     source: str
+    rollout_version: str = ""
     confirmed: str = ""
 
 

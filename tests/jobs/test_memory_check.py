@@ -227,3 +227,25 @@ def test_what_is_kept_of_others_is_no_reason_to_fail(tmp_path: Path) -> None:
     assert read_runs(tmp_path) == ()
     assert keep_run(RunMemory("a", "grpo"), tmp_path) == RunMemory("a", "grpo")
     assert read_runs(tmp_path) == (RunMemory("a", "grpo"),)
+
+
+NOVEL = {**LLAMA, "architectures": ["NovelForCausalLM"], "num_attention_heads": 16}
+
+
+@pytest.mark.parametrize(
+    ("versions", "warns", "skips"),
+    [
+        ({"vllm": "0.24.0"}, True, False),
+        ({"vllm": "0.24.1"}, False, True),
+        ({}, False, True),
+    ],
+)
+def test_an_architecture_that_the_rollout_engine_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, versions: dict[str, str], warns: bool, skips: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "config.json").write_text(json.dumps(NOVEL))
+    submission = planned(here=tmp_path, options={"model": "./mine"}, rollout_versions=versions)
+    assert any("vLLM 0.24.0 has no class NovelForCausalLM" in warning for warning in submission.warnings) is warns
+    assert any("whether vLLM has NovelForCausalLM" in each for each in submission.not_checked) is skips
