@@ -36,7 +36,14 @@ UP_TIMEOUT_S = 86_400.0
 
 @dataclass(frozen=True)
 class Offer:
-    """A machine that could be had. `price` is in US dollars an hour."""
+    """A machine that could be had.
+
+    Attributes:
+        resources: in words.
+        price: in US dollars an hour.
+        gpu: its GPUs as a cluster asks for them, `A100:80GB:8`; "" without any.
+        memory_bytes: of the machine; 0 if unknown.
+    """
 
     backend: str
     region: str
@@ -44,6 +51,8 @@ class Offer:
     resources: str
     price: float
     spot: bool
+    gpu: str = ""
+    memory_bytes: int = 0
 
 
 @dataclass(frozen=True)

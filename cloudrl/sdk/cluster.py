@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,14 @@ from cloudrl.sdk.save_room import save_room
 from cloudrl.units import dollars_text
 
 _DATA_SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")
+
+
+LookAtPlan = Callable[[Plan], Iterable[str]]
+"""What there is to say of a priced plan."""
+
+
+def _say_nothing(_plan: Plan) -> Iterable[str]:
+    return ()
 
 
 class Cluster(spec.Cluster):
@@ -62,6 +70,7 @@ class Cluster(spec.Cluster):
         down_anyway: bool = False,
         confirm: Confirm = unattended,
         on_progress: OnProgress = silent,
+        look: LookAtPlan = _say_nothing,
     ) -> RunningCluster:
         """Start it and return once it is READY.
 
@@ -79,6 +88,7 @@ class Cluster(spec.Cluster):
             down_anyway: let a `with` block end it even if checkpoints are lost with it.
             confirm: is asked before anything that costs money is started.
             on_progress: receives offers and prices, and every look at the cluster while it comes up.
+            look: what else to say of the priced plan, before `confirm` is asked.
 
         Raises:
             InputError: one of this name is up already, here or elsewhere, `detach` is False on dstack, or the answer
@@ -88,17 +98,19 @@ class Cluster(spec.Cluster):
             Interrupted: Ctrl-C; the message says what goes on and what it costs.
         """
         with nothing_started():
-            plan = plan_to_start(self, on, confirm=confirm, on_progress=on_progress)
+            plan = plan_to_start(self, on, confirm=confirm, on_progress=on_progress, look=look)
         running = start(plan, detach=detach, down_anyway=down_anyway, on_progress=on_progress)
         report_port(self.name, running.connection.ray_url, on_progress)
         return running
 
 
-def plan_to_start(cluster: Cluster, on: str, *, confirm: Confirm, on_progress: OnProgress) -> Plan:
+def plan_to_start(
+    cluster: Cluster, on: str, *, confirm: Confirm, on_progress: OnProgress, look: LookAtPlan = _say_nothing
+) -> Plan:
     """What is started of a cluster, priced and confirmed. Raises as `Cluster.up` does before it."""
     plan = provider(on).plan(cluster)
     ensure_name_free(cluster.name, on)
-    return priced_and_confirmed(plan, confirm, on_progress)
+    return priced_and_confirmed(plan, confirm, on_progress, look)
 
 
 def start(
@@ -154,8 +166,16 @@ def absolute_data(value: Any) -> Any:
     return str(path.resolve()) if is_here else value
 
 
-def priced_and_confirmed(plan: Plan, confirm: Confirm, on_progress: OnProgress) -> Plan:
+def priced_and_confirmed(
+    plan: Plan, confirm: Confirm, on_progress: OnProgress, look: LookAtPlan = _say_nothing
+) -> Plan:
     """The plan as `up` applies it: what it costs is said, and asked if it costs anything.
+
+    Args:
+        plan: not priced yet.
+        confirm: is asked.
+        on_progress: is told.
+        look: what to say of the priced plan before the question.
 
     Raises:
         InputError: the answer was no, or a run of that name is going on.
@@ -166,6 +186,7 @@ def priced_and_confirmed(plan: Plan, confirm: Confirm, on_progress: OnProgress) 
     if (price := plan.price) is None:
         return plan
     report_price(price, f"{plan.cluster.nodes} nodes in total", on_progress)
+    notify(on_progress, *look(plan))
     cost = f" for about {dollars_text(price.per_hour)}/h" if price.per_hour else ""
     if not confirm(Question(f"Start {plan.name}{cost}?")):
         raise InputError("nothing was started")

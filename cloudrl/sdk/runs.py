@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 from cloudrl import jobs, recipes
 from cloudrl.errors import CapacityError, InputError
 from cloudrl.jobs import SubmitOptions, run_plan
+from cloudrl.jobs.offers import verdicts_by_offer
 from cloudrl.jobs.submission import Remarks, Submission
 from cloudrl.options.job import JobKeywords, submit_options
+from cloudrl.protocol.facts import ClusterFacts
 from cloudrl.providers.dstack.fleet import NoFleet
 from cloudrl.providers.model import Plan
 from cloudrl.providers.registry import ensure_name_free, provider
@@ -87,7 +89,25 @@ class RunRequest:
         notify(on_progress, *(f"note: {note}" for note in self.plan.notes))
         snapshot = run_plan.expected_snapshot(self.plan, self.job, self.options, shell=os.environ)
         submission = jobs.prepare(self.job, self.options, snapshot, on_progress=on_progress)
-        return f"{self.plan.preview().rstrip()}\n{submission.render()}"
+        plan = self.plan.priced() if self.plan.needs_price else self.plan
+        notify(on_progress, *self.memory_of_offers(plan))
+        return f"{plan.render().rstrip()}\n{submission.render()}"
+
+    def memory_of_offers(self, plan: Plan) -> Iterator[str]:
+        """Whether the job fits on the machines that are offered, where that differs from the verdict of the plan.
+
+        Args:
+            plan: with its price and offers, if any.
+        """
+        offers = plan.price.offers if plan.price is not None else ()
+        if not offers:
+            return
+        snapshot = run_plan.expected_snapshot(self.plan, self.job, self.options, shell=os.environ)
+
+        def plan_on(facts: ClusterFacts) -> Submission:
+            return jobs.plan_job(self.job, self.options, replace(snapshot, cluster=facts))
+
+        yield from verdicts_by_offer(offers, snapshot.cluster, plan_on)
 
     def execute(  # noqa: PLR0913 - the options of `cloudrl run`
         self,
@@ -134,7 +154,7 @@ class RunRequest:
     def _start(self, *, create_fleet: bool, confirm: Confirm, on_progress: OnProgress) -> RunningCluster:
         told: dict[str, Any] = {"confirm": confirm, "on_progress": on_progress}
         try:
-            return Cluster.up(self.cluster, on=self.plan.provider, **told)
+            return Cluster.up(self.cluster, on=self.plan.provider, look=self.memory_of_offers, **told)
         except NoFleet as error:
             if not create_fleet:
                 raise
@@ -146,7 +166,7 @@ class RunRequest:
         with nothing_started():
             fleet.create(**told)
         with nothing_started(fleet.name):
-            plan = plan_to_start(cluster, self.plan.provider, **told)
+            plan = plan_to_start(cluster, self.plan.provider, look=self.memory_of_offers, **told)
         running = start(plan, on_progress=on_progress)
         report_port(cluster.name, running.connection.ray_url, on_progress)
         return running

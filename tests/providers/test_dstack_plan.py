@@ -192,6 +192,7 @@ class TestThePrice:
         assert next(tmp_path.rglob("lab.dstack.yml")).read_text() == priced.render()
         assert priced.price is not None
         assert (priced.price.per_hour, priced.price.total_offers) == (196.64, 2)
+        assert {(offer.gpu, offer.memory_bytes) for offer in priced.price.offers} == {("H100:80GB:8", 1900 << 30)}
         assert ["never gives all" in each.text for each in priced.price.notices] == [True]
 
         monkeypatch.setattr(provider, "await_ready", lambda *_: None)

@@ -311,7 +311,14 @@ def _offer(offer: Any) -> Offer:
         resources=resources.pretty_format(),
         price=offer.price,
         spot=resources.spot,
+        gpu=_gpus(resources.gpus),
+        memory_bytes=resources.memory_mib << 20,
     )
+
+
+def _gpus(gpus: Sequence[Any]) -> str:
+    """As a cluster asks for them: those of a machine are alike (dstack 0.22.5, core/models/instances.py: Gpu)."""
+    return f"{gpus[0].name}:{round(gpus[0].memory_mib / 1024)}GB:{len(gpus)}" if gpus else ""
 
 
 def _least(spec: Any) -> int:
