@@ -57,7 +57,7 @@ def test_a_node_whose_memory_and_disk_are_too_small() -> None:
     submission = planned(memory_bytes=40 << 30, disk_bytes=20 << 30, options={"unchecked": True})
     [warning] = [warning for warning in submission.warnings if warning.startswith("memory ")]
     assert "memory does not fit: a checkpoint needs 85 of 40 GiB" in warning
-    assert "It fits with: --set memory=80GB.. --set disk=210GB.." in warning
+    assert "It fits with: --set memory=100GB.. --set disk=210GB.." in warning
 
 
 SAVING = job(overrides={**job().overrides, "trainer.save_freq": 5})

@@ -6,6 +6,7 @@ workers/rollout/vllm_rollout/vllm_async_server.py; docs/memory.md.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from cloudrl.verl.memory.amount import GIB, Amount, Phase, phase
@@ -20,8 +21,12 @@ _NODE_GIB, _GPU_GIB = 18.0, 6.0
 _ALONE_NODE_GIB, _ALONE_GPU_GIB = 8.0, 4.0
 """The same without a rollout."""
 _PROCESSES = Amount(0.6, 1, 1.7)
-_PINNED = Amount(1, 1, 1.4)
-"""Copies to the host are pinned, and PyTorch rounds pinned memory up."""
+_PINNED = Amount(1, 1.35, 2)
+"""Copies to the host are pinned, and PyTorch takes a power of two for each (ATen/core/CachingHostAllocator.h); it keeps
+the blocks when the states are on the GPU again. Tensors of public models, sharded, take so many times their size."""
+_LOADER_GIB = Amount(0.03, 0.1, 0.5)
+"""Of a process that reads data: what it does not share with the one that has started it. 0.015 was measured with small
+rows; Python copies what it touches of larger ones."""
 _STARTING = 0.4
 """The part of their memory that processes have while models are loaded."""
 NODE_MEMORY, SHARED_MEMORY = "memory of a node", "/dev/shm"  # noqa: S108  a name, for messages
@@ -30,7 +35,10 @@ DISK = "disk"
 _BF16 = 2
 KILLED_AT = 0.95
 """Ray's monitor kills workers at so much of a node's memory (Ray 2.60: RAY_memory_usage_threshold)."""
-_MEGATRON_BYTES, _CPU_ADAM_BYTES, _POLICY_COPIES = 14, 14, 4
+_MEGATRON_BYTES = 14
+_CPU_ADAM_PINNED, _CPU_ADAM_MOMENTS = 8, 8
+"""Bytes of a parameter: master weight and gradient, which are pinned, and both moments (megatron-core,
+optimizer/cpu_offloading/hybrid_optimizer.py)."""
 _UNKNOWN = Amount.exact(float("inf"))
 
 
@@ -49,42 +57,74 @@ def _host(trainer: Trainer) -> Phase:
     weights = model.counts.total * actor.weight_bytes / GIB
     node = 1 / work.nodes
     reference = weights * node if work.reference == "host" else 0.0
-    critic = _offloaded(trainer.critic_model, work.critic) if work.critic is not None else 0.0
-    offloaded = node * (_offloaded(model, actor) + critic)
+    offloaded = _offloaded(model, actor) * node
+    if work.critic is not None:
+        offloaded += _offloaded(trainer.critic_model, work.critic) * node
     asleep = 0.0
     if actor.lora_rank and work.engine is not None:  # vLLM keeps the base model's weights in host memory then
         asleep = engine_weights(model, work.engine) * work.gpus
-    processes = _PROCESSES * base
-    loading = _loading(model, actor, work.gpus) - (base * (1 - _STARTING) + reference + offloaded + asleep)
+    steady = base + reference + offloaded.likely + asleep
+    loading = _loading(model, actor, work.gpus) + _STARTING * base - steady
+    saving = _copied_by_a_save(model, actor, work.nodes)
     limit = trainer.machine.host_gib
     terms = [
-        ("processes", processes),
+        ("processes", _PROCESSES * base),
+        ("processes that read data", _LOADER_GIB * (work.loader_processes * work.gpus)),
         ("reference model", Amount(1, 1, 1.3) * reference),
-        ("offloaded states", _PINNED * offloaded),
+        ("offloaded states", offloaded),
         ("weights of an engine that sleeps", Amount.exact(asleep)),
-        ("while loading", Amount(0.5, 1, 1.2) * max(0.0, loading)),
+        ("copies of a save", Amount(0, 1, 1) * saving),
+        ("while loading", Amount(0.5, 1, 1.2) * max(0.0, loading - saving)),
     ]
     return phase("host", NODE_MEMORY, _UNKNOWN if limit is None else Amount.exact(KILLED_AT * limit), terms)
 
 
 def _loading(model: ModelConfig, actor: Trainee, gpus: int) -> float:
-    """Every rank loads all weights where embeddings are tied, else one rank of a node does."""
+    """Every rank loads all weights where embeddings are tied, else one rank of a node does (utils/fsdp_utils.py).
+
+    Megatron's bridges read a tensor at a time.
+    """
+    if actor.is_megatron:
+        return 0.0
     weights = model.counts.total * actor.weight_bytes / GIB
-    ranks = gpus if model.is_tied and not actor.is_megatron else 1
-    return weights * ranks + model.counts.total * _BF16 / GIB / 2
+    return weights * (gpus if model.is_tied else 1) + model.counts.total * _BF16 / GIB / 2
 
 
-def _offloaded(model: ModelConfig, actor: Trainee) -> float:
+def _offloaded(model: ModelConfig, actor: Trainee) -> Amount:
     """GiB of a model in the memory of all nodes."""
-    total, each = model.counts.total, actor.weight_bytes
-    if actor.steps_on_cpu:
-        return _POLICY_COPIES * total * each / GIB
-    found = 0.0 if actor.keeps_weights else total * each
+    total, each, rounded = model.counts.total / GIB, actor.weight_bytes, _rounded(model, actor)
+    if actor.steps_on_cpu:  # weights and gradients are pinned, both moments of Adam are not
+        return rounded * (2 * total * each) + Amount.exact(2 * total * each)
+    found = rounded * (0.0 if actor.keeps_weights else total * each)
     if actor.has_cpu_adam:
-        found += _CPU_ADAM_BYTES * total
-    elif not actor.keeps_optimizer:
-        found += trained_parameters(model, actor) * actor.moment_bytes
-    return found / GIB
+        return found + rounded * (_CPU_ADAM_PINNED * total) + Amount.exact(_CPU_ADAM_MOMENTS * total)
+    moments = 0.0 if actor.keeps_optimizer else trained_parameters(model, actor) / GIB * actor.moment_bytes
+    return found + rounded * moments
+
+
+def _rounded(model: ModelConfig, actor: Trainee) -> Amount:
+    """How many times more PyTorch takes of pinned memory than a copy has: a block is a power of two.
+
+    FSDP1 copies the shards of a layer at once, and the rest of the model at once (utils/fsdp_utils.py); others copy
+    tensor by tensor.
+    """
+    if actor.engine != "fsdp" or actor.lora_rank:
+        return _PINNED
+    counts, share = model.counts, actor.weight_bytes / actor.shard
+    units = [each * share for each in (*counts.layers, counts.total - sum(counts.layers)) if each > 0]
+    factor = sum(2 ** math.ceil(math.log2(unit)) for unit in units if unit > 1) / sum(units)
+    return Amount(1, factor, factor)
+
+
+def _copied_by_a_save(model: ModelConfig, actor: Trainee, nodes: int) -> float:
+    """GiB of weights in host memory while a node saves (utils/checkpoint/fsdp_checkpoint_manager.py).
+
+    FSDP1 copies the shards of the model to the host; for a model in Hugging Face's format rank 0 gathers all of it. The
+    optimizer's states are written one by one.
+    """
+    weights = model.counts.total * actor.weight_bytes / GIB
+    shards = weights / nodes if actor.engine == "fsdp" and "model" in actor.save else 0.0
+    return shards + (weights if "hf_model" in actor.save and not actor.is_megatron else 0.0)
 
 
 def _shm(trainer: Trainer) -> Phase:
