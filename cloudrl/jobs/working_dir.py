@@ -189,7 +189,10 @@ def zip_package(plan: PackagePlan) -> bytes:
             except (OSError, UnicodeEncodeError) as failure:
                 raise InputError(f"{entry.path} cannot be packed: {failure}") from failure
             if not entry.is_folder and hashlib.sha256(content).hexdigest() != digest:
-                raise InputError(f"{entry.path} has changed since it was looked at", hint="Submit again")
+                raise InputError(
+                    f"{entry.path} has changed since it was looked at",
+                    hint="Submit again\nA file that a program writes to, such as a log: name it in .rayignore",
+                )
     if packed.tell() > PACKAGE_LIMIT_BYTES:
         raise too_large("the job's package", plan.entries)
     return packed.getvalue()

@@ -165,8 +165,9 @@ def test_a_file_that_changes_before_it_is_packed(tmp_path: Path):
     write(tmp_path, "train.py")
     planned = plan(tmp_path)
     write(tmp_path, "train.py", text="diff")
-    with pytest.raises(InputError, match=r"train\.py has changed since it was looked at"):
+    with pytest.raises(InputError, match=r"train\.py has changed since it was looked at") as caught:
         zip_package(planned)
+    assert "name it in .rayignore" in str(caught.value.hint)
 
 
 def test_a_name_that_is_no_utf8(tmp_path: Path):
