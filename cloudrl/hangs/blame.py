@@ -10,7 +10,16 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from cloudrl.hangs.stacks import Frame, Thread, collective, first_own, phase_of, threads_at_work, work_frames
+from cloudrl.hangs.stacks import (
+    Frame,
+    Thread,
+    collective,
+    first_own,
+    loader_frames,
+    phase_of,
+    threads_at_work,
+    work_frames,
+)  # fmt: skip
 from cloudrl.protocol.job_phases import Blame, JobPhase
 
 _TITLE = re.compile(r"^ray::(?:IDLE\b)?([^.\s]*)(?:\.(\S+))?")
@@ -96,7 +105,9 @@ def find(processes: Sequence[Process], phase: str) -> Finding:
         processes: of all nodes.
         phase: of the job, as its timers say; the driver's stack may say it more closely.
     """
-    driver = next((process for process in processes if process.actor.startswith(_DRIVER)), None)
+    loaders = [process for process in processes if loader_frames(process.frames) is not None]
+    drivers = [process for process in processes if process.actor.startswith(_DRIVER) and process not in loaders]
+    driver = next(iter(drivers), None)
     of_stack = phase_of(driver.frames) if driver is not None else None
     finding = [*_halted(processes)]
     apart, waiting = _apart(processes)
@@ -104,6 +115,8 @@ def find(processes: Sequence[Process], phase: str) -> Finding:
     now = of_stack or phase
     if not finding and now in _ROLLOUT:
         finding += _rollout(processes)
+    if not finding and now == JobPhase.DATA:
+        finding += _loaders(loaders)
     if not finding and driver is not None and (now in _OF_THE_DRIVER or of_stack is None):
         finding += _driver(driver)
     places = {_place(blame): blame for blame in reversed(finding)}  # several threads at one place are one
@@ -175,6 +188,14 @@ def _rollout(processes: Sequence[Process]) -> Iterable[Blame]:
 def _is_entry(frames: Sequence[Frame]) -> bool:
     """Whether the thread stands in a loop of Ray's or asyncio's that was started from verl's code."""
     return frames[0].is_library and all(frame.is_library for frame in frames[:-2])
+
+
+def _loaders(loaders: Sequence[Process]) -> Iterable[Blame]:
+    """Workers of the data loader in which the user's code stands."""
+    for process in loaders:
+        own = first_own(loader_frames(process.frames) or ())
+        if own is not None:
+            yield process.blamed("has not returned its batch to the data loader", own)
 
 
 def _driver(driver: Process) -> Iterable[Blame]:

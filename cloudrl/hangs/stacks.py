@@ -146,6 +146,15 @@ def collective(frames: Sequence[Frame]) -> str | None:
     return next(iter(named or found), None)
 
 
+def loader_frames(frames: Sequence[Frame]) -> tuple[Frame, ...] | None:
+    """What a worker of torch's data loader runs for the next batch; None in any other process.
+
+    It is forked from the trainer, whose frames come below and whose title it has.
+    """
+    at = next((at for at, frame in enumerate(frames) if _is_loader(frame)), None)
+    return tuple(frames[:at]) if at is not None else None
+
+
 def threads_at_work(threads: Sequence[Thread]) -> tuple[Thread, ...]:
     """Threads that run or wait in code of the user's or verl's, without loops and pools that stand idle."""
     return tuple(
@@ -155,6 +164,10 @@ def threads_at_work(threads: Sequence[Thread]) -> tuple[Thread, ...]:
         and not any(_STANDING.match(str(frame)) for frame in thread.frames[:2])
         and any(not frame.is_library for frame in thread.frames)
     )
+
+
+def _is_loader(frame: Frame) -> bool:
+    return frame.function == "_worker_loop" and frame.file.startswith(("torch/utils/data/", "torchdata/"))
 
 
 def _frame(line: str) -> Frame | None:

@@ -138,6 +138,44 @@ def test_a_data_set_that_blocks_the_driver():
     assert told(finding) == [(0, "TaskRunnerV1", "__getitem__ (mine/data.py:17)")]
 
 
+LOADS = """\
+Thread 18871 (idle): "MainThread"
+    wait (/usr/lib/python3.11/multiprocessing/connection.py:947)
+    _try_get_data (/venv/lib/python3.11/site-packages/torchdata/stateful_dataloader/stateful_dataloader.py:1200)
+    _fetch_one_gen_batch (/venv/lib/python3.11/site-packages/verl/trainer/ppo/v1/trainer_base.py:1471)
+    actor_method_executor (/venv/lib/python3.11/site-packages/ray/_private/function_manager.py:740)
+"""
+LOADER = """\
+Thread 32479 (idle): "MainThread"
+    {function}
+    _worker_loop (/venv/lib/python3.11/site-packages/torchdata/stateful_dataloader/worker.py:187)
+    run (/usr/lib/python3.11/multiprocessing/process.py:108)
+    _get_iterator (/venv/lib/python3.11/site-packages/torchdata/stateful_dataloader/stateful_dataloader.py:387)
+    fit (/venv/lib/python3.11/site-packages/verl/trainer/ppo/v1/trainer_base.py:485)
+    actor_method_executor (/venv/lib/python3.11/site-packages/ray/_private/function_manager.py:740)
+"""
+"""As py-spy 0.4.3 shows them: a worker has the title and the frames of the trainer from which it was forked."""
+
+
+@pytest.mark.parametrize(("driver_pid", "loader_pid"), [(20, 21), (21, 20)])
+def test_a_worker_of_the_data_loader_is_blamed_and_not_the_driver(driver_pid: int, loader_pid: int):
+    reads = LOADER.format(function="__getitem__ (/tmp/ray/s/working_dir_files/_ray_pkg_0123abcd/mine/data.py:9)")
+    title = "ray::TaskRunnerV1.run"
+    both = sorted(
+        [process(0, driver_pid, title, LOADS), process(0, loader_pid, title, reads)], key=lambda each: each.pid
+    )
+    finding = find(both, "step")
+    assert finding.phase == "data"
+    assert [(blame.pid, blame.frame) for blame in finding.blame] == [(loader_pid, "__getitem__ (mine/data.py:9)")]
+
+
+def test_an_idle_worker_of_the_data_loader_is_not_to_blame():
+    idle = LOADER.format(function="get (/usr/lib/python3.11/multiprocessing/queues.py:113)")
+    waits = process(0, 20, "ray::TaskRunnerV1.run", LOADS)
+    [blame] = find([waits, process(0, 21, "ray::TaskRunnerV1.run", idle)], "data").blame
+    assert blame.pid == 20
+
+
 def test_a_driver_that_waits_for_ray_is_not_to_blame():
     assert find([driver("_compute_metrics")], "step").blame == ()
 
