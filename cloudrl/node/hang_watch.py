@@ -116,6 +116,7 @@ class HangMonitor:
         self._files = 0
         self._is_computing = self._is_training = False
         self._outlived: FrozenSet[str] = frozenset()
+        self._dead: FrozenSet[str] = frozenset()
         self._outlived_step: Optional[int] = None
         self._outlived_at = float("-inf")
         self._is_volume_free = threading.Lock()
@@ -140,8 +141,7 @@ class HangMonitor:
             self._look_if_due(reports, sample)
         else:
             self._episode = Episode()
-        grade, limit_s = self._grade(verdict, halted)
-        self.state = self._state(sample, verdict, grade, limit_s)
+        self.state = self._state(sample, verdict, *self._grade(verdict, halted))
         self._keep_times()
 
     # -- the job and its phase ------------------------------------------------------------------------------
@@ -160,7 +160,7 @@ class HangMonitor:
             self._episode, self._log, self._since = Episode(), DriverLog(), ("", 0.0)
             self._job = job
             self._watch = HangWatch(self._kept_times())
-            self._outlived, self._outlived_step, self._is_training = frozenset(), None, False
+            self._outlived, self._dead, self._is_training = frozenset(), frozenset(), False
         self._job = job
 
     def _sample(self, reports: Sequence[NodeReport]) -> Sample:
@@ -205,14 +205,14 @@ class HangMonitor:
         return gpus
 
     def _note_outlived(self) -> None:
-        """After a step, remember the actors that are dead by then: they are not what a later step waits for."""
+        """Actors that are dead while a step runs that ends: they are not what a later step waits for."""
         job_id, step = self._job.get("job_id"), self._log.step
-        is_due = self._clock() - self._outlived_at >= _ACTORS_EVERY_S
-        if job_id and step is not None and step != self._outlived_step and is_due:
-            self._outlived_step, self._outlived_at = step, self._clock()
-            rows = self._dashboard.rows("actors", job_id)
-            if rows is not None:
-                self._outlived = ray_rows.dead_ids(rows, str(job_id))
+        if step != self._outlived_step:
+            self._outlived, self._outlived_step = self._outlived | self._dead, step
+            self._dead = frozenset()
+            if job_id and step is not None and self._clock() - self._outlived_at >= _ACTORS_EVERY_S:
+                self._outlived_at = self._clock()
+                self._dead = ray_rows.dead_ids(self._dashboard.rows("actors", job_id) or (), str(job_id))
 
     # -- looks at the stacks --------------------------------------------------------------------------------
 

@@ -170,6 +170,22 @@ def test_resources_that_no_node_has_are_a_proof(lab: Lab):
     assert "16 free (no resources)" in lab.hang().blame[0].reason
 
 
+def test_an_actor_that_died_after_the_last_step_is_what_the_job_waits_for(lab: Lab):
+    """It died before rank 0 has asked for the actors again, which it does once a minute."""
+    error = {"error_message": "The actor is dead because it was killed by `ray.kill`."}
+    dead = {"actor_id": "a", "job_id": "02", "class_name": "TransferQueueController", "state": "DEAD"}
+    lab.reward, log = "", lab.folder / "job-driver-one.log"
+    log.write_text("step:7 - x\n")
+    lab.phase("gen", EndedPhase(1, "gen", 4.0))
+    lab.run(40)
+    log.write_text("step:7 - x\nstep:8 - x\n")
+    lab.phase("old_log_prob", EndedPhase(1, "gen", 4.0), EndedPhase(2, "gen", 4.0), EndedPhase(3, "old_log_prob", 2.0))
+    lab.run(10)
+    lab.dashboard.actors = ({**dead, "death_cause": {"x": error}},)
+    lab.run(100)
+    assert (lab.hang().grade, lab.hang().blame[0].actor) == (Grade.PROOF, "TransferQueueController")
+
+
 def test_an_actor_that_the_job_has_outlived_proves_nothing(lab: Lab):
     cause = {"actor_died_error_context": {"error_message": "The actor's worker process has died."}}
     actor = {"actor_id": "a", "job_id": "02", "class_name": "Sandbox", "state": "DEAD", "death_cause": cause}
@@ -177,6 +193,8 @@ def test_an_actor_that_the_job_has_outlived_proves_nothing(lab: Lab):
     log = lab.folder / "job-driver-one.log"
     log.write_text("step:7 - x\n")
     lab.phase("gen", EndedPhase(1, "gen", 4.0))
+    lab.run(5)
+    log.write_text("step:7 - x\nstep:8 - x\n")
     lab.run(5)
     lab.work = replace(lab.work, cores=0.0)
     assert lab.run(200).hang is None
