@@ -1,5 +1,11 @@
 """The kernel's counters of kills for lack of memory, on made-up machines and on this one."""
 
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -44,6 +50,48 @@ def test_a_machine_without_counters(tmp_path: Path):
 
 def test_this_machine():
     assert OomWatch().look() is None
+
+
+GROUPS = (("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max"))
+"""Of cgroups 1 and 2: where a group of processes is made, and the file of its limit."""
+ENDED_BY_THE_KERNEL = """
+import json, os, subprocess, sys
+from pathlib import Path
+from cloudrl.node.oom_kills import OomWatch
+
+Path(sys.argv[1], "cgroup.procs").write_text(str(os.getpid()))
+watch = OomWatch()
+child = "x = bytearray(400 << 20)\\nfor at in range(0, len(x), 4096): x[at] = 1"
+code = subprocess.run([sys.executable, "-c", child]).returncode
+print(json.dumps([code, watch.look().count]))
+"""
+
+
+@pytest.fixture
+def small_group() -> Iterator[Path]:
+    """A group of processes that may have 150 MB."""
+    for parent, limit in GROUPS:
+        group = Path(parent, f"cloudrl-test-{os.getpid()}")
+        if not Path(parent, "cgroup.procs").exists() or not os.access(parent, os.W_OK):
+            continue
+        with suppress(OSError):
+            group.mkdir()
+            try:
+                if (group / limit).exists():
+                    (group / limit).write_text(str(150 << 20))
+                    yield group
+                    return
+            finally:
+                group.rmdir()
+    pytest.skip("no group of processes with a limit of memory can be made here")
+
+
+@pytest.mark.root
+def test_a_kill_by_this_kernel(small_group: Path):
+    done = subprocess.run(
+        [sys.executable, "-c", ENDED_BY_THE_KERNEL, str(small_group)], capture_output=True, text=True, timeout=120
+    )
+    assert (json.loads(done.stdout), done.stderr) == ([-9, 1], "")
 
 
 def test_the_line_of_the_log():
