@@ -46,10 +46,13 @@ class DriverLog:
             for line in whole.decode("utf-8", "replace").splitlines():
                 self._take(line)
 
+    def unfinished_in(self, phase: str) -> Optional[rollout.Unfinished]:
+        """Prompts that a rollout waits for; None in another phase: the last line about them is old by then."""
+        return self.unfinished if phase in (JobPhase.GEN, JobPhase.REWARD, JobPhase.TESTING) else None
+
     def waiting_for(self, phase: str) -> str:
-        """Prompts that a rollout waits for, "" in another phase."""
-        is_rollout = phase in (JobPhase.GEN, JobPhase.REWARD, JobPhase.TESTING)
-        return str(self.unfinished) if is_rollout and self.unfinished is not None else ""
+        """The same in words; "" in another phase."""
+        return str(self.unfinished_in(phase) or "")
 
     def _take(self, line: str) -> None:
         step = _STEP.search(line)

@@ -16,7 +16,11 @@ from cloudrl.protocol.job_phases import JobPhase
 _THREAD = re.compile(r'^(?:Current thread|Thread) (?:0x)?([0-9a-fA-F]+)(?:[^"\[]*(?:"([^"]*)"|\[([^\]]*)\]))?')
 _SPY_FRAME = re.compile(r"^ {4}(\S.*?) \((.+):([0-9]+)\)$")
 _OWN_FRAME = re.compile(r'^  File "(.+)", line ([0-9]+|\?\?\?) in (.+)$')
-_PATHS = re.compile(r"^.*/(?:site-packages|dist-packages|_ray_pkg_[0-9a-f]+|lib/python3\.[0-9]+)/")
+_PATHS = re.compile(
+    r"^.*/(?:(?:site-packages|dist-packages|_ray_pkg_[0-9a-f]+|lib/python3\.[0-9]+)/"
+    r"|(?=verl/(?:checkpoint_engine|experimental|single_controller|trainer|utils|workers)/))"
+)
+"""What is cut off a path. Images have verl from its sources: /workspace/verl/verl/trainer."""
 _STANDARD = re.compile(r"/lib/python3\.[0-9]+/(?!site-packages/|dist-packages/)")
 _MOST_THREADS, _MOST_FRAMES = 500, 200
 

@@ -179,7 +179,7 @@ class HangMonitor:
         if (logs := self._logs()) is not None:
             self._log.read(logs / f"job-driver-{self._job['submission_id']}.log")
         at = self._clock()
-        is_moving = self._rollout.add(self._log.unfinished, at) or is_moving
+        is_moving = self._rollout.add(self._log.unfinished_in(phase), at) or is_moving
         is_starved = any(work.cpu_wait_percent > STARVED_PERCENT for work in works)
         return Sample(at, now, phase, since, is_moving, ended, any(work.is_paused for work in works), is_starved)
 

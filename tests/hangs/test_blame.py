@@ -199,6 +199,13 @@ def test_any_text_is_read(text: str):
     assert len(stacks.parse(text)) <= 500
 
 
+@pytest.mark.parametrize("folder", ["/venv/lib/python3.12/site-packages", "/workspace/verl", "/opt/my verl/src"])
+def test_verl_is_known_wherever_it_is_installed(folder: str):
+    text = f'Thread 1 (idle): "MainThread"\n    fit ({folder}/verl/trainer/ppo/v1/trainer_base.py:485)\n'
+    [frame] = stacks.work_frames(stacks.parse(text))
+    assert (frame.file, frame.is_library) == ("verl/trainer/ppo/v1/trainer_base.py", False)
+
+
 def test_of_several_dumps_the_last_counts():
     changed = BY_SIGNAL.replace("line 17", "line 18")
     assert str(stacks.work_frames(stacks.parse(BY_SIGNAL + changed))[0]) == "__getitem__ (mine/data.py:18)"

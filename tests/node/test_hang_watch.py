@@ -354,3 +354,15 @@ def test_a_training_that_a_script_has_started_is_known_by_its_processes(lab: Lab
     lab.title = "ray::TaskRunnerV1.run"
     assert lab.run(1000).phase == "init"
     assert lab.hang().grade is not Grade.PROOF
+
+
+def test_counts_of_an_earlier_rollout_say_nothing_of_the_next_phase(lab: Lab):
+    """A driver that computes may be in one function at two looks."""
+    (lab.folder / "job-driver-one.log").write_text("step:7 - x\npending: 0, running: 8, finished: 0, failure: 0\n")
+    lab.phase("gen", EndedPhase(1, "adv", 1.0))
+    lab.run(30)
+    lab.work, lab.title = JobWork(NOW, cores=2.0), "ray::TaskRunnerV1.run"
+    lab.phase("adv", EndedPhase(1, "adv", 1.0), EndedPhase(2, "gen", 30.0))
+    for number in range(10):
+        lab.reward = f'Thread 1 (active): "MainThread"\n    sum (torch/a.py:{number})\n    gae (mine/adv.py:6)\n'
+        assert lab.run(30).hang is None
