@@ -1,4 +1,4 @@
-"""An hour of a real training raises no alarm, whatever its stacks would say.
+"""Three minutes of a real training, repeated for an hour, raise no alarm, whatever its stacks would say.
 
 `recorded_training.json` has the heartbeats of two nodes, each 5 s, while grpo-tiny trained with verl 0.9.1 on two CPUs
 with a load of 45: phase, its age in seconds, the phases that have ended since with their seconds, and of each node the
