@@ -50,8 +50,10 @@ def check_config(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
     except UnknownConfig as why:
         return draft.skipping(f"the configuration ({why})")
     faults, is_certain = list(composed.problems), _is_certain(draft, snapshot, command)
-    if snapshot.files.working_dir is None and any(problem.key == SEARCH_PATH for problem in faults):
-        is_certain = False  # the folder that a node starts jobs in may be a checkout of verl
+    if snapshot.files.working_dir is None:  # the folder that a node starts jobs in may be a checkout of verl
+        unsure = [problem for problem in faults if problem.key == SEARCH_PATH]
+        faults = [problem for problem in faults if problem not in unsure]
+        draft = draft.warning(*(f"{problem.text}; to find verl's own: {problem.hint}" for problem in unsure))
     if not command.is_read or _is_unknown_fork(snapshot):
         what = f"the job runs {command.program}" if not command.is_read else f"a verl of your own{_ADD}"
         draft = draft.skipping(f"sections, batches, values and names of the configuration, and memory ({what})")

@@ -86,7 +86,10 @@ def test_a_search_path_into_a_checkout_needs_that_checkout(tmp_path: Path) -> No
 
 def test_without_a_working_directory_the_same_is_a_warning(tmp_path: Path) -> None:
     [warning, *_] = sent(tmp_path, ONE_STEP).warnings
-    assert "hydra.searchpath names verl/trainer/config" in warning
+    assert warning.startswith(
+        "hydra.searchpath names verl/trainer/config, which is not in the working directory; to find"
+    )
+    assert warning.endswith(f"'hydra.searchpath=[{IN_PACKAGE}]'")
     assert sent(tmp_path, ONE_STEP, f"hydra.searchpath=[{IN_PACKAGE}]").warnings == ()
 
 
