@@ -23,7 +23,7 @@ from cloudrl.options.environment import is_remote
 from cloudrl.protocol.data_sets import BUILT_IN
 from cloudrl.spec.hydra import hydra_text, one_or_many, parse_overrides, unquoted
 from cloudrl.verl import keys
-from cloudrl.verl.command import is_fine_tuning, model_key
+from cloudrl.verl.command import model_key
 from cloudrl.verl.keys import PathKind
 from cloudrl.verl.loggers import TRACKERS
 
@@ -70,11 +70,6 @@ def _tracker(name: str) -> str:
 def _check_free(values: Mapping[str, str], alias: str, key: str) -> None:
     if key in values:
         raise InputError(f"{alias} and {key}={values[key]} say the same thing twice", hint="Give one of the two")
-
-
-def _model_key(draft: JobDraft) -> str:
-    entrypoint = draft.job.entrypoint
-    return model_key(entrypoint) if is_fine_tuning(entrypoint) else keys.MODEL_PATH
 
 
 def _model(draft: JobDraft, model: str, files: LocalFiles) -> JobDraft:

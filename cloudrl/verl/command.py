@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from cloudrl.verl.keys import FINE_TUNED, FINE_TUNED_BEFORE, MAIN
+from cloudrl.verl.keys import FINE_TUNED, FINE_TUNED_BEFORE, MAIN, MODEL_PATH
 from cloudrl.verl.release_files import CONFIG_NAME
 
 _NAMES = ("--config-name", "-cn")
@@ -58,8 +58,9 @@ def is_fine_tuning(entrypoint: Sequence[str]) -> bool:
 
 
 def model_key(entrypoint: Sequence[str]) -> str:
-    """The key by which a program of fine-tuning gets its model."""
-    return FINE_TUNED if _config_of(entrypoint) == SFT_CONFIG else FINE_TUNED_BEFORE
+    """The key by which a program gets its model; of a program that was not read, that of `main_ppo`."""
+    keys = {SFT_CONFIG: FINE_TUNED, SFT_CONFIG_BEFORE: FINE_TUNED_BEFORE}
+    return keys.get(_config_of(entrypoint) or "", MODEL_PATH)
 
 
 def _config_of(entrypoint: Sequence[str]) -> str | None:
