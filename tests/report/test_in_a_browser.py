@@ -173,6 +173,14 @@ def test_a_first_step_that_loads_does_not_hide_the_others(chromium: Browser, tmp
     assert 2.5 < top < 4
 
 
+def test_the_log_of_a_failed_run_is_open_at_its_end(chromium: Browser, tmp_path: Path) -> None:
+    lines = tuple(f"line {number}" for number in range(200))
+    chromium.open(write(tmp_path, Report((make_run(steps=3, status="FAILED", log=lines),))))
+    chromium.wait("document.querySelector('#log-0').open && document.querySelector('#log-0 pre').scrollTop > 0")
+    chromium.open(write(tmp_path, make_report(steps=3)))
+    assert not chromium.evaluate("document.querySelector('#log-0').open")
+
+
 PAIRS = "[...document.querySelectorAll('.pair')].map((each) => each.innerText)"
 
 

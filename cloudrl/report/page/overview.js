@@ -90,8 +90,14 @@ const notes = () => report.runs.flatMap((run) => run.notes.map((text) => element
   className: "muted", text: report.runs.length > 1 ? `${run.name}: ${text}` : text,
 })));
 
+// The end of each log, at its last line, which says most.
 const logs = () => {
-  const runs = report.runs.filter((run) => run.log);
-  return runs.length ? [section("Log", runs.map((run) => element("details", { id: `log-${run.place}`, open: isFirstBuild && run.status === "FAILED" && report.runs.length === 1 },
-    element("summary", { text: `Last lines of ${run.name}` }), element("pre", { className: "log", tabIndex: 0, text: run.log }))))] : [];
+  const folders = report.runs.filter((run) => run.log).map((run) => {
+    const text = element("pre", { className: "log", tabIndex: 0, text: run.log });
+    const isOpen = isFirstBuild && run.status === "FAILED" && report.runs.length === 1;
+    const folder = element("details", { id: `log-${run.place}`, open: isOpen }, element("summary", { text: `Last lines of ${run.name}` }), text);
+    folder.addEventListener("toggle", () => { text.scrollTop = text.scrollHeight; });
+    return folder;
+  });
+  return folders.length ? [section("Log", folders)] : [];
 };
