@@ -18,8 +18,10 @@ The number is the exit code of the command line. Standard library only: the node
 
 from __future__ import annotations
 
+import re
 from contextlib import contextmanager
-from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence
+from pathlib import PurePath
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
 
 
 class CloudrlError(Exception):
@@ -132,12 +134,30 @@ class Interrupted(CloudrlError):
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
-    """`; did you mean 'gpu'?` with the choice that is most like `word`, letter case aside; empty when none is."""
+    """`; did you mean 'gpu'?` with the choice that is most like `word`; empty when none is.
+
+    Letter case aside; the same words in another order are most alike.
+    """
     import difflib  # only where something went wrong
 
     by_lower = {choice.lower(): choice for choice in choices}
-    matches = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.6)
+    reordered = {_words(choice): choice for choice in by_lower}.get(_words(word.lower()))
+    matches = [reordered] if reordered else difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.6)
     return f"; did you mean {by_lower[matches[0]]!r}?" if matches else ""
+
+
+def similar_file(name: str, beside: Iterable[str]) -> str:
+    """`did_you_mean` for a file: an ending that two names share does not make them alike."""
+    import difflib
+
+    stem = PurePath(name).stem
+    ratios = ((other, difflib.SequenceMatcher(None, stem, PurePath(other).stem).ratio()) for other in beside)
+    return did_you_mean(name, [other for other, ratio in ratios if ratio >= 0.6])
+
+
+def _words(name: str) -> Tuple[str, ...]:
+    """In alphabetical order: `grpo-tiny` and `tiny_grpo` have the same, `8kgsm` and `gsm8k` too."""
+    return tuple(sorted(re.findall(r"[^\W\d_]+|\d+", name))) or (name,)
 
 
 def without_login(url: str) -> str:

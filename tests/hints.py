@@ -1,12 +1,11 @@
 """What a hint tells the user to type, and what is wrong with it.
 
 A command stands at the start of a line, behind a colon, or in backticks. It ends with the line, the backtick, three
-blanks, or where the shell ends it.
+blanks, or where the shell ends it. Options and overrides that are to be pasted stand alone there, or in brackets.
 """
 
 from __future__ import annotations
 
-import ast
 import io
 import itertools
 import re
@@ -14,20 +13,24 @@ import shlex
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import typer
 from command_tree import commands, options
+from hint_sources import UNKNOWN
 
 from cloudrl.cli.main import app
 
-_COMMAND = re.compile(r"(?:^|: |`|\$\()(?:[A-Z_]+=\S+ )*cloudrl ((?:(?! {3}| && | \| |;|`).)+)", re.MULTILINE)
+_COMMAND = re.compile(r"(?:^|: +|`|\$\()(?:[A-Z_]+=\S+ )*cloudrl ((?:(?! {3}| && | \| |;|`).)+)", re.MULTILINE)
 _OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*[a-z0-9]")
-_OF_OTHERS = re.compile(r"\b(?:dstack|squeue|sbatch|hf|ray|pip|docker|ssh|git) [^\n;`]*")
-_NAMES = ("hint", "next_command")  # of the arguments that take a hint
-_UNKNOWN = "X"
-"""Stands for a value in the text of a hint as the source has it."""
+_OF_OTHERS = re.compile(r"\b(?:dstack|squeue|sbatch|hf|ray|pip|docker|ssh|git|python|sudo|export) [^\n;`]*")
+_BACKTICKS = re.compile(r"`[^`]*`")
+_BRACKETS = re.compile(r"\((-[^()]+)\)")
+OVERRIDE = re.compile(
+    rf"(?:\+\+?)?(?:[A-Za-z_][\w-]*(?:\.[\w-]+)+|{UNKNOWN}|model_engine)=.*|~[A-Za-z_][\w.-]*", re.DOTALL
+)
+_PARTS = re.compile(r"; |, and | {3,}| && ")
+_LEFT_OUT = re.compile(r"\b[Ll]eave (?:out )?[^,.;:]*")
 
 
 def typed(hint: str) -> list[str]:
@@ -39,9 +42,62 @@ def faults(hint: str) -> list[str]:
     """Why a hint cannot be followed as it stands; empty if it can."""
     wrong = [f"cloudrl {words}: {reason}" for words in typed(hint) if (reason := _refusal(words))]
     loose = _OF_OTHERS.sub("", _COMMAND.sub("", hint))
-    return wrong + [
-        f"{name} is an option of no command" for name in _OPTION.findall(loose) if name not in known_options()
-    ]
+    unknown = [f"{name} is an option of no command" for name in _OPTION.findall(loose) if name not in known_options()]
+    open_ended = [f"cloudrl {words} leaves words out" for words in typed(hint) if re.search(r" \.\.\.?( |$)", words)]
+    return wrong + open_ended + (unknown or half_typed(_COMMAND.sub("", hint)))
+
+
+def half_typed(text: str) -> list[str]:
+    """What of the rest of a hint looks as if it could be pasted and cannot: it has words of a sentence beside it.
+
+    In a sentence an option may be named, without a value.
+    """
+    parts = [part for line in text.splitlines() for part in _PARTS.split(_BACKTICKS.sub("", line))]
+    return [fault for part in parts for fault in _half_typed(part.strip())]
+
+
+def _half_typed(part: str) -> Iterator[str]:
+    part = _LEFT_OUT.sub("", part)
+    for inner in _BRACKETS.findall(part):
+        yield from _foreign_words(inner)
+    sentence, colon, last = _BRACKETS.sub("", part).rpartition(": ")
+    if last.startswith("-") or OVERRIDE.fullmatch(last.partition(" ")[0]):
+        yield from _foreign_words(last)
+    else:
+        sentence += colon + _OF_OTHERS.sub("", last)
+    words = sentence.split()
+    for word, after in zip(words, [*words[1:], ""], strict=False):
+        is_given = _takes_value(word) and re.match(r"[A-Z./~'\"]|\S+=", after)
+        if is_given or OVERRIDE.fullmatch(word.strip("',.;")):
+            yield f"{word} stands in a sentence: {part}"
+
+
+def _foreign_words(text: str) -> Iterator[str]:
+    """The first word that is neither an option with its value nor an override."""
+    try:
+        words = iter(shlex.split(text))
+    except ValueError as error:
+        yield f"{text}: {error}"
+        return
+    for word in words:
+        if word.startswith("-"):
+            if "=" not in word and _takes_value(word) and next(words, None) is None:
+                yield f"{word} lacks its value: {text}"
+        elif word != UNKNOWN and not OVERRIDE.fullmatch(word):
+            yield f"{word!r} is no part of what is typed: {text}"
+            return
+
+
+def _takes_value(option: str) -> bool:
+    return option in _with_values() or option.startswith(f"--{UNKNOWN}")
+
+
+@cache
+def _with_values() -> frozenset[str]:
+    """Options that take a value in every command that has them."""
+    every = [(name, each) for _, command in commands() for each in command.params for name in each.opts]
+    flags = {name for name, each in every if getattr(each, "is_flag", False)}
+    return frozenset({name for name, _ in every if name.startswith("-")} - flags)
 
 
 @cache
@@ -68,15 +124,15 @@ def _refusal(words: str) -> str:
     path = list(itertools.takewhile(lambda word: not word.startswith("-"), rest))[:2]
     command: Any = typer.main.get_command(app)
     for depth, name in enumerate(path, 1):
-        if name == _UNKNOWN or not hasattr(command, "list_commands"):
+        if name == UNKNOWN or not hasattr(command, "list_commands"):
             break
         if (command := command.get_command(None, name)) is None:
             return f"there is no command {' '.join(path[:depth])}"
         rest = rest[1:]
     if not rest or hasattr(command, "list_commands"):
         return ""
-    reason = _refusal_of(command, rest)
-    return "" if "Missing" in reason and {_UNKNOWN, "..."} & {*words.split()} else reason
+    reason = _refusal_of(command, [*rest]) and _refusal_of(command, ["1" if word == UNKNOWN else word for word in rest])
+    return "" if "Missing" in reason and {UNKNOWN, "..."} & {*words.split()} else reason
 
 
 def _refusal_of(command: Any, words: list[str]) -> str:
@@ -88,35 +144,3 @@ def _refusal_of(command: Any, words: list[str]) -> str:
     except Exception as error:  # noqa: BLE001 - Typer hides the errors of its parser
         return str(error.format_message() if isinstance(error, typer.BadParameter) else error)
     return ""
-
-
-def written(folder: Path) -> Iterator[tuple[str, str]]:
-    """Where a `hint=` stands in the source, and its text, with `_UNKNOWN` for each value that is made where it runs."""
-    for path in sorted(folder.rglob("*.py")):
-        text = path.read_text()
-        if not any(f"{name}=" in text for name in _NAMES):  # the formatter puts no space there
-            continue
-        for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.keyword) and node.arg in _NAMES:
-                for hint in _texts(node.value):
-                    yield f"{path.relative_to(folder.parent)}:{node.value.lineno}", hint
-
-
-def _template(node: ast.JoinedStr) -> str:
-    return "".join(str(part.value) if isinstance(part, ast.Constant) else _UNKNOWN for part in node.values)
-
-
-def _texts(node: ast.expr) -> Iterator[str]:
-    """Each text that an expression may be."""
-    if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        yield node.value
-    elif isinstance(node, ast.JoinedStr):
-        yield re.sub(
-            rf"(?<=[a-z]){_UNKNOWN}+(?=\n|$)", "", _template(node)
-        )  # what stands at a word's end begins a line
-    elif isinstance(node, ast.IfExp):
-        yield from _texts(node.body)
-        yield from _texts(node.orelse)
-    elif isinstance(node, ast.BoolOp):
-        for value in node.values:
-            yield from _texts(value)

@@ -3,22 +3,56 @@
 from pathlib import Path
 
 import pytest
-from hints import faults, typed, written
+from hint_sources import UNKNOWN, hints
+from hints import OVERRIDE, faults, typed
 from typed_command import Run
 
 import cloudrl
+from cloudrl.verl.composition import compose
+from cloudrl.verl.releases import RELEASE
 
-HINTS = [*written(Path(cloudrl.__file__).parent)]
+SFT = "sft_trainer_engine"
+"""The configuration of verl's supervised fine-tuning."""
 
 
-def test_every_hint_can_be_typed() -> None:
-    wrong = [f"{where}: {fault}" for where, hint in HINTS for fault in faults(hint)]
+@pytest.fixture(scope="module")
+def written() -> list[tuple[str, str]]:
+    return [*hints(Path(cloudrl.__file__).parent)]
+
+
+def test_every_hint_can_be_typed(written: list[tuple[str, str]]) -> None:
+    wrong = [f"{where}: {fault}" for where, hint in written for fault in faults(hint)]
     assert wrong == []
 
 
-def test_all_of_them_are_found() -> None:
-    assert len(HINTS) > 350
-    assert sum(len(typed(hint)) for _, hint in HINTS) > 90
+def test_all_of_them_are_found(written: list[tuple[str, str]]) -> None:
+    assert len(written) > 700
+    assert sum(len(typed(hint)) for _, hint in written) > 200
+
+
+OF_OTHERS = ("dstack", "slurm", "kernel", "retriever")
+"""Where keys begin that are not verl's: sections of clusters, a setting of Linux, Search-R1's fork."""
+
+
+def overrides(written: list[tuple[str, str]]) -> set[str]:
+    """Those that set a key of verl in all hints, but for names that are made where they run."""
+    lines = [line.rpartition(": ")[2] for _, hint in written for line in hint.splitlines()]
+    words = {word for line in lines if "'" not in line for word in line.split() if OVERRIDE.fullmatch(word)}
+    keys = {word: word.partition("=")[0].lstrip("+").split(".") for word in words - {f"model_engine={UNKNOWN}"}}
+    return {
+        word for word, parts in keys.items() if parts[0] not in OF_OTHERS and word[0] != "~" and UNKNOWN not in parts
+    }
+
+
+def test_every_override_is_one_that_the_release_takes(written: list[tuple[str, str]]) -> None:
+    words = overrides(written)
+    assert len(words) > 60
+    refused = {
+        word: composed.problems[0].text
+        for word in sorted(words)
+        if (composed := compose(RELEASE.verl, (word,))).problems and compose(RELEASE.verl, (word,), SFT).problems
+    }
+    assert refused == {}
 
 
 @pytest.mark.parametrize(
@@ -29,6 +63,12 @@ def test_all_of_them_are_found() -> None:
         ("Its logs: cloudrl logs --address http://x", "No such option: --address"),
         ("Name any Ray: --adress http://x", "--adress is an option of no command"),
         ("See `cloudrl checkpoints merge latest`", "Missing option '--to'"),
+        ("cloudrl up ... --data gsm8k", "leaves words out"),
+        ("--working-dir DIR sends the folder; then name the file in it", "'sends' is no part of what is typed"),
+        ("Start one: cloudrl retriever serve DIR; or name another: --url", "--url lacks its value"),
+        ("Submit it again with --name X: it continues", "stands in a sentence"),
+        ("Give it 5 calls with max_calls, or rollout.calls=5", "rollout.calls=5 stands in a sentence"),
+        ("trainer.nnodes=2, or a larger cluster", "'or' is no part of what is typed"),
     ],
 )
 def test_a_hint_that_cannot_be_typed_is_noticed(hint: str, fault: str) -> None:
@@ -38,7 +78,10 @@ def test_a_hint_that_cannot_be_typed_is_noticed(hint: str, fault: str) -> None:
 @pytest.mark.parametrize(
     "hint",
     [
-        "cloudrl up ... --data gsm8k\nOr give files: data.train_files=/path",
+        "When you start the cluster: --data gsm8k\nOr give files: data.train_files=/path",
+        "trainer.nnodes=2 ~trainer.mine\nSend its folder: --working-dir ./here",
+        "Say which one it is: prompt_field=COLUMN (--prompt-field COLUMN)",
+        "Leave out --lora adapter, for the whole model",
         "Set it: dstack project add --name NAME --url URL --token TOKEN",
         'eval "$(cloudrl env -c lab)"',
         "Use it: cloudrl submit grpo --cluster lab   End it: cloudrl down lab",

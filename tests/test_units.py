@@ -1,5 +1,8 @@
 """How amounts read."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from cloudrl import units
@@ -56,3 +59,31 @@ def test_durations_as_options_take_them(seconds: float, text: str) -> None:
 @pytest.mark.parametrize(("dollars", "text"), [(200, "$200.00"), (200.1, "$200.10"), (1234.5, "$1,234.50")])
 def test_dollars(dollars: float, text: str) -> None:
     assert units.dollars_text(dollars) == text
+
+
+OWN_FORM = re.compile(
+    r"\{[^{}]*:[.,]?\d*[fg]\} ?(?:[kMGT]i?B\b|minutes|hours)|\{[^{}]*:\.0f\} s\b(?!/)|\$\{[^{}]*:,?\.2f\}"
+)
+"""A size, a duration or a price that is written out."""
+MAY_DIFFER = {
+    "units.py": "has the forms",
+    "node": "reasons that `logs/causes` recognises by their words",
+    "debug": "limits of less than a minute",
+    "scripts": "limits of less than a minute",
+    "rewards": "limits of less than a minute",
+    "verl": "memory of GPUs is in GiB, as nvidia-smi has it",
+    "report": "memory of GPUs is in GiB, as nvidia-smi has it",
+    "gpus.py": "memory of GPUs is in GiB, as nvidia-smi has it",
+    "machines.py": "a size as dstack takes it",
+}
+
+
+def test_sizes_durations_and_prices_are_written_here_alone() -> None:
+    root = Path(units.__file__).parent
+    found = [
+        f"{path.relative_to(root)}: {match[0]}"
+        for path in sorted(root.rglob("*.py"))
+        if not MAY_DIFFER.keys() & {*path.relative_to(root).parts}
+        for match in OWN_FORM.finditer(path.read_text())
+    ]
+    assert found == []

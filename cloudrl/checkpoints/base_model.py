@@ -39,7 +39,7 @@ def read_base(base: str) -> dict[str, bytes]:
     except OSError as error:
         raise InputError(f"{error.filename or folder} cannot be read: {error.strerror or error}") from error
     if "config.json" not in files:
-        raise InputError(f"{folder} has no config.json", hint="--base names the model that the run was trained from")
+        raise InputError(f"{folder} has no config.json", hint=_NAME)
     return files
 
 

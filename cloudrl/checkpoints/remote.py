@@ -23,7 +23,7 @@ from cloudrl.saves.places import FileCopy
 from cloudrl.shards import cancellation
 from cloudrl.shards.dtypes import DType
 from cloudrl.shards.source import ShardSource
-from cloudrl.units import size_text
+from cloudrl.units import duration_text, size_text
 
 _CHUNK_BYTES = 256 << 10
 READ_TIMEOUT_S = 30.0
@@ -103,7 +103,7 @@ class RangeClient:
                 reason = getattr(error, "message", None) or str(error) or type(error).__name__
                 if attempts.are_exhausted:
                     raise CheckpointError(
-                        f"{label} cannot be read: nothing has come for {attempts.silence_s:.0f} s ({reason})",
+                        f"{label} cannot be read: nothing has come for {duration_text(attempts.silence_s)} ({reason})",
                         hint="Is the cluster up? See cloudrl status; then type the same command again",
                     ) from error
                 self._on_break(f"{label}: {reason}; trying again")

@@ -44,6 +44,11 @@ class LocalSource:
         return str(self.folder)
 
     @property
+    def place(self) -> str:
+        """For messages: `folder ./checkpoints`, `cluster lab`."""
+        return f"folder {self.folder}"
+
+    @property
     def options(self) -> str:
         """How a command line names it, quoted."""
         return f"--dir {shlex.quote(str(self.folder))}"
@@ -136,6 +141,11 @@ class ClusterSource:
     def name(self) -> str:
         """See `LocalSource`."""
         return self.connection.name
+
+    @property
+    def place(self) -> str:
+        """See `LocalSource`."""
+        return f"cluster {self.connection.name}"
 
     @property
     def options(self) -> str:

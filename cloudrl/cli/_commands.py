@@ -80,6 +80,15 @@ class CommandGroup(TyperGroup):
         super().__init__(**settings)
         self.commands = _Built()
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command of the first word; of a recipe, what to type."""
+        if args and args[0] not in COMMANDS:
+            from cloudrl import recipes
+
+            if args[0] in recipes.names():
+                ctx.fail(f"{args[0]!r} is a recipe. Did you mean: cloudrl submit {args[0]}")
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - the names are Typer's
         """Write the groups into the help."""
         widest = max(map(len, COMMANDS))

@@ -75,10 +75,11 @@ def _in_phase(nodes: Sequence[NodeReport]) -> str:
 
 def _detail(nodes: Sequence[NodeReport]) -> str:
     from cloudrl.sdk.progress_lines import fetching_text
+    from cloudrl.units import duration_text
 
     silent_s = max(node.seen_s_ago for node in nodes)
     if _is_silent(nodes[0]):
-        return f"{_state(nodes[0])} for {silent_s:.0f} s"
+        return f"{_state(nodes[0])} for {duration_text(silent_s)}"
     is_fetching = nodes[0].failure is None and not nodes[0].detail
     return fetching_text(nodes) if is_fetching and nodes[0].fetching else _state(nodes[0])
 

@@ -240,9 +240,9 @@ def requested_job(
 ) -> JobRequest:
     """Raises: InputError: there is no such recipe, or a value is wrong."""
     from cloudrl import sdk
-    from cloudrl.spec import parse_override
+    from cloudrl.spec import parse_typed
 
-    asked = SubmitOptions(overrides=dict(map(parse_override, overrides or ())), **options)
+    asked = SubmitOptions(overrides=parse_typed(overrides or ()), **options)
     if os.sep in recipe or Path(recipe).suffix:
         from cloudrl.sdk.importing import is_importable
 

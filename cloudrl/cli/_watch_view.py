@@ -192,9 +192,11 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[Text]:
 
 def _trouble(node: NodeReport) -> str:
     """Why it does not work, or "" while it does."""
+    from cloudrl.units import duration_text
+
     if node.failure:
         return node.failure.reason
-    return f"no heartbeat for {node.seen_s_ago:.0f} s" if node.seen_s_ago > _SILENT_S else ""
+    return f"no heartbeat for {duration_text(node.seen_s_ago)}" if node.seen_s_ago > _SILENT_S else ""
 
 
 def _node_cells(node: NodeReport, *, is_wide: bool) -> list[str]:

@@ -49,7 +49,7 @@ def status(
 
 
 @with_options(name=cluster_name)
-def down(*, name: str | None, yes: YesOption = False) -> None:
+def down(*, name: str | None, yes: YesOption = False, as_json: JsonOption = False) -> None:
     """Stop a cluster and everything running on it. Asks first if jobs run or checkpoints would be lost; logs are kept.
 
     Without a name, this is your only cluster. Another user's cluster is stopped only by its name, after a question.
@@ -58,7 +58,10 @@ def down(*, name: str | None, yes: YesOption = False) -> None:
     from cloudrl.sdk.teardown import down as end
 
     with Terminal(yes=yes) as terminal:
-        end(name or choose_cluster(Purpose.END), confirm=terminal.confirm, on_progress=terminal)
+        chosen = name or choose_cluster(Purpose.END)
+        was_running = end(chosen, confirm=terminal.confirm, on_progress=terminal)
+    if as_json:
+        _output.as_json({"name": chosen, "was_running": was_running})
 
 
 @with_options(name=cluster_name)
@@ -93,14 +96,17 @@ def attach(*, name: str | None, as_json: JsonOption = False) -> None:
 
 
 @with_options(name=cluster_name)
-def detach(*, name: str | None) -> None:
+def detach(*, name: str | None, as_json: JsonOption = False) -> None:
     """Close the tunnel that `cloudrl attach` or `up` keeps open. The cluster keeps running."""
     from cloudrl.sdk.choose import Purpose, choose_cluster
     from cloudrl.sdk.running import detach as close
 
     chosen = name or choose_cluster(Purpose.END)
     was_open = close(chosen)
-    _output.note(f"closed the tunnel to {chosen}" if was_open else f"there was no tunnel to {chosen}")
+    if as_json:
+        _output.as_json({"name": chosen, "was_open": was_open})
+    else:
+        _output.note(f"closed the tunnel to {chosen}" if was_open else f"there was no tunnel to {chosen}")
 
 
 def _fields(status: Status) -> dict[str, object]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cloudrl.cli import _output
-from cloudrl.cli._options import option
+from cloudrl.cli._options import JsonOption, option
 from cloudrl.cli._terminal import Terminal
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ Train on it:      cloudrl submit grpo-tiny --cluster mine --steps 20"""
 def demo(
     nodes: Annotated[int, option("N", "Number of nodes.")] = 2,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the cluster running.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Train a tiny model on this machine with real verl and Ray, in about a minute.
 
@@ -33,10 +34,23 @@ def demo(
 
     with Terminal() as terminal:
         done = run_demo(nodes, keep=keep, on_progress=terminal)
-    for line in _lines(done):
-        _output.data(line)
+    _output.result("\n".join(_lines(done)), _fields(done), is_json=as_json)
     done.raise_for_accuracy()
     _output.hint(_NEXT)
+
+
+def _fields(done: Demo) -> dict[str, Any]:
+    """The same as `_lines`, for a program."""
+    first, last = done.reward_before_and_after
+    return {
+        "steps": len(done.rewards),
+        "reward": {"first": first, "last": last},
+        "shards": [str(path) for path in done.shards],
+        "model": str(done.merged.path),
+        "parameters": done.merged.parameters,
+        "size_bytes": done.merged.size_bytes,
+        "accuracy": {"before": done.before.accuracy, "after": done.after.accuracy},
+    }
 
 
 def _lines(done: Demo) -> list[str]:

@@ -91,12 +91,15 @@ def delete(
     names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Fleets to delete.")],
     yes: YesOption = False,
     project: ProjectOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Delete fleets and release their machines. Everything on the disks of rented machines is lost."""
     from cloudrl.sdk.machines import delete_fleets
 
     with Terminal(yes=yes) as terminal:
         delete_fleets(names, project, confirm=terminal.confirm, on_progress=terminal)
+    if as_json:
+        _output.as_json({"deleted": names})
 
 
 def _fields(fleet: FleetState) -> dict[str, Any]:

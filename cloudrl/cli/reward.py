@@ -35,9 +35,9 @@ def try_(
     machine. `check`, `submit` and `run` do the same before they send a job. Exit code 2 if verl would fail with it.
     """
     from cloudrl.sdk.rewards import reward_test
-    from cloudrl.spec import parse_override
+    from cloudrl.spec import parse_typed
 
-    tested = reward_test(file, dict(map(parse_override, overrides or ())), **options)
+    tested = reward_test(file, parse_typed(overrides or ()), **options)
     if as_json:
         _output.as_json(tested.to_json())
     else:

@@ -70,9 +70,12 @@ def delete(
     names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Volumes to delete.")],
     yes: YesOption = False,
     project: ProjectOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Delete network volumes and everything on them."""
     from cloudrl.sdk.machines import delete_volumes
 
     with Terminal(yes=yes) as terminal:
         delete_volumes(names, project, confirm=terminal.confirm, on_progress=terminal)
+    if as_json:
+        _output.as_json({"deleted": names})

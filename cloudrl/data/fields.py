@@ -50,7 +50,9 @@ def find_fields(
     if prompt is not None and answer is not None:
         return prompt, answer
     missing = {"prompt_field": no_prompt, "answer_field": no_answer}
-    named = " ".join(f"{option}=... (--{option.replace('_', '-')} ...)" for option, text in missing.items() if text)
+    named = " ".join(
+        f"{option}=COLUMN (--{option.replace('_', '-')} COLUMN)" for option, text in missing.items() if text
+    )
     raise UnknownFields(
         f"data set {name} has {_shown(row)}: {' and '.join(filter(None, missing.values()))}",
         hint=f"Say which one it is: {named}",

@@ -8,6 +8,7 @@ Standard library only at import time: parquet takes pyarrow.
 import csv
 import json
 import re
+import shlex
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,7 +110,10 @@ def _as_utf_8(path: Path) -> Iterator[None]:
     try:
         yield
     except UnicodeDecodeError as error:
-        raise InputError(f"{path} is not UTF-8: {error}") from error
+        raise InputError(
+            f"{path} is not UTF-8: byte {error.start} is {error.object[error.start]:#x}",
+            hint=f"Convert it, for example: iconv -f LATIN1 -t UTF-8 {shlex.quote(str(path))} > utf8{path.suffix}",
+        ) from error
 
 
 def _parsed(where: str, text: str) -> Any:

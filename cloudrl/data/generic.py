@@ -19,6 +19,7 @@ from cloudrl.data.rows import BadRow, Skipped, make_rows, open_raw, verl_row
 from cloudrl.errors import InputError, did_you_mean
 
 _ABILITY = "general"  # verl's scripts name a field of knowledge; verl itself does not read it
+_ROWS_HINT = """A line of it is, for example: {"question": "What is 1 + 1?", "answer": "2"}"""
 BAD_ROW_HINT = "skip_bad=True (--skip-bad) leaves such rows out"
 _TEST_SPLITS = ("test", "validation", "valid", "val", "dev", "eval")
 _HELD_OUT_SHARE, _HELD_OUT_MOST = 20, 1000
@@ -51,7 +52,7 @@ def prepare(
     train, test = _choose_splits(request, tables)
     first = next(iter(tables[train]), None)
     if first is None:
-        raise InputError(f"data set {request.name}: there are no rows in {train}")
+        raise InputError(f"data set {request.name}: there are no rows in {train}", hint=_ROWS_HINT)
     prompt, answer = find_fields(request.name, first, request.prompt_field, request.answer_field)
     (on_choice or say)(
         f"{request.name}: prompt from {prompt!r}, answer from {answer!r}; training rows from {train!r}, "

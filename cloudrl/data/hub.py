@@ -47,7 +47,7 @@ def _failure(name: str, hub_id: str, error: Exception) -> CloudrlError:
     if _offline():
         return InputError(
             f"{what} is not in the cache, and {_offline()} forbids to download it ({reason})",
-            hint=f"Set {_offline().partition('=')[0]}=0, or give a folder of its rows as source",
+            hint=f"export {_offline().partition('=')[0]}=0\nOr give a folder of its rows as source",
         )
     return ConnectionFailed(
         f"{what} could not be downloaded from {_hub()} ({reason}). Does the node reach it? Set HF_ENDPOINT for a "

@@ -64,7 +64,7 @@ def _file(split: str) -> str:
 def _check_target(folder: Path) -> None:
     """Refuse what could only fail, or do harm, after all the work."""
     if folder.exists() and not folder.is_dir():
-        raise InputError(f"{folder} is a file; a folder is expected")
+        raise InputError(f"{folder} is a file; a folder is expected", hint="Name a new folder: --to DIR")
     for path in (folder / _file(split) for split in SPLITS):
         if path.is_dir():
             raise InputError(f"{path} is a folder, where a file is to be written")

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from cloudrl.protocol.job_phases import Blame
+from cloudrl.units import duration_text
 
 GROUP_WAITS_S = 60.0
 _INTENDED = (
@@ -39,7 +40,7 @@ def waiting_groups(groups: Sequence[Any], job_id: str, now: float) -> tuple[Blam
         since = _seconds(stats.get("creation_request_received_ns"))
         if group.get("state") in _WAITS and since is not None and now - since > GROUP_WAITS_S:
             why = str(stats.get("scheduling_state") or "pending").lower().replace("_", " ")
-            reason = f"has waited {now - since:.0f} s for a node with {_needs(group)} free ({why})"
+            reason = f"has waited {duration_text(now - since)} for a node with {_needs(group)} free ({why})"
             found.append(Blame(None, "placement group", reason))
     return tuple(found[:1])
 

@@ -1,5 +1,6 @@
 """`--model`, `--data`, `--reward` and `--track` as what they stand for: overrides in verl's own keys."""
 
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -63,7 +64,7 @@ def expand_aliases(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
 def _tracker(name: str) -> str:
     if name not in TRACKERS:
         unknown = f"--track {name} is not a logger of verl{did_you_mean(name, TRACKERS)}"
-        raise InputError(unknown, hint=f"--track takes {', '.join(TRACKERS)}")
+        raise InputError(unknown, hint=f"One of: {', '.join(TRACKERS)}")
     return name
 
 
@@ -121,13 +122,14 @@ def _files(name: str, snapshot: Snapshot) -> tuple[str, str]:
         raise _no_data(name, file, snapshot)
     if not file.is_folder:
         raise InputError(
-            f"--data {name} is a file that does not end in {', '.join(RAW_SUFFIXES)}", hint="Rename it, or convert it"
+            f"--data {name} is a file that does not end in {', '.join(RAW_SUFFIXES)}",
+            hint=f"Name its kind, for example: mv {shlex.quote(name)} {shlex.quote(name)}.jsonl",
         )
     missing = [part for part in PARTS if part not in file.children]
     if missing:
         raise InputError(
             f"--data {name} has no {missing[0]} (it has: {', '.join(file.children) or 'nothing'})",
-            hint=f"Name the files: {keys.TRAIN_FILES}=[...] {keys.VAL_FILES}=[...]",
+            hint=f"Name the files: {keys.TRAIN_FILES}=[FILE] {keys.VAL_FILES}=[FILE]",
         )
     return part_names(name)
 

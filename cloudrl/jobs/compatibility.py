@@ -55,7 +55,7 @@ def _device_notes(job: Job, cluster: ClusterFacts) -> list[str]:
     if job.device == "gpu" and cluster.device == "cpu" and known:
         raise InputError(
             f"recipe {job.name!r} computes on GPUs, and cluster {cluster.name!r} on CPUs",
-            hint="Take a recipe for CPUs, such as grpo-tiny, or a cluster with GPUs",
+            hint="Recipes for CPUs, such as grpo-tiny: cloudrl recipes list\nIn a recipe of your own: device: cpu",
         )
     if job.device == "cpu" and cluster.device == "gpu" and known:
         return [f"recipe {job.name!r} computes on the CPU; the GPUs of cluster {cluster.name!r} stay idle"]
@@ -89,7 +89,7 @@ def _check_rollout(job: Job, cluster: ClusterFacts) -> None:
         raise InputError(
             f"recipe {job.name!r} generates with {job.rollout}, and the image of cluster {cluster.name!r} has "
             f"{', '.join(cluster.rollouts)}",
-            hint=f"cloudrl up ... --set rollout={job.rollout}\n"
+            hint=f"Choose its image when you start the cluster: --set rollout={job.rollout}\n"
             f"Or use a recipe for {cluster.rollouts[0]}: cloudrl recipes list",
         )
 
@@ -111,7 +111,7 @@ def _check_scored(job: Job, cluster: ClusterFacts, values: Mapping[str, str]) ->
         raise InputError(
             f"data set {name!r} is for Search-R1's fork of verl: verl itself has no reward function for its data "
             f"source {source!r}",
-            hint=f"The same questions for verl's tool agent: --data {name}_tool, as in recipe search-grpo\n"
+            hint=f"The same questions for verl's tool agent, for which recipe search-grpo is: --data {name}_tool\n"
             "With the fork: cloudrl submit search-r1 --working-dir ./Search-R1",
         )
 

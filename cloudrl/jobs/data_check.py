@@ -108,7 +108,7 @@ def _columns(draft: JobDraft, snapshot: Snapshot, names: tuple[str, ...]) -> Ite
         if missing and own and snapshot.files.at(name).is_converted:
             yield Finding(
                 f"{name} has verl's own columns ({', '.join(table.columns)}), and not those of {' and '.join(own)}",
-                f"Leave out {' and '.join(own)}: cloudrl has made the file of your columns",
+                " ".join(f"~{setting.partition('=')[0]}" for setting in own),
             )
         elif missing:
             yield Finding(

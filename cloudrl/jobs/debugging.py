@@ -14,7 +14,7 @@ DEBUGPY_VERSION = "1.8.22"
 _INSTALL = f"pip install debugpy=={DEBUGPY_VERSION}"
 _HIDES_OURS = {"sitecustomize.py", "sitecustomize/__init__.py"}
 _HINT = f"""\
-As a line of `setup:` in the cluster's file, or: cloudrl up ... --setup '{_INSTALL}'
+As a line of `setup:` in the cluster's file, or when you start it: --setup '{_INSTALL}'
 Here: {_INSTALL}
 The legacy debugger needs nothing: --legacy-debugger"""
 
@@ -78,7 +78,8 @@ def _check_nodes(draft: JobDraft, debugger: str, *, is_expected: bool) -> None:
         raise InputError(
             f"{ranks_text(unable, 'node')} of cluster {cluster.name!r}: an agent of a release without debuggers, or "
             "without a folder for them, of which its log has a warning",
-            hint=f"Start the cluster anew: cloudrl down {cluster.name} && cloudrl up {cluster.name} ...",
+            hint=f"Start the cluster anew: cloudrl down {cluster.name}\n"
+            f"Then, with its options: cloudrl up {cluster.name}",
         )
     without = [rank for rank, debuggers in by_rank if debugger not in debuggers]
     if without:

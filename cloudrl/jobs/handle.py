@@ -213,7 +213,7 @@ class JobHandle:
             raise FailedError(
                 f"{without_login(self.connection.ray_url)} does not know {self.submission_id!r} any more: "
                 "the cluster was restarted, and its jobs are gone",
-                hint=f"Submit it again with --name {self.name}: it continues from the newest complete step",
+                hint=f"Submit it again, and it continues from the newest complete step: --name {self.name}",
             ) from failure
 
     def _find_log(self, sleep: Callable[[float], None] = time.sleep) -> LogSource:

@@ -12,19 +12,20 @@ The rule, for keys under which verl reads (`cloudrl.verl.keys`):
 
 import hashlib
 import re
+import shlex
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from cloudrl.errors import InputError, Refusals, did_you_mean
+from cloudrl.errors import InputError, Refusals, similar_file
 from cloudrl.jobs.program_files import own_files
 from cloudrl.jobs.working_dir import Entry, scan
 from cloudrl.options.environment import is_remote
 from cloudrl.options.job import SubmitOptions
 from cloudrl.spec import Job
-from cloudrl.spec.hydra import hydra_text, items, split_key
+from cloudrl.spec.hydra import hydra_text, items, override_argument, split_key
 from cloudrl.verl.keys import CRITIC_MODEL_PATH, MODEL_PATH, REWARD_MODEL_PATH, PathKind, kind_of
 from cloudrl.verl.program_config import OwnFiles
 
@@ -122,6 +123,12 @@ class LocalFiles:
         return "/" not in (self.name_inside(file) or "/")
 
 
+_ENDINGS = {
+    PathKind.DATA: (".parquet", ".jsonl", ".json", ".csv"), PathKind.CODE: (".py",), PathKind.TOOLS: (".yaml", ".yml"),
+}  # fmt: skip
+"""Of the files that are suggested in place of a folder."""
+
+
 @dataclass(frozen=True)
 class LocalPath:
     """One path of this machine, in one override; `key` is written with its prefix."""
@@ -216,6 +223,7 @@ def find_local_paths(
     paths: list[LocalPath] = []
     notes: list[str] = []
     errors = Refusals() if refused is None else refused
+    missing = set[str]()
     for key, value in overrides.items():
         kind = kind_of(split_key(key)[1])
         if kind is None or key.startswith("~"):
@@ -223,6 +231,9 @@ def find_local_paths(
         for text in items(value):
             if is_of_this_machine(text, kind, files):
                 path = LocalPath(key, kind, text, files.at(text))
+                if not path.file.exists and text in missing:
+                    continue  # of `--data` both kinds of rows have one name
+                missing.add(text)
                 with errors.collect():
                     _check(path)
                     paths.append(path)
@@ -250,12 +261,13 @@ def is_of_this_machine(text: str, kind: PathKind, files: LocalFiles) -> bool:
 def missing_path(what: str, file: LocalFile) -> InputError:
     """The error for a path that does not exist, with the nearest name in its folder."""
     if file.beside:
-        meant = did_you_mean(file.path.name, file.beside)
+        meant = similar_file(file.path.name, file.beside)
     else:
         meant = f", nor does its folder {file.path.parent}" if file.beside is None else ""
     return InputError(
         f"{what}: {file.path} does not exist{meant}",
-        hint="A path on the nodes is written absolute; a file of --working-dir by its name in there",
+        hint=f"ls {shlex.quote(str(file.path.parent))}\n"
+        "A path on the nodes is written absolute, a file of --working-dir by its name in there",
     )
 
 
@@ -266,10 +278,11 @@ def _check(path: LocalPath) -> None:
     if wants_folder and not file.is_folder:
         raise InputError(f"{path} is a file, and verl reads a {path.kind.value} there")
     if file.is_folder and not wants_folder:
-        name = next((child for child in file.children if not child.endswith("/")), None)
+        name = next((child for child in file.children if child.endswith(_ENDINGS.get(path.kind, ()))), None)
+        example = override_argument(path.key, f"{path.text.rstrip('/')}/{name}")
         raise InputError(
             f"{path} is a folder, and verl reads a {path.kind.value} there",
-            hint=f"For example {path.text.rstrip('/')}/{name}" if name else None,
+            hint=f"For example: {example}" if name else None,
         )
     if path.key.lstrip("+") in _WHOLE_MODELS and "config.json" not in file.children:
         raise InputError(f"{path} has no config.json, so it is not a Hugging Face model folder")

@@ -32,7 +32,8 @@ def check_services(job: Job, env: Mapping[str, str], cluster: ClusterFacts) -> N
         if not {need.label, str(need.port)} & {*cluster.services}:
             text = service if isinstance(service, str) else service.explicit_fields()
             hint = (
-                f"cloudrl run {job.name} --cluster NAME, or cloudrl up NAME ... --set 'services={json.dumps([text])}'"
+                f"Start a cluster that has it: cloudrl run {job.name} --cluster NAME\n"
+                f"Or when you start one yourself: --set 'services={json.dumps([text])}'"
             )
             if need.label == "search":
                 hint += f"\nAsk a server elsewhere: --env {_SEARCH_URL}=http://HOST:8000/retrieve"
@@ -53,7 +54,7 @@ def check_own_search(values: Mapping[str, str], cluster: ClusterFacts) -> None:
     if url.startswith(_ON_THE_NODE) and cluster.has_agents and not cluster.services:
         raise InputError(
             f"{SEARCH_R1_URL}={url}, and cluster {cluster.name!r} has no services",
-            hint="cloudrl up NAME ... --set 'services=[\"search:wiki-18\"]'\n"
+            hint="When you start the cluster: --set 'services=[\"search:wiki-18\"]'\n"
             f"Ask a server elsewhere: {SEARCH_R1_URL}=http://HOST:8000/retrieve",
         )
 

@@ -211,7 +211,7 @@ class Submission:
         if redact_words(argv) != argv or redact([rest, argv], secret_texts) != [rest, argv]:
             raise InputError(
                 f"job {self.submission_id} has a secret in its command or runtime environment, and cannot be journaled",
-                hint="Give it as a variable: --env NAME, which the job's processes read",
+                hint="Give it as a variable, which the job's processes read: --env NAME",
             )
         return {
             "version": _VERSION,

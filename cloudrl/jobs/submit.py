@@ -33,7 +33,7 @@ from cloudrl.protocol.report import Replica
 from cloudrl.saves.survey import cluster_inventory
 from cloudrl.spec import Job
 from cloudrl.transport import AgentClient, Connection, RayClient, inspect_cluster
-from cloudrl.units import size_text
+from cloudrl.units import duration_text, size_text
 
 _CHUNK_BYTES = _MIB = 2**20
 _SLOW_TO_READ_BYTES = 256 * _MIB
@@ -365,7 +365,7 @@ def wait_replicated(
             last, moved_at = dict(nodes), clock()
         elif clock() - moved_at > _STANDS_STILL_S:
             raise ConnectionFailed(
-                f"{what}: nothing has come to {ranks} for {_STANDS_STILL_S:.0f} s",
+                f"{what}: nothing has come to {ranks} for {duration_text(_STANDS_STILL_S)}",
                 hint="See: cloudrl status",
             )
         sleep(0.2)

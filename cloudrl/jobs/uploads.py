@@ -162,7 +162,8 @@ def _parsed(file: LocalFile, option: str) -> ast.Module:
         return ast.parse(file.source, filename=str(file.path))
     except SyntaxError as failure:
         where = f"line {failure.lineno}: {failure.msg}"
-        raise InputError(f"{option}: {file.path} is not Python: {where}") from failure
+        compile_it = f"python3 -m py_compile {shlex.quote(str(file.path))}"
+        raise InputError(f"{option}: {file.path} is not Python: {where}", hint=compile_it) from failure
     except ValueError as failure:
         raise InputError(f"{option}: {file.path} cannot be read: {failure}") from failure
 
@@ -175,7 +176,9 @@ def _check_defined(tree: ast.Module, name: str, path: Path, option: str) -> None
     has = ", ".join(functions) or "none"
     raise InputError(
         f"{option}: {path.name} defines no {name!r}{did_you_mean(name, defined)} (its functions: {has})",
-        hint=f"Name the function for verl to call: {path.name}:{functions[0]}" if functions else None,
+        hint=f"Name the function for verl to call: {path.name}:{functions[0]}"
+        if functions
+        else f"Write one: def {name}(data_source, solution_str, ground_truth, extra_info=None):",
     )
 
 
@@ -201,15 +204,16 @@ def _defined(body: list[ast.stmt]) -> Iterator[str]:
 
 def _check_imports(tree: ast.Module, file: LocalFile, option: str) -> None:
     path, beside = file.path, file.modules_beside
+    folder = f"--working-dir {shlex.quote(str(path.parent))}"
     for module, dots in _imported(tree):
         top = module.split(".")[0]
         if dots or (top in beside - _NEVER_BESIDE - {path.stem}):
             written = f"{'.' * dots}{module}"
             raise InputError(
                 f"{option}: {path.name} imports {written!r}, which is beside it and is not sent with it",
-                hint=f"Send its folder with it: --working-dir {shlex.quote(str(path.parent))}"
+                hint=f"Send its folder with it: {folder}"
                 if not dots
-                else f"verl loads a single file: write `import {top or 'module'}`, and --working-dir {path.parent}",
+                else f"verl loads a single file. Write `import {top or 'module'}` in it, and send its folder: {folder}",
             )
 
 

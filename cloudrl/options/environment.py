@@ -28,7 +28,7 @@ def parse_env(items: Iterable[str], environ: Mapping[str, str]) -> dict[str, str
         if not equals and name not in environ:
             raise InputError(
                 f"--env: this shell has no variable {quoted(name)}",
-                hint=f"export {masked(name)}=..., or --env {masked(name)}=...",
+                hint=f"export {masked(name)}=...\nOr give its value: --env {masked(name)}=...",
             )
         values[name] = value if equals else environ[name]
     return checked_env(values, "--env")

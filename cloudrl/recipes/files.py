@@ -10,13 +10,14 @@ several parts; `tir_optimal_token_baseline`, for several turns; `dro`, for which
 import json
 import os
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from pydantic import PlainValidator
 
-from cloudrl.errors import SpecError, did_you_mean
+from cloudrl.errors import SpecError, did_you_mean, similar_file
 from cloudrl.foreign import Malformed, read_file
 from cloudrl.spec import Job
 from cloudrl.spec.base import FrozenDict, Spec, assigned
@@ -217,6 +218,8 @@ def path_of(name_or_path: str | os.PathLike[str]) -> Path:
     asked = os.fspath(name_or_path)
     if os.sep in asked or asked.endswith((*_SUFFIXES, *_SCRIPTS)) or not isinstance(name_or_path, str):
         return _existing(asked)
+    if Path(asked).is_dir():
+        raise SpecError(f"{asked} is a folder, not a recipe", hint=f"ls {shlex.quote(asked)}")
     if asked not in names():
         known_names = ", ".join(names())
         raise SpecError(
@@ -229,10 +232,10 @@ def path_of(name_or_path: str | os.PathLike[str]) -> Path:
 def _existing(asked: str) -> Path:
     path = Path(asked).expanduser()
     if path.is_dir():
-        raise SpecError(f"{asked} is a folder, not a file", hint=f"ls {asked}")
+        raise SpecError(f"{asked} is a folder, not a file", hint=f"ls {shlex.quote(asked)}")
     if not path.is_file():
         siblings = [other.name for other in path.parent.glob("*.y*ml")] if path.parent.is_dir() else []
-        raise SpecError(f"there is no file {asked}{did_you_mean(path.name, siblings)}", hint=f"ls {path.parent}")
+        raise SpecError(f"there is no file {asked}{similar_file(path.name, siblings)}", hint=f"ls {path.parent}")
     return path
 
 

@@ -77,7 +77,7 @@ def budget_limits(cluster: Cluster) -> BudgetLimits:
     if cluster.max_cost is not None and cluster.price_per_hour is None:
         raise SpecError(
             f"max_cost {cluster.max_cost:g} needs the price of the cluster: the agents count by it",
-            hint="--set price_per_hour=49.2, of all nodes in US dollars; `cloudrl up --on dstack` finds it out",
+            hint="Of all nodes in US dollars: --set price_per_hour=49.2\n`cloudrl up --on dstack` finds it out",
         )
     idle_s = None if cluster.down_when_idle is None else seconds_of(cluster.down_when_idle)
     return BudgetLimits(idle_s, cluster.max_cost, cluster.price_per_hour)
@@ -94,7 +94,7 @@ def refuse_secrets(env: Mapping[str, str], remedy: str) -> None:
         if is_named or mask_by_form(value) != value:
             raise SpecError(
                 f"env {name}: the value of a secret would stand in the file",
-                hint=f"{remedy.format(name)}; or give it with a job: --env {name}",
+                hint=f"{remedy.format(name)}\nOr give it with a job: --env {name}",
             )
 
 

@@ -171,7 +171,7 @@ class _State:
             state = cls.read(folder / _STATE)
         except FileNotFoundError:
             if contents(folder):
-                raise InputError(f"{folder} has other files in it", hint="Name a new folder: --to") from None
+                raise InputError(f"{folder} has other files in it", hint="Name a new folder: --to DIR") from None
             state = cls(folder, source, 0)
             state.save(0)
         if state.source != source:

@@ -14,6 +14,9 @@ from urllib.parse import urlsplit
 from cloudrl.errors import CloudrlError, ConnectionFailed, InputError, Unauthorized, without_login
 from cloudrl.foreign import Malformed, as_list, as_object, parse_object, read_all
 from cloudrl.retriever.addresses import is_loopback
+from cloudrl.retriever.tokens import TOKEN_HINT
+
+_SERVER_HINT = "Start one: cloudrl retriever serve DIR\nOr name another: --url URL"
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 _TIMEOUT_S = 60.0
@@ -83,7 +86,7 @@ class RetrieverClient:
         return answer
 
     def _unauthorized(self) -> Unauthorized:
-        return Unauthorized(f"{self.url} refuses the token", hint="--token-file FILE, or CLOUDRL_RETRIEVER_TOKEN")
+        return Unauthorized(f"{self.url} refuses the token", hint=TOKEN_HINT)
 
     def _request(self, method: str, path: str, content: object) -> dict[str, Any]:
         import httpx2
@@ -106,7 +109,7 @@ class RetrieverClient:
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             raise ConnectionFailed(
                 f"no retrieval server answers at {self.url}: {type(error).__name__}: {error}",
-                hint="Start one: cloudrl retriever serve DIR; or name another: --url",
+                hint=_SERVER_HINT,
             ) from error
         if answer.status_code == 401:
             raise self._unauthorized()
@@ -121,7 +124,7 @@ class RetrieverClient:
     def _no_server(self, path: str, sign: str) -> ConnectionFailed:
         return ConnectionFailed(
             f"{self.url}{path} does not answer as a retrieval server: {sign}",
-            hint="Start one: cloudrl retriever serve DIR; or name another: --url",
+            hint=_SERVER_HINT,
         )
 
 

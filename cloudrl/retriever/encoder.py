@@ -51,7 +51,7 @@ class Encoder:
         except ImportError as error:
             raise InputError(
                 f"an encoder needs the packages torch and transformers: {error}",
-                hint="pip install torch transformers\nWithout an encoder: cloudrl retriever build ... --engine bm25",
+                hint="pip install torch transformers\nWithout an encoder: --engine bm25",
             ) from error
         self.name, self.prefixes = name, prefixes or prefixes_for(name)
         if self.prefixes not in PREFIXES:

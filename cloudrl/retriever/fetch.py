@@ -123,7 +123,7 @@ def _fetch(
         _check_same(folder, state.files[0].repo, published)
     else:
         if contents(folder):
-            raise InputError(f"{folder} has other files in it", hint="Name a new folder: --to")
+            raise InputError(f"{folder} has other files in it", hint="Name a new folder: --to DIR")
         state.files = _list(published)
         _check_room(folder, state.files)
         state.save()
@@ -147,7 +147,9 @@ def _fetch(
 
 def _check_same(folder: Path, source: str, published: Published) -> None:
     if source != published.repo:
-        raise InputError(f"{folder} has an index of {source}, not of {published.repo}", hint="Name a new folder: --to")
+        raise InputError(
+            f"{folder} has an index of {source}, not of {published.repo}", hint="Name a new folder: --to DIR"
+        )
 
 
 def _list(published: Published) -> list[_File]:

@@ -24,7 +24,7 @@ def link(index: Path, folder: Path, say: Callable[[str], object]) -> None:
             return
         others = [path for path in there if path.name not in links]
         if any(Path(target).name != name for name, target in links.items()) or (others and not is_of_build(others)):
-            raise InputError(f"{folder} has other files in it", hint="Name a new folder: --to")
+            raise InputError(f"{folder} has other files in it", hint="Name a new folder: --to DIR")
         remove(there)
         for name, target in wanted.items():
             (folder / name).symlink_to(target)

@@ -23,7 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         args.run(args, Log())
     except CloudrlError as error:
-        hint = f" -> {' '.join(error.hint.split())}" if error.hint else ""
+        hint = f" -> {'; '.join(error.hint.splitlines())}" if error.hint else ""
         say(f"error: {error.message}{hint}")
         return os.EX_TEMPFAIL if isinstance(error, ConnectionFailed) else error.exit_code
     except OSError as error:

@@ -119,7 +119,7 @@ def check_gpu(memory: Memory, bytes_needed: int) -> str:
     if needed > memory.free:
         raise InputError(
             f"{text} of {size_text(memory.total)}",
-            hint="--precision float16 takes half, --device cpu none; or start it before what fills the GPU",
+            hint="Half of it: --precision float16\nNone of it: --device cpu\nOr start it before what fills the GPU",
         )
     share = (memory.total - needed) / memory.total
     return f"{text}; {share:.0%} of it is left to others (for verl: actor_rollout_ref.rollout.gpu_memory_utilization)"

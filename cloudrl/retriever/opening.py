@@ -192,8 +192,8 @@ def _check_memory(source: Source, vectors: VectorFile) -> str:
         return memory.check_host(
             memory.host_memory(),
             needed,
-            hint="Use a machine with more, --device cuda, or more nodes that share the index (--peers); "
-            f"{map_it} reads the index for each batch, which is slow",
+            hint=f"Read it from the disk for each batch, which is slow: {map_it}\nOn a GPU: --device cuda\n"
+            "Or use a machine with more memory, or several nodes with --peers that share the index",
             from_disk=source.from_disk and not source.is_half,
         )
     return memory.check_gpu(memory.gpu_memory(source.device), needed)
@@ -240,7 +240,7 @@ def _open_engine(
     if vectors.dim != encoder.dim:
         raise InputError(
             f"{index} has vectors of {vectors.dim} numbers, but the encoder {wanted} makes {encoder.dim}",
-            hint="Name the encoder that the index was built with: --encoder",
+            hint="Name the encoder that the index was built with: --encoder NAME",
         )
     part = rows_of(source.shard, source.shards, vectors.count)
     rows = vectors.rows()[part.start : part.stop]

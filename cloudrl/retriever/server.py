@@ -29,7 +29,7 @@ from cloudrl.retriever.counters import Counters
 from cloudrl.retriever.engine import Found, Searches
 from cloudrl.retriever.requests import MAX_PASSAGES, InvalidRequest, RetrieveRequest, parse_request
 from cloudrl.retriever.site import GuardedSite, answering, make_runner
-from cloudrl.retriever.tokens import shows_token
+from cloudrl.retriever.tokens import TOKEN_HINT, shows_token
 
 TIMEOUT_HEADER = "X-Timeout-S"
 """How long a client waits; it gets 504 then, and queries that no other client asked for are not searched."""
@@ -87,7 +87,7 @@ def bind(options: ServeOptions) -> contextlib.AbstractContextManager[socket.sock
     if not options.token and not is_loopback(options.host):
         raise InputError(
             f"{options.host} can be reached by others, and there is no token",
-            hint="--token-file FILE, or CLOUDRL_RETRIEVER_TOKEN in the environment; or leave out --host",
+            hint=f"{TOKEN_HINT}\nOr leave out --host",
         )
     return addresses.bind(Address(options.host, options.port), hint=_OTHER_PORT)
 

@@ -46,7 +46,7 @@ class Sharing:
         if not self.token:
             raise InputError(
                 "nodes that share an index need a token",
-                hint="--peer-token-file FILE, with the same content on all nodes: openssl rand -hex 32 > FILE",
+                hint="--peer-token-file FILE\nIts content, the same on all nodes: openssl rand -hex 32 > FILE",
             )
 
     @classmethod

@@ -5,6 +5,8 @@ from pathlib import Path
 
 from cloudrl.errors import InputError
 
+TOKEN_HINT = "--token-file FILE\nOr in the environment: export CLOUDRL_RETRIEVER_TOKEN=..."  # noqa: S105 - no token
+
 
 def read_token(file: Path, option: str) -> str:
     """The token in a file that `option` names.

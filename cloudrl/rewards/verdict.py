@@ -115,7 +115,10 @@ def import_faults(
             yield Fault("import", Level.WARNING, f"{text}: {named.function} was not called", each.line, _INSTALL_HINT)
 
 
-_INSTALL_HINT = "Have the nodes install it: --runtime-env FILE with `pip: [PACKAGE]`, or the cluster: --set setup=[...]"
+_INSTALL_HINT = (
+    "Have the nodes install it when you start the cluster: --setup 'pip install PACKAGE'\n"
+    "Or for the job alone, with `pip: [PACKAGE]` in a file: --runtime-env FILE"
+)
 
 
 def trial_faults(named: Described, trial: Trial, *, reads_row: bool = True) -> tuple[Fault, ...]:
@@ -236,7 +239,7 @@ def _raised(named: Described, trial: Trial, failure: Failure, when: str, *, is_s
         kind, level = "import", Level.WARNING
         what = f"imports {failure.module!r}, which this Python does not have, {when}"
     elif _IN_A_THREAD in failure.text:
-        hint = f"verl calls it in a thread: bound it without signals, or {MANAGER}={REMOTE}"
+        hint = f"verl calls it in a thread: bound it without signals\nOr have workers call it: {MANAGER}={REMOTE}"
     return Fault(kind, level, f"{named.at(failure.line)}: {what}", failure.line, hint)
 
 

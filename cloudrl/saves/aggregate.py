@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -39,7 +40,9 @@ def local_inventory(folder: Path) -> Inventory:
     try:
         os.scandir(folder).close()
     except OSError as error:
-        raise InputError(f"{folder} cannot be read: {error.strerror}") from error
+        raise InputError(
+            f"{folder} cannot be read: {error.strerror}", hint=f"ls {shlex.quote(str(folder.parent))}"
+        ) from error
     root = folder.absolute()
     named = (path for path in (root, root.resolve()) if STEP.fullmatch(path.name) or STEP.fullmatch(path.parent.name))
     root = next(named, root)

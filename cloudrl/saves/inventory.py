@@ -34,6 +34,7 @@ from cloudrl.saves.names import (
 from cloudrl.saves.places import FileCopy, Location
 from cloudrl.saves.records import SaveRecord
 from cloudrl.saves.wholeness import describe
+from cloudrl.units import duration_text
 
 LIST_CHECKPOINTS = "cloudrl checkpoints list"
 
@@ -241,7 +242,8 @@ class Checkpoint:
         newest, name = max(shards, default=(ended, ""))
         if newest - ended > CLOCKS_S:
             yield (
-                f"the end of a later save ({name} is {newest - ended:.0f} s newer than {data}, which is written last)"
+                f"the end of a later save ({name} is {duration_text(newest - ended)} newer than {data}, "
+                "which is written last)"
             )
 
     def _missing_ranks(self) -> Iterator[str]:

@@ -59,7 +59,7 @@ def plan_prune(inventory: Inventory, keep: int, *, run: str | None = None, comma
     """
     if keep < 1:
         raise InputError(
-            f"--keep-last {keep} would leave nothing to go on from", hint="--keep-last 1 keeps the newest one"
+            f"--keep-last {keep} would leave nothing to go on from", hint="Keep the newest one: --keep-last 1"
         )
     named = [path for command in commands for path in _STEP_PATH.findall(command)]
     removals: list[Removal] = []

@@ -16,6 +16,7 @@ from cloudrl.protocol.report import NodeReport
 from cloudrl.protocol.side_by_side import side_by_side
 from cloudrl.saves.aggregate import aggregate, is_same
 from cloudrl.saves.inventory import Inventory
+from cloudrl.units import duration_text
 
 _ROUNDS = 3
 """In which a folder that was not listed yet is listed by another node."""
@@ -91,7 +92,7 @@ class _Survey:
     def _ask_all(self, ranks: Iterable[int], without: Collection[int] | None) -> None:
         def ask(rank: int) -> tuple[int, Mapping[str, Any] | str]:
             if self._clock() > self._ends_at:
-                return rank, f"it was not asked, since others have taken {_LIMIT_S:.0f} s"
+                return rank, f"it was not asked, since others have taken {duration_text(_LIMIT_S)}"
             try:
                 return rank, self._ask(rank, without=without)
             except Unauthorized:

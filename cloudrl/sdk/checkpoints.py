@@ -135,7 +135,7 @@ def prune(
     checkpoints.inventory.refuse_silent("what it has would be left half-removed", "Try again when it answers")
     plan = plan_prune(checkpoints.inventory, keep, run=run, commands=_commands(checkpoints))
     notify(on_progress, *(f"note: {note}" for note in plan.notes), *map(_describe, plan.removals))
-    question = f"Remove {plan.steps_text}, {size_text(plan.size_bytes)}?"
+    question = f"Remove {plan.steps_text}, {size_text(plan.size_bytes)}, from {checkpoints.source.place}?"
     if plan.removals and not confirm(Question(question, default=None)):
         raise InputError("nothing was removed")
     for removal in plan.removals:

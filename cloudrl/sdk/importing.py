@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,10 @@ from cloudrl.spec import Job
 
 _AGREED = "agreed-scripts"
 _AGREED_AT_MOST = 500
+
+
+_OPTIONS_BY_ENDING = {".py": "--reward", **dict.fromkeys((".jsonl", ".json", ".csv", ".parquet"), "--data")}
+"""How files that are no scripts are given to a job."""
 
 
 def import_script(
@@ -53,6 +58,11 @@ def import_script(
         NotIsolated: Linux offers no isolation here, and the script was not run.
     """
     script, here = Path(path).expanduser().absolute(), Path.cwd()
+    if option := _OPTIONS_BY_ENDING.get(script.suffix.lower()):
+        raise InputError(
+            f"{path} is neither a script nor a recipe",
+            hint=f"Give it to a recipe: cloudrl check grpo {option} {shlex.quote(str(path))}",
+        )
     _ask(script, os.path.relpath(script, here), isolated=isolated, confirm=confirm)
     return import_file(script, tuple(arguments), env, here=here, home=Path.home(), isolated=isolated)
 
@@ -101,7 +111,10 @@ def _ask(script: Path, shown: str, *, isolated: bool, confirm: Confirm) -> None:
         digest = hashlib.sha256(read_file(script, 4 << 20)).hexdigest()
     except (OSError, Malformed) as error:
         reason = getattr(error, "strerror", None) or error
-        raise InputError(f"{shown} cannot be read: {reason}", hint=f"ls {script.parent}") from None
+        raise InputError(
+            f"{shown} cannot be read: {reason}",
+            hint=f"ls {shlex.quote(str(script if script.is_dir() else script.parent))}",
+        ) from None
     mark = f"{digest} {'isolated' if isolated else 'alone'}"
     agreed = _agreed()
     if mark in agreed:

@@ -124,7 +124,7 @@ class NetworkVolume(dstack_volume.NetworkVolume):
                 f"interrupted; volume {self.name} is still being created, and its disk costs money until you delete it",
                 hint=f"Look: cloudrl volume list{at}\nDelete it: cloudrl volume delete {self.name}{at}",
             ) from None
-        use = f"--volume {self.name}:/checkpoints with `cloudrl task create` or `cloudrl up`"
+        use = f"Mount it with `cloudrl up` or `cloudrl task create`: --volume {self.name}:/checkpoints"
         on_progress(Notice(f"volume {self.name}: {state.size} in {state.backend} {state.region}", use))
         return state
 
@@ -149,7 +149,7 @@ def delete_fleets(
     """
     fleets = DstackFleets(connect(project))
     lost = _lost_with([fleets.get(name) for name in names], on_progress)
-    if not confirm(Question(f"Delete {', '.join(names)}?{lost}", default=None)):
+    if not confirm(Question(f"Delete fleet{'' if len(names) == 1 else 's'} {', '.join(names)}?{lost}", default=None)):
         raise InputError("nothing was deleted")
     fleets.delete(names)
     for name in names:
@@ -166,12 +166,13 @@ def delete_volumes(
         InputError: a name is unknown, a run uses one, the answer was no, or there was no terminal to ask on.
     """
     volumes = DstackVolumes(connect(project))
-    for name in names:
-        volumes.get(name)
-    if not confirm(Question(f"Delete {', '.join(names)} and everything on them?", default=None)):
+    states = [volumes.get(name) for name in names]
+    listed = ", ".join(f"{state.name} ({state.size} in {state.backend} {state.region})" for state in states)
+    what = f"volume {listed} and everything on it" if len(names) == 1 else f"volumes {listed} and everything on them"
+    if not confirm(Question(f"Delete {what}?", default=None)):
         raise InputError("nothing was deleted")
     volumes.delete(names)
-    on_progress(Notice(f"deleted {', '.join(names)}"))
+    on_progress(Notice(f"deleted volume{'' if len(names) == 1 else 's'} {', '.join(names)}"))
 
 
 def declared_notices(fleet: dstack_fleet.Fleet) -> list[Notice]:

@@ -199,6 +199,8 @@ def _check_rows(data: str, asked: SubmitOptions, files: LocalFiles) -> None:
         raise conversion.error
     path = next((path for _, path in training_files({}, asked.data, files)), None)
     hint = f"Make it one that verl reads: cloudrl data prepare {shlex.quote(data)} --to ./prepared"
+    if path is None and not (file := files.at(data)).exists:
+        raise missing_path(f"--data {data}", file)
     if path is None:
         raise InputError(f"--data {data} is neither a data file here nor a folder with {PARTS[0]}", hint=hint)
     try:

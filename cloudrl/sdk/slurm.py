@@ -90,5 +90,5 @@ def _refuse_what_is_here(submission: Submission) -> None:
     for name in submission.secrets:
         raise InputError(
             f"the value of {name} would stand in the script",
-            hint=f"--secret {name} takes it from the environment of sbatch",
+            hint=f"Take it from the environment of sbatch: --secret {name}",
         )

@@ -16,7 +16,7 @@ from cloudrl.saves.inventory import Inventory, SaveVersion
 from cloudrl.saves.places import places_text
 from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, Question, silent, unattended
 from cloudrl.sdk.costs import current_state, with_state
-from cloudrl.units import dollars_text, size_text
+from cloudrl.units import dollars_text, duration_text, size_text
 
 _SHOWN = 20
 _AWAY = Backoff(first_s=5.0, longest_s=5.0, give_up_s=300.0)
@@ -33,6 +33,7 @@ class TeardownImpact:
         running_jobs: those that have not ended; None if it is unknown whether some run.
         lost_with: where checkpoints are that are nowhere else and go with it, in half a sentence; None where none do.
         checkpoints: those that would be destroyed, one line each.
+        sizes_bytes: of each of them; empty if they cannot be listed.
         newest: which save the newest complete one of each run among them is.
     """
 
@@ -40,6 +41,7 @@ class TeardownImpact:
     running_jobs: tuple[str, ...] | None
     lost_with: str | None = None
     checkpoints: tuple[str, ...] = ()
+    sizes_bytes: tuple[int, ...] = ()
     newest: frozenset[SaveVersion] = frozenset()
 
     def loses(self, copied: Set[SaveVersion]) -> bool:
@@ -57,6 +59,14 @@ class TeardownImpact:
         elif self.running_jobs:
             reasons.append(f"jobs are running on it: {', '.join(self.running_jobs)}")
         return reasons
+
+    @property
+    def loss_text(self) -> str:
+        """What would be lost, for the question: `2 checkpoints, 5.7 MB`."""
+        count = len(self.sizes_bytes)
+        if not count:
+            return "checkpoints that cannot be listed"
+        return f"{count} checkpoint{'' if count == 1 else 's'}, {size_text(sum(self.sizes_bytes))}"
 
     def notices(self) -> list[Notice]:
         """The checkpoints that would be destroyed, and how to keep one; none where none would be."""
@@ -100,7 +110,12 @@ def assess(provider: Provider, name: str) -> TeardownImpact:
         for checkpoint in inventory.checkpoints
         if checkpoint.complete and checkpoint.role == "actor"
     }  # in order
-    return replace(lossy, checkpoints=_lines(inventory), newest=frozenset(newest.values()))
+    return replace(
+        lossy,
+        checkpoints=_lines(inventory),
+        sizes_bytes=tuple(checkpoint.size_bytes for checkpoint in inventory.checkpoints),
+        newest=frozenset(newest.values()),
+    )
 
 
 def teardown(provider: Provider, name: str, *, confirm: Confirm = unattended, on_progress: OnProgress = silent) -> bool:
@@ -149,7 +164,7 @@ def _ask(impact: TeardownImpact, confirm: Confirm, on_progress: OnProgress) -> N
         raise refused
     for notice in impact.notices():
         on_progress(notice)
-    about_checkpoints = Question(f"End {name} and lose these checkpoints?", default=None)
+    about_checkpoints = Question(f"End cluster {name} and lose {impact.loss_text}?", default=None)
     if impact.lost_with is not None and not confirm(about_checkpoints):
         raise refused
 
@@ -188,7 +203,7 @@ def patient(say: Callable[[str], object]) -> Callable[[Callable[[], _T]], _T]:
     def on_break(failure: ConnectionFailed) -> None:
         told.append(failure)
         if len(told) == 1:
-            say(f"{failure.message}; trying again for {_AWAY.give_up_s / 60:.0f} minutes")
+            say(f"{failure.message}; trying again for {duration_text(_AWAY.give_up_s)}")
 
     return lambda request: retry(request, _AWAY, on_break=on_break)
 

@@ -50,6 +50,6 @@ def way_out(architecture: str, names: AbstractSet[str], shard: Shard, *, is_plai
     if isinstance(source, LocalShard):
         before, folder = "", str(source.path.parent)
     else:
-        before, folder = f"{pull} && ", f"raw/{match[0] if match else f'{OF_STEP}N/actor'}"
+        before, folder = f"{pull}\n", f"raw/{match[0] if match else f'{OF_STEP}N/actor'}"
     command = f"python -m verl.model_merger merge --backend fsdp --local_dir {shlex.quote(folder)} --target_dir ./model"
-    return f"verl's own merger loads the model to do this, with as much memory as it is large: {before}{command}"
+    return f"verl's own merger loads the model to do this, with as much memory as it is large:\n{before}{command}"

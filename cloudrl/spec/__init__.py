@@ -11,6 +11,7 @@ from cloudrl.spec.hydra import HydraText as HydraText
 from cloudrl.spec.hydra import hydra_text as hydra_text
 from cloudrl.spec.hydra import override_argument as override_argument
 from cloudrl.spec.hydra import parse_override as parse_override
+from cloudrl.spec.hydra import parse_typed as parse_typed
 from cloudrl.spec.job import Job as Job
 from cloudrl.spec.ports import Port as Port
 from cloudrl.spec.services import Artifact as Artifact

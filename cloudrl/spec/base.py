@@ -168,7 +168,7 @@ def assigned(values: Mapping[str, Any], assignments: Iterable[str]) -> dict[str,
 def _with_path(values: Mapping[str, Any], path: list[str], value: object, shown: str) -> dict[str, Any]:
     name, *rest = path
     if not name:
-        raise SpecError(f"{quoted(shown)} has an empty name in its path", hint="For example dstack.backends=[aws]")
+        raise SpecError(f"{quoted(shown)} has an empty name in its path", hint="For example: dstack.backends=[aws]")
     if not rest:
         return {**values, name: value}
     inner = values.get(name)

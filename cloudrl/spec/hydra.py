@@ -6,6 +6,7 @@ as a number, a boolean, null, a list or several values is quoted, so that a Pyth
 """
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -66,8 +67,22 @@ def parse_override(text: str) -> tuple[str, HydraText]:
     """
     key, equals, value = text.partition("=")
     if not equals and not text.startswith("~"):
-        raise SpecError(f"{quoted(text)} is not key=value", hint="For example trainer.total_epochs=15")
+        raise SpecError(f"{quoted(text)} is not key=value", hint="For example: trainer.total_epochs=15")
     return override_key(key), HydraText(value)
+
+
+def parse_typed(words: Sequence[str]) -> dict[str, HydraText]:
+    """The overrides of a command line, word by word.
+
+    Raises:
+        SpecError: A word is not one, as when there are blanks around the `=`.
+    """
+    for before, word, after in zip(words, words[1:], words[2:], strict=False):
+        if word == "=":
+            raise SpecError(
+                f"{quoted(before)} = ...: an override has no blanks around =", hint=shlex.quote(f"{before}={after}")
+            )
+    return dict(map(parse_override, words))
 
 
 def override_key(key: object) -> str:
@@ -77,7 +92,7 @@ def override_key(key: object) -> str:
         SpecError: Hydra would not accept the key.
     """
     if not isinstance(key, str) or not _KEY.fullmatch(key):
-        raise SpecError(f"{quoted(key)} is not the key of an override", hint="For example trainer.total_epochs=15")
+        raise SpecError(f"{quoted(key)} is not the key of an override", hint="For example: trainer.total_epochs=15")
     return key
 
 

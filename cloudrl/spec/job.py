@@ -135,7 +135,7 @@ class Job(Spec):
         if wanted is not None and (wanted == "cpu") != (self.device == "cpu"):
             raise SpecError(
                 f"device is {quoted(self.device)} but {DEVICE} is {quoted(wanted)}",
-                hint=f"device: cpu goes with {DEVICE}=cpu; leave {DEVICE} out to follow device",
+                hint=f"Leave {DEVICE} out: it follows device",
             )
         if self.device == "cpu" and self.gpu is not None:
             raise SpecError(f"device is 'cpu' but gpu is {quoted(self.gpu)}", hint="Leave one of the two out")

@@ -1,6 +1,7 @@
 """Names of clusters, images, users and secrets."""
 
 import re
+import unicodedata
 
 from cloudrl.errors import SpecError
 from cloudrl.spec.fields import matching
@@ -52,12 +53,13 @@ def secret_name(value: object) -> str:
     shown = repr(value) if meant else "that" if isinstance(value, str) else kind_of(value)
     raise SpecError(
         f"{shown} is not the name of a secret{meant}",
-        hint="Give the name only, such as 'HF_TOKEN'; its value goes to dstack: dstack secret set HF_TOKEN ...",
+        hint="Give the name only, such as 'HF_TOKEN'; its value goes to dstack: dstack secret set HF_TOKEN VALUE",
     )
 
 
 def _slug(value: object) -> str:
-    slug = re.sub(r"[^a-z0-9]+", "-", str(value).lower()).strip("-0123456789")[:41]
+    plain = unicodedata.normalize("NFKD", str(value)).encode("ascii", "ignore").decode()
+    slug = re.sub(r"[^a-z0-9]+", "-", plain.lower()).strip("-0123456789")[:41]
     return f"; did you mean {slug!r}?" if RESOURCE_NAME.fullmatch(slug) else ""
 
 

@@ -112,6 +112,8 @@ def _without_quotes(problem: str) -> str:
     """PyYAML's words, without what they quote of the text, which may be a secret; `<block end>` is its own."""
     if problem.startswith(_OURS):
         return problem
+    if problem.startswith(r"found character '\t'"):
+        return "a tab, where YAML takes only spaces"
     if problem.startswith("found undefined alias"):
         return "a value that begins with * needs quotes"
     if problem.startswith("could not determine a constructor for the tag"):

@@ -13,6 +13,7 @@ from cloudrl.errors import CloudrlError, ConnectionFailed
 from cloudrl.foreign import Malformed
 from cloudrl.private_files import make_folder, write_file
 from cloudrl.transport.command import run as run_command
+from cloudrl.units import duration_text
 
 _OPTIONS = {
     "BatchMode": "yes",  # never ask for a password
@@ -86,7 +87,7 @@ def run(route: Route, folder: Path, command: Sequence[str]) -> bytes:
         raise ConnectionFailed(f"ssh to the head of {route.name!r}: {error}") from None
     except TimeoutError:
         raise ConnectionFailed(
-            f"the head of {route.name!r} does not answer through SSH within {_TIMEOUT_S:.0f} s"
+            f"the head of {route.name!r} does not answer through SSH within {duration_text(_TIMEOUT_S)}"
         ) from None
     if done.status != 0:
         reason = last_words(done.stderr.decode("utf-8", "replace"))[:4000] or f"status {done.status}"

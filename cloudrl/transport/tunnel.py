@@ -17,6 +17,7 @@ from cloudrl.errors import CloudrlError, ClusterFailed, ConnectionFailed, Unauth
 from cloudrl.transport import ssh
 from cloudrl.transport.local_ports import hold_ports, listens
 from cloudrl.transport.ssh import Route
+from cloudrl.units import duration_text
 
 _PORT_TAKEN = "Could not request local forwarding"
 """ssh's last words where somebody else has bound a port since it was chosen."""
@@ -56,7 +57,7 @@ class Tunnel:
             is_late, problem = time.monotonic() > deadline, self._problem
             if is_late or isinstance(problem, (ClusterFailed, Unauthorized)):
                 self.close()
-                tried = f" after {timeout_s:.0f} s" if is_late else ""
+                tried = f" after {duration_text(timeout_s)}" if is_late else ""
                 raise ConnectionFailed(f"no tunnel{tried}: {problem.message}", hint=problem.hint)
             self._closed.wait(_LOOK_S)
 

@@ -145,7 +145,8 @@ def _data(job: Job, cluster: ClusterFacts, values: Mapping[str, str]) -> dict[st
         raise InputError(
             f"recipe {job.name!r} reads data set {unknown[0]!r}, which cluster {cluster.name!r} has not "
             f"prepared (it has: {available}{did_you_mean(unknown[0], cluster.data)})",
-            hint=f"cloudrl up ... --data {unknown[0]}\nOr give files: {keys.TRAIN_FILES}=/path {keys.VAL_FILES}=/path",
+            hint=f"When you start the cluster: --data {unknown[0]}\n"
+            f"Or give files: {keys.TRAIN_FILES}=/path {keys.VAL_FILES}=/path",
         )
     if unknown or not names:
         return {}
@@ -172,7 +173,7 @@ def _model_path(job: Job, cluster: ClusterFacts) -> str | None:
         return None  # a plain Ray cluster makes none; what is missing is said in one message
     raise InputError(
         f"model {model!r} is made by cloudrl, and cluster {cluster.name!r} has not made it",
-        hint=f"cloudrl up ... --model {model}\nOr give a folder: {keys.MODEL_PATH}=/path",
+        hint=f"When you start the cluster: --model {model}\nOr give a folder: {keys.MODEL_PATH}=/path",
     )
 
 

@@ -39,7 +39,7 @@ def check_shape(values: Mapping[str, str], cluster: ClusterFacts) -> None:
             more = f"{option} {value}"
             raise InputError(
                 f"{key}={value}, but cluster {cluster.name!r} has {things}: verl would wait for ever",
-                hint=f"{key}={available}\nOr bring up a larger cluster: cloudrl up ... {more}",
+                hint=f"{key}={available}\nOr start a larger cluster: {more}",
             )
     if cluster.gpus_per_node < 1:
         raise InputError(
@@ -107,7 +107,7 @@ def check_queue(job: Job, values: Mapping[str, str], cluster: ClusterFacts) -> N
     if room is None or units is None or units <= room:
         return
     least = CPUS_PER_GPU * (integer(values.get(keys.GPUS)) or cluster.gpus_per_node) + 2
-    more = f"cloudrl up ... --set cpu={least}..\nverl's older trainer has no queue: {keys.USE_V1}=False"
+    more = f"When you start the cluster: --set cpu={least}..\nverl's older trainer has no queue: {keys.USE_V1}=False"
     raise InputError(
         f"{cluster.cpus_per_node} CPUs a node are too few for verl, which would wait for ever: it reserves "
         f"{CPUS_PER_GPU} for each GPU, 1 for each storage unit of its queue ({units} in all), and 1 for the queue",

@@ -53,7 +53,7 @@ def check_tool_agent(values: Mapping[str, str], cluster: ClusterFacts, read_file
     if not paths and _OWN_LOOPS not in values:
         raise InputError(
             f"{_LOOP}=tool_agent has no tools: whatever the model calls is unknown",
-            hint=f"{_FUNCTIONS}=cloudrl://tools/search.py, or a file of your own: ./tools.py",
+            hint=f"{_FUNCTIONS}=cloudrl://tools/search.py\nOr with a file of your own: {_FUNCTIONS}=./tools.py",
         )
     release = release_number(cluster.verl_version)
     _check_format(values, release)
@@ -83,7 +83,7 @@ def _check_format(values: Mapping[str, str], release: tuple[int, ...]) -> None:
     if values.get(_FORMAT) in GONE_FORMATS and release >= (0, 9):
         raise InputError(
             f"{_FORMAT}={values[_FORMAT]}: verl has no such parser of calls any more",
-            hint=f"For Qwen 2.5 and 3 it is {_FORMAT}=hermes; others: {', '.join(TOOL_FORMATS)}",
+            hint=f"For Qwen 2.5 and 3: {_FORMAT}=hermes\nAll: {', '.join(TOOL_FORMATS)}",
         )
 
 
@@ -101,7 +101,7 @@ def _check_classes(path: str | None, names: list[str]) -> None:
     if gone is not None:
         raise InputError(
             f"{_CLASSES}={path} names {gone}, which verl has no more since 0.8",
-            hint=f"Search without it: {_FUNCTIONS}=cloudrl://tools/search.py, and ~{_CLASSES}",
+            hint=f"Search without it: {_FUNCTIONS}=cloudrl://tools/search.py ~{_CLASSES}",
         )
 
 

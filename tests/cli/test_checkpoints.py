@@ -240,7 +240,9 @@ def test_pull(run: Run, lab: FakeLocal, tmp_path: Path) -> None:
 
 
 def test_prune_asks(run: Run, folder: Path) -> None:
-    run("checkpoints", "prune", "--keep-last", "1", "--dir", "./ck").ended(2, "mine: step 1, ", "Remove 1 step, ")
+    run("checkpoints", "prune", "--keep-last", "1", "--dir", "./ck").ended(
+        2, "mine: step 1, ", "Remove 1 step, ", "from folder ck?"
+    )
     assert (folder / "mine" / "global_step_1").exists()
 
 

@@ -125,3 +125,10 @@ def test_down_ends_the_agent(run: Run, lab: FakeLocal) -> None:
     run("down", "lab").ended(0)
     assert lab.state.checkpoints.parent.is_dir()
     assert run("status", "lab").out.split()[-1] == "down"
+
+
+@pytest.mark.usefixtures("lab")
+def test_what_was_ended_as_json(run: Run) -> None:
+    assert json.loads(run("detach", "lab", "--json").ended(0).out) == {"name": "lab", "was_open": False}
+    assert json.loads(run("down", "lab", "--json").ended(0).out) == {"name": "lab", "was_running": True}
+    assert json.loads(run("down", "local/lab", "--json").ended(0).out) == {"name": "local/lab", "was_running": False}

@@ -92,7 +92,7 @@ def test_what_cannot_be_tried(run: Run) -> None:
     run("reward", "test", "rewards.py").ended(2, "does not exist; did you mean 'reward.py'?")
     run("reward", "test", "mine").ended(2, "is a folder")
     run("reward", "test", "reward.py:score").ended(2, "defines no 'score'")
-    run("reward", "test", "reward.py", "--data", "./absent").ended(2, "--data ./absent", "cloudrl data prepare")
+    run("reward", "test", "reward.py", "--data", "./absent").ended(2, "--data ./absent", "does not exist", "→ ls ")
     Path("raw.parquet").write_bytes(b"x")
     run("reward", "test", "reward.py", "--data", "./raw.parquet").ended(2, "not a parquet file", "cloudrl data prepare")
     Path("reward.py").write_text("def compute_score(:\n")

@@ -170,7 +170,7 @@ class TestAServerThatIsAwayAtTheEnd:
     def test_and_comes_back(self, run: Run, away: Away) -> None:
         away.back_at_s = 200
         done = run(*RUN, "--down").ended(0)
-        assert done.err.count("no dstack server answers; trying again for 5 minutes") == 1
+        assert done.err.count("no dstack server answers; trying again for 5 min 00 s") == 1
         assert "lab is down" in done.err
         assert not is_up()
 

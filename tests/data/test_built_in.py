@@ -218,7 +218,7 @@ def test_a_failed_download_ends_the_agents_child_with_one_line_that_says_what_to
     assert done.returncode == 1
     last = json.loads(result.read_text())["reason"]
     assert "data set gsm8k: openai/gsm8k is not in the cache, and HF_HUB_OFFLINE=1 forbids to download it (" in last
-    assert last.endswith(") Set HF_HUB_OFFLINE=0, or give a folder of its rows as source")
+    assert last.endswith(") export HF_HUB_OFFLINE=0; Or give a folder of its rows as source")
     assert len(last) < 450
     assert not (tmp_path / "out").exists()
 

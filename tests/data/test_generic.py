@@ -106,26 +106,28 @@ def test_fields_by_their_usual_names_or_as_told(
     [
         (raw(3), {"prompt_field": "qestion"},
          "data set mine has question, answer, id: prompt_field 'qestion' is not a column; did you mean 'question'?",
-         "Say which one it is: prompt_field=... (--prompt-field ...)"),
+         "Say which one it is: prompt_field=COLUMN (--prompt-field COLUMN)"),
         ([{"question": "q", "answers": {"text": "a", "start": 1}}] * 3, {"answer_field": "answers.txt"},
          ("data set mine has question, answers.text, answers.start: answer_field 'answers.txt' is not a column; "
           "did you mean 'answers.text'?"),
-         "Say which one it is: answer_field=... (--answer-field ...)"),
+         "Say which one it is: answer_field=COLUMN (--answer-field COLUMN)"),
         ([{"question": "q", "gold": "a"}] * 3, {},
          ("data set mine has question, gold: no column for the answer (answer, final_answer, solution, response, "
           "output, ground_truth, target or label)"),
-         "Say which one it is: answer_field=... (--answer-field ...)"),
+         "Say which one it is: answer_field=COLUMN (--answer-field COLUMN)"),
         ([{"ask": "q", "gold": "a"}] * 3, {},
          ("data set mine has ask, gold: no column for the prompt (prompt, question, problem, instruction or query) "
           "and no column for the answer (answer, final_answer, solution, response, output, ground_truth, target or "
           "label)"),
-         "Say which one it is: prompt_field=... (--prompt-field ...) answer_field=... (--answer-field ...)"),
+         ("Say which one it is: prompt_field=COLUMN (--prompt-field COLUMN) "
+          "answer_field=COLUMN (--answer-field COLUMN)")),
         ([{"question": "q", "answer": ""}] * 3, {"skip_bad": True},
          "mine train: every row is bad; mine train row 1: its answer is empty", None),
         (raw(40), {"test_rows": 40}, "data set mine: test_rows 40 of 40 rows leaves none to train on",
          "At most test_rows=39"),
         (raw(1), {}, "data set mine: test_rows 1 of 1 rows leaves none to train on", None),
-        ([], {}, "data set mine: there are no rows in train", None),
+        ([], {}, "data set mine: there are no rows in train",
+         'A line of it is, for example: {"question": "What is 1 + 1?", "answer": "2"}'),
     ],
 )  # fmt: skip
 def test_a_table_that_cannot_be_used_is_named(

@@ -15,13 +15,8 @@ TREE = dict(commands())
 GROUPS = {path[0] for path in TREE if len(path) > 1}
 TYPED = sorted(set(re.findall(r"`cloudrl ([^`\n]+)`", TEXT)))
 WITHOUT_JSON = {
-    ("demo",): "runs `run`, and shows what that shows",
-    ("down",): "ends a cluster",
-    ("detach",): "ends a tunnel",
-    ("fleet", "delete"): "deletes",
-    ("volume", "delete"): "deletes",
-    ("slurm", "script"): "prints a script",
-    ("retriever", "serve"): "is a server",
+    ("slurm", "script"): "its output is the script",
+    ("retriever", "serve"): "runs until Ctrl-C; GET /health is what it says to a program",
 }
 
 

@@ -93,7 +93,7 @@ def test_a_cluster_of_the_card_can_be_planned_here(memory: str, home: Path) -> N
 @pytest.mark.parametrize(
     ("wanted", "part"),
     [
-        ("{name}:99", "ask for 99 GPUs; this machine has {count}"),
+        ("{name}:99", "need 99 GPUs; this machine has {count}"),
         ("MI300X:1", "this machine has {count} x NVIDIA"),
         ("K80:1", "this machine has {count} x NVIDIA"),
         ("9000GB:1", "this machine has {count} x NVIDIA"),

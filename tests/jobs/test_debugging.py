@@ -65,7 +65,7 @@ def test_the_dry_run_shows_it():
 def test_a_node_without_debugpy(debuggers: tuple[tuple[str, ...], ...], who: str):
     with pytest.raises(InputError, match=f"^{who} of cluster 'lab': no debugpy") as refused:
         plan(job(), cluster(debuggers=debuggers), SubmitOptions(debug="debugpy"))
-    assert "cloudrl up ... --setup 'pip install debugpy==1.8.22'" in str(refused.value.hint)
+    assert "when you start it: --setup 'pip install debugpy==1.8.22'" in str(refused.value.hint)
 
 
 @pytest.mark.parametrize("debugger", ["debugpy", "pdb"])

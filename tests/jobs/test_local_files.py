@@ -12,6 +12,7 @@ from cloudrl.spec import Job
 from cloudrl.spec.hydra import hydra_text, items, unquoted
 
 MODEL, TRAIN = "actor_rollout_ref.model.path", "data.train_files"
+REWARD = "reward.custom_reward_function.path"
 
 
 @pytest.fixture
@@ -151,8 +152,11 @@ def test_what_cannot_be(here: Path, key: str, text: str, message: str):
 
 def test_a_folder_as_a_file_names_what_is_in_it(here: Path):
     with pytest.raises(InputError) as caught:
+        found(here, REWARD, "./proj")
+    assert caught.value.hint == f"For example: {REWARD}=./proj/reward.py"
+    with pytest.raises(InputError) as caught:
         found(here, TRAIN, "./proj")
-    assert caught.value.hint == "For example ./proj/reward.py"
+    assert caught.value.hint is None  # it has no data
 
 
 @given(st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=12), max_size=4))

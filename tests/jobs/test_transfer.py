@@ -206,7 +206,7 @@ def test_a_node_that_cannot_take_it():
 
 def test_nothing_moves():
     said, took_s = wait([{0: HERE, 1: coming(size)} for size in range(2000)])
-    assert said[-1] == "./model: nothing has come to rank 1 for 180 s"
+    assert said[-1] == "./model: nothing has come to rank 1 for 3 min 00 s"
     assert took_s > 2000 * 0.2 + 179, "as long as something moves it is waited for"
 
 

@@ -98,7 +98,7 @@ def test_a_lost_host_brings_up_the_whole_cluster_again(user: User, first: str, r
         done = follower.finish(90)  # with the old token; it reads the new one by itself
         assert done.returncode == 4, done.stdout[-2000:]
         assert "the cluster was restarted, and its jobs are gone" in done.stdout
-        assert "Submit it again with --name" in done.stdout
+        assert "Submit it again, and it continues" in done.stdout
 
         said = user.types("cloudrl", "status", first).stdout
         [line] = [line for line in said.splitlines() if line.startswith(f"attempt {attempts} ")]

@@ -155,7 +155,7 @@ class TestBeforeTheStart:
         said = r"lab\.dstack\.yml uses dstack secrets that project 'main' does not have: WANDB_API_KEY"
         with pytest.raises(InputError, match=said) as caught:
             make_plan(Cluster(name="lab", secrets=["HF_TOKEN", "WANDB_API_KEY"])).priced()
-        assert caught.value.hint == "dstack secret set WANDB_API_KEY ..."
+        assert caught.value.hint == "dstack secret set WANDB_API_KEY VALUE"
 
     def test_secrets_and_fleets_of_a_plan(self) -> None:
         section = {

@@ -68,6 +68,6 @@ def test_other_cards_are_refused_with_what_is_here() -> None:
         caught.value.message
         == "the cluster asks for A100:80GB:2; this machine has 2 x NVIDIA H100 80GB HBM3 with 79.6 GiB"
     )
-    assert caught.value.hint == "--gpu 2 takes what is here"
-    with pytest.raises(CapacityError, match="1 nodes with H100:3 ask for 3 GPUs; this machine has 2"):
+    assert caught.value.hint == "Take what is here: --gpu 2"
+    with pytest.raises(CapacityError, match="nodes=1 with gpu=H100:3 need 3 GPUs; this machine has 2"):
         gpus_here(Cluster(name="one", gpu="H100:3"))

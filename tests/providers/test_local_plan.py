@@ -170,7 +170,7 @@ def test_one_that_is_started_again_keeps_the_ports_at_which_clients_wait() -> No
 
 def test_gpus_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(CapacityError, match="2 nodes with 80GB:8 ask for 16 GPUs; this machine has 0"):
+    with pytest.raises(CapacityError, match="nodes=2 with gpu=80GB:8 need 16 GPUs; this machine has 0"):
         _plan(gpu="80GB:8")
 
 

@@ -68,7 +68,7 @@ def test_a_download(hub: FakeHub, encoder_path: Path, tmp_path: Path) -> None:
     assert fetch("wiki-18", tmp_path / "to", say=said.append) == record  # without a request
     with pytest.raises(InputError, match="has an index of PeterJinGo/wiki-18-e5-index, not of") as raised:
         fetch("wiki-18-hnsw", tmp_path / "to")
-    assert raised.value.hint == "Name a new folder: --to"
+    assert raised.value.hint == "Name a new folder: --to DIR"
     source = Source(tmp_path / "to", encoder=str(encoder_path), sample_check=False)
     assert len(open_retriever(source).search(["rome"], 3)[0]) == 3
 

@@ -107,7 +107,7 @@ def test_what_was_sent_along_is_not_built_again_in_another_folder(program: Progr
     ("words", "code", "last"),
     [
         (["build", "none.jsonl", "--to=index"], 2, "error: there is no none.jsonl"),
-        (["build", "mine.jsonl", "--to=full"], 2, "error: full has other files in it -> Name a new folder: --to"),
+        (["build", "mine.jsonl", "--to=full"], 2, "error: full has other files in it -> Name a new folder: --to DIR"),
         (["serve", "index", "--port=0"], 2, "error: there is no index"),
         (["fetch", "wiki-18", "--to=index"], 75, "cannot be downloaded from http://127.0.0.1:1: "),
     ],

@@ -57,6 +57,7 @@ class TestWhatLiesOnDisksThatGo:
         impact = assess(LOCAL, "lab")
         assert impact.lost_with is not None
         assert impact.checkpoints[0].startswith("grpo, step 10, actor, 2.0 kB, ranks 0 on node 0; 1 on node 1")
+        assert impact.loss_text == "1 checkpoint, 2.0 kB"
         [notice] = impact.notices()
         assert notice.text.startswith("These checkpoints exist only on the machines' own disks:\n  grpo,")
 
@@ -65,6 +66,7 @@ class TestWhatLiesOnDisksThatGo:
         impact = assess(LOCAL, "lab")
         assert impact.lost_with is not None
         assert "node 1" in impact.checkpoints[0]
+        assert impact.loss_text == "checkpoints that cannot be listed"
 
     def test_may_be_there_where_nobody_answers(self, lab: FakeLocal, monkeypatch: pytest.MonkeyPatch) -> None:
         connection = LOCAL.attach("lab")

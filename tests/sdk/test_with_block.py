@@ -129,5 +129,5 @@ class TestCheckpointsThatWouldBeLost:
             owned.down()
         asked: list[cloudrl.Question] = []
         assert owned.down(confirm=lambda question: asked.append(question) is None)
-        assert [each.text for each in asked] == ["End lab and lose these checkpoints?"]
+        assert [each.text for each in asked] == ["End cluster lab and lose 2 checkpoints, 46.6 kB?"]
         assert not is_up()

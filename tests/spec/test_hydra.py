@@ -153,4 +153,4 @@ def test_an_argument_without_equals_is_refused(text):
     with pytest.raises(SpecError) as caught:
         parse_override(text)
     assert caught.value.message == f"{text!r} is not key=value"
-    assert caught.value.hint == "For example trainer.total_epochs=15"
+    assert caught.value.hint == "For example: trainer.total_epochs=15"

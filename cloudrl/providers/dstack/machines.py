@@ -13,6 +13,7 @@ from cloudrl.providers.dstack.machine_states import FleetPlan, FleetState, Insta
 from cloudrl.providers.dstack.server import Server, parse, wait_for
 from cloudrl.providers.dstack.volume import NetworkVolume
 from cloudrl.providers.model import Offer, Price
+from cloudrl.units import duration_text
 
 S = TypeVar("S", FleetState, VolumeState)
 
@@ -149,7 +150,7 @@ class DstackFleets(_Named[FleetState]):
             return fleet if fleet.is_settled else None
 
         if (fleet := wait_for(poll, timeout_s=_WAIT_S)) is None:
-            late = f"not all machines are up after {_WAIT_S / 60:.0f} minutes; dstack keeps trying"
+            late = f"not all machines are up after {duration_text(_WAIT_S)}; dstack keeps trying"
             raise CapacityError(f"fleet {name!r}: {late}", hint=hint)
         return fleet
 
@@ -160,7 +161,9 @@ class DstackFleets(_Named[FleetState]):
             WaitTimeout: it is still there after minutes.
         """
         if not wait_for(lambda: all(fleet.name != name for fleet in self.list()) or None, timeout_s=_DELETE_S):
-            raise WaitTimeout(f"fleet {name!r} is still there after {_DELETE_S:.0f} s", hint="cloudrl fleet list")
+            raise WaitTimeout(
+                f"fleet {name!r} is still there after {duration_text(_DELETE_S)}", hint="cloudrl fleet list"
+            )
 
     @staticmethod
     def _state(fleet: Any) -> FleetState:
@@ -212,7 +215,7 @@ class DstackVolumes(_Named[VolumeState]):
             return volume if volume.status == "active" else None
 
         if (volume := wait_for(poll, timeout_s=_VOLUME_S)) is None:
-            raise CapacityError(f"volume {name!r}: not there after {_VOLUME_S:.0f} s", hint=hint)
+            raise CapacityError(f"volume {name!r}: not there after {duration_text(_VOLUME_S)}", hint=hint)
         return volume
 
     @staticmethod

@@ -223,7 +223,7 @@ def _check_secrets(server: Server, plan: DstackPlan) -> None:
         raise InputError(
             f"{plan.name}.dstack.yml uses dstack secrets that project {server.project!r} does not have: "
             f"{', '.join(missing)}",
-            hint="\n".join(f"dstack secret set {name} ..." for name in missing),
+            hint="\n".join(f"dstack secret set {name} VALUE" for name in missing),
         )
 
 
@@ -243,8 +243,8 @@ def _no_machines(server: Server, plan: DstackPlan, fleets: Sequence[FleetState])
             f"which {', '.join(apart)} {'does' if len(apart) == 1 else 'do'} not have"
         )
         hint = (
-            f"cloudrl fleet delete {apart[0]}, then create it again: cloudrl fleet create {apart[0]} "
-            "--set placement=cluster ..."
+            f"Delete it: cloudrl fleet delete {apart[0]}\n"
+            "Make one whose machines are close to each other: cloudrl fleet create --gpu 80GB..:8 --nodes 0..3"
         )
     else:
         message = f"{title}: no fleet has or can get such a machine (there is: {names})"

@@ -18,7 +18,7 @@ from cloudrl.providers.dstack.watcher import RunWatcher, summary
 from cloudrl.providers.model import UP_TIMEOUT_S, WATCH_S, Plan, Provider, Status
 from cloudrl.spec import Cluster
 from cloudrl.transport import Connection, ssh
-from cloudrl.units import dollars_text
+from cloudrl.units import dollars_text, duration_text
 
 _POLL_S = 1.0
 _SERVER_BACK_S = 120.0
@@ -182,7 +182,9 @@ def await_ready(server: Server, run: RunState, on_status: Callable[[Status], Non
             if status.is_ready:
                 return
             if time.monotonic() > deadline:
-                raise ClusterFailed(f"cluster {run.name!r} is not ready after {timeout_s:.0f} s: {status.phase}")
+                raise ClusterFailed(
+                    f"cluster {run.name!r} is not ready after {duration_text(timeout_s)}: {status.phase}"
+                )
             time.sleep(_POLL_S)
 
 

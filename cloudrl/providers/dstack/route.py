@@ -80,6 +80,6 @@ def _identity(server: Server, run: RunState) -> Path:
             return Path(config.dstack_key_path)
         raise Unauthorized(
             f"run {run.name!r} was started with another SSH key than that of user {run.answer.user!r} here",
-            hint="Use the token of the user who started it: dstack project add ...",
+            hint="Use the token of the user who started it: dstack project add --name NAME --url URL --token TOKEN",
         )
     return Path(key.private_key_path)

@@ -11,6 +11,7 @@ from cloudrl.protocol.options import AgentOptions
 from cloudrl.protocol.phases import Phase
 from cloudrl.providers.dstack.server import NotThere, Server, wait_for
 from cloudrl.render.agent import AGENT_FILE
+from cloudrl.units import duration_text
 
 
 @dataclass(frozen=True)
@@ -179,7 +180,9 @@ def end(
         return run if run.is_over else None
 
     if wait_for(poll, timeout_s=timeout_s, clock=clock, sleep=sleep) is None:
-        raise WaitTimeout(f"run {name!r} is still there after {timeout_s:.0f} s", hint=f"dstack stop --abort {name}")
+        raise WaitTimeout(
+            f"run {name!r} is still there after {duration_text(timeout_s)}", hint=f"dstack stop --abort {name}"
+        )
 
 
 def state_of(run: Any) -> RunState:

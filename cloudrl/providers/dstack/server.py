@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 _IMAGE = (
     "Is the image's name right, and may it be pulled? A private one needs registry_auth: docs/cluster-definition.md\n"
-    "Where the server cannot reach the registry: --set user=root --set cpu=x86:8.. say what it would ask for"
+    "Where the server cannot reach the registry, say what it would ask for: --set user=root --set cpu=x86:8.."
 )
 
 

@@ -20,7 +20,7 @@ from cloudrl.foreign import Malformed, PatientResponse, parse_json, read_all
 
 SETUP = (
     "With a server of your own: dstack server\n"
-    "With one elsewhere: dstack project add --name main --url https://... --token ..."
+    "With one elsewhere: dstack project add --name main --url URL --token TOKEN"
 )
 TIMEOUT_S = 60.0
 """For each request: a plan asks every backend for its offers."""

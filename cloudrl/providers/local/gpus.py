@@ -31,8 +31,8 @@ def gpus_here(cluster: Cluster) -> int:
     wanted = (cluster.gpus_per_node or 1) * cluster.nodes
     if wanted > count:
         raise CapacityError(
-            f"{cluster.nodes} nodes with {cluster.gpu} ask for {wanted} GPUs; this machine has {count}",
-            hint="--gpu none trains on the CPU of this machine",
+            f"nodes={cluster.nodes} with gpu={cluster.gpu} need {wanted} GPUs; this machine has {count}",
+            hint="Train on the CPU of this machine: --gpu none",
         )
     if cluster.nodes > 1:
         raise InputError("several nodes on one machine would share its GPUs", hint="Take nodes=1")
@@ -42,7 +42,7 @@ def gpus_here(cluster: Cluster) -> int:
         size = f" with {memory / 1024:.1f} GiB" if memory else ""
         raise CapacityError(
             f"the cluster asks for {cluster.gpu}; this machine has {len(cards)} x {name}{size}",
-            hint=f"--gpu {wanted} takes what is here",
+            hint=f"Take what is here: --gpu {wanted}",
         )
     return wanted
 

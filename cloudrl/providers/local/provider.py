@@ -39,6 +39,7 @@ from cloudrl.render.agent import AGENT_FILE, RETRIEVER_FILE, build_agent, build_
 from cloudrl.spec import Cluster
 from cloudrl.spec.services import parse_search
 from cloudrl.transport import AgentClient, Connection
+from cloudrl.units import duration_text
 
 _POLL_S = 0.2
 _OTHERS_S = 15.0
@@ -268,7 +269,9 @@ def _await_ready(
         if ended:
             raise _failure(cluster, started, ended[0])
         if time.monotonic() > deadline:
-            raise ClusterFailed(f"cluster {cluster.name!r} is still in phase {status.phase} after {timeout_s:.0f} s")
+            raise ClusterFailed(
+                f"cluster {cluster.name!r} is still in phase {status.phase} after {duration_text(timeout_s)}"
+            )
         time.sleep(_POLL_S)
 
 

@@ -17,6 +17,7 @@ from cloudrl.foreign import Malformed
 from cloudrl.providers.state_folder import home, make_state_folder
 from cloudrl.transport import ssh
 from cloudrl.transport.command import run
+from cloudrl.units import duration_text
 
 _MARK = "cloudrl-output"
 """What a site or the user's own profile prints comes before it."""
@@ -106,7 +107,7 @@ class Login:
             words, env = self.words(f"echo {_MARK}; {command}"), ssh.environment() if self.host else own
             done = run(words, data, timeout_s=timeout_s, env=env)
         except TimeoutError:
-            raise ConnectionFailed(f"{name} on {self} does not end within {timeout_s:.0f} s") from None
+            raise ConnectionFailed(f"{name} on {self} does not end within {duration_text(timeout_s)}") from None
         except Malformed as error:
             raise ConnectionFailed(f"{name} on {self} was ended: {error}", hint=self._try_it) from None
         output = done.stdout.decode("utf-8", "replace").partition(f"{_MARK}\n")[2]

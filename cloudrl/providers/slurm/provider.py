@@ -21,6 +21,7 @@ from cloudrl.providers.slurm.state import SlurmState
 from cloudrl.providers.slurm.watcher import JobWatcher, describe
 from cloudrl.spec import Cluster
 from cloudrl.transport import Connection, ssh
+from cloudrl.units import duration_text
 
 _POLL_S = 1.0
 _BACK_S = 120.0
@@ -174,7 +175,7 @@ class SlurmProvider(Provider):
                     if job.state is JobState.COMPLETING:  # it has ended; the site's epilog runs
                         break
                     raise ConnectionFailed(
-                        f"job {cluster.job_id} is cancelled and still {job.state.value} after {_GONE_S:.0f} s",
+                        f"job {cluster.job_id} is cancelled and still {job.state.value} after {duration_text(_GONE_S)}",
                         hint=f"squeue --jobs={cluster.job_id}",
                     )
                 time.sleep(_POLL_S)
@@ -298,7 +299,7 @@ def _await_ready(cluster: SlurmState, on_status: Callable[[Status], None] | None
         while True:
             status = retry(watcher.status, Backoff(_POLL_S, _POLL_S, _BACK_S))
             if watcher.unreachable_s > _UNREACHABLE_S:
-                minutes = f"{watcher.unreachable_s / 60:.0f} minutes"
+                minutes = duration_text(watcher.unreachable_s)
                 raise ConnectionFailed(
                     f"no way to the head of {cluster.name!r} was found in {minutes}: {status.reason}",
                     hint="A job that brings its training along needs none: cloudrl slurm script --help",
@@ -313,7 +314,9 @@ def _await_ready(cluster: SlurmState, on_status: Callable[[Status], None] | None
             if status.is_ready:
                 return
             if time.monotonic() > deadline:
-                raise ClusterFailed(f"cluster {cluster.name!r} is not ready after {timeout_s:.0f} s: {status.phase}")
+                raise ClusterFailed(
+                    f"cluster {cluster.name!r} is not ready after {duration_text(timeout_s)}: {status.phase}"
+                )
             time.sleep(_POLL_S)
 
 

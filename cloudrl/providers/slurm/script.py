@@ -254,7 +254,8 @@ def _check_names(variables: list[str]) -> None:
     for name in variables:
         if name in _SCRIPT_VARIABLES:
             raise SpecError(
-                f"{name}: the job script has a variable of its own by this name", hint=f"--env {name}=... for jobs"
+                f"{name}: the job script has a variable of its own by this name",
+                hint=f"Give it to jobs alone: --env {name}=...",
             )
 
 

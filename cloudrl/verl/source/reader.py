@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
+import shlex
 import zipfile
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -44,6 +45,8 @@ def read_files(place: Path) -> dict[str, str]:
     Raises:
         InputError: There is no verl.
     """
+    if not place.exists():
+        raise InputError(f"{place} does not exist", hint=f"ls {shlex.quote(str(place.parent))}")
     files = dict(_of_wheel(place) if place.is_file() else _of_folder(place))
     if "trainer/main_ppo.py" not in files:
         raise InputError(
