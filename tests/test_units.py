@@ -73,6 +73,7 @@ MAY_DIFFER = {
     "rewards": "limits of less than a minute",
     "verl": "memory of GPUs is in GiB, as nvidia-smi has it",
     "report": "memory of GPUs is in GiB, as nvidia-smi has it",
+    "machine_warnings.py": "memory of GPUs is in GiB, as nvidia-smi has it",
     "gpus.py": "memory of GPUs is in GiB, as nvidia-smi has it",
     "machines.py": "a size as dstack takes it",
 }

@@ -205,7 +205,8 @@ def _with_room(draft: JobDraft, setting: Setting, snapshot: Snapshot) -> JobDraf
         f"one save takes {size_text(int(save.need.likely * GIB / nodes))}{each}, and {facts.checkpoint_dir} of cluster "
         f"{facts.name!r} has room for {size_text(facts.disk_bytes)}: the first save would fail",
         f"Make room: cloudrl checkpoints prune --cluster {facts.name} --keep-last 1\n"
-        f"Or save on a larger disk: --volume /DISK:{facts.checkpoint_dir} with cloudrl up, or --set disk=...",
+        f"Or start the cluster with a larger disk: --volume /DISK:{facts.checkpoint_dir}\n"
+        "On a cloud: --set disk=SIZE",
         is_about_verl=True,
     )
     is_known = report.estimate.worst.group == DISK

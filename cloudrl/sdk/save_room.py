@@ -28,8 +28,8 @@ def save_room(facts: ClusterFacts) -> Notice | None:
     )
     return Notice(
         text,
-        f"Before a job is submitted, start it with a larger disk: --volume /DISK:{facts.checkpoint_dir}, "
-        "or --set disk=... on a cloud",
+        f"Before a job is submitted, start it with a larger disk: --volume /DISK:{facts.checkpoint_dir}\n"
+        "On a cloud: --set disk=SIZE",
     )
 
 

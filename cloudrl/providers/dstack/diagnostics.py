@@ -112,7 +112,7 @@ def _start_hint(attempt: Attempt, image: str) -> str:
         )
     if any(words in attempt.reason for words in _NO_MOUNT):
         return (
-            "The host cannot give the container one of its volumes. Which they are: cloudrl up ... --dry-run\n"
+            "The host cannot give the container one of its volumes. Your command with this prints them: --dry-run\n"
             "Take another folder or network volume: --volume /FOLDER:/checkpoints"
         )
     if attempt.code != _NO_CONTAINER:
