@@ -80,14 +80,13 @@ def _refuse_other_visibility(publication: Publication, private: bool | None) -> 
     if private is False and publication.private:
         raise InputError(
             f"{publication.repo} exists and is PUBLIC, so everybody would see this model",
-            hint="To want that: --public. Else make it private on the Hub, or name another repository",
+            hint="Name another repository, or make this one private on the Hub\nShow the model to everybody: --public",
         )
     if private is True and not publication.private:
         raise InputError(
             f"{publication.repo} exists and is private, so --public would not let anybody see this model",
             # huggingface_hub 1.33 and 2.4, cli/repos.py: repo_settings
-            hint=f"Make it public: hf repos settings {publication.repo} --public, or on "
-            f"https://huggingface.co/{publication.repo}/settings. Else leave out --public",
+            hint=f"Make it public: hf repos settings {publication.repo} --public\nOr leave out --public",
         )
 
 
