@@ -76,6 +76,7 @@ MAY_DIFFER = {
     "machine_warnings.py": "memory of GPUs is in GiB, as nvidia-smi has it",
     "gpus.py": "memory of GPUs is in GiB, as nvidia-smi has it",
     "machines.py": "a size as dstack takes it",
+    "mismatches.py": "sizes as dstack takes them, beside those that were asked for",
 }
 
 

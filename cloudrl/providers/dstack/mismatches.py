@@ -13,6 +13,7 @@ from typing import Any
 
 from cloudrl.protocol.ranks import names_text
 from cloudrl.providers.dstack.machine_states import Instance
+from cloudrl.units import dollars_text
 
 _MIB_PER_GB = 1024
 _SHOWN = 4
@@ -79,7 +80,10 @@ def _place(task: Any, instance: Instance) -> Iterator[Mismatch]:
             yield Mismatch(f"{name[:-1]} {has}, asked for {', '.join(map(str, asked))}", option)
     most = getattr(task, "max_price", None)
     if most is not None and instance.price > most:
-        yield Mismatch(f"price ${instance.price:.2f}/h, asked for at most ${most:.2f}", "--set dstack.max_price=...")
+        yield Mismatch(
+            f"price {dollars_text(instance.price)}/h, asked for at most {dollars_text(most)}",
+            "--set dstack.max_price=...",
+        )
 
 
 def _use(instance: Instance, nodes: int) -> Iterator[Mismatch]:
