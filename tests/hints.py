@@ -61,7 +61,7 @@ def _half_typed(part: str) -> Iterator[str]:
     for inner in _BRACKETS.findall(part):
         yield from _foreign_words(inner)
     sentence, colon, last = _BRACKETS.sub("", part).rpartition(": ")
-    if last.startswith("-") or OVERRIDE.fullmatch(last.partition(" ")[0]):
+    if last.startswith("-") or OVERRIDE.fullmatch(last.partition(" ")[0].strip("'")):
         yield from _foreign_words(last)
     else:
         sentence += colon + _OF_OTHERS.sub("", last)
