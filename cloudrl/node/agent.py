@@ -104,6 +104,10 @@ class Agent:
     def before_ray(self) -> None:
         """Return once `ray start` has a chance: on the head at once."""
 
+    def is_head_up(self) -> bool:
+        """Whether Ray on the head is up, so that a worker can join it; of no account on the head."""
+        return True
+
     def is_ray_up(self, ray: Child) -> bool:
         """Whether this node's Ray is up; asked again and again."""
         raise NotImplementedError
@@ -353,16 +357,21 @@ class Agent:
         raise self.failed(FailureKind.PREFLIGHT, reason, child.tail(), subject=modules, code=code)
 
     def _start_ray(self) -> None:
-        """Start Ray and wait until it is up; a start that dies early is tried again, ports may be slow to free."""
-        self.before_ray()
-        deadline = time.monotonic() + self.options.ray_timeout_s
-        for tries_left in reversed(range(_RAY_START_TRIES)):
+        """Start Ray and wait until it is up; a start that dies early is tried again, ports may be slow to free.
+
+        A try that began before the head was up does not count: the head may start again as well.
+        """
+        deadline, tries_left = time.monotonic() + self.options.ray_timeout_s, _RAY_START_TRIES
+        while tries_left:
+            self.before_ray()
             self._await_free_ports()
+            could_join = self.is_head_up()
             ray = self._start_ray_once(deadline)
             if ray.poll() is None:
                 self._ray = ray
                 self.state.update(ray_up=True)
                 return
+            tries_left -= could_join or time.monotonic() > deadline
             if tries_left:
                 self.log.line(f"`ray start` exited with {ray.poll()}; {tries_left} more tries")
                 end_orphans()  # its control store outlives a start that fails later on, and keeps the port

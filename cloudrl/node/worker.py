@@ -73,6 +73,10 @@ class Worker(Agent):
             reason = f"{closed}, {answers}: is a firewall between the nodes?"
             raise self.failed(FailureKind.JOIN, reason, subject="control store")
 
+    def is_head_up(self) -> bool:
+        """Up when the head says so; its control store answers earlier."""
+        return self.session_name() is not None
+
     def is_ray_up(self, ray: Child) -> bool:
         """Up when `ray start` says that this node belongs to the cluster."""
         return ray_node.has_started(ray)

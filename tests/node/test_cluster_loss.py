@@ -123,6 +123,15 @@ def a_ray_whose_dashboard_answers_before_its_start_fails(nodes: Maker) -> None:
 
 
 @scenario
+def a_worker_that_cannot_join_before_the_head_is_up(nodes: Maker) -> None:
+    """As on a busy machine: the control store answers, and Ray finds no node of the head."""
+    cluster = nodes(2)
+    (cluster.control / "fail-late").write_text("1")
+    (cluster.control / "fail-1").write_text("2")
+    cluster.start().ready()
+
+
+@scenario
 def a_control_store_that_outlives_a_start(nodes: Maker) -> None:
     """As Ray's does when its dashboard does not come up: the next start would find its port taken."""
     cluster = nodes(1)
