@@ -14,8 +14,8 @@ class RunWarning:
     """One thing that is wrong.
 
     Attributes:
-        kind: `hang`, `debugger`, `nan`, `reward`, `entropy`, `length`, `tools`, `node`, `gpu`, `memory`, `shm`,
-            `store` or `disk`; there is one of a kind at most.
+        kind: `hang`, `debugger`, `nan`, `reward`, `entropy`, `length`, `tools`, `prompts`, `node`, `gpu`, `memory`,
+            `shm`, `store` or `disk`; there is one of a kind at most.
         seen: what is seen, with its numbers.
         remedy: what to do.
     """
@@ -33,6 +33,7 @@ class Evidence:
         steps: of the run so far.
         usage: rank -> how busy the node was, oldest first.
         tool_failures: failed calls of tools during each of the last steps.
+        failed_prompts: that got no answers or no score since the last step.
         left_s: seconds until the run ends; None if unknown.
         stops: tasks that wait for a debugger.
         now: seconds since the epoch.
@@ -48,3 +49,4 @@ class Evidence:
     now: float = 0.0
     job: JobState | None = None
     price_per_hour: float | None = None
+    failed_prompts: int = 0

@@ -16,7 +16,7 @@ from cloudrl.protocol.report import NodeReport, Usage
 from cloudrl.protocol.stops import Stop
 from cloudrl.protocol.wire import to_json
 from cloudrl.transport.ray_job import JobStatus, RayJob
-from cloudrl.verl.metrics import Step, plain, tool_failures
+from cloudrl.verl.metrics import Step, failed_prompts, plain, tool_failures
 from cloudrl.verl.startup import Starting
 
 _LINES, _LINE_CHARACTERS = 60, 1000
@@ -106,6 +106,7 @@ class JobRecord:
         self._progress: Progress | None = None
         self._lines: deque[str] = deque(maxlen=_LINES)
         self._failures: deque[int] = deque([0], maxlen=_STEPS_OF_TOOLS)
+        self._failed_prompts = 0
         self._starting: Starting | None = None
         self._starting_at: float | None = None
         self._nodes: tuple[NodeReport, ...] = ()
@@ -121,6 +122,7 @@ class JobRecord:
         self.notice = ""
         if isinstance(event, Line):
             self._failures[-1] += tool_failures(event.text)
+            self._failed_prompts += failed_prompts(event.text)
             if text := plain(event.text).rstrip():
                 self._lines.append(text[:_LINE_CHARACTERS])
         elif isinstance(event, Starting):
@@ -129,6 +131,7 @@ class JobRecord:
             self._starting = None
             self.add_steps([event])
             self._failures.append(0)
+            self._failed_prompts = 0
         elif isinstance(event, Progress):
             self._progress = event
         elif isinstance(event, Ended):
@@ -164,7 +167,8 @@ class JobRecord:
         job = self.job if self.job is not None and self._is_of_this_job(self.job) else None
         per_hour = self.price.per_hour if self.price is not None else None
         evidence = Evidence(
-            self._steps, self._usage, tuple(self._failures), left_s, self.stops, now, job, per_hour
+            self._steps, self._usage, tuple(self._failures), left_s, self.stops, now, job, per_hour,
+            self._failed_prompts,
         )  # fmt: skip
         progress = self._progress
         if self._status.is_terminal and progress is not None:

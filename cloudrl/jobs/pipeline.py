@@ -4,13 +4,14 @@ A pass takes a draft and the snapshot and returns another draft. Their order, an
 
 1. `name_run`: names are part of folders and of notes.
 2. `choose_verl`: which keys there are, and whether job and cluster agree, depends on the verl that is going to run.
-3. `change_engine`, `expand_aliases`, `limit_steps`: from here on there are only overrides in verl's own keys.
+3. `change_engine`, `expand_aliases`, `set_trainer_mode`, `limit_steps`: from here on there are only overrides in
+   verl's own keys.
 4. `check_shell_text`, `plan_uploads`: from here on every value is meant as it is, and every path is one on the nodes.
 5. `plan_resume`: where a run of this name goes on; wins over what would be filled in.
 6. `set_environment`: variables decide about loggers.
 7. `set_debugger`: adds to the variables what a debugger needs.
 8. `check_compatibility`, `take_cluster_defaults`: refuse what cannot work, then complete the job.
-   `continue_tracking`: names runs in the loggers that the complete job has.
+   `place_controller`, `continue_tracking`: for the mode and the loggers that the complete job has.
 9. `check_data`, `check_reward`, `check_config`, `note_surprises`: look at the complete job.
 10. `collect_secrets`, `deliver_secrets`: what the complete job needs, and how it gets there.
 
@@ -28,6 +29,7 @@ from dataclasses import replace
 
 from cloudrl.errors import InputError, Refusals
 from cloudrl.jobs.aliases import expand_aliases
+from cloudrl.jobs.asynchronous import place_controller, set_trainer_mode
 from cloudrl.jobs.compatibility import check_compatibility
 from cloudrl.jobs.config_check import check_config
 from cloudrl.jobs.correction import refusal
@@ -196,6 +198,7 @@ PASSES: tuple[Callable[[JobDraft, Snapshot], JobDraft], ...] = (
     choose_verl,
     change_engine,
     expand_aliases,
+    set_trainer_mode,
     limit_steps,
     check_shell_text,
     plan_uploads,
@@ -204,6 +207,7 @@ PASSES: tuple[Callable[[JobDraft, Snapshot], JobDraft], ...] = (
     set_debugger,
     check_compatibility,
     take_cluster_defaults,
+    place_controller,
     continue_tracking,
     check_data,
     check_reward,

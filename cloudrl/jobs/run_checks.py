@@ -8,9 +8,11 @@ from collections.abc import Iterator, Mapping
 from cloudrl.jobs.data_check import training_rows
 from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.jobs.findings import Finding
+from cloudrl.protocol.folders import ON_HEAD
 from cloudrl.scripts.variables import OF_AMD
 from cloudrl.units import dollars_text
 from cloudrl.verl import keys
+from cloudrl.verl.async_modes import PINNED
 from cloudrl.verl.composition import Problem
 from cloudrl.verl.memory.runs import run_alike
 from cloudrl.verl.modes import ASYNC, idle_gpus, mode_of, problems_of_mode, warnings_of_mode, warnings_of_steps
@@ -44,7 +46,7 @@ def with_warnings(draft: JobDraft, snapshot: Snapshot, setting: Setting) -> JobD
     """The draft with what wastes money, loses work or trains nothing."""
     draft = draft.warning(*warnings_of_steps(setting), *warnings_of_mode(setting), *_idle(draft, snapshot, setting))
     draft = _with_steps(draft.noting(*_own_disks(draft, snapshot, setting)), snapshot, setting)
-    lost = list(_lost_queue(snapshot, setting))
+    lost = list(_lost_queue(draft, snapshot, setting))
     return draft.warning(*(finding.text for finding in lost)) if draft.options.unchecked else draft.refused(*lost)
 
 
@@ -78,14 +80,16 @@ def _idle(draft: JobDraft, snapshot: Snapshot, setting: Setting) -> Iterator[str
     )
 
 
-def _lost_queue(snapshot: Snapshot, setting: Setting) -> Iterator[Finding]:
+def _lost_queue(draft: JobDraft, snapshot: Snapshot, setting: Setting) -> Iterator[Finding]:
     """An asynchronous mode saves its queue from all nodes into one folder (TransferQueue 0.1.11, save_checkpoint)."""
-    machines, mode = snapshot.machines, mode_of(setting)
+    machines, mode, nodes = snapshot.machines, mode_of(setting), draft.cluster.nodes
     saves = (setting.whole(keys.SAVE_FREQ) or 0) > 0
-    if machines is not None and machines.has_own_disks and saves and mode in ASYNC and snapshot.cluster.nodes > 1:
+    is_on_head = ON_HEAD in draft.job.entrypoint and setting.get(PINNED) is not None
+    if machines is not None and machines.has_own_disks and saves and mode in ASYNC and nodes > 1 and not is_on_head:
         yield Finding(
-            f"{MODE}={mode} saves its queue into one folder that all nodes see, and on {snapshot.cluster.nodes} nodes "
-            f"without a volume {snapshot.cluster.checkpoint_dir} is another disk on each: its first save fails",
+            f"{MODE}={mode} saves its queue into one folder that all nodes see, and on {nodes} nodes without a volume "
+            f"{draft.cluster.checkpoint_dir} is another disk on each: its first save fails. Only a job that starts "
+            f"`python3 -m {keys.MAIN}`, with no PYTHONPATH of its own, can keep its queue on the head",
             "A network volume that all nodes mount there: --set volumes=[NAME:/checkpoints]\n"
             f"Without saves: {keys.SAVE_FREQ}=-1; synchronous: {MODE}=sync",
             is_about_verl=True,
@@ -94,7 +98,7 @@ def _lost_queue(snapshot: Snapshot, setting: Setting) -> Iterator[Finding]:
 
 def _own_disks(draft: JobDraft, snapshot: Snapshot, setting: Setting) -> Iterator[str]:
     machines, nodes = snapshot.machines, draft.cluster.gpu_nodes
-    saves = (setting.whole(keys.SAVE_FREQ) or 0) > 0 and mode_of(setting) not in ASYNC
+    saves = (setting.whole(keys.SAVE_FREQ) or 0) > 0
     if machines is not None and machines.has_own_disks and saves and nodes > 1:
         yield (
             f"each of the {nodes} nodes keeps its part of a checkpoint on its own disk; when a machine is lost, the "

@@ -20,6 +20,8 @@ _CLIPPED = 0.25
 _SHORT_TOKENS = 32
 """A limit as low as that is what the task wants, such as a number or a choice."""
 _FAILED_CALLS = 5
+_FAILED_PROMPTS = 20
+"""A prompt fails now and then, such as at a time limit of a tool."""
 _PAUSED_S = 120.0
 _NAMED_METRICS = 3
 
@@ -35,6 +37,7 @@ def find_warnings(evidence: Evidence) -> tuple[RunWarning, ...]:
         *_entropy(trained),
         *_length(trained),
         *_tools(evidence.tool_failures),
+        *_prompts(evidence.failed_prompts),
         *find_machine_warnings(evidence),
     )
 
@@ -125,6 +128,17 @@ def _tools(failures: Sequence[int]) -> Iterator[RunWarning]:
             f"{sum(last)} calls of tools failed during the last {len(last)} steps; the model reads the error instead "
             "of an answer",
             "See why: cloudrl jobs logs | grep -i tool",
+        )
+
+
+def _prompts(failed: int) -> Iterator[RunWarning]:
+    """In an asynchronous mode verl replaces a prompt that fails, for ever: the job neither ends nor trains."""
+    if failed >= _FAILED_PROMPTS:
+        yield RunWarning(
+            "prompts",
+            f"{failed} prompts have failed since the last step: verl replaces each, and may never get to a step",
+            "The exception, often of the reward function: cloudrl jobs logs | grep -A 30 _run_prompt\n"
+            "Stop it meanwhile: cloudrl jobs stop",
         )
 
 

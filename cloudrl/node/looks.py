@@ -19,6 +19,7 @@ from cloudrl.node.job_processes import JobProcesses, Listed
 from cloudrl.node.masking import Masker
 from cloudrl.node.startup_hook import write_sitecustomize
 from cloudrl.private_files import make_folder
+from cloudrl.protocol.folders import ON_HEAD
 from cloudrl.protocol.job_work import LookedAt, PhaseNote
 from cloudrl.protocol.wire import from_json
 
@@ -64,7 +65,8 @@ class Looks:
             make_folder(folder)
         for left in self._folder.iterdir():
             left.unlink()
-        (self._hook / f"{_MODULE}.py").write_bytes(pkgutil.get_data("cloudrl.node", "look_hook.py") or b"")
+        for name, source in ((_MODULE, "look_hook.py"), (ON_HEAD, "main_on_head.py")):
+            (self._hook / f"{name}.py").write_bytes(pkgutil.get_data("cloudrl.node", source) or b"")
         write_sitecustomize(self._hook, _MODULE, "hangs of this process are seen without its stacks")
         path = os.pathsep.join(filter(None, [str(self._hook), env.get("PYTHONPATH")]))
         counts = env.get(_COUNTS_VARIABLE) or str(COUNTS_EVERY_S)

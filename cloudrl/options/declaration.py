@@ -5,6 +5,7 @@ Standard library only, as are the modules with declarations: `cloudrl --help` im
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from keyword import iskeyword
 from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
@@ -60,6 +61,7 @@ def declared(fields: type) -> Iterator[Declared]:
         own, *options = get_args(hint)
         for option in options:
             parameter = option.names[0].lstrip("-").replace("-", "_") if option.names else field
+            parameter = f"{parameter}_" if iskeyword(parameter) else parameter
             typed = bool if option.sets is not None else option.typed or _without_none(own)
             yield Declared(field, parameter, typed, option)
 

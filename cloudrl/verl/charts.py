@@ -75,6 +75,16 @@ MEMORY = Chart(
     in_watch=True,
 )
 """The most that PyTorch has held on a GPU, and what the host uses (verl 0.9.1, workers/engine_workers.py)."""
+STALENESS = Chart(
+    "Age of the weights behind an answer (steps)",
+    ("training/off_policy/trajectory_staleness/mean",),
+    ("training/off_policy/trajectory_staleness/min", "training/off_policy/trajectory_staleness/max"),
+)
+"""Of the asynchronous modes (verl 0.9.1, trainer/ppo/v1/trainer_base.py)."""
+THROWN_AWAY = Chart(
+    "Prompts thrown away (too old, or failed)",
+    ("training/off_policy/evicted_samples", "training/rollout_failure/evicted_samples"),
+)
 THROUGHPUT = Chart("Throughput (tokens/s/GPU)", ("perf/throughput",), in_watch=True)
 
 CHARTS = (
@@ -87,6 +97,8 @@ CHARTS = (
     ENTROPY,
     Chart("Clipped policy updates", ("actor/pg_clipfrac",)),
     GRADIENT,
+    STALENESS,
+    THROWN_AWAY,
     THROUGHPUT,
     MEMORY,
 )

@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from cloudrl.protocol.folders import ON_HEAD
 from cloudrl.verl.keys import FINE_TUNED, FINE_TUNED_BEFORE, MAIN, MODEL_PATH
 from cloudrl.verl.release_files import CONFIG_NAME
 
@@ -11,7 +12,7 @@ _NAMES = ("--config-name", "-cn")
 _PATHS, _FOLDERS = ("--config-path", "-cp"), ("--config-dir", "-cd")
 _OWN_FOLDER = ("config", "./config", "config/")
 """As in scripts until verl 0.8: Hydra counts from the folder of main_ppo, which has it (verl, trainer/config)."""
-_USUAL = (("python", "-m"), ("python3", "-m"))
+_USUAL = (("python", "-m"), ("python3", "-m"), ("python3", "-m", ON_HEAD))
 _TORCHRUN_OPTION = re.compile(r"--(nproc|nnodes)(?:[-_]per[-_]node)?[= ](\S+)")
 """`auto`, `gpu` and a range of nodes are no numbers (torch 2.11, distributed/run.py)."""
 SFT_CONFIG, SFT_CONFIG_BEFORE = "sft_trainer_engine", "sft_trainer"

@@ -47,6 +47,7 @@ HOME_EXPANDED = ("data.cache_dir", f"{ROLLOUT}.skip.dump_dir")
 """verl 0.9.1, utils/dataset/rl_dataset.py and utils/skip/rollout_skip.py: expanduser. No other path is expanded."""
 USE_V1 = "trainer.use_v1"
 """Whether verl's default trainer runs, and not the older one."""
+TRAINER_MODE = "trainer.v1.trainer_mode"
 
 ESTIMATOR = "algorithm.adv_estimator"
 USES_CRITIC = f"{CRITIC}.enable"

@@ -30,6 +30,7 @@ _BAR = re.compile(r"Training Progress:.{0,300}?\|\s{0,20}\d{1,18}/(\d{1,18})\b")
 _TOOL_FAILURE = re.compile(
     r"Error executing tool '|Invalid JSON in arguments for '|Unknown function '.{0,1000}Available tools:"
 )
+_FAILED_PROMPT = re.compile(r"\bError in _run_prompt\b")
 _REPEATED = re.compile(r"\[repeated (\d{1,9})x across cluster\]")
 _SEARCHED, _SEARCHED_END, _LONGEST_STEP = 4_000, 1_000, 16 << 20
 """Characters of a line in which a phrase is searched, from its start and before its end; of the line of a step."""
@@ -147,7 +148,16 @@ def not_finite(steps: Iterable[Step]) -> dict[str, int]:
 
 def tool_failures(line: str) -> int:
     """How many failed calls of a tool a line reports (verl 0.9.1, agent_loop/tool_agent_loop.py: _call_tool)."""
-    if _TOOL_FAILURE.search(line[:_SEARCHED]) is None:
+    return _reported(_TOOL_FAILURE, line)
+
+
+def failed_prompts(line: str) -> int:
+    """How many prompts without answers or scores a line reports (verl 0.9.1, v1/agent_loop_tq.py: _run_prompt)."""
+    return _reported(_FAILED_PROMPT, line)
+
+
+def _reported(pattern: re.Pattern[str], line: str) -> int:
+    if pattern.search(line[:_SEARCHED]) is None:
         return 0
     repeated = _REPEATED.search(without_ansi(line[-_SEARCHED_END:]))
     return int(repeated[1]) if repeated else 1

@@ -5,20 +5,21 @@ The conditions that verl itself checks first are rules (`cloudrl.verl.rules`); t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 
 from cloudrl.verl import keys
+from cloudrl.verl.async_modes import BACKEND, MODULE, checkpoint_engine
 from cloudrl.verl.composition import Problem
 from cloudrl.verl.keys import MODEL, ROLLOUT
 from cloudrl.verl.setting import MODE, Setting
 
 ASYNC = ("colocate_async", "separate_async")
-BACKEND = f"{ROLLOUT}.checkpoint_engine.backend"
 ENGINES = ("naive", "nccl", "nixl", "mooncake", "kimi_ckpt_engine", "delta_sharded")
 """checkpoint_engine/*.py: CheckpointEngineRegistry.register; rollout.yaml's `hccl` is registered as nccl."""
 _WITH_CUPY = ("nccl", "nixl", "delta_sharded")
 """They import cupy (checkpoint_engine/nccl_checkpoint_engine.py), which no stable image of verl's has."""
-_SEPARATE = "trainer.v1.separate_async"
+_HYBRID = "actor_rollout_ref.hybrid_engine"
 _QUIET = ("WARN", "WARNING", "ERROR", "CRITICAL")
 _LOG_LEVEL = "VERL_LOGGING_LEVEL"
 
@@ -36,43 +37,77 @@ def problems_of_mode(setting: Setting, variables: Mapping[str, str], *, on_cpu: 
         variables: of the job's environment.
         on_cpu: whether the nodes compute on CPUs.
     """
-    mode, backend = mode_of(setting), setting.get(BACKEND)
-    if mode != "separate_async":
+    if mode_of(setting) != "separate_async":
         return
-    is_own = bool(setting.get(f"{ROLLOUT}.checkpoint_engine.custom_backend_module"))
-    if on_cpu and not is_own:
-        yield Problem(f"{MODE}=separate_async: verl has no checkpoint engine for CPUs", f"{MODE}=colocate_async")
-    elif isinstance(backend, str) and backend not in ENGINES and not is_own:  # checkpoint_engine/base.py: get
-        yield Problem(f"{BACKEND}={backend}: verl has no checkpoint engine of that name", f"{BACKEND}=nccl")
+    yield from _unusable_engine(setting, on_cpu=on_cpu)
     own_level = setting.get("ray_kwargs.ray_init.runtime_env.env_vars")
     levels = own_level if isinstance(own_level, Mapping) else {}
     level = str(levels.get(_LOG_LEVEL, variables.get(_LOG_LEVEL, ""))).upper()
-    if setting.get("actor_rollout_ref.hybrid_engine") is False and level not in _QUIET:
+    if setting.get(_HYBRID) is False and level not in _QUIET:
         # trainer_separate_async.py: Logger._log() got an unexpected keyword argument 'flush'
         yield Problem(
-            "actor_rollout_ref.hybrid_engine=False: a line of verl's log ends the job once the models are loaded",
-            f"actor_rollout_ref.hybrid_engine=True\nOr keep that line out: --env {_LOG_LEVEL}=WARN",
+            f"{_HYBRID}=False: a line of verl's log ends the job once the models are loaded",
+            f"{_HYBRID}=True\nOr keep that line out: --env {_LOG_LEVEL}=WARN",
         )
+    if setting.lora_rank and not setting.get(f"{MODEL}.lora.merge"):  # engine_workers.py: update_weights
+        yield Problem(
+            f"LoRA without {MODEL}.lora.merge=True: in separate_async the adapter never reaches the rollout, which "
+            "keeps answering with the base model",
+            f"{MODEL}.lora.merge=True",
+        )
+    pool = _pool(setting)
+    if 0 < pool < setting.replica:  # llm_server.py: _initialize_llm_servers counts whole replicas
+        key = f"{ROLLOUT}.tensor_model_parallel_size"
+        yield Problem(
+            f"the rollout has {pool} GPUs of its own, and one replica takes {setting.replica}",
+            f"{key}={pool}" if (setting.whole(key) or 1) == setting.replica else "",
+        )
+    elif setting.get(_HYBRID) and setting.world_size % setting.replica:  # engine_workers.py: init_model
+        yield Problem(
+            f"a replica of the rollout takes {setting.replica} GPUs, which do not divide the {setting.world_size} of "
+            "training; verl has replicas there, too",
+            f"{ROLLOUT}.tensor_model_parallel_size={math.gcd(setting.replica, setting.world_size)}"
+            if setting.whole(f"{ROLLOUT}.tensor_model_parallel_size") == setting.replica
+            else "",
+        )
+
+
+def _unusable_engine(setting: Setting, *, on_cpu: bool) -> Iterator[Problem]:
+    """checkpoint_engine/base.py: CheckpointEngineRegistry.get. That of one pool, `naive`, is a rule of verl's own."""
+    backend = setting.get(BACKEND)
+    if setting.get(MODULE) or backend == "naive":
+        return
+    if on_cpu:
+        yield Problem(f"{BACKEND}={backend}: verl has no checkpoint engine for CPUs", engine_hint(on_cpu=True))
+    elif isinstance(backend, str) and backend not in ENGINES:
+        yield Problem(f"{BACKEND}={backend}: verl has no checkpoint engine of that name", engine_hint(on_cpu=False))
+
+
+def engine_hint(*, on_cpu: bool) -> str:
+    """The overrides that choose a checkpoint engine."""
+    return " ".join(f"{key}={value}" for key, value in checkpoint_engine(on_cpu=on_cpu).items())
+
+
+def _pool(setting: Setting) -> int:
+    """GPUs that the rollout has for itself."""
+    return (setting.whole(f"{ROLLOUT}.nnodes") or 0) * (setting.whole(f"{ROLLOUT}.n_gpus_per_node") or 0)
 
 
 def warnings_of_mode(setting: Setting) -> Iterator[str]:
     """What an asynchronous mode wastes, or does in vain."""
     mode, backend = mode_of(setting), setting.get(BACKEND)
+    if mode != "separate_async" and setting.get(_HYBRID) is False:  # ppo_trainer.yaml, at that key
+        yield f"{_HYBRID}=False is made for {MODE}=separate_async, and {MODE} is {mode}"
     if mode not in ASYNC:
         return
     yield from _never_current(setting, mode)
     if mode != "separate_async":
         return
-    pool = (setting.whole(f"{ROLLOUT}.nnodes") or 0) * (setting.whole(f"{ROLLOUT}.n_gpus_per_node") or 0)
-    if pool % setting.replica:  # llm_server.py counts whole replicas
+    pool = _pool(setting)
+    if pool > setting.replica and pool % setting.replica:  # llm_server.py counts whole replicas
         yield (
             f"{pool % setting.replica} of {pool} GPUs of the rollout stay idle: a replica takes {setting.replica} "
             f"({ROLLOUT}.tensor_model_parallel_size and the like)"
-        )
-    if setting.lora_rank and not setting.get(f"{MODEL}.lora.merge"):  # engine_workers.py: update_weights
-        yield (
-            f"LoRA without {MODEL}.lora.merge=True: in {mode} the adapter never reaches the rollout, which keeps "
-            "answering with the base model"
         )
     if backend in _WITH_CUPY:
         yield (

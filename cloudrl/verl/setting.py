@@ -13,7 +13,7 @@ from cloudrl.verl import keys
 from cloudrl.verl.keys import ACTOR, CRITIC, MODEL, REF, ROLLOUT
 from cloudrl.verl.source.shapes import Source
 
-BATCH, MODE = "data.train_batch_size", "trainer.v1.trainer_mode"
+BATCH, MODE = "data.train_batch_size", keys.TRAINER_MODE
 SAMPLER = "trainer.v1.sampler.custom_sampler.path"
 _FSDP = ("fsdp", "fsdp2")
 _CODE = (

@@ -1,11 +1,14 @@
-"""verl's FSDP2 engines on the device "cpu". Importing this module registers them with verl."""
+"""verl's FSDP2 engines on the device "cpu". Importing this module registers them, and mends what a CPU needs mended."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from transformers import AutoModelForTokenClassification
+from verl.utils import fsdp_utils
 from verl.utils import model as verl_model
 from verl.workers.engine import EngineRegistry
 from verl.workers.engine.fsdp import transformer_impl as fsdp
@@ -14,6 +17,27 @@ if TYPE_CHECKING:
     import torch
 
 _BACKENDS = ["fsdp", "fsdp2"]
+_Saved = tuple[dict[str, tuple["torch.Tensor", Any]], Any]
+"""Name -> this rank's part of a parameter and how it is sharded, and how all are."""
+
+
+def _save_copies(save: Callable[[torch.nn.Module], _Saved]) -> Callable[[torch.nn.Module], _Saved]:
+    """Wrap verl's function that keeps a model in host memory, with copies in what it returns.
+
+    verl moves parameters to the CPU, which copies none that is there already: what it keeps would go on changing with
+    the model. In mode separate_async that is the policy before the step's updates (verl 0.9.1, utils/fsdp_utils.py:
+    fsdp2_sharded_save_to_cpu; experimental/separation/engine_workers.py imports it by name at each call).
+    """
+
+    @functools.wraps(save)
+    def saved(model: torch.nn.Module) -> _Saved:
+        parameters, spec = save(model)
+        return {name: (tensor.clone(), sharded) for name, (tensor, sharded) in parameters.items()}, spec
+
+    return saved
+
+
+fsdp_utils.fsdp2_sharded_save_to_cpu = _save_copies(fsdp_utils.fsdp2_sharded_save_to_cpu)
 
 
 class _WithoutOffload:

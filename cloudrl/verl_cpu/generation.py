@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,11 +30,18 @@ class Completion:
 
     token_ids: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
+    has_ended: bool = False
+    """False if decoding was stopped before."""
 
 
 @torch.inference_mode()
 def generate(
-    model: Any, requests: Sequence[Request], *, raw_log_probs: bool = False, generator: torch.Generator | None = None
+    model: Any,
+    requests: Sequence[Request],
+    *,
+    raw_log_probs: bool = False,
+    generator: torch.Generator | None = None,
+    is_stopped: Callable[[], bool] = lambda: False,
 ) -> list[Completion]:
     """Decode all requests together until each has ended.
 
@@ -44,6 +51,7 @@ def generate(
         raw_log_probs: Return log-probabilities of the model's own distribution, before temperature and filters
             (vLLM's `raw_logprobs`), instead of those of the distribution drawn from.
         generator: The source of chance; None means torch's own.
+        is_stopped: Asked before each token; True ends all answers where they are.
 
     Returns:
         A completion a request, in their order.
@@ -53,7 +61,7 @@ def generate(
     params = [request.params for request in requests]
     completions = [Completion() for _ in requests]
     live, cache = set(range(len(requests))), None
-    while live:
+    while live and not is_stopped():
         output = model(
             input_ids=ids,
             attention_mask=mask,
@@ -73,6 +81,7 @@ def generate(
             completion.token_ids.append(drawn[row])
             completion.log_probs.append(picked[row])
             if drawn[row] in request.end_ids or len(completion.token_ids) >= request.max_tokens:
+                completion.has_ended = True
                 live.remove(row)
         ids = tokens.unsqueeze(-1)
         mask = torch.cat([mask, torch.ones_like(ids)], dim=-1)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import AsyncIterable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from verl.workers.rollout.base import BaseRollout
 from verl.workers.rollout.replica import RolloutMode, RolloutReplica
+from verl.workers.rollout.utils import ensure_async_iterator
 
 from cloudrl.verl_cpu.server import HfServer, ServerSettings
 
@@ -33,10 +34,10 @@ class HfReplica(RolloutReplica):
         """Start the server and wait until it answers.
 
         Raises:
-            NotImplementedError: In the modes where rollout has nodes of its own.
+            NotImplementedError: In the mode of judges that share GPUs with training (`RolloutMode.COLOCATED`).
         """
-        if self.rollout_mode is not RolloutMode.HYBRID:
-            raise NotImplementedError(f"the CPU rollout knows the hybrid mode only, not {self.rollout_mode}")
+        if self.rollout_mode is RolloutMode.COLOCATED:
+            raise NotImplementedError(f"the CPU rollout knows no mode {self.rollout_mode}")
         node_id = await self.workers[0].__ray_call__.remote(_node_id)
         self._server_handle = (
             ray.remote(HfServer)
@@ -70,7 +71,10 @@ def _node_id(_: object) -> str:
 
 
 class HfWorkerAdapter(BaseRollout):
-    """Lives in each training worker and hands its weights to the replica's server."""
+    """Lives in each training worker, or in each worker of a rollout of its own, and hands weights to a server.
+
+    `replica_rank` and `is_leader_rank` are read by verl (verl 0.9.1, checkpoint_engine/base.py).
+    """
 
     def __init__(self, config: Any, model_config: Any, device_mesh: Any, replica_rank: int = -1) -> None:
         super().__init__(config, model_config, device_mesh)
@@ -80,8 +84,8 @@ class HfWorkerAdapter(BaseRollout):
             * self.config.pipeline_model_parallel_size
         )
         rank = int(os.environ["RANK"])
-        self._replica_rank = rank // workers if replica_rank == -1 else replica_rank
-        self._sends = rank % workers == 0
+        self.replica_rank = rank // workers if replica_rank == -1 else replica_rank
+        self.is_leader_rank = rank % workers == 0
 
     async def resume(self, tags: list[str]) -> None:
         """Nothing to do: a server on the CPU releases nothing."""
@@ -91,16 +95,16 @@ class HfWorkerAdapter(BaseRollout):
 
     async def update_weights(
         self,
-        weights: Iterable[tuple[str, torch.Tensor]],
+        weights: Iterable[tuple[str, torch.Tensor]] | AsyncIterable[tuple[str, torch.Tensor]],
         wire_format: str = "named_tensors",
         global_steps: int | None = None,
         peft_config: object = None,
         **_: object,
     ) -> None:
-        """Send the trainer's weights to the server.
+        """Send weights to the server.
 
-        Every rank walks through `weights`, since each full tensor is gathered by all of them together; the
-        replica's first rank sends.
+        Every rank walks through `weights`, since each full tensor is gathered, or received, by all of them together;
+        the replica's first rank sends.
 
         Raises:
             NotImplementedError: For LoRA adapters that are not merged, and for delta updates.
@@ -109,7 +113,7 @@ class HfWorkerAdapter(BaseRollout):
             raise NotImplementedError(
                 f"the CPU rollout takes whole tensors only, not wire_format={wire_format} peft_config={peft_config}"
             )
-        state = {name: tensor.detach().cpu() for name, tensor in weights}
-        if self._sends:
-            server = ray.get_actor(_server_name(self._replica_rank))
+        state = {name: tensor.detach().cpu() async for name, tensor in ensure_async_iterator(weights)}
+        if self.is_leader_rank:
+            server = ray.get_actor(_server_name(self.replica_rank))
             await server.load_weights.remote(state, global_steps)

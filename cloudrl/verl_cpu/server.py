@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -73,6 +74,10 @@ class HfServer:
         self._waiting: list[tuple[Request, asyncio.Future[Completion]]] = []
         self._model_in_use = asyncio.Lock()
         self._worker: asyncio.Task[None] | None = None
+        self._aborts = threading.Event()
+        self._rejects = False
+        self._resumed = asyncio.Event()
+        self._resumed.set()
 
     async def generate(
         self,
@@ -85,18 +90,40 @@ class HfServer:
     ) -> TokenOutput:
         """Go on from one prompt; the signature is that of verl's own servers.
 
+        An answer that `abort_all_requests` has cut off has the stop reason `aborted`: verl asks again, with the tokens
+        that there are as part of the prompt (verl 0.9.1, workers/rollout/llm_server.py: FullyAsyncLLMServerClient).
+
         Raises:
             ValueError: For settings or inputs that this server does not know.
         """
         if image_data or video_data:
             raise ValueError(f"request {request_id}: the CPU rollout generates from text only")
         params = SamplingParams.from_verl(sampling_params)
-        completion = await self._enqueue(self._request(prompt_ids, params))
-        return TokenOutput(
-            token_ids=completion.token_ids,
-            log_probs=completion.log_probs if params.logprobs else None,
-            extra_fields={"global_steps": self._weights_step},
-        )
+        while not self._resumed.is_set():
+            if self._rejects:
+                return self._output(Completion(), params)
+            await self._resumed.wait()
+        return self._output(await self._enqueue(self._request(prompt_ids, params)), params)
+
+    async def abort_all_requests(self, reject_request: bool = False, **_: object) -> None:
+        """End all answers at their next token; returns once no request is being decoded.
+
+        Requests that come before `resume_generation` wait for it.
+
+        Args:
+            reject_request: End those as well, without a token: the server leaves the rotation.
+        """
+        self._rejects = reject_request
+        self._resumed.clear()
+        self._aborts.set()
+        if self._worker is not None:
+            await asyncio.wait([self._worker])
+
+    async def resume_generation(self) -> None:
+        """Take requests again."""
+        self._aborts.clear()
+        self._rejects = False
+        self._resumed.set()
 
     async def load_weights(self, weights: Mapping[str, torch.Tensor], step: int | None) -> None:
         """Take over the trainer's weights.
@@ -118,9 +145,16 @@ class HfServer:
     async def do_nothing(self, *_: object, **__: object) -> None:
         """For what verl tells its servers and a CPU has no use for; returns once the server is up."""
 
-    # There is no device memory to release, and an answer is too short to be worth aborting.
-    wake_up = sleep = clear_kv_cache = release_kv_cache = resume_kv_cache = do_nothing
-    abort_all_requests = resume_generation = start_profile = stop_profile = do_nothing
+    # There is no device memory to release.
+    wake_up = sleep = clear_kv_cache = release_kv_cache = resume_kv_cache = start_profile = stop_profile = do_nothing
+
+    def _output(self, completion: Completion, params: SamplingParams) -> TokenOutput:
+        return TokenOutput(
+            token_ids=completion.token_ids,
+            log_probs=completion.log_probs if params.logprobs else None,
+            stop_reason="completed" if completion.has_ended else "aborted",
+            extra_fields={"global_steps": self._weights_step},
+        )
 
     def _request(self, prompt_ids: Sequence[int], params: SamplingParams) -> Request:
         settings = self._settings
@@ -160,7 +194,9 @@ class HfServer:
 
     def _decode(self, requests: Sequence[Request]) -> list[Completion]:
         raw = self._settings.logprobs_mode == "raw_logprobs"
-        completions: list[Completion] = generate(self._model, requests, raw_log_probs=raw, generator=self._generator)
+        completions: list[Completion] = generate(
+            self._model, requests, raw_log_probs=raw, generator=self._generator, is_stopped=self._aborts.is_set
+        )
         return completions
 
 

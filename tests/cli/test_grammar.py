@@ -20,6 +20,7 @@ DESCRIBED_BY_THEIR_COMMANDS = {
     "--engine",  # what an index is built for, or what serves it
     "--group",  # the label that a run gets, or of the runs that are drawn
     "--name", "--nodes", "--to",  # the run; how many, or how many at most; where the result goes
+    "--on-head",  # what is done there: a merge, or an upload
     "--output", "--port",  # a rendered file or a page; of a search server or of a page
     "--watch",  # what refreshes: the nodes of a cluster, or all of a job
 }  # fmt: skip

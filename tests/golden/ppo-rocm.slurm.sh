@@ -70,6 +70,7 @@ write_job() {
   "argv": [
     "python3",
     "-m",
+    "cloudrl_on_head",
     "verl.trainer.main_ppo",
     "trainer.nnodes=2",
     "trainer.n_gpus_per_node=8",

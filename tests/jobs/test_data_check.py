@@ -35,7 +35,7 @@ def checked(
     facts: ClusterFacts | None = None,
     prompts: PromptLengths | None = None,
 ) -> Submission:
-    words = ("data.train_files=./train.parquet", "data.val_files=./test.parquet", *overrides)
+    words = ("data.train_files=./train.parquet", "data.val_files=./test.parquet", "trainer.save_freq=5", *overrides)
     options, made = SubmitOptions(overrides=typed(*words)), job()
     files = inspect_files(made, options, here=here)
     read = read_tables(made, options, files) if tables is None else tables

@@ -108,7 +108,7 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("of_job", "of_cluster", "says", "hint"),
         [
-            ({"overrides": {"trainer.nnodes": 2}}, {"nodes": 1}, "=2, but cluster 'lab' has 1 node:", "cloudrl up"),
+            ({"overrides": {"trainer.nnodes": 2}}, {"nodes": 1}, "=2, but cluster 'lab' has 1 node:", "--nodes 2"),
             ({"data": ["gsm8"]}, {}, r"reads data set 'gsm8', .* \(it has: gsm8k; did you mean 'gsm8k'", "--data gsm8"),
             ({"model": "tiny-adder"}, {}, "model 'tiny-adder' is made by cloudrl", ""),
             ({}, {"device": "cpu"}, "computes on GPUs, and cluster 'lab' on CPUs", ""),

@@ -21,7 +21,9 @@ ASYNC = "trainer.v1.trainer_mode=colocate_async"
 
 
 def checked(*overrides: str, machines: Machines | None = None, **changes: Any) -> Submission:
-    options = SubmitOptions(overrides=typed(*overrides), unchecked=changes.pop("unchecked", False))
+    options = SubmitOptions(
+        overrides=typed(*overrides), unchecked=changes.pop("unchecked", False), env=changes.pop("env", {})
+    )
     return plan_job(job(), options, Snapshot(cluster(**changes), LocalFiles(Path("/nowhere")), machines=machines))
 
 
@@ -35,17 +37,18 @@ def test_gpus_that_are_paid_for_and_not_used() -> None:
     assert checked().warnings == ()
 
 
-def test_a_queue_is_saved_where_all_nodes_see_it() -> None:
-    own, shared = Machines(has_own_disks=True), Machines()
+def test_a_queue_that_is_not_on_the_head_is_saved_where_all_nodes_see_it() -> None:
+    own, shared = {"machines": Machines(has_own_disks=True), "provider": "dstack"}, Machines()
+    path = {"PYTHONPATH": "/mine"}
     with pytest.raises(InputError, match="its first save fails") as caught:
-        checked(ASYNC, machines=own)
+        checked(ASYNC, env=path, **own)
     assert "--set volumes=" in str(caught.value.hint)
-    assert any("its first save fails" in text for text in checked(ASYNC, machines=own, unchecked=True).warnings)
+    assert any("its first save fails" in text for text in checked(ASYNC, env=path, unchecked=True, **own).warnings)
+    assert checked(ASYNC, **own).warnings == ()
     assert checked(ASYNC, machines=shared).warnings == ()
-    assert checked(ASYNC, machines=own, nodes=1).warnings == ()
-    assert [text.partition(" ")[0] for text in checked(ASYNC, "trainer.save_freq=-1", machines=own).warnings] == [
-        "trainer.save_freq=-1"
-    ]
+    assert checked(ASYNC, env=path, nodes=1, **own).warnings == ()
+    never = checked(ASYNC, "trainer.save_freq=-1", env=path, **own)
+    assert [text.partition(" ")[0] for text in never.warnings] == ["trainer.save_freq=-1"]
 
 
 def test_nodes_that_each_keep_their_part_of_a_checkpoint() -> None:

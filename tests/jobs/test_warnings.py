@@ -143,6 +143,10 @@ class TestTools:
     def test_now_and_then_one_fails(self, failures: tuple[int, ...]):
         assert kinds(tool_failures=failures) == []
 
+    def test_prompts_that_fail_one_after_the_other(self) -> None:
+        assert kinds(failed_prompts=20) == ["prompts"]
+        assert kinds(failed_prompts=19) == []
+
 
 def busy(percent: float, *, seconds: int = 240) -> list[Usage]:
     """Samples of a node with two GPUs."""

@@ -30,7 +30,8 @@ def test_a_recipe_is_shown_as_it_is_written_and_with_the_release_of_verl_that_it
     for name in recipes.names():
         written = Path(recipes.__file__).with_name(f"{name}.yml").read_text("utf-8").splitlines()
         shown = recipes.render_recipe(name)
-        assert [line for line in shown.splitlines() if line not in written] in ([], [f'verl: "{RELEASE.verl}"'])
+        if not any(line.startswith("extends:") for line in written):  # else it is shown whole
+            assert [line for line in shown.splitlines() if line not in written] in ([], [f'verl: "{RELEASE.verl}"'])
         copy = tmp_path / "mine.yml"
         copy.write_text(shown, encoding="utf-8")
         assert recipes.load(copy) == recipes.load(name)

@@ -70,7 +70,11 @@ def answers(model) -> dict[str, Any]:
         job = recipes.load(name)
         cases[name] = words(job, model)
         cases |= {f"{name} {each}": words(recipes.with_algorithm(job, each), model) for each in algorithms_of(name)}
-        cases |= {f"on {nodes} {name}": words(job, model, nodes) for nodes in (1, 4) if job.device == "cpu"}
+        cases |= {
+            f"on {nodes} {name}": words(job, model, nodes)
+            for nodes in (1, 4)
+            if job.device == "cpu" and nodes >= (job.nodes or 1)
+        }
     for key, (value, _) in MISSPELT.items():
         cases[f"wrong {key}"] = [*words(recipes.load("ppo"), model), f"{key}={value}"]
     found: dict[str, Any] = json.loads(Script(PROBE, given=json.dumps(cases)).end()[-1])

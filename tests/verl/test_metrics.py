@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudrl.verl.metrics import Step, not_finite, parse_step, parse_total_steps, plain, tool_failures
+from cloudrl.verl.metrics import Step, failed_prompts, not_finite, parse_step, parse_total_steps, plain, tool_failures
 
 # As verl 0.9.1 printed it on a CPU cluster, through Ray's driver.
 REAL = (
@@ -229,3 +229,20 @@ def test_numbers_that_no_metric_has():
     assert parse_step("step:1 - a:1" + "0" * 500) is None
     assert parse_step("step:1 - a:1.5.5") is None
     assert parse_step("step:1 - a:1. - b:.5 - c:+1e3").metrics == {"a": 1.0, "b": 0.5, "c": 1000.0}
+
+
+@pytest.mark.parametrize(
+    ("line", "failed"),
+    [
+        ("(AgentLoopWorkerTQ pid=77, ip=10.0.0.1) Error in _run_prompt for uid=3f2c", 1),
+        ("\x1b[36m(AgentLoopWorkerTQ pid=77)\x1b[0m ERROR:Error in _run_prompt: boom", 1),
+        (
+            "(AgentLoopWorkerTQ pid=77) Error in _run_prompt for uid=3f2c\x1b[32m [repeated 63x across cluster]\x1b[0m",
+            63,
+        ),
+        ("def _run_prompt(self): ...", 0),
+        ("reward: 'Error in _run_prompts'", 0),
+    ],
+)
+def test_prompts_that_got_no_score(line: str, failed: int) -> None:
+    assert failed_prompts(line) == failed

@@ -35,12 +35,20 @@ def setting(*overrides: str, gpus: int = 16) -> Setting:
         (SEPARATE, {}, False, []),
         ((*SEPARATE, f"{BACKEND}=hccl"), {}, False, [f"{BACKEND}=nccl"]),
         ((*SEPARATE, f"{BACKEND}=hccl", f"{ROLLOUT}.checkpoint_engine.custom_backend_module=my.engine"), {}, False, []),
-        (SEPARATE, {}, True, [f"{MODE}=colocate_async"]),
+        (SEPARATE, {}, True, [
+            f"{BACKEND}=gloo {ROLLOUT}.checkpoint_engine.custom_backend_module=cloudrl.verl_cpu.checkpoint_engine"]),
+        ((*SEPARATE, f"{BACKEND}=mooncake", "actor_rollout_ref.model.lora_rank=8"), {}, False,
+         ["actor_rollout_ref.model.lora.merge=True"]),
+        ((*SEPARATE, "actor_rollout_ref.model.lora_rank=8", "actor_rollout_ref.model.lora.merge=True"), {}, False, []),
+        ((*SEPARATE, f"{ROLLOUT}.n_gpus_per_node=2", f"{ROLLOUT}.tensor_model_parallel_size=4"), {}, False,
+         [f"{ROLLOUT}.tensor_model_parallel_size=2"]),
+        ((*SEPARATE, "trainer.n_gpus_per_node=6", f"{ROLLOUT}.tensor_model_parallel_size=4"), {}, False,
+         [f"{ROLLOUT}.tensor_model_parallel_size=2"]),
         ((*SEPARATE, "actor_rollout_ref.hybrid_engine=False"), {}, False, ["actor_rollout_ref.hybrid_engine=True"]),
         ((*SEPARATE, "actor_rollout_ref.hybrid_engine=False"), {"VERL_LOGGING_LEVEL": "warn"}, False, []),
         ((f"{BACKEND}=hccl",), {}, True, []),
     ],
-)
+)  # fmt: skip
 def test_what_ends_an_asynchronous_job(overrides, variables, on_cpu, hints) -> None:
     found = problems_of_mode(setting(*overrides), variables, on_cpu=on_cpu)
     assert [problem.hint.partition("\n")[0] for problem in found] == hints
@@ -52,10 +60,9 @@ def test_what_ends_an_asynchronous_job(overrides, variables, on_cpu, hints) -> N
         ((), []),
         ((f"{MODE}=colocate_async",), []),
         (SEPARATE, ["imports cupy"]),
-        ((*SEPARATE, f"{BACKEND}=mooncake", f"{ROLLOUT}.n_gpus_per_node=5"), ["1 of 5 GPUs of the rollout stay idle"]),
-        ((*SEPARATE, f"{BACKEND}=mooncake", "actor_rollout_ref.model.lora_rank=8"), ["never reaches the rollout"]),
-        ((*SEPARATE, f"{BACKEND}=mooncake", "actor_rollout_ref.model.lora_rank=8",
-          "actor_rollout_ref.model.lora.merge=True"), []),
+        ((*SEPARATE, f"{BACKEND}=mooncake", f"{ROLLOUT}.n_gpus_per_node=5",
+          f"{ROLLOUT}.tensor_model_parallel_size=2"), ["1 of 5 GPUs of the rollout stay idle"]),
+        (("actor_rollout_ref.hybrid_engine=False",), ["is made for trainer.v1.trainer_mode=separate_async"]),
         ((f"{MODE}=colocate_async", "trainer.v1.sampler.max_off_policy_threshold=1"), ["at least 3"]),
     ],
 )  # fmt: skip

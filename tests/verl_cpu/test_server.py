@@ -186,3 +186,60 @@ def test_an_error_in_decoding_reaches_everyone_who_waits(path: str) -> None:
 def test_unknown_logprobs_mode_is_refused(path: str) -> None:
     with pytest.raises(ValueError, match="logprobs_mode=raw_logits"):
         settings(path, logprobs_mode="raw_logits")
+
+
+def slowly(server: HfServer, tokens: int) -> asyncio.Event:
+    """Have the server decode `tokens` tokens and then wait until it is told to stop; set once it is there."""
+    reached, is_stopped, asked = asyncio.Event(), server._aborts.is_set, 0
+    loop = asyncio.get_running_loop()
+
+    def stopped() -> bool:
+        nonlocal asked
+        asked += 1
+        if asked == tokens + 1:
+            loop.call_soon_threadsafe(reached.set)
+            server._aborts.wait(30)
+        return is_stopped()
+
+    server._aborts.is_set = stopped  # type: ignore[method-assign]
+    return reached
+
+
+def test_an_answer_that_is_cut_off_goes_on_where_it_was(path: str) -> None:
+    """As verl's client does: the tokens that there are become part of the prompt, with the newer weights."""
+
+    async def story() -> tuple[TokenOutput, TokenOutput, TokenOutput]:
+        server = HfServer(settings(path))
+        whole = await ask(server, (5, 6, 7), temperature=0.0, ignore_eos=True, logprobs=True)
+        reached = slowly(server, 2)
+        asked = asyncio.ensure_future(ask(server, (5, 6, 7), temperature=0.0, ignore_eos=True, logprobs=True))
+        await reached.wait()
+        await server.abort_all_requests()
+        cut = await asked
+        rest = asyncio.ensure_future(
+            ask(server, (5, 6, 7, *cut.token_ids), temperature=0.0, ignore_eos=True, max_tokens=4)
+        )
+        await asyncio.sleep(0)
+        assert not rest.done()
+        await server.load_weights(dict(server._model.state_dict()), 7)
+        await server.resume_generation()
+        return whole, cut, await rest
+
+    whole, cut, rest = run(story())
+    assert (cut.stop_reason, rest.stop_reason) == ("aborted", "completed")
+    assert len(cut.token_ids) == len(cut.log_probs or []) == 2
+    assert [*cut.token_ids, *rest.token_ids] == whole.token_ids
+    assert (cut.extra_fields, rest.extra_fields) == ({"global_steps": None}, {"global_steps": 7})
+
+
+def test_a_server_that_leaves_the_rotation_lets_nobody_wait(path: str) -> None:
+    async def story() -> list[TokenOutput]:
+        server = HfServer(settings(path))
+        await server.abort_all_requests(reject_request=True)
+        refused = await ask(server, (5, 6, 7), temperature=0.0)
+        await server.resume_generation()
+        return [refused, await ask(server, (5, 6, 7), temperature=0.0)]
+
+    refused, answered = run(story())
+    assert (refused.token_ids, refused.stop_reason) == ([], "aborted")
+    assert answered.stop_reason == "completed"

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 from cloudrl.saves.names import OF_STEP, step_folder
 from cloudrl.verl import keys
+from cloudrl.verl.async_modes import BACKEND, MINI_BATCH, SYNC_STEP, checkpoint_engine, fitting_updates
 from cloudrl.verl.composition import Problem
-from cloudrl.verl.keys import ACTOR, ROLLOUT
+from cloudrl.verl.keys import ROLLOUT
 from cloudrl.verl.pool_sizes import pool_of_its_own, smaller_training
 from cloudrl.verl.setting import BATCH, MODE, SAMPLER, Setting
 
 _REWARD, _TEACHER = "reward.reward_model", "distillation"
-_SYNC_STEP = "trainer.v1.separate_async.parameter_sync_step"
 
 
 def pools_fit_the_cluster(setting: Setting) -> Iterator[Problem]:
@@ -46,16 +46,19 @@ def async_steps_fit(setting: Setting) -> Iterator[Problem]:
     """trainer/ppo/v1/trainer_separate_async.py: __init__."""
     if not setting.is_v1 or setting.get(MODE) != "separate_async":
         return
-    every = setting.whole(_SYNC_STEP)
-    batch, mini = setting.whole(BATCH), setting.whole(f"{ACTOR}.ppo_mini_batch_size")
-    if None not in (every, batch, mini) and batch != every * mini:  # type: ignore[operator]
+    every = setting.whole(SYNC_STEP)
+    batch, mini = setting.whole(BATCH), setting.whole(MINI_BATCH)
+    if every is not None and batch is not None and mini is not None and batch != every * mini:
         yield Problem(
-            f"{BATCH}={batch} is not parameter_sync_step={every} times {ACTOR}.ppo_mini_batch_size={mini}",
-            f"{_SYNC_STEP}={batch // mini}" if mini > 0 and batch % mini == 0 else f"{BATCH}={every * mini}",  # type: ignore[operator]
+            f"{BATCH}={batch} is not parameter_sync_step={every} times {MINI_BATCH}={mini}",
+            " ".join(f"{key}={value}" for key, value in fitting_updates(batch, mini).items()),
         )
-    if setting.get(f"{ROLLOUT}.checkpoint_engine.backend") == "naive":
-        key = f"{ROLLOUT}.checkpoint_engine.backend"
-        yield Problem(f"{key}=naive cannot reach GPUs of another pool", f"{key}=nccl")
+    if setting.get(BACKEND) == "naive":
+        engine = checkpoint_engine(on_cpu=setting.get(keys.DEVICE) == "cpu")
+        yield Problem(
+            f"{BACKEND}=naive cannot reach GPUs of another pool",
+            " ".join(f"{key}={value}" for key, value in engine.items()),
+        )
     if setting.get(f"{_REWARD}.enable") and not setting.get(f"{_REWARD}.enable_resource_pool"):
         key = f"{_REWARD}.enable_resource_pool"
         yield Problem(f"{MODE}=separate_async needs a reward model with GPUs of its own", f"{key}=True")

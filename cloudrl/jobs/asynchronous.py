@@ -1,0 +1,111 @@
+"""`--async` and `--rollout-nodes` as verl's keys, and verl's controller on the head, where a resume looks for it."""
+
+from dataclasses import replace
+
+from cloudrl.errors import InputError
+from cloudrl.jobs.draft import JobDraft, Snapshot
+from cloudrl.protocol.folders import ON_HEAD
+from cloudrl.spec import hydra_text
+from cloudrl.spec.hydra import integer, parse_overrides
+from cloudrl.verl import keys
+from cloudrl.verl.async_modes import MINI_BATCH, SYNC_STEP, colocated, fitting_updates, pinned_queue, separated
+from cloudrl.verl.composition import compose, is_known
+from cloudrl.verl.keys import has_key
+from cloudrl.verl.modes import ASYNC
+from cloudrl.verl.setting import BATCH, Setting
+
+_LOCAL = "local"
+"""The provider whose nodes are one machine, with one disk."""
+_PLAIN = ("python3", "-m", keys.MAIN)
+
+
+def set_trainer_mode(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
+    """Pass: the trainer's mode that the options ask for; what the user says in verl's own keys wins.
+
+    Raises:
+        InputError: The trainer has no such mode, or the nodes or the batch cannot be divided so.
+    """
+    options, cluster = draft.options, draft.cluster
+    if not options.asynchronous and options.rollout_nodes is None:
+        return draft
+    option = "--async" if options.rollout_nodes is None else f"--rollout-nodes {options.rollout_nodes}"
+    typed = parse_overrides({key: str(value) for key, value in draft.overrides.items()})
+    if keys.TRAINER_MODE in typed:
+        mode = typed[keys.TRAINER_MODE]
+        raise InputError(f"{option} and {keys.TRAINER_MODE}={mode} both choose the mode", hint=f"~{keys.TRAINER_MODE}")
+    if keys.MAIN not in draft.job.entrypoint or not has_key(cluster.verl_version, keys.USE_V1):
+        runs = f"verl {cluster.verl_version}" if keys.MAIN in draft.job.entrypoint else " ".join(draft.job.entrypoint)
+        raise InputError(
+            f"{option} needs the trainer of verl 0.9 ({keys.MAIN}), and the job runs {runs}", hint="cloudrl recipes"
+        )
+    if options.rollout_nodes is None:
+        made = colocated()
+    else:
+        _check_nodes(options.rollout_nodes, cluster.gpu_nodes, option)
+        made = separated(
+            nodes=cluster.gpu_nodes,
+            rollout_nodes=options.rollout_nodes,
+            gpus_per_node=cluster.gpus_per_node,
+            updates=_updates(draft, option),
+            on_cpu=draft.job.device == "cpu",
+        )
+    return draft.without(*made).overriding({**made, **draft.overrides})
+
+
+def _check_nodes(rollout_nodes: int, nodes: int, option: str) -> None:
+    if 1 <= rollout_nodes < nodes:
+        return
+    if nodes < 2:
+        raise InputError(
+            f"{option}: the cluster has {nodes} node, and training needs one",
+            hint="The rollout shares the GPUs of training: --async\nOr a cluster with more: --nodes 2",
+        )
+    raise InputError(
+        f"{option} of {nodes} nodes: at least one trains, and at least one generates",
+        hint=f"--rollout-nodes {nodes // 2}",
+    )
+
+
+def _updates(draft: JobDraft, option: str) -> int:
+    """Updates of the actor in a step; 1 where batch or mini batch are no numbers, which is refused later on."""
+    batch, mini = _number(draft, BATCH), _number(draft, MINI_BATCH)
+    if batch is None or mini is None or batch < 1 or mini < 1:
+        return 1
+    fitting = fitting_updates(batch, mini)
+    if MINI_BATCH in fitting:
+        raise InputError(
+            f"{option}: {BATCH}={batch} cannot be divided by {MINI_BATCH}={mini}",
+            hint=f"{MINI_BATCH}={fitting[MINI_BATCH]}",
+        )
+    return int(fitting[SYNC_STEP])
+
+
+def _number(draft: JobDraft, key: str) -> int | None:
+    if key in draft.values:
+        return integer(draft.values[key])
+    release = draft.cluster.verl_version
+    if release is None or not is_known(release):
+        return None
+    return Setting(compose(release, ()).values or {}, 0).whole(key)
+
+
+def place_controller(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
+    """Pass: have verl's controller run on the head, where a resume looks for what it has saved.
+
+    In an asynchronous mode its queue is stored there as well. Nodes of one machine share a disk, and a single node has
+    one place only. A command of the user's own, and a PYTHONPATH that hides our module, are left as they are.
+    """
+    job, cluster = draft.job, draft.cluster
+    has_disks = cluster.nodes > 1 and cluster.has_agents and cluster.provider != _LOCAL
+    can_be_placed = job.entrypoint[:3] == _PLAIN and "PYTHONPATH" not in draft.variables
+    if not has_disks or not can_be_placed or not has_key(cluster.verl_version, keys.USE_V1):
+        return draft
+    values = draft.values
+    if values.get(keys.USE_V1, "").lower() == "false":
+        return draft
+    entrypoint = ("python3", "-m", ON_HEAD, keys.MAIN, *job.entrypoint[3:])
+    draft = replace(draft, job=job.replace(entrypoint=entrypoint))
+    if values.get(keys.TRAINER_MODE) not in ASYNC:
+        return draft
+    given = {key: hydra_text(value) for key, value in pinned_queue().items() if key.lstrip("+") not in values}
+    return replace(draft, defaults={**draft.defaults, **given})
