@@ -43,6 +43,9 @@ class Rented:
     def plan(self, cluster: cloudrl.Cluster, **_: Any) -> Any:
         return make_plan(cluster)
 
+    def idle_costs(self) -> tuple[()]:
+        return ()
+
     def list(self, name: str | None = None) -> tuple[Status, ...]:
         if self.is_silent:
             raise ConnectionFailed("no server answers at http://nowhere", hint="Is it running?")

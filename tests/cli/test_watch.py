@@ -72,7 +72,7 @@ class TestInATerminal:
         assert "ray://lab/one  SUCCEEDED" in seen.screen
         assert "step 3/20  reward 0.300  2.0 s/step" in seen.screen
         assert "$4.50 so far" in seen.screen
-        assert "a step: rollout 1.5 s  other 0.5 s" in seen.screen
+        assert "a step:  rollout 1.5 s  other 0.5 s" in seen.screen
         assert "10.0.0.2" in seen.screen
         assert "actor/entropy 0.5" in seen.screen
         left = [line for line in seen.page.lines if line]

@@ -217,7 +217,7 @@ def test_placement_that_no_node_can_meet():
         "stats": {"creation_request_received_ns": "1900000000000", "scheduling_state": "NO_RESOURCES"},
     }  # fmt: skip
     [blame] = waiting_groups([row, 7, {}], "05", 2000.0)
-    assert blame.reason == "has waited 100 s for a node with 2x CPU 3, GPU 1 free (no resources)"
+    assert blame.reason == "has waited 1 min 40 s for a node with 2x CPU 3, GPU 1 free (no resources)"
     assert waiting_groups([row], "05", 1950.0) == ()
     assert waiting_groups([row], "06", 2000.0) == ()
 

@@ -32,7 +32,7 @@ def both(user: User) -> Iterator[dict[str, str]]:
     host = user.lab.hosts[SHARED]
     for number in range(8):
         host.path(f"/dev/nvidia{number}").write_text("40000, 97\n")
-    site = host.path("/checkpoints/site")
+    site = host.path("/var/lib/cloudrl/checkpoints/site")
     site.mkdir(parents=True)
     (site / "sitecustomize.py").write_text(CPUS)
 

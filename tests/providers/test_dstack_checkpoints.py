@@ -42,7 +42,7 @@ def expected(user: User, first: str, tmp_path_factory: pytest.TempPathFactory) -
     """What a merge of one folder gives; the same step is on the disks of the cluster, a rank on each."""
     whole = tmp_path_factory.mktemp("whole") / "home"
     subprocess.run([sys.executable, WRITE, whole, "2", "6"], check=True, timeout=120)
-    folders = [host.path("/checkpoints") for host in user.hosts_of(first)]
+    folders = [host.path("/var/lib/cloudrl/checkpoints") for host in user.hosts_of(first)]
     spread(whole, folders, driver=1)
     Checkpoints(LocalSource(whole)).latest().merge(whole.with_name("model"))
     yield content(whole.with_name("model"))
@@ -63,7 +63,7 @@ def test_through_the_tunnel(user: User, first: str, expected: dict[str, bytes], 
 def test_on_the_head(user: User, first: str, expected: dict[str, bytes]) -> None:
     words = ("--name", "home", "--to", "/checkpoints/merged", "--on-head")
     user.types("cloudrl", "checkpoints", "merge", "6", "-c", first, *words)
-    target = user.hosts_of(first)[0].path("/checkpoints/merged")
+    target = user.hosts_of(first)[0].path("/var/lib/cloudrl/checkpoints/merged")
     assert content(target) == expected
     shutil.rmtree(target)
 
