@@ -22,7 +22,7 @@ SHAPE = (
 )  # fmt: skip
 MODEL = ("--model", "tiny-qwen2")  # not the pretrained one: each host would have to make it
 FILES = ("--data", "addition", *MODEL)
-COUNT_END = "/checkpoints/end"
+COUNT_END, COUNT_END_ON_HOST = "/checkpoints/end", "/var/lib/cloudrl/checkpoints/end"
 # Writes a numbered line every 50 ms until the file is there, for at most ten minutes.
 COUNT = (
     f"import os, time, itertools; list(itertools.takewhile(lambda number: not os.path.exists('{COUNT_END}') and "
@@ -88,7 +88,7 @@ class User:
     def counts(self, cluster: str, submission_id: str) -> str:
         """Submit a job that counts until `COUNT_END` is on its node; the id."""
         for host in self.lab.hosts:
-            host.path(COUNT_END).unlink(missing_ok=True)
+            host.path(COUNT_END_ON_HOST).unlink(missing_ok=True)
         return self.submits(self.recipe("count", COUNT), cluster, submission_id)
 
     def jobs(self, cluster: str) -> list[str]:

@@ -126,7 +126,7 @@ class TestSubmit:
         (["submit", "grpo-tiny", "nonsense"], 2, "'nonsense' is not key=value", "trainer."),
         (["submit", "grpo-tiny", "a b=1"], 2, "is not the key of an override", "trainer."),
         (["submit", "grpo-tiny"], 2, "plain Ray cluster, which prepares nothing", "data.train_files=/"),
-        (["submit", "grpo-tiny", *PATHS, "trainer.nnodes=3"], 2, "=3, but cluster", "cloudrl up"),
+        (["submit", "grpo-tiny", *PATHS, "trainer.nnodes=3"], 2, "=3, but cluster", "--nodes 3"),
         (["submit", "grpo-tiny", *PATHS, "--steps", "0"], 2, "--steps 0 is less than 1", "--steps 100"),
         (["submit", "grpo-tiny", *PATHS, "--steps", "-1"], 2, "--steps -1 is less than 1", "--steps 100"),
         (["submit", "grpo-tiny", *PATHS, "--name", "a/b"], 2, "did you mean 'a-b'", "Letters"),
@@ -285,7 +285,7 @@ class TestTerminal:
             assert process.wait(20 * SLOWER) == 0
         os.close(ours)
 
-        rewritten = shown.decode().split("\r\x1b[K")
+        rewritten = [text for text in shown.decode().split("\r\x1b[K") if not text.startswith("checking and sending")]
         assert rewritten[1].startswith("waiting for step 1: loading a very long line xx")
         assert all(len(text.splitlines()[0]) < 60 for text in rewritten[1:])
         assert rewritten[-1].splitlines()[0].startswith("step 2/20  reward 0.200  2.0 s/step  ETA 36 s")

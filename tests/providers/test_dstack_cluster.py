@@ -60,7 +60,8 @@ def test_a_training_on_two_disks_goes_on_where_it_stopped(user: User, first: str
 
     def shards(step: int) -> list[list[str]]:
         pattern = f"trained/global_step_{step}/actor/model_world_size_2_rank_*.pt"
-        return [[path.name for path in host.path("/var/lib/cloudrl/checkpoints").glob(pattern)] for host in user.hosts_of(first)]
+        folders = [host.path("/var/lib/cloudrl/checkpoints") for host in user.hosts_of(first)]
+        return [[path.name for path in folder.glob(pattern)] for folder in folders]
 
     words = (*MODEL, "--name", "trained", "--cluster", first, "--steps")
     done = user.types("cloudrl", "submit", "grpo-tiny", *words, "2", timeout_s=500)

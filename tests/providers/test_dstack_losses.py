@@ -12,7 +12,7 @@ from dstack_hosts.client import Client
 from dstack_hosts.fixtures import start_or_skip
 from dstack_hosts.lab import Lab
 from dstack_hosts.runs import until
-from dstack_hosts.user import COUNT_END, User
+from dstack_hosts.user import COUNT_END_ON_HOST, User
 
 pytestmark = [pytest.mark.dstack, pytest.mark.ray]
 
@@ -33,7 +33,7 @@ def follower(user: User, first: str) -> Iterator[Client]:
     yield client
     head.restore()
     user.lab.server.be_patient(False)
-    head.path(COUNT_END).touch()
+    head.path(COUNT_END_ON_HOST).touch()
     client.close()
 
 
@@ -60,7 +60,7 @@ def test_nothing_is_lost_while_server_and_link_are_away(user: User, first: str, 
     head.restore()
     until(lambda: numbers(follower.output)[-1] > silent + 40, 60, lambda: follower.output[-500:])
     assert "connection lost, trying again" in follower.output
-    head.path(COUNT_END).touch()
+    head.path(COUNT_END_ON_HOST).touch()
     done = follower.finish(60)
     assert done.returncode == 0, done.stdout[-2000:]
     lines = numbers(done.stdout)
