@@ -39,13 +39,25 @@ def test_a_larger_gpu_than_was_planned_with() -> None:
     assert [each for each in found if each.startswith("on H200 of runpod, lambda: memory: ")]
 
 
+def test_machines_with_the_same_verdict_are_one_sentence() -> None:
+    """Clouds put unlike amounts of memory beside the same GPU; those that are too small are told apart."""
+    offers = [
+        replace(H100, backend=name, memory_bytes=gib * GIB) for name, gib in (("aws", 32), ("gcp", 32), ("oci", 40))
+    ]
+    facts = cluster(gpu="H100:80GB:8")
+    [sentence] = said(*offers, facts=facts)
+    assert sentence.startswith("on H100 of 80 GB of aws, gcp, oci: memory: does not fit: memory of a node")
+    [sentence] = said(H100, replace(H100, memory_bytes=32 * GIB), facts=facts)
+    assert sentence.startswith("on H100 of 80 GB of aws (34.4 GB of memory): memory: does not fit")
+
+
 def test_the_machine_that_was_planned_with_says_nothing() -> None:
     assert said(H100, facts=cluster(gpu="H100:80GB:8", memory_bytes=2048 * GIB)) == []
 
 
 def test_a_machine_with_too_little_memory_of_its_own() -> None:
     [sentence] = said(replace(H100, memory_bytes=32 * GIB), facts=cluster(gpu="H100:80GB:8"))
-    assert "--set memory=" in sentence
+    assert sentence.endswith(" --set memory=100GB..")
 
 
 def test_an_offer_without_gpus_and_a_card_that_nobody_knows() -> None:
