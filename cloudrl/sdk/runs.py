@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from cloudrl import jobs, recipes
 from cloudrl.errors import CapacityError, InputError
 from cloudrl.jobs import SubmitOptions, run_plan
+from cloudrl.jobs.draft import Snapshot
 from cloudrl.jobs.offers import verdicts_by_offer
 from cloudrl.jobs.submission import Remarks, Submission
 from cloudrl.options.job import JobKeywords, submit_options
@@ -81,14 +82,17 @@ class RunRequest:
         Raises:
             JobRefused: as `check`.
         """
-        snapshot = run_plan.expected_snapshot(self.plan, self.job, self.options, shell=os.environ)
-        return jobs.plan_job(self.job, self.options, snapshot)
+        return jobs.plan_job(self.job, self.options, self._expected)
+
+    @cached_property
+    def _expected(self) -> Snapshot:
+        """Looked at once: it converts data and calls the reward function."""
+        return run_plan.expected_snapshot(self.plan, self.job, self.options, shell=os.environ)
 
     def render(self, *, on_progress: OnProgress = silent) -> str:
         """Cluster and job, as `--dry-run` prints them; refuses what `execute` would."""
         notify(on_progress, *(f"note: {note}" for note in self.plan.notes))
-        snapshot = run_plan.expected_snapshot(self.plan, self.job, self.options, shell=os.environ)
-        submission = jobs.prepare(self.job, self.options, snapshot, on_progress=on_progress)
+        submission = jobs.prepare(self.job, self.options, self._expected, on_progress=on_progress)
         plan = self.plan.priced() if self.plan.needs_price else self.plan
         notify(on_progress, *self.memory_of_offers(plan))
         return f"{plan.render().rstrip()}\n{submission.render()}"
@@ -102,7 +106,7 @@ class RunRequest:
         offers = plan.price.offers if plan.price is not None else ()
         if not offers:
             return
-        snapshot = run_plan.expected_snapshot(self.plan, self.job, self.options, shell=os.environ)
+        snapshot = self._expected
 
         def plan_on(facts: ClusterFacts) -> Submission:
             return jobs.plan_job(self.job, self.options, replace(snapshot, cluster=facts))
@@ -132,7 +136,7 @@ class RunRequest:
                 refuse_small_disk(self.model, Path(to))
             if push is not None:
                 check_publication(push)
-            jobs.plan_job(self.job, self.options, run_plan.expected_snapshot(self.plan, self.job, self.options))
+            jobs.plan_job(self.job, self.options, self._expected)
             ensure_name_free(name, on)
             there = run_plan.find_running(self.cluster, self.asked, on=on)
             if to is not None and push is None and not provider(on).nodes_are_here:

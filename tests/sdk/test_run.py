@@ -1,17 +1,22 @@
 """`cloudrl.run`, towards a stand-in cluster that is up."""
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from fake_local import FakeLocal
 
 import cloudrl
-from cloudrl.jobs import SubmitOptions
+from cloudrl.jobs import SubmitOptions, run_plan
+from cloudrl.jobs.draft import Snapshot
 from cloudrl.providers.dstack.fleet import NoFleet
 from cloudrl.providers.local.provider import LocalProvider
+from cloudrl.providers.model import Offer, Plan, Price
 from cloudrl.providers.registry import provider
 from cloudrl.sdk.callbacks import Question
 from cloudrl.sdk.runs import plan_run
+from cloudrl.spec import Job
 
 pytestmark = pytest.mark.io
 
@@ -87,6 +92,23 @@ class TestAJobThatIsNotSubmitted:
         with pytest.raises(cloudrl.InputError, match="cluster lab keeps running"):
             cloudrl.run("grpo-tiny", cluster="lab", steps=2, submission_id="one", down=False)
         assert provider("local").status("lab").phase == "ready"
+
+
+def test_what_is_here_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The look converts data and calls the reward function; offers are judged by the same one."""
+    looks, look = list[str](), run_plan.expected_snapshot
+
+    def counted(planned: Plan, job: Job, options: SubmitOptions, **shell: Any) -> Snapshot:
+        looks.append(job.name)
+        return look(planned, job, options, **shell)
+
+    monkeypatch.setattr(run_plan, "expected_snapshot", counted)
+    request = plan_run("grpo-tiny", SubmitOptions(), None, "local")
+    request.check()
+    request.render()
+    offer = Offer("aws", "us-east-1", "p5", "8xH100", 98.0, spot=False, gpu="H100:80GB:8")
+    list(request.memory_of_offers(replace(request.plan, price=Price(98.0, (offer,)))))
+    assert looks == ["grpo-tiny"]
 
 
 class TestAFleetThatIsCreatedForTheCluster:
