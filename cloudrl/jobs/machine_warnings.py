@@ -119,7 +119,7 @@ class _Store:
     Attributes:
         kind: of the warning.
         name: as a sentence calls it.
-        sizes: used and all bytes of a sample; None where it does not say.
+        sizes: used and all bytes, as they count; None where no sample says them.
         limit: the part of it that may be used.
         lasts_s: seconds until it is full, by samples and the seconds of a step; None if it does not fill, 0 if it is
             full.
@@ -128,7 +128,7 @@ class _Store:
 
     kind: str
     name: str
-    sizes: Callable[[Usage], tuple[int, int] | None]
+    sizes: Callable[[Sequence[Usage]], tuple[int, int] | None]
     limit: float
     lasts_s: Callable[[Sequence[Usage], float], float | None]
     remedy: str
@@ -143,7 +143,7 @@ def _filling(store: _Store, evidence: Evidence) -> Iterator[RunWarning]:
         rank: lasts_s for rank, samples in usage.items() if (lasts_s := store.lasts_s(samples, step_s)) is not None
     }
     short = sorted((rank for rank, lasts_s in lasting.items() if lasts_s <= enough_s), key=lambda rank: lasting[rank])
-    sizes = store.sizes(usage[short[0]][-1]) if short else None
+    sizes = store.sizes(usage[short[0]]) if short else None
     if sizes is None:
         return
     rank, *more = short
@@ -158,12 +158,25 @@ def _filling(store: _Store, evidence: Evidence) -> Iterator[RunWarning]:
     yield RunWarning(store.kind, f"the {store.name} of rank {rank} {when} ({room}){others}{until}", store.remedy)
 
 
-def _disk_sizes(usage: Usage) -> tuple[int, int] | None:
+def _disk_of(usage: Usage) -> tuple[int, int] | None:
     return _pair(usage.disk_used_bytes, usage.disk_total_bytes)
 
 
-def _memory_sizes(usage: Usage) -> tuple[int, int] | None:
+def _memory_of(usage: Usage) -> tuple[int, int] | None:
     return _pair(usage.memory_used_bytes, usage.memory_total_bytes)
+
+
+def _disk_sizes(samples: Sequence[Usage]) -> tuple[int, int] | None:
+    measured = _measured(samples, _disk_of)
+    return measured[-1][1:] if measured else None
+
+
+def _memory_sizes(samples: Sequence[Usage]) -> tuple[int, int] | None:
+    """At its fullest in the last minutes: offloaded states come and go within a step."""
+    if not (measured := _measured(samples, _memory_of)):
+        return None
+    now, _, total = measured[-1]
+    return max(used for at, used, _ in measured if at >= now - _WATCHED_S), total
 
 
 def _pair(used: int | None, total: int | None) -> tuple[int, int] | None:
@@ -179,7 +192,7 @@ def _measured(
 
 def _disk_lasts_s(samples: Sequence[Usage], _step_s: float) -> float | None:
     """By its first and last sample; None too, where it is too early to say."""
-    if not (measured := _measured(samples, _disk_sizes)):
+    if not (measured := _measured(samples, _disk_of)):
         return None
     (since, before, _), (now, used, total) = measured[0], measured[-1]
     if used > _FULL * total and total - used < _FEW_BYTES:
@@ -191,13 +204,13 @@ def _disk_lasts_s(samples: Sequence[Usage], _step_s: float) -> float | None:
 
 def _memory_lasts_s(samples: Sequence[Usage], step_s: float) -> float | None:
     """Seconds until Ray ends processes; 0 where that is close."""
-    if not (measured := _measured(samples, _memory_sizes)):
+    if (sizes := _memory_sizes(samples)) is None:
         return None
-    now, _, total = measured[-1]
-    recent = max(used for at, used, _ in measured if at >= now - _WATCHED_S)
-    if recent > _CLOSE_TO_KILLED * total:
+    used, total = sizes
+    if used > _CLOSE_TO_KILLED * total:
         return 0.0
-    start = measured[0][0]
+    measured = _measured(samples, _memory_of)
+    start, now = measured[0][0], measured[-1][0]
     part_s = (now - start) / _PARTS
     if part_s < max(_PARTS_S / _PARTS, step_s):
         return None

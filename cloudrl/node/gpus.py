@@ -107,14 +107,16 @@ def gpus_of(summary: Iterable[Any]) -> Iterator[Tuple[str, Tuple[GpuUsage, ...]]
 def stores_of(summary: Iterable[Any]) -> Dict[str, Tuple[int, int]]:
     """Address -> used and all bytes of the object store of the living nodes.
 
-    Ray 2.60: dashboard/modules/node/datacenter.py, `get_node_info`. Nodes on one machine have one address and a store
-    each: the fullest counts.
+    Ray 2.60: dashboard/modules/node/datacenter.py, `get_node_info`, which subtracts what is used from the store's size:
+    objects that Ray keeps in files for lack of room are used, too, so that less than nothing may be available. Nodes on
+    one machine have one address and a store each: the fullest counts.
     """
     found: Dict[str, Tuple[int, int]] = {}
     for node in summary:
         raylet = node.get("raylet", {})
-        used, free = (_number(raylet.get(f"objectStore{each}Memory")) for each in ("Used", "Available"))
-        if raylet.get("state") == "ALIVE" and used is not None and free is not None and used + free > 0:
+        used, free = (raylet.get(f"objectStore{each}Memory") for each in ("Used", "Available"))
+        are_numbers = isinstance(used, (int, float)) and isinstance(free, (int, float))
+        if raylet.get("state") == "ALIVE" and are_numbers and used + free > 0:
             store = (int(used), int(used + free))
             found[str(node["ip"])] = max(store, found.get(str(node["ip"]), store), key=lambda each: each[0] / each[1])
     return found

@@ -161,6 +161,9 @@ def test_how_full_the_object_stores_are(watched: Watched) -> None:
     rows = (("a", raylet), ("a", full), ("b", {**raylet, "state": "DEAD"}), ("c", {"state": "ALIVE"}))
     assert stores_of({"ip": ip, "raylet": each} for ip, each in rows) == {"a": (95, 100)}
 
+    overfull = {**raylet, "objectStoreUsedMemory": 130, "objectStoreAvailableMemory": -30}
+    assert stores_of([{"ip": "a", "raylet": overfull}]) == {"a": (130, 100)}, "objects in files for lack of room"
+
     watched.see({**node("10.0.0.1", 50), "raylet": raylet})
     report = watched.watch.added_to(NodeReport(0, "10.0.0.1", usage=Usage(1000.0)))
     assert report.usage is not None
