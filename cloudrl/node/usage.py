@@ -103,7 +103,10 @@ def _network(root: Path) -> Dict[str, int]:
 
 
 def _memory(root: Path) -> Dict[str, int]:
-    """Of the machine, or of the container where that may use less; pages that are only cached count as free."""
+    """Of the machine, or of the container where that may use less; pages that are only cached count as free.
+
+    So does Ray's monitor count, which ends processes (Ray 2.60, _private/utils.py: get_cgroup_used_memory).
+    """
     lines = [line.split() for line in (root / "proc/meminfo").read_text().splitlines()]
     sizes = {line[0]: 1024 * int(line[1]) for line in lines}
     used, total = sizes["MemTotal:"] - sizes["MemAvailable:"], sizes["MemTotal:"]
@@ -112,5 +115,6 @@ def _memory(root: Path) -> Dict[str, int]:
         limit = int((group / "memory.max").read_text())
         memory = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
         if limit < total:
-            used, total = int((group / "memory.current").read_text()) - int(memory["inactive_file"]), limit
+            cached = int(memory["inactive_file"]) + int(memory["active_file"])
+            used, total = int((group / "memory.current").read_text()) - cached, limit
     return {"memory_used_bytes": used, "memory_total_bytes": total}

@@ -83,7 +83,7 @@ def test_memory_of_the_machine(machine: Machine) -> None:
 def test_memory_of_a_container(machine: Machine, limit: str, memory: tuple[int, int]) -> None:
     machine.write("sys/fs/cgroup/memory.max", f"{limit}\n")
     machine.write("sys/fs/cgroup/memory.current", "150000\n")
-    machine.write("sys/fs/cgroup/memory.stat", "anon 90000\ninactive_file 50000\n")
+    machine.write("sys/fs/cgroup/memory.stat", "anon 90000\nactive_file 20000\ninactive_file 30000\n")
     usage = machine.sample()
     assert (usage.memory_used_bytes, usage.memory_total_bytes) == memory
 
