@@ -23,6 +23,8 @@ _TABLE = Path(__file__).with_suffix(".json")
 _NAMES = {"vllm": "vLLM", "sglang": "SGLang"}
 _NUMBER = re.compile(r"\d+(?:\.\d+)*")
 _LANGUAGE, _WHOLE = "ForCausalLM", "ForConditionalGeneration"
+_UNSET = "???"
+"""What Hydra has for a value that has to be given; without an engine verl refuses the job."""
 _CODE, _TRUST = "auto_map", f"{MODEL}.trust_remote_code"
 
 
@@ -88,9 +90,9 @@ def unserved(setting: Setting, model: ModelConfig, version: str, verl: str | Non
 
 def unread(setting: Setting, model: ModelConfig, version: str | None) -> str:
     """Why it is not known whether the engine has a class for the model; "" where it is, or where all releases have."""
-    name = str(setting.get(f"{ROLLOUT}.name"))
+    name = str(setting.get(f"{ROLLOUT}.name") or _UNSET)
     alike = [each for each in known_engines() if each.engine == name]
-    if not model.architecture or (alike and all(each.serves(model) for each in alike)):
+    if name == _UNSET or not model.architecture or (alike and all(each.serves(model) for each in alike)):
         return ""
     if version is not None and engine_of(name, version) is not None:
         return ""

@@ -104,6 +104,7 @@ def test_nothing_to_say(engine: str, version: str, found: ModelConfig) -> None:
         ("trtllm", None, "Qwen3ForCausalLM", "whether trtllm has Qwen3ForCausalLM (its classes were not read)"),
         ("vllm", "0.24.0", "NovelForCausalLM", ""),
         ("vllm", None, "Qwen3ForCausalLM", ""),
+        ("???", None, "NovelForCausalLM", ""),
     ],
 )
 def test_what_is_not_known(engine: str, version: str | None, architecture: str, says: str) -> None:
