@@ -139,6 +139,7 @@ def setting_of(job: Mapping[str, Any]) -> Setting:
     engine = job.get("engine", "fsdp")
     changes = {key: value for name, value in job.items() for key in KEYS.get(name, ())}
     changes["algorithm.adv_estimator"] = "gae" if job.get("critic") else "grpo"
+    changes["trainer.save_freq"] = 1
     changes[f"{ACTOR}.use_kl_loss"] = job.get("ref", True)
     changes[f"{ACTOR}.entropy_coeff"] = 0.001 if job.get("entropy") else 0
     changes[f"{ROLLOUT}.checkpoint_engine.update_weights_bucket_megabytes"] = int(1024 * job.get("bucket", 2))

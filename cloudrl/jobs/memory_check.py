@@ -107,8 +107,9 @@ def check_fine_tuning(
         refused = fine_tuning_problems(changed, gpus=changed.world_size, on_ray=on_ray)
         return len(refused) + len(fine_tuning_divides_the_model(changed, model))
 
+    reads = functools.partial(fine_tuning_workload, on_ray=on_ray)
     suggests = functools.partial(fine_tuning_changes, on_ray=on_ray)
-    job = _Checked(setting, models, limit_of(setting), count_refusals, fine_tuning_workload, suggests)
+    job = _Checked(setting, models, limit_of(setting), count_refusals, reads, suggests)
     return _judged(draft, job, snapshot), found
 
 

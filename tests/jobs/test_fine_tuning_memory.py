@@ -80,6 +80,22 @@ def test_what_is_suggested_makes_it_fit(entrypoint: tuple[str, ...], words: tupl
     assert fixed.estimate.likely_fits
 
 
+@pytest.mark.parametrize(
+    ("entrypoint", "words", "expected"),
+    [
+        (RAY, (), 8),
+        (RAY, ("data.val_files=/d/messages.parquet", "data.num_workers=64"), 16),
+        (TORCHRUN, (), 8 * 8),
+        (TORCHRUN, ("data.val_files=/d/messages.parquet", "data.num_workers=2"), 8 * 2 * 2),
+        (BEFORE, (), 8 * 8 * 2),
+    ],
+)
+def test_processes_that_read_data(entrypoint: tuple[str, ...], words: tuple[str, ...], expected: int) -> None:
+    """On Ray the driver alone has some (verl 0.9.1, trainer/sft_trainer_ray.py: _build_dataloader)."""
+    release = {"verl": "0.7.0"} if entrypoint == BEFORE else {}
+    assert memory_of(*words, entrypoint=entrypoint, **release).estimate.work.loader_processes == expected
+
+
 def test_more_nodes_are_no_remedy_for_torchrun() -> None:
     """Its own options have the number of processes."""
     memory = memory_of("model.lora_rank=32", "engine.model_dtype=bfloat16", entrypoint=TORCHRUN, gpu="4GB:8")

@@ -91,6 +91,16 @@ def test_a_save_that_has_no_room_on_a_cluster_that_is_up(
     assert "--unchecked" in str(caught.value.hint)
 
 
+def test_a_job_that_never_saves_needs_no_room_for_a_save() -> None:
+    never = job(overrides={**job().overrides, "trainer.save_freq": -1})
+    submission = planned(never, disk_bytes=FREE, nodes=2)
+    assert not any(warning.startswith("memory ") for warning in submission.warnings)
+    assert submission.memory is not None
+    assert not {phase.group for phase in submission.memory.estimate.phases} & {"save", "disk"}
+    host = next(phase for phase in submission.memory.estimate.phases if phase.moment == "memory of a node")
+    assert "copies of a save" not in [term.what for term in host.terms]
+
+
 @pytest.mark.parametrize(
     ("facts", "says"),
     [({"gpu": ""}, "memory (card unknown)"), ({"gpu": "Unheard:8"}, "memory (card unknown)")],

@@ -24,6 +24,8 @@ from cloudrl.verl.setting import Setting, applied
 _MODELLED = ("fsdp", "fsdp2", "megatron")
 _MEGATRON = "McoreEngineConfig"
 """Its YAML names no strategy: the dataclass does (verl 0.9.1, workers/config/engine.py)."""
+_LOADERS = 8
+"""Processes that read data where no key says how many."""
 _SPLIT, _SPLIT_WITHOUT_ENGINE = "engine.ulysses_sequence_parallel_size", "ulysses_sequence_parallel_size"
 
 
@@ -62,12 +64,13 @@ def on_gpus(setting: Setting, gpus: int | None) -> Setting:
     return applied(setting, {keys.NODES: max(1, gpus // each), keys.GPUS: each})
 
 
-def fine_tuning_workload(setting: Setting, lengths: Lengths | None = None) -> Workload:
-    """Read a composed configuration.
+def fine_tuning_workload(setting: Setting, lengths: Lengths | None = None, *, on_ray: bool = False) -> Workload:
+    """Read a composed configuration. A checkpoint is written after the last step, whatever it says.
 
     Args:
         setting: the configuration, with the GPUs that train.
         lengths: where the mean is known; None for the limit alone.
+        on_ray: whether `sft_trainer_ray` trains.
 
     Raises:
         NotModelled: Another engine trains.
@@ -83,7 +86,7 @@ def fine_tuning_workload(setting: Setting, lengths: Lengths | None = None) -> Wo
         batch_rows=setting.whole("data.train_batch_size") or 1,
         first_step_only=setting.whole(keys.STEPS) == 1,
         uses_shm=bool(setting.get("model.use_shm")),
-        loader_processes=_loader_processes(setting),
+        loader_processes=_loader_processes(setting, on_ray=on_ray),
     )
 
 
@@ -108,10 +111,14 @@ def _trainee(setting: Setting, sections: Sections) -> Trainee:
     return replace(trainee, has_torch_loss=True, removes_padding=unpads, pads_to_limit=not unpads)
 
 
-def _loader_processes(setting: Setting) -> int:
-    """Processes that read data for each process of training: eight each for training and validation, or what is set."""
-    count = setting.whole("data.num_workers")
-    return (8 if count is None else count) * (2 if setting.get(keys.VAL_FILES) else 1)
+def _loader_processes(setting: Setting, *, on_ray: bool) -> int:
+    """Processes of a node that read data, for training and for validation (verl 0.9.1, _build_dataloader of both).
+
+    On Ray the driver alone has them, eight whatever is set; without Ray each process of training has its own.
+    """
+    count = None if on_ray else setting.whole("data.num_workers")
+    each = (_LOADERS if count is None else count) * (2 if setting.get(keys.VAL_FILES) else 1)
+    return each if on_ray else each * setting.gpus_per_node
 
 
 def fine_tuning_changes(

@@ -47,7 +47,8 @@ def host_phases(trainer: Trainer) -> Iterator[Phase]:
     yield _host(trainer)
     if trainer.machine.shm_gib is not None or trainer.work.uses_shm:
         yield _shm(trainer)
-    yield _disk(trainer)
+    if trainer.work.saves:
+        yield _disk(trainer)
 
 
 def _host(trainer: Trainer) -> Phase:
@@ -65,11 +66,11 @@ def _host(trainer: Trainer) -> Phase:
         asleep = engine_weights(model, work.engine) * work.gpus
     steady = base + reference + offloaded.likely + asleep
     loading = _loading(model, actor, work.gpus) + _STARTING * base - steady
-    saving = _copied_by_a_save(model, actor, work.nodes)
+    saving = _copied_by_a_save(model, actor, work.nodes) if work.saves else 0.0
     limit = trainer.machine.host_gib
     terms = [
         ("processes", _PROCESSES * base),
-        ("processes that read data", _LOADER_GIB * (work.loader_processes * work.gpus)),
+        ("processes that read data", _LOADER_GIB * work.loader_processes),
         ("reference model", Amount(1, 1, 1.3) * reference),
         ("offloaded states", offloaded),
         ("weights of an engine that sleeps", Amount.exact(asleep)),

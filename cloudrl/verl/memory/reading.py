@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cloudrl.verl.keys import ACTOR, CRITIC, MODEL, REF, ROLLOUT
+from cloudrl.verl.keys import ACTOR, CRITIC, MODEL, REF, ROLLOUT, SAVE_FREQ
 from cloudrl.verl.memory.workload import Engine, Lengths, MicroBatch, Trainee, Workload
 from cloudrl.verl.setting import BATCH, MODE, Setting
 
@@ -42,6 +42,7 @@ def workload_of(setting: Setting, lengths: Lengths | None = None) -> Workload:
         lengths=lengths or Lengths(prompt, response),
         first_step_only=setting.whole("trainer.total_training_steps") == 1,
         uses_shm=bool(setting.get(f"{MODEL}.use_shm")),
+        saves=(setting.whole(SAVE_FREQ) or 0) > 0,
     )
 
 

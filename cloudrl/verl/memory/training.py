@@ -114,7 +114,8 @@ class Trainer:
             yield self.log_probs()
         if self.work.critic is not None:
             yield from self._critic(self.work.critic)
-        yield self._save()
+        if self.work.saves:
+            yield self._save()
 
     def _load(self) -> Phase:
         counts, each = self.model.counts, self.work.actor.weight_bytes

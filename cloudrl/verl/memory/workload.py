@@ -225,7 +225,8 @@ class Workload:
         lengths: of sequences.
         first_step_only: whether the optimizer has no states yet when others compute.
         uses_shm: whether weights are copied to `/dev/shm`.
-        loader_processes: that read data, of each process of training.
+        saves: whether a checkpoint is ever written.
+        loader_processes: that read data, on the node that has the most of them.
     """
 
     actor: Trainee
@@ -239,4 +240,5 @@ class Workload:
     batch_rows: int = 1
     first_step_only: bool = False
     uses_shm: bool = False
+    saves: bool = True
     loader_processes: int = 0
