@@ -8,7 +8,7 @@ import contextlib
 import os
 import threading
 from pathlib import Path
-from typing import Any, BinaryIO, Callable, Collection, Dict, Mapping, Optional
+from typing import Any, BinaryIO, Callable, Collection, Dict, List, Mapping, Optional
 
 from cloudrl.node.files import marker_path, remove_marker, write_marker
 from cloudrl.node.save_recorder import SaveRecorder
@@ -69,8 +69,10 @@ class CheckpointStore:
         self._marker = write_marker(self.folder, self._marker_id)
 
     def is_on_all(self, nodes: int) -> bool:
-        """Whether every other node has left its marker in this node's folder, so that all save into one."""
-        return nodes > 1 and set(range(nodes)) <= self._all_markers().keys()
+        """Whether every other node renews its marker in this node's folder, so that all save into one."""
+        with contextlib.suppress(OSError):  # a volume that fails now
+            return nodes > 1 and set(range(nodes)) <= set(self._living())
+        return False
 
     def close(self) -> None:
         """Leave nothing in the folder but what is meant to stay, and no thread that looks at it."""
@@ -170,9 +172,17 @@ class CheckpointStore:
 
     def _is_leader(self) -> bool:
         """Whether no living node of a lower rank has this folder."""
+        return all(rank >= self._rank for rank in self._living())
+
+    def _living(self) -> List[int]:
+        """The ranks whose markers here are renewed, this node's among them.
+
+        Raises:
+            OSError: a marker cannot be looked at.
+        """
         # by the clock of the folder's own file system
         since = self._own_marker.stat().st_mtime - _LIVES_S
-        return not any(rank < self._rank and path.stat().st_mtime > since for rank, path in self._all_markers().items())
+        return [rank for rank, path in self._all_markers().items() if path.stat().st_mtime > since]
 
     @property
     def _own_marker(self) -> Path:

@@ -105,7 +105,7 @@ class Head(Agent):
             raise self.failed(FailureKind.RAY, reason, subject="dashboard")
         self._remove_markers()
         self.ready_at = time.time()
-        self.state.publish(ready=True)
+        self.state.publish(ready=True, shared_checkpoints=self.checkpoint_store.is_on_all(self.identity.nodes))
         self._idle_monitor.start(self.options.limits.idle_s)
         if self.options.device == "gpu" and self.gpus:
             self._gpu_watch.start()

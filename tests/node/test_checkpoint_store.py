@@ -133,5 +133,8 @@ def test_whether_all_nodes_save_into_one_folder(checkpoint_store: CheckpointStor
     beside.mark()
     assert checkpoint_store.is_on_all(2)
     assert not checkpoint_store.is_on_all(3)
+    marker = next(checkpoint_store.folder.glob(".cloudrl-marker-run-0"))
+    os.utime(marker, (0, 0))
+    assert not checkpoint_store.is_on_all(2), "it was killed, and its rank is on another machine now"
     for store in (elsewhere, beside):
         store.close()

@@ -62,6 +62,7 @@ def test_status(cluster: Nodes) -> None:
     of_the_cluster = {
         "name": "test", "id": "run-7", "provider": "local", "nodes": 3, "gpu_nodes": 3, "gpus_per_node": 1,
         "cpus_per_node": 8, "device": "cpu", "ray_version": "2.60.0", "checkpoint_dir": str(cluster.checkpoints),
+        "shared_checkpoints": True,
     }  # fmt: skip
     assert facts.items() >= of_the_cluster.items()
     assert (status["phase"], status["failure"]) == ("ready", None)
