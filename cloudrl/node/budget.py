@@ -76,7 +76,7 @@ class IdleMonitor:
 
     Attributes:
         known: whether Ray has just said what work there is. Silence is no reason to end a job.
-        brings_result: whether a job merges or publishes a checkpoint, as of the last look.
+        brings_result: whether a job merges or publishes a checkpoint, as of the last answer.
     """
 
     def __init__(self, ray: Dashboard, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -95,7 +95,8 @@ class IdleMonitor:
     def poll(self) -> None:
         """Ask once."""
         jobs = self._ray.jobs()
-        self.brings_result = any(map(_brings_result, jobs or ()))
+        if jobs is not None:
+            self.brings_result = any(map(_brings_result, jobs))
         if jobs is None:
             working = None
         elif is_working(jobs) or len(jobs) != self._count:
