@@ -266,7 +266,13 @@ def test_rendering_without_a_section_imports_nothing_of_dstack(run_python):
         ({"checkpoints": "/vol/a", "volumes": ["ckpt:/vol"]}, "/vol/a/.cloudrl/huggingface"),
         ({"env": {"HF_HOME": "/own"}}, "/own"),
         ({"env": {"HF_HUB_CACHE": "/own"}}, None),
+        ({"env": {"XDG_CACHE_HOME": "/own"}}, None),
         ({"volumes": []}, None),
+        ({"volumes": ["/a:/checkpoints", "/hf:/root/.cache/huggingface"]}, None),
+        ({"volumes": ["/a:/checkpoints", "/hub:/root/.cache/huggingface/hub"]}, None),
+        ({"user": "me", "volumes": ["/a:/checkpoints", "/cache:/home/me/.cache"]}, None),
+        ({"checkpoints": "/root/ckpt", "volumes": ["/a:/root"]}, None),
+        ({"volumes": ["/a:/checkpoints", "/b:/root/.cachet"]}, "/checkpoints/.cloudrl/huggingface"),
     ],
 )
 def test_models_of_the_hub_are_cached_where_they_outlive_a_restart(fields, folder):

@@ -17,7 +17,7 @@ from cloudrl.providers.dstack.machines import DstackFleets, offers_of, project_b
 from cloudrl.providers.dstack.mismatches import describe
 from cloudrl.providers.dstack.runs import RunState
 from cloudrl.providers.dstack.server import Server, connect, parse
-from cloudrl.providers.dstack.task import release_of, task_text
+from cloudrl.providers.dstack.task import home_of, release_of, task_text
 from cloudrl.providers.model import Offer, Plan, Price, planned_facts
 from cloudrl.providers.state_folder import make_state_folder
 from cloudrl.render.agent_options import HONOURED, honoured_for_image
@@ -124,8 +124,6 @@ class DstackPlan(Plan):
 
 def make_plan(cluster: Cluster) -> DstackPlan:
     """The task of a cluster. One whose cost is limited and whose price is unknown has that limit once it is priced."""
-    user = (cluster.user or "root").partition(":")[0]
-    home = "/root" if user in ("root", "0") else f"/home/{user}"
     release = release_of(cluster)
     plan = DstackPlan(
         cluster=cluster,
@@ -133,7 +131,7 @@ def make_plan(cluster: Cluster) -> DstackPlan:
             cluster,
             "dstack",
             checkpoint_dir=cluster.checkpoints,
-            data_dir=f"{home}/data",
+            data_dir=f"{home_of(cluster)}/data",
             secrets_dir=secrets_folder(0, "RUN-ID"),
             release=release if cluster.device == "gpu" else None,
         ),

@@ -50,6 +50,9 @@ _OF_MACHINES = (
 )  # fmt: skip
 _OF_TIME = ("max_duration", "stop_duration", "utilization_policy", "schedule", "priority")
 
+_CACHE_VARIABLES = {"HF_HOME", "HF_HUB_CACHE", "XDG_CACHE_HOME"}
+"""Each of them moves the Hub's cache (huggingface_hub 1.33, constants.py)."""
+
 # Exit status 0: the image has none at the next start either, and dstack starts a run again that has failed.
 _NEEDS_PYTHON = f'command -v python3 >/dev/null || {{ echo "{FAILED}no python3 in this image"; exit 0; }}'
 
@@ -105,13 +108,21 @@ def task_text(cluster: Cluster, release: Release | None) -> str:
     return text
 
 
+def home_of(cluster: Cluster) -> str:
+    """The usual home of the user in the container."""
+    user = (cluster.user or "root").partition(":")[0]
+    return "/root" if user in ("root", "0") else f"/home/{user}"
+
+
 def hub_cache(cluster: Cluster) -> dict[str, str]:
     """HF_HOME on the volume of the checkpoints, where models outlive a restart of the run and nodes may share them.
 
-    Nothing where the user says where the cache is, or saves into the container.
+    Nothing where the user says where the cache is, by a variable or by a volume, or saves into the container.
     """
     names = {*cluster.env, *cluster.secrets}
-    if names & {"HF_HOME", "HF_HUB_CACHE"} or not any(mount.holds(cluster.checkpoints) for mount in cluster.mounts):
+    usual = f"{home_of(cluster)}/.cache/huggingface"
+    is_mounted = any(mount.holds(usual) or "/.cache/huggingface" in mount.path for mount in cluster.mounts)
+    if names & _CACHE_VARIABLES or is_mounted or not any(mount.holds(cluster.checkpoints) for mount in cluster.mounts):
         return {}
     return {"HF_HOME": f"{cluster.checkpoints.rstrip('/')}/.cloudrl/huggingface"}
 
