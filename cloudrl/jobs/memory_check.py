@@ -14,7 +14,7 @@ from cloudrl.units import size_text
 from cloudrl.verl.command import model_key
 from cloudrl.verl.composition import Problem
 from cloudrl.verl.engine_classes import unread, unserved
-from cloudrl.verl.keys import CRITIC_MODEL_PATH, DEVICE, MODEL_PATH, ROLLOUT, SAVE_FREQ
+from cloudrl.verl.keys import CRITIC_MODEL_PATH, DEVICE, LOCAL_DIR, MODEL_PATH, ROLLOUT, SAVE_FREQ
 from cloudrl.verl.memory.amount import GIB
 from cloudrl.verl.memory.cards import card_of, suggestion
 from cloudrl.verl.memory.fine_tuning import fine_tuning_changes, fine_tuning_workload, limit_of, on_gpus
@@ -172,7 +172,7 @@ def _judged(draft: JobDraft, job: _Checked, snapshot: Snapshot) -> JobDraft:
     models, card, facts = job.models, job.models.card, draft.cluster
     if card.gib is None:
         return draft.skipping(f"memory (card unknown{suggestion(draft.cluster.gpu)})")
-    machine = _machine(card.gib, facts)
+    machine = _machine(card.gib, facts, job.setting)
     earlier = earlier_run(snapshot.runs, draft.job.name, models.actor.name)
     try:
         work = job.reads(job.setting, _lengths(job.limits, snapshot, earlier))
@@ -214,10 +214,15 @@ def _with_room(draft: JobDraft, setting: Setting, snapshot: Snapshot) -> JobDraf
     return draft.refused(found) if is_known else draft.refused(found).warning(*filter(None, [report.warning]))
 
 
-def _machine(card_gib: float, facts: ClusterFacts) -> Machine:
-    """What a node has; every node saves its own shards, into its own folder or into one."""
+def _machine(card_gib: float, facts: ClusterFacts, setting: Setting) -> Machine:
+    """What a node has; every node saves its own shards, into its own folder or into one.
+
+    The room is unknown where a job saves elsewhere than the cluster does.
+    """
     folders = 1 if facts.shared_checkpoints else max(1, facts.gpu_nodes)
-    sizes = (facts.memory_bytes, facts.disk_bytes * folders, facts.shm_bytes)
+    ours = f"{facts.checkpoint_dir.rstrip('/')}/"
+    is_there = f"{setting.get(LOCAL_DIR)}/".startswith(ours)
+    sizes = (facts.memory_bytes, facts.disk_bytes * folders * is_there, facts.shm_bytes)
     host, disk, shm = (size / GIB or None for size in sizes)
     return Machine(card_gib, host_gib=host, disk_gib=disk, shm_gib=shm)
 

@@ -73,6 +73,8 @@ FREE = 30 << 30
         ({"nodes": 4, "shared_checkpoints": True}, {}, True),
         ({"nodes": 2}, {"unchecked": True}, False),
         ({"nodes": 2}, {"overrides": {"trainer.save_freq": -1}}, False),
+        ({"nodes": 2}, {"overrides": {"trainer.default_local_dir": "/large/run"}}, False),  # its room is not known
+        ({"nodes": 2}, {"overrides": {"trainer.default_local_dir": "/checkpoints/mine"}}, True),
         ({"nodes": 2}, {"model": "me/Qwen2.5-7B-Instruct"}, False),  # may be another model of that name
     ],
 )
