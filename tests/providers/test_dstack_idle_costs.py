@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from fake_dstack import FakeDstack, fleet
 
+from cloudrl.providers.dstack.machine_states import FleetState
 from cloudrl.providers.dstack.machines import DstackFleets
 from cloudrl.providers.dstack.provider import DstackProvider
 
@@ -31,3 +32,12 @@ def test_machines_in_use_and_ones_own_cost_nothing_more(dstack: FakeDstack) -> N
     assert DstackProvider().idle_costs() == []
     [mine, *_] = DstackFleets(dstack.server).list()
     assert mine.goes_on_costing(mine.present) is not None
+
+
+@pytest.mark.parametrize(
+    ("backends", "is_own"), [(("kubernetes",), True), (("kubernetes", "aws"), False), (("aws",), False), ((), False)]
+)
+def test_a_fleet_of_ones_own_cluster_without_pods(backends: tuple[str, ...], is_own: bool) -> None:
+    """Pods come with a run; to rent others in place of them takes an answer all the same."""
+    state = FleetState("pods", "active", (), idle_duration_s=300, is_ssh=False, backends=backends)
+    assert state.is_own is is_own

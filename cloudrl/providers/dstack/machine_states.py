@@ -66,7 +66,8 @@ class FleetState:
     @property
     def is_own(self) -> bool:
         """Whether its machines are there whether runs use them or not, and cost nothing more."""
-        return self.is_ssh or any(instance.is_own for instance in self.present)
+        is_declared = bool(self.backends) and {*self.backends} <= {*_OWN}  # pods come and go with runs
+        return self.is_ssh or is_declared or any(instance.is_own for instance in self.present)
 
     @property
     def present(self) -> tuple[Instance, ...]:
