@@ -20,6 +20,7 @@ class FakeHub(ThreadingHTTPServer):
     """Keeps objects by their SHA-256, and remembers what commits name; a context manager.
 
     Repositories in `repos` are there, private or not, and have `files`; others can be made unless `is_read_only`.
+    `role` is that of every token.
     Objects in `refuses` are refused, once another one has arrived. `on_commit` is called before a commit, which fails
     if that raises ConnectionError.
 
@@ -39,6 +40,7 @@ class FakeHub(ThreadingHTTPServer):
         self.sent: list[str] = []
         self.committed: list[dict[str, Any]] = []
         self.is_read_only = False
+        self.role = "write"
         self.on_commit: Callable[[], object] = lambda: None
         self.data_sets: dict[str, dict[str, bytes]] = {}
         self.sends: Callable[[str, bytes], bytes] = lambda _name, content: content
@@ -82,6 +84,8 @@ class _Handler(BaseHTTPRequestHandler):
             0
         ] in self.server.data_sets:
             self._send_file(*wanted)
+        elif self.path == "/api/whoami-v2":
+            self._answer({"name": "me", "auth": {"type": "access_token", "accessToken": {"role": self.server.role}}})
         elif "/tree/" in self.path:
             self._answer([{"type": "file", "path": name, "size": 1, "oid": "0" * 40} for name in self.server.files])
         elif repo in self.server.repos:

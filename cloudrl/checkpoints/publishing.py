@@ -58,6 +58,29 @@ def make_repository(publication: Publication, api: HfApi) -> str:
         return str(api.create_repo(repo, private=publication.private, repo_type="model", exist_ok=True))
 
 
+def refuse_in_advance(publication: Publication, api: HfApi) -> None:
+    """Refuse what `make_repository` would refuse, as far as that is known while nothing is made.
+
+    Raises:
+        InputError: the token is not valid, or may only read, or the repository is there and not as visible as is
+            wanted.
+        ConnectionFailed: the Hub does not answer.
+    """
+    from huggingface_hub.errors import RepositoryNotFoundError
+
+    repo = publication.repo
+    with own_errors(repo):
+        auth = api.whoami().get("auth")
+        token = auth.get("accessToken") if isinstance(auth, dict) else None
+        if isinstance(token, dict) and token.get("role") == "read":
+            raise InputError(
+                f"the token of this machine may only read, and {repo} is to be written",
+                hint="Log in with a token that may write there: hf auth login",
+            )
+        with suppress(RepositoryNotFoundError):
+            _refuse_other_visibility(publication, api.repo_info(repo, repo_type="model").private)
+
+
 def upload(publication: Publication, folder: Path, api: HfApi) -> None:
     """Send what the repository lacks of a folder; a call that was interrupted is repeated as it was.
 

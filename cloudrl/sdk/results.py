@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from cloudrl.errors import InputError
+from cloudrl.errors import ConnectionFailed, InputError
 from cloudrl.sdk.callbacks import Notice
 from cloudrl.sdk.save_room import parameters_of
 from cloudrl.units import size_text
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
 
 _MERGED_BYTES = 2
 """Of each parameter in a merged model: bf16, the default of a merge."""
@@ -35,19 +40,27 @@ def refuse_small_disk(model: str | None, target: Path) -> None:
         )
 
 
-def check_publication(repo: str) -> None:
-    """Refuse what would be refused after the training.
+def check_publication(repo: str, *, api: HfApi | None = None) -> None:
+    """Refuse what would be refused after the training; a Hub that this machine does not reach is not asked.
+
+    Args:
+        repo: a private one, there or not.
+        api: of the Hub; by default with the token of this machine.
 
     Raises:
-        InputError: it is not the name of a repository, or there is no token for the Hub on this machine.
+        InputError: it is not the name of a repository, there is no token for the Hub on this machine, or one that may
+            not write, or the repository is there and public.
     """
-    from huggingface_hub import get_token
+    from huggingface_hub import HfApi, get_token
 
+    from cloudrl.checkpoints.publishing import Publication, refuse_in_advance
     from cloudrl.checkpoints.push import check_repository
 
     check_repository(repo)
     if not get_token():
         raise InputError(f"--push {repo}: this machine has no token for the Hub", hint="hf auth login")
+    with suppress(ConnectionFailed):  # the head may reach it
+        refuse_in_advance(Publication(repo, private=True, card="", message=""), api or HfApi())
 
 
 def advise_push(model: str | None, target: str | os.PathLike[str]) -> Notice | None:

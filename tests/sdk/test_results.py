@@ -7,6 +7,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from fake_hub import FakeHub
+from huggingface_hub import HfApi
 
 from cloudrl.errors import InputError
 from cloudrl.sdk.results import advise_push, check_publication, refuse_small_disk
@@ -46,4 +48,16 @@ def test_what_the_hub_would_refuse_is_refused_first(monkeypatch: pytest.MonkeyPa
         check_publication("me/model")
     assert caught.value.hint == "hf auth login"
     monkeypatch.setattr("huggingface_hub.get_token", lambda: "hf_x")
-    check_publication("me/model")
+    with FakeHub() as hub:
+        api = HfApi(hub.url, "hf_x")
+        for repo in ("me/model", "me/closed"):
+            check_publication(repo, api=api)
+        with pytest.raises(InputError, match="me/open exists and is PUBLIC"):
+            check_publication("me/open", api=api)
+        assert not hub.committed
+        assert "me/model" not in hub.repos, "nothing is made for a training that may fail"
+        hub.role = "read"
+        with pytest.raises(InputError, match="may only read") as caught:
+            check_publication("me/model", api=api)
+        assert "hf auth login" in str(caught.value.hint)
+    check_publication("me/open", api=api)  # it does not answer here, and may do so on the head
