@@ -101,6 +101,7 @@ def push_on_head(
         Interrupted: Ctrl-C; the upload goes on.
     """
     from huggingface_hub import get_token
+    from huggingface_hub.constants import ENDPOINT
 
     token = token or get_token()
     if not token:
@@ -113,8 +114,9 @@ def push_on_head(
         job = find_job(source.connection, at_work[-1].submission_id)
         on_note(f"job {job.submission_id} is publishing it already")
     else:
-        endpoint = os.environ.get("HF_ENDPOINT")
-        variables = {"HF_TOKEN": token, **({"HF_ENDPOINT": endpoint} if endpoint else {})}
+        # The token goes to the Hub that it is for, not to a mirror that the cluster downloads from.
+        endpoint = os.environ.get("HF_ENDPOINT") or ENDPOINT
+        variables = {"HF_TOKEN": token, "HF_ENDPOINT": endpoint, "HF_HUB_OFFLINE": "0"}
         job = _start(source, wanted, variables, f"push-{plan.checkpoint.step}", {_STAGING: staging})
     url = text_of(_result_of(job, source, "push", on_progress, on_note), "published")
     if not url:

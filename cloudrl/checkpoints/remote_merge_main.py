@@ -82,7 +82,13 @@ def _publish(wanted: HeadMerge, publication: Publication) -> str:
         raise CheckpointError(f"{error.filename or folder} cannot be written: {error.strerror or error}") from error
     size_bytes = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     _report(note=f"uploading {size_text(size_bytes)} to {publication.repo}")
-    upload(publication, folder, api)
+    try:
+        upload(publication, folder, api)
+    except CloudrlError:
+        _report(
+            note=f"the merged model stays in {folder} of the head, {size_text(size_bytes)}, for the next push of it"
+        )
+        raise
     remove_staging(folder, url)
     return url
 

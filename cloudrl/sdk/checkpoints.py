@@ -235,7 +235,7 @@ def publish_result(job: JobHandle, repo: str, *, on_progress: OnProgress = silen
         CheckpointError: As `merge_result`, or the Hub refuses.
         ConnectionFailed: The cluster does not answer, or one of its nodes.
     """
-    latest = _latest_of(job, "push", repo, on_progress)
+    latest = _latest_of(job, "push --on-head", repo, on_progress)
     return latest, publish(plan_push(latest, repo), on_head=True, on_progress=on_progress)
 
 
@@ -244,7 +244,7 @@ def _latest_of(job: JobHandle, verb: str, target: str, on_progress: OnProgress) 
 
     Args:
         job: that has ended.
-        verb: of `cloudrl checkpoints`, for hints.
+        verb: of `cloudrl checkpoints`, with its options, for hints.
         target: what follows its `--to`.
         on_progress: receives notes.
     """

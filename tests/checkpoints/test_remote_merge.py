@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -40,6 +40,7 @@ class Head(FakeCluster):
     """Runs what is submitted to it, in a folder with the package, and keeps what it prints."""
 
     packages_of_the_image: tuple[str, ...] = ()
+    variables_of_the_cluster: Mapping[str, str] = {}
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
@@ -61,7 +62,7 @@ class Head(FakeCluster):
         packages.mkdir()
         link_numpy(packages)
         path = os.pathsep.join((str(packages), *self.packages_of_the_image))
-        env = {"PYTHONPATH": path, "PATH": os.environ["PATH"]}
+        env = {**self.variables_of_the_cluster, "PYTHONPATH": path, "PATH": os.environ["PATH"]}
         done = subprocess.run(
             [base, *words], cwd=place, env={**env, **self.secrets[submission_id]}, capture_output=True, timeout=60
         )
@@ -231,6 +232,16 @@ class TestPublishing:
         assert "hf_x" not in json.dumps(job.body)
         assert job.body["metadata"]["cloudrl_recipe"] == "push"
 
+    def test_the_token_goes_to_its_own_hub(
+        self, publisher: Publishing, hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A cluster may download from a mirror, or not at all."""
+        publisher.variables_of_the_cluster = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HUB_OFFLINE": "1"}
+        monkeypatch.delenv("HF_ENDPOINT")
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", hub.url)
+        plan = plan_push(latest(publisher), "me/tiny", tmp_path / "here")
+        assert push_on_head(plan, token="hf_x") == f"{hub.url}/me/tiny"
+
     def test_what_was_merged_is_uploaded_as_it_is(self, publisher: Publishing, hub: FakeHub, tmp_path: Path) -> None:
         plan = plan_push(latest(publisher), "me/tiny", tmp_path / "here")
         staging = tmp_path / "volume/.cloudrl/push" / plan.staging.name
@@ -238,6 +249,19 @@ class TestPublishing:
         (staging / "config.json").write_text("{}")
         push_on_head(plan, token="hf_x")
         assert hub.contents() == {"config.json": b"{}", "README.md": plan.card.encode()}
+
+    def test_what_an_upload_that_fails_leaves_is_said(
+        self, publisher: Publishing, hub: FakeHub, tmp_path: Path
+    ) -> None:
+        def refuse() -> None:
+            raise ConnectionError("no")
+
+        hub.on_commit = refuse
+        plan, said = plan_push(latest(publisher), "me/tiny", tmp_path / "here"), list[str]()
+        with pytest.raises((CheckpointError, JobFailed)):
+            push_on_head(plan, token="hf_x", on_note=said.append)
+        [left] = (tmp_path / "volume/.cloudrl/push").iterdir()
+        assert f"stays in {left} of the head" in said[-1]
 
     def test_a_job_that_is_at_work_is_followed(self, publisher: Publishing, hub: FakeHub, tmp_path: Path) -> None:
         plan = plan_push(latest(publisher), "me/tiny", tmp_path / "here")
