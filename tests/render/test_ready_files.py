@@ -192,7 +192,7 @@ def test_the_file_for_amd_is_one_definition_for_all_providers(run, home, reposit
     words = ("up", "-f", str(AMD_FILE), "--dry-run", "--on")
     assert run(*words, "dstack").out == (repository / "tasks/ppo-rocm.dstack.yml").read_text()
     assert "#SBATCH --job-name=ppo-rocm\n#SBATCH --nodes=2\n" in run(*words, "slurm").out
-    run(*words, "local").ended(3, "2 nodes with MI300X:8 ask for 16 GPUs", "--gpu none")
+    run(*words, "local").ended(3, "nodes=2 with gpu=MI300X:8 need 16 GPUs", "--gpu none")
     run(*words, "local", "--gpu", "none").ended(0)
 
 
