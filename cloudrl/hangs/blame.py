@@ -15,6 +15,7 @@ from cloudrl.hangs.stacks import (
     Thread,
     collective,
     first_own,
+    is_forked,
     loader_frames,
     phase_of,
     threads_at_work,
@@ -106,12 +107,13 @@ def find(processes: Sequence[Process], phase: str) -> Finding:
         phase: of the job, as its timers say; the driver's stack may say it more closely.
     """
     loaders = [process for process in processes if loader_frames(process.frames) is not None]
-    drivers = [process for process in processes if process.actor.startswith(_DRIVER) and process not in loaders]
-    driver = next(iter(drivers), None)
+    actors = [process for process in processes if not is_forked(process.threads) and process not in loaders]
+    driver = next((process for process in actors if process.actor.startswith(_DRIVER)), None)
     of_stack = phase_of(driver.frames) if driver is not None else None
     finding = [*_halted(processes)]
-    apart, waiting = _apart(processes)
-    finding += [blame for blame in apart if blame.pid not in {found.pid for found in finding}]
+    apart, waiting = _apart(actors)
+    halted = {(found.rank, found.pid) for found in finding}
+    finding += [blame for blame in apart if (blame.rank, blame.pid) not in halted]
     now = of_stack or phase
     if not finding and now in _ROLLOUT:
         finding += _rollout(processes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from pathlib import Path
-from typing import Optional
+from typing import Optional, Tuple
 
 from cloudrl.hangs import rollout
 from cloudrl.protocol.job_phases import JobPhase
@@ -20,13 +20,14 @@ class DriverLog:
 
     Attributes:
         step: the last one that has ended; None before.
-        unfinished: what verl's last line about a rollout says; None after a step.
+        unfinished: what verl's last line about a rollout says; None after a step, and in a new phase.
     """
 
     def __init__(self) -> None:
         self.step: Optional[int] = None
         self.unfinished: Optional[rollout.Unfinished] = None
         self._offset: Optional[int] = None
+        self._phase: Tuple[str, float] = ("", 0.0)
 
     @property
     def next_step(self) -> Optional[int]:
@@ -46,9 +47,14 @@ class DriverLog:
             for line in whole.decode("utf-8", "replace").splitlines():
                 self._take(line)
 
+    def begin(self, phase: str, since: float) -> None:
+        """The phase in which the next lines were written; in a new one, the counts of an earlier rollout are old."""
+        if (phase, since) != self._phase:
+            self._phase, self.unfinished = (phase, since), None
+
     def unfinished_in(self, phase: str) -> Optional[rollout.Unfinished]:
-        """Prompts that a rollout waits for; None in another phase: the last line about them is old by then."""
-        return self.unfinished if phase in (JobPhase.GEN, JobPhase.REWARD, JobPhase.TESTING) else None
+        """Prompts that a rollout waits for; None in a phase in which verl says nothing of them."""
+        return self.unfinished if phase in (JobPhase.GEN, JobPhase.TESTING) else None
 
     def waiting_for(self, phase: str) -> str:
         """The same in words; "" in another phase."""

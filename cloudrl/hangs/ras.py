@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -77,21 +77,24 @@ class Standstill:
         return tuple((mismatch, at - since) for mismatch, since in self._since.items())
 
 
-def blame(mismatches: Iterable[Mismatch], processes: Sequence[Process]) -> tuple[Blame, ...]:
+def blame(
+    mismatches: Iterable[Mismatch], processes: Sequence[Process], hosts: Collection[str] = ()
+) -> tuple[Blame, ...]:
     """The processes of the job that lag; other communicators on the node are not the job's.
 
     Args:
         mismatches: that have not changed since the look before.
-        processes: of the job, on all nodes.
+        processes: of the job, on all nodes that answer.
+        hosts: addresses of all nodes.
     """
     found = {}
     for mismatch in mismatches:
         for peer in mismatch.lagging:
-            process = _process(peer, processes)
-            if process is not None and process.pid not in found:
+            process = _process(peer, processes, hosts)
+            if process is not None and (process.rank, process.pid) not in found:
                 low, high = mismatch.counts[0][0], mismatch.counts[-1][0]
                 reason = f"{REASON}: NCCL has launched {low} times {mismatch.operation} on it, {high} times on others"
-                found[process.pid] = process.blamed(reason, first_own(process.frames))
+                found[process.rank, process.pid] = process.blamed(reason, first_own(process.frames))
     return tuple(found.values())
 
 
@@ -102,11 +105,15 @@ def parse(answer: str) -> tuple[Mismatch, ...]:
     return tuple(_of_text(answer))
 
 
-def _process(peer: Peer, processes: Sequence[Process]) -> Process | None:
-    """Of that process id, on that node; the address that NCCL uses may be another one of the same node."""
+def _process(peer: Peer, processes: Sequence[Process], hosts: Collection[str]) -> Process | None:
+    """Of that process id, on that node; the address that NCCL uses may be another one of the same node.
+
+    Containers of one image number their processes alike, so the id alone does not do where the node is known.
+    """
     same = [process for process in processes if process.pid == peer.pid]
     here = [process for process in same if process.host == peer.host]
-    return next(iter(here or (same if len(same) == 1 else ())), None)
+    is_only = len(same) == 1 and peer.host not in hosts
+    return next(iter(here or (same if is_only else ())), None)
 
 
 def _communicators(answer: str) -> list[Mapping[str, Any]]:

@@ -30,7 +30,7 @@ _LIBRARIES = (
     "threading.py", "torch/", "torchdata/", "tqdm/", "transfer_queue/", "transformers/", "uvicorn/", "uvloop", "zmq/",
     "httpx", "httpcore", "urllib", "requests/", "aiohttp/", "codetiming/", "cupy/", "numpy/", "pandas/", "datasets/",
     "pyarrow/", "hydra/", "omegaconf/", "re.py", "re/", "sre_", "sympy/", "http/", "starlette/", "fastapi/", "anyio/",
-    "<frozen", "<string", "cloudrl_look_hook",
+    "<frozen", "<string", "cloudrl_look_hook", "multiprocess/",
 )  # fmt: skip
 _STANDING = re.compile(
     r"^(?:main_loop \(ray/_private/worker|gc_collect_manager|_worker \(concurrent/futures/thread|_start_loop"
@@ -42,6 +42,8 @@ _COLLECTIVE = re.compile(
     r"|synchronize|\w+) \((?:torch/distributed/distributed_c10d\.py|torch/distributed/_functional_collectives\.py"
     r"|torch/distributed/c10d_logger\.py|torch/distributed/fsdp/_fully_shard/_fsdp_collectives\.py)"
 )
+_FORKS = ("multiprocessing/popen_fork.py", "multiprocess/popen_fork.py")
+"""Where Python's multiprocessing forks, and its copy that `datasets` uses. What is below in a child is its parent's."""
 _AT_WORK = ("actor_method_executor", "execute_task", "_resume_span")
 
 _FRAMES = {
@@ -113,7 +115,7 @@ def parse(text: str) -> tuple[Thread, ...]:
             frame = _frame(line)
             if frame is not None:
                 threads[-1][1].append(frame)
-    return tuple(Thread(name, tuple(frames)) for name, frames in threads[:_MOST_THREADS])
+    return tuple(Thread(name, _without_parents(frames)) for name, frames in threads[:_MOST_THREADS])
 
 
 def work_frames(threads: Sequence[Thread]) -> tuple[Frame, ...]:
@@ -153,10 +155,15 @@ def collective(frames: Sequence[Frame]) -> str | None:
 def loader_frames(frames: Sequence[Frame]) -> tuple[Frame, ...] | None:
     """What a worker of torch's data loader runs for the next batch; None in any other process.
 
-    It is forked from the trainer, whose frames come below and whose title it has.
+    It is forked from the trainer, whose title it has.
     """
     at = next((at for at, frame in enumerate(frames) if _is_loader(frame)), None)
     return tuple(frames[:at]) if at is not None else None
+
+
+def is_forked(threads: Sequence[Thread]) -> bool:
+    """Whether a process is a worker that multiprocessing has forked: it has the title of its parent."""
+    return any(thread.frames and _is_fork(thread.frames[-1]) for thread in threads)
 
 
 def threads_at_work(threads: Sequence[Thread]) -> tuple[Thread, ...]:
@@ -168,6 +175,16 @@ def threads_at_work(threads: Sequence[Thread]) -> tuple[Thread, ...]:
         and not any(_STANDING.match(str(frame)) for frame in thread.frames[:2])
         and any(not frame.is_library for frame in thread.frames)
     )
+
+
+def _is_fork(frame: Frame) -> bool:
+    return frame.function == "_launch" and frame.file in _FORKS
+
+
+def _without_parents(frames: Sequence[Frame]) -> tuple[Frame, ...]:
+    """The frames up to the fork that began the process: those below it show where its parent was then."""
+    at = next((at for at, frame in enumerate(frames, 1) if _is_fork(frame)), len(frames))
+    return tuple(frames[:at])
 
 
 def _is_loader(frame: Frame) -> bool:

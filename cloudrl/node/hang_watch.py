@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-import os
 import re
 import threading
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, FrozenSet, List, Optional, Sequence, Tuple
 
 from cloudrl.errors import CloudrlError
 from cloudrl.foreign import parse_json, read_file
@@ -42,7 +41,8 @@ FILE = "hang-{number}.log"
 _ACTORS_EVERY_S = 60.0
 _FILES, _KEPT_LOOKS = 8, 2
 _SAVE_EVERY_S, _RAS_CHARACTERS = 300.0, 64 << 10
-_VERL = re.compile(r"\bverl\b")
+_VERL = re.compile(r"\bverl[./](?:examples|experimental|recipe|trainer)\b")
+"""A program of verl's in a command line. Folders and files of anybody may be called verl, too."""
 _VERLS_ACTORS = ("ray::TaskRunner", "ray::WorkerDict", "ray::AgentLoop", "ray::RewardLoop")
 _VOLUME_S = 5.0
 """For which a volume is waited for: a dead share would hold up the look that is to find it."""
@@ -176,6 +176,7 @@ class HangMonitor:
         cores, rate = sum(work.cores for work in works), sum(work.bytes_per_s for work in works)
         gpus = self._gpus(reports)
         is_moving, self._is_computing = moves(cores, rate, gpus), moves(0.0, rate, gpus)
+        self._log.begin(phase, since)
         if (logs := self._logs()) is not None:
             self._log.read(logs / f"job-driver-{self._job['submission_id']}.log")
         at = self._clock()
@@ -223,14 +224,18 @@ class HangMonitor:
             return
         looks = side_by_side(self._look_at, reports)
         processes = [process for looked in looks for process in looked]
-        finding, ras_words = self._with_ras(blaming.find(processes, sample.phase), processes, sample.at)
+        finding, ras_words = self._with_ras(
+            blaming.find(processes, sample.phase), processes, [report.ip for report in reports], sample.at
+        )
         self._is_training = self._is_training or any(_is_of_verl(process.title) for process in processes)
         proven, before = self._ray_proofs(), blaming.fingerprint(processes)
         episode.is_equal = bool(before) and before == episode.before
         if not episode.is_equal:
             episode.equal_since = sample.at
         blame = (*proven, *finding.blame)
-        episode.agreed = blaming.same((*episode.proven, *episode.found.blame), blame)
+        has_lagged = episode.lags_s >= PROOF_S  # by NCCL's counts at two looks, which agree
+        lagging = [found for found in finding.blame if has_lagged and found.reason.startswith(ras.REASON)]
+        episode.agreed = blaming.same((*episode.proven, *episode.found.blame, *lagging), blame)
         episode.proven = blaming.same(episode.proven, proven) or proven
         episode.looked_at, episode.looks = sample.at, episode.looks + 1
         episode.found, episode.before = finding, before
@@ -239,16 +244,17 @@ class HangMonitor:
         self._watch.was_kept_waiting(self._clock(), self._now())
 
     def _with_ras(
-        self, finding: blaming.Finding, processes: Sequence[blaming.Process], at: float
+        self, finding: blaming.Finding, processes: Sequence[blaming.Process], hosts: Sequence[str], at: float
     ) -> Tuple[blaming.Finding, str]:
         """The finding with the ranks that lag behind by NCCL's own monitor, and what that said."""
         episode = self._episode
-        mismatches, words = self._ask_ras(_ras_address(self._job))
+        mismatches, words = self._ask_ras(ras_client.address_of(self._job))
         lasting = [(mismatch, seconds) for mismatch, seconds in episode.lags.add(mismatches, at) if seconds > 0]
-        blame = ras.blame((mismatch for mismatch, _ in lasting), processes)
-        episode.lags_s = max((seconds for _, seconds in lasting), default=0.0) if blame else 0.0
-        lagging = {found.pid for found in blame}
-        others = [found for found in finding.blame if found.pid not in lagging]
+        own = [(mismatch, seconds) for mismatch, seconds in lasting if ras.blame([mismatch], processes, hosts)]
+        blame = ras.blame((mismatch for mismatch, _ in own), processes, hosts)
+        episode.lags_s = max((seconds for _, seconds in own), default=0.0)
+        lagging = {(found.rank, found.pid) for found in blame}
+        others = [found for found in finding.blame if (found.rank, found.pid) not in lagging]
         return replace(finding, blame=(*blame, *others)), words
 
     def _look_at(self, report: NodeReport) -> Tuple[blaming.Process, ...]:
@@ -298,7 +304,7 @@ class HangMonitor:
         for blame, seconds in halted:
             limit_s = PROOF_S if blame.reason.startswith("is stopped") else UNINTERRUPTIBLE_S
             if seconds >= limit_s:
-                if not any(found.pid == blame.pid for found in episode.agreed):
+                if not any((found.rank, found.pid) == (blame.rank, blame.pid) for found in episode.agreed):
                     episode.agreed = (blame, *episode.agreed)
                 return Grade.PROOF, limit_s
         if blaming.same(episode.proven, episode.agreed):
@@ -389,11 +395,3 @@ def _halted(reports: Sequence[NodeReport]) -> List[Tuple[Blame, float]]:
 
 def _is_of_verl(title: str) -> bool:
     return title.startswith(_VERLS_ACTORS) or _VERL.search(title) is not None
-
-
-def _ras_address(job: Mapping[str, Any]) -> str:
-    """Where the job's own environment puts NCCL's monitor, else the node's; "" for NCCL's default."""
-    given = job.get("runtime_env")
-    variables = given.get("env_vars") if isinstance(given, dict) else None
-    own = variables.get(ras_client.VARIABLE) if isinstance(variables, dict) else None
-    return str(own or os.environ.get(ras_client.VARIABLE) or "")

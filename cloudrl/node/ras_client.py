@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
+import os
 import socket
 import time
-from typing import Callable, List, Optional, Tuple
+from typing import Any, Callable, List, Mapping, Optional, Tuple
 
 from cloudrl.hangs.ras import Mismatch, parse
 
-VARIABLE = "NCCL_RAS_ADDR"
+_VARIABLE = "NCCL_RAS_ADDR"
 _DEFAULT = "localhost:28028"
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _TRIES, _ALL_S = 8, 8.0
@@ -57,6 +58,14 @@ def ask(address: str = "", *, clock: Callable[[], float] = time.monotonic) -> Tu
     return tuple(found), text
 
 
+def address_of(job: Mapping[str, Any]) -> str:
+    """Where the job's own environment puts NCCL's monitor, else the node's; "" for NCCL's default."""
+    given = job.get("runtime_env")
+    variables = given.get("env_vars") if isinstance(given, dict) else None
+    own = variables.get(_VARIABLE) if isinstance(variables, dict) else None
+    return str(own or os.environ.get(_VARIABLE) or "")
+
+
 def loopback(address: str) -> Optional[Tuple[str, int]]:
     """Host and port of an address as NCCL takes it, `host:port` or `[::1]:port`; None if it is not loopback."""
     host, _, port = address.rpartition(":")
@@ -82,7 +91,7 @@ def _answer(place: Tuple[str, int], limit_s: float, clock: Callable[[], float]) 
                 return ""
         connection.sendall(b"verbose status\n")
         parts, size = [], 0
-        while size < _MOST_BYTES:
+        while size < _MOST_BYTES and clock() < deadline:
             connection.settimeout(max(0.05, deadline - clock()))
             part = b""
             with contextlib.suppress(socket.timeout):

@@ -176,6 +176,51 @@ def test_an_idle_worker_of_the_data_loader_is_not_to_blame():
     assert blame.pid == 20
 
 
+FORKED = """\
+Current thread 0x00007fb2eda44b80 (most recent call first):
+{own}
+  File "/usr/lib/python3.11/concurrent/futures/process.py", line 249 in _process_worker
+  File "/usr/lib/python3.11/multiprocessing/process.py", line 108 in run
+  File "/usr/lib/python3.11/multiprocessing/process.py", line 314 in _bootstrap
+  File "/usr/lib/python3.11/multiprocessing/popen_fork.py", line 71 in _launch
+  File "/usr/lib/python3.11/concurrent/futures/process.py", line 809 in submit
+  File "/tmp/ray/x/working_dir_files/_ray_pkg_0123abcd/mine/reward.py", line 10 in compute_score
+  File "/venv/lib/python3.11/site-packages/verl/experimental/reward_loop/reward_manager/naive.py", line 60 in run_single
+  File "/venv/lib/python3.11/site-packages/ray/_private/function_manager.py", line 691 in actor_method_executor
+  File "/venv/lib/python3.11/site-packages/ray/_private/worker.py", line 1000 in main_loop
+"""
+"""As faulthandler writes it in a worker of a pool: below the fork come the frames of its parent at that time."""
+IDLE = '  File "/usr/lib/python3.11/multiprocessing/queues.py", line 102 in get'
+
+
+def test_an_idle_worker_of_a_pool_is_not_to_blame_for_its_parents_code():
+    idle = [process(0, pid, "ray::RewardLoopWorker.run", FORKED.format(own=IDLE)) for pid in (31, 32, 33, 34)]
+    finding = find([*idle, process(0, 35, "ray::RewardLoopWorker.run", REWARD)], "gen")
+    assert [(blame.pid, blame.frame) for blame in finding.blame] == [(35, "_wait (mine/reward.py:6)")]
+
+
+def test_a_worker_of_a_pool_that_does_not_return_is_blamed():
+    own = '  File "/tmp/ray/x/working_dir_files/_ray_pkg_0123abcd/mine/judge.py", line 4 in judge'
+    [blame] = find([process(0, 31, "ray::RewardLoopWorker.run", FORKED.format(own=own))], "gen").blame
+    assert (blame.pid, blame.frame) == (31, "judge (mine/judge.py:4)")
+
+
+def test_a_worker_of_a_pool_is_neither_a_rank_nor_the_driver():
+    forked = FORKED.format(own=IDLE)
+    ranks = [worker(0, BARRIER), process(0, 40, "ray::WorkerDict.actor_rollout_save_checkpoint", forked)]
+    assert find(ranks, "save_checkpoint").blame == ()
+    both = [process(0, 19, "ray::TaskRunnerV1.run", forked), driver()]
+    assert find(both, "step").phase == "save_checkpoint"
+
+
+def test_processes_of_one_id_on_two_nodes_are_two():
+    """Containers of one image number their processes alike."""
+    title = "ray::WorkerDict.actor_rollout_save_checkpoint"
+    stopped = process(0, 30, title, SAVING, state="T")
+    finding = find([stopped, process(1, 30, title, SAVING), process(2, 30, title, BARRIER)], "save_checkpoint")
+    assert {blame.rank for blame in finding.blame} == {0, 1}
+
+
 def test_a_driver_that_waits_for_ray_is_not_to_blame():
     assert find([driver("_compute_metrics")], "step").blame == ()
 

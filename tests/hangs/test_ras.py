@@ -97,5 +97,18 @@ def test_nccl_may_name_a_node_by_another_address():
     assert blame(mismatches, [one, Process(0, 101, "ray::WorkerDict", host="10.0.0.9")]) == ()
 
 
+def test_the_id_alone_does_not_name_a_process_of_another_node():
+    mismatches = parse(as_json({0: {"AllReduce": 7}, 1: {"AllReduce": 6}}, host="10.0.0.1"))
+    other = Process(0, 101, "ray::WorkerDict", host="10.0.0.9")  # rank 1 has not answered
+    assert blame(mismatches, [other], ["10.0.0.9", "10.0.0.1"]) == ()
+
+
+def test_processes_of_one_id_on_two_nodes_lag_both():
+    given = as_json({0: {"AllReduce": 6}, 1: {"AllReduce": 6}, 2: {"AllReduce": 7}}, host="10.0.0.1")
+    mismatches = parse(given.replace("101", "100").replace('"host": "10.0.0.1"', '"host": "10.0.0.2"', 1))
+    ranks = [Process(rank, 100, "ray::WorkerDict", host=f"10.0.0.{2 - rank}") for rank in (0, 1)]
+    assert {found.rank for found in blame(mismatches, ranks)} == {0, 1}
+
+
 def test_communicators_of_other_programs_are_not_the_jobs():
     assert blame(parse(TEXT), [Process(0, 7, "ray::WorkerDict")]) == ()

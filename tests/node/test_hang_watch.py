@@ -271,7 +271,7 @@ def test_a_rank_that_lags_by_nccls_own_monitor_is_proof_after_a_minute(lab: Lab)
     """The CPU is busy while ranks wait for each other on GPUs, and this look has no other blame."""
     lab.dashboard.running[0]["runtime_env"] = {"env_vars": {"NCCL_RAS_ADDR": "localhost:7"}}
     lab.work = JobWork(NOW, cores=2.0)
-    lab.ras = as_json({0: {"AllReduce": 7}, 1: {"AllReduce": 6}}).replace('"pid": 101', '"pid": 40')
+    lab.ras = as_json({0: {"AllReduce": 7}, 1: {"AllReduce": 6}}, host="192.168.0.2").replace('"pid": 101', '"pid": 40')
     lab.reward = REWARD.replace("compute_score", "update_actor")
     lab.phase("update_actor", *(EndedPhase(number, "update_actor", 10.0) for number in range(1, 4)))
     assert lab.run(120).hang is None
@@ -283,11 +283,40 @@ def test_a_rank_that_lags_by_nccls_own_monitor_is_proof_after_a_minute(lab: Lab)
     assert lab.asked_ras == "localhost:7"
 
 
+def test_the_process_of_that_id_on_another_node_is_not_named(lab: Lab):
+    """Rank 0 does not answer the look; in containers of one image its process may have the same id."""
+    lab.ras = as_json({0: {"AllReduce": 7}, 1: {"AllReduce": 6}}, host="10.0.0.1").replace('"pid": 101', '"pid": 40')
+    lab.reward = REWARD.replace("compute_score", "update_actor")
+    lab.phase("update_actor", *(EndedPhase(number, "update_actor", 10.0) for number in range(1, 4)))
+    lab.run(300)
+    assert [blame for blame in lab.hang().blame if blame.reason.startswith(ras.REASON)] == []
+
+
+def test_a_standstill_of_another_program_proves_nothing_about_the_jobs(lab: Lab):
+    """Its counts have differed for two minutes, those of the job for half a minute."""
+    lab.work = JobWork(NOW, cores=2.0)
+    lab.reward = REWARD.replace("compute_score", "update_actor")
+    lab.phase("update_actor", *(EndedPhase(number, "update_actor", 10.0) for number in range(1, 4)))
+    others = as_json({0: {"AllReduce": 9}, 1: {"AllReduce": 1}}, host="192.168.0.2")
+    lab.ras = others
+    assert lab.run(130).hang is None
+    both = json.loads(others)
+    both["communicators"] += json.loads(others.replace("101", "40").replace(": 9", ": 7").replace("0xa", "0xc"))[
+        "communicators"
+    ]
+    lab.ras = json.dumps(both)
+    assert lab.run(60).hang is None
+    lab.run(300)
+    assert lab.hang().grade is Grade.PROOF
+    assert lab.hang().blame[0].reason.startswith(ras.REASON)
+
+
 def test_counts_that_move_are_no_standstill(lab: Lab):
     lab.work = JobWork(NOW, cores=2.0)
     lab.phase("update_actor", *(EndedPhase(number, "update_actor", 10.0) for number in range(1, 4)))
     for count in range(20):
-        lab.ras = as_json({0: {"AllReduce": count + 1}, 1: {"AllReduce": count}}).replace('"pid": 101', '"pid": 40')
+        counts = {0: {"AllReduce": count + 1}, 1: {"AllReduce": count}}
+        lab.ras = as_json(counts, host="192.168.0.2").replace('"pid": 101', '"pid": 40')
         lab.reward = REWARD.replace(":6)", f":{count})")
         assert lab.run(30).hang is None
 
@@ -342,6 +371,16 @@ def test_a_program_that_is_no_training_hangs_by_proof_only(lab: Lab):
     assert lab.hang().grade is Grade.PROOF
 
 
+@pytest.mark.parametrize(
+    "entrypoint", ["python3 score.py --model /checkpoints/verl/run/final", "python3 score.py > verl.log"]
+)
+def test_a_folder_that_is_called_verl_makes_no_training(lab: Lab, entrypoint: str):
+    lab.dashboard.running[0]["entrypoint"], lab.title = entrypoint, entrypoint
+    lab.work = JobWork(NOW, cores=2.0)
+    state = lab.run(3 * 3600)
+    assert (state.phase, state.hang) == ("running", None)
+
+
 def test_a_training_that_never_begins_hangs(lab: Lab):
     lab.reward = ""
     assert lab.run(1000).phase == "init"
@@ -365,4 +404,18 @@ def test_counts_of_an_earlier_rollout_say_nothing_of_the_next_phase(lab: Lab):
     lab.phase("adv", EndedPhase(1, "adv", 1.0), EndedPhase(2, "gen", 30.0))
     for number in range(10):
         lab.reward = f'Thread 1 (active): "MainThread"\n    sum (torch/a.py:{number})\n    gae (mine/adv.py:6)\n'
+        assert lab.run(30).hang is None
+
+
+@pytest.mark.parametrize("phase", ["reward", "testing"])
+def test_counts_of_a_rollout_that_has_ended_are_old_in_the_phases_after_it(lab: Lab, phase: str):
+    """Its last line stays the last one, and says that one prompt runs; scores are given meanwhile."""
+    (lab.folder / "job-driver-one.log").write_text("step:7 - x\npending: 0, running: 1, finished: 7, failure: 0\n")
+    ended = [EndedPhase(number, phase, 10.0) for number in range(1, 4)]
+    lab.phase("gen", *ended)
+    lab.run(30)
+    lab.work = JobWork(NOW, cores=2.0)
+    lab.phase(phase, *ended, EndedPhase(4, "gen", 30.0))
+    for number in range(10):
+        lab.reward = REWARD + f'Thread 302 (active): "other"\n    score (mine/model.py:{number})\n'
         assert lab.run(30).hang is None
