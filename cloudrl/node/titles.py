@@ -34,8 +34,9 @@ class Titles:
 
         A process that cannot be read in time keeps the title that it had; it is read again once its reader is back.
         """
-        wanted = [pid for pid in pids if pid not in self._held]
-        kept = {pid: self._titles[pid] for pid in self._held if pid in self._titles}
+        held = set(self._held)  # a reader that comes back changes it meanwhile
+        wanted = [pid for pid in pids if pid not in held]
+        kept = {pid: self._titles[pid] for pid in held if pid in self._titles}
         titles: Dict[int, str] = {}
         current: Set[int] = set()
         thread = threading.Thread(target=self._read_all, args=(wanted, titles, current), daemon=True)

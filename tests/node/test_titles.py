@@ -55,6 +55,19 @@ def test_a_process_whose_memory_is_locked_keeps_its_title_and_holds_up_no_other(
         assert time.monotonic() < deadline
 
 
+def test_a_reader_that_comes_back_meanwhile(tmp_path: Path, write: Write):
+    write(7, "ray::WorkerDict")
+    titles = Titles(tmp_path)
+
+    class Known(dict[int, str]):
+        def __contains__(self, pid: object) -> bool:
+            titles._held.discard(pid)  # type: ignore[arg-type]
+            return False
+
+    titles._titles, titles._held = Known(), {8, 9}
+    assert titles.read([7]) == {7: "ray::WorkerDict"}
+
+
 def test_a_process_that_was_never_read_in_time_has_none(tmp_path: Path, write: Write):
     held = write(7, "")
     held.unlink()
