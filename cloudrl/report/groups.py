@@ -1,6 +1,7 @@
 """Runs of one group, such as several seeds, as one curve: mean and spread of each metric at each step. Pure."""
 
 import math
+import posixpath
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -195,15 +196,24 @@ def _spreads(rows: Iterable[Mapping[str, float]]) -> dict[str, Spread]:
 def _compared(config: Mapping[str, str]) -> dict[str, str]:
     """What is the same in repetitions of a run: all but seeds and the run's own name and folders.
 
-    verl repeats name and folder under other keys. Of a path on the nodes only the end counts, as each cluster has its
-    own folder for data and models.
+    verl repeats name and folder under other keys. Of a path only what is below the cluster's folder counts, as
+    each cluster has its own for data, models and checkpoints.
     """
-    own = {config.get(EXPERIMENT), config.get(LOCAL_DIR)} - {None, ""}
+    folder = config.get(LOCAL_DIR, "")
+    own = {config.get(EXPERIMENT), folder} - {None, ""}
     return {
-        key: "/".join(PurePosixPath(value).parts[-2:]) if value.startswith("/") else value
+        key: _below_cluster(value, folder) if value.startswith("/") else value
         for key, value in config.items()
         if value not in own and not is_seed(key) and not is_of_one_run(key)
     }
+
+
+def _below_cluster(path: str, run_folder: str) -> str:
+    """The path below what it has in common with the folder of the run; its last two parts where that is not known."""
+    if not run_folder.startswith("/"):
+        return "/".join(PurePosixPath(path).parts[-2:])
+    common = posixpath.commonpath([run_folder, path])
+    return posixpath.relpath(path, common)
 
 
 def _have_own_folders(runs: Sequence[Run]) -> bool:

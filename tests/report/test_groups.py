@@ -54,6 +54,33 @@ def test_each_cluster_has_its_own_folder_for_the_same_data():
     assert members(make("grpo-1"), make("grpo-2", data__train_files="/a/cluster/math/train.parquet")) == []
 
 
+@pytest.mark.parametrize(
+    "models",
+    [
+        ("/checkpoints/first/global_step_9/actor/huggingface", "/checkpoints/second/global_step_9/actor/huggingface"),
+        ("/data/models/first/merged/final", "/data/models/second/merged/final"),
+    ],
+)
+def test_models_in_folders_of_one_name_are_two(models: tuple[str, str]):
+    runs = [
+        make(f"grpo-{at}", actor_rollout_ref__model__path=model, trainer__default_local_dir=f"/checkpoints/grpo-{at}")
+        for at, model in enumerate(models)
+    ]
+    assert members(*runs) == []
+
+
+def test_what_is_below_the_folders_of_two_clusters_is_compared():
+    runs = [
+        make(
+            f"grpo-{at}",
+            data__train_files=f"/home/me/clusters/{cluster}/data/gsm8k/train.parquet",
+            trainer__default_local_dir=f"/home/me/clusters/{cluster}/checkpoints/grpo-{at}",
+        )
+        for at, cluster in enumerate(("one", "two"))
+    ]
+    assert members(*runs) == [("grpo", (0, 1))]
+
+
 def test_a_label_makes_a_group_of_any_runs_and_divides_equal_ones():
     runs = (make("a", "x"), make("b", "x", data__x="1"), make("c"), make("d"), make("e", "y"))
     assert members(*runs) == [("x", (0, 1)), ("c and 1 more", (2, 3))]
