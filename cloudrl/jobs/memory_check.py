@@ -172,10 +172,10 @@ def _judged(draft: JobDraft, job: _Checked, snapshot: Snapshot) -> JobDraft:
     models, card, facts = job.models, job.models.card, draft.cluster
     if card.gib is None:
         return draft.skipping(f"memory (card unknown{suggestion(draft.cluster.gpu)})")
-    machine = _machine(card.gib, facts, job.setting)
     earlier = earlier_run(snapshot.runs, draft.job.name, models.actor.name)
     try:
         work = job.reads(job.setting, _lengths(job.limits, snapshot, earlier))
+        machine = _machine(card.gib, facts, job.setting, work.nodes)
         estimate = Estimate(models.actor, models.critic or models.actor, work, machine)
         remedy = None if estimate.likely_fits else find_remedy(
             job.setting, estimate, refuses=job.refuses, reads=job.reads, suggests=job.suggests
@@ -197,10 +197,11 @@ def _with_room(draft: JobDraft, setting: Setting, snapshot: Snapshot) -> JobDraf
         return draft
     save = next((phase for phase in report.estimate.phases if phase.group == DISK), None)
     saves = (setting.whole(SAVE_FREQ) or 0) > 0 and setting.trains
-    is_unsure = snapshot.is_expected or draft.options.unchecked or report.estimate.model.is_guess
+    is_guess = report.estimate.model.is_guess or report.estimate.critic_model.is_guess
+    is_unsure = snapshot.is_expected or draft.options.unchecked or is_guess
     if is_unsure or not saves or save is None or not save.fails_for_sure:
         return draft.warning(*filter(None, [report.warning]))
-    nodes = 1 if facts.shared_checkpoints else max(1, facts.gpu_nodes)
+    nodes = 1 if facts.shared_checkpoints else report.estimate.work.nodes
     each = "" if nodes == 1 else " on each node"
     found = Finding(
         f"one save takes {size_text(int(save.need.likely * GIB / nodes))}{each}, and {facts.checkpoint_dir} of cluster "
@@ -214,12 +215,12 @@ def _with_room(draft: JobDraft, setting: Setting, snapshot: Snapshot) -> JobDraf
     return draft.refused(found) if is_known else draft.refused(found).warning(*filter(None, [report.warning]))
 
 
-def _machine(card_gib: float, facts: ClusterFacts, setting: Setting) -> Machine:
-    """What a node has; every node saves its own shards, into its own folder or into one.
+def _machine(card_gib: float, facts: ClusterFacts, setting: Setting, nodes: int) -> Machine:
+    """What a node has; every node that trains saves its own shards, into its own folder or into one.
 
     The room is unknown where a job saves elsewhere than the cluster does.
     """
-    folders = 1 if facts.shared_checkpoints else max(1, facts.gpu_nodes)
+    folders = 1 if facts.shared_checkpoints else nodes
     ours = f"{facts.checkpoint_dir.rstrip('/')}/"
     is_there = f"{setting.get(LOCAL_DIR)}/".startswith(ours)
     sizes = (facts.memory_bytes, facts.disk_bytes * folders * is_there, facts.shm_bytes)

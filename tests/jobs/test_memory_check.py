@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,7 @@ FREE = 30 << 30
         ({"nodes": 2}, {"overrides": {"trainer.default_local_dir": "/large/run"}}, False),  # its room is not known
         ({"nodes": 2}, {"overrides": {"trainer.default_local_dir": "/checkpoints/mine"}}, True),
         ({"nodes": 2}, {"model": "me/Qwen2.5-7B-Instruct"}, False),  # may be another model of that name
+        ({"nodes": 4}, {"overrides": {"trainer.nnodes": 1}}, True),  # the disks of the others are no help
     ],
 )
 def test_a_save_that_has_no_room_on_a_cluster_that_is_up(
@@ -91,6 +93,15 @@ def test_a_save_that_has_no_room_on_a_cluster_that_is_up(
         plan()
     assert "checkpoints prune" in str(caught.value.hint)
     assert "--unchecked" in str(caught.value.hint)
+
+
+def test_a_critic_that_is_only_called_like_a_known_model_refuses_nothing() -> None:
+    critic = {"critic.enable": True, "critic.ppo_micro_batch_size_per_gpu": 1, "algorithm.adv_estimator": "gae"}
+    facts: dict[str, Any] = {"disk_bytes": 60 << 30, "nodes": 2}
+    for path, is_refused in (("me/Qwen2.5-7B-Instruct", False), ("Qwen/Qwen2.5-7B-Instruct", True)):
+        with_critic = job(overrides={**SAVING.overrides, **critic, "critic.model.path": path})
+        with pytest.raises(InputError, match="one save takes") if is_refused else nullcontext():
+            planned(with_critic, **facts)
 
 
 def test_a_job_that_never_saves_needs_no_room_for_a_save() -> None:
