@@ -192,6 +192,12 @@ class Setting:
         """GPUs of a node that a replica of the rollout may have."""
         return max(1, self.whole(f"{ROLLOUT}.n_gpus_per_node") or self.gpus_per_node)
 
+    @property
+    def rollout_pool(self) -> int:
+        """GPUs of nodes that only generate; 0 where the rollout shares the GPUs of training."""
+        is_separate = self.is_v1 and self.get(MODE) == "separate_async"
+        return (self.whole(f"{ROLLOUT}.nnodes") or 0) * self.rollout_gpus_per_node if is_separate else 0
+
     def is_fsdp(self, role: str) -> bool:
         """Whether FSDP trains, or runs, a role."""
         return self.get(f"{role}.strategy") in _FSDP
@@ -224,7 +230,7 @@ class Setting:
 
 
 def applied(setting: Setting, change: Mapping[str, Any]) -> Setting:
-    """The same configuration with other values of keys that there are; with more nodes on a cluster of as many."""
+    """The same configuration with other values of keys that there are; with more nodes on a cluster that has them."""
     values: dict[str, Any] = dict(setting.values)
     for key, value in change.items():
         *sections, name = key.split(".")
@@ -234,5 +240,5 @@ def applied(setting: Setting, change: Mapping[str, Any]) -> Setting:
             at = at[section]
         at[name] = value
     more = change.get(keys.NODES)
-    gpus = more * setting.gpus_per_node if more else setting.cluster_gpus
+    gpus = max(setting.cluster_gpus, (more or 0) * setting.gpus_per_node + setting.rollout_pool)
     return replace(setting, values=values, cluster_gpus=gpus)

@@ -154,3 +154,17 @@ def test_the_recipes_are_what_the_options_make(recipe: str, base: str, options: 
     by_option = values(planned(recipes.load(base), view, name="run", **options))
     by_recipe = values(planned(recipes.load(recipe), view, name="run"))
     assert {**by_recipe, "trainer.project_name": base} == by_option
+
+
+def test_more_nodes_that_train_are_more_nodes_of_the_cluster() -> None:
+    """Those that generate stay what they are."""
+    words = {
+        "model_engine": "megatron",
+        "actor_rollout_ref.actor.megatron.override_transformer_config.recompute_granularity": "full",
+        f"{ROLLOUT}.tensor_model_parallel_size": 8,
+    }
+    big = cluster(gpu="H100:8")
+    sent = planned(view=big, rollout_nodes=1, overrides=words, model="Qwen/Qwen2.5-72B-Instruct", unchecked=True)
+    assert sent.memory is not None
+    assert sent.memory.advice.startswith("It fits with: --nodes 9 ")
+    assert sent.memory.advice.endswith(" trainer.nnodes=8")

@@ -98,9 +98,11 @@ def find_remedy(
         return None
     changes = search.needed(found)
     overrides = {key: value for change in changes for key, value in change.items()}
-    nodes = overrides.pop(keys.NODES, None)
     changed = search.setting_with(changes)
-    options = (*((f"--nodes {nodes}",) if nodes else ()), *options)
+    nodes, before = (max(each.cluster_gpus, each.world_size) // each.gpus_per_node for each in (changed, setting))
+    if overrides.get(keys.NODES) == nodes > before:  # the cluster has as many as train, and gives the number
+        overrides.pop(keys.NODES)
+    options = (*((f"--nodes {nodes}",) if nodes > before else ()), *options)
     return Remedy(overrides, options, changed, search.estimate_of(changed) or estimate)
 
 
