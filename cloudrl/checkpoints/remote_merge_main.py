@@ -6,6 +6,8 @@ through the agents. It says how far it is, and what came of it, in lines of JSON
 (`cloudrl.checkpoints.remote_merge` reads them).
 """
 
+from __future__ import annotations
+
 import json
 import os
 import sys
@@ -13,13 +15,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cloudrl.checkpoints.merge import Merged, merge
 from cloudrl.checkpoints.publishing import CARD, Publication, make_repository, remove_staging, upload
 from cloudrl.checkpoints.remote import READ_TIMEOUT_S, RangeClient, RemoteShard
 from cloudrl.checkpoints.saved_files import SavedFiles
-from cloudrl.errors import CheckpointError, CloudrlError
+from cloudrl.errors import CheckpointError, CloudrlError, ConnectionFailed
 from cloudrl.options.merge import MergeOptions
 from cloudrl.protocol.backoff import Backoff, retry
 from cloudrl.protocol.client import AgentClient
@@ -30,9 +32,14 @@ from cloudrl.shards.signals import undone_by_signals
 from cloudrl.shards.source import LocalShard, ShardSource
 from cloudrl.units import size_text
 
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+
 MARK = "cloudrl-merge "
 TOKEN = "CLOUDRL_AGENT_TOKEN"  # noqa: S105  the name of a variable
 _REPORT_EVERY_S = 1.0
+_PAUSES_S = (10.0, 30.0, 60.0, 120.0)
+"""Between attempts to upload. More would be paid for with all GPUs."""
 
 
 @dataclass(frozen=True)
@@ -82,15 +89,23 @@ def _publish(wanted: HeadMerge, publication: Publication) -> str:
         raise CheckpointError(f"{error.filename or folder} cannot be written: {error.strerror or error}") from error
     size_bytes = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     _report(note=f"uploading {size_text(size_bytes)} to {publication.repo}")
-    try:
-        upload(publication, folder, api)
-    except CloudrlError:
-        _report(
-            note=f"the merged model stays in {folder} of the head, {size_text(size_bytes)}, for the next push of it"
-        )
-        raise
+    _send(publication, folder, api)
     remove_staging(folder, url)
     return url
+
+
+def _send(publication: Publication, folder: Path, api: HfApi, *, sleep: Callable[[float], None] = time.sleep) -> None:
+    """Upload, again after a pause where the Hub does not answer: no client may be there to repeat the command."""
+    for pause_s in (*_PAUSES_S, None):
+        try:
+            upload(publication, folder, api)
+            return
+        except CloudrlError as failure:
+            if pause_s is None or not isinstance(failure, ConnectionFailed):
+                _report(note=f"the merged model stays in {folder} of the head, for the next push of it")
+                raise
+            _report(note=f"{failure.message}. Next attempt in {pause_s:.0f} s")
+            sleep(pause_s)
 
 
 def _merge(wanted: HeadMerge) -> Merged:

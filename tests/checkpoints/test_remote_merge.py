@@ -17,6 +17,7 @@ import pytest
 from fake_clock import Clock
 from fake_cluster import FakeCluster
 from fake_hub import FakeHub
+from huggingface_hub import HfApi
 from lora_step import write_lora_step
 from megatron_files import expected, extracted
 from node_image import link_numpy
@@ -24,9 +25,10 @@ from shard_files import read_safetensors
 from small_step import tree, write_step
 
 from cloudrl.checkpoints.handle import CheckpointHandle, Checkpoints
+from cloudrl.checkpoints.publishing import Publication
 from cloudrl.checkpoints.push import plan_push
 from cloudrl.checkpoints.remote_merge import merge_on_head, push_on_head
-from cloudrl.checkpoints.remote_merge_main import TOKEN, HeadMerge, _find
+from cloudrl.checkpoints.remote_merge_main import TOKEN, HeadMerge, _find, _send
 from cloudrl.checkpoints.sources import ClusterSource, LocalSource
 from cloudrl.errors import CheckpointError, ConnectionFailed, Interrupted, JobFailed
 from cloudrl.options.merge import MergeOptions
@@ -250,18 +252,28 @@ class TestPublishing:
         push_on_head(plan, token="hf_x")
         assert hub.contents() == {"config.json": b"{}", "README.md": plan.card.encode()}
 
-    def test_what_an_upload_that_fails_leaves_is_said(
-        self, publisher: Publishing, hub: FakeHub, tmp_path: Path
+    @pytest.mark.parametrize("failures", [2, 9])
+    def test_a_hub_that_is_away_for_a_moment_is_waited_for(
+        self, hub: FakeHub, tmp_path: Path, clock: Clock, capsys: pytest.CaptureFixture[str], failures: int
     ) -> None:
+        """At the end of a run at night nobody is there to type the command again."""
+        left = [ConnectionError("no")] * failures
+
         def refuse() -> None:
-            raise ConnectionError("no")
+            if left:
+                raise left.pop()
 
         hub.on_commit = refuse
-        plan, said = plan_push(latest(publisher), "me/tiny", tmp_path / "here"), list[str]()
-        with pytest.raises((CheckpointError, JobFailed)):
-            push_on_head(plan, token="hf_x", on_note=said.append)
-        [left] = (tmp_path / "volume/.cloudrl/push").iterdir()
-        assert f"stays in {left} of the head" in said[-1]
+        (tmp_path / "config.json").write_text("{}")
+        wanted = Publication("me/tiny", private=True, card="", message="step 7"), tmp_path, HfApi(hub.url, "hf_x")
+        if failures == 2:
+            _send(*wanted, sleep=clock.sleep)
+            assert hub.contents() == {"config.json": b"{}"}
+        else:
+            with pytest.raises(ConnectionFailed, match="the Hub does not answer"):
+                _send(*wanted, sleep=clock.sleep)
+            assert f"the merged model stays in {tmp_path} of the head" in capsys.readouterr().out
+        assert clock.slept == [10, 30, 60, 120][:failures]
 
     def test_a_job_that_is_at_work_is_followed(self, publisher: Publishing, hub: FakeHub, tmp_path: Path) -> None:
         plan = plan_push(latest(publisher), "me/tiny", tmp_path / "here")
