@@ -218,9 +218,9 @@ def path_of(name_or_path: str | os.PathLike[str]) -> Path:
     asked = os.fspath(name_or_path)
     if os.sep in asked or asked.endswith((*_SUFFIXES, *_SCRIPTS)) or not isinstance(name_or_path, str):
         return _existing(asked)
-    if Path(asked).is_dir():
-        raise SpecError(f"{asked} is a folder, not a recipe", hint=f"ls {shlex.quote(asked)}")
     if asked not in names():
+        if Path(asked).is_dir():
+            raise SpecError(f"{asked} is a folder, not a recipe", hint=f"ls {shlex.quote(asked)}")
         known_names = ", ".join(names())
         raise SpecError(
             f"there is no recipe {asked!r}{did_you_mean(asked, names())}",

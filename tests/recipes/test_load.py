@@ -116,6 +116,12 @@ def test_a_folder_is_no_recipe(tmp_path):
     assert refusal(tmp_path).message == f"{tmp_path} is a folder, not a file"
 
 
+def test_a_folder_of_the_same_name_does_not_hide_a_recipe(tmp_path, monkeypatch):
+    (tmp_path / "grpo").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert recipes.load("grpo").name == "grpo"
+
+
 @pytest.mark.parametrize(
     ("text", "where", "problem"),
     [
