@@ -37,6 +37,15 @@ _ALLOCATES = frozenset({"nodes", "partition", "account", "qos", "time", *GPU_OPT
 _OF_SRUN = frozenset({*_LONG.values(), *GPU_OPTIONS, "ntasks-per-node", "mem", "mem-per-gpu", "mem-per-cpu",
                       "cpus-per-gpu", "reservation", "export"})  # fmt: skip
 """Options of srun that say what is asked for, each with a value; others are about how a step runs."""
+_HOW = frozenset({
+    "container-image", "container-mounts", "container-workdir", "container-name", "container-save", "container-env",
+    "mpi", "cpu-bind", "mem-bind", "gpu-bind", "gpu-freq", "cpu-freq", "gpus-per-task", "ntasks-per-gpu",
+    "ntasks-per-core", "ntasks-per-socket", "threads-per-core", "cores-per-socket", "sockets-per-node", "distribution",
+    "input", "wait", "task-prolog", "task-epilog", "network", "tmp", "slurmd-debug", "relative", "jobid", "comment",
+    "open-mode", "signal", "priority", "wckey", "het-group", "profile",
+})  # fmt: skip
+"""Options of srun about how a step runs whose value may be the next word."""
+_SHORT = {**_LONG, "-r": "relative", "-i": "input", "-m": "distribution", "-W": "wait"}
 _OF_A_STEP = frozenset({"overlap", "jobid", "relative"})
 _BESIDES = {"array": "; SLURM_ARRAY_TASK_ID is 0 in the recipe: override it for each task"}
 _MEMORY = re.compile(r"(\d+)([KMGT])?B?", re.IGNORECASE)
@@ -87,9 +96,9 @@ def read_srun(words: Sequence[str], number: int | None) -> Slurm:
         word = waiting.pop(0)
         name, equals, value = word[2:].partition("=")
         if not word.startswith("--"):
-            name, value = _LONG.get(word[:2], ""), word[2:].lstrip("=")
+            name, value = _SHORT.get(word[:2], ""), word[2:].lstrip("=")
             equals = value
-        if not equals and name in _OF_SRUN and waiting:
+        if not equals and (name in _OF_SRUN or name in _HOW) and waiting:
             value = waiting.pop(0)
         options[name] = value or None
     if _OF_A_STEP & options.keys() or not _ALLOCATES & options.keys():

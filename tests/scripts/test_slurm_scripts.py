@@ -135,6 +135,8 @@ def test_options_of_sbatch_for_pyxis_are_no_options_of_the_script(take_over: Tak
         ("--nodes 2 --ntasks 2 --gres gpu:8 --time=4:00 python3 -m x",
          {"nodes": 2, "gpu": "8", "slurm": {"time": "4:00"}}),
         ("-p debug --exclusive -l python3", {"slurm": {"partition": "debug"}}),
+        ("-N 2 --mpi pmix --container-image x.sqsh --cpu-bind none --gres gpu:8 python3", {"nodes": 2, "gpu": "8"}),
+        ("-N 1 -r 1 python3", {}),
         ("--overlap -N1 -w node-0 python3", {}),
         ("-w node-0 docker exec c python3", {}),
         ("python3 -N 2", {}),
