@@ -53,7 +53,8 @@ def check_config(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
     if snapshot.files.working_dir is None:  # the folder that a node starts jobs in may be a checkout of verl
         unsure = [problem for problem in faults if problem.key == SEARCH_PATH]
         faults = [problem for problem in faults if problem not in unsure]
-        draft = draft.warning(*(f"{problem.text}; to find verl's own: {problem.hint}" for problem in unsure))
+        remedies = {problem.text: f"; to find verl's own: {problem.hint}" if problem.hint else "" for problem in unsure}
+        draft = draft.warning(*(f"{text}{remedy}" for text, remedy in remedies.items()))
     if not command.is_read or _is_unknown_fork(snapshot):
         what = f"the job runs {command.program}" if not command.is_read else f"a verl of your own{_ADD}"
         draft = draft.skipping(f"sections, batches, values and names of the configuration, and memory ({what})")
@@ -81,7 +82,7 @@ def check_config(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
         draft = draft.noting(f"{added} is a key of your own, and verl has {known}: is that meant?")
     if is_certain and not draft.options.unchecked:
         return draft.refused(*(_finding(problem, draft) for problem in faults))
-    return draft.warning(*(f"{WITH_VERL}{release}: {problem.text}" for problem in faults))
+    return draft.warning(*(f"{WITH_VERL}{release or 'of unknown version'}: {problem.text}" for problem in faults))
 
 
 def _fine_tuning(

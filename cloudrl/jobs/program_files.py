@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from cloudrl.foreign import read_file
 from cloudrl.jobs.working_dir import Entry
 from cloudrl.spec.hydra import items
 from cloudrl.verl.command import Command, UnknownConfig, read_command
 from cloudrl.verl.composition import Composed, Problem, compose, keys_in
-from cloudrl.verl.program_config import IN_VERL, SEARCH_PATH, OwnFiles, ProgramConfig, path_of, program_config
+from cloudrl.verl.program_config import SEARCH_PATH, VERLS_PACKAGE, OwnFiles, ProgramConfig, path_of, program_config
 from cloudrl.verl.source.programs import HydraProgram, program_in
 
 _MAX_BYTES, _MAX_FILES = 1_000_000, 2_000
 _VERLS_MAIN = "verl/trainer/main_ppo.py"
-_VERLS_CONFIG = "verl/trainer/config/ppo_trainer.yaml"
+_VERLS_FOLDER = "verl/trainer/config"
+_VERLS_CONFIG = f"{_VERLS_FOLDER}/ppo_trainer.yaml"
 _SUFFIXES = (".yaml", ".yml")
 
 
@@ -37,7 +39,15 @@ def own_files(entrypoint: Sequence[str], entries: Iterable[Entry]) -> OwnFiles:
     if program is None and not has_verl and not by_name:
         return OwnFiles()
     yaml = [entry for name, entry in by_name.items() if name.endswith(_SUFFIXES)][:_MAX_FILES]
-    return OwnFiles(program, {entry.name: text for entry in yaml if (text := _text(entry)) is not None}, has_verl)
+    texts = {entry.name: text for entry in yaml if (text := _text(entry)) is not None}
+    is_own = program is not None and not path.startswith("verl/")  # verl uses no ConfigStore
+    return OwnFiles(program, texts, has_verl, is_own and _registers(by_name))
+
+
+def _registers(by_name: Mapping[str, Entry]) -> bool:
+    """Whether a Python file beside verl uses Hydra's ConfigStore."""
+    files = [entry for name, entry in by_name.items() if name.endswith(".py") and not name.startswith("verl/")]
+    return any("ConfigStore" in (_text(entry) or "") for entry in files[:_MAX_FILES])
 
 
 def has_own_files(command: Command, files: OwnFiles, words: Iterable[str]) -> bool:
@@ -61,11 +71,18 @@ def compose_own(command: Command, release: str, files: OwnFiles, words: Sequence
     found = own_config(command, release, files, words)
     others = tuple(word for word in words if not word.startswith(f"{SEARCH_PATH}="))
     composed = compose(release, others, found.name, files=found.folder, owner=_owner(command, release, files))
-    if not found.missing or not composed.problems or (found.folder / "ppo_trainer.yaml").exists():
+    if not found.missing or not composed.problems or keys_in(found.folder, found.name):
         return composed
-    place = ", ".join(found.missing)
-    text = f"{SEARCH_PATH} names {place}, which is not in the working directory"
-    return Composed(None, (Problem(text, f"'{IN_VERL}'", SEARCH_PATH),))
+    text = f"{SEARCH_PATH} names {', '.join(found.missing)}, which is not in the working directory"
+    return Composed(None, (Problem(text, _in_package(found), SEARCH_PATH),))
+
+
+def _in_package(found: ProgramConfig) -> str:
+    """The override that finds verl's own files instead of a checkout's; "" if other folders are missing."""
+    if not all(place.endswith(_VERLS_FOLDER) for place in found.missing):
+        return ""
+    entries = (VERLS_PACKAGE if place in found.missing else entry for entry, place in found.searched.items())
+    return shlex.quote(f"{SEARCH_PATH}=[{','.join(entries)}]")
 
 
 def own_config(command: Command, release: str, files: OwnFiles, words: Iterable[str]) -> ProgramConfig:

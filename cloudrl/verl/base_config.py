@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import pickle
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,9 @@ def base(folder: Path, config_name: str, groups: tuple[str, ...], with_hydra: bo
         return pickle.dumps(config), ""
     loader = ConfigLoaderImpl(create_config_search_path(str(folder)))
     try:
-        config = loader.load_configuration(config_name, [*groups], run_mode=RunMode.RUN, from_shell=False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of defaults without _self_, which a run shows, too
+            config = loader.load_configuration(config_name, [*groups], run_mode=RunMode.RUN, from_shell=False)
     except TypeError:  # Hydra 1.3, _internal/defaults_list.py: names of files are taken for text
         return b"", "the name of a file chooses a group"
     except (HydraException, OmegaConfBaseException, YAMLError, ValueError, RecursionError) as error:

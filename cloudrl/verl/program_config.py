@@ -26,7 +26,7 @@ from cloudrl.verl.release_files import folder_of, source_of
 from cloudrl.verl.source.programs import HydraProgram, folder_at
 
 SEARCH_PATH = "hydra.searchpath"
-IN_VERL = f"{SEARCH_PATH}=[pkg://verl.trainer.config]"
+VERLS_PACKAGE = "pkg://verl.trainer.config"
 """Finds verl's own files wherever verl is installed; `file://verl/trainer/config` only in a checkout of it."""
 _CONFIG, _VERL = "trainer/config", "verl/"
 _PACKAGE = "package:"
@@ -42,11 +42,13 @@ class OwnFiles:
         program: what its source says of its configuration; None if its source is elsewhere.
         yaml: the texts of YAML files, by path.
         has_verl: whether a verl is among them, which takes the place of the nodes' own.
+        registers: whether Python files give Hydra configurations that no YAML file has (its ConfigStore).
     """
 
     program: HydraProgram | None = None
     yaml: Mapping[str, str] = field(default_factory=dict, repr=False)
     has_verl: bool = False
+    registers: bool = False
 
 
 @dataclass(frozen=True)
@@ -56,11 +58,13 @@ class ProgramConfig:
     Attributes:
         folder: all its YAML files.
         name: the configuration.
-        missing: folders of `hydra.searchpath` that are not in the working directory, which Hydra leaves out.
+        searched: the entries of `hydra.searchpath`, with their folders.
+        missing: those folders that are not in the working directory, which Hydra leaves out.
     """
 
     folder: Path
     name: str
+    searched: Mapping[str, str] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
 
 
@@ -83,11 +87,13 @@ def program_config(command: Command, release: str, files: OwnFiles, searched: Se
     found, own = _laid_over(_files_in(place, release, files) for place in places), _yaml(name)
     if searched is None:
         searched = _searched(found.get(own, ""))
-    others = {place: _files_in(place, release, files) for place in (_place(each, files) for each in searched)}
+    entries = {entry: _place(entry, files) for entry in searched}
+    others = {place: _files_in(place, release, files) for place in entries.values()}
     found = _laid_over((found, *others.values()))
     if own in found:
         found[own] = _without_search_path(found[own])
-    return ProgramConfig(_written(found), name, tuple(place for place, texts in others.items() if not texts))
+    missing = tuple(place for place, texts in others.items() if not texts)
+    return ProgramConfig(_written(found), name, entries, missing)
 
 
 def _laid_over(layers: Iterable[Mapping[str, str]]) -> dict[str, str]:
@@ -104,6 +110,10 @@ def _primary(command: Command, release: str, files: OwnFiles) -> tuple[str, str]
         raise UnknownConfig(f"{command.program} is neither in verl {release} nor in the folder of --working-dir")
     if not program.takes_overrides:
         raise UnknownConfig(f"{command.program} has no configuration of Hydra's")
+    if program.computes:
+        raise UnknownConfig(f"{command.program} computes its {program.computes} for hydra.main")
+    if files.registers:
+        raise UnknownConfig("Python files in the working directory register configurations in Hydra's ConfigStore")
     folder = program.folder or ""
     if command.config_path.startswith("pkg://"):
         folder = _place(command.config_path, files)
@@ -146,9 +156,13 @@ def programs_of(release: str) -> tuple[str, ...]:
 
 def _place(entry: str, files: OwnFiles) -> str:
     """A folder of Hydra's search path, as its path in the working directory or in verl's package."""
+    if "${" in entry:
+        raise UnknownConfig(f"{SEARCH_PATH}={entry} depends on the nodes")
     if not entry.startswith("pkg://"):
         return _relative(entry.removeprefix("file://"), f"{SEARCH_PATH}={entry}")
     package = entry.removeprefix("pkg://").replace(".", "/").strip("/")
+    if "//" in package:
+        raise UnknownConfig(f"{entry} is no package")
     if package.startswith(_VERL) and not files.has_verl:
         return _PACKAGE + package
     if not any(each.startswith(f"{package}/") for each in files.yaml):
@@ -240,8 +254,14 @@ def _written(texts: Mapping[str, str]) -> Path:
             with contextlib.suppress(OSError):  # another process was faster
                 part.rename(folder)
             shutil.rmtree(part, ignore_errors=True)
-            for each in sorted(top.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)[_KEPT:]:
-                shutil.rmtree(each, ignore_errors=True)
+            _prune(top)
     except OSError as error:
         raise UnknownConfig(f"its files cannot be kept in {top}: {error.strerror}") from error
     return folder
+
+
+def _prune(top: Path) -> None:
+    """Remove old folders; what another process has just removed does not matter."""
+    with contextlib.suppress(OSError):
+        for each in sorted(top.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)[_KEPT:]:
+            shutil.rmtree(each, ignore_errors=True)

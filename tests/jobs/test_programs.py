@@ -84,6 +84,32 @@ def test_a_search_path_into_a_checkout_needs_that_checkout(tmp_path: Path) -> No
     assert not [word for word in own.argv if word.startswith("trainer.resume_mode")]  # it has no such key
 
 
+def test_a_search_path_keeps_its_other_folders(tmp_path: Path) -> None:
+    searched = f"{IN_CHECKOUT}\n    - file://conf"
+    files = {**FILES, "recipe/dapo/config/dapo_trainer.yaml": YAML.format(searched=searched), "conf/a.yaml": "a: 1\n"}
+    [finding, *_] = refused(tmp_path, DAPO, files=files)
+    assert finding.fix == (f"hydra.searchpath=[{IN_PACKAGE},file://conf]",)
+
+
+@pytest.mark.parametrize("version_base", ["", ", version_base='1.1'"])
+def test_an_older_program_has_its_yaml_beside_it(version_base: str, tmp_path: Path) -> None:
+    main = f"import hydra\n\n@hydra.main(config_name='x'{version_base})\ndef main(c): ...\n"
+    optional = "hydra: {searchpath: [file://opt]}\ndefaults: [db: pg]\na: 1\n"  # Hydra warns: there is no _self_
+    files = {"train.py": main, "x.yaml": optional, "db/pg.yaml": "p: 1\n"}
+    assert sent(tmp_path, ("python3", "train.py"), "a=2", files=files).warnings == ()
+    [finding] = refused(tmp_path, ("python3", "train.py"), "b=2", files=files)
+    assert finding.text == "b: train.py has no such key"
+
+
+def test_a_verl_of_unknown_release(tmp_path: Path) -> None:
+    main = ("python3", "-m", "verl.trainer.main_ppo")
+    [warning] = sent(tmp_path, main, "data.prompts_per_ste=4", files=CHECKOUT, verl=None).warnings
+    assert (
+        warning
+        == "with verl of unknown version: data.prompts_per_ste: the verl of the working directory has no such key"
+    )
+
+
 def test_without_a_working_directory_the_same_is_a_warning(tmp_path: Path) -> None:
     [warning, *_] = sent(tmp_path, ONE_STEP).warnings
     assert warning.startswith(
@@ -145,6 +171,14 @@ def test_a_program_that_the_release_does_not_have(tmp_path: Path) -> None:
         ((*DAPO, "--config-path=pkg://mlite.config"), FILES, "pkg://mlite.config is a package of the nodes"),
         (DAPO, {**FILES, "recipe/dapo/config/dapo_trainer.yaml": YAML.format(searched="file:///etc")},
          "hydra.searchpath=file:///etc is a folder of the nodes"),
+        (DAPO, {**FILES, "recipe/dapo/config/dapo_trainer.yaml": YAML.format(searched="file://${oc.env:CONF}")},
+         "hydra.searchpath=file://${oc.env:CONF} depends on the nodes"),
+        (DAPO, {**FILES, "recipe/dapo/config/dapo_trainer.yaml": YAML.format(searched="pkg://verl..etc")},
+         "pkg://verl..etc is no package"),
+        (("python3", "train.py"), {"train.py": MAIN.format(name="x").replace("'config'", "HERE + '/config'")},
+         "train.py computes its config_path for hydra.main"),
+        (("python3", "train.py"), {"train.py": MAIN.format(name="x"), "mine/db.py": "ConfigStore.instance()\n"},
+         "register configurations in Hydra's ConfigStore"),
     ],
 )  # fmt: skip
 def test_what_is_not_here_is_said_in_one_line(
@@ -177,7 +211,7 @@ def test_a_file_that_is_no_text_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "conf/b.yaml").write_text("")
     (tmp_path / "main.py").write_text(MAIN.format(name="a"))
     files = own_files(("python3", "main.py"), scan(tmp_path))
-    assert (files.program, dict(files.yaml)) == (("config", "a", True), {"conf/b.yaml": ""})
+    assert (files.program, dict(files.yaml)) == (("config", "a", True, ""), {"conf/b.yaml": ""})
 
 
 @pytest.mark.parametrize("release", sorted(path.name for path in SHIPPED.iterdir() if path.is_dir()))
