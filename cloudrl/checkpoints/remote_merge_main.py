@@ -99,13 +99,14 @@ def _send(publication: Publication, folder: Path, api: HfApi, *, sleep: Callable
     for pause_s in (*_PAUSES_S, None):
         try:
             upload(publication, folder, api)
-            return
         except CloudrlError as failure:
             if pause_s is None or not isinstance(failure, ConnectionFailed):
                 _report(note=f"the merged model stays in {folder} of the head, for the next push of it")
                 raise
             _report(note=f"{failure.message}. Next attempt in {pause_s:.0f} s")
             sleep(pause_s)
+        else:
+            return
 
 
 def _merge(wanted: HeadMerge) -> Merged:

@@ -256,7 +256,7 @@ class TestPublishing:
     def test_a_hub_that_is_away_for_a_moment_is_waited_for(
         self, hub: FakeHub, tmp_path: Path, clock: Clock, capsys: pytest.CaptureFixture[str], failures: int
     ) -> None:
-        """At the end of a run at night nobody is there to type the command again."""
+        """At the end of a run at night no user types the command again."""
         left = [ConnectionError("no")] * failures
 
         def refuse() -> None:
