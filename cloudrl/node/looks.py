@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 from typing import Collection, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
+from cloudrl.node.background import within
 from cloudrl.node.job_processes import JobProcesses, Listed
 from cloudrl.node.masking import Masker
 from cloudrl.node.startup_hook import write_sitecustomize
@@ -27,7 +28,7 @@ VARIABLE = "CLOUDRL_LOOKS_DIR"
 _MODULE = "cloudrl_look_hook"
 _COUNTS_VARIABLE, COUNTS_EVERY_S = "VERL_REPLAY_BUFFER_DEBUG_INTERVAL_SECONDS", 30
 """How often verl says how many prompts of a rollout are unfinished (0.9.1, trainer/ppo/v1/replay_buffer.py: 60 s)."""
-_PY_SPY_S, _SIGNAL_S, _POLL_S = 10.0, 2.0, 0.05
+_PY_SPY_S, _KILL_S, _SIGNAL_S, _POLL_S = 10.0, 2.0, 2.0, 0.05
 _LOOK_S = 30.0
 """Then no further stack is taken: rank 0 waits for the look, and its own samples wait meanwhile."""
 _QUIET_S, _QUIET_TICKS = 0.5, 2
@@ -54,6 +55,8 @@ class Looks:
 
     def __init__(self, folder: Path, rank: int) -> None:
         self._folder, self._hook = folder / f"looks-{rank}", folder / f"look-hook-{rank}"
+        self._held: Set[int] = set()
+        """Processes that py-spy still reads."""
 
     def prepare(self, env: Mapping[str, str]) -> Dict[str, str]:
         """Make the folders; returns the variables with which Ray is to be started.
@@ -111,7 +114,7 @@ class Looks:
     def _stacks(self, processes: Sequence[Listed]) -> List[Tuple[str, str]]:
         """(source, text) of each: by py-spy where it may, else by SIGUSR2 where the process catches it and is quiet."""
         deadline = time.monotonic() + _LOOK_S
-        texts = [_py_spy(process.pid) if time.monotonic() < deadline else "" for process in processes]
+        texts = [self._by_py_spy(process.pid) if time.monotonic() < deadline else "" for process in processes]
         left = [process.pid for process, text in zip(processes, texts) if not text]  # noqa: B905  Python 3.9
         quiet = _quiet(left) if left else set()
         found = []
@@ -123,6 +126,22 @@ class Looks:
             else:
                 found.append(("", ""))
         return found
+
+    def _by_py_spy(self, pid: int) -> str:
+        """py-spy reads the process's memory: where the kernel has locked it, SIGKILL does not end py-spy either."""
+        if pid in self._held:
+            return ""
+        found: List[str] = []
+
+        def dump() -> None:
+            try:
+                found.append(_py_spy(pid))
+            finally:
+                self._held.discard(pid)
+
+        self._held.add(pid)
+        within(_PY_SPY_S + _KILL_S, dump)
+        return found[0] if found else ""
 
     def _by_signal(self, process: Listed) -> str:
         """Unregistered, SIGUSR2 kills: only a process that catches it, and still has its file open, gets one."""

@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -122,6 +123,29 @@ def test_stacks_by_signal_are_masked_and_harm_nothing(
         assert "in waits_for_a_password_***" in text
         assert text.count("most recent call first") == 1
     assert process.poll() is None
+
+
+def test_a_look_ends_though_py_spy_cannot_be_killed(
+    looks: Looks, start: Callable[[str], "subprocess.Popen[str]"], monkeypatch: pytest.MonkeyPatch
+):
+    """While the kernel holds the memory that it reads, py-spy is killed and does not end."""
+    process, free, reads = start(TRAINER), threading.Event(), []
+
+    def stuck(pid: int) -> str:
+        reads.append(pid)
+        free.wait(30)
+        return ""
+
+    monkeypatch.setattr(looks_module, "_PY_SPY_S", 0.05)
+    monkeypatch.setattr(looks_module, "_py_spy", stuck)
+    monkeypatch.setattr(JobProcesses, "listed", lambda _: (Listed(process.pid, "ray::TaskRunnerV1.run", "D"),))
+    began = time.monotonic()
+    for _ in range(3):
+        [looked] = looks.look(processes_of(process), Masker([]), ())
+        assert looked.stacks == ""
+    assert time.monotonic() - began < 20
+    assert reads == [process.pid]
+    free.set()
 
 
 def test_a_process_that_does_not_catch_the_signal_gets_none(
