@@ -24,6 +24,7 @@ _CPU_PARTS = ("verl_cpu", "verl/releases.yml", "data/addition.py", "data/capital
 _RETRIEVER_PARTS = (*SHARED_PARTS, "foreign_httpx.py", "retriever")
 _MAIN = "import sys\n\nfrom cloudrl.{}.main import main\n\nsys.exit(main())\n"
 _LINE_STARTS = (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
+_NOT_SEEN = (*_LINE_STARTS, tokenize.COMMENT, tokenize.NL, tokenize.ENDMARKER)
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest date that a zip can hold
 
 
@@ -65,13 +66,20 @@ def _zipapp(program: str, parts: tuple[str, ...], without: tuple[str, ...] = ())
 
 def _without_comments(source: str) -> str:
     """The same program without what only people read, line by line, so that the numbers in a traceback stay true."""
-    lines, at_start = source.splitlines(keepends=True), True
+    lines, indents, at_start, level = source.splitlines(keepends=True), dict[int, int](), True, 0
     for kind, text, (row, column), (end, _), _ in tokenize.generate_tokens(io.StringIO(source).readline):
         if kind == tokenize.COMMENT:
             lines[row - 1] = lines[row - 1][:column].rstrip() + "\n"
         elif kind == tokenize.STRING and at_start and lines[end - 1].rstrip().endswith(text[-3:]):
-            lines[row - 1 : end] = [" " * column + '""\n', *["\n"] * (end - row)]
+            lines[row - 1 : end] = ['""\n', *["\n"] * (end - row)]
+        level += (kind == tokenize.INDENT) - (kind == tokenize.DEDENT)
+        if kind not in _NOT_SEEN:
+            indents.setdefault(row, level if at_start else 0)
+            indents.update(dict.fromkeys(range(row + 1, end + 1), -1))  # the text of a string
         at_start = at_start if kind in (tokenize.COMMENT, tokenize.NL) else kind in _LINE_STARTS
+    for row, indent in indents.items():
+        if indent >= 0:
+            lines[row - 1] = " " * indent + lines[row - 1].lstrip(" ")
     return "".join(lines)
 
 

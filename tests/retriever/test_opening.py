@@ -125,8 +125,8 @@ def test_an_encoder_with_other_prefixes(index: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "way_out"),
     [
-        ({"engine": "flat"}, "; --from-disk reads"),
-        ({"precision": "float16", "from_disk": True}, "; --precision float32 --from-disk reads"),
+        ({"engine": "flat"}, "for each batch, which is slow: --from-disk"),
+        ({"precision": "float16", "from_disk": True}, "which is slow: --precision float32 --from-disk"),
         ({"engine": "faiss", "from_disk": True}, "an index that takes less: cloudrl retriever build --help"),
     ],
 )
