@@ -308,7 +308,7 @@ TOGETHER = [
      "idle_duration '1h' has no effect on a fixed number of nodes (2)",
      "nodes: {min: 0, target: 2, max: 2} rents them at once"),
     *((Job, {"device": device, "overrides": {"+trainer.device": wanted}},
-       f"device is {device!r} but trainer.device is {wanted!r}", "leave trainer.device out to follow device")
+       f"device is {device!r} but trainer.device is {wanted!r}", "Leave trainer.device out: it follows device")
       for device, wanted in (("cpu", "cuda"), ("gpu", "cpu"))),
     (Job, {"device": "cpu", "gpu": "H100:8"}, "device is 'cpu' but gpu is 'H100:8'", "Leave one of the two out"),
     (Job, {"entrypoint": []}, "entrypoint is empty", "Leave it out for python3 -m verl.trainer.main_ppo"),
