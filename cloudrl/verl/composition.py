@@ -100,11 +100,15 @@ def compose(
     run = composed_cache.run_of(overrides)
     if (kept := composed_cache.read(key, run)) is not None:
         return Composed(kept["values"], (), kept["lookalikes"], kept["base"])
-    composed = _composed(folder, _Owner(release, owner or f"verl {release}"), overrides, config_name)
+    composed = _composed(folder, _Owner(release, owner or _of_release(release)), overrides, config_name)
     if composed.values is not None and not any("${now" in override for override in overrides):
         kept = {"values": composed.values, "lookalikes": composed.lookalikes, "base": composed.base}
         composed_cache.keep(key, kept, run)
     return composed
+
+
+def _of_release(release: str) -> str:
+    return f"verl {release}"
 
 
 class _Owner(NamedTuple):
@@ -139,7 +143,7 @@ def _composed(folder: Path, owner: _Owner, overrides: tuple[str, ...], config_na
             if not found.hint and not each.is_delete():
                 unknown.append(each)
     if unknown:  # what was refused may have changed a part of the configuration
-        known = _known(folder, owner.release, pickle.loads(base), parsed, is_ppo=config_name.startswith("ppo"))  # noqa: S301
+        known = _known(folder, owner, pickle.loads(base), parsed, is_ppo=config_name.startswith("ppo"))  # noqa: S301
         problems = _with_remedies(problems, unknown, known)
     if problems:
         return Composed(None, tuple(problems))
@@ -153,15 +157,16 @@ def _lookalikes(config: DictConfig, parsed: Sequence[Override]) -> dict[str, str
     return {key: similar for key in added if (similar := beside(key, keys, 0.85)) is not None}
 
 
-def _known(folder: Path, release: str, config: DictConfig, parsed: Sequence[Override], *, is_ppo: bool) -> Known:
+def _known(folder: Path, owner: _Owner, config: DictConfig, parsed: Sequence[Override], *, is_ppo: bool) -> Known:
     defaults = {key: _default(config, key) for key in _leaves(config)}
     return Known(
-        release=release,
+        release=owner.release,
         defaults=defaults,
         job_sets={str(each.key_or_group) for each in parsed if not each.is_delete()},
         is_free=lambda key: _is_free(config, key),
         is_built=lambda key: _is_built(config, key),
         engine_with=lambda key: _engine_with(folder, key) if is_ppo else None,
+        is_own=owner.name != _of_release(owner.release),
     )
 
 
@@ -182,7 +187,7 @@ def _with_remedies(problems: Sequence[Problem], unknown: Sequence[Override], kno
         told.append(Problem(f"{problem.text}{found.text}", found.hint, problem.key))
         if not found.is_known:
             strange.append(problem.key)
-    fork = fork_problem(strange, known.release)
+    fork = None if known.is_own else fork_problem(strange, known.release)
     return told if fork is None else [*told, Problem(*fork)]
 
 

@@ -62,6 +62,7 @@ class Known:
         is_free: whether the section of a key takes any key, such as the arguments of an engine.
         is_built: whether verl makes an object of the section of a key, which takes no other keys.
         engine_with: the engine whose configuration has a key, if another one has it.
+        is_own: whether it is that of a program, or a verl, of the user's.
     """
 
     release: str
@@ -70,6 +71,7 @@ class Known:
     is_free: Callable[[str], bool]
     is_built: Callable[[str], bool]
     engine_with: Callable[[str], str | None]
+    is_own: bool = False
 
 
 def remedy(key: str, text: str, value: Any, known: Known) -> Remedy:
@@ -94,7 +96,8 @@ def remedy(key: str, text: str, value: Any, known: Known) -> Remedy:
         return Remedy(hint=shlex.quote(f"{nearest}={text}"))
     if known.is_built(key):
         return Remedy(is_known=False)
-    return Remedy(hint=f"verl would ignore it; if your own code reads it: +{key}={text}", is_known=False)
+    reads = "If its code reads the key" if known.is_own else "verl would ignore it; if your own code reads it"
+    return Remedy(hint=f"{reads}: +{key}={text}", is_known=False)
 
 
 def engine_problem(unknown: Sequence[str], known: Known) -> tuple[str, str, frozenset[str]] | None:

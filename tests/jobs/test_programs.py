@@ -70,6 +70,15 @@ def test_a_recipe_of_the_working_directory_has_the_keys_of_its_own_yaml(tmp_path
     assert finding.fix[-1] == "mine.temperature=0.5"
 
 
+def test_keys_that_a_program_of_ones_own_does_not_have(tmp_path: Path) -> None:
+    files = {"train.py": MAIN.format(name="x"), "config/x.yaml": "mine: 1\n"}
+    found = refused(tmp_path, ("python3", "train.py"), "one.x=1", "two.y=2", "three.z=3", files=files)
+    assert [finding.text for finding in found] == [
+        f"{key}: train.py has no such key" for key in ("one.x", "two.y", "three.z")
+    ]
+    assert found[0].hint == "If its code reads the key: +one.x=1"  # and no word on forks of verl
+
+
 def test_rules_of_main_ppo_are_not_applied_to_another_program(tmp_path: Path) -> None:
     assert sent(tmp_path, DAPO, "actor_rollout_ref.actor.ppo_mini_batch_size=7", files=FILES).warnings == ()
 
