@@ -361,9 +361,9 @@ class Agent:
 
         A try that began before the head was up does not count: the head may start again as well.
         """
+        self.before_ray()
         deadline, tries_left = time.monotonic() + self.options.ray_timeout_s, _RAY_START_TRIES
         while tries_left:
-            self.before_ray()
             self._await_free_ports()
             could_join = self.is_head_up()
             ray = self._start_ray_once(deadline)
@@ -376,6 +376,7 @@ class Agent:
                 self.log.line(f"`ray start` exited with {ray.poll()}; {tries_left} more tries")
                 end_orphans()  # its control store outlives a start that fails later on, and keeps the port
                 self.tick(1.0)
+                self.before_ray()
         reason = f"`ray start` exited with {ray.poll()}"
         raise self.failed(FailureKind.RAY, reason, ray.tail(), subject="ray start")
 

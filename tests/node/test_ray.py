@@ -4,12 +4,16 @@ import contextlib
 import dataclasses
 import socket
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from small_server import serving
 
+from cloudrl.node.agent import Agent
 from cloudrl.node.identity import Identity
 from cloudrl.node.ray import Dashboard, probe, ray_command, start_command, taken_ports
 from cloudrl.protocol.options import AgentOptions
@@ -184,3 +188,23 @@ def test_the_ray_beside_this_python_comes_first(tmp_path: Path, monkeypatch: pyt
     assert ray_command() == str(tmp_path / "path" / "ray")
     (tmp_path / "path" / "ray").unlink()
     assert ray_command() == "ray"
+
+
+def test_a_worker_has_all_of_its_time_once_the_head_answers() -> None:
+    """However long it has waited for the control store, which has a deadline of its own."""
+    left: list[float] = []
+    node: Any = SimpleNamespace(
+        options=SimpleNamespace(ray_timeout_s=60.0),
+        state=SimpleNamespace(update=lambda **_: None),
+        before_ray=lambda: time.sleep(0.2),
+        is_head_up=lambda: True,
+        _await_free_ports=lambda: None,
+    )
+
+    def started(deadline: float) -> Any:
+        left.append(deadline - time.monotonic())
+        return SimpleNamespace(poll=lambda: None)
+
+    node._start_ray_once = started
+    Agent._start_ray(node)
+    assert left[0] > 59.9
