@@ -3,19 +3,23 @@
 from dataclasses import replace
 
 from cloudrl.errors import InputError
+from cloudrl.jobs.debugging import NODES_PATH
 from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.protocol.folders import ON_HEAD
+from cloudrl.protocol.limits import CPUS_PER_GPU
 from cloudrl.spec import hydra_text
 from cloudrl.spec.hydra import integer, parse_overrides
 from cloudrl.verl import keys
-from cloudrl.verl.async_modes import MINI_BATCH, SYNC_STEP, colocated, fitting_updates, pinned_queue, separated
+from cloudrl.verl.async_modes import MINI_BATCH, PINNED, SYNC_STEP, colocated, fitting_updates, pinned_queue, separated
 from cloudrl.verl.composition import compose, is_known
-from cloudrl.verl.keys import has_key
+from cloudrl.verl.keys import QUEUE_UNITS, has_key
 from cloudrl.verl.modes import ASYNC
 from cloudrl.verl.setting import BATCH, Setting
 
-_LOCAL = "local"
+LOCAL = "local"
 """The provider whose nodes are one machine, with one disk."""
+_IMAGES = {"container", "image_uri"}
+"""Fields of a runtime environment with which Ray runs the driver in a container of its own (image_uri.py)."""
 _PLAIN = ("python3", "-m", keys.MAIN)
 
 
@@ -93,11 +97,13 @@ def place_controller(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
     """Pass: have verl's controller run on the head, where a resume looks for what it has saved.
 
     In an asynchronous mode its queue is stored there as well. Nodes of one machine share a disk, and a single node has
-    one place only. A command of the user's own, and a PYTHONPATH that hides our module, are left as they are.
+    one place only. A command of the user's own, and a PYTHONPATH or an image that hides our module, are left as they
+    are, and so is all of it on agents without that module.
     """
     job, cluster = draft.job, draft.cluster
-    has_disks = cluster.nodes > 1 and cluster.has_agents and cluster.provider != _LOCAL
-    can_be_placed = job.entrypoint[:3] == _PLAIN and "PYTHONPATH" not in draft.variables
+    has_disks = cluster.nodes > 1 and cluster.places_controllers and cluster.provider != LOCAL
+    sees_module = draft.variables.get("PYTHONPATH", NODES_PATH) == NODES_PATH and not _IMAGES & {*draft.runtime_env}
+    can_be_placed = job.entrypoint[:3] == _PLAIN and sees_module
     if not has_disks or not can_be_placed or not has_key(cluster.verl_version, keys.USE_V1):
         return draft
     values = draft.values
@@ -107,5 +113,23 @@ def place_controller(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
     draft = replace(draft, job=job.replace(entrypoint=entrypoint))
     if values.get(keys.TRAINER_MODE) not in ASYNC:
         return draft
-    given = {key: hydra_text(value) for key, value in pinned_queue().items() if key.lstrip("+") not in values}
+    asked = parse_overrides(draft.asked.overrides)  # the number of units that fit all nodes is no wish of the user's
+    room, units = _room_on_head(draft), integer(asked.get(QUEUE_UNITS, ""))
+    pinned = pinned_queue(room)
+    trains_there = integer(values.get(keys.NODES, str(cluster.gpu_nodes))) == cluster.nodes
+    if trains_there and room is not None and units is not None and units > max(1, room) and PINNED not in asked:
+        draft = draft.refused(
+            InputError(
+                f"{QUEUE_UNITS}={units}: the queue is on the head, where the workers leave {room} CPUs, and each unit "
+                "takes one: the workers would wait for ever",
+                hint=f"{QUEUE_UNITS}={pinned[QUEUE_UNITS]}",
+            )
+        )
+    given = {key: hydra_text(value) for key, value in pinned.items() if key.lstrip("+") not in asked}
     return replace(draft, defaults={**draft.defaults, **given})
+
+
+def _room_on_head(draft: JobDraft) -> int | None:
+    """CPUs that a node which trains leaves beside its workers and the queue's controller; None if unknown."""
+    cluster, gpus = draft.cluster, integer(draft.values.get(keys.GPUS, str(draft.cluster.gpus_per_node)))
+    return cluster.cpus_per_node - CPUS_PER_GPU * gpus - 1 if cluster.cpus_per_node and gpus is not None else None

@@ -12,6 +12,8 @@ from cloudrl.protocol.stops import DEBUGPY, PDB
 DEBUGPY_VERSION = "1.8.22"
 """The one that was tested; Ray 2.60 takes 1.8.0 and later."""
 _INSTALL = f"pip install debugpy=={DEBUGPY_VERSION}"
+NODES_PATH = "${CLOUDRL_DEBUGGER_PYTHONPATH}"
+"""PYTHONPATH of a job that is debugged and has none of its own: that of the nodes, behind the debugger's folder."""
 _HIDES_OURS = {"sitecustomize.py", "sitecustomize/__init__.py"}
 _HINT = f"""\
 As a line of `setup:` in the cluster's file, or when you start it: --setup '{_INSTALL}'
@@ -52,7 +54,7 @@ def set_debugger(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
         "RAY_DEBUG": "0",
         "CLOUDRL_DEBUGGER": debugger,
         "CLOUDRL_DEBUGGER_JOB": draft.submission_id,
-        "PYTHONPATH": f"${{CLOUDRL_DEBUGGER_DIR}}:{own_path}" if own_path else "${CLOUDRL_DEBUGGER_PYTHONPATH}",
+        "PYTHONPATH": f"${{CLOUDRL_DEBUGGER_DIR}}:{own_path}" if own_path else NODES_PATH,
     }
     if draft.options.post_mortem:
         # on Python 3.12 and later debugpy 1.8.22 shows a frame of its own in place of the one that failed

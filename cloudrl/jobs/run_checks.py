@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
+from cloudrl.jobs.asynchronous import LOCAL
 from cloudrl.jobs.data_check import training_rows
 from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.jobs.findings import Finding
@@ -82,18 +83,28 @@ def _idle(draft: JobDraft, snapshot: Snapshot, setting: Setting) -> Iterator[str
 
 def _lost_queue(draft: JobDraft, snapshot: Snapshot, setting: Setting) -> Iterator[Finding]:
     """An asynchronous mode saves its queue from all nodes into one folder (TransferQueue 0.1.11, save_checkpoint)."""
-    machines, mode, nodes = snapshot.machines, mode_of(setting), draft.cluster.nodes
+    mode, nodes, has_own_disks = mode_of(setting), draft.cluster.nodes, _has_own_disks(snapshot)
     saves = (setting.whole(keys.SAVE_FREQ) or 0) > 0
     is_on_head = ON_HEAD in draft.job.entrypoint and setting.get(PINNED) is not None
-    if machines is not None and machines.has_own_disks and saves and mode in ASYNC and nodes > 1 and not is_on_head:
+    if has_own_disks and saves and mode in ASYNC and nodes > 1 and not is_on_head:
         yield Finding(
             f"{MODE}={mode} saves its queue into one folder that all nodes see, and on {nodes} nodes without a volume "
             f"{draft.cluster.checkpoint_dir} is another disk on each: its first save fails. Only a job that starts "
-            f"`python3 -m {keys.MAIN}`, with no PYTHONPATH of its own, can keep its queue on the head",
+            f"`python3 -m {keys.MAIN}`, with no PYTHONPATH of its own, on agents of this release, can keep its "
+            "queue on the head",
             "A network volume that all nodes mount there: --set volumes=[NAME:/checkpoints]\n"
             f"Without saves: {keys.SAVE_FREQ}=-1; synchronous: {MODE}=sync",
             is_about_verl=True,
         )
+
+
+def _has_own_disks(snapshot: Snapshot) -> bool:
+    """Of a cluster that is up its agents have seen it; nodes of one machine share a disk at different paths, too."""
+    machines, cluster = snapshot.machines, snapshot.cluster
+    if machines is not None:
+        return machines.has_own_disks
+    is_rented = cluster.has_agents and cluster.provider != LOCAL and not snapshot.is_expected
+    return is_rented and not cluster.shared_checkpoints
 
 
 def _own_disks(draft: JobDraft, snapshot: Snapshot, setting: Setting) -> Iterator[str]:

@@ -44,6 +44,7 @@ def cluster_facts(
         rollouts=own.rollouts,
         rollout_versions=own.rollout_versions,
         debuggers=tuple(debuggers.get(rank, ()) for rank in range(identity.nodes)),
+        places_controllers=any(report.places_controllers for report in reports if report.rank == 0),
         checkpoint_dir=str(options.checkpoints),
         files_dir=str(hub.files.root),
         secrets_dir=str(hub.secrets.folder) if hub.secrets.possible else None,

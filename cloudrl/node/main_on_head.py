@@ -9,10 +9,28 @@ The agent lays this file as `cloudrl_on_head` onto the PYTHONPATH of jobs; it im
 """
 
 import importlib
+import os
 import sys
+from typing import Any
 
-_HEAD = {"node:__internal_head__": 0.001}
-"""Ray gives its head node one of that resource."""
+_HEAD = {"resources": {"node:__internal_head__": 0.001}, "num_cpus": 0}
+"""Ray gives its head node one of that resource. An actor that names a resource and no CPUs holds a CPU while it lives
+(Ray 2.60, _private/ray_constants.py: DEFAULT_ACTOR_CREATION_CPU_SPECIFIED), for which the workers would wait."""
+
+
+class _OnHead:
+    """The class of the controller as verl uses it, with the head as its place."""
+
+    def __init__(self, controller: Any) -> None:
+        self._controller = controller
+
+    def options(self, **options: Any) -> Any:
+        """As verl calls it when it profiles with Nsight."""
+        return self._controller.options(**{**_HEAD, **options})
+
+    def remote(self, *arguments: Any, **named: Any) -> Any:
+        """Start the controller."""
+        return self.options().remote(*arguments, **named)
 
 
 def main() -> None:
@@ -21,7 +39,9 @@ def main() -> None:
     program = importlib.import_module(name)
     controller = getattr(program, "TaskRunnerV1", None)  # a fork, or verl before 0.9, has none
     if controller is not None:
-        setattr(program, "TaskRunnerV1", controller.options(resources=_HEAD))  # noqa: B010  the type is not known
+        setattr(program, "TaskRunnerV1", _OnHead(controller))  # noqa: B010  the type is not known
+    # Hydra counts `--config-path ./config` from the file of a main program, and not from a module (hydra 1.3, utils.py)
+    os.environ.setdefault("HYDRA_MAIN_MODULE", "__main__")
     program.main()
 
 

@@ -93,6 +93,8 @@ class NodeReport:
         rollouts: rollout engines in this node's Python.
         rollout_versions: their releases; empty from agents of an older release.
         debuggers: what a job can be debugged with on this node, see `cloudrl.protocol.stops`.
+        places_controllers: whether jobs find the module that runs verl's controller on the head (`folders.ON_HEAD`);
+            False from agents of an older release.
         models: model as asked for -> folder on this node.
         artifacts: likewise.
         services: name, or port -> "starting", "ready", or how often it was started again.
@@ -119,6 +121,7 @@ class NodeReport:
     rollouts: Tuple[str, ...] = ()
     rollout_versions: Dict[str, str] = field(default_factory=dict)
     debuggers: Tuple[str, ...] = ()
+    places_controllers: bool = False
     gpus: int = 0
     cpus: int = 0
     ray_up: bool = False

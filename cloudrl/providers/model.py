@@ -177,6 +177,7 @@ def planned_facts(
         verl_version=None if any(map(_OTHER_VERL.search, cluster.setup)) else version,
         rollouts=(release.rollout,) if release else (),
         rollout_versions=_rollout_versions(cluster, release),
+        places_controllers=True,
         checkpoint_dir=checkpoint_dir,
         files_dir=f"{data_dir}/{USER_FILES}",
         secrets_dir=secrets_dir,

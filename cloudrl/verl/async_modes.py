@@ -64,10 +64,14 @@ def fitting_updates(batch: int, mini_batch: int) -> dict[str, Any]:
     return {SYNC_STEP: batch // nearest, **({MINI_BATCH: nearest} if nearest != mini_batch else {})}
 
 
-def pinned_queue() -> dict[str, Any]:
+def pinned_queue(room: int | None) -> dict[str, Any]:
     """TransferQueue's storage on the head, so that a save needs no folder that all nodes see.
 
     Each storage unit writes its part on its own node, into a folder that the controller makes on another one
     (TransferQueue 0.1.11, interface.py: save_checkpoint). The resource only chooses the nodes (utils/common.py).
+
+    Args:
+        room: CPUs of the head that are left for it; None if unknown.
     """
-    return {f"+{PINNED}": "node:__internal_head__", QUEUE_UNITS: _PINNED_UNITS}
+    units = _PINNED_UNITS if room is None else max(1, min(_PINNED_UNITS, room))
+    return {f"+{PINNED}": "node:__internal_head__", QUEUE_UNITS: units}

@@ -8,6 +8,7 @@ from planning import PLAIN, cluster, job, planned
 from cloudrl import recipes
 from cloudrl.errors import InputError
 from cloudrl.jobs import Submission
+from cloudrl.jobs.findings import JobRefused, with_fix
 from cloudrl.protocol.facts import ClusterFacts
 from cloudrl.spec import Job, parse_override
 from cloudrl.spec.hydra import parse_overrides
@@ -22,6 +23,9 @@ TINY = {"gpus_per_node": 1, "cpus_per_node": 8, "device": "cpu", "models": {"tin
 
 GIVEN = {"data.train_files": "/t.parquet", "data.val_files": "/v.parquet", "actor_rollout_ref.model.path": "/m",
          "trainer.default_local_dir": "/c"}  # fmt: skip
+
+
+DEBUGGED: dict[str, Any] = {"debug": "pdb"}
 
 
 def rented(**changes: Any) -> ClusterFacts:
@@ -124,6 +128,9 @@ def test_the_controller_runs_where_a_resume_looks_for_its_files() -> None:
         (job(), rented(verl_version="0.8.0"), {}),
         (job(), cluster(**{**PLAIN, "verl_version": "0.9.1"}), {"overrides": GIVEN}),
         (job(), rented(), {"env": {"PYTHONPATH": "/mine"}}),
+        (job(), rented(debuggers=(("pdb",),) * 2), {**DEBUGGED, "env": {"PYTHONPATH": "/mine"}}),
+        (job(), rented(), {"runtime_env": {"image_uri": "docker.io/me/mine:1"}}),
+        (job(), rented(places_controllers=False), {}),  # agents of an older release
         (job(), rented(), {"overrides": {"trainer.use_v1": False}}),
     ],
 )  # fmt: skip
@@ -138,6 +145,53 @@ def test_the_queue_of_an_asynchronous_mode_is_stored_on_the_head() -> None:
     assert (typed[PIN], typed[UNITS]) == ("node:__internal_head__", "3")
     assert PIN not in values(planned(view=rented()))
     assert PIN not in values(planned(asynchronous=True))
+
+
+def test_a_job_that_is_debugged_has_its_controller_on_the_head() -> None:
+    assert entrypoint(planned(view=rented(debuggers=(("pdb",),) * 2), **DEBUGGED)) == PLACED
+
+
+@pytest.mark.parametrize(
+    ("cpus", "options", "units"),
+    [
+        (28, {"asynchronous": True}, "2"),  # two nodes have room for 6 that are spread, and a resume wants as many
+        (26, {"asynchronous": True}, "1"),
+        (26, {"rollout_nodes": 1}, "1"),
+        (28, {"asynchronous": True, "overrides": {UNITS: 3}}, "3"),
+    ],
+)
+def test_the_queue_on_the_head_leaves_the_workers_their_cpus(cpus: int, options: dict[str, Any], units: str) -> None:
+    assert values(planned(view=rented(cpus_per_node=cpus), **options))[UNITS] == units
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_queue_that_cannot_be_on_the_head_needs_a_folder_of_all_nodes(*, shared: bool) -> None:
+    """Of a cluster that is up, too."""
+    options: dict[str, Any] = {
+        "asynchronous": True, "env": {"PYTHONPATH": "/mine"}, "overrides": {"trainer.save_freq": 2}
+    }  # fmt: skip
+    view = rented(shared_checkpoints=shared)
+    if shared:
+        assert entrypoint(planned(view=view, **options)) == PLAIN_MAIN
+    else:
+        with pytest.raises(InputError, match="its first save fails"):
+            planned(view=view, **options)
+
+
+def test_the_mode_that_the_option_asks_for_is_left_when_its_hint_is_applied() -> None:
+    overrides = {"trainer.v1.trainer_mode": "sync"}
+    with pytest.raises(JobRefused) as told:
+        planned(asynchronous=True, overrides=overrides)
+    fixed = with_fix(job(), overrides, told.value.fix)
+    assert values(planned(asynchronous=True, overrides=fixed))["trainer.v1.trainer_mode"] == "colocate_async"
+
+
+def test_too_many_units_for_the_head_are_refused() -> None:
+    with pytest.raises(
+        InputError, match=f"{UNITS}=4: the queue is on the head, where the workers leave 3 CPUs"
+    ) as told:
+        planned(view=rented(cpus_per_node=28), asynchronous=True, overrides={UNITS: 4})
+    assert str(told.value.hint).startswith(f"{UNITS}=2")
 
 
 @pytest.mark.parametrize(

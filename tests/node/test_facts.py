@@ -45,6 +45,11 @@ def test_a_rank_that_was_not_heard_of_counts_as_the_others() -> None:
     assert found.debuggers == (("pdb",), (), ("debugpy", "pdb"))
 
 
+def test_the_head_alone_starts_drivers() -> None:
+    assert facts(report(0, 8, 64, places_controllers=True), report(1, 8, 64)).places_controllers
+    assert not facts(report(0, 8, 64), report(1, 8, 64, places_controllers=True)).places_controllers
+
+
 def test_the_smallest_gpu_memory_and_disk_count() -> None:
     def usage(memory: int, disk: int, *gpus: int) -> Usage:
         cards = tuple(GpuUsage(at, "NVIDIA H100 80GB HBM3", memory_total_mib=mib) for at, mib in enumerate(gpus))

@@ -9,25 +9,35 @@ import pytest
 from cloudrl.node import main_on_head
 
 PROGRAM = """
+import os
 import sys
 
 
 class TaskRunnerV1:
-    placed = None
-
     @classmethod
     def options(cls, **options):
-        return type("Placed", (cls,), {"placed": options})
+        return Placed(options)
+
+
+class Placed:  # as Ray's: it has no options of its own
+    def __init__(self, options):
+        self.options_ = options
+
+    def remote(self):
+        return self.options_
 
 
 def main():
-    print(sys.argv[1:], TaskRunnerV1.placed)
+    assert os.environ["HYDRA_MAIN_MODULE"] == "__main__"
+    print(sys.argv[1:], TaskRunnerV1.remote(), TaskRunnerV1.options(runtime_env={}).remote())
 """
+
+HEAD = "{'resources': {'node:__internal_head__': 0.001}, 'num_cpus': 0"
 
 
 @pytest.mark.parametrize(
     ("text", "controller"),
-    [(PROGRAM, "{'resources': {'node:__internal_head__': 0.001}}"),
+    [(PROGRAM, f"{HEAD}}} {HEAD}, 'runtime_env': {{}}}}"),
      ("import sys\ndef main():\n    print(sys.argv[1:], None)\n", "None")],
     ids=["verl", "a fork without that controller"],
 )  # fmt: skip
