@@ -12,7 +12,7 @@ from cloudrl.verl import keys
 from cloudrl.verl.async_modes import BACKEND, MODULE, checkpoint_engine
 from cloudrl.verl.composition import Problem
 from cloudrl.verl.keys import MODEL, ROLLOUT
-from cloudrl.verl.setting import MODE, Setting
+from cloudrl.verl.setting import MODE, SAMPLER, Setting
 
 ASYNC = ("colocate_async", "separate_async")
 ENGINES = ("naive", "nccl", "nixl", "mooncake", "kimi_ckpt_engine", "delta_sharded")
@@ -20,6 +20,7 @@ ENGINES = ("naive", "nccl", "nixl", "mooncake", "kimi_ckpt_engine", "delta_shard
 _WITH_CUPY = ("nccl", "nixl", "delta_sharded")
 """They import cupy (checkpoint_engine/nccl_checkpoint_engine.py), which no stable image of verl's has."""
 _HYBRID = "actor_rollout_ref.hybrid_engine"
+_SWITCH = "trainer.v1.separate_async.hybrid_rollout"
 _QUIET = ("WARN", "WARNING", "ERROR", "CRITICAL")
 _LOG_LEVEL = "VERL_LOGGING_LEVEL"
 
@@ -40,6 +41,7 @@ def problems_of_mode(setting: Setting, variables: Mapping[str, str], *, on_cpu: 
     if mode_of(setting) != "separate_async":
         return
     yield from _unusable_engine(setting, on_cpu=on_cpu)
+    yield from _impossible_switch(setting)
     own_level = setting.get("ray_kwargs.ray_init.runtime_env.env_vars")
     levels = own_level if isinstance(own_level, Mapping) else {}
     level = str(levels.get(_LOG_LEVEL, variables.get(_LOG_LEVEL, ""))).upper()
@@ -83,6 +85,22 @@ def _unusable_engine(setting: Setting, *, on_cpu: bool) -> Iterator[Problem]:
         yield Problem(f"{BACKEND}={backend}: verl has no checkpoint engine of that name", engine_hint(on_cpu=False))
 
 
+def _impossible_switch(setting: Setting) -> Iterator[Problem]:
+    """trainer_separate_async.py: __init__; trainer/config/config.py: HybridRolloutSwitchConfig."""
+    ratio, window = f"{_SWITCH}.switch_threshold_ratio", f"{_SWITCH}.switch_cost_window_size"
+    share, steps = setting.get(ratio), setting.whole(window)
+    if isinstance(share, (int, float)) and not 0 < share <= 1:
+        yield Problem(f"{ratio}={share} is not above 0 and at most 1", f"{ratio}=0.4")
+    if steps is not None and steps < 1:
+        yield Problem(f"{window}={steps} is less than 1", f"{window}=3")
+    switches = setting.get(f"{_SWITCH}.enable_switch") and setting.get(_HYBRID)
+    if switches and setting.get(f"{ROLLOUT}.disaggregation.enabled"):
+        yield Problem(
+            f"{_SWITCH}.enable_switch=True is impossible with {ROLLOUT}.disaggregation.enabled=True",
+            f"{_SWITCH}.enable_switch=False",
+        )
+
+
 def engine_hint(*, on_cpu: bool) -> str:
     """The overrides that choose a checkpoint engine."""
     return " ".join(f"{key}={value}" for key, value in checkpoint_engine(on_cpu=on_cpu).items())
@@ -101,6 +119,12 @@ def warnings_of_mode(setting: Setting) -> Iterator[str]:
     if mode not in ASYNC:
         return
     yield from _never_current(setting, mode)
+    sampler = setting.get(SAMPLER)
+    if sampler and not str(sampler).startswith("pkg://cloudrl."):  # trainer_base.py: _build_replay_buffer
+        yield (
+            f"{SAMPLER}={sampler} takes the place of ReplayBufferAsync: unless it extends that class, prompts that "
+            f"fail or are too old are not replaced in {MODE}={mode}"
+        )
     if mode != "separate_async":
         return
     pool = _pool(setting)

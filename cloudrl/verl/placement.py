@@ -96,6 +96,8 @@ def queue_room(job: Job, values: Mapping[str, str], cluster: ClusterFacts) -> in
     has_units = values.get(keys.QUEUE_BACKEND, "SimpleStorage") == "SimpleStorage"
     if not has_units or not uses_transfer_queue(command, cluster.verl_version):
         return None
+    if nodes is not None and values.get(keys.TRAINER_MODE) == "separate_async":  # it needs fewer CPUs on the others
+        nodes += integer(values.get(f"{keys.ROLLOUT}.nnodes", "0")) or 0
     if not cluster.cpus_per_node or gpus is None or nodes != cluster.gpu_nodes:  # fewer nodes: some have no workers
         return None
     return cluster.gpu_nodes * (cluster.cpus_per_node - CPUS_PER_GPU * gpus - 1)

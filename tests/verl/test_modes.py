@@ -8,13 +8,15 @@ import pytest
 
 from cloudrl.verl.composition import compose
 from cloudrl.verl.keys import ROLLOUT
+from cloudrl.verl.memory.reading import workload_of
 from cloudrl.verl.modes import idle_gpus, problems_of_mode, warnings_of_mode, warnings_of_steps
 from cloudrl.verl.pool_sizes import pool_of_its_own, smaller_training
 from cloudrl.verl.releases import RELEASE
 from cloudrl.verl.rules import problems
-from cloudrl.verl.setting import Setting
+from cloudrl.verl.setting import SAMPLER, Setting
 
 MODE, BACKEND = "trainer.v1.trainer_mode", f"{ROLLOUT}.checkpoint_engine.backend"
+SWITCH = "trainer.v1.separate_async.hybrid_rollout"
 SEPARATE = (
     f"{MODE}=separate_async", "trainer.nnodes=1", f"{ROLLOUT}.nnodes=1", f"{ROLLOUT}.n_gpus_per_node=8",
     f"{BACKEND}=nccl",
@@ -47,6 +49,11 @@ def setting(*overrides: str, gpus: int = 16) -> Setting:
         ((*SEPARATE, "actor_rollout_ref.hybrid_engine=False"), {}, False, ["actor_rollout_ref.hybrid_engine=True"]),
         ((*SEPARATE, "actor_rollout_ref.hybrid_engine=False"), {"VERL_LOGGING_LEVEL": "warn"}, False, []),
         ((f"{BACKEND}=hccl",), {}, True, []),
+        ((*SEPARATE, f"{SWITCH}.switch_threshold_ratio=0"), {}, False, [f"{SWITCH}.switch_threshold_ratio=0.4"]),
+        ((*SEPARATE, f"{SWITCH}.switch_cost_window_size=0"), {}, False, [f"{SWITCH}.switch_cost_window_size=3"]),
+        ((*SEPARATE, f"{SWITCH}.enable_switch=True", f"{ROLLOUT}.disaggregation.enabled=True"), {}, False,
+         [f"{SWITCH}.enable_switch=False"]),
+        ((*SEPARATE, f"{SWITCH}.enable_switch=True"), {}, False, []),
     ],
 )  # fmt: skip
 def test_what_ends_an_asynchronous_job(overrides, variables, on_cpu, hints) -> None:
@@ -63,6 +70,9 @@ def test_what_ends_an_asynchronous_job(overrides, variables, on_cpu, hints) -> N
         ((*SEPARATE, f"{BACKEND}=mooncake", f"{ROLLOUT}.n_gpus_per_node=5",
           f"{ROLLOUT}.tensor_model_parallel_size=2"), ["1 of 5 GPUs of the rollout stay idle"]),
         (("actor_rollout_ref.hybrid_engine=False",), ["is made for trainer.v1.trainer_mode=separate_async"]),
+        ((f"{MODE}=colocate_async", f"{SAMPLER}=mine.py"), ["takes the place of ReplayBufferAsync"]),
+        ((f"{MODE}=colocate_async", f"{SAMPLER}=pkg://cloudrl.verl_cpu.replay"), []),
+        ((f"{SAMPLER}=mine.py",), []),
         ((f"{MODE}=colocate_async", "trainer.v1.sampler.max_off_policy_threshold=1"), ["at least 3"]),
     ],
 )  # fmt: skip
@@ -122,3 +132,16 @@ def test_training_leaves_room_for_the_others() -> None:
     assert pool_of_its_own(setting("trainer.nnodes=1"), ROLLOUT).split() == [
         f"{ROLLOUT}.nnodes=1", f"{ROLLOUT}.n_gpus_per_node=8"
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("overrides", "copies"),
+    [
+        ((), 0),
+        (SEPARATE, 2),
+        ((*SEPARATE, "trainer.v1.separate_async.parameter_sync_step=1"), 1),
+        ((*SEPARATE, "algorithm.rollout_correction.bypass_mode=True"), 0),
+    ],
+)
+def test_the_policies_that_a_step_keeps_in_host_memory(overrides: tuple[str, ...], copies: int) -> None:
+    assert workload_of(setting(*overrides)).policy_copies == copies

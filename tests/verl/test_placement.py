@@ -104,6 +104,11 @@ def test_the_queue_gets_as_many_units_as_leave_the_workers_their_cpus(
     assert queue_units(cpus, nodes=nodes, gpus_per_node=gpus) == units
 
 
+def test_nodes_of_the_rollout_count_in_the_room_of_the_queue() -> None:
+    separate = {"trainer.v1.trainer_mode": "separate_async", "trainer.nnodes": 1, "actor_rollout_ref.rollout.nnodes": 1}
+    assert queue_units(28, separate, nodes=2, gpus_per_node=8) == "6"
+
+
 @pytest.mark.parametrize(
     ("cpus", "units", "hint"),
     [(28, 8, f"{QUEUE_UNITS}=6"), (25, None, "--set cpu=26.."), (24, 1, "trainer.use_v1=False")],

@@ -74,6 +74,7 @@ def _host(trainer: Trainer) -> Phase:
         ("reference model", Amount(1, 1, 1.3) * reference),
         ("offloaded states", offloaded),
         ("weights of an engine that sleeps", Amount.exact(asleep)),
+        ("policy before the step", Amount.exact(work.policy_copies * weights * node)),
         ("copies of a save", Amount(0, 1, 1) * saving),
         ("while loading", Amount(0.5, 1, 1.2) * max(0.0, loading - saving)),
     ]

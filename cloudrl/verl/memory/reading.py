@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from cloudrl.verl.async_modes import SYNC_STEP
 from cloudrl.verl.keys import ACTOR, CRITIC, MODEL, REF, ROLLOUT, SAVE_FREQ
 from cloudrl.verl.memory.workload import Engine, Lengths, MicroBatch, Trainee, Workload
 from cloudrl.verl.setting import BATCH, MODE, Setting
@@ -43,7 +44,17 @@ def workload_of(setting: Setting, lengths: Lengths | None = None) -> Workload:
         first_step_only=setting.whole("trainer.total_training_steps") == 1,
         uses_shm=bool(setting.get(f"{MODEL}.use_shm")),
         saves=(setting.whole(SAVE_FREQ) or 0) > 0,
+        policy_copies=_policy_copies(setting),
     )
+
+
+def _policy_copies(setting: Setting) -> int:
+    """That of before the step, and beside it the current one (trainer/ppo/v1/trainer_separate_async.py)."""
+    if not setting.is_v1 or setting.get(MODE) != "separate_async":
+        return 0
+    if setting.get("algorithm.rollout_correction.bypass_mode"):
+        return 0
+    return 2 if (setting.whole(SYNC_STEP) or 1) > 1 else 1
 
 
 def engine_section(setting: Setting, role: str) -> str:

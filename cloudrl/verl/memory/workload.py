@@ -227,6 +227,7 @@ class Workload:
         uses_shm: whether weights are copied to `/dev/shm`.
         saves: whether a checkpoint is ever written.
         loader_processes: that read data, on the node that has the most of them.
+        policy_copies: of the actor that a step keeps in host memory.
     """
 
     actor: Trainee
@@ -242,3 +243,4 @@ class Workload:
     uses_shm: bool = False
     saves: bool = True
     loader_processes: int = 0
+    policy_copies: int = 0
