@@ -53,7 +53,7 @@ def check_tool_agent(values: Mapping[str, str], cluster: ClusterFacts, read_file
     if not paths and _OWN_LOOPS not in values:
         raise InputError(
             f"{_LOOP}=tool_agent has no tools: whatever the model calls is unknown",
-            hint=f"With search: {_FUNCTIONS}=cloudrl://tools/search.py\nWith a file of your own: {_FUNCTIONS}=./tools.py",
+            hint=f"To search: {_FUNCTIONS}=cloudrl://tools/search.py\nA file of your own: {_FUNCTIONS}=./tools.py",
         )
     release = release_number(cluster.verl_version)
     _check_format(values, release)
