@@ -87,9 +87,9 @@ def test_a_shard_of_a_later_attempt_makes_a_step_unfinished(data: str) -> None:
     half["roles"][0]["files"][0]["modified_at"] = 400.0
     (found,) = aggregate([node(0, run("r", half, tracker="10", at=101.0))]).checkpoints
     assert not found.complete
+    shard = "model_world_size_2_rank_0.pt"
     assert found.missing == (
-        "the end of a later save (model_world_size_2_rank_0.pt is 5 min 00 s newer than "
-        f"{data}, which is written last)",
+        f"the end of a later save ({shard} is 5 min 00 s newer than {data}, which is written last)",
     )
 
 
