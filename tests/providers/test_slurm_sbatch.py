@@ -224,7 +224,7 @@ def test_up_does_not_wait_for_a_head_that_no_way_leads_to(
     monkeypatch.setattr(provider, "time", SimpleNamespace(monotonic=clock, sleep=clock.sleep))
     plan = make_plan(LAB.replace(slurm={**LAB.slurm, "run_dir": str(tmp_path / "runs")}))
     with pytest.raises(
-        ConnectionFailed, match=r"found in 1\d minutes: no tunnel .*; cluster lab goes on as job 12, RUN"
+        ConnectionFailed, match=r"found in 1\d min \d\d s: no tunnel .*; cluster lab goes on as job 12, RUN"
     ):
         SlurmProvider().up(plan)
     assert 660 < clock.now < 780
