@@ -35,8 +35,8 @@ class Node:
                     shutil.copy(path, target)
 
 
-def main(words: list[str]) -> None:
-    options = dict(word.partition("=")[::2] for word in words)
+def main() -> None:
+    options = dict(word.partition("=")[::2] for word in sys.argv[1:])
     files = ("data.train_files", "data.val_files", "actor_rollout_ref.model.path")
     absent = [name for name in files if not Path(options[name]).exists()]
     nodes, gpus = int(options["trainer.nnodes"]), int(options["trainer.n_gpus_per_node"])
@@ -53,4 +53,4 @@ def main(words: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()
