@@ -47,7 +47,10 @@ def unforeseen(kind: FailureKind, rank: int, error: BaseException) -> Failure:
 
 def describe(error: BaseException) -> str:
     """An error in one line, with its name unless it is one of ours."""
-    text = " ".join(str(error).split())[:400]
+    text = str(error)
+    if isinstance(error, CloudrlError) and error.hint:
+        text = f"{error.message} {'; '.join(error.hint.splitlines())}"
+    text = " ".join(text.split())[:400]
     return text if text and isinstance(error, CloudrlError) else f"{type(error).__name__}: {text}".rstrip(": ")
 
 
