@@ -60,7 +60,8 @@ def _half_typed(part: str) -> Iterator[str]:
     part = _LEFT_OUT.sub("", part)
     for inner in _BRACKETS.findall(part):
         yield from _foreign_words(inner)
-    sentence, colon, last = _BRACKETS.sub("", part).rpartition(": ")
+    bare = _BRACKETS.sub("", part)
+    sentence, colon, last = bare.rpartition(max(": ", " - ", key=bare.rfind))  # the second in remedies of failures
     if last.startswith("-") or OVERRIDE.fullmatch(last.partition(" ")[0].strip("'")):
         yield from _foreign_words(last)
     else:
