@@ -49,12 +49,12 @@ def test_a_fleet_without_cluster_placement(user: User, tmp_path: Path) -> None:
 
 
 def test_no_fleet_at_all_for_a_run(user: User) -> None:
-    """`run` offers to create one; no backend of this server has such machines."""
+    """`run` rents in place of one's own machines after a yes to that question alone, and `-y` is none."""
     # without user and an architecture the server asks an image registry
     image = ("--image", "any", "--set", "user=root", "--set", "cpu=x86:1..")
     done = user.types("cloudrl", "run", "grpo", "--cluster", "big", "--gpu", "H100:8", *image, "-y", code=3)
-    assert "no fleet has, or can get, machines for big; new fleet big-fleet would" in done.stdout
-    assert "no backend of project 'main' offers such a machine" in done.stdout
+    assert "nothing was started: " in done.stdout
+    assert "To rent: cloudrl fleet create big-fleet --gpu H100:8 --nodes 0..2" in done.stdout
     assert "big-fleet" not in user.types("cloudrl", "fleet", "list").stdout
 
 
