@@ -21,6 +21,7 @@ class Nodes:
     """Each has the shard of its rank, of three steps; some cannot remove theirs."""
 
     name = "many"
+    place = "cluster many"
 
     def __init__(self, stubborn: tuple[int, ...] = ()) -> None:
         self._stubborn, self._lock = stubborn, threading.Lock()

@@ -125,11 +125,11 @@ def test_the_way_out_of_shards_on_nodes(actor: Path) -> None:
     shard = open_shard(InMemory(data, label), 0)
     hint = way_out("PhiForCausalLM", shard.tensors.keys(), shard, is_plain=True)
     assert hint.endswith(
-        "cloudrl checkpoints pull 20 --to ./raw && python -m verl.model_merger merge --backend fsdp "
+        "\ncloudrl checkpoints pull 20 --to ./raw\npython -m verl.model_merger merge --backend fsdp "
         "--local_dir raw/global_step_20/actor --target_dir ./model"
     )
     assert way_out("Other", shard.tensors.keys(), shard, is_plain=True).endswith(
-        ": cloudrl checkpoints pull 20 --to ./raw"
+        "cloudrl checkpoints pull 20 --to ./raw"
     )
 
 
