@@ -239,7 +239,7 @@ def test_a_process_that_computes_counts_and_one_that_waits_does_not(start: Calla
     one.sample()
     time.sleep(1)
     assert both.sample().cores > 0.05
-    assert one.sample().cores == 0
+    assert one.sample().cores < 0.02  # it may end its own start
 
 
 def test_what_a_process_of_a_job_has_started_counts():
