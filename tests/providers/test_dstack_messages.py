@@ -49,7 +49,7 @@ def test_a_fleet_without_cluster_placement(user: User, tmp_path: Path) -> None:
 
 
 def test_no_fleet_at_all_for_a_run(user: User) -> None:
-    """`run` rents in place of one's own machines after a yes to that question alone, and `-y` is none."""
+    """`run` rents in place of one's own machines only after a yes to that question; `-y` does not count."""
     # without user and an architecture the server asks an image registry
     image = ("--image", "any", "--set", "user=root", "--set", "cpu=x86:1..")
     done = user.types("cloudrl", "run", "grpo", "--cluster", "big", "--gpu", "H100:8", *image, "-y", code=3)
