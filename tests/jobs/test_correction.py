@@ -151,7 +151,7 @@ def test_faults_of_all_stages_come_together(tmp_path: Path) -> None:
     ):  # fmt: skip
         assert said in text, text
     assert {finding.text.partition(" ")[0] for finding in refusal.rest} == {
-        "--name", "data.train_files=./gone.parquet:",  # a file that is missing is told of once
+        "--name", "data.train_files=./gone.parquet:",  # a missing file counts once
         "reward.custom_reward_function.path=./none.py:",
     }  # fmt: skip
 
