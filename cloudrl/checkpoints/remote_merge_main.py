@@ -30,7 +30,7 @@ from cloudrl.saves.places import FileCopy
 from cloudrl.saves.survey import cluster_inventory
 from cloudrl.shards.signals import undone_by_signals
 from cloudrl.shards.source import LocalShard, ShardSource
-from cloudrl.units import size_text
+from cloudrl.units import duration_text, size_text
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -103,7 +103,7 @@ def _send(publication: Publication, folder: Path, api: HfApi, *, sleep: Callable
             if pause_s is None or not isinstance(failure, ConnectionFailed):
                 _report(note=f"the merged model stays in {folder} of the head, for the next push of it")
                 raise
-            _report(note=f"{failure.message}. Next attempt in {pause_s:.0f} s")
+            _report(note=f"{failure.message}. Next attempt in {duration_text(pause_s)}")
             sleep(pause_s)
         else:
             return

@@ -238,7 +238,13 @@ def test_a_process_that_computes_counts_and_one_that_waits_does_not(start: Calla
     both.sample()
     one.sample()
     time.sleep(1)
-    assert both.sample().cores > 0.05
+    busiest = both.sample().cores
+    for _ in range(20):  # another program may have the CPUs for a second
+        if busiest > 0.05:
+            break
+        time.sleep(1)
+        busiest = both.sample().cores
+    assert busiest > 0.05
     assert one.sample().cores < 0.02  # it may end its own start
 
 
