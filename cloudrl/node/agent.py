@@ -7,6 +7,7 @@ import socket
 import subprocess
 import time
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Callable, ContextManager, Iterator, List, Mapping, Optional
 
@@ -17,10 +18,9 @@ from cloudrl.node.attempts import Attempts
 from cloudrl.node.background import start_thread
 from cloudrl.node.checkpoint_store import CheckpointStore
 from cloudrl.node.cost_record import CostRecord
-from cloudrl.node.environment import node_environment, with_own_python
+from cloudrl.node.environment import make_temp_folder, node_environment, with_own_python
 from cloudrl.node.facts import cluster_facts
 from cloudrl.node.failure import NodeFailed, error_code
-from cloudrl.node.fast_network import unused_networks
 from cloudrl.node.fetch import Fetcher, self_command
 from cloudrl.node.host_info import HostInfo, probe_host
 from cloudrl.node.identity import Identity
@@ -40,7 +40,6 @@ from cloudrl.node.timeouts import PhaseTimeouts
 from cloudrl.node.tokens import write_tokens
 from cloudrl.node.uploads import Store
 from cloudrl.node.usage import start_sampling
-from cloudrl.private_files import make_folder
 from cloudrl.protocol.failures import Failure, FailureKind
 from cloudrl.protocol.folders import USER_FILES
 from cloudrl.protocol.options import AgentOptions
@@ -270,8 +269,8 @@ class Agent:
     def _run_set_up(self, command: str, timeout_s: float) -> None:
         child = self._child(["/bin/sh", "-c", command], "setup.log")
         if not self.wait_for(lambda: child.poll() is not None, timeout_s):
-            limit = f"{self.options.setup_timeout_s:g} s"
-            reason = f"`{command}` has not finished; all set-up commands together may take {limit}"
+            limit_s = self.options.setup_timeout_s
+            reason = f"`{command}` has not finished; all set-up commands together may take {limit_s:g} s"
             raise self.failed(FailureKind.SETUP, reason, child.tail(), subject=command, code="timeout")
         if child.poll() != 0:
             reason = f"`{command}` exited with {child.poll()}"
@@ -281,12 +280,8 @@ class Agent:
         with self._step(Phase.PREFLIGHT):
             host = self._check_host()
             with self._as_preflight_failure("own folders", "this node's own folders"):
-                token, temp_dir = write_tokens(self.tokens, self.options.run_dir), None
-                if self.options.ray_temp_dir is not None:
-                    # jobs leave files there (verl: a lock a checkpoint), so that these go when Ray's do
-                    temp_dir = self.options.ray_temp_dir / "tmp"
-                    make_folder(self.options.ray_temp_dir)
-                    make_folder(temp_dir)
+                token = write_tokens(self.tokens, self.options.run_dir)
+                temp_dir = make_temp_folder(self.options.ray_temp_dir)
             env = node_environment(self.env, host, token_path=token, temp_dir=temp_dir, device=self.options.device)
             for_ray = self.job_looks.start(self.env, self.state.update, self.log.line)
             for_debuggers = ready(self.stops, {**self.env, **for_ray}, tell=self.state.update, warn=self.log.line)
@@ -301,12 +296,9 @@ class Agent:
             rollouts=tuple(host.rollout_versions), rollout_versions=host.rollout_versions,
             cpus=options.cpus or host.cpus,
         )  # fmt: skip
-        faults, warnings = preflight.check_host(host, device=options.device, gpus=self.gpus, cpus=options.cpus)
-        warnings += unused_networks(self.env) if options.device == "gpu" and self.identity.nodes > 1 else []
+        faults, warnings = preflight.check_node(host, self.env, options, gpus=self.gpus, nodes=self.identity.nodes)
         for warning in warnings:
             self.log.line(f"warning: {warning}")
-        hidden = preflight.hidden_gpus(self.env, host.gpus.vendor, self.gpus if options.device == "gpu" else 0)
-        faults += filter(None, [hidden, preflight.unwritable(options.checkpoints), preflight.missing_program(host)])
         if faults:
             fault = preflight.Fault.joined(faults)
             raise self.failed(FailureKind.PREFLIGHT, fault.text, subject=fault.subject, code=fault.code)
@@ -353,8 +345,8 @@ class Agent:
         reason, code = f"{modules} cannot be imported within {timeout_s:g} s", "timeout"
         if in_time:
             reason, code = explain_import(ChildResult.read(result, child), child.tail())
-        reason = f"the image is broken: {reason}"
-        raise self.failed(FailureKind.PREFLIGHT, reason, child.tail(), subject=modules, code=code)
+        broken = f"the image is broken: {reason}"
+        raise self.failed(FailureKind.PREFLIGHT, broken, child.tail(), subject=modules, code=code)
 
     def _start_ray(self) -> None:
         """Start Ray and wait until it is up; a start that dies early is tried again, ports may be slow to free.
@@ -385,16 +377,13 @@ class Agent:
         command = ray_node.start_command(self.options, self.identity, gpus=self.gpus)
         # jobs without a working directory start where Ray did, and Hydra leaves its `outputs` there
         ray = self._child(command, "ray.log", self.options.run_dir, **self.job_looks.ray_env)
-        timeout_s = deadline - time.monotonic()
-        if not self.wait_for(lambda: ray.poll() is not None or self.is_ray_up(ray), timeout_s):
+        if not self.wait_for(lambda: ray.poll() is not None or self.is_ray_up(ray), deadline - time.monotonic()):
             reason = f"Ray is not up {self.options.ray_timeout_s:g} s after `ray start`"
             raise self.failed(FailureKind.RAY, reason, ray.tail(), subject="ray start", code="timeout")
         return ray
 
     def _await_free_ports(self) -> None:
-        def taken() -> List[str]:
-            return ray_node.taken_ports(self.options, self.identity)
-
+        taken = partial(ray_node.taken_ports, self.options, self.identity)
         if not self.wait_for(lambda: not taken(), _PORTS_ARE_FREE_AFTER_S, 0.5):
             raise self.failed(FailureKind.RAY, f"ports are in use on this node: {', '.join(taken())}", subject="ports")
 

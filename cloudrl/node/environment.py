@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Dict, Mapping, Optional
 
 from cloudrl.node.host_info import HostInfo
+from cloudrl.private_files import make_folder
 
 VISIBLE_DEVICES = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 """On AMD, the first of them that is set counts."""
@@ -19,6 +20,18 @@ def with_own_python(base: Mapping[str, str]) -> Dict[str, str]:
     Set-up commands, services and jobs say `python3`, and mean one.
     """
     return {**base, "PATH": os.pathsep.join([str(Path(sys.executable).parent), base.get("PATH", os.defpath)])}
+
+
+def make_temp_folder(ray_temp_dir: Optional[Path]) -> Optional[Path]:
+    """The folder for TMPDIR, made below Ray's own; None where Ray has its usual one.
+
+    Jobs leave files there (verl: a lock a checkpoint), so that these go when Ray's do.
+    """
+    if ray_temp_dir is None:
+        return None
+    make_folder(ray_temp_dir)
+    make_folder(ray_temp_dir / "tmp")
+    return ray_temp_dir / "tmp"
 
 
 def node_environment(

@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from cloudrl.node.environment import VISIBLE_DEVICES
+from cloudrl.node.fast_network import unused_networks
 from cloudrl.node.host_info import GIB, RAY_DISK_LIMIT, HostInfo
 from cloudrl.node.ray import ray_command
 from cloudrl.protocol.limits import CPUS_PER_GPU
+from cloudrl.protocol.options import AgentOptions
 from cloudrl.protocol.report import HeartbeatReply, NodeReport
 
 _MIN_SHM_BYTES = 1 * GIB
@@ -35,6 +37,26 @@ class Fault(NamedTuple):
         """All of them as one."""
         subjects, codes = (fault.subject for fault in faults), (fault.code for fault in faults if fault.code)
         return cls(", ".join(subjects), "; ".join(fault.text for fault in faults), ", ".join(codes))
+
+
+def check_node(
+    host: HostInfo, env: Mapping[str, str], options: AgentOptions, *, gpus: int, nodes: int
+) -> Tuple[List[Fault], List[str]]:
+    """Faults and warnings of a machine with the environment and the folders that its jobs get.
+
+    Args:
+        host: the machine.
+        env: of the agent.
+        options: what the node is told.
+        gpus: declared for each node.
+        nodes: of the cluster.
+    """
+    on_gpus = options.device == "gpu"
+    faults, warnings = check_host(host, device=options.device, gpus=gpus, cpus=options.cpus)
+    warnings += unused_networks(env) if on_gpus and nodes > 1 else []
+    hidden = hidden_gpus(env, host.gpus.vendor, gpus if on_gpus else 0)
+    faults += filter(None, [hidden, unwritable(options.checkpoints), missing_program(host)])
+    return faults, warnings
 
 
 def check_host(host: HostInfo, *, device: str, gpus: int, cpus: Optional[int]) -> Tuple[List[Fault], List[str]]:

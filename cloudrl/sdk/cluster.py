@@ -174,7 +174,7 @@ def priced_and_confirmed(
     Args:
         plan: not priced yet.
         confirm: is asked.
-        on_progress: is told.
+        on_progress: gets the price.
         look: what to say of the priced plan before the question.
 
     Raises:

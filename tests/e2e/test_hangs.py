@@ -192,7 +192,7 @@ def training(shell) -> Iterator[Training]:
 
 
 def check(training: Training, plant: Plant) -> None:
-    """It is told with phase, process and frame."""
+    """The warning names phase, process and frame."""
     state, hang = training.hang()
     assert state.phase in plant.phases
     blamed = {

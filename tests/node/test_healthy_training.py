@@ -46,7 +46,7 @@ class Replay:
         )  # fmt: skip
 
     def run(self, seconds: float, **changes: Any) -> bool:
-        """Whether a hang is told at any time."""
+        """Whether there is a warning of a hang at any time."""
         told = False
         for number in range(int(seconds / EVERY_S)):
             self.at += EVERY_S

@@ -189,7 +189,7 @@ def test_unknown_logprobs_mode_is_refused(path: str) -> None:
 
 
 def slowly(server: HfServer, tokens: int) -> asyncio.Event:
-    """Have the server decode `tokens` tokens and then wait until it is told to stop; set once it is there."""
+    """Have the server decode `tokens` tokens and then wait for an abort; set once it is there."""
     reached, is_stopped, asked = asyncio.Event(), server._aborts.is_set, 0
     loop = asyncio.get_running_loop()
 

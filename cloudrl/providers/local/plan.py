@@ -27,7 +27,8 @@ from cloudrl.providers.local import processes, state
 from cloudrl.providers.local.gpus import gpus_here
 from cloudrl.providers.local.processes import MARK
 from cloudrl.providers.local.state import LocalState
-from cloudrl.providers.model import Plan, planned_facts
+from cloudrl.providers.model import Plan
+from cloudrl.providers.planned import planned_facts
 from cloudrl.render.agent import AGENT_FILE
 from cloudrl.render.agent_options import HONOURED, agent_options
 from cloudrl.spec import Cluster, Volume

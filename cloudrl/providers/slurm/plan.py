@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 from cloudrl.errors import CapacityError, CloudrlError, ConnectionFailed, InputError
 from cloudrl.protocol.folders import secrets_folder
 from cloudrl.protocol.progress import Notice
-from cloudrl.providers.model import Plan, Price, planned_facts
+from cloudrl.providers.model import Plan, Price
+from cloudrl.providers.planned import planned_facts
 from cloudrl.providers.slurm.cluster import SlurmCluster
 from cloudrl.providers.slurm.login import CommandFailed, Login
 from cloudrl.providers.slurm.queue import SlurmJob
