@@ -6,6 +6,7 @@ truncated importance sampling, for which the rollout returns the probabilities o
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from cloudrl.verl.keys import ACTOR, GPUS, NODES, QUEUE_UNITS, ROLLOUT, TRAINER_MODE
@@ -46,6 +47,11 @@ def separated(*, nodes: int, rollout_nodes: int, gpus_per_node: int, updates: in
         SYNC_STEP: updates,
         **_CORRECTED,
     }
+
+
+def as_typed(overrides: Mapping[str, Any]) -> str:
+    """Overrides as one types them on a command line; of keys and values that a shell leaves alone."""
+    return " ".join(f"{key}={value}" for key, value in overrides.items())
 
 
 def checkpoint_engine(*, on_cpu: bool) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Mapping
 
 from cloudrl.verl import keys
-from cloudrl.verl.async_modes import BACKEND, MODULE, checkpoint_engine
+from cloudrl.verl.async_modes import BACKEND, MODULE, as_typed, checkpoint_engine
 from cloudrl.verl.composition import Problem
 from cloudrl.verl.keys import MODEL, ROLLOUT
 from cloudrl.verl.setting import MODE, SAMPLER, Setting
@@ -80,9 +80,14 @@ def _unusable_engine(setting: Setting, *, on_cpu: bool) -> Iterator[Problem]:
     if setting.get(MODULE) or backend == "naive":
         return
     if on_cpu:
-        yield Problem(f"{BACKEND}={backend}: verl has no checkpoint engine for CPUs", engine_hint(on_cpu=True))
+        yield Problem(
+            f"{BACKEND}={backend}: verl has no checkpoint engine for CPUs", as_typed(checkpoint_engine(on_cpu=True))
+        )
     elif isinstance(backend, str) and backend not in ENGINES:
-        yield Problem(f"{BACKEND}={backend}: verl has no checkpoint engine of that name", engine_hint(on_cpu=False))
+        yield Problem(
+            f"{BACKEND}={backend}: verl has no checkpoint engine of that name",
+            as_typed(checkpoint_engine(on_cpu=False)),
+        )
 
 
 def _impossible_switch(setting: Setting) -> Iterator[Problem]:
@@ -99,11 +104,6 @@ def _impossible_switch(setting: Setting) -> Iterator[Problem]:
             f"{_SWITCH}.enable_switch=True is impossible with {ROLLOUT}.disaggregation.enabled=True",
             f"{_SWITCH}.enable_switch=False",
         )
-
-
-def engine_hint(*, on_cpu: bool) -> str:
-    """The overrides that choose a checkpoint engine."""
-    return " ".join(f"{key}={value}" for key, value in checkpoint_engine(on_cpu=on_cpu).items())
 
 
 def _pool(setting: Setting) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from cloudrl.saves.names import OF_STEP, step_folder
 from cloudrl.verl import keys
-from cloudrl.verl.async_modes import BACKEND, MINI_BATCH, SYNC_STEP, checkpoint_engine, fitting_updates
+from cloudrl.verl.async_modes import BACKEND, MINI_BATCH, SYNC_STEP, as_typed, checkpoint_engine, fitting_updates
 from cloudrl.verl.composition import Problem
 from cloudrl.verl.keys import ROLLOUT
 from cloudrl.verl.pool_sizes import pool_of_its_own, smaller_training
@@ -51,13 +51,13 @@ def async_steps_fit(setting: Setting) -> Iterator[Problem]:
     if every is not None and batch is not None and mini is not None and batch != every * mini:
         yield Problem(
             f"{BATCH}={batch} is not parameter_sync_step={every} times {MINI_BATCH}={mini}",
-            " ".join(f"{key}={value}" for key, value in fitting_updates(batch, mini).items()),
+            as_typed(fitting_updates(batch, mini)),
         )
     if setting.get(BACKEND) == "naive":
         engine = checkpoint_engine(on_cpu=setting.get(keys.DEVICE) == "cpu")
         yield Problem(
             f"{BACKEND}=naive cannot reach GPUs of another pool",
-            " ".join(f"{key}={value}" for key, value in engine.items()),
+            as_typed(engine),
         )
     if setting.get(f"{_REWARD}.enable") and not setting.get(f"{_REWARD}.enable_resource_pool"):
         key = f"{_REWARD}.enable_resource_pool"
