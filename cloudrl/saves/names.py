@@ -31,7 +31,8 @@ CONFIG = f"{HUGGINGFACE}config.json"
 LORA_META = "lora_train_meta.json"
 """Beside the shards of rank 0's node: rank and alpha of a LoRA adapter."""
 DATA = "data.pt"
-"""The state of the data loader. A save writes it last, before the tracker."""
+"""The state of the data loader. A save writes it after all shards; then come the tracker and, in an asynchronous mode
+before that, the queue of prompts in flight (`transfer_queue/`)."""
 DATA_OF_SFT = "data_0.pt"
 """The same of verl's SFT trainer."""
 OF_LOADER = re.compile(r"data(_[0-9]{1,9})?\.pt")
