@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Container, Iterator, MutableMapping, Sequence
 from importlib import import_module
 from typing import Any, NamedTuple
 
 import typer
 from typer.core import TyperGroup
+
+from cloudrl.cli import _output
+from cloudrl.cli._usage import explained, unknown_command
+from cloudrl.errors import InputError
 
 
 class Entry(NamedTuple):
@@ -80,13 +84,26 @@ class CommandGroup(TyperGroup):
         super().__init__(**settings)
         self.commands = _Built()
 
+    def make_context(self, *args: Any, **settings: Any) -> Any:
+        """As Typer does, with errors of ours for what was typed wrong."""
+        with explained(self):
+            return super().make_context(*args, **settings)
+
+    def invoke(self, ctx: Any) -> Any:
+        """As Typer does, with errors of ours for what was typed wrong."""
+        with explained(self):
+            return super().invoke(ctx)
+
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The command of the first word; of a recipe, what to type."""
-        if args and args[0] not in COMMANDS:
+        if _is_unknown(ctx, args, COMMANDS):
             from cloudrl import recipes
 
             if args[0] in recipes.names():
-                ctx.fail(f"{args[0]!r} is a recipe. Did you mean: cloudrl submit {args[0]}")
+                verb, rest = ([args[1]], args[2:]) if args[1:2] and args[1] in COMMANDS else (["submit"], args[1:])
+                meant = _output.command([*verb, args[0], *rest])
+                raise InputError(f"{args[0]!r} is a recipe, not a command", hint=meant)
+            raise unknown_command(ctx, args[0], [*COMMANDS])
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - the names are Typer's
@@ -95,6 +112,22 @@ class CommandGroup(TyperGroup):
         for title, group in GROUPS.items():
             with formatter.section(title):
                 formatter.write_dl([(name.ljust(widest), entry.line) for name, entry in group.items()])
+
+
+class NounGroup(TyperGroup):
+    """The verbs of a noun."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command of the first word."""
+        if _is_unknown(ctx, args, self.commands):
+            raise unknown_command(ctx, args[0], [*self.commands])
+        return super().resolve_command(ctx, args)
+
+
+def _is_unknown(context: Any, args: Sequence[str], known: Container[str]) -> bool:
+    """Whether the first word is no command. While a shell completes a line, none is refused."""
+    is_word = bool(args) and not args[0].startswith("-")
+    return is_word and args[0] not in known and not context.resilient_parsing
 
 
 class _Built(MutableMapping[str, Any]):
@@ -124,7 +157,7 @@ class _Built(MutableMapping[str, Any]):
 def _build(name: str) -> Any:
     command, holder = load(name), typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
     if isinstance(command, typer.Typer):
-        holder.add_typer(command, name=name)
+        holder.add_typer(command, name=name, cls=NounGroup)
     else:
         holder.command(name)(command)
     return typer.main.get_group(holder).commands[name]

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 from typed_command import Run
+
+from cloudrl.cli.main import app
 
 pytestmark = pytest.mark.io
 
@@ -28,7 +32,21 @@ def _files(home: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said", "hint"),
     [
-        (("grpo-tiny", "submit"), "'grpo-tiny' is a recipe", "cloudrl submit grpo-tiny"),
+        (("grpo-tiny", "submit"), "'grpo-tiny' is a recipe", "cloudrl submit grpo-tiny\n"),
+        (("grpo-tiny", "--steps", "3"), "'grpo-tiny' is a recipe", "cloudrl submit grpo-tiny --steps 3\n"),
+        (("chekpoints", "list"), "cloudrl has no command 'chekpoints'", "Corrected: cloudrl checkpoints list\n"),
+        (("checkpoints", "lst"), "checkpoints has no command 'lst'", "Corrected: cloudrl checkpoints list\n"),
+        (("frobnicate",), "cloudrl has no command 'frobnicate'\n", "→ cloudrl --help"),
+        (("--bogus",), "cloudrl has no option --bogus\n", "→ cloudrl --help"),
+        ((*CHECK, "--stepps=3"), "did you mean '--steps'?", "Corrected: cloudrl check grpo --gpu H100:8 --steps=3\n"),
+        ((*CHECK, "--since", "5"), "check has no option --since\n", "→ cloudrl check --help"),
+        ((*CHECK, "--steps", "abc"), "--steps: 'abc' is not a whole number", "→ cloudrl check --help"),
+        (("report", "--port=70000"), "--port: '70000' should be less than or equal to 65535", "cloudrl report --help"),
+        (("check", "grpo", "--gpu"), "--gpu needs a value", "Corrected: cloudrl check grpo --gpu SPEC\n"),
+        (("why", "--stacks=3"), "--stacks takes no value", "Corrected: cloudrl why --stacks\n"),
+        (("submit",), "cloudrl submit needs RECIPE: recipe name, ", "→ cloudrl recipes list"),
+        (("checkpoints", "merge"), "needs --to DIR: ", "Corrected: cloudrl checkpoints merge --to DIR\n"),
+        (("up", "mine", "other"), "takes only CLUSTER, not also 'other'", "Corrected: cloudrl up mine\n"),
         ((*CHECK, "data.train_batch_size", "=", "64"), "no blanks around =", "→ data.train_batch_size=64"),
         (("check", "."), "is a folder, not a recipe", "→ ls ."),
         (("check", "./q.jsonl"), "neither a script nor a recipe", "cloudrl check grpo --data ./q.jsonl"),
@@ -50,6 +68,17 @@ def _files(home: Path) -> None:
 def test_the_message_ends_with_what_to_type(run: Run, words: tuple[str, ...], said: str, hint: str) -> None:
     done = run(*words).ended(2, said)
     assert hint in done.err[done.err.index(said) :]
+
+
+def test_a_secret_is_not_shown_again(run: Run) -> None:
+    done = run(*CHECK, "--stepps", "3", "--env", "WANDB_API_KEY=abcdefgh").ended(2, "did you mean '--steps'?")
+    assert "abcdefgh" not in done.err
+
+
+def test_a_shell_may_complete_behind_a_misspelt_command() -> None:
+    group: Any = typer.main.get_command(app)
+    context = group.make_context("cloudrl", ["chekpoints", "l"], resilient_parsing=True)
+    assert group.resolve_command(context, ["chekpoints", "l"])[1] is None
 
 
 def test_a_file_that_is_missing_is_named_once(run: Run) -> None:
