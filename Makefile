@@ -8,10 +8,10 @@ BIN := $(VENV)/bin
 PYTHON ?= $(shell for p in python3.12 python3.11 python3.10 python3 python; do \
 	$$p -c 'import sys, ensurepip; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))' 2>/dev/null \
 	&& echo $$p && break; done)
-TORCH_ARGS := $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
-# uv, where this machine has it, installs the same versions in less time; UV= goes without it
+# uv, where this machine has it, installs the same versions in less time; UV= goes without it.
+# Neither compiles what it installs: Python does so with the quarter that is imported
 UV ?= $(shell command -v uv)
-PIP := $(if $(UV),$(UV) pip install --quiet --python $(BIN)/python,$(BIN)/python -m pip install --quiet --disable-pip-version-check) \
+PIP := $(if $(UV),$(UV) pip install --quiet --python $(BIN)/python,$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check) \
 	--constraint constraints.txt
 
 # what tests import they would compile again in each of hundreds of processes
@@ -133,12 +133,13 @@ $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "no Python 3.10-3.12 with venv found; name one: make $(MAKECMDGOALS) PYTHON=/path/to/python3.12" >&2; exit 1; }
 	$(if $(UV),$(UV) venv --quiet --seed --python $(PYTHON),$(PYTHON) -m venv) $(VENV)
 
-# torch first and pinned: were it missing, verl's own range would take the newest CUDA build
+# from an index of its own, torch comes first: with the rest, pip would look for all of it there
 $(VENV)/.local: $(BIN)/python pyproject.toml constraints.txt
-	$(PIP) $(TORCH_ARGS) torch==2.13.0
+	$(if $(TORCH_INDEX),$(PIP) --index-url $(TORCH_INDEX) torch==2.13.0)
 	$(PIP) --editable '.[local]'
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.local
 	$(PIP) --editable '.[local,retriever,dev]'
+	$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true   # hundreds of processes of tests import it at once
 	touch $@

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from cloudrl.verl_cpu.texts import Reading, Text
 if TYPE_CHECKING:
     import torch
 
+_STEPS_A_LINE = 50
 _WARM_UP_STEPS = 20
 _LARGER = 10.0
 """Than the initial values of matrices, which the first steps would wipe out."""
@@ -43,7 +45,10 @@ def pretrain(folder: Path, reading: Reading, *, seed: int = 0) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=reading.learning_rate, betas=(0.9, 0.99))
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate(step, reading.steps))
     batches = reading.batches(random.Random(seed))  # noqa: S311 - no secret
-    for texts in itertools.islice(batches, reading.steps):
+    for step, texts in enumerate(itertools.islice(batches, reading.steps)):
+        if step % _STEPS_A_LINE == 0:
+            sys.stdout.write(f"pretraining, step {step} of {reading.steps}\n")  # `status` shows the last line
+            sys.stdout.flush()
         optimizer.zero_grad()
         _loss(model, tokenize, texts).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

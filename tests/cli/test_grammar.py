@@ -44,7 +44,7 @@ def test_an_option_has_one_meaning() -> None:
     ("words", "said"),
     [
         (["status", "one", "--cluster", "two"], "one and --cluster two name two clusters"),
-        (["submt"], "Did you mean 'submit'"),
+        (["submt"], "did you mean 'submit'"),
     ],
 )
 def test_a_slip_is_said(run: Run, words: list[str], said: str) -> None:
