@@ -1,6 +1,7 @@
 """The loggers of `trainer.logger`, and the variables that give them access and say which run of theirs it is."""
 
 import hashlib
+from collections.abc import Mapping
 
 TRACKERS = ("wandb", "tensorboard", "swanlab", "mlflow", "trackio")
 """Those that keep curves, of what verl 0.9.1 has (utils/tracking.py: Tracking.supported_backend)."""
@@ -23,7 +24,7 @@ def variables_of_group(logger: str, group: str) -> dict[str, str]:
     return {"WANDB_RUN_GROUP": group} if logger == "wandb" else {}
 
 
-def variables_of_run(logger: str, run: str, folder: str) -> dict[str, str]:
+def variables_of_run(logger: str, run: str) -> dict[str, str]:
     """Variables with which a job that resumes goes on in the run that the logger has of it, as one curve.
 
     verl gives no run id, so that each start would make another run (https://github.com/volcengine/verl/issues/2783).
@@ -32,12 +33,26 @@ def variables_of_run(logger: str, run: str, folder: str) -> dict[str, str]:
     Args:
         logger: One of `trainer.logger`.
         run: Name of the run; the id is made of it.
-        folder: Of its checkpoints; "" if unknown.
     """
     if logger == "wandb":  # an id has up to 128 characters, without /, #, ?, %, : or a backslash
         return {"WANDB_RUN_ID": run, "WANDB_RESUME": "allow"}
     if logger == "swanlab":  # older releases of SwanLab take an id of 21 characters only
         return {"SWANLAB_RUN_ID": hashlib.sha256(run.encode()).hexdigest()[:21], "SWANLAB_RESUME": "allow"}
-    if logger == "tensorboard" and folder:  # by default below the job's working directory, which is removed
+    return {}
+
+
+def variables_of_files(logger: str, folder: str, variables: Mapping[str, str]) -> dict[str, str]:
+    """Variables that keep a logger's files: by default they are in the job's working directory, which Ray removes.
+
+    Args:
+        logger: One of `trainer.logger`.
+        folder: Of the run's checkpoints.
+        variables: What the job has: W&B and SwanLab keep nothing but files when they are offline.
+    """
+    if logger == "tensorboard":
         return {"TENSORBOARD_DIR": f"{folder}/tensorboard"}
+    if logger == "wandb" and variables.get("WANDB_MODE") == "offline":  # it makes the folder `wandb` in there
+        return {"WANDB_DIR": folder}
+    if logger == "swanlab" and variables.get("SWANLAB_MODE") in ("offline", "local"):
+        return {"SWANLAB_LOG_DIR": f"{folder}/swanlog"}
     return {}

@@ -93,3 +93,14 @@ def test_what_cannot_be(options: dict[str, Any], message: str):
 def test_offline_needs_no_key():
     submission = planned(track=("wandb",), env={"WANDB_MODE": "offline"}, shell={})
     assert variables(submission)["WANDB_MODE"] == "offline"
+
+
+def test_files_of_loggers_outlive_the_jobs_working_directory():
+    modes = {"WANDB_MODE": "offline", "SWANLAB_MODE": "local"}
+    anew = {"trainer.resume_mode": "disable"}
+    found = variables(planned(track=("wandb", "swanlab", "tensorboard"), env=modes, overrides=anew, name="mine"))
+    folder = found["WANDB_DIR"]
+    assert folder.endswith("/mine")
+    assert (found["SWANLAB_LOG_DIR"], found["TENSORBOARD_DIR"]) == (f"{folder}/swanlog", f"{folder}/tensorboard")
+    online = variables(planned(track=("wandb", "swanlab"), name="mine"))
+    assert {"WANDB_DIR", "SWANLAB_LOG_DIR"}.isdisjoint(online)
