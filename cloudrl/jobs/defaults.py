@@ -6,13 +6,11 @@ from cloudrl.errors import Refusals
 from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.jobs.local_files import HUB_ID
 from cloudrl.jobs.program_files import keys_of_program
+from cloudrl.logs.sent_files import PACKAGE_FOLDER
 from cloudrl.spec import override_argument
 from cloudrl.verl import keys
 from cloudrl.verl.command import is_fine_tuning
 from cloudrl.verl.defaults import cluster_defaults, fine_tuning_defaults
-
-PACKAGE_FOLDER = "cloudrl_files"
-"""Where the user's own files are in a job's package, and so below its working directory."""
 
 
 def take_cluster_defaults(draft: JobDraft, snapshot: Snapshot) -> JobDraft:

@@ -14,6 +14,7 @@ from cloudrl.jobs.events import Ended, Event, EventReader, Line, has_progress
 from cloudrl.logs.causes import Cause, Finding, search
 from cloudrl.logs.causes.evidence import last_lines
 from cloudrl.logs.causes.gather import gather
+from cloudrl.logs.sent_files import by_own_names
 from cloudrl.protocol.backoff import Backoff, retry
 from cloudrl.transport import Connection
 from cloudrl.transport.log_stream import LogSource, choose_log, follow_log, split_lines
@@ -243,7 +244,8 @@ def raise_for_status(job: JobHandle, ended: Ended) -> None:
     """Raise `JobFailed` unless the job succeeded."""
     if ended.succeeded:
         return
-    what, hint = "\n".join(ended.message.strip().splitlines()[-_TAIL_LINES:]), f"The log: cloudrl jobs logs {job.url}"
+    said = by_own_names(ended.message.strip()).splitlines()[-_TAIL_LINES:]
+    what, hint = "\n".join(said), f"The log: cloudrl jobs logs {job.url}"
     if ended.cause is not None:
         what, remedy = f"{ended.cause}", ended.cause.remedy
         hint = f"{remedy}\n" * bool(remedy) + f"More of it: cloudrl why {job.url}"

@@ -13,11 +13,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from cloudrl.errors import InputError, Refusals, did_you_mean
-from cloudrl.jobs.defaults import PACKAGE_FOLDER
 from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.jobs.local_files import LocalFile, LocalFiles, LocalPath, find_local_paths
 from cloudrl.jobs.submission import Upload
 from cloudrl.jobs.working_dir import EXCLUDED_FOLDERS, PackagePlan, too_large
+from cloudrl.logs.sent_files import PACKAGE_FOLDER
 from cloudrl.protocol.facts import ClusterFacts
 from cloudrl.protocol.manifest import Manifest, Part
 from cloudrl.spec.hydra import HydraText, hydra_text, items, split_key

@@ -19,6 +19,7 @@ from cloudrl.logs.causes.signatures import signatures
 from cloudrl.logs.causes.suspect import SURVIVED_MS, Suspect, process_name
 from cloudrl.logs.causes.suspects import suspects_of_state
 from cloudrl.logs.causes.tracebacks import own_frame
+from cloudrl.logs.sent_files import by_own_names
 
 _SAME_MOMENT_MS = 1000
 """Clocks of nodes differ by as much, and the raylet sees a dead process later than the others do."""
@@ -140,14 +141,14 @@ def _cause(chosen: Suspect, suspects: Sequence[Suspect], evidence: Evidence) -> 
     code, call = own_frame(chosen.lines)
     own = unknown_keys.remedy_of(chosen.lines, evidence.state.job) if is_key else None
     return Cause(
-        error=chosen.error,
+        error=by_own_names(chosen.error),
         at=_seconds(chosen),
         rank=chosen.rank,
         process=chosen.process,
         signature=signature.name if signature else None,
         meaning=signature.cause if signature else "",
         remedy=own or (signature.remedy if signature else ""),
-        lines=chosen.lines,
+        lines=tuple(map(by_own_names, chosen.lines)),
         code=code,
         call=call,
         elsewhere=_sightings(chosen, suspects),

@@ -10,8 +10,10 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+from itertools import dropwhile
 
 from cloudrl.logs.causes.printed import read_line
+from cloudrl.logs.sent_files import by_own_names
 from cloudrl.protocol.outcome import FAILED
 
 _SUFFIXES = "Error|Exception|Interrupt|Exit|RunEnded"
@@ -32,8 +34,9 @@ _WHAT = re.compile(r"\s*what\(\): {1,4}(\S.*)$")
 _START = "Traceback (most recent call last):"
 _FRAME = re.compile(r'\s*File "[^"\n]{1,1000}", line \d{1,9}(?:, in |$)')
 _PLACE = re.compile(r'\s*File "(?P<path>[^"\n]{1,1000})", line (?P<line>\d{1,9})(?:, in (?P<name>\S{1,200}))?')
-_SENT = re.compile(r"^/.{0,400}/runtime_resources/working_dir_files/_ray_pkg_[0-9a-f]{1,40}/")
-"""Where Ray puts the folder that is sent with a job (Ray 2.60, _private/runtime_env/packaging.py)."""
+_END_OF_FRAME = re.compile(r'(?!\s*File ")[^"\n]{0,1000}", line \d{1,9}, in \S')
+"""Of which the beginning is cut off."""
+_RAYS_HEAD = "User exception:"
 _REMOTE = re.compile(
     r"\bray::(?P<name>[^\s():]{1,200})\(\)[^(]{0,20}\(pid=(?P<pid>\d{1,10}), ip=(?P<ip>[\w.:]{1,45})"
     r"(?:, actor_id=(?P<actor>[0-9a-f]{32}))?"
@@ -137,7 +140,7 @@ def innermost(text: str) -> Traceback:
     heads = [(at, match) for at, line in enumerate(lines) if (match := _REMOTE.search(line) or _CUT.match(line))]
     start, place = (heads[-1][0] + 1, heads[-1][1].groupdict()) if heads else (0, {})
     own_lines = tuple(
-        line for line in _without_rays_frames(lines[start:]) if line.strip() and line != "User exception:"
+        line for line in _without_rays_frames(_from_a_whole_line(lines[start:])) if line.strip() and line != _RAYS_HEAD
     )
     failures, pid = list(blocks(own_lines)), place.get("pid")
     return Traceback(
@@ -150,16 +153,25 @@ def innermost(text: str) -> Traceback:
     )
 
 
+def _from_a_whole_line(lines: Sequence[str]) -> Sequence[str]:
+    """Without the end of a frame that comes first, its code, and what Ray says above it: Ray has cut there."""
+    at = next((at for at, line in enumerate(lines[:2]) if _END_OF_FRAME.match(line)), None)
+    if at is None:
+        return lines
+    return [*dropwhile(lambda line: line[:1].isspace() and not _FRAME.match(line), lines[at + 1 :])]
+
+
 def own_frame(lines: Sequence[str]) -> tuple[str, str]:
     """The innermost frame of a traceback in a file of the user's, and the code in its line as the traceback quotes it.
 
-    Such as `/job/reward.py, line 5, in compute_score` and `return verify(answer, timeout=0)`. ("", "") where all frames
-    are in packages. A file that was sent with the job is named from the folder of the job on. Python 3.13 quotes all
-    lines of a call that has several. A `raise` is left out: the error says as much.
+    Such as `./reward.py, line 5, in compute_score` and `return verify(answer, timeout=0)`. ("", "") where all frames
+    are in packages. Python 3.13 quotes all lines of a call that has several. A `raise` is left out: the error says as
+    much.
     """
     for at in range(len(lines) - 1, -1, -1):
         frame = _PLACE.match(lines[at][:_LONGEST_LINE])
-        if frame is not None and not _OTHERS_FILES.search(path := _SENT.sub("", frame["path"])):
+        path = by_own_names(frame["path"]) if frame is not None else ""
+        if frame is not None and not _OTHERS_FILES.search(path.removeprefix("./")):
             place = f"{path}, line {frame['line']}" + (f", in {frame['name']}" if frame["name"] else "")
             return place, _quoted(lines[at], lines[at + 1 : at + 1 + _MOST_QUOTED])
     return "", ""

@@ -202,11 +202,26 @@ def test_what_pydantic_refuses_belongs_to_its_error(message: str, explanation: s
     assert lines[block.end] == "step:1"
 
 
+@pytest.mark.parametrize("above", ["", "Job entrypoint command failed with exit code 1, last available logs (...):\n"])
+def test_a_trace_begins_with_a_whole_line(above: str):
+    """Ray keeps the end of a long message, wherever that begins."""
+    cut = 'site-packages/verl/reward.py", line 38, in f\n    asked(\n'
+    rest = '  File "/job/a.py", line 3, in g\n    return 1 / 0\nZeroDivisionError: division by zero'
+    assert innermost(above + cut + rest).lines == tuple(rest.splitlines())
+    assert innermost(rest).lines == tuple(rest.splitlines())
+
+
 @pytest.mark.parametrize(
     ("path", "frame"),
     [
         ("/job/reward.py", "/job/reward.py, line 5, in score"),
-        ("/tmp/ray/session_1/runtime_resources/working_dir_files/_ray_pkg_9b/mine/a.py", "mine/a.py, line 5, in score"),
+        (
+            "/tmp/ray/session_1/runtime_resources/working_dir_files/_ray_pkg_9b/mine/a.py",
+            "./mine/a.py, line 5, in score",
+        ),
+        ("/tmp/ray/session_1/working_dir_files/_ray_pkg_9b/cloudrl_files/f3297f3b/a.py", "./a.py, line 5, in score"),
+        (f"/data/files/{'9b' * 32}/a.py", "./a.py, line 5, in score"),
+        ("/tmp/ray/session_1/working_dir_files/_ray_pkg_9b/verl/a.py", "./verl/a.py, line 5, in score"),
         ("/usr/lib/python3/dist-packages/vllm/core.py", ""),
         ("/opt/verl/trainer.py", ""),
         ("<frozen importlib._bootstrap>", ""),

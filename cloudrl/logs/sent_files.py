@@ -1,0 +1,17 @@
+"""Files that were sent with a job, in texts of the job: by the names that their owner knows."""
+
+import re
+
+PACKAGE_FOLDER = "cloudrl_files"
+"""Folder of a job's package, in which files of the command line are below the beginnings of their addresses."""
+_SENT = re.compile(
+    r"(?<![\w/:.~-])/[^\s\"']{0,400}?/"
+    rf"(?:_ray_pkg_[0-9a-f]{{1,40}}/(?:{PACKAGE_FOLDER}/[0-9a-f]{{8}}/)?|[0-9a-f]{{64}}/)"
+)
+"""Where Ray unpacks the package of a job (Ray 2.60, _private/runtime_env/packaging.py), and where agents keep files,
+below their SHA-256."""
+
+
+def by_own_names(text: str) -> str:
+    """The same text with `./reward.py` in place of the path of a file that was sent, which is gone after the job."""
+    return _SENT.sub("./", text)
