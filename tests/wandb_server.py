@@ -61,8 +61,8 @@ class Project:
 
     def stream(self, run: str, body: dict[str, Any]) -> None:
         """Keep the rows that a client has sent."""
-        sent: dict[str, Any] | None = (body.get("files") or {}).get(_HISTORY)
-        for at, line in enumerate(sent["content"] if sent is not None else ()):
+        sent = (body.get("files") or {}).get(_HISTORY, {"offset": 0, "content": []})
+        for at, line in enumerate(sent["content"]):
             self.runs[run][sent["offset"] + at] = json.loads(line)
 
 

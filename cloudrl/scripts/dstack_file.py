@@ -133,7 +133,8 @@ class DstackTask(Reader):
             if target is None or text is None or isinstance(text, Mapping):
                 self.unknown(f"resources.{name}", "cloudrl has gpu, cpu, memory, disk and shm_size")
             else:
-                self.taken(f"resources.{name}: {text}", f"{target} of the cluster", **{target: str(text)})
+                kept = str(text) if name in ("gpu", "cpu") else _with_unit(str(text))
+                self.taken(f"resources.{name}: {text}", f"{target} of the cluster", **{target: kept})
 
     def _volumes(self, volumes: Any) -> None:
         kept = []
@@ -153,6 +154,12 @@ class DstackTask(Reader):
             if isinstance(each, Mapping):
                 local, path = str(each.get("local_path", "")), str(each.get("path", ""))
             self.local_file(f"files: {local}", path or posixpath.join("/workflow", local), local)
+
+
+def _with_unit(size: str) -> str:
+    """A size or a range of them; what has no unit is in GB to dstack."""
+    bounds = (bound.strip() for bound in size.split(".."))
+    return "..".join(f"{bound}GB" if bound[-1:].isdigit() else bound for bound in bounds)
 
 
 def _gpu_text(value: Mapping[str, Any]) -> str | None:

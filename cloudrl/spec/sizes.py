@@ -1,12 +1,13 @@
 """Sizes, counts and ranges of them: `128GB`, `1TB..`, `16..64GB`, `8`, `2..`; and durations: `30m`, `1d`.
 
 The spelling is dstack 0.22.5's (core/models/resources.py: Memory, Range), less what can only be a slip: negative
-or zero sizes, `nan`, exponents. 1 GB is 1024 MB.
+or zero sizes, sizes without a unit, `nan`, exponents. 1 GB is 1024 MB.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cloudrl.errors import SpecError
@@ -24,24 +25,43 @@ _EXAMPLES = "For example '30m', '2h' or '1d'"
 
 
 def size(value: object) -> str:
-    """An amount of memory or disk, `128GB`, `0.5TB` or a number of GB, in its usual spelling.
+    """An amount of memory or disk, `128GB` or `0.5TB`, in its usual spelling.
 
     Raises:
-        SpecError: `value` is not a size, or not above zero.
+        SpecError: `value` is not a size, has no unit, or is not above zero.
     """
-    return _size(value)[1]
+    kept = _size(value)[1]
+    _check_unit(value, (_digits(value),), kept)
+    return kept
 
 
 def size_range(value: object) -> str:
     """`128GB`, `128GB..`, `..1TB` or `16GB..64GB`, in its usual spelling.
 
     Raises:
-        SpecError: A bound is not a size, both are missing, or they are in the wrong order.
+        SpecError: A bound is not a size, both are missing, or they are in the wrong order. Or none has a unit; one
+            without is in GB, as dstack reads it, and is taken beside another one in GB.
     """
-    low, high = (_size(bound) if bound else None for bound in _bounds(value, _SIZES))
+    bounds = _bounds(value, _SIZES)
+    low, high = (_size(bound) if bound else None for bound in bounds)
     if low and high and low[0] > high[0]:
         raise SpecError(f"{quoted(value)} runs backwards; did you mean '{high[1]}..{low[1]}'?", hint=_SIZES)
-    return low[1] if low and low == high else f"{low[1] if low else ''}..{high[1] if high else ''}"
+    kept = low[1] if low and low == high else f"{low[1] if low else ''}..{high[1] if high else ''}"
+    _check_unit(value, bounds, kept)
+    return kept
+
+
+def _check_unit(value: object, bounds: Sequence[str], in_gb: str) -> None:
+    """Raise `SpecError` for a bare number.
+
+    Args:
+        value: What was given.
+        bounds: Its amounts.
+        in_gb: The same with the unit that a bare number has to dstack.
+    """
+    units = {bound.lstrip("0123456789.").upper() for bound in bounds if bound}
+    if "" in units and units != {"", "GB"}:
+        raise SpecError(f"{quoted(value)} has no unit", hint=f"In gigabytes: {in_gb}")
 
 
 def bounds_gb(text: str) -> tuple[float | None, float | None]:

@@ -16,7 +16,7 @@ from cloudrl.providers.dstack.volume import NetworkVolume
 FEW = max(20, settings().max_examples // 2)
 
 words = st.from_regex(r"[a-z0-9-]{1,9}", fullmatch=True) | st.sampled_from(["no", "1e3", "a: b", "- x"])
-sizes = st.sampled_from(["1GB", "500GB", "1TB", "0.5TB", 100])
+sizes = st.sampled_from(["1GB", "500GB", "1TB", "0.5TB", "100GB"])
 sections = st.fixed_dictionaries(
     {}, optional={"auto_cleanup_duration": st.sampled_from(["off", "7d", 3600]), "tags": tags}
 )

@@ -15,7 +15,7 @@ amounts = st.one_of(
     st.integers(1, 10**6).map(str),
     st.tuples(st.integers(0, 9999), st.integers(1, 999)).map(lambda parts: f"{parts[0]}.{parts[1]}"),
 )
-sizes = st.tuples(amounts, st.sampled_from(["", "MB", "GB", "TB", "gb", "Tb", " GB"])).map("".join)
+sizes = st.tuples(amounts, st.sampled_from(["MB", "GB", "TB", "gb", "Tb", " GB"])).map("".join)
 
 
 @given(sizes)
@@ -44,10 +44,24 @@ def test_a_count_range_means_to_dstack_what_it_means_to_us(one, other):
 
 @pytest.mark.parametrize(
     ("written", "kept"),
-    [("128GB", "128GB"), ("1tb", "1TB"), ("0.5 TB", "0.5TB"), (16, "16GB"), (1.5, "1.5GB"), ("16", "16GB")],
+    [("128GB", "128GB"), ("1tb", "1TB"), ("0.5 TB", "0.5TB"), ("16 gb", "16GB")],
 )
 def test_a_size_keeps_the_unit_it_was_written_in(written, kept):
     assert size(written) == kept
+
+
+@pytest.mark.parametrize(
+    ("written", "in_gb"),
+    [(16, "16GB"), ("16", "16GB"), (1.5, "1.5GB"), ("100..", "100GB.."), ("..64", "..64GB"), ("1..2TB", "1GB..2TB")],
+)
+def test_a_size_asks_for_its_unit(written: object, in_gb: str) -> None:
+    with pytest.raises(SpecError, match="has no unit") as caught:
+        size_range(written)
+    assert caught.value.hint == f"In gigabytes: {in_gb}"
+
+
+def test_one_unit_is_enough_for_a_range_in_gb() -> None:
+    assert size_range("16..64GB") == "16GB..64GB"
 
 
 def test_a_count_range_knows_whether_it_is_one_number():

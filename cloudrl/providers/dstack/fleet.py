@@ -11,11 +11,11 @@ from pydantic import PlainValidator, model_validator
 from cloudrl.errors import CapacityError, SpecError
 from cloudrl.spec import Cluster
 from cloudrl.spec.base import FrozenDict, Spec
-from cloudrl.spec.fields import PlainText, Section, frozen, optional
+from cloudrl.spec.fields import PlainText, Section, frozen, optional, plain_text
 from cloudrl.spec.gpu import Gpu
 from cloudrl.spec.names import resource_name
 from cloudrl.spec.quoting import quoted
-from cloudrl.spec.sizes import CountRange
+from cloudrl.spec.sizes import CountRange, duration_with_unit, size_range
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -26,6 +26,16 @@ IDLE_AFTER_RUN = "5m"
 _DISK_GB_OF_GPU, _LEAST_DISK_GB = 250, 500
 """2 TB for eight GPUs, enough for a 32B model on two nodes. dstack's own default is 100 GB, and of disks that can be of
 any size it rents the smallest (0.22.5, core/models/resources.py: DEFAULT_DISK)."""
+
+
+def _idle_duration(value: object) -> str:
+    """As text, of which dstack knows more forms, such as `off`; a bare number may be meant as minutes."""
+    text = plain_text(value)
+    return duration_with_unit(text) if text.isdecimal() and int(text[:18]) else text
+
+
+def _size_range(value: object) -> str:
+    return size_range(plain_text(value))
 
 
 @dataclass(frozen=True)
@@ -103,11 +113,11 @@ class Fleet(Spec):
     """GPUs of each machine. Default: what runs ask for."""
     cpu: PlainText = None
     """CPUs of each machine."""
-    memory: PlainText = None
+    memory: Annotated[str | None, PlainValidator(optional(_size_range))] = None
     """Memory of each machine."""
-    disk: PlainText = None
+    disk: Annotated[str | None, PlainValidator(optional(_size_range))] = None
     """Disk of each machine. Default: 250 GB for each GPU, at least 500 GB; without GPUs what runs ask for."""
-    idle_duration: PlainText = None
+    idle_duration: Annotated[str | None, PlainValidator(optional(_idle_duration))] = None
     """A rented machine is released after it was idle this long. Default: `1h`, where dstack has three days."""
     dstack: Section = FrozenDict()
     """All other fields of a dstack [fleet](https://dstack.ai/docs/reference/dstack.yml/fleet): `backends`, `regions`,

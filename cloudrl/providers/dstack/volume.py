@@ -5,8 +5,13 @@ from typing import Annotated, ClassVar
 from pydantic import PlainValidator
 
 from cloudrl.spec.base import FrozenDict, Spec
-from cloudrl.spec.fields import PlainText, Section, one_line
+from cloudrl.spec.fields import PlainText, Section, one_line, optional, plain_text
 from cloudrl.spec.names import resource_name
+from cloudrl.spec.sizes import size
+
+
+def _size(value: object) -> str:
+    return size(plain_text(value))
 
 
 class NetworkVolume(Spec):
@@ -22,7 +27,7 @@ class NetworkVolume(Spec):
     backend: Annotated[str, PlainValidator(one_line)]
     region: PlainText = None
     """Where the machines are going to be: a volume can be mounted there only."""
-    size: PlainText = None
+    size: Annotated[str | None, PlainValidator(optional(_size))] = None
     volume_id: PlainText = None
     """The cloud's id of a disk that exists. dstack never deletes such a disk."""
     dstack: Section = FrozenDict()

@@ -11,7 +11,7 @@ from cloudrl.errors import SpecError
 from cloudrl.spec.base import Spec
 from cloudrl.spec.fields import Commands, Words, absolute_path, one_line, optional
 from cloudrl.spec.quoting import quoted
-from cloudrl.spec.sizes import duration
+from cloudrl.spec.sizes import duration_with_unit
 from cloudrl.spec.volume import Mount, mount_list
 
 _OPTION = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
@@ -53,7 +53,7 @@ class SlurmSection(Spec):
     """Keys, logs and state of jobs, shared by all nodes; None is `~/.cloudrl/slurm`."""
     tmp_dir: Annotated[str, PlainValidator(absolute_path)] = "/tmp"  # noqa: S108
     """Of each node alone: keys, and without docker and podman what Ray writes."""
-    join_timeout: Annotated[str, PlainValidator(duration)] = "30m"
+    join_timeout: Annotated[str, PlainValidator(duration_with_unit)] = "30m"
     """All nodes have an agent by then, with their images pulled or built."""
 
 
