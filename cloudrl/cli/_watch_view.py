@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from functools import partial
 from statistics import fmean
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from cloudrl.jobs.evidence import RunWarning
     from cloudrl.jobs.look import Look
     from cloudrl.protocol.report import NodeReport, Usage
+    from cloudrl.verl.balance import Balance
     from cloudrl.verl.metrics import Step
 
 _PANEL_WIDTH = 38
@@ -33,6 +34,7 @@ _NODE_HEADS = (
     "rank",
     "address",
     "phase",
+    "pool",
     "GPU",
     "GPU mem",
     "CPU",
@@ -55,7 +57,8 @@ def draw(look: Look, width: int, height: int, curves: Sequence[str] = ()) -> lis
     """
     head, time = _head(look, width), _time(look.steps[-_MEAN_STEPS:], width)
     warnings = [line for warning in look.warnings for line in _warning(warning, width)]
-    table = partial(_nodes, look.nodes, look.usage if width >= _WIDE else {}, is_wide=width >= _WIDE)
+    time += _balance(look.balance, width)
+    table = partial(_nodes, look, is_wide=width >= _WIDE)
     few = max(2, height // 6)
     nodes = table(few)
     room = height - sum(map(len, (head, time, warnings, nodes))) - _LOG_LINES - 1
@@ -162,16 +165,26 @@ def _time(steps: Sequence[Step], width: int) -> list[Text]:
     return [names.append("  ").append(bar)] if len(names) + 2 + len(bar) <= width else [names]
 
 
-def _nodes(
-    nodes: Sequence[NodeReport], usage: Mapping[int, Sequence[Usage]], max_rows: int, *, is_wide: bool
-) -> list[Text]:
+def _balance(balance: Balance | None, width: int) -> list[Text]:
+    """How rollout and training of an asynchronous job keep pace."""
+    from rich.text import Text
+
+    rows = balance.rows if balance is not None else ()
+    return [Text(line) for line in _side_by_side([f"{what}: {text}" for what, text in rows], width)] if rows else []
+
+
+def _nodes(look: Look, max_rows: int, *, is_wide: bool) -> list[Text]:
     """A table of nodes, those in trouble first."""
     from rich.text import Text
 
+    nodes, usage = look.nodes, look.usage if is_wide else {}
     if not nodes:
         return []
     shown = sorted(nodes, key=lambda node: not _trouble(node))[:max_rows]
-    rows = [[*_node_cells(node, is_wide=is_wide), _busy_bars(usage.get(node.rank, ()))] for node in shown]
+    rows = [
+        [*_node_cells(node, look.pools.get(node.rank, ""), is_wide=is_wide), _busy_bars(usage.get(node.rank, ()))]
+        for node in shown
+    ]
     head, *lines = _aligned([_NODE_HEADS, *rows])
     head.stylize("bold")
     for line, node in zip(lines, shown, strict=True):
@@ -199,10 +212,10 @@ def _trouble(node: NodeReport) -> str:
     return f"no heartbeat for {duration_text(node.seen_s_ago)}" if node.seen_s_ago > _SILENT_S else ""
 
 
-def _node_cells(node: NodeReport, *, is_wide: bool) -> list[str]:
+def _node_cells(node: NodeReport, pool: str, *, is_wide: bool) -> list[str]:
     usage = None if _trouble(node) else node.usage  # of a node that is silent it is old
     cells = _usage_cells(usage, is_wide=is_wide) if usage is not None else [""] * 6
-    return [str(node.rank), visible(node.ip, keep=""), node.phase.value, *cells]
+    return [str(node.rank), visible(node.ip, keep=""), node.phase.value, pool, *cells]
 
 
 def _usage_cells(usage: Usage, *, is_wide: bool) -> list[str]:

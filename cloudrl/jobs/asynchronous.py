@@ -10,10 +10,18 @@ from cloudrl.protocol.limits import CPUS_PER_GPU
 from cloudrl.spec import hydra_text
 from cloudrl.spec.hydra import integer, parse_overrides
 from cloudrl.verl import keys
-from cloudrl.verl.async_modes import MINI_BATCH, PINNED, SYNC_STEP, colocated, fitting_updates, pinned_queue, separated
+from cloudrl.verl.async_modes import (
+    ASYNC,
+    MINI_BATCH,
+    PINNED,
+    SYNC_STEP,
+    colocated,
+    fitting_updates,
+    pinned_queue,
+    separated,
+)
 from cloudrl.verl.composition import compose, is_known
 from cloudrl.verl.keys import QUEUE_UNITS, has_key
-from cloudrl.verl.modes import ASYNC
 from cloudrl.verl.setting import BATCH, Setting
 
 LOCAL = "local"

@@ -6,22 +6,26 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from cloudrl.hangs.rollout import Unfinished, parse
 from cloudrl.jobs.events import Ended, Event, Line, Progress
 from cloudrl.jobs.evidence import Evidence, RunWarning
 from cloudrl.jobs.format import as_fields
 from cloudrl.jobs.history import add_step
+from cloudrl.jobs.pools import mode_of_job
 from cloudrl.jobs.warnings import find_warnings
 from cloudrl.protocol.job_phases import JobState, phase_text
 from cloudrl.protocol.report import NodeReport, Usage
 from cloudrl.protocol.stops import Stop
 from cloudrl.protocol.wire import to_json
 from cloudrl.transport.ray_job import JobStatus, RayJob
+from cloudrl.verl.balance import Balance, balance
 from cloudrl.verl.metrics import Step, failed_prompts, plain, tool_failures
 from cloudrl.verl.startup import Starting
 
 _LINES, _LINE_CHARACTERS = 60, 1000
 _STEPS_OF_TOOLS = 10
 _HOUR_OF_SAMPLES = 720
+_BALANCED_STEPS, _RECENT_S = 5, 600.0
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,8 @@ class Look:
         warnings: what goes wrong.
         notice: why nothing new comes, if so.
         phase: where it stands, such as `gen for 2 min 03 s, usually 40 s`; "" if unknown.
+        balance: how rollout and training keep pace; None in a mode in which each step waits for its own answers.
+        pools: rank -> what the node is for, where the rollout has nodes of its own; else empty.
     """
 
     url: str
@@ -78,6 +84,8 @@ class Look:
     warnings: tuple[RunWarning, ...] = ()
     notice: str = ""
     phase: str = ""
+    balance: Balance | None = None
+    pools: Mapping[int, str] = field(default_factory=dict)
 
 
 class JobRecord:
@@ -91,6 +99,7 @@ class JobRecord:
         price: of the cluster; None if unknown.
         stops: its tasks that wait for a debugger.
         job: where the training of its cluster stands; None if unknown.
+        pools: rank -> what the node is for, where the rollout has nodes of its own; else empty.
     """
 
     def __init__(self, url: str) -> None:
@@ -98,6 +107,7 @@ class JobRecord:
         self.price: Price | None = None
         self.stops: Sequence[Stop] = ()
         self.job: JobState | None = None
+        self.pools: Mapping[int, str] = {}
         self._url = url
         self._status = JobStatus.UNKNOWN
         self._started_at: float | None = None
@@ -107,6 +117,8 @@ class JobRecord:
         self._lines: deque[str] = deque(maxlen=_LINES)
         self._failures: deque[int] = deque([0], maxlen=_STEPS_OF_TOOLS)
         self._failed_prompts = 0
+        self._mode = ""
+        self._prompts: Unfinished | None = None
         self._starting: Starting | None = None
         self._starting_at: float | None = None
         self._nodes: tuple[NodeReport, ...] = ()
@@ -123,6 +135,7 @@ class JobRecord:
         if isinstance(event, Line):
             self._failures[-1] += tool_failures(event.text)
             self._failed_prompts += failed_prompts(event.text)
+            self._prompts = parse(event.text) or self._prompts
             if text := plain(event.text).rstrip():
                 self._lines.append(text[:_LINE_CHARACTERS])
         elif isinstance(event, Starting):
@@ -141,6 +154,7 @@ class JobRecord:
         """What Ray says of it now."""
         self.notice = ""
         self._status, self._started_at, self._ended_at = job.status, job.start_time, job.end_time
+        self._mode = mode_of_job(job)
 
     def add_nodes(self, nodes: Iterable[NodeReport]) -> None:
         """What the nodes say now."""
@@ -168,7 +182,7 @@ class JobRecord:
         per_hour = self.price.per_hour if self.price is not None else None
         evidence = Evidence(
             self._steps, self._usage, tuple(self._failures), left_s, self.stops, now, job, per_hour,
-            self._failed_prompts,
+            self._failed_prompts, self.pools,
         )  # fmt: skip
         progress = self._progress
         if self._status.is_terminal and progress is not None:
@@ -191,7 +205,16 @@ class JobRecord:
             warnings=find_warnings(evidence),
             notice=self.notice,
             phase=phase_text(job, now) if job is not None else "",
+            balance=balance(self._mode, self._steps[-_BALANCED_STEPS:], self._prompts, self.pools, self._recent()),
+            pools=self.pools,
         )
+
+    def _recent(self) -> dict[int, list[Usage]]:
+        """How busy nodes were in the last minutes that they have told of."""
+        return {
+            rank: [sample for sample in samples if sample.sampled_at >= samples[-1].sampled_at - _RECENT_S]
+            for rank, samples in self._usage.items()
+        }
 
     def _is_of_this_job(self, job: JobState) -> bool:
         return not self._status.is_terminal and self._url.rpartition("/")[2] == job.submission_id
@@ -214,4 +237,6 @@ def look_fields(look: Look) -> Mapping[str, Any]:
         ],
         "notice": look.notice,
         "phase": look.phase,
+        "balance": to_json(look.balance) if look.balance is not None else None,
+        "pools": {str(rank): pool for rank, pool in look.pools.items()},
     }

@@ -13,6 +13,7 @@ from cloudrl.protocol.ranks import ranks_text
 from cloudrl.protocol.report import Usage
 from cloudrl.units import duration_text, size_text
 from cloudrl.verl import keys
+from cloudrl.verl.balance import ROLLOUT
 from cloudrl.verl.memory.host import KILLED_AT
 from cloudrl.verl.memory.runs import allocated_gib
 from cloudrl.verl.memory.training import ASLEEP, CONTEXT
@@ -54,7 +55,7 @@ def find_machine_warnings(evidence: Evidence) -> tuple[RunWarning, ...]:
     """All that is wrong with them."""
     usage = evidence.usage
     return (
-        *_slow_node(usage),
+        *_slow_node(usage, evidence.pools),
         *_gpu_memory(evidence.steps, usage),
         *_filling(_HOST_MEMORY, evidence),
         *_shared_memory(usage),
@@ -63,9 +64,12 @@ def find_machine_warnings(evidence: Evidence) -> tuple[RunWarning, ...]:
     )
 
 
-def _slow_node(usage: Mapping[int, Sequence[Usage]]) -> Iterator[RunWarning]:
-    """The others wait for the slowest node in every step, so it is the one that has no pauses."""
-    shares = {rank: _gpu_percent(samples) for rank, samples in usage.items()}
+def _slow_node(usage: Mapping[int, Sequence[Usage]], pools: Mapping[int, str]) -> Iterator[RunWarning]:
+    """The others wait for the slowest node in every step, so it is the one that has no pauses.
+
+    Where the rollout has nodes of its own, only nodes that train wait for each other.
+    """
+    shares = {rank: _gpu_percent(samples) for rank, samples in usage.items() if pools.get(rank) != ROLLOUT}
     busy = {rank: share for rank, share in shares.items() if share is not None and share >= _TAKES_PART_PERCENT}
     if len(busy) < 2:
         return

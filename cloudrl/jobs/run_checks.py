@@ -13,10 +13,10 @@ from cloudrl.protocol.folders import ON_HEAD
 from cloudrl.scripts.variables import OF_AMD
 from cloudrl.units import dollars_text
 from cloudrl.verl import keys
-from cloudrl.verl.async_modes import PINNED
+from cloudrl.verl.async_modes import ASYNC, PINNED
 from cloudrl.verl.composition import Problem
 from cloudrl.verl.memory.runs import run_alike
-from cloudrl.verl.modes import ASYNC, idle_gpus, mode_of, problems_of_mode, warnings_of_mode, warnings_of_steps
+from cloudrl.verl.modes import idle_gpus, mode_of, problems_of_mode, warnings_of_mode, warnings_of_steps
 from cloudrl.verl.setting import MODE, Setting
 from cloudrl.verl.steps import (
     Budget,

@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Iterable, Mapping
 
+from cloudrl.hangs.rollout import Unfinished, parse
 from cloudrl.logs.causes.evidence import LAST_LINES
 from cloudrl.logs.causes.printed import shortened
 from cloudrl.transport.log_stream import split_lines
@@ -11,13 +12,14 @@ from cloudrl.verl.printed_config import ConfigReader
 
 
 class LogReading:
-    """One log: its steps in order, and `offset`, how many bytes of it were taken."""
+    """One log: its steps in order, the last count of prompts, and `offset`, how many bytes of it were taken."""
 
     def __init__(self) -> None:
         self.offset = 0
         self.total_steps: int | None = None
         self.last_lines: deque[str] = deque(maxlen=LAST_LINES)
         self.steps: list[Step] = []
+        self.prompts: Unfinished | None = None
         self._config, self._tail = ConfigReader(), list[bytes]()  # joined once its line is whole
 
     @property
@@ -53,4 +55,5 @@ class LogReading:
                 self.steps.append(step)
             else:
                 self._config.read(line)
+                self.prompts = parse(line) or self.prompts
                 self.total_steps = parse_total_steps(line) or self.total_steps

@@ -13,6 +13,7 @@ from cloudrl.saves.inventory import Checkpoint
 from cloudrl.saves.places import nodes_text
 from cloudrl.transport.ray_job import RayJob
 from cloudrl.units import dollars_text, duration_text, size_text
+from cloudrl.verl.balance import Balance
 from cloudrl.verl.memory.runs import RunMemory
 
 
@@ -114,6 +115,11 @@ def memory_table(run: RunMemory) -> Table:
         low, likely, high = run.estimate_gib
         rows.append(("estimated by check", f"{likely:.1f} ({low:.1f} to {high:.1f})"))
     return Table("Memory of training", columns, tuple(rows))
+
+
+def balance_table(balance: Balance | None) -> Table:
+    """How rollout and training of an asynchronous run keep pace; no rows in another mode."""
+    return Table("Rollout and training", ("", "over the whole run"), balance.rows if balance is not None else ())
 
 
 def _gpu(gpu: GpuUsage) -> str:

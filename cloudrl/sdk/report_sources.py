@@ -1,6 +1,5 @@
 """Where a report comes from: a cluster that answers, what is kept of one that is gone, or a log on this machine."""
 
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -12,6 +11,7 @@ from cloudrl.checkpoints.sources import ClusterSource, LocalSource
 from cloudrl.errors import CloudrlError, ConnectionFailed, InputError
 from cloudrl.jobs import JobHandle
 from cloudrl.jobs.history import earlier_steps, find_attempts, joined
+from cloudrl.jobs.pools import node_pools
 from cloudrl.jobs.redaction import redact, redact_command, secret_values
 from cloudrl.logs.archive import Archive, FolderArchive
 from cloudrl.logs.causes import Cause, Evidence, LogTail, find_cause
@@ -25,6 +25,7 @@ from cloudrl.report.log import LogReading
 from cloudrl.report.tables import (
     about_run,
     attempts_table,
+    balance_table,
     checkpoints_table,
     cost_table,
     kept_nodes_table,
@@ -36,9 +37,10 @@ from cloudrl.sdk.find import Kept
 from cloudrl.sdk.kept_jobs import kept_attempts, kept_job, lost_attempts, runs_of
 from cloudrl.sdk.samples import NodeFiles, Samples, read_here
 from cloudrl.sdk.usage_sources import KeptUsage, asked_usage, span_of
-from cloudrl.spec.hydra import parse_overrides
 from cloudrl.transport.ray_job import JobStatus, RayJob
-from cloudrl.verl.keys import EXPERIMENT
+from cloudrl.verl.balance import balance, pools_of
+from cloudrl.verl.command import overrides_of
+from cloudrl.verl.keys import EXPERIMENT, TRAINER_MODE
 from cloudrl.verl.metrics import Step, not_finite, without_ansi
 
 _PIECE_BYTES = 4 << 20
@@ -84,9 +86,11 @@ class LogSource:
         driver = LogTail("job-driver-.log", None, tuple(self._reading.last_lines))
         cause = None if self._reading.is_finished else find_cause(Evidence(logs=(driver,)))
         made = _of_log(self._reading, self._samples, config, name=name, job=str(self._path), cause=cause)
+        pace = _balance_table(made, self._reading, {}, ())
         alone = ["the first cause is that of the driver's log alone"] if cause is not None else []
         empty = ["no step of verl's in this log"] if not made.steps else []
-        return replace(made, notes=(*empty, *made.notes, *alone))
+        tables = (pace,) if pace.rows else ()
+        return replace(made, tables=tables, notes=(*empty, *made.notes, *alone))
 
 
 class KeptSource:
@@ -111,7 +115,7 @@ class KeptSource:
         evidence, kept = kept_evidence(archive, id_), kept_job(archive, id_)
         job, reading = kept.job, kept.reading
         attempts = list(kept_attempts(archive, kept.run, until=id_))
-        config = _masked(reading.config or _overrides(job.entrypoint))
+        config = _masked(reading.config or overrides_of(redact_command(job.entrypoint)))
         name, checkpoint_dir = kept.run
         name = name or id_
         has_failed = job.status in (JobStatus.FAILED, JobStatus.UNKNOWN) and not reading.is_finished
@@ -122,6 +126,9 @@ class KeptSource:
         jobs = [*(attempt.job for attempt in attempts), job]
         usage = KeptUsage(archive, runs_of(archive, [attempt.submission_id for attempt in jobs]))
         nodes, tables = usage.nodes(span_of(jobs)), _Tables()
+        pools = pools_of(evidence.state.actors).items()
+        ranks = {rank: pool for node, pool in pools if (rank := evidence.rank_of(node)) is not None}
+        tables.add("the pools", lambda: _balance_table(made, reading, ranks, nodes))
         tables.add("cost", lambda: self._cost(usage))
         tables.add("attempts", lambda: attempts_table(jobs, None))
         tables.add("nodes", lambda: kept_nodes_table(evidence))
@@ -175,17 +182,22 @@ class JobSource:
         self._read_log(is_over=job.status.is_terminal)
         if job.status is JobStatus.FAILED and self._cause is None:
             self._cause = self._job.cause()
-        config = _masked(self._reading.config or _overrides(job.entrypoint), job)
+        config = _masked(self._reading.config or overrides_of(redact_command(job.entrypoint)), job)
         made = _of_log(
             self._reading, self._samples, config, name=self._job.name, job=self._job.url, cause=self._cause,
             earlier=self._earlier,
         )  # fmt: skip
+        nodes, usage = self._nodes(), self._usage()
         tables = _tables(self._job, [attempt.job for attempt in self._lost])
+        tables.add(
+            "the pools",
+            lambda: _balance_table(made, self._reading, node_pools(self._job.connection, job, nodes), usage),
+        )
         return replace(
             made, status=str(job.status), total_steps=made.total_steps or self._job.total_steps,
-            about=about_run(job, self._nodes()), group=job.metadata.get("cloudrl_group", ""),
+            about=about_run(job, nodes), group=job.metadata.get("cloudrl_group", ""),
             log=tuple(str(redact(line, secret_values(job.variables))) for line in made.log),
-            tables=tuple(tables.made), usage=self._usage(), notes=(*made.notes, *tables.notes),
+            tables=tuple(tables.made), usage=usage, notes=(*made.notes, *tables.notes),
         )  # fmt: skip
 
     def _nodes(self) -> tuple[NodeReport, ...]:
@@ -232,13 +244,9 @@ def _of_log(
     )  # fmt: skip
 
 
-def _overrides(entrypoint: str) -> dict[str, str]:
-    """Of a job whose log does not have its configuration yet."""
-    try:
-        words = shlex.split(redact_command(entrypoint))
-    except ValueError:
-        return {}
-    return parse_overrides(dict(word.split("=", 1) for word in words if "=" in word and not word.startswith("-")))
+def _balance_table(made: RunReport, reading: LogReading, pools: Mapping[int, str], nodes: Sequence[NodeUsage]) -> Table:
+    usage = {node.rank: node.samples for node in nodes}
+    return balance_table(balance(made.config.get(TRAINER_MODE, ""), made.steps, reading.prompts, pools, usage))
 
 
 def _masked(config: Mapping[str, str], job: RayJob | None = None) -> dict[str, str]:

@@ -8,6 +8,7 @@ from cloudrl.errors import CloudrlError, ConnectionFailed
 from cloudrl.jobs import Ended, JobHandle, Line, Progress, Starting, Step
 from cloudrl.jobs.history import earlier_steps
 from cloudrl.jobs.look import JobRecord, Price
+from cloudrl.jobs.pools import node_pools
 from cloudrl.protocol.report import ClusterStatus
 from cloudrl.sdk.callbacks import Notice, OnProgress, Update, silent
 from cloudrl.sdk.costs import prices
@@ -16,7 +17,7 @@ from cloudrl.sdk.submission import follow, no_longer_following
 from cloudrl.transport.ray_job import RayJob
 
 _LOOK_S, _NODES_S, _PRICE_S = 1.0, 5.0, 60.0
-"""How often somebody is shown something, nodes are asked, and a provider and who waits for a debugger are."""
+"""How often somebody is shown something, nodes are asked, and the provider, debuggers and Ray's actors are."""
 
 _COMMAND = "cloudrl watch"
 
@@ -110,6 +111,7 @@ class _Watching:
             with suppress(CloudrlError):  # of a release without debuggers
                 self._record.stops = ask_nodes(agent, status.nodes)
             self._record.price = self._price(status) or self._record.price
+            self._record.pools = node_pools(self._job.connection, self._job.status(), status.nodes)
             self._price_at = self._clock() + _PRICE_S
 
     def _price(self, status: ClusterStatus) -> Price | None:

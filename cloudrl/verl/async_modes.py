@@ -11,6 +11,8 @@ from typing import Any
 
 from cloudrl.verl.keys import ACTOR, GPUS, NODES, QUEUE_UNITS, ROLLOUT, TRAINER_MODE
 
+COLOCATED, SEPARATE = "colocate_async", "separate_async"
+ASYNC = (COLOCATED, SEPARATE)
 ENGINE = f"{ROLLOUT}.checkpoint_engine"
 BACKEND, MODULE = f"{ENGINE}.backend", f"{ENGINE}.custom_backend_module"
 _CORRECTED = {f"{ROLLOUT}.calculate_log_probs": True, "algorithm.rollout_correction.rollout_is": "token"}
@@ -24,7 +26,7 @@ _PINNED_UNITS = 2
 
 def colocated() -> dict[str, Any]:
     """The rollout shares the GPUs of training, and has the next batch under way when a step ends."""
-    return {TRAINER_MODE: "colocate_async", **_CORRECTED}
+    return {TRAINER_MODE: COLOCATED, **_CORRECTED}
 
 
 def separated(*, nodes: int, rollout_nodes: int, gpus_per_node: int, updates: int, on_cpu: bool) -> dict[str, Any]:
@@ -38,7 +40,7 @@ def separated(*, nodes: int, rollout_nodes: int, gpus_per_node: int, updates: in
         on_cpu: whether the nodes compute on CPUs, for which verl has no checkpoint engine.
     """
     return {
-        TRAINER_MODE: "separate_async",
+        TRAINER_MODE: SEPARATE,
         NODES: nodes - rollout_nodes,
         GPUS: gpus_per_node,
         f"{ROLLOUT}.nnodes": rollout_nodes,

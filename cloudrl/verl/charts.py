@@ -80,11 +80,34 @@ STALENESS = Chart(
     ("training/off_policy/trajectory_staleness/mean",),
     ("training/off_policy/trajectory_staleness/min", "training/off_policy/trajectory_staleness/max"),
 )
-"""Of the asynchronous modes (verl 0.9.1, trainer/ppo/v1/trainer_base.py)."""
-THROWN_AWAY = Chart(
-    "Prompts thrown away (too old, or failed)",
-    ("training/off_policy/evicted_samples", "training/rollout_failure/evicted_samples"),
+"""By the newest weights that wrote it (verl 0.9.1, trainer/ppo/v1/trainer_base.py: _compute_metrics); 0 in `sync`."""
+OLDEST_WEIGHTS = Chart(
+    "Age of the oldest weights behind an answer (steps)",
+    ("training/off_policy/trajectory_staleness_worst/mean",),
+    ("training/off_policy/trajectory_staleness_worst/min", "training/off_policy/trajectory_staleness_worst/max"),
 )
+"""Likewise: an answer that was interrupted by new weights goes on with them."""
+SPANS = Chart(
+    "Versions of the weights in one answer",
+    ("training/off_policy/trajectory_spans/mean",),
+    ("training/off_policy/trajectory_spans/min", "training/off_policy/trajectory_spans/max"),
+)
+THROWN_AWAY = Chart(
+    "Prompts thrown away (too old, failed, or all answers alike)",
+    (
+        "training/off_policy/evicted_samples",
+        "training/rollout_failure/evicted_samples",
+        "training/filter_groups/evicted_samples",
+    ),
+)
+"""verl 0.9.1, trainer/ppo/v1/replay_buffer.py: _evict_terminal_groups."""
+READY = Chart(
+    "Prompts ready, and still wanted, at the end of a step",
+    ("separate_async/decision/sampleable_count", "separate_async/decision/remaining"),
+)
+"""Where training GPUs help out with the rollout (verl 0.9.1, trainer_separate_async.py: on_step_end)."""
+APART = Chart("Rollout and training policy apart (KL)", ("rollout_corr/kl", "rollout_corr/k3_kl"))
+"""What truncated importance sampling makes up for (verl 0.9.1, trainer/ppo/rollout_corr_helper.py)."""
 THROUGHPUT = Chart("Throughput (tokens/s/GPU)", ("perf/throughput",), in_watch=True)
 
 CHARTS = (
@@ -98,7 +121,11 @@ CHARTS = (
     Chart("Clipped policy updates", ("actor/pg_clipfrac",)),
     GRADIENT,
     STALENESS,
+    OLDEST_WEIGHTS,
+    SPANS,
     THROWN_AWAY,
+    READY,
+    APART,
     THROUGHPUT,
     MEMORY,
 )

@@ -1,10 +1,12 @@
 """The command that starts a program of verl's, as Python and Hydra read it."""
 
 import re
+import shlex
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from cloudrl.protocol.folders import ON_HEAD
+from cloudrl.spec.hydra import parse_overrides
 from cloudrl.verl.keys import FINE_TUNED, FINE_TUNED_BEFORE, MAIN, MODEL_PATH
 from cloudrl.verl.release_files import CONFIG_NAME
 
@@ -87,6 +89,15 @@ def processes(entrypoint: Sequence[str]) -> int | None:
     given = {"nnodes": "1", **dict(_TORCHRUN_OPTION.findall(options))}
     each, nodes = given.get("nproc", ""), given["nnodes"]
     return int(each) * int(nodes) if each.isdigit() and nodes.isdigit() else None
+
+
+def overrides_of(entrypoint: str) -> dict[str, str]:
+    """Bare key -> value of the overrides in the command of a job; empty if it is no command to a shell."""
+    try:
+        words = shlex.split(entrypoint)
+    except ValueError:
+        return {}
+    return parse_overrides(dict(word.split("=", 1) for word in words if "=" in word and not word.startswith("-")))
 
 
 def read_command(entrypoint: Sequence[str]) -> Command:

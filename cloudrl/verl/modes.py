@@ -9,12 +9,11 @@ import math
 from collections.abc import Iterator, Mapping
 
 from cloudrl.verl import keys
-from cloudrl.verl.async_modes import BACKEND, MODULE, as_typed, checkpoint_engine
+from cloudrl.verl.async_modes import ASYNC, BACKEND, MODULE, SEPARATE, as_typed, checkpoint_engine
 from cloudrl.verl.composition import Problem
 from cloudrl.verl.keys import MODEL, ROLLOUT
 from cloudrl.verl.setting import MODE, SAMPLER, Setting
 
-ASYNC = ("colocate_async", "separate_async")
 ENGINES = ("naive", "nccl", "nixl", "mooncake", "kimi_ckpt_engine", "delta_sharded")
 """checkpoint_engine/*.py: CheckpointEngineRegistry.register; rollout.yaml's `hccl` is registered as nccl."""
 _WITH_CUPY = ("nccl", "nixl", "delta_sharded")
@@ -38,7 +37,7 @@ def problems_of_mode(setting: Setting, variables: Mapping[str, str], *, on_cpu: 
         variables: of the job's environment.
         on_cpu: whether the nodes compute on CPUs.
     """
-    if mode_of(setting) != "separate_async":
+    if mode_of(setting) != SEPARATE:
         return
     yield from _unusable_engine(setting, on_cpu=on_cpu)
     yield from _impossible_switch(setting)
@@ -53,7 +52,7 @@ def problems_of_mode(setting: Setting, variables: Mapping[str, str], *, on_cpu: 
         )
     if setting.lora_rank and not setting.get(f"{MODEL}.lora.merge"):  # engine_workers.py: update_weights
         yield Problem(
-            f"LoRA without {MODEL}.lora.merge=True: in separate_async the adapter never reaches the rollout, which "
+            f"LoRA without {MODEL}.lora.merge=True: in {SEPARATE} the adapter never reaches the rollout, which "
             "keeps answering with the base model",
             f"{MODEL}.lora.merge=True",
         )
@@ -114,8 +113,8 @@ def _pool(setting: Setting) -> int:
 def warnings_of_mode(setting: Setting) -> Iterator[str]:
     """What an asynchronous mode wastes, or does in vain."""
     mode, backend = mode_of(setting), setting.get(BACKEND)
-    if mode != "separate_async" and setting.get(_HYBRID) is False:  # ppo_trainer.yaml, at that key
-        yield f"{_HYBRID}=False is made for {MODE}=separate_async, and {MODE} is {mode}"
+    if mode != SEPARATE and setting.get(_HYBRID) is False:  # ppo_trainer.yaml, at that key
+        yield f"{_HYBRID}=False is made for {MODE}={SEPARATE}, and {MODE} is {mode}"
     if mode not in ASYNC:
         return
     yield from _never_current(setting, mode)
@@ -125,7 +124,7 @@ def warnings_of_mode(setting: Setting) -> Iterator[str]:
             f"{SAMPLER}={sampler} takes the place of ReplayBufferAsync: unless it extends that class, prompts that "
             f"fail or are too old are not replaced in {MODE}={mode}"
         )
-    if mode != "separate_async":
+    if mode != SEPARATE:
         return
     pool = _pool(setting)
     if pool > setting.replica and pool % setting.replica:  # llm_server.py counts whole replicas
@@ -158,7 +157,7 @@ def idle_gpus(setting: Setting) -> int:
     for section, is_used in (
         ("reward.reward_model", setting.get("reward.reward_model.enable_resource_pool")),
         ("distillation", setting.get("distillation.enabled")),
-        (ROLLOUT, mode_of(setting) == "separate_async" or setting.get(f"{ROLLOUT}.disaggregation.enabled")),
+        (ROLLOUT, mode_of(setting) == SEPARATE or setting.get(f"{ROLLOUT}.disaggregation.enabled")),
     ):
         if is_used:
             taken += (setting.whole(f"{section}.nnodes") or 0) * (setting.whole(f"{section}.n_gpus_per_node") or 0)

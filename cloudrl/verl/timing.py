@@ -7,15 +7,19 @@ from cloudrl.verl.metrics import Step
 
 _PREFIX = "timing_s/"
 _PARTS = {
-    "rollout": ("gen",),
+    "rollout": ("gen", "switch_wait"),
     "reward": ("reward",),
     "log-probs": ("old_log_prob", "ref", "values"),
     "advantage": ("adv",),
     "update": ("update_actor", "update_critic", "update_weights"),
+    "switch": ("switch_to_trainer", "switch_to_rollout"),
     "save": ("save_checkpoint",),
     "test": ("testing",),
 }
-"""Part -> verl's timers that make it up (verl 0.9.1, trainer/ppo/v1/trainer_base.py); none contains another."""
+"""Part -> verl's timers that make it up; none contains another (verl 0.9.1, trainer/ppo/v1/trainer_base.py, and those
+of a switch: trainer_separate_async.py)."""
+_WAITS = ("gen", "update_weights", *_PARTS["switch"])
+"""Timers in which training GPUs do not train where the rollout has its own; in `switch_wait` they generate."""
 _KNOWN = {"step", *(timer for timers in _PARTS.values() for timer in timers)}
 OTHER = "other"
 
@@ -37,6 +41,18 @@ def step_parts(step: Step) -> dict[str, float]:
             parts[timer] = seconds
             left_s -= seconds
     return {part: seconds for part, seconds in {**parts, OTHER: left_s}.items() if seconds > 0}
+
+
+def waiting_share(steps: Sequence[Step]) -> float | None:
+    """Share of the time, from 0 to 1, in which training waits for a rollout on other GPUs; None without times."""
+    timed = [(step, step.step_s) for step in steps if step.step_s]
+    waited_s = sum(
+        seconds
+        for step, _ in timed
+        for timer in _WAITS
+        if math.isfinite(seconds := step.metrics.get(f"{_PREFIX}{timer}", 0.0)) and seconds > 0
+    )
+    return min(1.0, waited_s / sum(step_s for _, step_s in timed)) if timed else None
 
 
 def mean_parts(steps: Sequence[Step]) -> Mapping[str, float]:

@@ -15,6 +15,7 @@ from cloudrl.protocol.failures import Failure, FailureKind
 from cloudrl.protocol.phases import Phase
 from cloudrl.protocol.report import GpuUsage, NodeReport, Usage
 from cloudrl.transport.ray_job import JobStatus
+from cloudrl.verl.balance import Balance
 from cloudrl.verl.metrics import Step
 
 GIB = 2**30
@@ -150,6 +151,24 @@ class TestNodes:
             ["rank", "address", "phase", "CPU", "mem"],
             ["0", "10.0.0.1", "ready", "12%", "75%"],
         ]
+
+
+def test_an_asynchronous_job_shows_its_balance_and_its_pools():
+    pace = Balance(age=1.5, oldest=3.0, waiting=0.25, idle={"training": 0.3, "rollout": 0.0})
+    lines = drawn(replace(LOOK, balance=pace, pools={0: "training", 1: "rollout"}), 119, 40)
+    at = next(place for place, line in enumerate(lines) if line.startswith("a step:"))
+    assert lines[at + 1 : at + 5] == [
+        "weights behind an answer: 1.5 steps old, at most 3",
+        "training waits for the rollout: 25% of the time",
+        "GPUs of the training nodes idle: 30% of the time",
+        "GPUs of the rollout nodes idle: 0% of the time",
+    ]
+    rows = [line.split()[:4] for line in lines if line.startswith(("rank", "0  ", "1  "))]
+    assert rows == [
+        ["rank", "address", "phase", "pool"],
+        ["1", "10.0.0.2", "ready", "rollout"],
+        ["0", "10.0.0.1", "ready", "training"],
+    ]
 
 
 def test_a_warning_is_wrapped_and_stays_on_a_small_screen():

@@ -176,6 +176,11 @@ class TestSlowNode:
     def test_nobody_waits(self, usage: dict[int, list[Usage]]):
         assert kinds(usage=usage) == []
 
+    def test_nodes_that_only_generate_are_not_waited_for(self):
+        usage = {0: busy(50), 1: busy(54), 2: busy(95)}
+        assert kinds(usage=usage, pools={0: "training", 1: "training", 2: "rollout"}) == []
+        assert kinds(usage=usage, pools={0: "training", 1: "rollout", 2: "training"}) == ["node"]
+
 
 def disk(used_gb: Sequence[float], total_gb: float = 100.0, *, every_s: float = 600.0) -> list[Usage]:
     return [

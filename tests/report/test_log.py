@@ -29,6 +29,13 @@ def test_any_pieces_give_the_same(size: int):
     assert reading.last_lines[-1].startswith("step:3")
 
 
+def test_the_last_count_of_prompts():
+    reading = LogReading()
+    for running in (5, 2):
+        reading.add(f"(TaskRunnerV1 pid=9) pending: 0, running: {running}, finished: 3, failure: 0\nstep\n".encode())
+    assert (reading.prompts.running, reading.prompts.finished) == (2, 3)
+
+
 def test_long_lines_are_kept_in_part_and_read_in_time():
     reading, piece = LogReading(), b"x" * 1000
     began = time.process_time()

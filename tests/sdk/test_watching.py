@@ -5,7 +5,7 @@ from fake_clock import Clock
 
 from cloudrl.errors import Interrupted, JobFailed
 from cloudrl.jobs import Ended, Line, Progress, Step, find_job
-from cloudrl.jobs.look import Look
+from cloudrl.jobs.look import Look, look_fields
 from cloudrl.protocol.exchange import Response
 from cloudrl.protocol.failures import ApiError, ErrorCode
 from cloudrl.protocol.report import Usage
@@ -67,6 +67,27 @@ def test_events_with_looks_between_them(watched: Watched):
     assert [node.rank for node in first.nodes] == [0, 1]
     assert watched.told[-2] is final, "nothing is shown after the end"
     assert (final.status, [step.reward for step in final.steps]) == ("SUCCEEDED", [0.1, 0.2])
+
+
+def test_a_rollout_with_nodes_of_its_own(watched: Watched):
+    cluster = watched.cluster
+    nodes = [row["node_id"] for row in cluster.nodes]
+    names = [("WorkerDict", "xactor_WorkerDict_0:0"), ("CheckpointEngineWorker", "rollout_standalone_1Checkpoint")]
+    cluster.actors = [
+        {"node_id": node, "class_name": each, "name": name} for node, (each, name) in zip(nodes, names, strict=True)
+    ]
+    count = "(TaskRunnerV1 pid=9) pending: 1, running: 3, finished: 2, failure: 0\n"
+    command = "python3 -m verl.trainer.main_ppo trainer.v1.trainer_mode=separate_async"
+    cluster.add("one", (count + STEP.format(1, 0.1)).encode(), metadata=RUN, entrypoint=command)
+    cluster.end("one", "SUCCEEDED")
+
+    watched.watch()
+
+    last = watched.looks[-1]
+    assert last.pools == {0: "training", 1: "rollout"}
+    assert dict(last.balance.rows)["prompts when training last waited"] == "4 under way, 2 ready"
+    said = look_fields(last)
+    assert (said["pools"], said["balance"]["prompts"]["running"]) == ({"0": "training", "1": "rollout"}, 3)
 
 
 def test_what_the_nodes_remember_of_the_hour_before(watched: Watched):

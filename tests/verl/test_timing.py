@@ -51,3 +51,8 @@ def test_the_longest_part_comes_first_and_the_rest_last():
     steps = [timed(gen=1.0, update_actor=2.0, step=8.0), timed(gen=1.0, save_checkpoint=3.0, step=8.0)]
 
     assert list(mean_parts(steps).items()) == [("save", 1.5), ("rollout", 1.0), ("update", 1.0), ("other", 4.5)]
+
+
+def test_a_switch_between_training_and_rollout_is_a_part_of_its_own():
+    step = timed(gen=1.0, switch_wait=2.0, switch_to_trainer=0.5, switch_to_rollout=0.5, step=4.0)
+    assert step_parts(step) == {"rollout": 3.0, "switch": 1.0}
