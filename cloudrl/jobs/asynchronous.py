@@ -12,17 +12,21 @@ from cloudrl.spec.hydra import integer, parse_overrides
 from cloudrl.verl import keys
 from cloudrl.verl.async_modes import (
     ASYNC,
+    CPUS_PER_ROLLOUT_GPU,
     MINI_BATCH,
     PINNED,
+    SEPARATE,
     SYNC_STEP,
     colocated,
     fitting_updates,
     pinned_queue,
+    queue_units,
     separated,
 )
 from cloudrl.verl.composition import compose, is_known
 from cloudrl.verl.keys import QUEUE_UNITS, has_key
 from cloudrl.verl.setting import BATCH, Setting
+from cloudrl.verl.transfer_queue import uses_transfer_queue
 
 LOCAL = "local"
 """The provider whose nodes are one machine, with one disk."""
@@ -109,6 +113,8 @@ def place_controller(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
     are, and so is all of it on agents without that module.
     """
     job, cluster = draft.job, draft.cluster
+    if draft.values.get(keys.TRAINER_MODE) in ASYNC:
+        draft = _with_same_units(draft)
     has_disks = cluster.nodes > 1 and cluster.places_controllers and cluster.provider != LOCAL
     sees_module = draft.variables.get("PYTHONPATH", NODES_PATH) == NODES_PATH and not _IMAGES & {*draft.runtime_env}
     can_be_placed = job.entrypoint[:3] == _PLAIN and sees_module
@@ -124,11 +130,11 @@ def place_controller(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
     asked = parse_overrides(draft.asked.overrides)  # the number of units that fit all nodes is no wish of the user's
     room, units = _room_on_head(draft), integer(asked.get(QUEUE_UNITS, ""))
     pinned = pinned_queue(room)
-    trains_there = integer(values.get(keys.NODES, str(cluster.gpu_nodes))) == cluster.nodes
-    if trains_there and room is not None and units is not None and units > max(1, room) and PINNED not in asked:
+    most = _most_on_head(draft)
+    if most is not None and units is not None and units > max(1, most) and PINNED not in asked:
         draft = draft.refused(
             InputError(
-                f"{QUEUE_UNITS}={units}: the queue is on the head, where the workers leave {room} CPUs, and each unit "
+                f"{QUEUE_UNITS}={units}: the queue is on the head, where the workers leave {most} CPUs, and each unit "
                 "takes one: the workers would wait for ever",
                 hint=f"{QUEUE_UNITS}={pinned[QUEUE_UNITS]}",
             )
@@ -137,7 +143,29 @@ def place_controller(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
     return replace(draft, defaults={**draft.defaults, **given})
 
 
-def _room_on_head(draft: JobDraft) -> int | None:
+def _with_same_units(draft: JobDraft) -> JobDraft:
+    """With a number of storage units that does not depend on the cluster: a resume needs as many as were saved."""
+    job, cluster = draft.job, draft.cluster
+    asked = parse_overrides(draft.asked.overrides)
+    runs_queue = uses_transfer_queue(" ".join(job.entrypoint), cluster.verl_version)
+    if QUEUE_UNITS in asked or not runs_queue or asked.get(keys.QUEUE_BACKEND, "SimpleStorage") != "SimpleStorage":
+        return draft
+    units = queue_units(integer(parse_overrides(draft.defaults).get(QUEUE_UNITS, "")))
+    return replace(draft, defaults={**draft.defaults, QUEUE_UNITS: hydra_text(units)})
+
+
+def _room_on_head(draft: JobDraft, cpus_per_gpu: int = CPUS_PER_GPU) -> int | None:
     """CPUs that a node which trains leaves beside its workers and the queue's controller; None if unknown."""
     cluster, gpus = draft.cluster, integer(draft.values.get(keys.GPUS, str(draft.cluster.gpus_per_node)))
-    return cluster.cpus_per_node - CPUS_PER_GPU * gpus - 1 if cluster.cpus_per_node and gpus is not None else None
+    return cluster.cpus_per_node - cpus_per_gpu * gpus - 1 if cluster.cpus_per_node and gpus is not None else None
+
+
+def _most_on_head(draft: JobDraft) -> int | None:
+    """Storage units for which the head has room beside the workers that it must have; None if it need not have any."""
+    values, cluster = draft.values, draft.cluster
+    training = integer(values.get(keys.NODES, str(cluster.gpu_nodes))) or 0
+    if training == cluster.nodes:
+        return _room_on_head(draft)
+    is_separate = values.get(keys.TRAINER_MODE) == SEPARATE
+    rollout = (integer(values.get(f"{keys.ROLLOUT}.nnodes", "0")) or 0) if is_separate else 0
+    return _room_on_head(draft, CPUS_PER_ROLLOUT_GPU) if training + rollout == cluster.nodes else None

@@ -33,11 +33,13 @@ class Machines:
         has_own_disks: whether checkpoints are on each node's own disk, which goes with the machine.
         price_per_hour: US dollars of all nodes together; None if unknown.
         max_cost: US dollars at which the cluster ends by itself; None without a limit.
+        setup: commands that each node runs before it starts.
     """
 
     has_own_disks: bool = False
     price_per_hour: float | None = None
     max_cost: float | None = None
+    setup: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,11 @@ def mode_problems(draft: JobDraft, setting: Setting) -> list[Problem]:
 
 def with_warnings(draft: JobDraft, snapshot: Snapshot, setting: Setting) -> JobDraft:
     """The draft with what wastes money, loses work or trains nothing."""
-    draft = draft.warning(*warnings_of_steps(setting), *warnings_of_mode(setting), *_idle(draft, snapshot, setting))
+    draft = draft.warning(
+        *warnings_of_steps(setting),
+        *warnings_of_mode(setting, has_cupy=_has_cupy(snapshot)),
+        *_idle(draft, snapshot, setting),
+    )
     draft = _with_steps(draft.noting(*_own_disks(draft, snapshot, setting)), snapshot, setting)
     lost = list(_lost_queue(draft, snapshot, setting))
     return draft.warning(*(finding.text for finding in lost)) if draft.options.unchecked else draft.refused(*lost)
@@ -69,15 +73,23 @@ def _budget(draft: JobDraft, snapshot: Snapshot) -> Budget | None:
     return Budget(machines.max_cost, machines.price_per_hour, run.step_s, run.submission_id) if run else None
 
 
+def _has_cupy(snapshot: Snapshot) -> bool:
+    """Whether the machines that are going to be rented install it; of others that is not known."""
+    return snapshot.machines is not None and any("cupy" in command for command in snapshot.machines.setup)
+
+
 def _idle(draft: JobDraft, snapshot: Snapshot, setting: Setting) -> Iterator[str]:
     idle = idle_gpus(setting) if draft.cluster.device == "gpu" else 0
     if not idle:
         return
     price = snapshot.machines.price_per_hour if snapshot.machines is not None else None
     cost = f", {dollars_text(price * idle / setting.cluster_gpus)} an hour" if price else ""
+    nodes, gpus = setting.whole(keys.NODES) or 0, setting.whole(keys.GPUS) or 0
+    all_nodes = nodes + idle // gpus if gpus and idle % gpus == 0 else 0
+    more = f". To use them: {keys.NODES}={all_nodes}" if 0 < all_nodes <= draft.cluster.gpu_nodes else ""
     yield (
         f"{idle} of the {setting.cluster_gpus} GPUs of cluster {draft.cluster.name!r} stay idle{cost}: "
-        f"the job takes {keys.NODES}={setting.whole(keys.NODES)} with {keys.GPUS}={setting.whole(keys.GPUS)}"
+        f"the job takes {keys.NODES}={nodes} with {keys.GPUS}={gpus}{more}"
     )
 
 

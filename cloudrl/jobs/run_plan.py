@@ -66,7 +66,12 @@ def expected_snapshot(
 def _machines(planned: Plan) -> Machines:
     cluster = planned.cluster
     price = planned.price.per_hour if planned.price is not None else cluster.price_per_hour
-    return Machines(has_own_disks=planned.has_own_disks, price_per_hour=price, max_cost=cluster.max_cost)
+    return Machines(
+        has_own_disks=planned.has_own_disks,
+        price_per_hour=price,
+        max_cost=cluster.max_cost,
+        setup=tuple(cluster.setup),
+    )
 
 
 def expected_facts(planned: Plan, job: Job) -> ClusterFacts:

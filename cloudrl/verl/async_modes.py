@@ -19,9 +19,11 @@ _CORRECTED = {f"{ROLLOUT}.calculate_log_probs": True, "algorithm.rollout_correct
 SYNC_STEP = "trainer.v1.separate_async.parameter_sync_step"
 MINI_BATCH = f"{ACTOR}.ppo_mini_batch_size"
 PINNED = "transfer_queue.backend.SimpleStorage.required_node_resource"
-_PINNED_UNITS = 2
+CPUS_PER_ROLLOUT_GPU = 2
+"""On nodes that only generate (workers/rollout/replica.py: init_standalone, max_colocate_count)."""
+_UNITS = 2
 """A resume needs as many units as the save had, on whatever cluster (TransferQueue 0.1.11, simple_storage_manager.py:
-"Storage unit count mismatch"), and each takes a CPU of the head."""
+"Storage unit count mismatch"), and each takes a CPU, of the head where the queue is kept there."""
 
 
 def colocated() -> dict[str, Any]:
@@ -81,5 +83,13 @@ def pinned_queue(room: int | None) -> dict[str, Any]:
     Args:
         room: CPUs of the head that are left for it; None if unknown.
     """
-    units = _PINNED_UNITS if room is None else max(1, min(_PINNED_UNITS, room))
-    return {f"+{PINNED}": "node:__internal_head__", QUEUE_UNITS: units}
+    return {f"+{PINNED}": "node:__internal_head__", QUEUE_UNITS: queue_units(room)}
+
+
+def queue_units(room: int | None) -> int:
+    """Storage units of the queue, the same on any cluster that has CPUs for them.
+
+    Args:
+        room: CPUs that are left for them; None if unknown.
+    """
+    return _UNITS if room is None else max(1, min(_UNITS, room))

@@ -12,6 +12,7 @@ from cloudrl.verl import keys
 from cloudrl.verl.async_modes import ASYNC, BACKEND, MODULE, SEPARATE, as_typed, checkpoint_engine
 from cloudrl.verl.composition import Problem
 from cloudrl.verl.keys import MODEL, ROLLOUT
+from cloudrl.verl.pool_sizes import gpus_elsewhere
 from cloudrl.verl.setting import MODE, SAMPLER, Setting
 
 ENGINES = ("naive", "nccl", "nixl", "mooncake", "kimi_ckpt_engine", "delta_sharded")
@@ -19,7 +20,6 @@ ENGINES = ("naive", "nccl", "nixl", "mooncake", "kimi_ckpt_engine", "delta_shard
 _WITH_CUPY = ("nccl", "nixl", "delta_sharded")
 """They import cupy (checkpoint_engine/nccl_checkpoint_engine.py), which no stable image of verl's has."""
 _HYBRID = "actor_rollout_ref.hybrid_engine"
-_SWITCH = "trainer.v1.separate_async.hybrid_rollout"
 _QUIET = ("WARN", "WARNING", "ERROR", "CRITICAL")
 _LOG_LEVEL = "VERL_LOGGING_LEVEL"
 
@@ -39,8 +39,11 @@ def problems_of_mode(setting: Setting, variables: Mapping[str, str], *, on_cpu: 
     """
     if mode_of(setting) != SEPARATE:
         return
-    yield from _unusable_engine(setting, on_cpu=on_cpu)
-    yield from _impossible_switch(setting)
+    if on_cpu and setting.get(BACKEND) in ENGINES and setting.get(BACKEND) != "naive" and not setting.get(MODULE):
+        yield Problem(
+            f"{BACKEND}={setting.get(BACKEND)}: verl has no checkpoint engine for CPUs",
+            as_typed(checkpoint_engine(on_cpu=True)),
+        )
     own_level = setting.get("ray_kwargs.ray_init.runtime_env.env_vars")
     levels = own_level if isinstance(own_level, Mapping) else {}
     level = str(levels.get(_LOG_LEVEL, variables.get(_LOG_LEVEL, ""))).upper()
@@ -73,48 +76,21 @@ def problems_of_mode(setting: Setting, variables: Mapping[str, str], *, on_cpu: 
         )
 
 
-def _unusable_engine(setting: Setting, *, on_cpu: bool) -> Iterator[Problem]:
-    """checkpoint_engine/base.py: CheckpointEngineRegistry.get. That of one pool, `naive`, is a rule of verl's own."""
-    backend = setting.get(BACKEND)
-    if setting.get(MODULE) or backend == "naive":
-        return
-    if on_cpu:
-        yield Problem(
-            f"{BACKEND}={backend}: verl has no checkpoint engine for CPUs", as_typed(checkpoint_engine(on_cpu=True))
-        )
-    elif isinstance(backend, str) and backend not in ENGINES:
-        yield Problem(
-            f"{BACKEND}={backend}: verl has no checkpoint engine of that name",
-            as_typed(checkpoint_engine(on_cpu=False)),
-        )
-
-
-def _impossible_switch(setting: Setting) -> Iterator[Problem]:
-    """trainer_separate_async.py: __init__; trainer/config/config.py: HybridRolloutSwitchConfig."""
-    ratio, window = f"{_SWITCH}.switch_threshold_ratio", f"{_SWITCH}.switch_cost_window_size"
-    share, steps = setting.get(ratio), setting.whole(window)
-    if isinstance(share, (int, float)) and not 0 < share <= 1:
-        yield Problem(f"{ratio}={share} is not above 0 and at most 1", f"{ratio}=0.4")
-    if steps is not None and steps < 1:
-        yield Problem(f"{window}={steps} is less than 1", f"{window}=3")
-    switches = setting.get(f"{_SWITCH}.enable_switch") and setting.get(_HYBRID)
-    if switches and setting.get(f"{ROLLOUT}.disaggregation.enabled"):
-        yield Problem(
-            f"{_SWITCH}.enable_switch=True is impossible with {ROLLOUT}.disaggregation.enabled=True",
-            f"{_SWITCH}.enable_switch=False",
-        )
-
-
 def _pool(setting: Setting) -> int:
     """GPUs that the rollout has for itself."""
     return (setting.whole(f"{ROLLOUT}.nnodes") or 0) * (setting.whole(f"{ROLLOUT}.n_gpus_per_node") or 0)
 
 
-def warnings_of_mode(setting: Setting) -> Iterator[str]:
-    """What an asynchronous mode wastes, or does in vain."""
+def warnings_of_mode(setting: Setting, *, has_cupy: bool = False) -> Iterator[str]:
+    """What an asynchronous mode wastes, or does in vain.
+
+    Args:
+        setting: the configuration.
+        has_cupy: whether the nodes are known to have the package.
+    """
     mode, backend = mode_of(setting), setting.get(BACKEND)
     if mode != SEPARATE and setting.get(_HYBRID) is False:  # ppo_trainer.yaml, at that key
-        yield f"{_HYBRID}=False is made for {MODE}={SEPARATE}, and {MODE} is {mode}"
+        yield f"{_HYBRID}=False is made for {MODE}={SEPARATE}, and {MODE} is {mode}. For this mode: {_HYBRID}=True"
     if mode not in ASYNC:
         return
     yield from _never_current(setting, mode)
@@ -122,17 +98,20 @@ def warnings_of_mode(setting: Setting) -> Iterator[str]:
     if sampler and not str(sampler).startswith("pkg://cloudrl."):  # trainer_base.py: _build_replay_buffer
         yield (
             f"{SAMPLER}={sampler} takes the place of ReplayBufferAsync: unless it extends that class, prompts that "
-            f"fail or are too old are not replaced in {MODE}={mode}"
+            f"fail or are too old are not replaced in {MODE}={mode}. verl's own: {SAMPLER}=null"
         )
     if mode != SEPARATE:
         return
     pool = _pool(setting)
     if pool > setting.replica and pool % setting.replica:  # llm_server.py counts whole replicas
+        key = f"{ROLLOUT}.tensor_model_parallel_size"
+        fitting = math.gcd(setting.replica, pool)
+        way_out = f"{key}={fitting}" if setting.whole(key) == setting.replica else f"{key} and the like"
         yield (
-            f"{pool % setting.replica} of {pool} GPUs of the rollout stay idle: a replica takes {setting.replica} "
-            f"({ROLLOUT}.tensor_model_parallel_size and the like)"
+            f"{pool % setting.replica} of {pool} GPUs of the rollout stay idle, as a replica takes {setting.replica}. "
+            f"One that fits: {way_out}"
         )
-    if backend in _WITH_CUPY:
+    if backend in _WITH_CUPY and not has_cupy:
         yield (
             f"{BACKEND}={backend} imports cupy, which verl's images lack: "
             "--set 'setup=[pip install --no-deps cupy-cuda13x==14.0.1]'"
@@ -146,22 +125,14 @@ def _never_current(setting: Setting, mode: str) -> Iterator[str]:
     drops = setting.get("trainer.v1.sampler.max_off_policy_strategy") == "drop"
     if threshold is not None and drops and isinstance(ahead, (int, float)) and threshold < 2 + ahead:
         yield (
-            f"{key}={threshold} drops every prompt that was prefetched, and generates it again, at each step: "
-            f"at least {int(2 + ahead)}"
+            f"{key}={threshold} drops every prompt that was prefetched, and generates it again, at each step. "
+            f"The least that keeps them: {key}={math.ceil(2 + ahead)}"
         )
 
 
 def idle_gpus(setting: Setting) -> int:
     """GPUs of the cluster that no pool of the job takes; 0 where more are wanted than there are."""
-    taken = setting.world_size
-    for section, is_used in (
-        ("reward.reward_model", setting.get("reward.reward_model.enable_resource_pool")),
-        ("distillation", setting.get("distillation.enabled")),
-        (ROLLOUT, mode_of(setting) == SEPARATE or setting.get(f"{ROLLOUT}.disaggregation.enabled")),
-    ):
-        if is_used:
-            taken += (setting.whole(f"{section}.nnodes") or 0) * (setting.whole(f"{section}.n_gpus_per_node") or 0)
-    return max(0, setting.cluster_gpus - taken)
+    return max(0, setting.cluster_gpus - setting.world_size - sum(gpus_elsewhere(setting).values()))
 
 
 def warnings_of_steps(setting: Setting) -> Iterator[str]:

@@ -1,7 +1,24 @@
 """GPUs for each part of a job on one cluster, as overrides that fit together."""
 
 from cloudrl.verl import keys
-from cloudrl.verl.setting import Setting
+from cloudrl.verl.async_modes import SEPARATE
+from cloudrl.verl.keys import ROLLOUT
+from cloudrl.verl.setting import MODE, Setting
+
+
+def gpus_elsewhere(setting: Setting) -> dict[str, int]:
+    """GPUs that training does not share, by the section of the part that has them."""
+    is_separate = setting.is_v1 and setting.get(MODE) == SEPARATE
+    sections = {
+        "reward.reward_model": setting.get("reward.reward_model.enable_resource_pool"),
+        "distillation": setting.get("distillation.enabled"),
+        ROLLOUT: is_separate or setting.get(f"{ROLLOUT}.disaggregation.enabled"),
+    }
+    return {
+        section: (setting.whole(f"{section}.nnodes") or 0) * (setting.whole(f"{section}.n_gpus_per_node") or 0)
+        for section, is_used in sections.items()
+        if is_used
+    }
 
 
 def pool_of_its_own(setting: Setting, section: str) -> str:
@@ -15,7 +32,8 @@ def pool_of_its_own(setting: Setting, section: str) -> str:
         section: of the part, which has `nnodes` and `n_gpus_per_node`.
     """
     nodes, gpus = max(1, setting.whole(keys.NODES) or 1), setting.gpus_per_node
-    spare = setting.cluster_gpus - setting.world_size
+    others = sum(gpus for part, gpus in gpus_elsewhere(setting).items() if part != section)
+    spare = setting.cluster_gpus - setting.world_size - others
     if spare > 0:
         return f"{section}.nnodes={max(1, spare // gpus)} {section}.n_gpus_per_node={min(gpus, spare)}"
     if nodes > 1:

@@ -1,9 +1,10 @@
 """`--async`, `--rollout-nodes`, and verl's controller on the head."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
-from planning import PLAIN, cluster, job, planned
+from planning import PATHS, PLAIN, cluster, job, planned
 
 from cloudrl import recipes
 from cloudrl.errors import InputError
@@ -47,6 +48,7 @@ def test_async_changes_the_mode_and_weighs_old_tokens() -> None:
         "trainer.v1.trainer_mode": "colocate_async",
         f"{ROLLOUT}.calculate_log_probs": "True",
         "algorithm.rollout_correction.rollout_is": "token",
+        UNITS: "2",
     }
 
 
@@ -62,6 +64,7 @@ def test_rollout_nodes_divide_the_cluster() -> None:
         "trainer.v1.separate_async.parameter_sync_step": "4",  # of verl's own 1024 and 256
         f"{ROLLOUT}.calculate_log_probs": "True",
         "algorithm.rollout_correction.rollout_is": "token",
+        UNITS: "2",
     }
     assert any("imports cupy" in text for text in sent.warnings)
 
@@ -147,6 +150,15 @@ def test_the_queue_of_an_asynchronous_mode_is_stored_on_the_head() -> None:
     assert PIN not in values(planned(asynchronous=True))
 
 
+@pytest.mark.parametrize("cpus", [0, 28, 100])
+def test_a_resume_on_another_cluster_finds_as_many_units(cpus: int) -> None:
+    """Of a queue that is not on the head, too; TransferQueue refuses another number."""
+    shared = rented(shared_checkpoints=True, cpus_per_node=cpus)
+    options: dict[str, Any] = {"asynchronous": True, "env": {"PYTHONPATH": "/mine"}}
+    assert values(planned(view=shared, **options))[UNITS] == "2"
+    assert values(planned(view=shared, **options, overrides={UNITS: 3}))[UNITS] == "3"
+
+
 def test_a_job_that_is_debugged_has_its_controller_on_the_head() -> None:
     assert entrypoint(planned(view=rented(debuggers=(("pdb",),) * 2), **DEBUGGED)) == PLACED
 
@@ -194,6 +206,13 @@ def test_too_many_units_for_the_head_are_refused() -> None:
     assert str(told.value.hint).startswith(f"{UNITS}=2")
 
 
+def test_units_on_a_head_that_generates_leave_it_two_cpus_a_gpu() -> None:
+    view = rented(nodes=4, cpus_per_node=28)
+    assert values(planned(view=view, rollout_nodes=2, overrides={UNITS: 11}))[UNITS] == "11"
+    with pytest.raises(InputError, match=f"{UNITS}=12: the queue is on the head, where the workers leave 11 CPUs"):
+        planned(view=view, rollout_nodes=2, overrides={UNITS: 12})
+
+
 @pytest.mark.parametrize(
     ("recipe", "base", "options"),
     [
@@ -222,3 +241,28 @@ def test_more_nodes_that_train_are_more_nodes_of_the_cluster() -> None:
     assert sent.memory is not None
     assert sent.memory.advice.startswith("It fits with: --nodes 9 ")
     assert sent.memory.advice.endswith(" trainer.nnodes=8")
+
+
+def as_before(request: dict[str, Any]) -> dict[str, Any]:
+    """With verl's own entrypoint."""
+    placed, plain = " ".join(PLACED), " ".join(PLAIN_MAIN)
+    return {**request, "entrypoint": request["entrypoint"].replace(placed, plain, 1)}
+
+
+def test_a_synchronous_job_is_sent_as_ever_but_for_its_entrypoint(repository: Path) -> None:
+    """The golden file is older than the asynchronous modes."""
+    sent = planned(view=rented()).render()
+    assert " ".join(PLACED) in sent
+    as_ever = (repository / "tests/golden/submission-grpo.yml").read_text()
+    assert sent.replace(" ".join(PLACED), " ".join(PLAIN_MAIN), 1) == as_ever
+
+
+@pytest.mark.parametrize("recipe", ["grpo", "grpo-tiny", "ppo", "search-tiny"])
+def test_agents_that_place_controllers_change_nothing_else(recipe: str) -> None:
+    job_ = recipes.load(recipe)
+    data, models = dict.fromkeys(job_.data, PATHS), {str(job_.model): "/m"}
+    facts: dict[str, Any] = {"device": job_.device, "data": data, "models": models, "cpus_per_node": 64}
+    before = planned(job_, rented(**facts, places_controllers=False), name="run").request()
+    after = planned(job_, rented(**facts), name="run").request()
+    assert after != before
+    assert as_before(after) == before

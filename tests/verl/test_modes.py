@@ -35,7 +35,6 @@ def setting(*overrides: str, gpus: int = 16) -> Setting:
     [
         ((), {}, False, []),
         (SEPARATE, {}, False, []),
-        ((*SEPARATE, f"{BACKEND}=hccl"), {}, False, [f"{BACKEND}=nccl"]),
         ((*SEPARATE, f"{BACKEND}=hccl", f"{ROLLOUT}.checkpoint_engine.custom_backend_module=my.engine"), {}, False, []),
         (SEPARATE, {}, True, [
             f"{BACKEND}=gloo {ROLLOUT}.checkpoint_engine.custom_backend_module=cloudrl.verl_cpu.checkpoint_engine"]),
@@ -49,10 +48,6 @@ def setting(*overrides: str, gpus: int = 16) -> Setting:
         ((*SEPARATE, "actor_rollout_ref.hybrid_engine=False"), {}, False, ["actor_rollout_ref.hybrid_engine=True"]),
         ((*SEPARATE, "actor_rollout_ref.hybrid_engine=False"), {"VERL_LOGGING_LEVEL": "warn"}, False, []),
         ((f"{BACKEND}=hccl",), {}, True, []),
-        ((*SEPARATE, f"{SWITCH}.switch_threshold_ratio=0"), {}, False, [f"{SWITCH}.switch_threshold_ratio=0.4"]),
-        ((*SEPARATE, f"{SWITCH}.switch_cost_window_size=0"), {}, False, [f"{SWITCH}.switch_cost_window_size=3"]),
-        ((*SEPARATE, f"{SWITCH}.enable_switch=True", f"{ROLLOUT}.disaggregation.enabled=True"), {}, False,
-         [f"{SWITCH}.enable_switch=False"]),
         ((*SEPARATE, f"{SWITCH}.enable_switch=True"), {}, False, []),
     ],
 )  # fmt: skip
@@ -73,7 +68,7 @@ def test_what_ends_an_asynchronous_job(overrides, variables, on_cpu, hints) -> N
         ((f"{MODE}=colocate_async", f"{SAMPLER}=mine.py"), ["takes the place of ReplayBufferAsync"]),
         ((f"{MODE}=colocate_async", f"{SAMPLER}=pkg://cloudrl.verl_cpu.replay"), []),
         ((f"{SAMPLER}=mine.py",), []),
-        ((f"{MODE}=colocate_async", "trainer.v1.sampler.max_off_policy_threshold=1"), ["at least 3"]),
+        ((f"{MODE}=colocate_async", "trainer.v1.sampler.max_off_policy_threshold=1"), ["max_off_policy_threshold=3"]),
     ],
 )  # fmt: skip
 def test_what_an_asynchronous_job_wastes(overrides, said) -> None:

@@ -53,6 +53,9 @@ class Rollout:
         yield self._weights_and_cache()
         if self.engine.is_colocated:
             yield self._new_weights()
+        else:
+            yield self._weights_leave()
+            yield self._weights_arrive()
 
     def _generating(self) -> Phase:
         kept = self.trainer.kept if self.engine.is_colocated else []
@@ -98,6 +101,35 @@ class Rollout:
             ("the engine, else", _WHILE_WAKING),
         ]
         return phase("rollout", "new weights for the engine", self.limit, terms)
+
+    def _weights_leave(self) -> Phase:
+        """GPUs of training send weights to other nodes; every rank has the buckets, also one that sends nothing."""
+        trainer, machine = self.trainer, self.trainer.machine
+        states = trainer.actor
+        terms = [
+            ("buckets of new weights", self._buckets),
+            ("the largest tensor in full", Amount(states.largest, states.largest, 2 * states.largest)),
+            ("the actor's weights", Amount.exact(states.weights)),
+            ("the actor's optimizer", Amount.exact(trainer.kept_optimizer)),
+            ("the critic", Amount.exact(trainer.kept_by_critic)),
+            ("the reference model", Amount.exact(trainer.reference)),
+        ]
+        limit = Amount.exact(machine.card_gib - machine.taken_gib).less(CONTEXT)
+        return phase("update", "new weights for other nodes", limit, terms)
+
+    def _weights_arrive(self) -> Phase:
+        """An engine with GPUs of its own keeps its KV cache meanwhile."""
+        terms = [
+            ("the engine (gpu_memory_utilization)", Amount.exact(self.share)),
+            ("the engine, beyond it", _OUTSIDE.get(self.engine.name, _OUTSIDE_OTHERS)),
+            ("buckets of new weights", self._buckets),
+        ]
+        return phase("rollout", "new weights from other nodes", self.limit, terms)
+
+    @property
+    def _buckets(self) -> Amount:
+        """One is filled while the other is sent (verl 0.9.1, checkpoint_engine/nccl_checkpoint_engine.py: prepare)."""
+        return Amount.exact(2 * self.engine.bucket_gib)
 
 
 def reward_phase(trainer: Trainer, engine: Engine) -> Phase:

@@ -37,6 +37,7 @@ from cloudrl.verl.rules.pools import (
     generated_batches_fit,
     pools_fit_the_cluster,
     resume_is_named,
+    switches_are_possible,
 )
 from cloudrl.verl.rules.servers import (
     data_parallel_servers_fit,
@@ -71,6 +72,7 @@ RULES: tuple[Callable[[Setting], Iterator[Problem]], ...] = (
     replicas_fit,
     pools_fit_the_cluster,
     async_steps_fit,
+    switches_are_possible,
     filtering_is_possible,
     resume_is_named,
     engines_have_their_sections,

@@ -120,7 +120,7 @@ def _problem(setting: Setting, refusal: RefusedByVerl) -> Problem:
     if not given:  # the driver's own: keys by their full names
         given = [f"{name}={_short(setting.get(name))}" for name in sorted(refusal.keys) if _is_value(setting.get(name))]
     text = f"{', '.join(given[:4])}: " if given else f"{refusal.path}: " if refusal.path else ""
-    problem = f"{text}verl refuses it: {_one_line(refusal.text)} ({refusal.at})"
+    problem = f"{text}verl refuses it: {_one_line(refusal.text)}" + (f" ({refusal.at})" if refusal.at else "")
     hint = ""
     if len(given) == 1 and refusal.choices:
         key, _, value = given[0].partition("=")

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from cloudrl.verl import keys
+from cloudrl.verl.async_modes import ASYNC, BACKEND, MODULE, SEPARATE
 from cloudrl.verl.composition import Problem
 from cloudrl.verl.keys import ACTOR, CRITIC, REF, ROLLOUT
 from cloudrl.verl.setting import MODE, SAMPLER, Setting
@@ -38,6 +39,7 @@ class Choice:
         at: where it is looked up.
         is_open: whether code of the user's may add names.
         null: whether it may be left out.
+        usual: the hint where no name is similar; "" for none.
     """
 
     key: str
@@ -45,6 +47,7 @@ class Choice:
     at: str
     is_open: bool = False
     null: bool = False
+    usual: str = ""
 
 
 def names_are_known(setting: Setting) -> Iterator[Problem]:
@@ -58,10 +61,10 @@ def unknown_choices(setting: Setting, choices: Iterator[Choice]) -> Iterator[Pro
     for choice, value in _unknown(setting, choices):
         if choice.is_open and setting.brings_code:
             continue
-        similar = difflib.get_close_matches(str(value).lower(), choice.names, 1)
+        similar = difflib.get_close_matches(str(value).lower(), choice.names, 1) or [choice.usual]
         shown = "null" if value is None else value
         has = f"verl has {', '.join(choice.names)}" if len(choice.names) < 8 else "verl has none of that name"
-        yield Problem(f"{choice.key}={shown}: {has} ({choice.at})", f"{choice.key}={similar[0]}" if similar else "")
+        yield Problem(f"{choice.key}={shown}: {has} ({choice.at})", f"{choice.key}={similar[0]}" if similar[0] else "")
 
 
 def unknown_names(setting: Setting) -> Iterator[tuple[str, str]]:
@@ -132,10 +135,11 @@ def _of_rollout(setting: Setting) -> Iterator[Choice]:
         yield Choice(f"{ROLLOUT}.dtype", _DTYPES, server)
         kinds = ("fp8", "torchao", "ascend") if engine == "vllm" else ("fp8",)
         yield Choice(f"{ROLLOUT}.quantization", kinds, f"workers/rollout/{engine}_rollout: quantization", null=True)
-    if not setting.get(f"{ROLLOUT}.checkpoint_engine.custom_backend_module"):
+    if not setting.get(MODULE):
         backends = setting.names("CheckpointEngineRegistry.register")
         at = "checkpoint_engine/base.py: CheckpointEngineRegistry"
-        yield Choice(f"{ROLLOUT}.checkpoint_engine.backend", backends, at, is_open=True)
+        usual = "nccl" if setting.is_v1 and setting.get(MODE) == SEPARATE else "naive"
+        yield Choice(BACKEND, backends, at, is_open=True, usual=usual)
 
 
 def _of_engines(setting: Setting) -> Iterator[Choice]:
@@ -181,6 +185,6 @@ def estimators_have_what_they_ask(setting: Setting) -> Iterator[Problem]:
     key, name = keys.ESTIMATOR, setting.get(keys.ESTIMATOR)
     if name == "gae" and setting.trains and not setting.uses_critic:
         yield Problem(f"{key}=gae needs a critic, and {keys.USES_CRITIC}=False", f"{keys.USES_CRITIC}=True")
-    is_built_in = setting.get(MODE) in ("sync", "colocate_async", "separate_async")
+    is_built_in = setting.get(MODE) in ("sync", *ASYNC)
     if name in _OLDER_TRAINER and setting.trains and setting.is_v1 and is_built_in:
         yield Problem(f"{key}={name} works with verl's older trainer alone", f"{keys.USE_V1}=False")

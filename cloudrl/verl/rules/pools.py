@@ -6,7 +6,15 @@ from collections.abc import Iterator
 
 from cloudrl.saves.names import OF_STEP, step_folder
 from cloudrl.verl import keys
-from cloudrl.verl.async_modes import BACKEND, MINI_BATCH, SYNC_STEP, as_typed, checkpoint_engine, fitting_updates
+from cloudrl.verl.async_modes import (
+    BACKEND,
+    MINI_BATCH,
+    SEPARATE,
+    SYNC_STEP,
+    as_typed,
+    checkpoint_engine,
+    fitting_updates,
+)
 from cloudrl.verl.composition import Problem
 from cloudrl.verl.keys import ROLLOUT
 from cloudrl.verl.pool_sizes import pool_of_its_own, smaller_training
@@ -22,15 +30,13 @@ def pools_fit_the_cluster(setting: Setting) -> Iterator[Problem]:
         wanted.append((_REWARD, "the reward model"))
     if setting.get(f"{_TEACHER}.enabled"):
         wanted.append((_TEACHER, "the teacher"))
-    if setting.is_v1 and setting.get(MODE) == "separate_async":
+    if setting.is_v1 and setting.get(MODE) == SEPARATE:
         wanted.append((ROLLOUT, "the rollout"))
     for section, what in wanted:
         nodes, gpus = (setting.whole(f"{section}.{each}") or 0 for each in ("nnodes", "n_gpus_per_node"))
         if nodes < 1 or gpus < 1:
-            yield Problem(
-                f"{what} has GPUs of its own, and {section}.nnodes={nodes}, n_gpus_per_node={gpus}",
-                pool_of_its_own(setting, section),
-            )
+            given = ", ".join(f"{each}={setting.get(f'{section}.{each}')}" for each in ("nnodes", "n_gpus_per_node"))
+            yield Problem(f"{what} has GPUs of its own, and {section}.{given}", pool_of_its_own(setting, section))
         pools[what] = max(0, nodes) * max(0, gpus)
         if section == ROLLOUT:  # of whole replicas
             pools[what] -= pools[what] % setting.replica
@@ -44,7 +50,7 @@ def pools_fit_the_cluster(setting: Setting) -> Iterator[Problem]:
 
 def async_steps_fit(setting: Setting) -> Iterator[Problem]:
     """trainer/ppo/v1/trainer_separate_async.py: __init__."""
-    if not setting.is_v1 or setting.get(MODE) != "separate_async":
+    if not setting.is_v1 or setting.get(MODE) != SEPARATE:
         return
     every = setting.whole(SYNC_STEP)
     batch, mini = setting.whole(BATCH), setting.whole(MINI_BATCH)
@@ -61,7 +67,20 @@ def async_steps_fit(setting: Setting) -> Iterator[Problem]:
         )
     if setting.get(f"{_REWARD}.enable") and not setting.get(f"{_REWARD}.enable_resource_pool"):
         key = f"{_REWARD}.enable_resource_pool"
-        yield Problem(f"{MODE}=separate_async needs a reward model with GPUs of its own", f"{key}=True")
+        yield Problem(f"{MODE}={SEPARATE} needs a reward model with GPUs of its own", f"{key}=True")
+
+
+def switches_are_possible(setting: Setting) -> Iterator[Problem]:
+    """trainer/config/config.py: HybridRolloutSwitchConfig."""
+    if not setting.is_v1 or setting.get(MODE) != SEPARATE:
+        return
+    section = "trainer.v1.separate_async.hybrid_rollout"
+    ratio, window = f"{section}.switch_threshold_ratio", f"{section}.switch_cost_window_size"
+    share, steps = setting.get(ratio), setting.whole(window)
+    if isinstance(share, (int, float)) and not 0 < share <= 1:
+        yield Problem(f"{ratio}={share} is not above 0 and at most 1", f"{ratio}=0.4")
+    if steps is not None and steps < 1:
+        yield Problem(f"{window}={steps} is less than 1", f"{window}=3")
 
 
 def generated_batches_fit(setting: Setting) -> Iterator[Problem]:
@@ -74,7 +93,7 @@ def generated_batches_fit(setting: Setting) -> Iterator[Problem]:
     mode = setting.get(MODE)
     key = f"trainer.v1.{mode}.parameter_sync_step"
     every = setting.whole(key)
-    if setting.is_v1 and mode != "separate_async" and batch and every and every > 0 and batch % every:
+    if setting.is_v1 and mode != SEPARATE and batch and every and every > 0 and batch % every:
         yield Problem(f"{BATCH}={batch} cannot be divided by {key}={every}", f"{key}=1")
 
 

@@ -54,6 +54,9 @@ def rewards_have_what_they_ask(setting: Setting) -> Iterator[Problem]:
     model, manager = "reward.reward_model", "reward.reward_manager"
     if setting.get(f"{model}.enable") and not setting.get(f"{model}.model_path"):
         yield Problem(f"{model}.enable needs the path of a model", f"{model}.model_path=MODEL")
+    engine = f"{model}.rollout.name"
+    if setting.get(f"{model}.enable") and setting.get(engine) in (None, "", "???"):
+        yield Problem(f"{model}.enable needs an engine, and {engine} is not set", f"{engine}=vllm")
     if setting.get(f"{manager}.source") == "importlib" and not setting.get(f"{manager}.module.path"):
         yield Problem(f"{manager}.source=importlib needs {manager}.module.path", f"{manager}.source=register")
     function = "reward.custom_reward_function"

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cloudrl.verl import keys
+from cloudrl.verl.async_modes import ASYNC, SEPARATE
 from cloudrl.verl.composition import Problem
 from cloudrl.verl.keys import ACTOR, CRITIC, REF, ROLLOUT
 from cloudrl.verl.setting import BATCH, MODE, SAMPLER, Setting
@@ -183,7 +184,7 @@ def _of_trainer(setting: Setting) -> Iterator[Row]:
         return
     mode = setting.get(MODE)
     yield Row(f"trainer.v1.{mode}.parameter_sync_step", f"{_TRAINER}: step", low=1)
-    if mode in ("colocate_async", "separate_async"):
+    if mode in ASYNC:
         yield Row(f"trainer.v1.{mode}.num_warmup_batches", f"{_TRAINER}: _add_async_warmup_batches", is_whole=False)
     if not setting.get(SAMPLER):
         replay = "trainer/ppo/v1/replay_buffer.py: ReplayBuffer"
@@ -214,7 +215,8 @@ def _of_data(setting: Setting) -> Iterator[Row]:
 def _of_rollout(setting: Setting) -> Iterator[Row]:
     for size in ("tensor_model", "data", "pipeline_model"):
         yield Row(f"{ROLLOUT}.{size}_parallel_size", "workers/rollout/replica.py: RolloutReplica", low=1)
-    yield Row(f"{ROLLOUT}.n_gpus_per_node", "workers/rollout/replica.py: RolloutReplica", low=1)
+    if not setting.is_v1 or setting.get(MODE) != SEPARATE:  # which `pools_fit_the_cluster` looks at
+        yield Row(f"{ROLLOUT}.n_gpus_per_node", "workers/rollout/replica.py: RolloutReplica", low=1)
     yield Row(f"{ROLLOUT}.n", "trainer/ppo/v1/agent_loop_tq.py: _run_prompt", low=1)
     bucket = f"{ROLLOUT}.checkpoint_engine.update_weights_bucket_megabytes"
     yield Row(bucket, "workers/engine_workers.py: init_model", low=1)
@@ -227,8 +229,6 @@ def _of_rollout(setting: Setting) -> Iterator[Row]:
         yield Row(f"{ROLLOUT}.max_model_len", server, low=1, null=True)
         yield Row(f"{ROLLOUT}.max_num_batched_tokens", server, low=1, null=True)
         yield Row(f"{ROLLOUT}.max_num_seqs", server, low=1, null=True)
-    if setting.is_v1 and setting.get(MODE) == "separate_async":
-        yield Row(f"{ROLLOUT}.nnodes", "trainer/ppo/v1/trainer_separate_async.py: PPOTrainerSeparateAsync", low=1)
 
 
 def _of_sampling(setting: Setting) -> Iterator[Row]:
