@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from cloudrl.jobs.evidence import RunWarning
     from cloudrl.jobs.look import Look
     from cloudrl.protocol.report import NodeReport, Usage
-    from cloudrl.verl.balance import Balance
     from cloudrl.verl.metrics import Step
 
 _PANEL_WIDTH = 38
@@ -57,7 +56,7 @@ def draw(look: Look, width: int, height: int, curves: Sequence[str] = ()) -> lis
     """
     head, time = _head(look, width), _time(look.steps[-_MEAN_STEPS:], width)
     warnings = [line for warning in look.warnings for line in _warning(warning, width)]
-    time += _balance(look.balance, width)
+    time += _balance(look, width)
     table = partial(_nodes, look, is_wide=width >= _WIDE)
     few = max(2, height // 6)
     nodes = table(few)
@@ -165,11 +164,11 @@ def _time(steps: Sequence[Step], width: int) -> list[Text]:
     return [names.append("  ").append(bar)] if len(names) + 2 + len(bar) <= width else [names]
 
 
-def _balance(balance: Balance | None, width: int) -> list[Text]:
+def _balance(look: Look, width: int) -> list[Text]:
     """How rollout and training of an asynchronous job keep pace."""
     from rich.text import Text
 
-    rows = balance.rows if balance is not None else ()
+    rows = look.balance.rows if look.balance is not None else ()
     return [Text(line) for line in _side_by_side([f"{what}: {text}" for what, text in rows], width)] if rows else []
 
 

@@ -19,6 +19,9 @@ _CORRECTED = {f"{ROLLOUT}.calculate_log_probs": True, "algorithm.rollout_correct
 SYNC_STEP = "trainer.v1.separate_async.parameter_sync_step"
 MINI_BATCH = f"{ACTOR}.ppo_mini_batch_size"
 PINNED = "transfer_queue.backend.SimpleStorage.required_node_resource"
+NOT_KEPT_APART = "verl places training on whichever nodes have room first, so nodes of two kinds cannot be kept apart"
+"""Each worker asks Ray for a GPU of any kind (verl 0.9.1, single_controller/ray/base.py: RayResourcePool)."""
+ALL_ALIKE_HINT = "All nodes alike, and some of them for the rollout: cloudrl submit grpo --rollout-nodes 2"
 CPUS_PER_ROLLOUT_GPU = 2
 """On nodes that only generate (workers/rollout/replica.py: init_standalone, max_colocate_count)."""
 _UNITS = 2

@@ -233,6 +233,7 @@ def refusal(**fields: Any) -> SpecError:
         ({"utilization_policy": {"min_gpu_utilization": 1}}, "dstack.utilization_policy.time_window: Field required"),
         ({"instances": [{"nam": 1}]}, "dstack.instances.0.name: Field required"),
         ({"tags": {"a": 1}}, "dstack cannot read it: expected string"),
+        ({"groups": [{"nodes": 1}]}, "dstack.groups: verl places training on whichever nodes have room first"),
         ({"commands": ["rm"]}, "dstack.commands: cloudrl writes 'commands' itself, from fields outside the section"),
     ],
 )  # fmt: skip

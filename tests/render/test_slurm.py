@@ -233,6 +233,7 @@ def test_the_job_is_read_as_it_was_given(text):
     ("section", "fields", "words"),
     [
         ({"nodes": 3}, {}, "cloudrl writes --nodes itself"),
+        ({"hetjob": True}, {}, "slurm.hetjob: verl places training on whichever nodes have room first"),
         ({"gpus": 16}, {"gpu": "H100:8", "image": "a/b:c"}, "counts the GPUs of all nodes together"),
         ({"mail_type": "END"}, {}, "did you mean 'mail-type'"),
         ({"comment": "two\nlines"}, {}, "line break"),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from cloudrl.errors import SpecError, did_you_mean
 from cloudrl.protocol.secret_names import is_secret
 from cloudrl.spec.quoting import quoted
+from cloudrl.verl.async_modes import ALL_ALIKE_HINT, NOT_KEPT_APART
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -22,6 +23,8 @@ def refuse_rendered(section: Mapping[str, Any], rendered: Collection[str]) -> No
     Raises:
         SpecError: it does.
     """
+    if "groups" in section and "groups" in rendered:
+        raise SpecError(f"dstack.groups: {NOT_KEPT_APART}; dstack has one spot policy for them", hint=ALL_ALIKE_HINT)
     for name in section:
         if name in rendered:
             raise SpecError(

@@ -13,8 +13,11 @@ from cloudrl.spec.fields import Commands, Words, absolute_path, one_line, option
 from cloudrl.spec.quoting import quoted
 from cloudrl.spec.sizes import duration_with_unit
 from cloudrl.spec.volume import Mount, mount_list
+from cloudrl.verl.async_modes import ALL_ALIKE_HINT, NOT_KEPT_APART
 
 _OPTION = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+_OF_TWO_KINDS = ("hetjob", "packjob", "het-group", "pack-group")
+"""Words of Slurm's heterogeneous jobs, whose components have options of their own (Slurm 22.05, sbatch and srun)."""
 _RENDERED = ("nodes", "ntasks", "ntasks-per-node", "job-name", "wrap")
 
 
@@ -76,6 +79,8 @@ def read_slurm(section: Mapping[str, Any]) -> tuple[SlurmSection, dict[str, str 
 def _option(name: str, value: Any) -> tuple[str, str | None]:
     if name in _RENDERED:
         raise SpecError(f"slurm.{name}: cloudrl writes --{name} itself", hint=f"Leave it out of slurm: {{{name}: ...}}")
+    if name in _OF_TWO_KINDS:
+        raise SpecError(f"slurm.{name}: {NOT_KEPT_APART}", hint=ALL_ALIKE_HINT)
     if name == "gpus":  # srun would ask for all of them on each node (Slurm, stepmgr.c: _copy_job_tres_to_step)
         raise SpecError("slurm.gpus counts the GPUs of all nodes together", hint=set_hint("gpus-per-node", "8"))
     if not _OPTION.fullmatch(name):
