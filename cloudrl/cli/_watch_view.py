@@ -168,8 +168,11 @@ def _balance(look: Look, width: int) -> list[Text]:
     """How rollout and training of an asynchronous job keep pace."""
     from rich.text import Text
 
-    rows = look.balance.rows if look.balance is not None else ()
-    return [Text(line) for line in _side_by_side([f"{what}: {text}" for what, text in rows], width)] if rows else []
+    lines: list[str] = []
+    for what, text in look.balance.rows if look.balance is not None else ():
+        joined = f"{lines[-1]}  {what}: {text}" if lines else ""
+        lines[-1:] = [joined] if joined and len(joined) <= width else [*lines[-1:], f"{what}: {text}"]
+    return [Text(line) for line in lines]
 
 
 def _nodes(look: Look, max_rows: int, *, is_wide: bool) -> list[Text]:

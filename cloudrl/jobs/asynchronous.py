@@ -147,7 +147,8 @@ def _with_same_units(draft: JobDraft) -> JobDraft:
     """With a number of storage units that does not depend on the cluster: a resume needs as many as were saved."""
     job, cluster = draft.job, draft.cluster
     asked = parse_overrides(draft.asked.overrides)
-    runs_queue = uses_transfer_queue(" ".join(job.entrypoint), cluster.verl_version)
+    command = " ".join([*job.entrypoint, f"{keys.USE_V1}={draft.values.get(keys.USE_V1, 'true')}"])
+    runs_queue = uses_transfer_queue(command, cluster.verl_version)
     if QUEUE_UNITS in asked or not runs_queue or asked.get(keys.QUEUE_BACKEND, "SimpleStorage") != "SimpleStorage":
         return draft
     units = queue_units(integer(parse_overrides(draft.defaults).get(QUEUE_UNITS, "")))

@@ -111,7 +111,8 @@ class _Watching:
             with suppress(CloudrlError):  # of a release without debuggers
                 self._record.stops = ask_nodes(agent, status.nodes)
             self._record.price = self._price(status) or self._record.price
-            self._record.pools = node_pools(self._job.connection, self._job.status(), status.nodes)
+            with suppress(CloudrlError):  # Ray does not answer
+                self._record.pools = node_pools(self._job.connection, self._job.status(), status.nodes)
             self._price_at = self._clock() + _PRICE_S
 
     def _price(self, status: ClusterStatus) -> Price | None:

@@ -16,7 +16,7 @@ from cloudrl.jobs import SubmitOptions
 from cloudrl.jobs.findings import JobRefused
 from cloudrl.spec import HydraText
 from cloudrl.verl.keys import QUEUE_UNITS
-from cloudrl.verl.placement import USUAL_QUEUE_UNITS, check_replicas
+from cloudrl.verl.placement import USUAL_QUEUE_UNITS, check_replicas, queue_room
 
 # -- replicas of the rollout -----------------------------------------------------------------------------------------
 
@@ -105,8 +105,11 @@ def test_the_queue_gets_as_many_units_as_leave_the_workers_their_cpus(
 
 
 def test_nodes_of_the_rollout_count_in_the_room_of_the_queue() -> None:
-    separate = {"trainer.v1.trainer_mode": "separate_async", "trainer.nnodes": 1, "actor_rollout_ref.rollout.nnodes": 1}
-    assert queue_units(28, separate, nodes=2, gpus_per_node=8) == "6"
+    separate = {
+        "trainer.v1.trainer_mode": "separate_async", "trainer.nnodes": "1", "actor_rollout_ref.rollout.nnodes": "1",
+    }  # fmt: skip
+    assert queue_room(recipes.load("ppo"), separate, cluster(cpus_per_node=28)) == 6
+    assert queue_units(28, separate, nodes=2, gpus_per_node=8) == "2"  # of an asynchronous mode, as everywhere
 
 
 @pytest.mark.parametrize(
