@@ -13,7 +13,7 @@ from cloudrl.protocol.folders import ON_HEAD
 from cloudrl.scripts.variables import OF_AMD
 from cloudrl.units import dollars_text
 from cloudrl.verl import keys
-from cloudrl.verl.async_modes import ASYNC, PINNED
+from cloudrl.verl.async_modes import ASYNC, PINNED, SEPARATE
 from cloudrl.verl.composition import Problem
 from cloudrl.verl.memory.runs import run_alike
 from cloudrl.verl.modes import idle_gpus, mode_of, problems_of_mode, warnings_of_mode, warnings_of_steps
@@ -50,6 +50,7 @@ def with_warnings(draft: JobDraft, snapshot: Snapshot, setting: Setting) -> JobD
         *warnings_of_mode(setting, has_cupy=_has_cupy(snapshot)),
         *_idle(draft, snapshot, setting),
     )
+    draft = draft.warning(*_wandering_shards(draft, snapshot, setting))
     draft = _with_steps(draft.noting(*_own_disks(draft, snapshot, setting)), snapshot, setting)
     lost = list(_lost_queue(draft, snapshot, setting))
     return draft.warning(*(finding.text for finding in lost)) if draft.options.unchecked else draft.refused(*lost)
@@ -107,6 +108,16 @@ def _lost_queue(draft: JobDraft, snapshot: Snapshot, setting: Setting) -> Iterat
             "A network volume that all nodes mount there: --set volumes=[NAME:/checkpoints]\n"
             f"Without saves: {keys.SAVE_FREQ}=-1; synchronous: {MODE}=sync",
             is_about_verl=True,
+        )
+
+
+def _wandering_shards(draft: JobDraft, snapshot: Snapshot, setting: Setting) -> Iterator[str]:
+    """Of two nodes the one without the queue trains; of more, Ray chooses (Ray 2.60, scheduling/policy/scorer.cc)."""
+    saves = (setting.whole(keys.SAVE_FREQ) or 0) > 0
+    if mode_of(setting) == SEPARATE and draft.cluster.nodes > 2 and saves and _has_own_disks(snapshot):
+        yield (
+            "verl chooses anew at each start which nodes train, and a resume looks for the shards of each rank on its "
+            "own node's disk: it may not find them. All nodes see a network volume: --set volumes=[NAME:/checkpoints]"
         )
 
 

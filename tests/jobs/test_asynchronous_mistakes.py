@@ -32,7 +32,7 @@ RENTED = cluster(
     provider="dstack", nodes=4, gpu="H100:8", cpus_per_node=64, data=dict.fromkeys(GRPO.data, PATHS),
     models={str(GRPO.model): "/m"},
 )  # fmt: skip
-MACHINES = Machines(has_own_disks=True, setup=(CUPY,))
+MACHINES, OWN_DISKS = Machines(setup=(CUPY,)), Machines(has_own_disks=True, setup=(CUPY,))
 
 
 def checked(options: SubmitOptions, machines: Machines = MACHINES, **facts: Any) -> Submission:
@@ -128,7 +128,7 @@ def told(options: SubmitOptions, **given: Any) -> str:
 def test_the_engine_that_needs_cupy_is_a_warning_unless_the_machines_install_it() -> None:
     """Mistake 4."""
     assert checked(SubmitOptions(**SPLIT)).warnings == ()
-    [warning] = checked(SubmitOptions(**SPLIT), Machines(has_own_disks=True)).warnings
+    [warning] = checked(SubmitOptions(**SPLIT), Machines()).warnings
     assert f"setup=[{CUPY}]" in warning
 
 
@@ -141,10 +141,18 @@ def test_machines_with_too_few_cpus_for_the_workers_of_their_gpus() -> None:
 def test_a_queue_that_cannot_be_saved() -> None:
     """Mistake 17."""
     own_path = SubmitOptions(env={"PYTHONPATH": "/mine"}, overrides={"trainer.save_freq": 5}, **SPLIT)
-    refusal = told(own_path)
+    refusal = told(own_path, machines=OWN_DISKS)
     assert "saves its queue into one folder that all nodes see" in refusal
     assert "--set volumes=[NAME:/checkpoints]" in refusal
-    checked(own_path, Machines(has_own_disks=False, setup=(CUPY,)))
+    checked(own_path)
+
+
+def test_shards_on_the_disks_of_nodes_that_need_not_train_again() -> None:
+    [warning] = checked(SubmitOptions(**SPLIT), OWN_DISKS).warnings
+    assert "--set volumes=[NAME:/checkpoints]" in warning
+    assert checked(SubmitOptions(rollout_nodes=1), OWN_DISKS, nodes=2, gpu_nodes=2).warnings == ()
+    never = SubmitOptions(overrides={"trainer.save_freq": -1}, **SPLIT)
+    assert warning not in checked(never, OWN_DISKS).warnings
 
 
 def test_a_queue_has_as_many_units_on_every_cluster() -> None:
