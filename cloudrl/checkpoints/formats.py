@@ -50,7 +50,7 @@ class Format(Generic[_Inputs]):
         """
         if save.base is not None and not self.needs_base:
             name = save.checkpoint.name
-            raise InputError(f"{name} has its own config, so --base {save.base} has no use", hint="Leave it out")
+            raise InputError(f"{name} has its own config, so --base {save.base} has no use", hint="Leave out --base")
         return self.plan(self.inputs(save), dtype, lora)
 
 

@@ -194,7 +194,7 @@ def _check_cluster(api: RayClient, connection: Connection, session: str | None) 
     """
     if session is None:
         return
-    again = f"Open the way again: cloudrl detach {connection.name}; cloudrl attach {connection.name}"
+    again = f"Reconnect: cloudrl detach {connection.name}; cloudrl attach {connection.name}"
     try:
         here = api.version().get("session_name")
     except Unauthorized as error:

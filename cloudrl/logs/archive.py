@@ -128,7 +128,7 @@ class Archive:
         """
         runs = self.runs
         if not runs:
-            raise InputError(f"no logs are kept in {self.source.name}", hint="They are there once Ray has run")
+            raise InputError(f"no logs are kept in {self.source.name}", hint="Logs are kept from the start of Ray on")
         if run is not None and run not in runs:
             raise InputError(f"no logs of run {run!r} are kept; there are: {', '.join(runs)}")
         return tuple(

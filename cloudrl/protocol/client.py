@@ -354,7 +354,7 @@ class AgentClient:
             if refused.status == 401:
                 raise Unauthorized(
                     f"the agent at {self.url} refuses the token: another cluster may have taken this port",
-                    hint="Open the way to yours again: cloudrl detach NAME && cloudrl attach NAME",
+                    hint="Reconnect to yours: cloudrl detach NAME && cloudrl attach NAME",
                 ) from refused
             if refused.code in refusals:
                 raise InputError(f"{request.url}: {refused}") from refused

@@ -119,7 +119,7 @@ def inspect_cluster(connection: Connection) -> ClusterFacts:
 
 
 def _again(name: str) -> str:
-    return f"Open the way to {name} again: cloudrl detach {name}; cloudrl attach {name}"
+    return f"Reconnect to {name}: cloudrl detach {name}; cloudrl attach {name}"
 
 
 def _plain(connection: Connection) -> ClusterFacts:

@@ -116,7 +116,7 @@ class HeadAccess:
         if status.facts.id != self.target:
             raise ConnectionFailed(
                 f"the tunnel to {self.name!r} leads to another cluster, {status.facts.name!r} ({status.facts.id})",
-                hint=f"Open it again: cloudrl detach {self.name}; cloudrl attach {self.name}",
+                hint=f"Reconnect: cloudrl detach {self.name}; cloudrl attach {self.name}",
             )
         return status
 

@@ -55,7 +55,7 @@ def test_a_token_that_stays_refused_is_told(provider: Provider) -> None:
     provider.connect = lambda: connection  # type: ignore[method-assign]
     with pytest.raises(Unauthorized, match="another cluster may have taken this port") as caught:
         inspect_cluster(connection)
-    assert caught.value.hint == "Open the way to lab again: cloudrl detach lab; cloudrl attach lab"
+    assert caught.value.hint == "Reconnect to lab: cloudrl detach lab; cloudrl attach lab"
     assert provider.asked == 1
 
 

@@ -203,7 +203,7 @@ def _check_name(server: Server, plan: DstackPlan) -> None:
         return
     if current.user != runs.present_user(server):
         message = f"user {current.user!r} has a run {name!r} in project {server.project!r}"
-        hint = "Choose another name"
+        hint = f"Choose another name: --cluster {name}-2"
     elif current.status == "terminating":
         message = f"a run {name!r} is still ending"
         hint = f"Try again when it is gone: cloudrl status {name}"

@@ -35,7 +35,7 @@ def gpus_here(cluster: Cluster) -> int:
             hint="Train on the CPU of this machine: --gpu none",
         )
     if cluster.nodes > 1:
-        raise InputError("several nodes on one machine would share its GPUs", hint="Take nodes=1")
+        raise InputError("several nodes on one machine would share its GPUs", hint="--nodes 1")
     cards = _cards()
     if other := [card for card in cards if not is_meant(Gpu.parse(cluster.gpu), card)]:
         name, memory = other[0].name or "GPUs", other[0].memory_total_mib

@@ -115,7 +115,7 @@ class Login:
             message = (done.stderr.decode("utf-8", "replace") or output).strip()[-_SAID:] or f"status {done.status}"
             if self.host and done.status == _SSH_FAILED:
                 raise ConnectionFailed(f"ssh to {self.host}: {message}", hint=self._try_it)
-            missing = "Where are Slurm's commands? --login user@host, and PATH there"
+            missing = "Put Slurm's commands into PATH there, or name a machine that has them: --login user@host"
             raise CommandFailed(f"{name} on {self}: {message}", hint=missing if done.status == _NOT_FOUND else None)
         return output
 

@@ -91,7 +91,7 @@ class SlurmPlan(Plan):
         if "timed out" in text:
             return ConnectionFailed(f"Slurm on {self.login} has not answered sbatch: {text}")
         kind = CapacityError if _NO_NODES in text or _TOO_MANY in text else InputError
-        hint = error.hint or "Options of sbatch stand in section slurm: --set slurm.partition=gpu"
+        hint = error.hint or "Name options of sbatch in section slurm: --set slurm.partition=gpu"
         return kind(f"Slurm refuses cluster {self.name!r}: {text}", hint=hint)
 
     def _check_clusters(self) -> None:

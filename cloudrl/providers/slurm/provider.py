@@ -112,7 +112,7 @@ class SlurmProvider(Provider):
                 job_there = f"job {cluster.job_id} of {login}"
                 raise ConnectionFailed(
                     f"cannot tell whether cluster {plan.name!r} is up as {job_there}: {error.message}",
-                    hint=f"Take another name, or forget it: rm -r {shlex.quote(str(cluster.folder))}",
+                    hint=f"Choose another name: --cluster {plan.name}-2\nOr forget this cluster: rm -r {shlex.quote(str(cluster.folder))}",
                 ) from error
         if job is not None and not job.is_over:
             raise InputError(
@@ -335,7 +335,7 @@ def _with_job(cluster: SlurmState | None, plan: SlurmPlan, error: CloudrlError) 
         message = f"{error.message}; cannot tell whether cluster {plan.name} goes on: {unseen.message}"
         return type(error)(message, hint="\n".join([*hints, f"On {plan.login}: {squeue}"]))
     if job is None and cluster is None and isinstance(error, (Interrupted, ConnectionFailed)):
-        hint = f"sbatch may be at it still; on {plan.login}, look: squeue --me --name={plan.name}"
+        hint = f"sbatch may still queue it; look on {plan.login}: squeue --me --name={plan.name}"
         return type(error)(f"{error.message}; no job {plan.name} is queued so far", hint="\n".join([*hints, hint]))
     if job is None or job.is_over:
         return error

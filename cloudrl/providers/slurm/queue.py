@@ -152,7 +152,7 @@ def _from_squeue(line: str, login: Login) -> SlurmJob:
 def _no_jobs(command: str, login: Login) -> ConnectionFailed:
     return ConnectionFailed(
         f"{command} on {login} prints something else than jobs",
-        hint="Has the site put a program of its own in its place?",
+        hint="Has the site replaced it with a program of its own?",
     )
 
 
