@@ -15,6 +15,7 @@ from cloudrl.cli._options import (
     requested_job,
     with_options,
 )
+from cloudrl.cli._terminal import Terminal
 from cloudrl.errors import CloudrlError
 
 
@@ -40,7 +41,8 @@ def check(
     request = plan_run(job, job_options, {**of_script, **declared_fields(declared)}, on)
     words = [word for word in sys.argv[1:] if word != "--fix"]
     try:
-        checked = request.check()
+        with Terminal() as terminal, terminal.busy("checking the job"):
+            checked = request.check()
     except CloudrlError as error:
         if as_json:
             corrected = error.corrected([word for word in words if word != "--json"])

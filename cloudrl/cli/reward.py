@@ -6,6 +6,7 @@ import typer
 
 from cloudrl.cli import _output
 from cloudrl.cli._options import JsonOption, declared_options, with_options
+from cloudrl.cli._terminal import Terminal
 from cloudrl.options.reward import RewardTestOptions
 
 app = typer.Typer(help="Try a reward function on this machine.", no_args_is_help=True, rich_markup_mode=None)
@@ -37,7 +38,8 @@ def try_(
     from cloudrl.sdk.rewards import reward_test
     from cloudrl.spec import parse_typed
 
-    tested = reward_test(file, parse_typed(overrides or ()), **options)
+    with Terminal() as terminal, terminal.busy("calling the reward function"):
+        tested = reward_test(file, parse_typed(overrides or ()), **options)
     if as_json:
         _output.as_json(tested.to_json())
     else:

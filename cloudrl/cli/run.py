@@ -68,11 +68,14 @@ def run(
     request = plan_run(job, job_options, fields, on)
     with Terminal(yes=yes, prints_job=not as_json) as terminal:
         if dry_run:
-            text = request.render(on_progress=terminal)
+            with terminal.busy("checking the job"):
+                text = request.render(on_progress=terminal)
             if (memory := request.submission.memory) is not None:
                 _output.lines(memory.shown, is_data=False)
             _output.data(text)
             return
+        with terminal.busy("checking the job"):
+            request.check_silently(to)
         try:
             done = request.execute(
                 to=to,

@@ -52,7 +52,8 @@ def set_trainer_mode(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
     if keys.MAIN not in draft.job.entrypoint or not has_key(cluster.verl_version, keys.USE_V1):
         runs = f"verl {cluster.verl_version}" if keys.MAIN in draft.job.entrypoint else " ".join(draft.job.entrypoint)
         raise InputError(
-            f"{option} needs the trainer of verl 0.9 ({keys.MAIN}), and the job runs {runs}", hint="cloudrl recipes list"
+            f"{option} needs the trainer of verl 0.9 ({keys.MAIN}), and the job runs {runs}",
+            hint="cloudrl recipes list",
         )
     if options.rollout_nodes is None:
         made = colocated()

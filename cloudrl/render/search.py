@@ -149,7 +149,10 @@ def _pieces(text: str, content: bytes) -> dict[str, bytes]:
     while start < len(content):
         end = start + LARGEST_BYTES
         if end < len(content) and (end := content.rfind(b"\n", start, end) + 1) == 0:
-            raise InputError(f"search:{text} has a row of more than {LARGEST_BYTES:,} bytes", hint="Split its text into several passages")
+            raise InputError(
+                f"search:{text} has a row of more than {LARGEST_BYTES:,} bytes",
+                hint="Split its text into several passages",
+            )
         pieces[f"{path.stem}.{len(pieces):02}{path.suffix}"] = content[start:end]
         start = end
     return pieces

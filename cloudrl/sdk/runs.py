@@ -70,6 +70,19 @@ class RunRequest:
         remarks = self.submission.remarks
         return replace(remarks, notes=(*self.plan.notes, *remarks.notes))
 
+    def check_silently(self, to: str | os.PathLike[str] | None) -> None:
+        """Do the slow part of what `execute` begins with, which it need not do again; asks and reports nothing.
+
+        Args:
+            to: as for `execute`.
+        """
+        from cloudrl.checkpoints.staging import refuse_existing
+
+        with nothing_started():
+            if to is not None:
+                refuse_existing(Path(to))
+            self.check()
+
     @property
     def model(self) -> str | None:
         """The model that is trained, as it is asked for."""
@@ -136,7 +149,7 @@ class RunRequest:
                 refuse_small_disk(self.model, Path(to))
             if push is not None:
                 check_publication(push)
-            jobs.plan_job(self.job, self.options, self._expected)
+            self.check()
             ensure_name_free(name, on)
             there = run_plan.find_running(self.cluster, self.asked, on=on)
             if to is not None and push is None and not provider(on).nodes_are_here:

@@ -23,7 +23,7 @@ class TestBeforeTheStart:
         ("there", "said", "hint"),
         [
             ({}, "a run 'lab' already exists: running", "cloudrl down lab"),
-            ({"user": "alice"}, "user 'alice' has a run 'lab' in project 'main'", "Choose another name: --cluster lab-2"),
+            ({"user": "alice"}, "user 'alice' has a run 'lab' in project 'main'", "name: --cluster lab-2"),
             ({"status": "terminating"}, "still ending", "Try again when it is gone"),
         ],
     )

@@ -59,7 +59,8 @@ class SlurmCluster:
             raise SpecError(f"slurm.image: {back_end} runs no file", hint=set_hint("container", "apptainer"))
         if own.container_options and back_end in ("bare", "pyxis"):
             raise SpecError(
-                f"slurm.container_options: {back_end} takes none", hint="Name options of sbatch in the section: --set slurm.partition=gpu"
+                f"slurm.container_options: {back_end} takes none",
+                hint="Name options of sbatch in the section: --set slurm.partition=gpu",
             )
         if own.modules and back_end == "pyxis":
             raise SpecError("slurm.modules: with pyxis all of a node runs in the container, which has none")

@@ -112,7 +112,8 @@ class SlurmProvider(Provider):
                 job_there = f"job {cluster.job_id} of {login}"
                 raise ConnectionFailed(
                     f"cannot tell whether cluster {plan.name!r} is up as {job_there}: {error.message}",
-                    hint=f"Choose another name: --cluster {plan.name}-2\nOr forget this cluster: rm -r {shlex.quote(str(cluster.folder))}",
+                    hint=f"Choose another name: --cluster {plan.name}-2\n"
+                    f"Or forget this cluster: rm -r {shlex.quote(str(cluster.folder))}",
                 ) from error
         if job is not None and not job.is_over:
             raise InputError(
