@@ -28,7 +28,9 @@ def adopt_orphans() -> None:
     _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def _die_with(parent: int) -> Callable[[], None]:
+def die_with(parent: int) -> Callable[[], None]:
+    """What a forked process calls to be killed when `parent`, which has forked it, dies."""
+
     def in_child() -> None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != parent:  # the parent died between fork and prctl
@@ -71,7 +73,7 @@ class Child:
                 cwd=cwd,
                 start_new_session=True,
                 pass_fds=pass_fds,
-                preexec_fn=_die_with(os.getpid()) if bound else None,  # noqa: PLW1509  it calls prctl and getppid only
+                preexec_fn=die_with(os.getpid()) if bound else None,  # noqa: PLW1509  it calls prctl and getppid only
             )
             _STARTED[self.pid] = self._process
 

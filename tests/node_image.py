@@ -13,6 +13,7 @@ from patience import SLOWER
 from cloudrl.verl.releases import RELEASE, release
 
 _FAKE_RAY = Path(__file__).parent / "node" / "fake_ray.py"
+_FAKE_TORCH = _FAKE_RAY.with_name("fake_torch.py")
 _PYARROW = """\
 class ArrowException(Exception):
     pass
@@ -103,7 +104,8 @@ class Image:
         self.have("verl", RELEASE.verl)
         datasets = _DATASETS.replace("RAW", str(Path(__file__).parent / "data"))
         sources = {"huggingface_hub": _HUB, "datasets.__init__": datasets, "datasets.exceptions": _ERRORS,
-                   "sitecustomize": _CPUS, "numpy": "", "torch": "", "vllm": "", "sglang": ""}  # fmt: skip
+                   "sitecustomize": _CPUS, "torch": _FAKE_TORCH.read_text(),
+                   **dict.fromkeys(("numpy", "vllm", "sglang"), "")}  # fmt: skip
         for name, source in sources.items():
             self.module(name, source)
 

@@ -138,11 +138,9 @@ def _show(cluster: Status) -> None:
     from cloudrl.cli._nodes import columns, node_table, rows_of
     from cloudrl.protocol.job_phases import phase_text
     from cloudrl.sdk.costs import describe
-    from cloudrl.sdk.debugging import waiting
-    from cloudrl.sdk.failures import hang_of, newest_failure
-    from cloudrl.sdk.idle_gpus import idle_gpus
+    from cloudrl.sdk.failures import newest_failure
     from cloudrl.sdk.progress_lines import describe_attempt, headline
-    from cloudrl.sdk.save_room import save_room
+    from cloudrl.sdk.status_warnings import links_text, status_warnings
 
     if not cluster.nodes:
         _output.data(headline(cluster))
@@ -150,19 +148,14 @@ def _show(cluster: Status) -> None:
         _output.show(node_table(cluster))
     else:
         _output.table([*columns()], [cells for cells, _ in rows_of(cluster.nodes)])
-    for line in [*map(describe_attempt, cluster.previous_attempts), *describe(cluster)]:
+    lines = [*map(describe_attempt, cluster.previous_attempts), *describe(cluster), links_text(cluster.nodes)]
+    for line in filter(None, lines):
         _output.note(line)
     if cluster.job is not None:
         _output.note(f"job {cluster.job.submission_id}: {phase_text(cluster.job, time.time())}")
-    for warning in (
-        *cluster.warnings,
-        hang_of(cluster),
-        waiting(cluster),
-        idle_gpus(cluster),
-        save_room(cluster.facts),
-    ):
-        if warning is not None:
-            _output.note(f"warning: {warning.text}")
+    for warning in status_warnings(cluster):
+        _output.note(f"warning: {warning.text}")
+        if warning.hint:
             _output.hint(warning.hint)
     if (failure := newest_failure(cluster)) is not None:
         _output.note(f"job {failure.submission_id} failed: {failure.cause or 'nothing says why'}")

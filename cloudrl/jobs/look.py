@@ -2,7 +2,7 @@
 
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,6 +12,7 @@ from cloudrl.jobs.evidence import Evidence, RunWarning
 from cloudrl.jobs.format import as_fields
 from cloudrl.jobs.history import add_step
 from cloudrl.jobs.pools import mode_of_job
+from cloudrl.jobs.node_warnings import node_warnings
 from cloudrl.jobs.warnings import find_warnings
 from cloudrl.protocol.job_phases import JobState, phase_text
 from cloudrl.protocol.report import NodeReport, Usage
@@ -202,7 +203,7 @@ class JobRecord:
             starting=None if self._status.is_terminal else self._starting,
             starting_s=now - (self._starting_at or now),
             lines=tuple(self._lines),
-            warnings=find_warnings(evidence),
+            warnings=(*find_warnings(evidence), *self._node_warnings()),
             notice=self.notice,
             phase=phase_text(job, now) if job is not None else "",
             balance=balance(self._mode, self._steps[-_BALANCED_STEPS:], self._prompts, self.pools, self._recent()),
@@ -215,6 +216,10 @@ class JobRecord:
             rank: [sample for sample in samples if sample.sampled_at >= samples[-1].sampled_at - _RECENT_S]
             for rank, samples in self._usage.items()
         }
+
+    def _node_warnings(self) -> Iterator[RunWarning]:
+        for kind, notice in node_warnings(self._nodes).items():
+            yield RunWarning(str(kind), notice.text, notice.hint)
 
     def _is_of_this_job(self, job: JobState) -> bool:
         return not self._status.is_terminal and self._url.rpartition("/")[2] == job.submission_id

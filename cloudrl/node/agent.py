@@ -17,6 +17,7 @@ from cloudrl.node import ray as ray_node
 from cloudrl.node.attempts import Attempts
 from cloudrl.node.background import start_thread
 from cloudrl.node.checkpoint_store import CheckpointStore
+from cloudrl.node.compute_watch import ComputeWatch
 from cloudrl.node.cost_record import CostRecord
 from cloudrl.node.environment import make_temp_folder, node_environment, with_own_python
 from cloudrl.node.facts import cluster_facts
@@ -35,7 +36,6 @@ from cloudrl.node.services import Services, service_variables
 from cloudrl.node.shard_worker_client import ShardWorkerClient
 from cloudrl.node.shutdown import ShutdownRequest
 from cloudrl.node.stops import Stops, ready
-from cloudrl.node.subcommands import ChildResult, explain_import
 from cloudrl.node.timeouts import PhaseTimeouts
 from cloudrl.node.tokens import write_tokens
 from cloudrl.node.uploads import Store
@@ -45,7 +45,7 @@ from cloudrl.protocol.folders import USER_FILES
 from cloudrl.protocol.options import AgentOptions
 from cloudrl.protocol.phases import Phase
 from cloudrl.protocol.progress import Fetching
-from cloudrl.protocol.report import ClusterStatus, NodeReport
+from cloudrl.protocol.report import ClusterStatus, NodeReport, NodeWarning
 from cloudrl.protocol.tokens import Tokens
 
 _TICK_S = 0.05
@@ -84,6 +84,7 @@ class Agent:
             )
         )  # fmt: skip
         self.stops = Stops(options.run_dir, identity.rank)
+        self.compute = ComputeWatch(options, identity, self.state, gpus=self.gpus)
         self._services = Services(options.services, self.state, self.wait_for, log.line)
         stores = Store(options.data_dir / USER_FILES), JobSecrets(folder_of(identity.run_id))
         self.replication = ReplicationHub(self.state, identity.nodes, *stores)
@@ -183,6 +184,8 @@ class Agent:
         with self._as_preflight_failure("checkpoints", "the folder of checkpoints"):
             self.checkpoint_store.start()
         self._services.start(self._child)
+        with self._as_preflight_failure("compute", "the check of the GPUs"):
+            self.compute.start(self._child, self_command, self.env, self.log.line)
         self.connect()
         self._ray_and_fetch()
         with self._step(Phase.BARRIER):
@@ -202,6 +205,7 @@ class Agent:
         self.shutdown.pause(seconds)
         reap_orphans()
         self._check_ray()
+        self.compute.look()
         self._services.check()
         self.supervise()
         self.cost_record.renew()
@@ -218,6 +222,12 @@ class Agent:
     def failed(self, kind: FailureKind, reason: str, tail: str = "", *, subject: str, code: str = "") -> NodeFailed:
         """A failure of this node, to be raised."""
         return NodeFailed(Failure(kind, self.identity.rank, reason, tail, subject=subject, code=code))
+
+    def warn(self, *warnings: NodeWarning) -> None:
+        """Write warnings to this node's log, and put them into its report, which clients show."""
+        for warning in warnings:
+            self.log.line(f"{warning}")
+        self.state.update(warnings=(*self.state.own.warnings, *warnings))
 
     def stay_while(self, condition: Callable[[], bool], limit_s: float) -> None:
         """Wait for other nodes after a failure; a signal ends it."""
@@ -294,22 +304,17 @@ class Agent:
         self.state.update(
             ray_version=host.ray_version, python_version=host.python_version, verl_version=host.verl_version,
             rollouts=tuple(host.rollout_versions), rollout_versions=host.rollout_versions,
-            cpus=options.cpus or host.cpus,
+            cpus=options.cpus or host.cpus, gpu_software={"driver": host.driver} if host.driver else {},
         )  # fmt: skip
         faults, warnings = preflight.check_node(host, self.env, options, gpus=self.gpus, nodes=self.identity.nodes)
-        for warning in warnings:
-            self.log.line(f"warning: {warning}")
+        self.warn(*warnings)
         if faults:
             fault = preflight.Fault.joined(faults)
             raise self.failed(FailureKind.PREFLIGHT, fault.text, subject=fault.subject, code=fault.code)
         return host
 
     def _ray_and_fetch(self) -> None:
-        modules, result = self.options.import_check, self.options.run_dir / "imports.json"
         with self._step(Phase.RAY):
-            result.unlink(missing_ok=True)
-            command = self_command("imports", *modules, f"--result={result}")
-            import_check = self._child(command, "imports.log") if modules else None
             fetching = start_thread(FailureKind.DATA, self._fetch_in_thread, self.state)
             self._start_ray()
         with self._step(Phase.FETCH):
@@ -319,8 +324,7 @@ class Agent:
                 rank = self.identity.rank
                 raise NodeFailed(Failure(FailureKind.DATA, rank, reason, transient=True, code="timeout"))
             self.state.raise_failure()
-            if import_check is not None:
-                self._await_imports(import_check, result)
+            self.compute.finish(self.wait_for)
             self._services.wait(self.options.fetch_timeout_s)
         self.state.update(fetched=True)
 
@@ -335,18 +339,6 @@ class Agent:
             self.state.add("fetching", name, progress)
         else:
             self.state.keep("fetching", self.state.own.fetching.keys() - {name})
-
-    def _await_imports(self, child: Child, result: Path) -> None:
-        modules, timeout_s = ", ".join(self.options.import_check), self.options.ray_timeout_s
-        self.state.update(detail=f"importing {modules}")
-        in_time = self.wait_for(lambda: child.poll() is not None, timeout_s)
-        if child.poll() == 0:
-            return
-        reason, code = f"{modules} cannot be imported within {timeout_s:g} s", "timeout"
-        if in_time:
-            reason, code = explain_import(ChildResult.read(result, child), child.tail())
-        broken = f"the image is broken: {reason}"
-        raise self.failed(FailureKind.PREFLIGHT, broken, child.tail(), subject=modules, code=code)
 
     def _start_ray(self) -> None:
         """Start Ray and wait until it is up; a start that dies early is tried again, ports may be slow to free.

@@ -16,6 +16,7 @@ from cloudrl.node.background import run_parallel
 from cloudrl.node.failure import NodeFailed
 from cloudrl.node.fetch import Fetcher, models_dir
 from cloudrl.node.files import remove_marker, write_marker
+from cloudrl.node.gang import Gang
 from cloudrl.node.gpus import GpuWatch
 from cloudrl.node.hang_watch import HangMonitor
 from cloudrl.node.job import ClusterJob, read_job
@@ -48,6 +49,8 @@ class Head(Agent):
         self._gpu_watch = GpuWatch(self.dashboard, lambda ips: self.state.publish(gpus_of_ray=ips))
         file = self.options.run_dir / usage_rows.FILE
         self.history = UsageHistory(self._reports_with_gpus, file, self._money)
+        on_gpus = self.options.device == "gpu"
+        self._gang = Gang(self.identity.nodes, self.state, self.warn, on_gpus=on_gpus)
         self.hang_monitor = HangMonitor(
             self.state.reports, self.dashboard, self._look_at, self.ray_logs,
             folder=self.options.run_dir, checkpoints=self.options.checkpoints,
@@ -105,6 +108,7 @@ class Head(Agent):
             raise self.failed(FailureKind.RAY, reason, subject="dashboard")
         self._remove_markers()
         self.ready_at = time.time()
+        self.state.publish(rendezvous=None)
         self.state.publish(ready=True, shared_checkpoints=self.checkpoint_store.is_on_all(self.identity.nodes))
         self._idle_monitor.start(self.options.limits.idle_s)
         if self.options.device == "gpu" and self.gpus:
@@ -118,6 +122,7 @@ class Head(Agent):
         reports = self.state.reports()
         self._check_liveness(reports)
         if self.ready_at is None:
+            self._gang.look(reports)
             self._check_hang(reports)
         self._introduce_services()
         self._check_budget()
@@ -200,6 +205,7 @@ class Head(Agent):
         self.state.publish(data={parse_request(text).name: fetcher.prepare_data(text) for text in self.options.data})
 
     def _fetch_models(self, fetcher: Fetcher) -> None:
+        self.compute.hold_models()
         for model in self.options.models:
             self.state.add("models", model, fetcher.fetch_model(model))
             self.state.publish(models=dict(self.state.own.models))

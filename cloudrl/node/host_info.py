@@ -45,6 +45,7 @@ class HostInfo:
         temp_free_fraction: free share of the disk below Ray's temporary folder.
         interface: the network interface that carries the node's IP.
         open_files: soft limit of open files, after it was raised.
+        driver: release of the GPUs' driver; "" if unknown.
         rollout_versions: releases of the rollout engines that are installed, by the names that verl gives them.
     """
 
@@ -59,6 +60,7 @@ class HostInfo:
     ray_version: Optional[str]
     python_version: str
     verl_version: Optional[str]
+    driver: str = ""
     rollout_versions: Dict[str, str] = field(default_factory=dict)
 
 
@@ -85,6 +87,7 @@ def probe_host(ip: str, temp_dir: Path) -> HostInfo:
         ray_version=_version("ray"),
         python_version=platform.python_version(),
         verl_version=_version("verl"),
+        driver=driver_version(),
         rollout_versions={name: version for name in ROLLOUTS if (version := _version(name))},
     )
 
@@ -96,6 +99,14 @@ def detect_gpus(timeout_s: float = NVIDIA_SMI_S) -> Gpus:
     if Path("/dev/kfd").exists():
         return Gpus("amd", sum(1 for _ in Path("/dev/dri").glob("renderD*")))
     return Gpus()
+
+
+def driver_version(root: Path = Path("/")) -> str:
+    """Release of the kernel's driver of NVIDIA's or AMD's GPUs; "" without one, or where the system does not say."""
+    for module in ("nvidia", "amdgpu"):
+        with contextlib.suppress(OSError):  # AMD's in-tree driver has no version
+            return (root / "sys/module" / module / "version").read_text().strip()
+    return ""
 
 
 def ask_driver(

@@ -16,7 +16,7 @@ from cloudrl.node.host_info import GIB, RAY_DISK_LIMIT, HostInfo
 from cloudrl.node.ray import ray_command
 from cloudrl.protocol.limits import CPUS_PER_GPU
 from cloudrl.protocol.options import AgentOptions
-from cloudrl.protocol.report import HeartbeatReply, NodeReport
+from cloudrl.protocol.report import HeartbeatReply, NodeReport, NodeWarning
 
 _MIN_SHM_BYTES = 1 * GIB
 _RAM_PER_GPU_BYTES = 80 * GIB  # verl issue 275
@@ -41,7 +41,7 @@ class Fault(NamedTuple):
 
 def check_node(
     host: HostInfo, env: Mapping[str, str], options: AgentOptions, *, gpus: int, nodes: int
-) -> Tuple[List[Fault], List[str]]:
+) -> Tuple[List[Fault], List[NodeWarning]]:
     """Faults and warnings of a machine with the environment and the folders that its jobs get.
 
     Args:
@@ -59,7 +59,7 @@ def check_node(
     return faults, warnings
 
 
-def check_host(host: HostInfo, *, device: str, gpus: int, cpus: Optional[int]) -> Tuple[List[Fault], List[str]]:
+def check_host(host: HostInfo, *, device: str, gpus: int, cpus: Optional[int]) -> Tuple[List[Fault], List[NodeWarning]]:
     """Compare a machine with what was declared.
 
     Args:
@@ -69,16 +69,16 @@ def check_host(host: HostInfo, *, device: str, gpus: int, cpus: Optional[int]) -
         cpus: CPUs that Ray will be told, None to let it count.
 
     Returns:
-        (faults, warnings): one line each. A fault ends the node.
+        (faults, warnings). A fault ends the node.
     """
     problems = [*_software(host), *_cpus_and_disk(host, gpus, host.cpus if cpus is None else cpus)]
     if device == "gpu":
         problems += _gpu_machine(host, gpus)
     faults = [problem for problem in problems if isinstance(problem, Fault)]
-    return faults, [problem for problem in problems if isinstance(problem, str)]
+    return faults, [problem for problem in problems if isinstance(problem, NodeWarning)]
 
 
-def _software(host: HostInfo) -> Iterator[Union[Fault, str]]:
+def _software(host: HostInfo) -> Iterator[Union[Fault, NodeWarning]]:
     if host.ray_version is None:
         reason = "no Ray in this Python; add a set-up command `pip install 'ray[default]'` or take a verl image"
         yield Fault("ray", reason)
@@ -87,22 +87,20 @@ def _software(host: HostInfo) -> Iterator[Union[Fault, str]]:
     if version and tuple(map(int, version.groups())) < _TOKEN_SINCE:
         danger = "whoever reaches Ray's ports can run programs on the nodes"
         remedy = "keep their network closed, or take an image with Ray 2.52 or later"
-        yield f"Ray {host.ray_version} has no token authentication: {danger}; {remedy}"
+        yield NodeWarning(f"Ray {host.ray_version} has no token authentication: {danger}", remedy)
 
 
-def _cpus_and_disk(host: HostInfo, gpus: int, cpus: int) -> Iterator[Union[Fault, str]]:
+def _cpus_and_disk(host: HostInfo, gpus: int, cpus: int) -> Iterator[Union[Fault, NodeWarning]]:
     if host.temp_free_fraction < RAY_DISK_LIMIT:
         used, free_gib = 1 - host.temp_free_fraction, host.temp_free_bytes / GIB
         reason = f"the disk of Ray's folder is {used:.0%} full, {free_gib:.1f} GiB free; Ray needs 5% free"
         yield Fault("disk", reason)
-    if host.open_files < _OPEN_FILES:
-        yield f"`ulimit -n` is {host.open_files} and cannot be raised; {_OPEN_FILES} is advised"
     if cpus < (wanted := CPUS_PER_GPU * gpus):
         reason = f"{cpus} CPUs for {gpus} GPUs; verl waits forever with fewer than {wanted}, 3 per GPU"
         yield Fault("cpus", reason)
 
 
-def _gpu_machine(host: HostInfo, gpus: int) -> Iterator[Union[Fault, str]]:
+def _gpu_machine(host: HostInfo, gpus: int) -> Iterator[Union[Fault, NodeWarning]]:
     have = host.gpus
     if have.count < gpus:
         because, code = (f": {have.problem}", " problem") if have.problem else ("", "")
@@ -113,9 +111,12 @@ def _gpu_machine(host: HostInfo, gpus: int) -> Iterator[Union[Fault, str]]:
         reason = f"/dev/shm has {size_mib:.0f} MiB; NCCL and Ray need at least 1 GiB (shm_size)"  # noqa: S108
         yield Fault("shm", reason)
     if host.memory_bytes < (wanted := _RAM_PER_GPU_BYTES * gpus):
-        yield f"{host.memory_bytes / GIB:.0f} GiB of RAM for {gpus} GPUs; {wanted / GIB:.0f} GiB is advised"
+        memory_gib = host.memory_bytes / GIB
+        yield NodeWarning(f"{memory_gib:.0f} GiB of RAM for {gpus} GPUs; {wanted / GIB:.0f} GiB is advised")
+    if host.open_files < _OPEN_FILES:
+        yield NodeWarning(f"`ulimit -n` is {host.open_files} and cannot be raised; {_OPEN_FILES} is advised")
     if host.interface is None:
-        yield "no network interface carries this node's IP; GLOO_SOCKET_IFNAME is left alone"
+        yield NodeWarning("no network interface carries this node's IP; GLOO_SOCKET_IFNAME is left alone")
 
 
 def hidden_gpus(env: Mapping[str, str], vendor: Optional[str], gpus: int) -> Optional[Fault]:

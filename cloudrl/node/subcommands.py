@@ -16,6 +16,7 @@ from typing import Callable, Mapping, Sequence, Tuple, Type
 from cloudrl.child_process import Child
 from cloudrl.data.hub import http_errors
 from cloudrl.errors import CloudrlError
+from cloudrl.node.compute_process import fork_all
 from cloudrl.node.download import download, progress_file
 from cloudrl.node.failure import describe, error_code, is_transient
 from cloudrl.private_files import write_file
@@ -26,6 +27,18 @@ _REMEDIES = {
     "MKL_THREADING_LAYER": "numpy's MKL clashes with libgomp: add the set-up command `pip install -U numpy`, "
     "or env MKL_SERVICE_FORCE_INTEL=1 (vllm issue 10759)",
     "libcudart": "the image's CUDA libraries do not fit its torch: take the image of this verl release",
+    **dict.fromkeys(
+        ("driver on your system is too old", "driver version is insufficient", "forward compatibility was attempted"),
+        "the driver of this machine is older than the CUDA of the image: update it there, or take an image with an "
+        "older CUDA (--image)",
+    ),
+    "system not yet initialized": "the fabric manager of this machine does not run: `systemctl start "
+    "nvidia-fabricmanager` there, or another machine",
+    **dict.fromkeys(
+        ("No CUDA GPUs are available", "Found no NVIDIA driver", "torch sees"),
+        "the container does not have all GPUs of this machine: start it with them (docker run --gpus all), and turn "
+        "MIG off (nvidia-smi -mig 0)",
+    ),
     "undefined symbol": "a package was compiled for another torch: take the image of this verl release",
 }
 """By words of the error, which are its code, too."""
@@ -62,14 +75,19 @@ def explain_import(result: ChildResult, log: str) -> Tuple[str, str]:
 
     MKL ends the process itself, so that its words stand in the log alone.
     """
+    return explain(result.reason, result.code, log)
+
+
+def explain(reason: str, code: str, log: str = "") -> Tuple[str, str]:
+    """Reason with its remedy and code of what is known, by words in the reason or the log; else both as they are."""
     for mark, remedy in _REMEDIES.items():
-        if mark in f"{result.reason}\n{log}":
-            return f"{result.reason} -> {remedy}", mark
-    return result.reason, result.code
+        if mark in f"{reason}\n{log}":
+            return f"{reason} -> {remedy}", mark
+    return reason, code
 
 
 def main(argv: Sequence[str]) -> int:
-    """`data TEXT --to DIR`, `model NAME --to DIR` or `imports MODULE ...`, each with `--result FILE`.
+    """`data TEXT --to DIR`, `model NAME --to DIR` or `imports MODULE ... [--to DIR]`, each with `--result FILE`.
 
     Returns the exit code. What fails in an expected way is said in one last line, all else with its traceback.
     """
@@ -90,6 +108,9 @@ def main(argv: Sequence[str]) -> int:
             raise
         print(result.reason, file=sys.stderr)
         return 1
+    with contextlib.suppress(ChildProcessError):  # all have ended
+        while True:
+            os.wait()  # for those that compute, which end with this process
     return 0
 
 
@@ -128,13 +149,18 @@ def _expected_errors() -> Tuple[Type[Exception], ...]:
     return (CloudrlError, OSError, ValueError, ImportError, RuntimeError, *http_errors())
 
 
-def _imports(modules: Sequence[str], _folder: Path, _progress: Path) -> Path:
-    """Import all of them in this one process, in order, as a job will: a broken image is seen before the job is."""
+def _imports(modules: Sequence[str], folder: Path, _progress: Path) -> Path:
+    """Import all of them in this one process, in order, as a job will: a broken image is seen before the job is.
+
+    With a folder, GPUs compute as soon as torch is there; see `fork_all`.
+    """
     for name in modules:
         try:
             importlib.import_module(name)
         except (ImportError, OSError, RuntimeError, ValueError, AttributeError) as error:
             raise CloudrlError(f"import {name}: {describe(error)}") from error
+        if name == "torch" and folder != Path():
+            fork_all(folder)
     return Path()
 
 

@@ -22,7 +22,7 @@ from cloudrl.protocol.client import AgentClient, AgentRefused
 from cloudrl.protocol.exchange import is_network_error
 from cloudrl.protocol.failures import ApiError, Failure, FailureKind
 from cloudrl.protocol.phases import Phase
-from cloudrl.protocol.report import HeartbeatReply
+from cloudrl.protocol.report import HeartbeatReply, NodeWarning
 
 _BEAT_S = 0.2
 _BEAT_WHEN_READY_S = 1.0
@@ -100,7 +100,7 @@ class Worker(Agent):
         if self.state.own.blocked:  # seen when Ray may have been starting there still
             self._check_ports()
         for port in self.state.own.blocked:
-            self.log.line(f"warning: {port} on rank 0 cannot be reached from here")
+            self.warn(NodeWarning(f"{port} on rank 0 cannot be reached from here", "open it between the nodes"))
 
     def supervise(self) -> None:
         """End when the head beats and does nothing else; its loss is noted in the state by the beating thread."""
@@ -174,6 +174,7 @@ class Worker(Agent):
             self._wait_in_thread(lambda: False, _PULL_AGAIN_AFTER_S)
 
     def _fetch_models(self, fetcher: Fetcher) -> None:
+        self.compute.hold_models()
         for model in self.options.models:
             folder = models_dir(model, self.options.data_dir, self.env)
             fetch = partial(fetcher.fetch_model, model)
@@ -214,7 +215,8 @@ class Worker(Agent):
             try:
                 self.reply = self.head.heartbeat(self.state.own)
                 self._heard_at = time.monotonic()
-                self.state.publish(peers=self.reply.peers, gpus_of_ray=self.reply.gpus_of_ray)
+                reply = self.reply
+                self.state.publish(peers=reply.peers, gpus_of_ray=reply.gpus_of_ray, rendezvous=reply.rendezvous)
                 if self.reply.phase != self._head_phase[0]:
                     self._head_phase = (self.reply.phase, self._heard_at)
                 if self.reply.failure is not None:

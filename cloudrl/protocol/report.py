@@ -1,8 +1,12 @@
 """What one node says of itself, and what rank 0 says of the cluster: in heartbeats, their replies and the status."""
 
+from __future__ import annotations
+
+import enum
 from dataclasses import dataclass, field
 from typing import Dict, Optional, Tuple
 
+from cloudrl.protocol.compute import NodeCheck, Rendezvous
 from cloudrl.protocol.facts import ClusterFacts
 from cloudrl.protocol.failures import Failure, PastFailure
 from cloudrl.protocol.job_phases import JobState
@@ -76,6 +80,36 @@ class Usage:
     store_total_bytes: Optional[int] = None
 
 
+class WarningKind(str, enum.Enum):
+    """What a node's warning is about."""
+
+    MACHINE = "machine"
+    NETWORK = "network"
+    """A fast network of the machine that NCCL is not going to use."""
+    SLOW = "slow"
+    """A link or a GPU that is slower than the others."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> WarningKind:  # noqa: ARG003  enum's own name for it
+        return cls.MACHINE
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True)
+class NodeWarning:
+    """What the checks of a node warn of, though the node starts; `remedy` may be empty."""
+
+    text: str
+    remedy: str = ""
+    kind: WarningKind = WarningKind.MACHINE
+
+    def __str__(self) -> str:
+        """One line of a log."""
+        return f"warning: {self.text}" + (f" -> {self.remedy}" if self.remedy else "")
+
+
 COLUMN = "column"
 """In the metadata of a field of `NodeReport`: the head under which `cloudrl status` shows it."""
 
@@ -103,6 +137,9 @@ class NodeReport:
         replicas: what rank 0 has announced to this node -> how far it is here; only in heartbeats.
         cost_before: US dollars that earlier attempts of the run have cost, as this node's volume remembers.
         known_failures: failures that ended earlier attempts, likewise, by signature.
+        gpu_software: "driver", and "CUDA" and "NCCL" or "ROCm" and "RCCL" -> their versions; empty without GPUs.
+        check: whether it computes, alone and with the others; None before, and from agents of an older release.
+        warnings: what its checks warn of; empty from agents of an older release.
         usage: how busy it is; None before its first look.
         oom_kills: processes that its kernel has ended for lack of memory; None for none, and from older agents.
         work: what the processes of jobs do on it; None before its first look.
@@ -138,6 +175,9 @@ class NodeReport:
     cost_before: float = 0.0
     known_failures: Dict[str, PastFailure] = field(default_factory=dict)
     failure: Optional[Failure] = None
+    gpu_software: Dict[str, str] = field(default_factory=dict)
+    check: Optional[NodeCheck] = None
+    warnings: Tuple[NodeWarning, ...] = ()
     usage: Optional[Usage] = None
     oom_kills: Optional[OomKills] = None
     work: Optional[JobWork] = None
@@ -163,6 +203,7 @@ class HeartbeatReply:
         shared_checkpoints: whether all nodes save into one folder; known at the barrier.
         gpus_of_ray: addresses of nodes whose GPUs Ray watches, so that their agents need not; in a reply at most that
             of the node that it is for.
+        rendezvous: which nodes compute together as a check; None before all are ready for it, and after the barrier.
     """
 
     phase: Phase = Phase.START
@@ -180,6 +221,7 @@ class HeartbeatReply:
     session_name: Optional[str] = None
     gpus_of_ray: Tuple[str, ...] = ()
     shared_checkpoints: bool = False
+    rendezvous: Optional[Rendezvous] = None
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,10 @@ from typing import Any
 from cloudrl import spec
 from cloudrl.errors import CloudrlError, InputError, Interrupted
 from cloudrl.jobs.local_files import is_marked
+from cloudrl.jobs.node_warnings import node_warnings
 from cloudrl.plugins import DEFAULT
 from cloudrl.providers.dstack.task import to_dstack
-from cloudrl.providers.model import Plan, Provider
+from cloudrl.providers.model import Plan, Provider, Status
 from cloudrl.providers.registry import default_provider, ensure_name_free, provider
 from cloudrl.providers.slurm.script import to_slurm
 from cloudrl.render import search
@@ -196,14 +197,18 @@ def priced_and_confirmed(
 def _report_ready(where: Provider, plan: Plan, url: str, on_progress: OnProgress) -> None:
     nodes = f"{plan.cluster.nodes} node{'s' * (plan.cluster.nodes > 1)}"
     on_progress(Notice(f"READY: {plan.name} with {nodes}, dashboard {url}"))
-    if plan.cluster.max_cost is None and plan.cluster.device == "cpu":
-        return
     with suppress(CloudrlError):  # a warning is not worth a cluster that is up
         status = where.status(plan.name)
         if text := price_difference(status):
             on_progress(Notice(text))
-        if (short := save_room(status.facts)) is not None:
-            on_progress(Notice(f"warning: {short.text}", short.hint))
+        report_warnings(status, on_progress)
+
+
+def report_warnings(status: Status, on_progress: OnProgress) -> None:
+    """What jobs should not be submitted without knowing: room for a save, and what the nodes warn of."""
+    for warning in (save_room(status.facts), *node_warnings(status.nodes).values()):
+        if warning is not None:
+            on_progress(Notice(f"warning: {warning.text}", warning.hint))
 
 
 @contextmanager

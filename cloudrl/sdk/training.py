@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from cloudrl.errors import CheckpointError, CloudrlError, FailedError, InputError, Interrupted
 from cloudrl.jobs import JobHandle, Progress, SubmitOptions
@@ -15,6 +16,7 @@ from cloudrl.jobs.handle import next_commands
 from cloudrl.providers.model import Status
 from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, Question
 from cloudrl.sdk.checkpoints import merge_result, publish_result
+from cloudrl.sdk.cluster import report_warnings
 from cloudrl.sdk.costs import costs, with_state
 from cloudrl.sdk.running import RunningCluster
 from cloudrl.sdk.submission import follow, submit
@@ -69,6 +71,8 @@ class Training:
         try:
             with suppress(CloudrlError):
                 self.first_status = self.cluster.status()
+                if not self.cluster.owned:  # of one that it has started, `up` has said it
+                    report_warnings(self.first_status, self.on_progress)
             done = self._submit_and_follow(to, wait=wait)
         except KeyboardInterrupt:
             stopped = Interrupted("interrupted", hint=self.again)
@@ -84,7 +88,8 @@ class Training:
 
     def _submit_and_follow(self, to: str | os.PathLike[str] | None, *, wait: bool) -> Run:
         cluster, on_progress = self.cluster, self.on_progress
-        job = self.job = submit(cluster.connection, self.asked, self.options, after=self.after, on_progress=on_progress)
+        told: dict[str, Any] = {"confirm": self.confirm, "on_progress": on_progress}
+        job = self.job = submit(cluster.connection, self.asked, self.options, after=self.after, **told)
         if not wait:
             return Run(cluster, job)
         self.again = f"Go on: cloudrl jobs logs -f {job.url}"

@@ -182,3 +182,13 @@ def test_the_agent_listens_on_its_own_address_and_loopback_only(nodes: Callable[
         if words[3] == "0A" and words[1].endswith(port)
     ]
     assert sorted(listening) == [f"0100007F{port}", f"0900007F{port}"]
+
+
+def test_what_preflight_warns_of_is_in_the_report(nodes: Callable[..., Nodes], tmp_path: Path) -> None:
+    old = make_image(tmp_path / "old")
+    old.have("ray", "2.51.0")
+    cluster = nodes(1)
+    cluster.start_one(0, image=old)
+    [warning] = cluster.ready()[0].agent.status().nodes[0].warnings
+    assert warning.text.startswith("Ray 2.51.0 has no token authentication")
+    assert f"{warning}\n" in cluster[0].text()

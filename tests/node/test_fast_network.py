@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from cloudrl.node.fast_network import loads, unused_networks
+from cloudrl.protocol.report import WarningKind
 
 
 def machine(root: Path, **drivers: str) -> Path:
@@ -24,7 +25,9 @@ def machine(root: Path, **drivers: str) -> Path:
 
 
 def warnings(root: Path, *libraries: str, **env: str) -> list[str]:
-    return unused_networks(env, root=root, loads=lambda name, _env: name in libraries)
+    found = unused_networks(env, root=root, loads=lambda name, _env: name in libraries)
+    assert {each.kind for each in found} <= {WarningKind.NETWORK}
+    return [f"{each}".removeprefix("warning: ") for each in found]
 
 
 def test_a_machine_without_one(tmp_path: Path) -> None:
@@ -60,11 +63,23 @@ def test_devices_that_the_container_was_not_given(tmp_path: Path) -> None:
     assert "no /dev/infiniband" in warnings(root, "libibverbs.so.1")[0]
 
 
-@pytest.mark.parametrize("name", ["tcpx", "tcpxo"])
-def test_google(tmp_path: Path, name: str) -> None:
-    (tmp_path / "var/lib" / name / "lib64").mkdir(parents=True)
+@pytest.mark.parametrize(
+    ("folder", "variables"),
+    [
+        ("usr/local/tcpx/lib64", "NCCL_GPUDIRECTTCPX_"),
+        ("var/lib/tcpx/lib64", "NCCL_GPUDIRECTTCPX_"),
+        ("var/lib/tcpxo/lib64", "nccl-env-profile.sh"),
+    ],
+    ids=["a3-high-by-dstack", "a3-high", "a3-mega"],
+)
+def test_google(tmp_path: Path, folder: str, variables: str) -> None:
+    """dstack mounts the plug-in of A3 High elsewhere than the machine has it, and does not expand variables."""
+    (tmp_path / folder).mkdir(parents=True)
     [warning] = warnings(tmp_path)
-    assert f"LD_LIBRARY_PATH=/var/lib/{name}/lib64" in warning
+    assert warning.startswith(f"/{folder}: GPUDirect")
+    assert f"echo /{folder} > /etc/ld.so.conf.d/gpudirect.conf && ldconfig" in warning
+    assert "LD_LIBRARY_PATH" not in warning
+    assert variables in warning
     assert warnings(tmp_path, "libnccl-net.so") == []
 
 

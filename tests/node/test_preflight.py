@@ -10,7 +10,7 @@ import pytest
 
 from cloudrl.node.host_info import GIB, Gpus, HostInfo
 from cloudrl.node.preflight import Fault, check_host, different, hidden_gpus, unwritable
-from cloudrl.protocol.report import HeartbeatReply, NodeReport
+from cloudrl.protocol.report import HeartbeatReply, NodeReport, NodeWarning
 
 GOOD = HostInfo(
     gpus=Gpus("nvidia", 8), cpus=96, memory_bytes=2000 * GIB, shm_bytes=128 * GIB, temp_free_fraction=0.5,
@@ -21,13 +21,13 @@ GOOD = HostInfo(
 
 def _judge(
     declared: int = 8, device: str = "gpu", told: int | None = None, **changes: Any
-) -> tuple[list[Fault], list[str]]:
+) -> tuple[list[Fault], list[NodeWarning]]:
     return check_host(dataclasses.replace(GOOD, **changes), device=device, gpus=declared, cpus=told)
 
 
 LAPTOP: dict[str, Any] = {
     "declared": 1, "device": "cpu", "told": 8, "gpus": Gpus(), "cpus": 2, "memory_bytes": 4 * GIB,
-    "shm_bytes": 1 << 20, "interface": None,
+    "shm_bytes": 1 << 20, "interface": None, "open_files": 1024,
 }  # fmt: skip
 
 
@@ -104,7 +104,7 @@ def test_missing_gpus_have_codes(gpus: Gpus, code: str) -> None:
 def test_a_warning_ends_nothing(changes: dict[str, Any], word: str) -> None:
     faults, [warning] = _judge(**changes)
     assert faults == []
-    assert word in warning
+    assert word in f"{warning}"
 
 
 def test_a_writable_folder_is_made_and_left_empty(tmp_path: Path) -> None:
