@@ -63,6 +63,18 @@ class TestTheEnd:
         [
             ("creating_container_error", "manifest unknown", 2, "docker pull nowhere/nothing:1"),
             ("creating_container_error", "pull: context deadline exceeded", 2, "a pull 20 minutes"),
+            (
+                "creating_container_error",
+                "nvidia-container-cli: requirement error: unsatisfied condition: cuda>=13.0, please update your driver",
+                2,
+                "The driver of this machine is older than the CUDA of the image",
+            ),
+            (
+                "creating_container_error",
+                'could not select device driver "" with capabilities: [[gpu]]',
+                2,
+                "NVIDIA's container toolkit",
+            ),
             ("container_exited_with_error", "no sshd", 3, "needs python3, and sshd"),
             ("executor_error", "unknown user", 3, "needs python3, and sshd"),
             ("executor_error", "mkdir /checkpoints: read-only file system", 3, "/var/lib/cloudrl/checkpoints:"),

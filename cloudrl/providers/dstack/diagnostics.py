@@ -37,9 +37,37 @@ _PULL_TIMED_OUT = "context deadline exceeded"
 """Docker's words when dstack's 20 minutes for a pull are over (runner/internal/shim/docker.go)."""
 _ENDLESS = 5
 """So many equal failures are no bad luck, where no client waits that ends the run."""
-_NO_MOUNT = ("instance mount director", "prepareInstanceMountPoints", "prepareVolumes", "mount disk")
-"""In the shim's words when it cannot make or mount a folder (runner/internal/shim/volumes.go), before any pull."""
-_READ_ONLY = "read-only file system"
+_HINTS = (
+    (
+        ("read-only file system",),
+        (
+            "Container-Optimized OS, for one, lets write only below /home, /var and /mnt/disks. "
+            "Take such a folder: --volume /var/lib/cloudrl/checkpoints:/checkpoints"
+        ),
+    ),
+    (  # the shim's, when it cannot make or mount a folder (runner/internal/shim/volumes.go), before any pull
+        ("instance mount director", "prepareInstanceMountPoints", "prepareVolumes", "mount disk"),
+        (
+            "The host cannot give the container one of its volumes. Your command with this prints them: --dry-run\n"
+            "Take another folder or network volume: --volume /FOLDER:/checkpoints"
+        ),
+    ),
+    (  # Docker's, when NVIDIA's container toolkit refuses a container; then when it is not there or does not work
+        ("unsatisfied condition: cuda",),
+        (
+            "The driver of this machine is older than the CUDA of the image: nvidia-smi there shows the CUDA that it "
+            "can run. Update it, or take an image with an older CUDA: --image IMAGE"
+        ),
+    ),
+    (
+        ("nvidia-container-cli", "could not select device driver"),
+        (
+            "The host cannot give its GPUs to a container. Look there: nvidia-smi\n"
+            "Then whether Docker has NVIDIA's container toolkit: docker run --rm --gpus all ubuntu nvidia-smi"
+        ),
+    ),
+)
+"""Words of a reason, and what to do; the first row that fits counts."""
 _READ_ATTEMPTS = 5
 """Of so many attempts, the latest, the output is read for the agents' own words; of older ones dstack's are shown."""
 _LIMITS = ("max_duration_exceeded", "terminated_due_to_utilization_policy")
@@ -105,16 +133,9 @@ def _failing_start(server: Server, run: RunState, enough_of: Mapping[str, int]) 
 
 def _start_hint(attempt: Attempt, image: str) -> str:
     """What to do about a node whose agent never starts."""
-    if _READ_ONLY in attempt.reason:
-        return (
-            "Container-Optimized OS, for one, lets write only below /home, /var and /mnt/disks. "
-            "Take such a folder: --volume /var/lib/cloudrl/checkpoints:/checkpoints"
-        )
-    if any(words in attempt.reason for words in _NO_MOUNT):
-        return (
-            "The host cannot give the container one of its volumes. Your command with this prints them: --dry-run\n"
-            "Take another folder or network volume: --volume /FOLDER:/checkpoints"
-        )
+    for words, hint in _HINTS:
+        if any(word in attempt.reason for word in words):
+            return hint
     if attempt.code != _NO_CONTAINER:
         return (
             "An image needs python3, and sshd or a package manager with a way to the internet: "
