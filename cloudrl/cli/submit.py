@@ -1,6 +1,6 @@
 """`cloudrl submit`: a recipe, completed for a cluster, as a job."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -64,7 +64,8 @@ def submit(
             _output.result(submission.render(), fields, is_json=as_json)
             return
         with terminal.busy(f"waiting for {after}" if after else "checking and sending the job"):
-            job, last = send(connection, job_spec, job_options, after=after, on_progress=terminal), None
+            told: dict[str, Any] = {"confirm": terminal.confirm, "on_progress": terminal}
+            job, last = send(connection, job_spec, job_options, after=after, **told), None
         try:
             if not no_wait:
                 last = (watch_job if watch else follow)(job, on_progress=terminal)

@@ -8,7 +8,9 @@ from cloudrl.node.node_state import NodeState
 from cloudrl.node.replication import ReplicationHub
 from cloudrl.protocol.facts import ClusterFacts
 from cloudrl.protocol.options import AgentOptions
-from cloudrl.protocol.report import GpuUsage, NodeReport
+from cloudrl.protocol.report import GpuUsage, NodeReport, NodeWarning, WarningKind
+
+_UNUSED = WarningKind.NETWORK
 
 
 def cluster_facts(
@@ -37,6 +39,8 @@ def cluster_facts(
         memory_bytes=min(filter(None, map(_memory_bytes, with_gpus)), default=0),
         disk_bytes=min(filter(None, map(_free_bytes, with_gpus)), default=0),
         shared_checkpoints=state.published.shared_checkpoints,
+        unused_network=next((warning.text for warning in _warnings(reports) if warning.kind is _UNUSED), ""),
+        link_gb_per_s=min(filter(None, map(_received_gb_per_s, reports)), default=0.0),
         device=options.device,
         ray_version=own.ray_version,
         ray_session=ray_session,
@@ -58,6 +62,14 @@ def cluster_facts(
 def _gpus(nodes: Sequence[NodeReport]) -> List[GpuUsage]:
     """Those that the nodes have looked at."""
     return [gpu for node in nodes if node.usage is not None for gpu in node.usage.gpus]
+
+
+def _warnings(nodes: Sequence[NodeReport]) -> List[NodeWarning]:
+    return [warning for node in nodes for warning in node.warnings]
+
+
+def _received_gb_per_s(node: NodeReport) -> float:
+    return (node.check.received_gb_per_s or 0.0) if node.check is not None else 0.0
 
 
 def _memory_bytes(node: NodeReport) -> int:

@@ -16,6 +16,7 @@ from cloudrl.jobs.handle import FOLLOW, raise_for_status, way_back
 from cloudrl.jobs.memory_runs import keep_run, read_runs
 from cloudrl.protocol.job_phases import JobPhase
 from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, Question, Waiting, notify, silent, unattended
+from cloudrl.sdk.network_question import network_question
 from cloudrl.spec import Job
 from cloudrl.transport import Connection
 from cloudrl.transport.ray_job import JobStatus, RayJob
@@ -66,6 +67,7 @@ def submit(
     options: SubmitOptions,
     *,
     after: str | None = None,
+    confirm: Confirm = unattended,
     on_progress: OnProgress = silent,
 ) -> JobHandle:
     """Complete a job for a cluster that is up, and send it.
@@ -75,10 +77,12 @@ def submit(
         job: the recipe.
         options: what is asked for beyond it.
         after: a job of the cluster by its id or URL, whose end is waited for first.
+        confirm: is asked where NCCL is not going to use the nodes' fast network.
         on_progress: receives notes, uploads, what is waited for, and the handle.
 
     Raises:
-        InputError: job and cluster do not go together, another job is in the way, or the one to wait for is unknown.
+        InputError: job and cluster do not go together, another job is in the way, the one to wait for is unknown, or
+            the answer was no.
         CheckpointError: the run of this name has steps, and its ranks could load none of them.
         ConnectionFailed: no answer.
         Interrupted: Ctrl-C while the other job was waited for.
@@ -87,7 +91,11 @@ def submit(
         with suppress(CheckpointError):  # the other job may be about to save
             prepare(connection, job, options)  # what is wrong with this one is not for tomorrow
         jobs.wait_for_end(connection, after, on_progress=on_progress)
-    submission = prepare(connection, job, options, on_progress=on_progress)
+    snapshot = jobs.take_snapshot(connection, job, options, os.environ)
+    submission = jobs.prepare(job, options, snapshot, on_progress=on_progress)
+    question = network_question(snapshot.cluster, submission)
+    if question is not None and not confirm(question):
+        raise InputError("nothing was submitted", hint=f"What the nodes lack: cloudrl status {connection.name}")
     return jobs.send(connection, submission, on_progress=on_progress)
 
 

@@ -14,7 +14,7 @@ from cloudrl.providers.dstack.fleet import NoFleet
 from cloudrl.providers.local.provider import LocalProvider
 from cloudrl.providers.model import Offer, Plan, Price
 from cloudrl.providers.registry import provider
-from cloudrl.sdk.callbacks import Question
+from cloudrl.sdk.callbacks import Notice, Question
 from cloudrl.sdk.runs import plan_run
 from cloudrl.spec import Job
 
@@ -32,6 +32,26 @@ def test_one_that_is_declared_otherwise_is_refused(lab: FakeLocal) -> None:
     with pytest.raises(cloudrl.InputError, match="is up with 2 nodes, but 4 are requested"):
         cloudrl.run("grpo-tiny", cluster=declared, on="local")
     assert lab.cluster.jobs == {}
+
+
+def test_a_job_over_tcp_is_asked_about_before_it_is_sent(lab: FakeLocal) -> None:
+    unused = "rdmap16s27: EFA without a plug-in; NCCL will use TCP"
+    lab.cluster.status["facts"].update(gpu_nodes=2, unused_network=unused)
+    lab.cluster.status["nodes"][1]["warnings"] = [{"text": unused, "remedy": "another image", "kind": "network"}]
+    said, asked = list[object](), list[Question]()
+
+    def refuse(question: Question) -> bool:
+        asked.append(question)
+        return False
+
+    with pytest.raises(cloudrl.InputError, match="nothing was submitted") as caught:
+        cloudrl.run("grpo-tiny", cluster="lab", steps=2, confirm=refuse, on_progress=said.append)
+    assert str(caught.value.hint).startswith("What the nodes lack: cloudrl status lab")
+    assert [question.text.startswith(unused) for question in asked] == [True]
+    assert Notice(f"warning: rank 1: {unused}", "another image") in said
+    assert lab.cluster.jobs == {}
+    cloudrl.run("grpo-tiny", cluster="lab", steps=2, wait=False)
+    assert len(lab.cluster.jobs) == 1, "without a terminal it is slow, not wrong"
 
 
 def raising(error: BaseException, before: Callable[[], object] = lambda: None) -> Callable[..., None]:
