@@ -29,15 +29,15 @@ ASK, RENDEZVOUS = "ask.json", "rendezvous.json"
 BEAT_S = 0.5
 _POLL_S = 0.05
 _CONNECT_S = 5.0
-_GANG_S = 30.0
+_GANG_S = 40.0
 _LINGER_S = 1.0
 """Until the others have read what this process has sent last."""
 _SIDE = {"gpu": 8192, "cpu": 512}
 """Of the square matrices; 8192 is exact in bf16, and takes an H100 two milliseconds."""
 _TRIES = 5
 _PROBE_BYTES = 1 << 20
-_SLOW_PROBE_S = 0.5
-"""For as many bytes: 2 MB/s. More would only take longer."""
+_SLOW_PROBE_S = 0.1
+"""For as many bytes: 10 MB/s. 64 times as many would take seconds."""
 _LINK_BYTES = {"gpu": 64 << 20, "cpu": 16 << 20}
 _AT_ONCE = 32
 

@@ -74,7 +74,7 @@ class ComputeWatch:
         self._began_at = clock()
         self._computing_since: Optional[float] = None
         self._look_at = clock()
-        self._has_met = self._is_finished = False
+        self._has_met = self._has_imported_all = self._was_over = False
 
     def start(
         self,
@@ -113,7 +113,7 @@ class ComputeWatch:
             say(f"the nodes are not tried together: {why_off}")
 
     def finish(self, wait_for: Callable[[Callable[[], bool], float], bool]) -> None:
-        """Wait until all is imported, and this node has done its part with the others.
+        """Wait until all is imported; the other nodes are waited for at the barrier.
 
         Args:
             wait_for: polls a condition, for so many seconds; whether it has come true.
@@ -127,10 +127,7 @@ class ComputeWatch:
             if not wait_for(self._has_imported, timeout_s):
                 raise self._failed(f"{_BROKEN}{modules} cannot be imported within {timeout_s:g} s", modules, "timeout")
             self._refuse_broken_imports(self._child)
-        if not self.is_over:
-            self._state.update(detail="computing with the other nodes")
-            wait_for(lambda: self.is_over, float("inf"))
-        self._is_finished = True
+        self._has_imported_all = True
 
     def _refuse_broken_imports(self, child: Child) -> None:
         """Raise where the child has said that a module cannot be imported, or has ended without a word."""
@@ -153,8 +150,8 @@ class ComputeWatch:
     def is_over(self) -> bool:
         """Whether this node has done its part: alone, and with the others where it takes part."""
         check, rendezvous = self._state.own.check, self._state.published.rendezvous
-        if check is None or not check.processes:
-            return check is not None and check.step.number >= ComputeStep.READY.number
+        if self._was_over or check is None or not check.processes:
+            return self._was_over or (check is not None and check.step.number >= ComputeStep.READY.number)
         takes_part = rendezvous is None or rendezvous.before(self._identity.rank) is not None
         return check.step is ComputeStep.DONE or (check.step is ComputeStep.READY and not takes_part)
 
@@ -174,12 +171,13 @@ class ComputeWatch:
         Raises:
             NodeFailed: a module cannot be imported, or a GPU of this node does not compute by itself.
         """
-        if self._is_finished or self._clock() < self._look_at:
+        self._was_over = self.is_over
+        if (self._has_imported_all and self._was_over) or self._clock() < self._look_at:
             return
         self._look_at = self._clock() + _LOOK_S
-        if self._child is not None:
+        if self._child is not None and not self._has_imported_all:
             self._refuse_broken_imports(self._child)
-        if self._ask is None or self.is_over:
+        if self._ask is None or self._was_over:
             return
         found = self._read(self._ask)
         check = self._judged(self._ask, found)

@@ -17,7 +17,7 @@ from cloudrl.protocol.ranks import ranks_text, texts_by_rank
 from cloudrl.protocol.report import NodeReport, NodeWarning, WarningKind
 from cloudrl.units import size_text
 
-ANSWERS_WITHIN_S = 45.0
+ANSWERS_WITHIN_S = 55.0
 """From the moment when all are ready. More than torch's own limit, so that its errors are there."""
 _ALL_HAVE_SAID_S = 7.0
 """From the first error: the others' errors and their silence are known then."""
@@ -91,10 +91,11 @@ class Gang:
         now, began_at = self._clock(), self._began_at or 0.0
         closed = {report.rank: _check(report).unreachable for report in reports if _check(report).unreachable}
         failed = [report for report in reports if _check(report).error or _check(report).lost]
-        if self._error_at is None and (closed or failed):
-            self._error_at = now
-        is_late = now - began_at > ANSWERS_WITHIN_S
-        if not is_late and (self._error_at is None or now - self._error_at < _ALL_HAVE_SAID_S):
+        if not (closed or failed):
+            self._error_at = None  # a process was silent for a moment
+            return self._late(reports) if now - began_at > ANSWERS_WITHIN_S else None
+        self._error_at = now if self._error_at is None else self._error_at
+        if now - self._error_at < _ALL_HAVE_SAID_S:
             return None
         if closed:
             told = texts_by_rank((rank, f"cannot reach {ranks_text(others)}") for rank, others in closed.items())
@@ -103,10 +104,8 @@ class Gang:
         if lost:
             why = texts_by_rank((each.rank, f"no sign of life while in step {_check(each).step}") for each in lost)
             return _failed(lost[0].rank, why, "silent")
-        if failed:
-            why = texts_by_rank((report.rank, _check(report).error) for report in failed)
-            return _failed(failed[0].rank, why, "error")
-        return self._late(reports)
+        why = texts_by_rank((report.rank, _check(report).error) for report in failed)
+        return _failed(failed[0].rank, why, "error")
 
     def _late(self, reports: Sequence[NodeReport]) -> Optional[Failure]:
         """That ranks are behind the others at the deadline; all of them, where all hang in the same step."""

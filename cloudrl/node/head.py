@@ -235,9 +235,10 @@ class Head(Agent):
             for rank in sorted(ranks)
             if rank not in reports or not (reports[rank].ray_up and reports[rank].fetched)
         ]
-        self.state.update(detail=f"waiting for {texts_by_rank(waiting)}" if waiting else "")
+        together = "" if self._gang.is_over else "all nodes compute together"
+        self.state.update(detail=f"waiting for {texts_by_rank(waiting)}" if waiting else together)
         self._check_missing(ranks - set(reports))
-        return not waiting
+        return not waiting and self._gang.is_over
 
     def _check_missing(self, missing: Set[int]) -> None:
         if missing and time.monotonic() - self.started_clock > self.options.join_timeout_s:

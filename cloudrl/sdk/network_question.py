@@ -31,7 +31,7 @@ def _cost(cluster: ClusterFacts, submission: Submission) -> str:
         return ""
     if size is None:
         return ""
-    rate = cluster.link_gb_per_s or _TCP_GB_PER_S
-    measured = "as measured" if cluster.link_gb_per_s else "as is usual for TCP"
-    time = duration_text(size / (rate * 1e9))
-    return f": about {time} a step for {size_text(round(size))} between nodes, at {rate:.3g} GB/s {measured}"
+    bytes_per_s = 1e9 * (cluster.link_gb_per_s or _TCP_GB_PER_S)
+    rate = f"{size_text(round(bytes_per_s))}/s, {'as measured' if cluster.link_gb_per_s else 'as is usual for TCP'}"
+    time = duration_text(size / bytes_per_s)
+    return f": about {time} a step for {size_text(round(size))} between nodes at {rate}"

@@ -79,7 +79,7 @@ def a_gpu_that_hangs_does_not_hold_up_its_agent(nodes: Maker) -> None:
     """Its process is a child of a child. It ends with the agent, as those of all scenarios must."""
     cluster = start(nodes(2), rank_1={"1": "hang"})
     until(lambda: cluster[1].phase() and step_of(cluster[1]) is ComputeStep.COMPUTE, "it hangs on a GPU")
-    until(lambda: cluster[1].phase() == "fetch", "Ray is up, and the agent answers")
+    until(lambda: cluster[1].phase() == "barrier", "Ray is up, and the agent answers")
     assert step_of(cluster[1]) is ComputeStep.COMPUTE
 
 

@@ -185,7 +185,7 @@ def test_a_good_network(lab: Lab) -> None:
 
 
 def test_a_slow_link_is_named(lab: Lab, namespaces: Namespaces) -> None:
-    namespaces.on(1, "tc qdisc add dev eth0 root tbf rate 16mbit burst 64kb latency 400ms")
+    namespaces.on(1, "tc qdisc add dev eth0 root tbf rate 3mbit burst 32kb latency 400ms")
     lab.follow(lambda: lab.gang.is_over)
     [warning] = lab.warnings
     assert warning.kind is WarningKind.SLOW

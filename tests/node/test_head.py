@@ -47,6 +47,7 @@ class Waiting:
         self.identity: Any = SimpleNamespace(nodes=256, ip="10.0.0.1", rank=0)
         self.options = SimpleNamespace(join_timeout_s=60.0, ports=Ports())
         self.started_clock = time.monotonic() - 61
+        self._gang = SimpleNamespace(is_over=False)
         self.state = NodeState(NodeReport(0, "10.0.0.1", ray_up=True, fetched=True))
         for rank, phase in phases.items():
             self.state.record_heartbeat(NodeReport(rank, f"10.0.0.{rank}", phase=phase))

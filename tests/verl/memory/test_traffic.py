@@ -59,8 +59,8 @@ def test_the_question_has_the_minutes_a_step_that_it_costs() -> None:
     assert size is not None
     slow = asked(facts(link_gb_per_s=size / 1e9 / 600))
     assert slow.startswith("rdmap16s27: EFA without a plug-in; NCCL will use TCP: about 10 min ")
-    assert slow.endswith("GB/s as measured. Start grpo-1 all the same?")
-    assert "at 5 GB/s as is usual for TCP" in asked(facts())
+    assert slow.endswith("/s, as measured. Start grpo-1 all the same?")
+    assert "at 5.0 GB/s, as is usual for TCP" in asked(facts())
 
 
 def test_without_an_estimate_it_is_asked_all_the_same() -> None:
