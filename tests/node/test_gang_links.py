@@ -190,7 +190,7 @@ def test_a_slow_link_is_named(lab: Lab, namespaces: Namespaces) -> None:
     [warning] = lab.warnings
     assert warning.kind is WarningKind.SLOW
     assert warning.text.startswith("slow links: from rank 1 to rank 2 ")
-    assert "MB/s; usual here: " in warning.text
+    assert "B/s; usual here: " in warning.text
 
 
 def test_a_cut_link_is_named(lab: Lab, namespaces: Namespaces) -> None:
