@@ -209,7 +209,7 @@ class ComputeWatch:
             error=next((each.error for each in found.values() if each.error), ""),
             lost=tuple(index for index, each in found.items() if self._is_lost(index, each)),
             tflops=tuple(each.tflops for each in found.values()),
-            received_gb_per_s=round(sum(rates), 4) if rates else None,
+            received_gb_per_s=float(f"{sum(rates):.4g}") if rates else None,
             unreachable=found[0].unreachable,
         )
 

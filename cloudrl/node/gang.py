@@ -22,7 +22,8 @@ ANSWERS_WITHIN_S = 55.0
 _ALL_HAVE_SAID_S = 7.0
 """From the first error: the others' errors and their silence are known then."""
 _SLOW_LINK, _SLOW_GPU = 1 / 3, 0.7
-"""Of the median: less is worth a warning."""
+"""Of the fastest link, and of the usual GPU: less is worth a warning. A node that sends slowly also receives slowly, as
+its acknowledgements are late, so that of few nodes most may be slow."""
 _LEAST_GB_PER_S = 1.0
 """Between nodes with GPUs: a step of a 7B model moves hundreds of gigabytes."""
 _REMEDY = "open all TCP ports between the nodes; training takes those that the system hands out"
@@ -78,10 +79,11 @@ class Gang:
 
     def _start(self, reports: Sequence[NodeReport]) -> None:
         ready = ComputeStep.READY.number
-        checked = [report for report in reports if report.check is not None and report.check.step.number >= ready]
-        if len(checked) < self._nodes:
+        # a node that is at the barrier and says nothing of a check has none
+        waiting = [each for each in reports if _check(each).step.number < ready and (each.check or not each.fetched)]
+        if len(reports) < self._nodes or waiting:
             return
-        able = [report for report in checked if _check(report).processes]
+        able = [report for report in reports if _check(report).processes]
         members = [Member(each.rank, each.ip, _check(each).port, _check(each).processes) for each in able]
         self.is_over = len(members) < 2
         self._state.publish(rendezvous=Rendezvous(() if self.is_over else tuple(members)))
@@ -126,14 +128,14 @@ def slow_parts(reports: Sequence[NodeReport], *, on_gpus: bool) -> Iterator[Node
     """
     rates = [(report.rank, _check(report).received_gb_per_s or 0.0) for report in reports]
     before = {report.rank: reports[at - 1].rank for at, report in enumerate(reports)}
-    usual = median_high([rate for _, rate in rates])
-    slow = [(rank, rate) for rank, rate in rates if 0 < rate < _SLOW_LINK * usual]
+    fastest = max(rate for _, rate in rates)
+    slow = [(rank, rate) for rank, rate in rates if 0 < rate < _SLOW_LINK * fastest]
     if slow:
         links = "; ".join(f"from rank {before[rank]} to rank {rank} {rate_text(rate)}" for rank, rate in slow)
-        yield NodeWarning(f"slow links: {links}; usual here: {rate_text(usual)}", "", WarningKind.SLOW)
-    elif on_gpus and 0 < usual < _LEAST_GB_PER_S:
+        yield NodeWarning(f"slow links: {links}; the fastest: {rate_text(fastest)}", "", WarningKind.SLOW)
+    elif on_gpus and 0 < fastest < _LEAST_GB_PER_S:
         yield NodeWarning(
-            f"the nodes exchange {rate_text(usual)}: training over several nodes will wait for the network",
+            f"the nodes exchange {rate_text(fastest)}: training over several nodes will wait for the network",
             "machines with InfiniBand, RoCE or EFA, or one node", WarningKind.SLOW,
         )  # fmt: skip
     speeds = [(report.rank, gpu, tflops) for report in reports for gpu, tflops in enumerate(_check(report).tflops)]

@@ -68,6 +68,11 @@ def test_it_begins_when_all_are_ready(missing: NodeCheck | None) -> None:
     assert [rendezvous.before(rank) for rank in range(3)] == [None, 2, 1]
 
 
+def test_a_link_that_hardly_moves_anything_is_measured(tmp_path: Path) -> None:
+    done = Found(ComputeStep.DONE, received_gb_per_s=1.234567e-5)
+    assert OneNode(tmp_path).has_found(done, replace(done, received_gb_per_s=0.0)).received_gb_per_s == 1.235e-05
+
+
 def test_nodes_that_are_not_tried_together_wait_for_nobody() -> None:
     state = NodeState(reports(READY)[0])
     gang = Gang(2, state, print, on_gpus=True)
@@ -104,9 +109,9 @@ class TestWhoIsAtFault:
 @pytest.mark.parametrize(
     ("rates", "told"),
     [
-        ((40, 38, 3), ["slow links: from rank 1 to rank 2 3.0 GB/s; usual here: 38.0 GB/s"]),
-        ((40, 3), ["slow links: from rank 0 to rank 1 3.0 GB/s; usual here: 40.0 GB/s"]),
-        ((0.4, 0.5, 0.4), ["the nodes exchange 400 MB/s: training over several nodes will wait for the network"]),
+        ((40, 38, 3), ["slow links: from rank 1 to rank 2 3.0 GB/s; the fastest: 40.0 GB/s"]),
+        ((40, 3), ["slow links: from rank 0 to rank 1 3.0 GB/s; the fastest: 40.0 GB/s"]),
+        ((0.4, 0.5, 0.4), ["the nodes exchange 500 MB/s: training over several nodes will wait for the network"]),
         ((40, 30, 20), []),
     ],
 )
