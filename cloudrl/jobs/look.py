@@ -11,8 +11,8 @@ from cloudrl.jobs.events import Ended, Event, Line, Progress
 from cloudrl.jobs.evidence import Evidence, RunWarning
 from cloudrl.jobs.format import as_fields
 from cloudrl.jobs.history import add_step
-from cloudrl.jobs.pools import mode_of_job
 from cloudrl.jobs.node_warnings import node_warnings
+from cloudrl.jobs.pools import mode_of_job
 from cloudrl.jobs.warnings import find_warnings
 from cloudrl.protocol.job_phases import JobState, phase_text
 from cloudrl.protocol.report import NodeReport, Usage
