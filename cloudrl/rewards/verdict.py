@@ -165,7 +165,7 @@ def _ended(named: Described, trial: Trial) -> Iterator[Fault]:
         yield _memory(f"{where}: {named.function} {on}")
     else:
         text = f"{where}: {named.function} ended the process ({_status(trial)}) {on}"
-        yield Fault("exit", Level.ERROR, text, named.line, "A worker of verl's would end: raise an exception instead")
+        yield Fault("exit", Level.ERROR, text, named.line, "It would end a worker of verl: raise an exception instead")
 
 
 def _memory(what: str) -> Fault:

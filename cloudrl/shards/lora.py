@@ -29,7 +29,7 @@ _PREFIX = "base_model.model."
 _HALF = re.compile(r"(.*)\.lora_([AB])\.default\.weight")
 _ADAPTED_EXPERTS = re.compile(r"\bexperts(\.base_layer)*\.lora_")
 _BASE_LAYER = ".base_layer"
-_BY_PEFT = "Take it into the model with peft, on a machine that has room for the model: merge_and_unload"
+_BY_PEFT = "Merge it into the model with peft, on a machine that has room for the model: merge_and_unload"
 _ITS_CONFIG = (
     f"If the run started from an adapter (model.lora_adapter_path), copy its {ADAPTER_CONFIG} beside the shards. "
     "Otherwise merge it with peft, on a machine that has room for the model: merge_and_unload"
