@@ -193,7 +193,8 @@ def fetching_text(nodes: Sequence[NodeReport]) -> str:
         for name, progress in node.fetching.items():
             by_name.setdefault(name, []).append(progress)
     slowest = {name: min(each, key=lambda fetching: fetching.done_bytes or 0) for name, each in by_name.items()}
-    return "; ".join(f"{name}: {progress}" if str(progress) else name for name, progress in slowest.items())
+    texts = {name: str(progress).removeprefix(f"{name}: ") for name, progress in slowest.items()}  # a line may begin so
+    return "; ".join(f"{name}: {text}" if text else name for name, text in texts.items())
 
 
 def describe_attempt(attempt: Mapping[str, Any]) -> str:

@@ -85,6 +85,11 @@ def test_what_many_nodes_download_is_one_row_with_the_slowest() -> None:
     assert [row[0::4] for row in table(nodes)] == [["0-255", "owner/name: 2.0 GB of 260 GB"]]
 
 
+def test_a_name_that_a_data_set_says_itself_is_said_once() -> None:
+    node = replace(many()[0], phase=Phase.FETCH, fetching={"gsm8k": Fetching("gsm8k: 7,473 train rows")})
+    assert [row[0::4] for row in table([node])] == [["0", "gsm8k: 7,473 train rows"]]
+
+
 def test_a_table_has_an_end(capsys: pytest.CaptureFixture[str]) -> None:
     """Each node says something else."""
     nodes = [replace(node, detail=f"model owner/name, {node.rank} of 256") for node in many()]
