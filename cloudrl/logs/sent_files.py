@@ -2,11 +2,13 @@
 
 import re
 
+from cloudrl.protocol.folders import USER_FILES
+
 PACKAGE_FOLDER = "cloudrl_files"
 """Folder of a job's package, in which files of the command line are below the beginnings of their addresses."""
 _SENT = re.compile(
     r"(?<![\w/:.~-])/[^\s\"']{0,400}?/"
-    rf"(?:_ray_pkg_[0-9a-f]{{1,40}}/(?:{PACKAGE_FOLDER}/[0-9a-f]{{8}}/)?|[0-9a-f]{{64}}/)"
+    rf"(?:_ray_pkg_[0-9a-f]{{1,40}}/(?:{PACKAGE_FOLDER}/[0-9a-f]{{8}}/)?|{USER_FILES}/[0-9a-f]{{64}}/)"
 )
 """Where Ray unpacks the package of a job (Ray 2.60, _private/runtime_env/packaging.py), and where agents keep files,
 below their SHA-256."""

@@ -220,7 +220,7 @@ def test_a_trace_begins_with_a_whole_line(above: str):
             "./mine/a.py, line 5, in score",
         ),
         ("/tmp/ray/session_1/working_dir_files/_ray_pkg_9b/cloudrl_files/f3297f3b/a.py", "./a.py, line 5, in score"),
-        (f"/data/files/{'9b' * 32}/a.py", "./a.py, line 5, in score"),
+        (f"/data/user-files/{'9b' * 32}/a.py", "./a.py, line 5, in score"),
         ("/tmp/ray/session_1/working_dir_files/_ray_pkg_9b/verl/a.py", "./verl/a.py, line 5, in score"),
         ("/usr/lib/python3/dist-packages/vllm/core.py", ""),
         ("/opt/verl/trainer.py", ""),
