@@ -9,11 +9,12 @@ PYTHON ?= $(shell for p in python3.12 python3.11 python3.10 python3 python; do \
 	$$p -c 'import sys, ensurepip; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))' 2>/dev/null \
 	&& echo $$p && break; done)
 # uv, where this machine has it, installs the same versions in less time; UV= goes without it.
-# Neither compiles what it installs: Python does so with the quarter that is imported. But for Ray, of which many
-# processes start at once: each would compile all of it, and they wait for each other for 30 s only
+# pip would compile what it installs on one core, and uv not at all: many processes start at once, and each would compile
+# what it imports while others wait for it
 UV ?= $(shell command -v uv)
 PIP := $(if $(UV),$(UV) pip install --quiet --python $(BIN)/python,$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check) \
 	--constraint constraints.txt
+COMPILE := $(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true   # some packages have files for other Pythons
 
 # what tests import they would compile again in each of hundreds of processes
 unexport PYTHONDONTWRITEBYTECODE
@@ -138,10 +139,10 @@ $(BIN)/python:
 $(VENV)/.local: $(BIN)/python pyproject.toml constraints.txt
 	$(if $(TORCH_INDEX),$(PIP) --index-url $(TORCH_INDEX) torch==2.13.0)
 	$(PIP) --editable '.[local]'
-	$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib/python3*/site-packages/ray || true
+	$(COMPILE)
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.local
 	$(PIP) --editable '.[local,retriever,dev]'
-	$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true   # hundreds of processes of tests import it at once
+	$(COMPILE)
 	touch $@
