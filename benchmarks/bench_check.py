@@ -4,7 +4,9 @@ Shows both the same configurations - mutated ones, and verl's own example comman
 how often they agree, by kind of fault. Exit code 1: cloudrl refuses what verl accepts, or finds less than 99 % of what
 verl refuses.
 
-    python benchmarks/bench_check.py [--count 2000] [--seed 1] [--examples CHECKOUT ...] [--show]
+    python benchmarks/bench_check.py [--count 2000] [--seed 1] [--examples CHECKOUT ...] [--show] [--part 1/8]
+
+A part has every eighth configuration, and one judge; the tables of all parts add up.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from mutations import BASES, Case, cases
+from parsed_once import parse_once
 from verl_examples import commands
 
 from cloudrl.verl import composition
@@ -43,12 +46,12 @@ def ours(name: str, overrides: Sequence[str], gpus: int) -> tuple[list[str], lis
     return [each.text for each in problems(setting)], list(notes(setting))
 
 
-def judged(asked: Sequence[tuple[str, Sequence[str], int]]) -> list[Any]:
+def judged(asked: Sequence[tuple[str, Sequence[str], int]], judges: int) -> list[Any]:
     """Verl's verdicts, from processes side by side."""
     probe = Path(__file__).parent / "verl_judge.py"
     running = []
-    for part in range(JUDGES):
-        text = json.dumps({"cases": [list(each) for each in asked[part::JUDGES]]})
+    for part in range(judges):
+        text = json.dumps({"cases": [list(each) for each in asked[part::judges]]})
         process = subprocess.Popen([sys.executable, str(probe)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                    stderr=subprocess.DEVNULL, text=True)  # fmt: skip
         assert process.stdin is not None
@@ -60,8 +63,8 @@ def judged(asked: Sequence[tuple[str, Sequence[str], int]]) -> list[Any]:
         assert process.stdout is not None
         lines = [json.loads(line) for line in process.stdout if line.startswith(("null", "["))]
         process.wait()
-        assert len(lines) == len(asked[part::JUDGES]), f"the judge ended with {process.returncode}"
-        answers[part::JUDGES] = lines
+        assert len(lines) == len(asked[part::judges]), f"the judge ended with {process.returncode}"
+        answers[part::judges] = lines
     return answers
 
 
@@ -90,7 +93,9 @@ def main() -> int:
     options.add_argument("--seed", type=int, default=1)
     options.add_argument("--examples", type=Path, nargs="+", default=[], help="checkouts of verl, for their examples")
     options.add_argument("--show", action="store_true", help="print where the two differ")
+    options.add_argument("--part", default="1/1", help="which part of the configurations, such as 1/8")
     given = options.parse_args()
+    parse_once()
     folder = tempfile.TemporaryDirectory()  # a cache of its own, so that each configuration is composed
     os.environ["XDG_CACHE_HOME"] = folder.name
     base = composition.compose(RELEASE, ()).base
@@ -100,11 +105,13 @@ def main() -> int:
     for script, name, words, gpus in commands(given.examples):
         made.append(Case("verl's examples", script, tuple(words), ()))
         asked.append((name, tuple(words), gpus))
+    part, parts = map(int, given.part.split("/"))
+    made, asked = made[part - 1 :: parts], asked[part - 1 :: parts]
     started = time.process_time()
     said = [ours(*each) for each in asked]
     took = time.process_time() - started
     rows: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
-    for case, (refused, noted), verdict in zip(made, said, judged(asked), strict=True):
+    for case, (refused, noted), verdict in zip(made, said, judged(asked, JUDGES if parts == 1 else 1), strict=True):
         who = {(True, True): "both refuse", (False, False): "both accept", (False, True): "only verl refuses"}
         column = who.get((bool(refused), verdict is not None), "only cloudrl refuses")
         if not refused and any(UNTOLD in note for note in noted):

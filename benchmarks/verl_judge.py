@@ -31,6 +31,7 @@ from hydra import compose, initialize_config_dir
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf, open_dict
+from parsed_once import parse_once
 from verl.checkpoint_engine.base import CheckpointEngineRegistry
 from verl.trainer.ppo import core_algos
 from verl.trainer.ppo.reward import resolve_reward_manager_cls
@@ -297,6 +298,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     folder = Path(verl.__file__).parent / "trainer" / "config"
     use_no_model()
+    parse_once()
     with initialize_config_dir(config_dir=str(folder), version_base=None):
         for name, overrides, gpus in json.load(sys.stdin)["cases"]:
             with contextlib.redirect_stdout(io.StringIO()):

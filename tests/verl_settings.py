@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from cloudrl.jobs.findings import overrides_of
+from cloudrl.spec.hydra import split_key
 from cloudrl.verl import rules
 from cloudrl.verl.composition import Problem, compose
 from cloudrl.verl.release_files import source_of
@@ -30,3 +32,15 @@ def setting(*overrides: str, release: str = RELEASE.verl, gpus: int = 16, own_co
 
 def problems(*overrides: str, **more: Any) -> tuple[Problem, ...]:
     return rules.problems(setting(*overrides, **more))
+
+
+def with_hint(overrides: tuple[str, ...], problem: Problem) -> tuple[str, ...]:
+    """The overrides with those of a hint in place of them, as `check --fix` applies it."""
+    fix = overrides_of(problem.hint)
+    settled = {problem.text.partition(":")[0].partition("=")[0], *(_bare(word) for word in fix)}
+    kept = (each for each in overrides if _bare(each) not in settled)
+    return (*kept, *(word for word in fix if not word.startswith("~")))
+
+
+def _bare(override: str) -> str:
+    return split_key(override.partition("=")[0])[1]

@@ -112,7 +112,7 @@ def _finding(problem: Problem, draft: JobDraft) -> Finding:
     ours = {split_key(key)[1] for key in draft.job.overrides} - typed
     words = {problem.key, *re.findall(r"[A-Za-z_][\w-]*(?:\.[\w-]+)+", problem.text)}
     is_recipes = bool(words & ours) and not words & typed
-    hint = problem.hint
+    hint = problem.hint if problem.key else _as_added(problem.hint, draft)
     meant = {split_key(word.partition("=")[0])[1] for word in overrides_of(hint)} - {problem.key}
     if problem.key in typed and meant & typed:  # what is meant is typed, too, with a value of its own
         hint = f"~{problem.key}"
@@ -120,6 +120,15 @@ def _finding(problem: Problem, draft: JobDraft) -> Finding:
         hint = _of_recipe(problem.key, hint, draft)
     owner = f"recipe {draft.job.name!r}" if is_recipes else ""
     return Finding(problem.text, hint, is_about_verl=True, owner=owner, key=problem.key)
+
+
+def _as_added(hint: str, draft: JobDraft) -> str:
+    """The hint with `++` for keys that the job has added, and that verl's own files do not have."""
+    added = {split_key(key)[1] for key in draft.arguments if key.startswith("+")}
+    words = overrides_of(hint)
+    if not any(word.partition("=")[0] in added for word in words):
+        return hint
+    return shlex.join(f"++{word}" if word.partition("=")[0] in added else word for word in words)
 
 
 def _of_recipe(key: str, hint: str, draft: JobDraft) -> str:
@@ -146,7 +155,9 @@ def _replacing(problem: Problem, draft: JobDraft) -> Problem:
         (text for each, text in draft.arguments.items() if each.startswith("+") and split_key(each)[1] == key), None
     )
     release = draft.cluster.verl_version
-    if added is None or problem.hint or release is None:
+    if added is not None and problem.hint:
+        return replace(problem, key=key)
+    if added is None or release is None:
         return problem
     has_key = (keys_of_engine(release, "dp") | keys_of_engine(release, "megatron")).__contains__
     change = change_of(key, release, has_key)

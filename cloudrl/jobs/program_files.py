@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -13,7 +14,7 @@ from cloudrl.verl.composition import Composed, Problem, compose, keys_in
 from cloudrl.verl.program_config import SEARCH_PATH, VERLS_PACKAGE, OwnFiles, ProgramConfig, path_of, program_config
 from cloudrl.verl.source.programs import HydraProgram, program_in
 
-_MAX_BYTES, _MAX_FILES = 1_000_000, 2_000
+_MAX_BYTES, _MAX_FILES, _MAX_BYTES_TOGETHER = 1_000_000, 2_000, 16_000_000
 _VERLS_MAIN = "verl/trainer/main_ppo.py"
 _VERLS_FOLDER = "verl/trainer/config"
 _VERLS_CONFIG = f"{_VERLS_FOLDER}/ppo_trainer.yaml"
@@ -38,10 +39,28 @@ def own_files(entrypoint: Sequence[str], entries: Iterable[Entry]) -> OwnFiles:
     has_verl = _VERLS_MAIN in by_name
     if program is None and not has_verl and not by_name:
         return OwnFiles()
-    yaml = [entry for name, entry in by_name.items() if name.endswith(_SUFFIXES)][:_MAX_FILES]
-    texts = {entry.name: text for entry in yaml if (text := _text(entry)) is not None}
+    texts, unread = _yaml_near(path, by_name)
     is_own = program is not None and not path.startswith("verl/")  # verl uses no ConfigStore
-    return OwnFiles(program, texts, has_verl, is_own and _registers(by_name))
+    return OwnFiles(program, texts, has_verl, is_own and _registers(by_name), unread)
+
+
+def _yaml_near(program: str, by_name: Mapping[str, Entry]) -> tuple[dict[str, str], frozenset[str]]:
+    """The texts of YAML files, those near the program first, and the names of files beyond the limits."""
+    place = program.split("/")[:-1]
+    names = sorted((name for name in by_name if name.endswith(_SUFFIXES)), key=lambda name: _distance(place, name))
+    texts, room = dict[str, str](), _MAX_BYTES_TOGETHER
+    for index, name in enumerate(names):
+        if index == _MAX_FILES or room <= 0:
+            return texts, frozenset(names[index:])
+        if (text := _text(by_name[name])) is not None:
+            texts[name], room = text, room - len(text)
+    return texts, frozenset()
+
+
+def _distance(place: Sequence[str], name: str) -> int:
+    """Steps from a folder up and down to a file's."""
+    folder = name.split("/")[:-1]
+    return len(place) + len(folder) - 2 * len(posixpath.commonprefix([[*place], folder]))
 
 
 def _registers(by_name: Mapping[str, Entry]) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from cloudrl.errors import InputError
 from cloudrl.scripts.programs import is_override, is_training
 from cloudrl.scripts.sandbox import HOSTNAME, SECONDS, Call, Play, Recording, run
+from cloudrl.scripts.variables import USUALLY_EMPTY
 from cloudrl.scripts.wants import MESSAGE, Want, read_want, refusal, refuse_usage
 
 _ROUNDS = 12
@@ -76,9 +77,11 @@ def observe(
         NotIsolated: There is no isolation here.
     """
     text = _COMMENT.sub("", play.content.decode(errors="replace"))
-    head = {name: value for name, value in _HEAD.items() if name not in play.env and name in unset_names(text, play)}
+    unset = unset_names(text, play)
+    head = {name: value for name, value in _HEAD.items() if name in unset}
+    empty = dict.fromkeys(USUALLY_EMPTY & {*unset}, "")  # `set -u` would end the script
     once = functools.partial(play_once, isolated=isolated)
-    play = replace(play, env={**head, **play.env, **{want.name: _GUESS for want in wants}})
+    play = replace(play, env={**head, **empty, **play.env, **{want.name: _GUESS for want in wants}})
     recording, play = _with_files(play, once)
     if wants or read_want(recording) is not None:
         raise refusal(shown, _all_wants(recording, play, wants, once), play.arguments)

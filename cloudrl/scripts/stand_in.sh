@@ -75,6 +75,40 @@ find_inner() {
     done
 }
 
+# What a step of srun knows of its nodes, tasks and GPUs (srun(1), OUTPUT ENVIRONMENT VARIABLES). Without an allocation
+# around it, srun makes one of that size.
+hear_counts() {
+    local word name value previous='' nodes='' tasks='' of_node='' gpus=''
+    for word in "$@"; do
+        name=${word%%=*} value=${word#*=}
+        case $word in
+        --*=*) ;;
+        -[NnG]?*) name=${word:0:2} value=${word:2} ;;
+        -*) previous=$word && continue ;;
+        *) if [[ $previous ]]; then name=$previous value=$word; else break; fi ;;
+        esac
+        previous=''
+        value=${value%%-*} # of a range the least
+        [[ $name == --gres ]] && value=${value##*:}
+        [[ $value == [1-9]*([0-9]) ]] || continue
+        case $name in
+        -N | --nodes) nodes=$value ;;
+        -n | --ntasks) tasks=$value ;;
+        --ntasks-per-node) of_node=$value ;;
+        --gpus-per-node | --gres) gpus=$value ;;
+        esac
+    done
+    [[ $of_node && $nodes && ! $tasks ]] && tasks=$((nodes * of_node))
+    if [[ $nodes ]]; then
+        [[ ${SLURM_JOB_NUM_NODES-} ]] || export SLURM_JOB_NUM_NODES=$nodes CLOUDRL_NODES=$nodes
+        export SLURM_NNODES=$nodes SLURM_STEP_NUM_NODES=$nodes
+    fi
+    [[ $tasks ]] && export SLURM_NTASKS=$tasks SLURM_NPROCS=$tasks SLURM_STEP_NUM_TASKS=$tasks
+    [[ $of_node ]] && export SLURM_NTASKS_PER_NODE=$of_node
+    [[ $gpus ]] && export CLOUDRL_GPUS=$gpus SLURM_GPUS_PER_NODE=$gpus SLURM_GPUS_ON_NODE=$gpus
+    export SLURM_PROCID=${SLURM_PROCID-0} SLURM_NODEID=${SLURM_NODEID-0} SLURM_LOCALID=${SLURM_LOCALID-0}
+}
+
 run_inner() {
     find_inner "$@"
     record
@@ -136,8 +170,12 @@ ray)
     ;;
 bash | sh | zsh | dash) # sh has no BASH_ENV
     exec "$CLOUDRL_REAL/bash" "$@" ;;
-srun | docker | podman | singularity | apptainer | mpirun | mpiexec | ssh | pdsh | enroot | kubectl | sudo | numactl | nsys | uv | poetry | \
-    proxychains | proxychains4 | nohup | screen | tmux | xvfb-run | salloc | accelerate-launch | tini)
+srun | salloc)
+    hear_counts "$@"
+    run_inner "$@"
+    ;;
+docker | podman | singularity | apptainer | mpirun | mpiexec | ssh | pdsh | enroot | kubectl | sudo | numactl | nsys | uv | poetry | \
+    proxychains | proxychains4 | nohup | screen | tmux | xvfb-run | accelerate-launch | tini)
     run_inner "$@" ;;
 sbatch | qsub | bsub)
     if read_option wrap "$@"; then

@@ -36,6 +36,12 @@ _OF_MACHINES = re.compile(
     rf"{_INTERFACES}|NCCL_IB_(HCA|GID_INDEX|TC|SL|ADDR_RANGE|ROCE_VERSION_NUM)|UCX_NET_DEVICES|NVSHMEM_HCA\w*"
     r"|NCCL_NET_PLUGIN|NCCL_TOPO_FILE|FI_PROVIDER|NCCL_CROSS_NIC|NCCL_NET"
 )
+USUALLY_EMPTY = frozenset({
+    "PYTHONPATH", "LD_LIBRARY_PATH", "LIBRARY_PATH", "LD_PRELOAD", "CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH",
+    "PKG_CONFIG_PATH", "MANPATH", "CUDA_VISIBLE_DEVICES", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "PS1",
+    "PROMPT_COMMAND", "http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY",
+})  # fmt: skip
+"""Variables that scripts prepend to or look at, and that a fresh node has no value for."""
 OF_AMD = re.compile(r"(HIP|ROCR)_VISIBLE_DEVICES|(HSA|RCCL|MIOPEN|ROCM)_\w+|HIP_PLATFORM")
 _OF_NODES = re.compile(
     r"NCCL_\w+|RCCL_\w+|GLOO_\w+|UCX_\w+|FI_\w+|HSA_\w+|GPU_MAX_HW_QUEUES|TORCH_NCCL_\w+|HCCL_\w+|MSCCL_\w+|NVSHMEM_\w+"
@@ -76,7 +82,7 @@ def sort_variables(env: Mapping[str, str], *, same_machines: bool) -> Variables:
     job, cluster, dropped, secrets = dict[str, str](), dict[str, str](), dict[str, str](), list[str]()
     python_path: tuple[str, ...] = ()
     for name, value in env.items():
-        if name in usual or _SILENT.fullmatch(name):
+        if name in usual or _SILENT.fullmatch(name) or (name in USUALLY_EMPTY and not value):
             continue
         if name == "PYTHONPATH":
             python_path = tuple(filter(None, value.split(":")))

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from cloudrl.errors import InputError
+from cloudrl.protocol.secret_names import is_secret
 from cloudrl.scripts.programs import is_training
 from cloudrl.scripts.sandbox import Recording
 
@@ -138,7 +139,7 @@ def refusal(shown: str, wants: Sequence[Want], given: Sequence[str]) -> Wanted:
 def _words(wants: Sequence[Want], given: Sequence[str]) -> Iterator[str]:
     for want in wants:
         if not want.is_argument:
-            yield from ("--env", f"{want.name}=VALUE")
+            yield from ("--env", want.name if is_secret(want.name) else f"{want.name}=VALUE")
     count = max((int(want.name) for want in wants if want.is_argument), default=0)
     arguments = [*given, *(f"ARG{number}" for number in range(len(given) + 1, count + 1))]
     yield from ("--", *arguments) if arguments else ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -28,6 +29,20 @@ _AGREED_AT_MOST = 500
 
 _OPTIONS_BY_ENDING = {".py": "--reward", **dict.fromkeys((".jsonl", ".json", ".csv", ".parquet"), "--data")}
 """How files that are no scripts are given to a job."""
+
+
+_RUNS = re.compile(r"""@hydra\.main|^if __name__ == ["']__main__["']""", re.MULTILINE)
+_REWARDS = re.compile(r"^(async )?def \w*(score|reward)\w*\(", re.MULTILINE)
+_PYTHON_BYTES = 1 << 20
+
+
+def _is_program(path: Path) -> bool:
+    """Whether a Python file is a program that trains, and not a reward function."""
+    try:
+        text = read_file(path, _PYTHON_BYTES).decode(errors="replace")
+    except (OSError, Malformed):
+        return False
+    return _RUNS.search(text) is not None and _REWARDS.search(text) is None
 
 
 def import_script(
@@ -59,10 +74,12 @@ def import_script(
     """
     script, here = Path(path).expanduser().absolute(), Path.cwd()
     if option := _OPTIONS_BY_ENDING.get(script.suffix.lower()):
-        raise InputError(
-            f"{path} is neither a script nor a recipe",
-            hint=f"Give it to a recipe: cloudrl check grpo {option} {shlex.quote(str(path))}",
-        )
+        name = shlex.quote(str(path))
+        hint = f"Give it to a recipe: cloudrl check grpo {option} {name}"
+        if option == "--reward" and _is_program(script):
+            runs = f"A recipe with `entrypoint: [python3, {name}]` runs it"
+            hint = f"{runs}: cloudrl check ./RECIPE.yml --working-dir ./"
+        raise InputError(f"{path} is neither a script nor a recipe", hint=hint)
     _ask(script, os.path.relpath(script, here), isolated=isolated, confirm=confirm)
     return import_file(script, tuple(arguments), env, here=here, home=Path.home(), isolated=isolated)
 

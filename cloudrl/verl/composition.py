@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import pickle
+import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 
 _GRAMMAR = "What Hydra reads: https://hydra.cc/docs/advanced/override_grammar/basic"
 _ENGINES = MODEL_ENGINE
+NOT_A_SECTION = ": verl has a section here, not a single value"
+_NO_PLUG_IN = re.compile(r"Could not find '(?P<group>hydra/\w+)/(?P<name>[\w-]+)'")
+_NO_SECTION = re.compile(r"node `(?P<section>[\w.]+)` is not a container")
 
 
 @dataclass(frozen=True)
@@ -130,9 +134,7 @@ def _composed(folder: Path, owner: _Owner, overrides: tuple[str, ...], config_na
     with_hydra = any(each.key_or_group.startswith("hydra") for each in parsed)
     base, refused = _base(folder, config_name, groups, with_hydra) if with_hydra else _base(folder, config_name, groups)
     if refused:
-        return Composed(
-            None, (*problems, Problem(f"{' '.join(groups) or config_name}: {refused}", _GRAMMAR if groups else ""))
-        )
+        return Composed(None, (*problems, _no_files(groups, config_name, refused)))
     config: DictConfig = pickle.loads(base)  # noqa: S301  our own, a moment old; composing from files takes a second
     unknown: list[Override] = []
     lookalikes = _lookalikes(config, parsed)
@@ -148,6 +150,14 @@ def _composed(folder: Path, owner: _Owner, overrides: tuple[str, ...], config_na
     if problems:
         return Composed(None, tuple(problems))
     return replace(_resolved(config, overrides, lookalikes), base=_plain(folder, config_name, groups))
+
+
+def _no_files(groups: Sequence[str], config_name: str, refused: str) -> Problem:
+    """Why files cannot be put together; those of Hydra's plug-ins are not in its own package."""
+    if (found := _NO_PLUG_IN.search(refused)) is None:
+        return Problem(f"{' '.join(groups) or config_name}: {refused}", _GRAMMAR if groups else "")
+    text = f"{found['group']}={found['name']}: Hydra has it only with a plug-in, which verl does not install"
+    return Problem(text, "verl runs once, and needs no launcher or sweeper of Hydra's: leave it out")
 
 
 def _lookalikes(config: DictConfig, parsed: Sequence[Override]) -> dict[str, str]:
@@ -241,20 +251,34 @@ def _apply(config: DictConfig, override: Override, owner: str) -> Problem | None
         key, text = override.key_or_group, str(override.input_line)
         value = text.partition("=")[2]
         if override.is_sweep_override():
-            default = OmegaConf.select(config, str(key), default=None, throw_on_resolution_failure=False)
-            instead = f"[{value}]"
-            if isinstance(default, (int, float)):  # a comma for a point, or the first run
-                has_point = isinstance(default, float) and value.count(",") == 1
-                instead = value.replace(",", ".") if has_point else value.partition(",")[0]
-            return Problem(f"{key}: Hydra takes the value for several runs", shlex.quote(f"{key}={instead}"), key)
+            return _several_runs(str(key), value, _node(config, str(key)))
         if override.is_add() and "already at" in str(error):
-            return Problem(f"{key}: {owner} has this key, which takes no +", shlex.quote(f"{key}={value}"), key)
-        if override.is_delete():
-            return Problem(f"{key}: {owner} has no such key to leave out", "", key)
-        if not isinstance(error.__cause__, (ConfigAttributeError, ConfigKeyError)):
-            return Problem(f"{key}: {_first_line(error)}", _GRAMMAR, key)
-        return Problem(f"{key}: {owner} has no such key", "", key)
+            said, hint = f": {owner} has this key, which takes no +", shlex.quote(f"{key}={value}")
+        elif override.is_delete():
+            said, hint = f": {owner} has no such key to leave out", ""
+        elif isinstance(override.value(), list) and OmegaConf.is_dict(_node(config, str(key))):
+            said, hint = f"={value}{NOT_A_SECTION}", f"~{key}"
+        elif isinstance(error.__cause__, (ConfigAttributeError, ConfigKeyError)):
+            said, hint = f": {owner} has no such key", ""
+        else:
+            said, hint = f": {_first_line(error)}", _GRAMMAR
+        return Problem(f"{key}{said}", hint, key)
     return None
+
+
+def _several_runs(key: str, value: str, default: object) -> Problem:
+    instead = f"[{value}]"
+    if isinstance(default, (int, float)):  # a comma for a point, or the first run
+        has_point = isinstance(default, float) and value.count(",") == 1
+        instead = value.replace(",", ".") if has_point else value.partition(",")[0]
+    return Problem(f"{key}: Hydra takes the value for several runs", shlex.quote(f"{key}={instead}"), key)
+
+
+def _node(config: DictConfig, key: str) -> Any:
+    """The value of a dotted key; None without such a key, and where the key refers to one that does not exist."""
+    from omegaconf import OmegaConf
+
+    return OmegaConf.select(config, key, default=None, throw_on_resolution_failure=False)
 
 
 def _is_free(config: DictConfig, key: str) -> bool:
@@ -278,7 +302,7 @@ def _is_built(config: DictConfig, key: str) -> bool:
 
     while "." in key:
         key = key.rpartition(".")[0]
-        above = OmegaConf.select(config, key, default=None, throw_on_resolution_failure=False)
+        above = _node(config, key)
         if above is not None:
             return OmegaConf.is_dict(above) and "_target_" in above
     return False
@@ -342,8 +366,11 @@ def _resolved(config: DictConfig, overrides: Sequence[str], lookalikes: Mapping[
         words = "it names a key that does not exist" if is_secret_override(key) else _first_line(error)
         return Composed(None, (Problem(f"{key}: {words}"),), lookalikes)
     except OmegaConfBaseException as error:
-        if "is not a container" in str(error):  # a single value where others refer into a section
-            return Composed(None, (Problem(f"{error.full_key}: {_first_line(error)}"),), lookalikes)
+        if (found := _NO_SECTION.search(str(error))) is not None:  # others refer into it
+            section = found["section"]
+            value = _node(config, section)
+            text = f"{section}={'null' if value is None else value}{NOT_A_SECTION}"
+            return Composed(None, (Problem(text, f"~{section}", section),), lookalikes)
         return Composed(None, (), lookalikes, untold=f"{error.full_key} is known to the nodes alone")
     return Composed(values, (), lookalikes) if isinstance(values, dict) else Composed(None)
 

@@ -43,12 +43,14 @@ class OwnFiles:
         yaml: the texts of YAML files, by path.
         has_verl: whether a verl is among them, which takes the place of the nodes' own.
         registers: whether Python files give Hydra configurations that no YAML file has (its ConfigStore).
+        unread: paths of YAML files that were not read, because there are too many.
     """
 
     program: HydraProgram | None = None
     yaml: Mapping[str, str] = field(default_factory=dict, repr=False)
     has_verl: bool = False
     registers: bool = False
+    unread: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -181,6 +183,8 @@ def _files_in(place: str, release: str, files: OwnFiles) -> dict[str, str]:
     if place.startswith(_PACKAGE):
         return _of_package(place.removeprefix(_PACKAGE + _VERL), release)
     below = "" if place == "." else f"{place}/"
+    if any(path.startswith(below) for path in files.unread):
+        raise UnknownConfig(f"{place} has more YAML files than cloudrl reads")
     return {path.removeprefix(below): text for path, text in files.yaml.items() if path.startswith(below)}
 
 

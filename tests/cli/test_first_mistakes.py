@@ -25,6 +25,7 @@ def _files(home: Path) -> None:
         "q.jsonl": ROWS * 3, "empty.jsonl": "", "latin.jsonl": ROWS.replace("1+1", "\xfc"),
         "tab.yml": "name: mine\n\tdata: x\n",
         "reward.py": "def compute_score(**row)\n    return 1.0\n", "none.py": "", "notes.txt": "hello",
+        "train.py": "@hydra.main(config_name='a')\ndef main(config): ...\n",
     }.items():  # fmt: skip
         (here / name).write_bytes(content.encode("latin-1"))
 
@@ -51,6 +52,7 @@ def _files(home: Path) -> None:
         (("check", "."), "is a folder, not a recipe", "→ ls ."),
         (("check", "./q.jsonl"), "neither a script nor a recipe", "cloudrl check grpo --data ./q.jsonl"),
         (("import", "./reward.py", "-y"), "neither a script nor a recipe", "cloudrl check grpo --reward reward.py"),
+        (("check", "./train.py"), "neither a script nor a recipe", "`entrypoint: [python3, train.py]`"),
         (("check", "./tab.yml"), "./tab.yml:2: a tab, where YAML takes only spaces", ""),
         ((*CHECK, "--data", "./absent.jsonl"), "absent.jsonl does not exist", "ls "),
         ((*CHECK, "--data", "./empty.jsonl"), "there are no rows in train", 'for example: {"question"'),

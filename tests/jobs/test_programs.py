@@ -14,6 +14,8 @@ from cloudrl.jobs.findings import Finding, JobRefused
 from cloudrl.jobs.program_files import own_files
 from cloudrl.jobs.working_dir import scan
 from cloudrl.spec import Job
+from cloudrl.verl.command import UnknownConfig, read_command
+from cloudrl.verl.program_config import program_config
 from cloudrl.verl.release_files import SHIPPED, source_of
 from cloudrl.verl.releases import RELEASE
 
@@ -221,6 +223,21 @@ def test_a_file_that_is_no_text_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "main.py").write_text(MAIN.format(name="a"))
     files = own_files(("python3", "main.py"), scan(tmp_path))
     assert (files.program, dict(files.yaml)) == (("config", "a", True, ""), {"conf/b.yaml": ""})
+
+
+def test_of_very_many_files_those_near_the_program_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cloudrl.jobs.program_files._MAX_FILES", 3)
+    for name in ("data/1.yaml", "data/2.yaml", "data/3.yaml", "recipe/dapo/config/a.yaml", "recipe/b.yaml"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("x: 1\n")
+    (tmp_path / "recipe/dapo/main.py").write_text(MAIN.format(name="a"))
+    files = own_files(("python3", "-m", "recipe.dapo.main"), scan(tmp_path))
+    assert {*files.yaml} >= {"recipe/dapo/config/a.yaml", "recipe/b.yaml"}
+    assert len(files.unread) == 2
+    command = read_command(("python3", "-m", "recipe.dapo.main"))
+    assert program_config(command, RELEASE.verl, files, None).name == "a"
+    with pytest.raises(UnknownConfig, match="data has more YAML files than cloudrl reads"):
+        program_config(command, RELEASE.verl, files, ["file://data"])
 
 
 @pytest.mark.parametrize("release", sorted(path.name for path in SHIPPED.iterdir() if path.is_dir()))

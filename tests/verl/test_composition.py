@@ -134,6 +134,13 @@ def test_another_of_verls_configurations() -> None:
         ("trainer.logger=[console", "trainer.logger: no viable alternative", "hydra.cc"),
         ("nothing", "nothing: missing EQUAL", "hydra.cc"),
         ("trainer.project_name=${no.such}", "Interpolation key 'no.such' not found", ""),
+        (
+            "hydra/launcher=submitit_slurm",
+            "hydra/launcher=submitit_slurm: Hydra has it only with a plug-in",
+            "leave it",
+        ),
+        ("actor_rollout_ref.actor=[1]", "actor=[1]: verl has a section here", "~actor_rollout_ref.actor"),
+        ("actor_rollout_ref.actor=null", "actor=null: verl has a section here", "~actor_rollout_ref.actor"),
         ("model_engine=megatrn", "model_engine=megatrn: In 'ppo_trainer': Could not find 'model_engine/megatrn'", ""),
     ],
 )

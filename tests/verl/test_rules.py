@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 from verl_forks import Script
 
+from cloudrl.jobs.findings import overrides_of
 from cloudrl.verl import rules
+from cloudrl.verl.batches import with_fitting_batches
 from cloudrl.verl.composition import Problem, compose
 from cloudrl.verl.release_files import source_of
 from cloudrl.verl.releases import RELEASE
@@ -138,7 +140,8 @@ def test_what_works_has_no_problem(changes: dict[str, Any]) -> None:
         ({f"{REF}.log_prob_micro_batch_size_per_gpu": "null", f"{ACTOR}.use_kl_loss": True}, f"{REF}.log_prob", "=8"),
         ({"critic.ppo_micro_batch_size_per_gpu": "null"}, "critic.ppo_micro_batch_size_per_gpu is not set", "=8"),
         ({"critic.ppo_micro_batch_size_per_gpu": "null", "critic.ppo_micro_batch_size": 8},
-         "critic.ppo_micro_batch_size=8 is less than the 16 GPUs", ""),
+         "critic.ppo_micro_batch_size=8 is less than the 16 GPUs",
+         "critic.ppo_micro_batch_size_per_gpu=1 critic.ppo_micro_batch_size=null"),
         ({f"{ACTOR}.ppo_mini_batch_size": 512, "critic.ppo_mini_batch_size": 64},
          "ppo_mini_batch_size=512 is more than data.train_batch_size=256", "ppo_mini_batch_size=256"),
         (NOT_DIVIDED, "ppo_mini_batch_size=63 cannot be divided over 16 data-parallel ranks", "ppo_mini_batch_size=48"),
@@ -157,21 +160,21 @@ def test_what_works_has_no_problem(changes: dict[str, Any]) -> None:
         ({f"{ACTOR}.use_dynamic_bsz": True, f"{ROLLOUT}.log_prob_use_dynamic_bsz": False}, "differ",
          f"{ROLLOUT}.log_prob_use_dynamic_bsz=True"),
         ({f"{ACTOR}.ulysses_sequence_parallel_size": 3, f"{ACTOR}.use_dynamic_bsz": True},
-         "16 GPUs cannot be divided by actor_rollout_ref.actor.ulysses_sequence_parallel_size=3", ""),
-        ({"critic.fsdp.ulysses_sequence_parallel_size": 3}, "by critic.fsdp.ulysses_sequence_parallel_size=3", ""),
+         "16 GPUs cannot be divided by actor_rollout_ref.actor.ulysses_sequence_parallel_size=3", "size=2"),
+        ({"critic.fsdp.ulysses_sequence_parallel_size": 3}, "by critic.fsdp.ulysses_sequence_parallel_", "size=2"),
         ({f"{ACTOR}.ulysses_sequence_parallel_size": 2, "actor_rollout_ref.model.use_remove_padding": False},
          "=2 needs actor_rollout_ref.model.use_remove_padding", "use_remove_padding=True"),
-        ({f"{ACTOR}.fsdp_config.fsdp_size": 6}, "16 GPUs cannot be divided by", ""),
-        ({f"{ACTOR}.use_kl_loss": True, f"{REF}.fsdp_config.fsdp_size": 6}, f"divided by {REF}.fsdp_config", ""),
+        ({f"{ACTOR}.fsdp_config.fsdp_size": 6}, "16 GPUs cannot be divided by", "fsdp_size=-1"),
+        ({f"{ACTOR}.use_kl_loss": True, f"{REF}.fsdp_config.fsdp_size": 6}, f"divided by {REF}.fsdp_config", "=-1"),
         ({f"{ROLLOUT}.name": "???"}, f"{ROLLOUT}.name is not set", f"{ROLLOUT}.name=vllm"),
         ({f"{ROLLOUT}.mode": "sync"}, f"{ROLLOUT}.mode=sync is gone", f"{ROLLOUT}.mode=async"),
         ({f"{ROLLOUT}.expert_parallel_size": 4}, "expert_parallel_size=4 is not tensor times", "parallel_size=2"),
         ({f"{ROLLOUT}.pipeline_model_parallel_size": 2}, "verl has none with vllm", "parallel_size=1"),
-        ({f"{ROLLOUT}.tensor_model_parallel_size": 12}, "takes 12 GPUs, not a number of whole nodes with 8", ""),
+        ({f"{ROLLOUT}.tensor_model_parallel_size": 12}, "takes 12 GPUs, not a number of whole", "size=8"),
         ({f"{ROLLOUT}.tensor_model_parallel_size": 3}, "takes 3 GPUs, which do not divide 16", "parallel_size=2"),
         ({f"{ROLLOUT}.tensor_model_parallel_size": 1, f"{ROLLOUT}.data_parallel_size": 3}, "3 GPUs, which do not", ""),
         ({f"{ROLLOUT}.val_kwargs.do_sample": True, f"{ROLLOUT}.temperature": 0}, "temperature above 0", "=False"),
-        ({"actor_rollout_ref.model.lora_rank": 600}, "LoRA of rank 600: vLLM takes 512 at most", ""),
+        ({"actor_rollout_ref.model.lora_rank": 600}, "LoRA of rank 600: vLLM takes 512 at most", "lora_rank=512"),
         ({"reward.reward_model.enable_resource_pool": True, "reward.reward_model.nnodes": 2},
          "32 GPUs are needed (16 for training, 16 for the reward model)", "--nodes 4"),
         ({"critic.ppo_micro_batch_size": 64, "critic.ppo_micro_batch_size_per_gpu": 64},
@@ -194,6 +197,9 @@ def test_what_cannot_work(changes: dict[str, Any], text: str, hint: str) -> None
     [problem] = problems(changes)
     assert text in problem.text
     assert hint in problem.hint
+    [problem] = with_fitting_batches(setting(changes), [problem])
+    if fix := overrides_of(problem.hint):
+        assert problems({**changes, **dict(word.split("=", 1) for word in fix)}) == ()
 
 
 def test_with_the_hint_it_works() -> None:

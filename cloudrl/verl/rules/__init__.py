@@ -43,6 +43,7 @@ from cloudrl.verl.rules.servers import (
     data_parallel_servers_fit,
     disaggregation_is_possible,
     distillation_is_possible,
+    overlong_answers_have_limits,
     rewards_have_what_they_ask,
 )
 from cloudrl.verl.rules.structure import sections_are_given, structure_notes, structure_problems
@@ -82,6 +83,7 @@ RULES: tuple[Callable[[Setting], Iterator[Problem]], ...] = (
     data_parallel_servers_fit,
     disaggregation_is_possible,
     rewards_have_what_they_ask,
+    overlong_answers_have_limits,
     distillation_is_possible,
 )
 
@@ -91,6 +93,8 @@ def problems(setting: Setting) -> tuple[Problem, ...]:
     found = list(structure_problems(setting))
     if setting.is_read:
         found += [problem for rule in RULES for problem in rule(setting)]
+    replaced = [f"{problem.key}." for problem in found if problem.key]  # sections: what is said of their keys follows
+    found = [problem for problem in found if not any(section in problem.text for section in replaced)]
     return (*found, *what_verl_builds(setting, found))
 
 

@@ -79,11 +79,13 @@ def mini_batches_fit(setting: Setting) -> Iterator[Problem]:
         of_all = setting.whole(f"{role}.ppo_micro_batch_size")
         if role != CRITIC or not of_all:  # the actor's is refused anyway
             continue
+        instead = f"{role}.ppo_micro_batch_size_per_gpu={_share(setting, of_all)} {role}.ppo_micro_batch_size=null"
         if mini % of_all:
-            yield Problem(f"{role}.ppo_mini_batch_size={mini} cannot be divided by ppo_micro_batch_size={of_all}")
+            text = f"{role}.ppo_mini_batch_size={mini} cannot be divided by ppo_micro_batch_size={of_all}"
+            yield Problem(text, instead)
         spread = of_all * (setting.whole(f"{role}.ulysses_sequence_parallel_size") or 1)
         if setting.is_fsdp(role) and spread < setting.world_size:
-            yield Problem(f"{role}.ppo_micro_batch_size={of_all} is less than the {setting.world_size} GPUs")
+            yield Problem(f"{role}.ppo_micro_batch_size={of_all} is less than the {setting.world_size} GPUs", instead)
 
 
 def mini_batches_are_divided(setting: Setting) -> Iterator[Problem]:

@@ -115,22 +115,31 @@ def _is_told(refusal: RefusedByVerl, told: Sequence[str]) -> bool:
 
 
 def _problem(setting: Setting, refusal: RefusedByVerl) -> Problem:
-    given = [f"{refusal.path}.{name}={_short(setting.get(f'{refusal.path}.{name}'))}" for name in sorted(refusal.names)
-             if refusal.path and _is_value(setting.get(f"{refusal.path}.{name}"))]  # fmt: skip
-    if not given:  # the driver's own: keys by their full names
-        given = [f"{name}={_short(setting.get(name))}" for name in sorted(refusal.keys) if _is_value(setting.get(name))]
-    text = f"{', '.join(given[:4])}: " if given else f"{refusal.path}: " if refusal.path else ""
-    problem = f"{text}verl refuses it: {_one_line(refusal.text)}" + (f" ({refusal.at})" if refusal.at else "")
-    hint = ""
-    if len(given) == 1 and refusal.choices:
-        key, _, value = given[0].partition("=")
-        similar = difflib.get_close_matches(value.lower(), refusal.choices, 1)
-        hint = f"{key}={similar[0]}" if similar else f"One of: {', '.join(refusal.choices)}"
-    return Problem(problem, hint)
+    of_section = [f"{refusal.path}.{name}" for name in sorted(refusal.names) if refusal.path]
+    of_driver = sorted(refusal.keys)  # keys by their full names
+    given = _values(setting, of_section) or _values(setting, of_driver) or _odd(setting, [*of_section, *of_driver])
+    said = ", ".join(f"{key}={_short(setting.get(key))}" for key in given[:4]) or refusal.path
+    text = f"{said}: verl refuses it: {_one_line(refusal.text)}".removeprefix(": ")
+    text += f" ({refusal.at})" if refusal.at else ""
+    return Problem(text, _hint(setting, given[0], refusal.choices) if len(given) == 1 else "")
 
 
-def _is_value(value: object) -> bool:
-    return value is not None and not isinstance(value, (Mapping, list))
+def _hint(setting: Setting, key: str, choices: Sequence[str]) -> str:
+    value, default = setting.get(key), setting.default(key)
+    if not choices or value is None:
+        return f"{key}={default}" if default not in (value, None, "???") else ""
+    similar = difflib.get_close_matches(_short(value).lower(), choices, 1)
+    return f"{key}={similar[0]}" if similar else f"One of: {', '.join(choices)}"
+
+
+def _values(setting: Setting, keys: Sequence[str]) -> list[str]:
+    """Those that have a single value."""
+    return [key for key in keys if not isinstance(setting.get(key), (Mapping, list, type(None)))]
+
+
+def _odd(setting: Setting, keys: Sequence[str]) -> list[str]:
+    """Those that are null, a list or a mapping, and would be a single value without overrides."""
+    return [key for key in keys if setting.has(key) and setting.default(key) is not None]
 
 
 def _short(value: object) -> str:

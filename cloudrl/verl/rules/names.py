@@ -52,7 +52,7 @@ class Choice:
 
 def names_are_known(setting: Setting) -> Iterator[Problem]:
     """Most are looked up after the first rollout, some once all workers are up."""
-    yield from unknown_choices(setting, _choices(setting))
+    yield from unknown_choices(setting, known_choices(setting))
     yield from loggers_are_known(setting)
 
 
@@ -62,6 +62,8 @@ def unknown_choices(setting: Setting, choices: Iterator[Choice]) -> Iterator[Pro
         if choice.is_open and setting.brings_code:
             continue
         similar = difflib.get_close_matches(str(value).lower(), choice.names, 1) or [choice.usual]
+        if value is None and setting.default(choice.key) in choice.names:
+            similar = [setting.default(choice.key)]
         shown = "null" if value is None else value
         has = f"verl has {', '.join(choice.names)}" if len(choice.names) < 8 else "verl has none of that name"
         yield Problem(f"{choice.key}={shown}: {has} ({choice.at})", f"{choice.key}={similar[0]}" if similar[0] else "")
@@ -69,7 +71,7 @@ def unknown_choices(setting: Setting, choices: Iterator[Choice]) -> Iterator[Pro
 
 def unknown_names(setting: Setting) -> Iterator[tuple[str, str]]:
     """Names that only code of the user's can bring, with their keys."""
-    for choice, value in _unknown(setting, _choices(setting)):
+    for choice, value in _unknown(setting, known_choices(setting)):
         if choice.is_open and setting.brings_code:
             yield choice.key, str(value)
 
@@ -82,7 +84,8 @@ def _unknown(setting: Setting, choices: Iterator[Choice]) -> Iterator[tuple[Choi
             yield choice, value
 
 
-def _choices(setting: Setting) -> Iterator[Choice]:
+def known_choices(setting: Setting) -> Iterator[Choice]:
+    """The keys that name one of several things, in the order in which verl looks them up."""
     names, resume = setting.names, "trainer/ppo/v1/trainer_base.py: _load_checkpoint"
     yield Choice(f"{ACTOR}.loss_agg_mode", LOSS_AGG_MODES, "workers/config/actor.py: ActorConfig")
     yield Choice(keys.RESUME_MODE, RESUME_MODES, resume)

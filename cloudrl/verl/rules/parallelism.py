@@ -20,7 +20,8 @@ def sequences_are_split(setting: Setting) -> Iterator[Problem]:
         if not setting.is_fsdp(role) or size <= 1:
             continue
         if setting.world_size % size:
-            yield Problem(f"{setting.world_size} GPUs cannot be divided by {key}={size}")
+            yield Problem(f"{setting.world_size} GPUs cannot be divided by {key}={size}",
+                          f"{key}={_largest(size, setting.world_size)}")  # fmt: skip
         model = "critic.model" if role == CRITIC else MODEL
         if not setting.get(f"{model}.use_remove_padding"):
             yield Problem(f"{key}={size} needs {model}.use_remove_padding", f"{model}.use_remove_padding=True")
@@ -32,7 +33,12 @@ def shards_are_whole(setting: Setting) -> Iterator[Problem]:
         key = f"{role}.{'fsdp' if role == CRITIC else 'fsdp_config'}.fsdp_size"
         size = setting.whole(key)
         if setting.is_fsdp(role) and size and 0 < size < setting.world_size and setting.world_size % size:
-            yield Problem(f"{setting.world_size} GPUs cannot be divided by {key}={size}")
+            yield Problem(f"{setting.world_size} GPUs cannot be divided by {key}={size}", f"{key}=-1")
+
+
+def _largest(size: int, gpus: int) -> int:
+    """The largest size, up to one that does not fit, that divides the GPUs."""
+    return next(each for each in range(min(size, gpus), 0, -1) if gpus % each == 0)
 
 
 _SECTIONS = {"fsdp": "fsdp_config", "fsdp2": "fsdp_config", "fsdp_turbo": "fsdp_config"}
@@ -76,19 +82,23 @@ def rollout_is_possible(setting: Setting) -> Iterator[Problem]:
         yield Problem(f"{key} needs {ROLLOUT}.temperature above 0", f"{key}=False")
     rank = 0 if setting.get(f"{MODEL}.lora.merge") else setting.lora_rank
     if name == "vllm" and rank > _MAX_LORA_RANK:
-        yield Problem(f"LoRA of rank {rank}: vLLM takes {_MAX_LORA_RANK} at most")
+        key = f"{MODEL}.lora.rank" if setting.whole(f"{MODEL}.lora.rank") == rank else f"{MODEL}.lora_rank"
+        yield Problem(f"LoRA of rank {rank}: vLLM takes {_MAX_LORA_RANK} at most", f"{key}={_MAX_LORA_RANK}")
 
 
 def replicas_fit(setting: Setting) -> Iterator[Problem]:
     """workers/rollout/replica.py: __init__; workers/engine_workers.py: init_model, where training has the GPUs too."""
     replica, per_node = setting.replica, setting.rollout_gpus_per_node
+    key = f"{ROLLOUT}.tensor_model_parallel_size"
+    tensor = max(1, setting.whole(key) or 1)
     if replica > per_node and replica % per_node:
-        yield Problem(f"a replica of the rollout takes {replica} GPUs, not a number of whole nodes with {per_node}")
+        others = replica // tensor
+        yield Problem(f"a replica of the rollout takes {replica} GPUs, not a number of whole nodes with {per_node}",
+                      f"{key}={per_node // others}" if per_node % others == 0 else "")  # fmt: skip
         return
     has_own_gpus = setting.whole(f"{ROLLOUT}.nnodes") or setting.get(f"{ROLLOUT}.disaggregation.enabled")
     if not has_own_gpus and setting.world_size % replica:
-        key = f"{ROLLOUT}.tensor_model_parallel_size"
-        room, rest = divmod(setting.world_size, replica // max(1, setting.whole(key) or 1))
-        fits = 0 if rest else next(size for size in range(min(replica, room), 0, -1) if room % size == 0)
+        room, rest = divmod(setting.world_size, replica // tensor)
+        fits = 0 if rest else _largest(replica, room)
         yield Problem(f"a replica of the rollout takes {replica} GPUs, which do not divide {setting.world_size}",
                       f"{key}={fits}" if fits else "")  # fmt: skip

@@ -66,8 +66,7 @@ def async_steps_fit(setting: Setting) -> Iterator[Problem]:
             as_typed(engine),
         )
     if setting.get(f"{_REWARD}.enable") and not setting.get(f"{_REWARD}.enable_resource_pool"):
-        key = f"{_REWARD}.enable_resource_pool"
-        yield Problem(f"{MODE}={SEPARATE} needs a reward model with GPUs of its own", f"{key}=True")
+        yield Problem(f"{MODE}={SEPARATE} needs a reward model with GPUs of its own", _reward_pool(setting))
 
 
 def switches_are_possible(setting: Setting) -> Iterator[Problem]:
@@ -105,7 +104,13 @@ def filtering_is_possible(setting: Setting) -> Iterator[Problem]:
     if not setting.get(f"{section}.metric"):
         yield Problem(f"{section}.enable needs a metric", f"{section}.metric=reward")
     if setting.get(f"{_REWARD}.enable") and not setting.get(f"{_REWARD}.enable_resource_pool"):
-        yield Problem(f"{section}.enable needs rewards before it samples", f"{_REWARD}.enable_resource_pool=True")
+        yield Problem(f"{section}.enable needs rewards before it samples", _reward_pool(setting))
+
+
+def _reward_pool(setting: Setting) -> str:
+    """Overrides that give the reward model GPUs of its own."""
+    sizes = "" if setting.whole(f"{_REWARD}.nnodes") else pool_of_its_own(setting, _REWARD)
+    return f"{_REWARD}.enable_resource_pool=True {sizes}".rstrip()
 
 
 def resume_is_named(setting: Setting) -> Iterator[Problem]:

@@ -64,6 +64,24 @@ def rewards_have_what_they_ask(setting: Setting) -> Iterator[Problem]:
         yield Problem(f"{function}.path needs the name of a function", f"{function}.name=compute_score")
 
 
+def overlong_answers_have_limits(setting: Setting) -> Iterator[Problem]:
+    """experimental/reward_loop/reward_manager/dapo.py: __init__; reward_loop.py: migrate_legacy_reward_impl."""
+    older, section = "reward_model.reward_kwargs", "reward.reward_kwargs"
+    section = older if setting.get(older) is not None else section
+    name = setting.get("reward_model.reward_manager") or setting.get("reward.reward_manager.name")
+    buffer = f"{section}.overlong_buffer_cfg"
+    if name != "dapo" or not setting.get(f"{buffer}.enable"):
+        return
+    key, length = f"{section}.max_resp_len", setting.whole(f"{buffer}.len")
+    limit, longest = setting.whole(key), setting.whole("data.max_response_length")
+    if setting.get(key) is None:
+        yield Problem(f"{buffer}.enable needs {key}, the length at which the whole penalty is due (dapo.py)",
+                      f"+{key}={longest}" if longest else "")  # fmt: skip
+    elif limit is not None and length is not None and not 0 < length <= limit:
+        yield Problem(f"{buffer}.len={length}: verl's manager needs 1 to {key}={limit} (dapo.py)",
+                      f"++{buffer}.len={max(1, limit // 4)}" if limit > 0 else "")  # fmt: skip
+
+
 def distillation_is_possible(setting: Setting) -> Iterator[Problem]:
     """workers/config/distillation.py: _validate_topk_logprobs; the rest of it is followed in verl's own code."""
     loss = "distillation.distillation_loss"

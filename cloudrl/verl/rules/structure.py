@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cloudrl.verl.composition import Problem
+from cloudrl.verl.composition import NOT_A_SECTION, Problem
+from cloudrl.verl.rules.names import known_choices
 from cloudrl.verl.setting import MODE, Setting
 
 BUILT = (
@@ -61,8 +62,8 @@ def structure_problems(setting: Setting) -> Iterator[Problem]:
                 continue
             name = _joined(place.path, key)
             if (theirs or key in _DEMANDED) and _is_used(setting, name):
-                yield Problem(f"{name}={_short(value)}: verl has a section here, not a single value",
-                              _inside(name, theirs, value))  # fmt: skip
+                text = f"{name}={_short(value)}{NOT_A_SECTION}"
+                yield Problem(text, _inside(setting, name, theirs, value) or f"~{name}", name)
 
 
 _READ = {
@@ -79,6 +80,7 @@ _READ = {
     "trainer.v1.sampler": "trainer/ppo/v1/trainer_base.py: _build_replay_buffer",
     "actor_rollout_ref.actor": "utils/config.py: validate_config",
     "actor_rollout_ref.rollout": "utils/config.py: validate_config",
+    "actor_rollout_ref.rollout.val_kwargs": "utils/config.py: validate_config",
     "actor_rollout_ref.model": "utils/config.py: validate_config",
     "critic": "trainer/ppo/utils.py: need_critic",
     "algorithm": "trainer/ppo/utils.py: need_reference_policy",
@@ -91,7 +93,7 @@ def sections_are_given(setting: Setting) -> Iterator[Problem]:
     for path, at in _READ.items():
         only_v1 = path.startswith("trainer.v1")
         if setting.has(path) and setting.get(path) is None and (setting.is_v1 or not only_v1):
-            yield Problem(f"{path}=null: verl reads keys of this section ({at})", f"Leave {path} out")
+            yield Problem(f"{path}=null: verl reads keys of this section ({at})", f"~{path}", path)
     if setting.is_v1 and setting.get("algorithm.use_kl_in_reward") and setting.get("algorithm.kl_ctrl") is None:
         yield Problem("algorithm.kl_ctrl=null: verl reads its keys (trainer/ppo/core_algos.py: get_kl_controller)")
 
@@ -120,9 +122,10 @@ def _sections(setting: Setting) -> Iterator[_Place]:
         place = waiting.pop()
         yield place
         for key, value in place.values.items():
-            if isinstance(value, Mapping):
-                base = place.base.get(key) if isinstance(place.base, Mapping) else None
-                waiting.append(_Place(_joined(place.path, key), value, base))
+            base = place.base.get(key) if isinstance(place.base, Mapping) else None
+            path = _joined(place.path, key)
+            if isinstance(value, Mapping) and not setting.follows(path):  # the other one is looked at
+                waiting.append(_Place(path, value, base))
 
 
 def _unknown_fields(setting: Setting, place: _Place) -> Iterator[Problem]:
@@ -137,7 +140,8 @@ def _unknown_fields(setting: Setting, place: _Place) -> Iterator[Problem]:
         name = _joined(place.path, key)
         similar = difflib.get_close_matches(key, shape.fields, 1, 0.8)
         text = f"{name}: {shape.name.rpartition('.')[2]} of verl has no field {key!r} ({shape.at})"
-        yield Problem(text, f"{_joined(place.path, similar[0])}={_short(place.values[key])}" if similar else "")
+        meant = "".join(f"{'' if each in known else '+'}{_joined(place.path, each)}" for each in similar)
+        yield Problem(text, f"{meant}={_short(place.values[key])}" if meant else "")
 
 
 def _is_built(setting: Setting, path: str) -> bool:
@@ -161,13 +165,18 @@ def _is_used(setting: Setting, path: str) -> bool:
     return all(setting.get(key) for key in switches) or path == "reward.reward_model"
 
 
-def _inside(name: str, theirs: Mapping[str, Any], value: Any) -> str:
+def _inside(setting: Setting, name: str, theirs: Mapping[str, Any], value: Any) -> str:
     """The key of the section that takes such a value."""
     if isinstance(value, bool):
         switches = [key for key in ("enable", "enabled") if key in theirs]
         return f"{name}.{switches[0]}={value}" if switches else ""
     texts = [key for key in theirs if key.endswith(("mode", "name", "type")) and isinstance(value, str)]
-    return f"{name}.{texts[0]}={value}" if len(texts) == 1 else ""
+    if len(texts) != 1:
+        return ""
+    key = f"{name}.{texts[0]}"
+    choices = next((choice.names for choice in known_choices(setting) if choice.key == key), ())
+    meant = difflib.get_close_matches(value, choices, 1)
+    return f"{key}={meant[0]}" if meant else ""
 
 
 def _joined(path: str, key: str) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 from cloudrl.verl import keys
 from cloudrl.verl.async_modes import ASYNC, SEPARATE
 from cloudrl.verl.composition import Problem
-from cloudrl.verl.keys import ACTOR, CRITIC, REF, ROLLOUT
+from cloudrl.verl.keys import ACTOR, CRITIC, MODEL, REF, ROLLOUT
 from cloudrl.verl.setting import BATCH, MODE, SAMPLER, Setting
 
 _TRAINER = "trainer/ppo/v1/trainer_base.py"
@@ -76,7 +76,7 @@ def wrong_values(setting: Setting, rows: Iterator[Row]) -> Iterator[Problem]:
             continue
         value, default = section[name], setting.default(row.key)
         shown = "null" if value is None else str(value)[:60]
-        hint = f"{row.key}={default}" if default not in (value, None, "???") else ""
+        hint = f"{row.key}={default}" if default not in (value, None, "???") else f"{row.key}=null" * row.null
         yield Problem(f"{row.key}={shown}: verl needs {row.wanted} here ({row.at})", _mended(row, value) or hint)
 
 
@@ -169,6 +169,8 @@ def _rows(setting: Setting) -> Iterator[Row]:
         yield from _of_batches(setting, role)
     yield from _of_losses(setting)
     yield from _of_engines(setting)
+    if not setting.whole(f"{MODEL}.lora.rank"):
+        yield Row(f"{MODEL}.lora_rank", "utils/config.py: validate_config", is_whole=False)
 
 
 def _of_trainer(setting: Setting) -> Iterator[Row]:

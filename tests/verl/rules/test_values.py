@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from verl_settings import problems, setting
+from verl_settings import problems, setting, with_hint
 
+from cloudrl.jobs.findings import overrides_of
 from cloudrl.verl import rules
 from cloudrl.verl.release_files import SHIPPED
 from cloudrl.verl.releases import RELEASE
@@ -13,6 +14,7 @@ A, R, REF = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollo
 GRPO = ("algorithm.adv_estimator=grpo",)
 TOKENS = (f"{A}.use_dynamic_bsz=True", f"{R}.log_prob_use_dynamic_bsz=True")
 MEGATRON = ("model_engine=megatron", *GRPO, *TOKENS)
+OVERLONG = ("reward.reward_manager.name=dapo", "+reward.reward_kwargs.overlong_buffer_cfg.enable=True")
 PREFILL = (f"{R}.disaggregation.enabled=True",)
 TEACHER = ("distillation.enabled=True", "distillation.nnodes=1", "distillation.n_gpus_per_node=8", "trainer.nnodes=1",
            "distillation.teacher_models.teacher_model.model_path=/t",
@@ -45,6 +47,11 @@ TEACHER = ("distillation.enabled=True", "distillation.nnodes=1", "distillation.n
         (("trainer.logger=null",), "trainer.logger=null: verl needs names", "trainer.logger=[console]"),
         ((f"{R}.name=vlm",), f"{R}.name=vlm: verl has sglang, trtllm, vllm (workers/rollout/base.py", "name=vllm"),
         ((f"{R}.dtype=bf17",), "dtype=bf17: verl has auto, half", ""),
+        ((f"{R}.max_model_len=long",), "max_model_len=long: verl needs a whole number", f"{R}.max_model_len=null"),
+        (("actor_rollout_ref.model.lora_rank={a:1}",), "lora_rank={'a': 1}: verl needs a number", "lora_rank=0"),
+        ((f"{A}.optim.optimizer=null",), "optimizer=null: verl has none", f"{A}.optim.optimizer=AdamW"),
+        ((f"{R}.expert_parallel_size=null",), f"{R}.expert_parallel_size=null: verl refuses it: TypeError", "size=1"),
+        ((f"{A}.optim.lr_scheduler_type=null",), "lr_scheduler_type=null: verl refuses it", "type=constant"),
         ((f"{R}.checkpoint_engine.backend=nccll",), "backend=nccll: verl has", "backend=nccl"),
         (("reward.reward_manager.name=dpao",), "name=dpao: verl has", "reward.reward_manager.name="),
         ((f"{A}.fsdp_config.model_dtype=fp31",), "model_dtype=fp31: verl has", "model_dtype=fp32"),
@@ -57,6 +64,11 @@ TEACHER = ("distillation.enabled=True", "distillation.nnodes=1", "distillation.n
         ((f"+{A}.optim.lrr=1",), "FSDPOptimizerConfig of verl has no field 'lrr'", ""),
         (("+critic.my_key=1", *GRPO), "FSDPCriticConfig of verl has no field 'my_key'", ""),
         ((f"+{A}.clip_ratio_hihg=0.3",), "no field 'clip_ratio_hihg'", f"{A}.clip_ratio_high=0.3"),
+        ((f"+{REF}.tau_pos_=1.0",), "no field 'tau_pos_'", f"+{REF}.tau_pos=1.0"),  # a field without a line in the YAML
+        (("+actor_rollout_ref.model.mtp.enabl_train=True",), "no field 'enabl_train'", "model.mtp.enable_train=True"),
+        ((f"{R}=gspo",), f"{R}=gspo: verl has a section here", f"~{R}"),  # and nothing of its keys
+        ((f"{R}.val_kwargs=null",), "val_kwargs=null: verl reads keys of this section", f"~{R}.val_kwargs"),
+        ((f"{A}.optim=linear",), f"{A}.optim=linear: verl has a section here", f"~{A}.optim"),  # no schedule of verl's
         ((f"{A}.policy_loss=gspo",), "policy_loss=gspo: verl has a section here", f"{A}.policy_loss.loss_mode=gspo"),
         (("data.apply_chat_template_kwargs=True",), "verl has a section here, not a single value", ""),
         (("algorithm.filter_groups=True",), "filter_groups=True: verl has a section", "groups.enable=True"),
@@ -83,6 +95,10 @@ TEACHER = ("distillation.enabled=True", "distillation.nnodes=1", "distillation.n
         ((*PREFILL, f"{R}.disaggregation.transfer_backend=foo"), "refuses it: disaggregation.transfer_backend", ""),
         ((*PREFILL, f"{R}.tensor_model_parallel_size=8"), "a replica of prefill and decode takes 16 GPUs", ""),
         (("reward.reward_manager.source=importlib",), "needs reward.reward_manager.module.path", "source=register"),
+        ((*OVERLONG, "+reward.reward_kwargs.overlong_buffer_cfg.len=128"),
+         "overlong_buffer_cfg.enable needs reward.reward_kwargs.max_resp", "reward.reward_kwargs.max_resp_len=512"),
+        ((*OVERLONG, "+reward.reward_kwargs.overlong_buffer_cfg.len=4096", "+reward.reward_kwargs.max_resp_len=1024"),
+         "overlong_buffer_cfg.len=4096: verl's manager needs 1 to reward.reward_kwargs.max_resp_len=1024", "len=256"),
         ((*TEACHER, "distillation.distillation_loss.loss_mode=foo"), "loss_mode=foo: verl has none", ""),
         ((*TEACHER, "distillation.teacher_models.teacher_model.inference.tensor_model_parallel_size=3"),
          "Single teacher's per_replica_world_size (3) must divide", ""),
@@ -93,6 +109,8 @@ def test_what_ends_a_job(overrides: tuple[str, ...], text: str, hint: str) -> No
     assert text in problem.text
     assert hint in problem.hint
     assert "\n" not in problem.text
+    if overrides_of(problem.hint):
+        assert problems(*with_hint(overrides, problem)) == ()
 
 
 @pytest.mark.parametrize(
