@@ -129,7 +129,7 @@ def _files(name: str, snapshot: Snapshot) -> tuple[str, str]:
     if missing:
         raise InputError(
             f"--data {name} has no {missing[0]} (it has: {', '.join(file.children) or 'nothing'})",
-            hint=f"Name the files: {keys.TRAIN_FILES}=[FILE] {keys.VAL_FILES}=[FILE]",
+            hint=f"Name the files: {keys.TRAIN_FILES}=[FILE.parquet] {keys.VAL_FILES}=[FILE.parquet]",
         )
     return part_names(name)
 

@@ -3,7 +3,7 @@
 import functools
 import posixpath
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cloudrl.errors import InputError
@@ -79,7 +79,7 @@ def observe(
     text = _COMMENT.sub("", play.content.decode(errors="replace"))
     unset = unset_names(text, play)
     head = {name: value for name, value in _HEAD.items() if name in unset}
-    empty = dict.fromkeys(USUALLY_EMPTY & {*unset}, "")  # `set -u` would end the script
+    empty = dict.fromkeys(USUALLY_EMPTY & {*_used_names(text)}, "")  # `set -u` would end the script
     once = functools.partial(play_once, isolated=isolated)
     play = replace(play, env={**head, **empty, **play.env, **{want.name: _GUESS for want in wants}})
     recording, play = _with_files(play, once)
@@ -139,9 +139,14 @@ def trainings(recording: Recording) -> list[Call]:
 
 def unset_names(text: str, play: Play) -> list[str]:
     """Variables that a script uses without a default, and that nothing in its text sets."""
-    used = dict.fromkeys(match["braced"] or match["bare"] for match in _USED.finditer(text))
+    used = dict.fromkeys(_used_names(text))
     used |= dict.fromkeys(_in_arithmetic(text))
     return [name for name in used if not _is_set(name, text) and name not in play.env]
+
+
+def _used_names(text: str) -> Iterator[str]:
+    """Variables with a dollar before them, and no default."""
+    return (match["braced"] or match["bare"] for match in _USED.finditer(text))
 
 
 def _in_arithmetic(text: str) -> list[str]:

@@ -77,7 +77,7 @@ def import_script(
         name = shlex.quote(str(path))
         hint = f"Give it to a recipe: cloudrl check grpo {option} {name}"
         if option == "--reward" and _is_program(script):
-            runs = f"A recipe with `entrypoint: [python3, {name}]` runs it"
+            runs = f"A recipe with `entrypoint: [python3, {os.path.relpath(script, here)}]` runs it"
             hint = f"{runs}: cloudrl check ./RECIPE.yml --working-dir ./"
         raise InputError(f"{path} is neither a script nor a recipe", hint=hint)
     _ask(script, os.path.relpath(script, here), isolated=isolated, confirm=confirm)

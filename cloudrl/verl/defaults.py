@@ -146,7 +146,7 @@ def _data(job: Job, cluster: ClusterFacts, values: Mapping[str, str]) -> dict[st
             f"recipe {job.name!r} reads data set {unknown[0]!r}, which cluster {cluster.name!r} has not "
             f"prepared (it has: {available}{did_you_mean(unknown[0], cluster.data)})",
             hint=f"When you start the cluster: --data {unknown[0]}\n"
-            f"Or give files: {keys.TRAIN_FILES}=/path {keys.VAL_FILES}=/path",
+            f"Or give files: {keys.TRAIN_FILES}=/path/train.parquet {keys.VAL_FILES}=/path/test.parquet",
         )
     if unknown or not names:
         return {}

@@ -17,7 +17,8 @@ from cloudrl.spec import Job
 SLOW = 400
 """Faulty jobs of `make test-slow`."""
 FEW = 12
-ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
+ACTOR, ROLLOUT, REF = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.ref"
+OVERLONG = "reward.reward_kwargs.overlong_buffer_cfg"
 FAULTS: tuple[tuple[str, ...], ...] = (
     ("data.train_batch_size={n}",),
     (f"{ACTOR}.ppo_mini_batch_size={{n}}",),
@@ -50,6 +51,13 @@ FAULTS: tuple[tuple[str, ...], ...] = (
     (f"{ROLLOUT}.gpu_memory_utilization=80",),
     ("+trainer.val_only=False",),
     ("max_turns={few}",),
+    (f"+{ACTOR}.clip_ratio_hihg=0.3",),
+    (f"+{REF}.tau_pos_=1.0",),
+    (f"{ACTOR}.fsdp_config.fsdp_size={{n}}",),
+    (f"{ACTOR}.optim=linear",),
+    (f"{ROLLOUT}.val_kwargs=null",),
+    (f"{ACTOR}.policy_loss=[1]",),
+    ("reward.reward_manager.name=dapo", f"+{OVERLONG}.enable=True", f"+{OVERLONG}.len={{n}}"),
 )
 
 

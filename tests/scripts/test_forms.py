@@ -50,7 +50,7 @@ def test_variables_are_handed_on(take_over: TakeOver) -> None:
         ("set -u\n{} a.x=$DATA_HOME", ["run.sh:2 wants the variable DATA_HOME", "--env DATA_HOME=VALUE"]),
         ("set -u\nx=$WANDB_API_KEY$DATA\n{}", ["the variable WANDB_API_KEY", "--env WANDB_API_KEY --env DATA=VALUE"]),
         ("set -eu\nx=$2", ["wants argument 2", "-- ARG1 ARG2"]),
-        (': "${KEY:?}"\n{}', ["wants the variable KEY", "--env KEY=VALUE"]),
+        (': "${KEY:?}"\n{}', ["wants the variable KEY", "--env KEY"]),
         (
             "set -u\nx=$A\nD=$1\nif [ -z $B ]; then exit 1; fi\n{} a.y=${C:?the root}/$x a.z=$2",
             [

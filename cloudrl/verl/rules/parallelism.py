@@ -78,8 +78,8 @@ def rollout_is_possible(setting: Setting) -> Iterator[Problem]:
         yield Problem(f"{key}={pipeline}: verl has none with {name}", f"{key}=1")
     is_greedy = isinstance(temperature, (int, float)) and temperature <= 0
     if setting.get(f"{ROLLOUT}.val_kwargs.do_sample") and is_greedy:
-        key = f"{ROLLOUT}.val_kwargs.do_sample"
-        yield Problem(f"{key} needs {ROLLOUT}.temperature above 0", f"{key}=False")
+        samples = f"{ROLLOUT}.val_kwargs.do_sample"
+        yield Problem(f"{samples} needs {ROLLOUT}.temperature above 0", f"{samples}=False")
     rank = 0 if setting.get(f"{MODEL}.lora.merge") else setting.lora_rank
     if name == "vllm" and rank > _MAX_LORA_RANK:
         key = f"{MODEL}.lora.rank" if setting.whole(f"{MODEL}.lora.rank") == rank else f"{MODEL}.lora_rank"
