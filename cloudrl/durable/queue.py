@@ -1,0 +1,364 @@
+"""Which job runs next, and what follows the end of an attempt: a state machine without clock, disk or network.
+
+One attempt of one job runs at a time. `step` gives the next state and what is to be done, in this order; whoever does
+it does the first before the second. So a record is on disk before Ray is asked for anything (`Record` comes first).
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass, field, replace
+from typing import Dict, Iterable, List, Mapping, Optional, Tuple, Union
+
+from cloudrl.durable.verdicts import Judgement, RayEnd, judge
+from cloudrl.protocol.durable_jobs import Attempt, DurableJob, Outcome, Result, Verdict, newest
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 30.0, 900.0
+"""Between two attempts without a newer step; each is twice as long as the one before."""
+ATTEMPTS_WITHOUT_PROGRESS = 3
+"""So many attempts that begin at one step end the job, whatever they have ended of (NVRx: max_no_progress_cycles)."""
+_JITTER = 0.2
+_TWICE_IS_ENOUGH = (Verdict.UNKNOWN, Verdict.HANG, Verdict.SHORT)
+
+
+# -- events -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """A client has left a job; it is recorded already, so that the client may be told."""
+
+    job: DurableJob
+
+
+@dataclass(frozen=True)
+class StopAsked:
+    """Somebody wants this job to end."""
+
+    job_id: str
+
+
+@dataclass(frozen=True)
+class Tick:
+    """Time has passed; `is_ray_free` tells whether no other job runs that Ray knows."""
+
+    is_ray_free: bool
+
+
+@dataclass(frozen=True)
+class Planned:
+    """From which step an attempt can go on (0: the beginning), and the overrides that have verl do it."""
+
+    job_id: str
+    from_step: int
+    overrides: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class PlanFailed:
+    """No step can be loaded; `may_pass` where a node was silent."""
+
+    job_id: str
+    reason: str
+    may_pass: bool = False
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Ray does not take an attempt."""
+
+    submission_id: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Ended:
+    """An attempt has ended, as Ray says."""
+
+    submission_id: str
+    end: RayEnd
+
+
+@dataclass(frozen=True)
+class Gone:
+    """Ray answers, and does not know an attempt that it had."""
+
+    submission_id: str
+    reason: str = "Ray no longer knows it"
+
+
+@dataclass(frozen=True)
+class Hung:
+    """An attempt stands still and does not go on by itself; `is_final` where another attempt would stand there, too."""
+
+    submission_id: str
+    reason: str
+    is_final: bool = False
+
+
+Event = Union[Accepted, StopAsked, Tick, Planned, PlanFailed, Refused, Ended, Gone, Hung]
+
+
+# -- actions ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Record:
+    """Write the job to the volumes."""
+
+    job: DurableJob
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Find out from which step the job can go on; answered with `Planned` or `PlanFailed`."""
+
+    job: DurableJob
+
+
+@dataclass(frozen=True)
+class Submit:
+    """Hand an attempt to Ray, with these overrides in place of the request's own."""
+
+    job: DurableJob
+    overrides: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Have Ray stop an attempt; answered with `Ended` once it has."""
+
+    submission_id: str
+
+
+@dataclass(frozen=True)
+class Say:
+    """Print a line."""
+
+    text: str
+
+
+Action = Union[Record, Plan, Submit, Stop, Say]
+
+
+# -- the state ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Queue:
+    """All jobs of a cluster.
+
+    Attributes:
+        cluster: the id of this start of the cluster.
+        jobs: by their ids.
+        planning: the job for which a plan was asked for, until the answer.
+        hung: attempts that are stopped because they stand still.
+    """
+
+    cluster: str
+    jobs: Mapping[str, DurableJob] = field(default_factory=dict)
+    planning: str = ""
+    hung: Mapping[str, Hung] = field(default_factory=dict)
+
+    @property
+    def waiting(self) -> List[DurableJob]:
+        """Jobs without an end and without a running attempt, in their order."""
+        jobs = [job for job in self.jobs.values() if job.outcome is None and job.open_attempt is None]
+        return sorted(jobs, key=lambda job: (job.number, job.job_id))
+
+    @property
+    def running(self) -> Optional[DurableJob]:
+        """The job of which an attempt may run, also one that is being stopped."""
+        return next((job for job in self.jobs.values() if job.open_attempt is not None), None)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether any job has not ended for good."""
+        return any(job.outcome is None for job in self.jobs.values()) or self.running is not None
+
+    def of(self, submission_id: str) -> Optional[DurableJob]:
+        """The job with an attempt of this id, or with this id."""
+        return next((job for job in self.jobs.values() if job.has(submission_id)), None)
+
+    def with_job(self, job: DurableJob) -> Queue:
+        """The same with this record of a job."""
+        return replace(self, jobs={**self.jobs, job.job_id: job})
+
+
+Step = Tuple[Queue, List[Action]]
+
+
+def restore(records: Iterable[DurableJob], *, cluster: str, cluster_run: str, now: float) -> Step:
+    """The queue of a cluster that has just become ready, from what its volumes remember.
+
+    An attempt of an earlier start of the cluster has ended with it. Jobs of other clusters, whose volume this was, are
+    left alone.
+
+    Args:
+        records: of all nodes; several of one job are merged.
+        cluster: the id of this start.
+        cluster_run: the id of the cluster's run.
+        now: seconds since the epoch.
+    """
+    jobs: Dict[str, DurableJob] = {}
+    for record in records:
+        if record.cluster_run == cluster_run:
+            jobs[record.job_id] = newest(record, jobs.get(record.job_id, record))
+    queue, actions = Queue(cluster, jobs), []  # type: Queue, List[Action]
+    for job in jobs.values():
+        attempt = job.open_attempt
+        if attempt is not None and attempt.cluster != cluster:
+            lost = Judgement(Verdict.INFRASTRUCTURE, "the cluster was lost")
+            queue, more = _close(queue, job, lost, now, pause_s=0.0)
+            actions += more
+    return queue, actions
+
+
+def step(queue: Queue, event: Event, now: float) -> Step:
+    """What an event changes, and what is to be done.
+
+    Args:
+        queue: the state before.
+        event: what has happened.
+        now: seconds since the epoch.
+    """
+    if isinstance(event, Tick):
+        return _tick(queue, event, now)
+    if isinstance(event, Accepted):
+        job = event.job
+        return (queue, []) if job.job_id in queue.jobs else (queue.with_job(job), [])
+    if isinstance(event, (Planned, PlanFailed)):
+        return _planned(queue, event, now)
+    if isinstance(event, StopAsked):
+        return _stop(queue, event.job_id, now)
+    job_of_attempt = queue.of(event.submission_id)
+    attempt = job_of_attempt.open_attempt if job_of_attempt is not None else None
+    if job_of_attempt is None or attempt is None or attempt.submission_id != event.submission_id:
+        return queue, []  # told a second time, or of an attempt that has ended
+    return _attempt_event(queue, job_of_attempt, event, now)
+
+
+def next_number(queue: Queue) -> int:
+    """The place of a job that comes now: behind all others."""
+    return max((job.number for job in queue.jobs.values()), default=0) + 1
+
+
+def _attempt_event(queue: Queue, job: DurableJob, event: Union[Refused, Ended, Gone, Hung], now: float) -> Step:
+    if isinstance(event, Hung):
+        if event.submission_id in queue.hung:
+            return queue, []
+        said = Say(f"job {job.job_id}: attempt {len(job.attempts)} is stopped: {event.reason}")
+        return replace(queue, hung={**queue.hung, event.submission_id: event}), [said, Stop(event.submission_id)]
+    if isinstance(event, Refused):
+        return _close(queue, job, Judgement(Verdict.PROGRAM, f"Ray refuses it: {event.reason}"), now)
+    hang = queue.hung.get(event.submission_id)
+    if hang is not None:
+        verdict = Verdict.PROGRAM if hang.is_final else Verdict.HANG
+        return _close(queue, job, Judgement(verdict, hang.reason), now)
+    if isinstance(event, Gone):
+        return _close(queue, job, Judgement(Verdict.INFRASTRUCTURE, event.reason), now)
+    return _close(queue, job, judge(event.end, job), now)
+
+
+def _tick(queue: Queue, event: Tick, now: float) -> Step:
+    running = queue.running
+    if running is not None:
+        attempt = running.open_attempt
+        assert attempt is not None  # noqa: S101  what `running` says
+        is_to_end = running.outcome is not None or attempt.submission_id in queue.hung
+        return queue, [Stop(attempt.submission_id)] if is_to_end else []
+    if queue.planning or not event.is_ray_free or not queue.waiting:
+        return queue, []
+    job = queue.waiting[0]
+    # a clock that was set back must not keep a job waiting for hours
+    if now < job.waits_until <= now + LONGEST_PAUSE_S * (1 + _JITTER):
+        return queue, []
+    return replace(queue, planning=job.job_id), [Plan(job)]
+
+
+def _planned(queue: Queue, event: Union[Planned, PlanFailed], now: float) -> Step:
+    job = queue.jobs.get(event.job_id)
+    queue = replace(queue, planning="")
+    if job is None or job.outcome is not None or queue.running is not None:
+        return queue, []
+    if isinstance(event, PlanFailed):
+        if not event.may_pass:
+            return _finish(queue, job, Result.FAILED, event.reason, now)
+        waiting = replace(job, waits_until=now + FIRST_PAUSE_S, waits_for=event.reason)
+        return queue.with_job(waiting), [Record(waiting)]
+    if job.attempts and job.total_steps and event.from_step >= job.total_steps:  # lost between its last save and its end
+        return _finish(queue, job, Result.SUCCEEDED, f"all {job.total_steps} steps are done", now)
+    given_up = _gives_up(job, event.from_step)
+    if given_up is not None:
+        return _finish(queue, job, *given_up, now)
+    attempt = Attempt(len(job.attempts) + 1, job.next_submission_id, queue.cluster, event.from_step, now)
+    job = replace(job, attempts=(*job.attempts, attempt), waits_for="", waits_until=0.0)
+    again = f"job {job.job_id}: attempt {attempt.number} goes on from {_step_text(event.from_step)}"
+    said: List[Action] = [Say(again)] if attempt.number > 1 else []
+    return queue.with_job(job), [Record(job), *said, Submit(job, event.overrides)]
+
+
+def _gives_up(job: DurableJob, from_step: int) -> Optional[Tuple[Result, str]]:
+    """Why a job is not tried again from this step; None where it is."""
+    last = job.last
+    if last is None or from_step > last.from_step:
+        return None
+    before = job.attempts[-2] if len(job.attempts) > 1 else None
+    is_same = before is not None and before.verdict is last.verdict
+    if is_same and last.verdict is Verdict.SHORT:
+        return Result.SUCCEEDED, f"{last.reason}, and so did the attempt before"
+    if before is not None and is_same and (last.verdict in _TWICE_IS_ENOUGH or _is_equal(before, last)):
+        return Result.FAILED, f"{last.reason}; it ended like this twice, without a newer step"
+    alike = sum(attempt.from_step >= from_step for attempt in job.attempts)
+    if alike >= ATTEMPTS_WITHOUT_PROGRESS:
+        return Result.FAILED, f"{alike} attempts from {_step_text(from_step)} made no newer step; {last.reason}"
+    return None
+
+
+def _is_equal(before: Attempt, last: Attempt) -> bool:
+    return bool(last.signature) and before.signature == last.signature
+
+
+def _close(queue: Queue, job: DurableJob, found: Judgement, now: float, pause_s: Optional[float] = None) -> Step:
+    """The newest attempt has ended; the job ends with it, or waits for the next one."""
+    job = job.with_last(ended_at=now, verdict=found.verdict, reason=found.reason, signature=found.signature)
+    attempt = job.attempts[-1]
+    hung = {name: why for name, why in queue.hung.items() if name != attempt.submission_id}
+    queue = replace(queue, hung=hung)
+    if job.outcome is not None:  # it was stopped before
+        return queue.with_job(job), [Record(job)]
+    ends = {Verdict.SUCCEEDED: Result.SUCCEEDED, Verdict.STOPPED: Result.STOPPED, Verdict.PROGRAM: Result.FAILED}
+    if found.verdict in ends:
+        return _finish(queue, job, ends[found.verdict], found.reason, now)
+    wait_s = _pause_s(job) if pause_s is None else pause_s
+    job = replace(job, waits_until=now + wait_s, waits_for=f"attempt {attempt.number} ended: {found.reason}")
+    said = f"job {job.job_id}: attempt {attempt.number} ended ({found.verdict}): {found.reason}"
+    return queue.with_job(job), [Record(job), Say(said)]
+
+
+def _finish(queue: Queue, job: DurableJob, result: Result, reason: str, now: float) -> Step:
+    job = replace(job, outcome=Outcome(result, reason, now), waits_for="", waits_until=0.0)
+    colon = f": {reason}" if reason else ""
+    return queue.with_job(job), [Record(job), Say(f"job {job.job_id}: {result}{colon}")]
+
+
+def _stop(queue: Queue, job_id: str, now: float) -> Step:
+    """The end is recorded before Ray is asked, so that no restart takes the job up again."""
+    job = queue.of(job_id)
+    if job is None or job.outcome is not None:
+        return queue, []
+    queue, actions = _finish(queue, job, Result.STOPPED, "it was stopped", now)
+    attempt = job.open_attempt
+    return queue, [*actions, *([Stop(attempt.submission_id)] if attempt is not None else [])]
+
+
+def _pause_s(job: DurableJob) -> float:
+    """Longer with each attempt that began where the one before did, and not equal for two jobs."""
+    last = job.attempts[-1]
+    alike = sum(attempt.from_step == last.from_step for attempt in job.attempts)
+    jitter = 1 + _JITTER * (zlib.crc32(last.submission_id.encode()) % 1000) / 1000
+    return float(min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (alike - 1)) * jitter)
+
+
+def _step_text(step_number: int) -> str:
+    return f"step {step_number}" if step_number else "the beginning"

@@ -1,0 +1,44 @@
+"""The request of an attempt: the job's own, with another id and the step that it goes on from. Pure."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any, Dict, List, Mapping
+
+from cloudrl.protocol.durable_jobs import DurableJob
+
+_VALIDATE_FIRST = "trainer.val_before_train"
+"""verl's default is True: each resume would validate before it trains (verl 0.9.1, trainer/config/ppo_trainer.yaml)."""
+JOB_KEY, ATTEMPT_KEY = "cloudrl_job", "cloudrl_attempt"
+"""In the metadata that Ray keeps: of which job this is an attempt, and which one."""
+
+
+def request_of_attempt(job: DurableJob, overrides: Mapping[str, str]) -> Dict[str, Any]:
+    """The body of `POST /api/jobs/` for the newest attempt of a job.
+
+    Args:
+        job: with that attempt.
+        overrides: take the place of the command's own for the same keys.
+    """
+    attempt = job.attempts[-1]
+    metadata = {**(job.request.get("metadata") or {}), JOB_KEY: job.job_id, ATTEMPT_KEY: str(attempt.number)}
+    words = shlex.split(str(job.request["entrypoint"]))
+    is_resumed = attempt.number > 1 and attempt.from_step > 0
+    more = {_VALIDATE_FIRST: "False"} if is_resumed and not _sets(words, _VALIDATE_FIRST) else {}
+    command = shlex.join(_with_overrides(words, {**overrides, **more}))
+    return {**job.request, "entrypoint": command, "submission_id": attempt.submission_id, "metadata": metadata}
+
+
+def _with_overrides(words: List[str], overrides: Mapping[str, str]) -> List[str]:
+    kept = [word for word in words if _key(word) not in overrides]
+    return [*kept, *(f"{key}={value}" for key, value in overrides.items())]
+
+
+def _sets(words: List[str], key: str) -> bool:
+    return any(_key(word) == key for word in words)
+
+
+def _key(word: str) -> str:
+    """Of an override as Hydra reads it; "" for any other word."""
+    name, equals, _ = word.partition("=")
+    return name.lstrip("+~") if equals else ""

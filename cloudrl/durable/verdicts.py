@@ -1,0 +1,111 @@
+"""Whose fault the end of an attempt was, from what Ray says of it and the end of its log. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Optional
+
+from cloudrl.protocol.durable_jobs import Attempt, DurableJob, Verdict
+
+_SIGNATURE_CHARACTERS = 200
+_EXCEPTION = re.compile(r"^\s*(?:\(\S+ pid=[^)]*\)\s*)?((?:[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt))\b.*)$", re.M)
+_NUMBERS = re.compile(r"0x[0-9a-f]+|[0-9a-f]{8,}|\d+", re.IGNORECASE)
+
+_OF_MACHINES = (
+    # Ray 2.60, exceptions.py and src/ray: a node, its raylet or its memory
+    r"[Aa]ctor died because its node has died",
+    r"[Tt]ask(?:'s)? .{0,40}node .{0,40}(?:was marked dead|has died)",
+    r"NodeDiedError",
+    r"owner has exited|Owner's node has crashed",
+    r"The node with node id.{0,200}has been marked dead",
+    r"killed due to the node running low on memory|killed due to memory pressure",
+    r"GCS.{0,60}(?:unavailable|failed to connect)|Failed to connect to GCS",
+    # Ray 2.60, dashboard/modules/job/job_manager.py: the process that watches the driver
+    r"[Jj]ob supervisor actor (?:died|could not be scheduled|failed)",
+    # torch 2.13, ProcessGroupNCCL.cpp; NCCL 2.27, nccl.h: another rank is gone, or the link to it
+    r"Watchdog caught collective operation timeout",
+    r"ncclRemoteError|NCCL communicator was aborted",
+    r"Connection closed by peer|Connection reset by peer.{0,80}(?:gloo|nccl|store)",
+    # the driver of NVIDIA's GPUs, and torch where it repeats that
+    r"uncorrectable ECC error|NVRM: Xid|GPU has fallen off the bus|CUDA error: (?:unknown error|device not ready)",
+)
+_MACHINE = re.compile("|".join(_OF_MACHINES))
+
+
+@dataclass(frozen=True)
+class RayEnd:
+    """How an attempt has ended.
+
+    Attributes:
+        status: Ray's: "SUCCEEDED", "FAILED" or "STOPPED".
+        exit_code: of the driver, negative for a signal; None where Ray does not say.
+        message: Ray's.
+        log_tail: the end of its driver's log.
+        has_trained: whether its log tells of a step.
+        newest_step: the newest whole step on the nodes, 0 for none; None where that is not known.
+    """
+
+    status: str
+    exit_code: Optional[int] = None
+    message: str = ""
+    log_tail: str = ""
+    has_trained: bool = False
+    newest_step: Optional[int] = None
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The verdict on an attempt, with a line for a person and what two equal ends have in common."""
+
+    verdict: Verdict
+    reason: str
+    signature: str = ""
+
+
+def judge(end: RayEnd, job: DurableJob) -> Judgement:
+    """What the newest attempt of a job has ended of."""
+    if end.status == "SUCCEEDED":
+        return _judge_success(end, job)
+    if end.status == "STOPPED":
+        return Judgement(Verdict.STOPPED, "it was stopped")
+    signature = signature_of(f"{end.message}\n{end.log_tail}")
+    reason = signature or f"the driver ended with exit code {end.exit_code}"
+    if was_killed(end.exit_code):
+        return Judgement(Verdict.INFRASTRUCTURE, f"its driver was killed ({_signal_text(end.exit_code)})", signature)
+    of_machine = _MACHINE.search(f"{end.message}\n{end.log_tail}")
+    if of_machine is not None:
+        return Judgement(Verdict.INFRASTRUCTURE, of_machine[0], signature)
+    before = _before(job)
+    if not end.has_trained and (before is None or before.signature == signature):
+        return Judgement(Verdict.PROGRAM, reason, signature)
+    return Judgement(Verdict.UNKNOWN, reason, signature)
+
+
+def _judge_success(end: RayEnd, job: DurableJob) -> Judgement:
+    """verl may end with exit code 0 before its last step, after a resume at the end of an epoch (verl issue 7401)."""
+    if job.saves and job.total_steps and end.newest_step and end.newest_step < job.total_steps:
+        return Judgement(Verdict.SHORT, f"it ended without an error at step {end.newest_step} of {job.total_steps}")
+    return Judgement(Verdict.SUCCEEDED, "")
+
+
+def was_killed(exit_code: Optional[int]) -> bool:
+    """Whether a driver was ended by SIGKILL or SIGTERM, which it does not do to itself.
+
+    Ray gives a signal as a negative number; a shell in between as 128 and more.
+    """
+    return exit_code in (-9, -15, 137, 143)
+
+
+def signature_of(text: str) -> str:
+    """The last line that names an exception, without what differs from attempt to attempt; "" where there is none."""
+    lines = _EXCEPTION.findall(text)
+    return _NUMBERS.sub("N", lines[-1].strip())[:_SIGNATURE_CHARACTERS] if lines else ""
+
+
+def _before(job: DurableJob) -> Optional[Attempt]:
+    return job.attempts[-2] if len(job.attempts) > 1 else None
+
+
+def _signal_text(exit_code: Optional[int]) -> str:
+    return "SIGKILL" if exit_code in (-9, 137) else "SIGTERM"

@@ -1,0 +1,306 @@
+"""Rank 0 carries jobs through: it hands their attempts to Ray, sees them end, and does what `cloudrl.durable` decides.
+
+All that it decides is in `durable.queue.step`. Here are the thread, the calls and the order: what is to be done first
+is done before what comes after it, and is tried again until it can be done. So Ray is asked for nothing that is not on
+a volume, and a full disk keeps a job waiting instead of losing it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass, replace
+from typing import Any, Callable, Deque, Dict, List, Mapping, Optional, Sequence, Set, Union
+
+from cloudrl.durable import queue as decisions
+from cloudrl.durable.hangs import find_hang
+from cloudrl.durable.queue import Action, Event, Queue
+from cloudrl.durable.request import request_of_attempt
+from cloudrl.durable.verdicts import RayEnd
+from cloudrl.errors import CloudrlError
+from cloudrl.node.background import repeat
+from cloudrl.protocol.durable_jobs import DurableJob
+from cloudrl.protocol.failures import ApiError, ErrorCode
+from cloudrl.protocol.job_phases import JobState
+
+_EVERY_S = 1.0
+_ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
+_TAKEN_WITHIN_S = 120.0
+"""Without an answer to a submission; meanwhile it is sent again, as Ray takes an id only once."""
+_GONE_ROUNDS = 3
+"""So many answers of Ray without an attempt, one after the other, mean that it is gone."""
+_WARN_EVERY_S, _RECORD_AGAIN_S = 300.0, 30.0
+
+
+@dataclass(frozen=True)
+class Machinery:
+    """What the supervisor calls; each of these may take its time, and raise what it names.
+
+    Attributes:
+        jobs: all that Ray knows, None while it does not answer.
+        submit: why Ray refuses a request, "" if it does not, None without an answer.
+        stop: have Ray stop a submission.
+        record: write a job to the volumes of the cluster; on how many it is then. Raises OSError where that of rank 0
+            does not take it.
+        plan: from which step a job can go on. Raises nothing.
+        prepare: have everything in its place before an attempt starts: the package in Ray, newer steps out of the way.
+            Raises OSError or CloudrlError where that may work later.
+        end: what an ended attempt has left, given Ray's row. Raises nothing.
+        hang: what the hang watch sees.
+        copies: on how many volumes a record has to be, so that the loss of one machine forgets nothing.
+    """
+
+    jobs: Callable[[], Optional[Sequence[Any]]]
+    submit: Callable[[Mapping[str, Any]], Optional[str]]
+    stop: Callable[[str], object]
+    record: Callable[[DurableJob], int]
+    plan: Callable[[DurableJob], Union[decisions.Planned, decisions.PlanFailed]]
+    prepare: Callable[[DurableJob], object]
+    end: Callable[[DurableJob, Mapping[str, Any]], RayEnd]
+    hang: Callable[[], Optional[JobState]] = lambda: None
+    copies: int = 1
+
+
+class Supervisor:
+    """The queue of a cluster, and the thread that carries it.
+
+    Args:
+        cluster: the id of this start of the cluster.
+        cluster_run: that of the cluster's run.
+        machinery: what it calls.
+        say: prints a line.
+        now: seconds since the epoch.
+        clock: seconds that never run backwards.
+    """
+
+    def __init__(
+        self,
+        cluster: str,
+        cluster_run: str,
+        machinery: Machinery,
+        *,
+        say: Callable[[str], object] = lambda _: None,
+        now: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.cluster_run = cluster_run
+        self._machinery, self._say, self._now, self._clock = machinery, say, now, clock
+        self._lock = threading.Lock()
+        self._queue = Queue(cluster)
+        self._events: Deque[Event] = deque()
+        self._to_do: Deque[Action] = deque()
+        self._sent_at: Dict[str, float] = {}
+        self._missing: Dict[str, int] = {}
+        self._thin: Set[str] = set()
+        self._told_at = self._record_again_at = float("-inf")
+        self.is_ready = False
+
+    # -- for other threads ----------------------------------------------------------------------------------
+
+    def restore(self, records: Sequence[DurableJob]) -> None:
+        """Take up what the volumes remember; before the first look."""
+        with self._lock:
+            self._queue, actions = decisions.restore(
+                records, cluster=self._queue.cluster, cluster_run=self.cluster_run, now=self._now()
+            )
+            self._to_do.extend(actions)
+        self.is_ready = True
+
+    def start(self) -> None:
+        """Look until the process ends."""
+        repeat(self.look, _EVERY_S)
+
+    @property
+    def jobs(self) -> List[DurableJob]:
+        """All jobs, in the order of the queue."""
+        return sorted(self._queue.jobs.values(), key=lambda job: (job.number, job.job_id))
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a job runs, waits, or is between two attempts."""
+        return self._queue.has_work or bool(self._events)
+
+    def accept(self, job: DurableJob) -> DurableJob:
+        """Take a job; it is on the volumes when this returns.
+
+        Raises:
+            ApiError: CONFLICT, its id is taken, or too few nodes could write it down.
+            OSError: the volume of rank 0 does not take it.
+        """
+        with self._lock:
+            if self._queue.of(job.job_id) is not None:
+                known = self._queue.jobs.get(job.job_id)
+                if known is not None and known.request == job.request:
+                    return known  # the answer to the first call was lost
+                raise ApiError(ErrorCode.CONFLICT, f"the id {job.job_id} is taken")
+            job = replace(
+                job, number=decisions.next_number(self._queue), cluster_run=self.cluster_run, submitted_at=self._now()
+            )
+            copies = self._machinery.record(job)
+            if copies < self._machinery.copies:
+                raise ApiError(ErrorCode.CONFLICT, f"only {copies} of {self._machinery.copies} nodes could record it")
+            self._queue, _ = decisions.step(self._queue, decisions.Accepted(job), self._now())
+        return job
+
+    def stop_job(self, submission_id: str) -> bool:
+        """Have a job end for good; False for one that is not known."""
+        if self._queue.of(submission_id) is None:
+            return False
+        self._events.append(decisions.StopAsked(submission_id))
+        return True
+
+    # -- the thread -----------------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """One round: what others asked for, what Ray says, and what follows."""
+        while self._events:
+            self._happen(self._events.popleft())
+        if not self._do():
+            return
+        with contextlib.suppress(OSError):
+            self._record_again()
+        rows = self._machinery.jobs()
+        if rows is None:
+            return  # silence proves nothing
+        by_id = _by_id(rows)
+        attempt = self._open_attempt
+        if attempt is not None:
+            self._look_at(attempt, by_id.get(attempt))
+        others = self._others(by_id)
+        self._happen(decisions.Tick(is_ray_free=not others))
+        self._do()
+        for name in others:
+            if self._queue.of(name) is not None:  # it came to Ray after it had been given up
+                self._machinery.stop(name)
+
+    def _others(self, by_id: Mapping[str, Mapping[str, Any]]) -> List[str]:
+        """Jobs that run beside the open attempt."""
+        own = self._open_attempt
+        return [name for name, row in by_id.items() if name != own and str(row.get("status")) not in _ENDED]
+
+    @property
+    def _open_attempt(self) -> Optional[str]:
+        running = self._queue.running
+        return running.submission_id if running is not None else None
+
+    def _look_at(self, submission_id: str, row: Optional[Mapping[str, Any]]) -> None:
+        if row is None:
+            self._look_for(submission_id)
+            return
+        self._missing.pop(submission_id, None)
+        self._sent_at.pop(submission_id, None)
+        if str(row.get("status")) in _ENDED:
+            job = self._queue.of(submission_id)
+            assert job is not None  # noqa: S101  it has the open attempt
+            self._happen(decisions.Ended(submission_id, self._machinery.end(job, row)))
+            return
+        hung = find_hang(self._machinery.hang(), submission_id, self._now())
+        if hung is not None:
+            self._happen(hung)
+
+    def _look_for(self, submission_id: str) -> None:
+        """Ray answers without an attempt: it was never there, or is gone."""
+        sent_at = self._sent_at.get(submission_id)
+        if sent_at is not None:
+            if self._clock() - sent_at > _TAKEN_WITHIN_S:
+                self._sent_at.pop(submission_id)
+                self._happen(decisions.Gone(submission_id, f"Ray did not take it within {_TAKEN_WITHIN_S:.0f} s"))
+            return
+        self._missing[submission_id] = self._missing.get(submission_id, 0) + 1
+        if self._missing[submission_id] >= _GONE_ROUNDS:
+            self._missing.pop(submission_id)
+            self._happen(decisions.Gone(submission_id))
+
+    def _happen(self, event: Event) -> None:
+        with self._lock:
+            self._queue, actions = decisions.step(self._queue, event, self._now())
+            self._to_do.extend(actions)
+
+    def _do(self) -> bool:
+        """Do what is to be done, in order; False where something of it has to wait for a later round."""
+        while self._to_do:
+            action = self._to_do[0]
+            try:
+                is_done = self._perform(action)
+            except (OSError, CloudrlError, ApiError) as error:
+                self._warn(f"{_subject(action)} has to wait: {error}")
+                return False
+            if not is_done:
+                return False
+            self._to_do.popleft()
+        return True
+
+    def _perform(self, action: Action) -> bool:
+        if isinstance(action, decisions.Say):
+            self._say(action.text)
+        elif isinstance(action, decisions.Record):
+            self._record(action.job)
+        elif isinstance(action, decisions.Plan):
+            self._events.append(self._machinery.plan(action.job))
+        elif isinstance(action, decisions.Stop):
+            self._machinery.stop(action.submission_id)
+        else:
+            return self._submit(action)
+        return True
+
+    def _record(self, job: DurableJob) -> None:
+        """Write it down; a node that could not is asked again later."""
+        if self._machinery.record(job) < self._machinery.copies:
+            self._thin.add(job.job_id)
+        else:
+            self._thin.discard(job.job_id)
+
+    def _record_again(self) -> None:
+        if self._thin and self._clock() >= self._record_again_at:
+            self._record_again_at = self._clock() + _RECORD_AGAIN_S
+            for job_id in sorted(self._thin):
+                self._record(self._queue.jobs[job_id])
+
+    def _submit(self, action: decisions.Submit) -> bool:
+        """Hand an attempt to Ray; False while that is not known to have worked.
+
+        An answer may be lost, so it is sent again until Ray lists it; Ray takes an id only once.
+        """
+        submission_id = action.job.submission_id
+        if self._queue.jobs[action.job.job_id].outcome is not None:  # it was stopped meanwhile
+            if submission_id not in self._sent_at:
+                self._happen(decisions.Gone(submission_id, "it was stopped before it was sent"))
+            return True  # otherwise Ray tells whether it has it
+        if submission_id not in self._sent_at:
+            rows = self._machinery.jobs()
+            if rows is None or self._others(_by_id(rows)):  # one has come since this attempt was planned
+                return False
+            self._machinery.prepare(action.job)
+            self._sent_at[submission_id] = self._clock()
+        refusal = self._machinery.submit(request_of_attempt(action.job, action.overrides))
+        if refusal == "":
+            return True
+        rows = self._machinery.jobs()
+        if rows is not None and submission_id in _by_id(rows):
+            return True  # it was taken, and the answer lost
+        if self._clock() - self._sent_at[submission_id] > _TAKEN_WITHIN_S:
+            self._sent_at.pop(submission_id)
+            self._happen(decisions.Gone(submission_id, f"Ray did not take it: {refusal or 'no answer'}"))
+            return True
+        if refusal is not None and rows is not None and not refusal.startswith("5"):
+            self._sent_at.pop(submission_id)
+            self._happen(decisions.Refused(submission_id, refusal))
+            return True
+        return False
+
+    def _warn(self, text: str) -> None:
+        if self._clock() - self._told_at > _WARN_EVERY_S:
+            self._told_at = self._clock()
+            self._say(f"warning: {text}")
+
+
+def _subject(action: Action) -> str:
+    job = getattr(action, "job", None)
+    return f"job {job.job_id}" if job is not None else "a job"
+
+
+def _by_id(rows: Sequence[Any]) -> Dict[str, Mapping[str, Any]]:
+    """Ray's rows by submission id; a driver that was not submitted has none, and counts by the id of its job."""
+    return {str(row.get("submission_id") or row.get("job_id")): row for row in rows if isinstance(row, Mapping)}

@@ -1,0 +1,155 @@
+"""A job that outlives its machines, as the agents record it and as a client sees it.
+
+A job has attempts: each is a submission of its own to Ray, and the next one goes on from what the one before has saved.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field, replace
+from typing import Any, Dict, Optional, Tuple
+
+
+class Verdict(str, enum.Enum):
+    """What an attempt has ended of."""
+
+    SUCCEEDED = "succeeded"
+    STOPPED = "stopped"
+    """Somebody stopped it."""
+    INFRASTRUCTURE = "infrastructure"
+    """A machine, Ray or the network; the program is not to blame."""
+    PROGRAM = "program"
+    """The user's job itself: it would fail again."""
+    HANG = "hang"
+    SHORT = "short"
+    """Exit code 0 before the last step."""
+    UNKNOWN = "unknown"
+    """It has trained and then failed; the reason may be either."""
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class Result(str, enum.Enum):
+    """How a job has ended for good."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One submission of a job to Ray.
+
+    Attributes:
+        number: from 1.
+        submission_id: its id in Ray.
+        cluster: the id of the start of the cluster on which it runs.
+        from_step: the step that it goes on from, 0 for the beginning.
+        started_at: seconds since the epoch, as are all times here.
+        ended_at: None while it may still run.
+        verdict: of its end.
+        reason: one line of its end for a person.
+        signature: what two equal ends have in common; "" where nothing is known.
+    """
+
+    number: int
+    submission_id: str
+    cluster: str
+    from_step: int
+    started_at: float
+    ended_at: Optional[float] = None
+    verdict: Optional[Verdict] = None
+    reason: str = ""
+    signature: str = ""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it may still run."""
+        return self.ended_at is None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The end of a job. It is never taken back."""
+
+    result: Result
+    reason: str
+    at: float
+
+
+@dataclass(frozen=True)
+class DurableJob:
+    """A job and its story.
+
+    Attributes:
+        job_id: the submission id of its first attempt.
+        run: its name, whose checkpoints it continues.
+        cluster_run: the id of the cluster's run, the same for all restarts of the cluster.
+        request: the body of `POST /api/jobs/`, without secrets.
+        submitted_at: when the agents took it.
+        number: its place in the queue.
+        total_steps: None where the job does not say.
+        saves: whether it saves checkpoints.
+        package: the address of the files that Ray gets as its package; "" for none.
+        waits_until: the next attempt starts no earlier.
+        waits_for: why it waits, for a person; "" while it runs.
+        attempts: the newest one last.
+        outcome: None until it has ended for good.
+    """
+
+    job_id: str
+    run: str
+    cluster_run: str
+    request: Dict[str, Any] = field(repr=False)
+    submitted_at: float
+    number: int = 0
+    total_steps: Optional[int] = None
+    saves: bool = True
+    package: str = ""
+    waits_until: float = 0.0
+    waits_for: str = ""
+    attempts: Tuple[Attempt, ...] = ()
+    outcome: Optional[Outcome] = None
+
+    @property
+    def last(self) -> Optional[Attempt]:
+        """The newest attempt."""
+        return self.attempts[-1] if self.attempts else None
+
+    @property
+    def open_attempt(self) -> Optional[Attempt]:
+        """The attempt that may run now."""
+        return self.last if self.last is not None and self.last.is_open else None
+
+    @property
+    def submission_id(self) -> str:
+        """Of the newest attempt; before the first that of the first."""
+        return self.last.submission_id if self.last is not None else self.job_id
+
+    @property
+    def next_submission_id(self) -> str:
+        """Of the next attempt: the job's own id for the first, `ID-2` for the second."""
+        return self.job_id if not self.attempts else f"{self.job_id}-{len(self.attempts) + 1}"
+
+    def has(self, submission_id: str) -> bool:
+        """Whether this id is the job's own or that of one of its attempts."""
+        return submission_id == self.job_id or any(a.submission_id == submission_id for a in self.attempts)
+
+    def with_last(self, **changes: Any) -> DurableJob:
+        """The same with other fields in its newest attempt."""
+        return replace(self, attempts=(*self.attempts[:-1], replace(self.attempts[-1], **changes)))
+
+    @property
+    def age(self) -> Tuple[bool, int, int]:
+        """Compares two records of one job: the higher one is the newer."""
+        return self.outcome is not None, len(self.attempts), sum(not attempt.is_open for attempt in self.attempts)
+
+
+def newest(*records: DurableJob) -> DurableJob:
+    """Of several records of one job the one that counts: an end for good beats all others, then the later attempt."""
+    return max(records, key=lambda record: record.age)

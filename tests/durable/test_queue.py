@@ -1,0 +1,233 @@
+"""What follows the end of an attempt, one decision at a time."""
+
+from dataclasses import replace
+
+import pytest
+
+from cloudrl.durable import queue as decisions
+from cloudrl.durable.hangs import PROOF_LASTS_S, find_hang
+from cloudrl.durable.queue import Accepted, Ended, Gone, Hung, Plan, Planned, PlanFailed, Queue, Record, StopAsked, Tick
+from cloudrl.durable.queue import Stop, Submit, restore, step
+from cloudrl.durable.request import request_of_attempt
+from cloudrl.durable.verdicts import RayEnd, judge, signature_of
+from cloudrl.protocol.durable_jobs import Attempt, DurableJob, Outcome, Result, Verdict, newest
+from cloudrl.protocol.job_phases import Blame, Grade, Hang, JobState
+
+NOW = 1e9
+REQUEST = {
+    "entrypoint": "python3 -m verl.trainer.main_ppo trainer.resume_mode=auto +trainer.x='a b'", "submission_id": "a",
+    "metadata": {"job_name": "a"},
+}  # fmt: skip
+JOB = DurableJob("a", "a", "run", REQUEST, NOW, number=1, total_steps=20)
+USER_ERROR = RayEnd("FAILED", 1, "Job entrypoint command failed", "ValueError: no reward for row 17", has_trained=True)
+
+
+def _play(queue, *events, now=NOW):
+    actions = []
+    for event in events:
+        queue, more = step(queue, event, now)
+        actions += more
+    return queue, actions
+
+
+def _running(from_step=0, job=JOB):
+    queue, _ = _play(Queue("c1"), Accepted(job), Tick(is_ray_free=True), Planned(job.job_id, from_step))
+    return queue
+
+
+def test_a_job_is_planned_recorded_and_sent():
+    queue, actions = _play(Queue("c1"), Accepted(JOB), Tick(is_ray_free=True), Planned("a", 0))
+
+    assert [type(action) for action in actions] == [Plan, Record, Submit]
+    assert queue.running.submission_id == "a"
+
+
+def test_one_job_at_a_time_in_the_order_in_which_they_came():
+    second = replace(JOB, job_id="b", run="b", number=2)
+    queue, _ = _play(_running(), Accepted(second), Tick(is_ray_free=True))
+    assert queue.waiting == [second]
+
+    queue, actions = _play(queue, Ended("a", RayEnd("SUCCEEDED", 0, newest_step=20)), Tick(is_ray_free=True))
+
+    assert actions[-1] == Plan(second)
+
+
+def test_a_job_of_somebody_else_keeps_the_queue_waiting():
+    _, actions = _play(Queue("c1"), Accepted(JOB), Tick(is_ray_free=False))
+
+    assert actions == []
+
+
+def test_a_lost_cluster_is_no_error_of_the_job():
+    queue = _running()
+
+    queue, _ = restore(queue.jobs.values(), cluster="c2", cluster_run="run", now=NOW + 300)
+    queue, actions = _play(queue, Tick(is_ray_free=True), Planned("a", 10), now=NOW + 301)
+
+    assert queue.jobs["a"].attempts[0].verdict is Verdict.INFRASTRUCTURE
+    assert queue.running.submission_id == "a-2" and queue.jobs["a"].attempts[1].from_step == 10
+    assert isinstance(actions[-1], Submit)
+
+
+def test_a_job_of_another_cluster_on_this_volume_is_left_alone():
+    queue, actions = restore([_running().jobs["a"]], cluster="c2", cluster_run="another", now=NOW)
+
+    assert not queue.jobs and not actions
+
+
+def test_a_lost_cluster_right_after_the_last_save_is_a_success():
+    queue, _ = restore(_running().jobs.values(), cluster="c2", cluster_run="run", now=NOW)
+
+    queue, _ = _play(queue, Tick(is_ray_free=True), Planned("a", 20))
+
+    assert queue.jobs["a"].outcome.result is Result.SUCCEEDED
+
+
+def test_a_program_that_fails_before_it_has_trained_is_not_tried_again():
+    queue, _ = _play(_running(), Ended("a", replace(USER_ERROR, has_trained=False)))
+
+    assert queue.jobs["a"].outcome == Outcome(Result.FAILED, "ValueError: no reward for row N", NOW)
+
+
+def test_the_same_error_twice_without_a_newer_step_is_the_end():
+    queue, _ = _play(_running(), Ended("a", USER_ERROR))
+    assert queue.jobs["a"].outcome is None
+    later = NOW + 3600
+
+    queue, _ = _play(queue, Tick(is_ray_free=True), Planned("a", 5), Ended("a-2", USER_ERROR), now=later)
+    queue, _ = _play(queue, Tick(is_ray_free=True), Planned("a", 5), now=later + 3600)
+
+    assert "twice" in queue.jobs["a"].outcome.reason
+
+
+def test_progress_is_worth_another_attempt_each_time():
+    queue = _running()
+    for number, from_step in enumerate((4, 8, 12, 16), 2):
+        before = "a" if number == 2 else f"a-{number - 1}"
+        later = NOW + number * 3600
+        queue, _ = _play(queue, Ended(before, USER_ERROR), now=later)
+        queue, _ = _play(queue, Tick(is_ray_free=True), Planned("a", from_step), now=later + 1800)
+
+    assert queue.running is not None and len(queue.jobs["a"].attempts) == 5
+
+
+def test_three_attempts_without_a_newer_step_are_the_end():
+    queue = _running()
+    for number in range(1, 4):
+        later = NOW + number * 7200
+        queue, _ = _play(queue, Gone("a" if number == 1 else f"a-{number}"), now=later)
+        queue, _ = _play(queue, Tick(is_ray_free=True), Planned("a", 0), now=later + 3600)
+
+    assert queue.jobs["a"].outcome.reason.startswith("3 attempts from the beginning made no newer step")
+
+
+def test_pauses_double_and_a_clock_that_was_set_back_does_not_stretch_them():
+    queue, _ = _play(_running(), Gone("a"))
+    assert 30 <= queue.jobs["a"].waits_until - NOW <= 36
+    assert _play(queue, Tick(is_ray_free=True), now=NOW + 10)[1] == []
+
+    assert _play(queue, Tick(is_ray_free=True), now=NOW - 7200)[1] == [Plan(queue.jobs["a"])]
+
+
+def test_a_stop_is_recorded_before_ray_is_asked():
+    queue, actions = _play(_running(), StopAsked("a"))
+
+    assert [type(action) for action in actions] == [Record, decisions.Say, Stop]
+    assert actions[0].job.outcome.result is Result.STOPPED
+    queue, _ = _play(queue, Ended("a", RayEnd("STOPPED")), Tick(is_ray_free=True))
+    assert queue.running is None and not queue.waiting
+
+
+def test_no_step_that_can_be_loaded_is_the_end_and_a_silent_node_is_not():
+    queue, _ = _play(Queue("c1"), Accepted(JOB), Tick(is_ray_free=True), PlanFailed("a", "node 1 is silent", True))
+    assert queue.jobs["a"].outcome is None and queue.jobs["a"].waits_for == "node 1 is silent"
+
+    later = NOW + 60
+    queue, _ = _play(queue, Tick(is_ray_free=True), PlanFailed("a", "step 5 lacks rank 1"), now=later)
+
+    assert queue.jobs["a"].outcome == Outcome(Result.FAILED, "step 5 lacks rank 1", later)
+
+
+def test_a_hang_is_stopped_and_tried_again_once():
+    queue, actions = _play(_running(), Hung("a", "WorkerDict is stopped"))
+    assert actions[-1] == Stop("a")
+    queue, _ = _play(queue, Ended("a", RayEnd("FAILED", 1)))
+    assert queue.jobs["a"].attempts[-1].verdict is Verdict.HANG and queue.jobs["a"].outcome is None
+
+    queue, _ = _play(queue, Tick(is_ray_free=True), Planned("a", 0), Hung("a-2", "again"), now=NOW + 3600)
+    queue, _ = _play(queue, Ended("a-2", RayEnd("STOPPED")), now=NOW + 3600)
+    queue, _ = _play(queue, Tick(is_ray_free=True), Planned("a", 0), now=NOW + 7200)
+
+    assert queue.jobs["a"].outcome.result is Result.FAILED
+
+
+@pytest.mark.parametrize(
+    ("hang", "phase", "found"),
+    [
+        (Hang(Grade.PROOF, NOW - PROOF_LASTS_S), "gen", True),
+        (Hang(Grade.PROOF, NOW - 10), "gen", False),
+        (Hang(Grade.STILL, NOW, still_s=1000, limit_s=100, blame=(Blame(0, "RewardLoop", "waits"),)), "reward", True),
+        (Hang(Grade.STILL, NOW, still_s=1000, limit_s=100), "reward", False),
+        (Hang(Grade.STILL, NOW, still_s=1000, limit_s=400, blame=(Blame(0, "RewardLoop", "waits"),)), "gen", False),
+        (Hang(Grade.LATE, NOW, still_s=0, limit_s=10), "gen", False),
+    ],
+)
+def test_only_what_cannot_go_on_is_ended(hang, phase, found):
+    state = JobState("a", phase, NOW - 3600, hang=hang)
+
+    assert (find_hang(state, "a", NOW) is not None) is found
+    assert find_hang(state, "b", NOW) is None
+
+
+@pytest.mark.parametrize(
+    ("end", "verdict"),
+    [
+        (RayEnd("SUCCEEDED", 0, newest_step=20), Verdict.SUCCEEDED),
+        (RayEnd("SUCCEEDED", 0, newest_step=10), Verdict.SHORT),
+        (RayEnd("SUCCEEDED", 0, newest_step=0), Verdict.SUCCEEDED),
+        (RayEnd("STOPPED"), Verdict.STOPPED),
+        (RayEnd("FAILED", -9), Verdict.INFRASTRUCTURE),
+        (RayEnd("FAILED", 1, "The actor died because its node has died."), Verdict.INFRASTRUCTURE),
+        (RayEnd("FAILED", 1, "", "Watchdog caught collective operation timeout: WorkNCCL"), Verdict.INFRASTRUCTURE),
+        (USER_ERROR, Verdict.UNKNOWN),
+        (replace(USER_ERROR, has_trained=False), Verdict.PROGRAM),
+        (RayEnd("FAILED", 1, "", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB"), Verdict.PROGRAM),
+    ],
+)
+def test_whose_fault_an_end_was(end, verdict):
+    assert judge(end, _running().jobs["a"]).verdict is verdict
+
+
+def test_equal_errors_have_equal_signatures():
+    first = "(WorkerDict pid=12, ip=10.0.0.1) ValueError: row 17 of 0x7f00aa\nmore"
+
+    assert signature_of(first) == signature_of("ValueError: row 18 of 0x7f11bb") == "ValueError: row N of N"
+    assert signature_of("no exception here") == ""
+
+
+def test_the_end_for_good_beats_a_later_attempt_and_that_an_earlier_one():
+    running, fresh = _running().jobs["a"], JOB
+    stopped = replace(JOB, outcome=Outcome(Result.STOPPED, "", NOW))
+
+    assert newest(running, stopped, fresh) == stopped
+    assert newest(fresh, running) == running
+
+
+def test_the_request_of_a_later_attempt_goes_on_from_its_step_and_does_not_validate_first():
+    job = replace(JOB, attempts=(Attempt(1, "a", "c1", 0, NOW, NOW), Attempt(2, "a-2", "c2", 10, NOW)))
+
+    request = request_of_attempt(job, {"trainer.resume_mode": "resume_path", "trainer.resume_from_path": "/c/a 10"})
+
+    assert request["submission_id"] == "a-2"
+    assert request["entrypoint"] == (
+        "python3 -m verl.trainer.main_ppo '+trainer.x=a b' trainer.resume_mode=resume_path "
+        "'trainer.resume_from_path=/c/a 10' trainer.val_before_train=False"
+    )
+    assert request["metadata"] == {"job_name": "a", "cloudrl_job": "a", "cloudrl_attempt": "2"}
+
+
+def test_a_choice_of_the_user_to_validate_first_stays():
+    words = {**REQUEST, "entrypoint": "train trainer.val_before_train=True"}
+    job = replace(JOB, request=words, attempts=(Attempt(1, "a", "c1", 0, NOW, NOW), Attempt(2, "a-2", "c2", 10, NOW)))
+
+    assert request_of_attempt(job, {})["entrypoint"] == "train trainer.val_before_train=True"
