@@ -9,7 +9,9 @@ from typing import Optional
 from cloudrl.protocol.durable_jobs import Attempt, DurableJob, Verdict
 
 _SIGNATURE_CHARACTERS = 200
-_EXCEPTION = re.compile(r"^\s*(?:\(\S+ pid=[^)]*\)\s*)?((?:[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt))\b.*)$", re.M)
+_EXCEPTION = re.compile(
+    r"^\s*(?:\(\S+ pid=[^)]*\)\s*)?((?:[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt))\b.*)$", re.MULTILINE
+)
 _NUMBERS = re.compile(r"0x[0-9a-f]+|[0-9a-f]{8,}|\d+", re.IGNORECASE)
 
 _OF_MACHINES = (
@@ -83,7 +85,7 @@ def judge(end: RayEnd, job: DurableJob) -> Judgement:
 
 
 def _judge_success(end: RayEnd, job: DurableJob) -> Judgement:
-    """verl may end with exit code 0 before its last step, after a resume at the end of an epoch (verl issue 7401)."""
+    """Verl may end with exit code 0 before its last step, after a resume at the end of an epoch (verl issue 7401)."""
     if job.saves and job.total_steps and end.newest_step and end.newest_step < job.total_steps:
         return Judgement(Verdict.SHORT, f"it ended without an error at step {end.newest_step} of {job.total_steps}")
     return Judgement(Verdict.SUCCEEDED, "")

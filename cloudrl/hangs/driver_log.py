@@ -10,7 +10,7 @@ from typing import Optional, Tuple
 from cloudrl.hangs import rollout
 from cloudrl.protocol.job_phases import JobPhase
 
-_STEP = re.compile(r"\bstep:([0-9]{1,9}) - ")
+STEP_LINE = re.compile(r"\bstep:([0-9]{1,9}) - ")
 _CHUNK_BYTES = 1 << 20
 _TAIL_BYTES = 64 << 10
 
@@ -61,7 +61,7 @@ class DriverLog:
         return str(self.unfinished_in(phase) or "")
 
     def _take(self, line: str) -> None:
-        step = _STEP.search(line)
+        step = STEP_LINE.search(line)
         if step is not None:
             self.step, self.unfinished = int(step[1]), None
         self.unfinished = rollout.parse(line) or self.unfinished

@@ -47,6 +47,7 @@ from cloudrl.protocol.phases import Phase
 from cloudrl.protocol.progress import Fetching
 from cloudrl.protocol.report import ClusterStatus, NodeReport, NodeWarning
 from cloudrl.protocol.tokens import Tokens
+from cloudrl.saves.names import OURS
 
 _TICK_S = 0.05
 _RAY_START_TRIES = 3
@@ -86,7 +87,7 @@ class Agent:
         self.stops = Stops(options.run_dir, identity.rank)
         self.compute = ComputeWatch(options, identity, self.state, gpus=self.gpus)
         self._services = Services(options.services, self.state, self.wait_for, log.line)
-        stores = Store(options.data_dir / USER_FILES), JobSecrets(folder_of(identity.run_id))
+        stores = Store(options.checkpoints / OURS / USER_FILES), JobSecrets(folder_of(identity.run_id))
         self.replication = ReplicationHub(self.state, identity.nodes, *stores)
         secrets = lambda: node_secrets(self.tokens, self.env, self.replication.secrets.values())  # noqa: E731
         self.job_looks = JobLooks(options.run_dir, identity, self.stops, secrets)

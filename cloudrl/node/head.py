@@ -13,6 +13,7 @@ from cloudrl.node import budget
 from cloudrl.node import ray as ray_node
 from cloudrl.node.agent import Agent
 from cloudrl.node.background import run_parallel
+from cloudrl.node.durable_jobs import DurableJobs
 from cloudrl.node.failure import NodeFailed
 from cloudrl.node.fetch import Fetcher, models_dir
 from cloudrl.node.files import remove_marker, write_marker
@@ -21,6 +22,7 @@ from cloudrl.node.gpus import GpuWatch
 from cloudrl.node.hang_watch import HangMonitor
 from cloudrl.node.job import ClusterJob, read_job
 from cloudrl.node.losses import BEAT_IS_LATE_S, find_loss
+from cloudrl.node.masking import node_secrets
 from cloudrl.node.usage_history import UsageHistory
 from cloudrl.protocol import usage_rows
 from cloudrl.protocol.client import AgentClient
@@ -54,6 +56,13 @@ class Head(Agent):
         self.hang_monitor = HangMonitor(
             self.state.reports, self.dashboard, self._look_at, self.ray_logs,
             folder=self.options.run_dir, checkpoints=self.options.checkpoints,
+        )  # fmt: skip
+        self.durable_jobs = DurableJobs(
+            nodes=self.identity.nodes, cluster=self.identity.name, cluster_run=self.identity.run_id,
+            attempt=self.tokens.attempt_id, checkpoints=self.options.checkpoints, reports=self.state.reports,
+            agent=self._agent_of, dashboard=self.dashboard, ray_logs=self.ray_logs, files=self.replication.files,
+            secrets=lambda: node_secrets(self.tokens, self.env, self.replication.secrets.values()),
+            hang=lambda: self.hang_monitor.state, say=self.log.line,
         )  # fmt: skip
         job = read_job(self.options.job) if self.options.job else None
         self._job = ClusterJob(job, self.dashboard, say=self.log.line) if job is not None else None
@@ -114,6 +123,7 @@ class Head(Agent):
         if self.options.device == "gpu" and self.gpus:
             self._gpu_watch.start()
         self.hang_monitor.start()
+        self.durable_jobs.start()
         seconds, port = self.ready_at - self.started_at, self.options.ports.dashboard
         self.log.line(f"READY: {self.identity.nodes} nodes in {seconds:.1f} s, dashboard on 127.0.0.1:{port}")
 
@@ -177,7 +187,10 @@ class Head(Agent):
         """The processes of jobs on a node, this one or another one."""
         if report.rank == self.identity.rank:
             return self.job_looks.look(self.state.reports())
-        return AgentClient(f"http://{report.ip}:{report.agent_port}", self.tokens.agent).look(report.rank)
+        return self._agent_of(report).look(report.rank)
+
+    def _agent_of(self, report: NodeReport) -> AgentClient:
+        return AgentClient(f"http://{report.ip}:{report.agent_port}", self.tokens.agent)
 
     def cost_before(self) -> float:
         """What the ranks remember; one of them may be on another machine now."""
@@ -272,7 +285,7 @@ class Head(Agent):
         return is_written or monitor.is_transferring or monitor.brings_result
 
     def _shutdown_reason(self, *, is_saving: bool = False) -> str:
-        idle_s = self._idle_monitor.idle_s if self._idle_monitor.known else None
+        idle_s = self._idle_monitor.idle_s if self._idle_monitor.known and not self.durable_jobs.has_work else None
         return budget.shutdown_reason(self.options.limits, self.cost(), idle_s, is_saving=is_saving)
 
     def _check_liveness(self, reports: Sequence[NodeReport]) -> None:

@@ -183,7 +183,8 @@ def _serve(agent: Agent, archiver: Archiver) -> AgentServer:
     ip, port = agent.identity.ip, agent.options.ports.agent
     try:
         history = agent.history if isinstance(agent, Head) else None
-        server = AgentServer(["127.0.0.1", ip], port, agent, archiver, history=history)
+        durable_jobs = agent.durable_jobs if isinstance(agent, Head) else None
+        server = AgentServer(["127.0.0.1", ip], port, agent, archiver, history=history, durable_jobs=durable_jobs)
     except OSError as error:
         reason, code = _cannot_listen(error, ip, port), error_code(error)
         raise agent.failed(FailureKind.PREFLIGHT, reason, subject=f"port {port}", code=code) from error

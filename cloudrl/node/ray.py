@@ -145,6 +145,36 @@ class Dashboard:
         except (OSError, Malformed, http.client.HTTPException):
             return None
 
+    def stop(self, submission_id: str) -> bool:
+        """Have Ray end a job; False where no answer has come, or it does not know the job."""
+        path = f"{self._url}/api/jobs/{quote(submission_id, safe='')}/stop"
+        return self._status(Request("POST", path, self._headers, b"", 20.0, 5.0)) == 200
+
+    def put_package(self, name: str, path: Path) -> None:
+        """Give Ray a package of jobs, unless it has it (Ray 2.60, dashboard/modules/job/job_head.py: upload_package).
+
+        Raises:
+            OSError: it does not take it, or does not answer.
+        """
+        url = f"{self._url}/api/packages/gcs/{quote(name, safe='')}"
+        if self._status(Request("GET", url, self._headers, None, 20.0, 5.0)) == 200:
+            return
+        with path.open("rb") as file:
+            headers = {**self._headers, "Content-Length": str(path.stat().st_size)}
+            pieces = iter(lambda: file.read(1 << 20), b"")
+            status = self._status(Request("PUT", url, headers, pieces, 600.0, 5.0))
+        if status != 200:
+            raise OSError(f"Ray does not take the package {name}: {status or 'no answer'}")
+
+    def _status(self, request: Request) -> Optional[int]:
+        """Of the answer; None without one."""
+        try:
+            with send(request) as answer:
+                answer.content()
+                return int(answer.status)
+        except (OSError, Malformed, http.client.HTTPException):
+            return None
+
     def rows(self, kind: str, job_id: Optional[str]) -> Optional[Tuple[Any, ...]]:
         """What Ray's state API says, see `cloudrl.protocol.ray_state`; None while the dashboard does not answer."""
         return rows_of(self._get(path_of(kind, job_id)))

@@ -19,19 +19,23 @@ from cloudrl.listening.http_server import HttpServer
 from cloudrl.node import job_secrets
 from cloudrl.node.agent import Agent
 from cloudrl.node.archiver import Archiver
+from cloudrl.node.durable_jobs import DurableJobs
 from cloudrl.node.http_handler import BYTES, HttpHandler, check_request, refusal
+from cloudrl.node.job_journal import JobJournal
 from cloudrl.node.ranges import Span, number, parse_ranges
 from cloudrl.node.relay import Relays
 from cloudrl.node.shard_worker_client import ShardUnreadable, ShardWorkerFailed
 from cloudrl.node.usage_history import HOUR, UsageHistory
 from cloudrl.protocol import routes
 from cloudrl.protocol.client import LISTING_TIMEOUT_S
+from cloudrl.protocol.durable_jobs import DurableJob
 from cloudrl.protocol.failures import ApiError, ErrorCode, Failure, FailureKind
 from cloudrl.protocol.limits import CASTS
 from cloudrl.protocol.manifest import Manifest
 from cloudrl.protocol.report import NodeReport
 from cloudrl.protocol.wire import from_json, to_json
 from cloudrl.saves.below import Refused, open_below
+from cloudrl.saves.removal import set_aside
 
 _MAX_MANIFEST_BYTES = 8 << 20
 _LOG_CHUNK_BYTES = 1 << 20
@@ -46,6 +50,7 @@ class AgentServer:
         agent: what is shown.
         archiver: what is kept of its logs, likewise.
         history: how busy all nodes were; only on rank 0.
+        durable_jobs: those that were left with the agents, likewise.
         unauthenticated_s: seconds in which a connection has to show the token.
         rank_timeout_s: how long another rank may take to answer a call that is passed on to it.
     """
@@ -58,12 +63,13 @@ class AgentServer:
         archiver: Archiver,
         *,
         history: Optional[UsageHistory] = None,
+        durable_jobs: Optional[DurableJobs] = None,
         unauthenticated_s: float = UNAUTHENTICATED_S,
         rank_timeout_s: float = LISTING_TIMEOUT_S,
     ) -> None:
         members = {
             "agent": agent, "archiver": archiver, "history": history, "rank_timeout_s": rank_timeout_s,
-            "relays": Relays(),
+            "relays": Relays(), "durable_jobs": durable_jobs,
         }  # fmt: skip
         handler = type("Handler", (_Handler,), members)
         refusals = heads.refusals(
@@ -97,6 +103,7 @@ class AgentServer:
 class _Handler(HttpHandler):
     archiver: Archiver
     history: Optional[UsageHistory]
+    durable_jobs: Optional[DurableJobs]
 
     def _status(self) -> None:
         self._json(self.agent.status())
@@ -146,6 +153,46 @@ class _Handler(HttpHandler):
 
     def _archive_piece(self, path: str) -> None:
         self._file(self.archiver.root, path)
+
+    # -- jobs that outlive their machines -------------------------------------------------------------------
+
+    def _submit_job(self, job: str) -> None:
+        asked = self._job_body(job)
+        self._json(self._supervised.accept(asked))
+
+    def _jobs(self) -> None:
+        self._json({"jobs": self._supervised.supervisor.jobs})
+
+    def _stop_job(self, job: str) -> None:
+        if not self._supervised.supervisor.stop_job(job):
+            raise ApiError(ErrorCode.NOT_FOUND, f"{job} was not left with the cluster's agents")
+        self._json({"stopped": True})
+
+    def _journal(self) -> None:
+        self._json({"jobs": JobJournal(self.agent.options.checkpoints).read()})
+
+    def _record_job(self, job: str) -> None:
+        record = self._job_body(job)
+        with _disk_errors(ErrorCode.NO_SPACE):
+            JobJournal(self.agent.options.checkpoints).write(record)
+        self._json({"recorded": True})
+
+    def _set_aside(self, path: str) -> None:
+        with _disk_errors(ErrorCode.CONFLICT):
+            set_aside(self.agent.options.checkpoints, path)
+        self._json({"aside": path})
+
+    def _job_body(self, job: str) -> DurableJob:
+        record = self._json_body(functools.partial(from_json, DurableJob), "a job")
+        if record.job_id != job:
+            raise ApiError(ErrorCode.BAD_REQUEST, f"the job is {record.job_id!r}, and the call says {job!r}")
+        return record
+
+    @property
+    def _supervised(self) -> DurableJobs:
+        if self.durable_jobs is None:
+            raise ApiError(ErrorCode.UNSUPPORTED, "jobs are left with rank 0")
+        return self.durable_jobs
 
     # -- debuggers ------------------------------------------------------------------------------------------
 

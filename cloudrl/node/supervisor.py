@@ -275,20 +275,23 @@ class Supervisor:
             self._machinery.prepare(action.job)
             self._sent_at[submission_id] = self._clock()
         refusal = self._machinery.submit(request_of_attempt(action.job, action.overrides))
-        if refusal == "":
-            return True
+        return refusal == "" or self._is_settled(submission_id, refusal)
+
+    def _is_settled(self, submission_id: str, refusal: Optional[str]) -> bool:
+        """Whether a submission without a good answer was taken all the same, or is given up."""
         rows = self._machinery.jobs()
         if rows is not None and submission_id in _by_id(rows):
-            return True  # it was taken, and the answer lost
-        if self._clock() - self._sent_at[submission_id] > _TAKEN_WITHIN_S:
-            self._sent_at.pop(submission_id)
+            return True
+        is_late = self._clock() - self._sent_at[submission_id] > _TAKEN_WITHIN_S
+        is_refused = refusal is not None and rows is not None and not refusal.startswith("5")
+        if not (is_late or is_refused):
+            return False
+        self._sent_at.pop(submission_id)
+        if is_refused:
+            self._happen(decisions.Refused(submission_id, str(refusal)))
+        else:
             self._happen(decisions.Gone(submission_id, f"Ray did not take it: {refusal or 'no answer'}"))
-            return True
-        if refusal is not None and rows is not None and not refusal.startswith("5"):
-            self._sent_at.pop(submission_id)
-            self._happen(decisions.Refused(submission_id, refusal))
-            return True
-        return False
+        return True
 
     def _warn(self, text: str) -> None:
         if self._clock() - self._told_at > _WARN_EVERY_S:

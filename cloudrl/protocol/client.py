@@ -38,7 +38,7 @@ CHECK_TIMEOUT_S = 600.0
 LISTING_TIMEOUT_S = 60.0
 """Of thousands of files on a network volume, or in one announcement; as long as rank 0 waits for another rank."""
 
-_REFUSALS = (
+REFUSALS = (
     ErrorCode.BAD_REQUEST, ErrorCode.NOT_FOUND, ErrorCode.UNKNOWN_RANK, ErrorCode.UNREADABLE, ErrorCode.DAMAGED,
     ErrorCode.UNSUPPORTED, ErrorCode.NO_SPACE,
 )  # fmt: skip
@@ -157,7 +157,7 @@ class AgentClient:
 
     def status(self) -> ClusterStatus:
         """The cluster as rank 0 sees it."""
-        return self._call(self.request(routes.STATUS), partial(from_json, ClusterStatus))
+        return self.call(self.request(routes.STATUS), partial(from_json, ClusterStatus))
 
     def usage(self, span: str) -> Dict[int, Tuple[Usage, ...]]:
         """How busy each rank was in the last "hour" or "day", oldest first.
@@ -165,7 +165,7 @@ class AgentClient:
         Raises:
             InputError: the agent is of a release that does not remember it.
         """
-        return self._call(self.request(routes.USAGE, query={"span": span}, timeout_s=LISTING_TIMEOUT_S), answers.usage)
+        return self.call(self.request(routes.USAGE, query={"span": span}, timeout_s=LISTING_TIMEOUT_S), answers.usage)
 
     def job_log(self, submission_id: str, offset: int = 0) -> Optional[Tuple[bytes, int]]:
         """A job's driver log from byte `offset`, at most 1 MiB, and its whole size; None while there is no log yet."""
@@ -195,7 +195,7 @@ class AgentClient:
         """
         query = {**({"run": run} if run else {}), **({"own": 1} if own else {})}
         request = self.request(routes.ARCHIVE, rank=rank, query=query, timeout_s=LISTING_TIMEOUT_S)
-        return self._call(request, answers.archive)
+        return self.call(request, answers.archive)
 
     def archive_piece(self, rank: int, path: str) -> bytes:
         """A piece as it is stored; b"" where it has just been given up."""
@@ -215,7 +215,7 @@ class AgentClient:
         """
         query = None if without is None else {"once": ",".join(map(str, without))}
         request = self.request(routes.INVENTORY, rank=rank, query=query, timeout_s=LISTING_TIMEOUT_S)
-        return self._call(request, answers.inventory)
+        return self.call(request, answers.inventory)
 
     def checkpoint_file(self, rank: int, path: str, limit_bytes: int) -> Optional[bytes]:
         """The start of a file below the folder of checkpoints; None where the rank has none, or nothing in it."""
@@ -225,7 +225,7 @@ class AgentClient:
             timeout_s=LISTING_TIMEOUT_S,
         )  # fmt: skip
         try:
-            with self._answer(request, (*_REFUSALS, ErrorCode.BAD_RANGE)) as answer:
+            with self._answer(request, (*REFUSALS, ErrorCode.BAD_RANGE)) as answer:
                 return answer.content(limit_bytes)
         except InputError:
             return None
@@ -237,7 +237,7 @@ class AgentClient:
             InputError: there is no such step, or its volume does not let the node remove it.
         """
         request = self.request(routes.REMOVE_CHECKPOINT, rank=rank, root=root, path=path)
-        self._call(request, itemgetter("removed"), (*_REFUSALS, ErrorCode.FORBIDDEN, ErrorCode.CONFLICT))
+        self.call(request, itemgetter("removed"), (*REFUSALS, ErrorCode.FORBIDDEN, ErrorCode.CONFLICT))
 
     def announce_files(self, address: str, manifest: Mapping[str, Any]) -> Dict[str, int]:
         """Make room for a file or folder; returns how many bytes of each part are on rank 0.
@@ -247,12 +247,12 @@ class AgentClient:
         """
         body = json.dumps(manifest).encode()
         request = self.request(routes.ANNOUNCE_FILES, address=address, body=body, timeout_s=LISTING_TIMEOUT_S)
-        return self._call(request, answers.sizes)
+        return self.call(request, answers.sizes)
 
     def files_state(self, address: str) -> Tuple[Dict[str, int], Dict[int, Replica]]:
         """Bytes of each part on rank 0, and how far every rank is."""
         request = self.request(routes.FILES_STATE, address=address, timeout_s=LISTING_TIMEOUT_S)
-        return self._call(request, lambda value: (answers.sizes(value), answers.replicas(value)))
+        return self.call(request, lambda value: (answers.sizes(value), answers.replicas(value)))
 
     def put_file(
         self, address: str, path: str, content: Iterable[bytes], *, offset: int, size_bytes: int
@@ -266,7 +266,7 @@ class AgentClient:
             routes.TAKE_FILE, address=address, path=path, query={"offset": offset}, body=iter(content),
             headers={"Content-Length": str(size_bytes)}, timeout_s=CHECK_TIMEOUT_S,
         )  # fmt: skip
-        return self._call(request, answers.sizes)
+        return self.call(request, answers.sizes)
 
     def stops(self, rank: int) -> Tuple[Stop, ...]:
         """The processes of one rank that wait for a debugger.
@@ -275,7 +275,7 @@ class AgentClient:
             InputError: the agent is of a release that knows none.
         """
         request = self.request(routes.STOPS, rank=rank)
-        return self._call(request, lambda value: tuple(from_json(Stop, stop) for stop in value["stops"]))
+        return self.call(request, lambda value: tuple(from_json(Stop, stop) for stop in value["stops"]))
 
     def look(self, rank: int) -> Tuple[LookedAt, ...]:
         """The processes of jobs on one rank, with the stacks of their threads.
@@ -284,7 +284,7 @@ class AgentClient:
             InputError: the agent is of a release that cannot look.
         """
         request = self.request(routes.LOOK, rank=rank, timeout_s=LISTING_TIMEOUT_S)
-        return self._call(request, lambda value: tuple(from_json(LookedAt, row) for row in value["processes"]))
+        return self.call(request, lambda value: tuple(from_json(LookedAt, row) for row in value["processes"]))
 
     def relay(self, rank: int, port: int) -> socket.socket:
         """A connection to the debugger at `port` of a rank, through the agents; the caller closes it.
@@ -293,7 +293,7 @@ class AgentClient:
             InputError: nothing waits at that port, or too many are connected.
         """
         request = self.request(routes.RELAY, rank=rank, port=port, headers=routes.UPGRADE)
-        with self._answer(request, (*_REFUSALS, ErrorCode.NO_DEBUGGER, ErrorCode.TOO_MANY)) as answer:
+        with self._answer(request, (*REFUSALS, ErrorCode.NO_DEBUGGER, ErrorCode.TOO_MANY)) as answer:
             if answer.status != 101:
                 raise self._no_agent("it does not switch to a relay")
             connection: socket.socket = answer.stream.dup()  # the answer closes its own
@@ -302,16 +302,16 @@ class AgentClient:
 
     def note_transfer(self) -> None:
         """Say that something is on its way to Ray, so that the cluster does not count as idle now."""
-        self._call(self.request(routes.TRANSFER), itemgetter("noted"))
+        self.call(self.request(routes.TRANSFER), itemgetter("noted"))
 
     def put_secrets(self, submission_id: str, values: Mapping[str, str]) -> None:
         """Leave the secrets of a job on rank 0, from where the other nodes take them."""
         body = json.dumps(dict(values)).encode()
-        self._call(self.request(routes.TAKE_SECRETS, job=submission_id, body=body), itemgetter("name"))
+        self.call(self.request(routes.TAKE_SECRETS, job=submission_id, body=body), itemgetter("name"))
 
     def secrets_state(self, submission_id: str) -> Dict[int, Replica]:
         """How far every rank is with the secrets of a job."""
-        return self._call(self.request(routes.SECRETS_STATE, job=submission_id), answers.replicas)
+        return self.call(self.request(routes.SECRETS_STATE, job=submission_id), answers.replicas)
 
     # -- calls of another agent -----------------------------------------------------------------------------
 
@@ -327,8 +327,8 @@ class AgentClient:
 
     # -- inside ---------------------------------------------------------------------------------------------
 
-    def _call(self, request: Request, read: Callable[[Any], T], refusals: Tuple[ErrorCode, ...] = _REFUSALS) -> T:
-        """What `read` makes of the JSON of the answer."""
+    def call(self, request: Request, read: Callable[[Any], T], refusals: Tuple[ErrorCode, ...] = REFUSALS) -> T:
+        """What `read` makes of the JSON of the answer to a request of `request`; `refusals` become `InputError`."""
         with self._answer(request, refusals) as answer:
             content = answer.content(LISTING_BYTES if request.timeout_s == LISTING_TIMEOUT_S else LIMIT_BYTES)
         try:
@@ -345,7 +345,7 @@ class AgentClient:
         )
 
     @contextlib.contextmanager
-    def _answer(self, request: Request, refusals: Tuple[ErrorCode, ...] = _REFUSALS) -> Iterator[Response]:
+    def _answer(self, request: Request, refusals: Tuple[ErrorCode, ...] = REFUSALS) -> Iterator[Response]:
         """The answer while it is read."""
         try:
             with self.open(request) as answer:

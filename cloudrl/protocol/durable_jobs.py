@@ -93,6 +93,7 @@ class DurableJob:
         request: the body of `POST /api/jobs/`, without secrets.
         submitted_at: when the agents took it.
         number: its place in the queue.
+        world_size: how many ranks train.
         total_steps: None where the job does not say.
         saves: whether it saves checkpoints.
         package: the address of the files that Ray gets as its package; "" for none.
@@ -108,6 +109,7 @@ class DurableJob:
     request: Dict[str, Any] = field(repr=False)
     submitted_at: float
     number: int = 0
+    world_size: int = 1
     total_steps: Optional[int] = None
     saves: bool = True
     package: str = ""

@@ -1,7 +1,7 @@
 """Where nodes keep what clients send, and what jobs find there. The command of a job names these places."""
 
 USER_FILES = "user-files"
-"""The folder of files that users have sent, below the `data_dir` of the agents."""
+"""The folder of files that users have sent, in `.cloudrl` below the folder of checkpoints: it outlives a machine."""
 MEMORY = "/dev/shm"  # noqa: S108  a file system in memory
 ON_HEAD = "cloudrl_on_head"
 """The module on the PYTHONPATH of jobs that runs verl with its controller on the head (`node/main_on_head.py`)."""

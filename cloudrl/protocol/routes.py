@@ -101,6 +101,18 @@ SECRETS_STATE = Route("secrets_state", "GET", _SECRETS)
 """{"nodes": rank -> `Replica`}; never the secrets."""
 GIVE_SECRETS = Route("give_secrets", "GET", _SECRETS + "/script")
 """For the other nodes."""
+SUBMIT_JOB = Route("submit_job", "PUT", "/v1/jobs/{job}", is_transfer=True)
+"""A `DurableJob` for rank 0, answered with it as recorded. The same call once more changes nothing."""
+JOBS = Route("jobs", "GET", "/v1/jobs")
+"""{"jobs": [`DurableJob`, ...]}: those of this cluster, in the order of the queue; of rank 0."""
+STOP_JOB = Route("stop_job", "DELETE", "/v1/jobs/{job}")
+"""Have a job of those end for good, by its id or that of an attempt: {"stopped": true}."""
+JOURNAL = Route("journal", "GET", "/v1/nodes/{rank}/journal")
+"""{"jobs": [`DurableJob`, ...]}: what a node's volume remembers, of other clusters, too."""
+RECORD_JOB = Route("record_job", "PUT", "/v1/nodes/{rank}/journal/{job}")
+"""A `DurableJob` for the volume of a node; of rank 0."""
+SET_ASIDE = Route("set_aside", "POST", "/v1/nodes/{rank}/aside/{path}")
+"""Rename a step, `RUN/global_step_10`, so that it no longer counts as a checkpoint; of rank 0."""
 STOPS = Route("stops", "GET", "/v1/nodes/{rank}/stops")
 """{"stops": [`Stop`, ...]}: the processes of a node that wait for a debugger."""
 LOOK = Route("look", "GET", "/v1/nodes/{rank}/look")

@@ -8,6 +8,7 @@ from cloudrl.data.request import folder_name
 from cloudrl.protocol.facts import ClusterFacts
 from cloudrl.protocol.folders import USER_FILES
 from cloudrl.protocol.options import MADE_ON_NODES
+from cloudrl.saves.names import OURS
 from cloudrl.spec import Cluster, DataSet
 from cloudrl.spec.services import agent_service
 from cloudrl.spec.sizes import least_bytes
@@ -57,7 +58,7 @@ def planned_facts(
         rollout_versions=_rollout_versions(cluster, release),
         places_controllers=True,
         checkpoint_dir=checkpoint_dir,
-        files_dir=f"{data_dir}/{USER_FILES}",
+        files_dir=f"{checkpoint_dir}/{OURS}/{USER_FILES}",
         secrets_dir=secrets_dir,
         data={
             name: {part: f"{data_dir}/{folder_name(name)}/{part}.parquet" for part in ("train", "test")}

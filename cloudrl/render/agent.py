@@ -18,7 +18,7 @@ RETRIEVER_FILE = "cloudrl-retriever.pyz"
 
 SHARED_PARTS = ("__init__.py", "errors.py", "units.py", "foreign.py", "private_files.py", "listening")
 """What everything that travels needs."""
-_PARTS = (*SHARED_PARTS, "child_process.py", "protocol", "hangs", "saves", "node", "data")
+_PARTS = (*SHARED_PARTS, "child_process.py", "protocol", "hangs", "saves", "durable", "node", "data")
 # the agent makes the tiny models and their data sets; jobs find the plug-in for verl through PYTHONPATH
 _CPU_PARTS = ("verl_cpu", "verl/releases.yml", "data/addition.py", "data/capitals.py", "data/capitals.jsonl")
 _RETRIEVER_PARTS = (*SHARED_PARTS, "foreign_httpx.py", "retriever")

@@ -84,7 +84,7 @@ def plan_prune(inventory: Inventory, keep: int, *, run: str | None = None, comma
             if reason:
                 notes.append(f"{of_run(name)}step {step} stays: {reason}")
             else:
-                removals.append(_removal(steps[step]))
+                removals.append(removal_of(steps[step]))
     return PrunePlan(tuple(removals), tuple(notes))
 
 
@@ -141,7 +141,8 @@ def _written_at(roles: Sequence[Checkpoint]) -> float:
     return max((*(role.modified_at for role in roles), *step_files))
 
 
-def _removal(roles: Sequence[Checkpoint]) -> Removal:
+def removal_of(roles: Sequence[Checkpoint]) -> Removal:
+    """All of a step, given all its roles, wherever parts of it are."""
     files = {
         (file.location, file.path): file
         for role in roles

@@ -10,6 +10,8 @@ from cloudrl.saves.below import Refused, open_folder_below
 from cloudrl.saves.names import OURS, STEP
 
 _ASIDE = ".cloudrl-pruned-"
+_SET_ASIDE = ".cloudrl-set-aside-"
+"""Before the name of a step that a run has left behind; it goes with the next step of the run that is removed."""
 
 
 def remove_step(root: Path, path: str) -> None:
@@ -29,13 +31,26 @@ def tombstone(root: Path, path: str) -> str:
         Refused: the path leaves the folder, passes a link, or names no step.
         FileNotFoundError: it does not exist.
     """
+    return _rename(root, path, _ASIDE)
+
+
+def set_aside(root: Path, path: str) -> None:
+    """Rename a step below `root`, so that no job goes on from it or saves over it; its files stay for now.
+
+    Raises:
+        Refused, FileNotFoundError: as `tombstone`.
+    """
+    _rename(root, path, _SET_ASIDE)
+
+
+def _rename(root: Path, path: str, prefix: str) -> str:
     parent, _, name = path.rpartition("/")
     if not STEP.fullmatch(name):
         raise Refused(path)
     os.close(open_folder_below(root, path))  # it is there, and no link
     descriptor = open_folder_below(root, parent)
     try:
-        os.rename(name, f"{_ASIDE}{name}-{secrets.token_hex(4)}", src_dir_fd=descriptor, dst_dir_fd=descriptor)
+        os.rename(name, f"{prefix}{name}-{secrets.token_hex(4)}", src_dir_fd=descriptor, dst_dir_fd=descriptor)
     finally:
         os.close(descriptor)
     return parent
@@ -58,8 +73,9 @@ def purge(root: Path, run: str) -> None:
     try:
         # the folder that was opened, whatever its path leads to now
         folder = Path(f"/proc/self/fd/{descriptor}")
-        for aside in folder.glob(f"{_ASIDE}*"):
-            shutil.rmtree(aside, onerror=note)
+        for prefix in (_ASIDE, _SET_ASIDE):
+            for aside in folder.glob(f"{prefix}*"):
+                shutil.rmtree(aside, onerror=note)
     finally:
         os.close(descriptor)
     if failed:

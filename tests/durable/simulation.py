@@ -7,10 +7,11 @@ job must come to an end. `violations` holds what the product must never do.
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Mapping
+from typing import Any
 
-from cloudrl.durable.queue import Planned, PlanFailed
+from cloudrl.durable.queue import PlanFailed, Planned
 from cloudrl.durable.verdicts import RayEnd
 from cloudrl.node.supervisor import Machinery, Supervisor
 from cloudrl.protocol.durable_jobs import Attempt, DurableJob, Result
@@ -22,6 +23,11 @@ FAULTS = (
     "cluster_lost", "node_replaced", "driver_killed", "ray_silent", "answers_lost", "submit_500", "disk_full",
     "clock_jump", "hang", "raw_job", "stop", "bit_flip", "out_of_memory",
 )  # fmt: skip
+
+_UNTIL = {
+    "ray_silent": "silent_until", "answers_lost": "lossy_until", "disk_full": "full_until",
+    "submit_500": "refuses_until",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -107,7 +113,8 @@ class World:
         faults: dict[int, list[str]] = {}
         for at, kind in self.faults:
             faults.setdefault(at, []).append(kind)
-        for self.tick in range(self.ticks):
+        for tick in range(self.ticks):
+            self.tick = tick
             for kind in faults.get(self.tick, ()):
                 self._break(kind)
             if self.supervisor is None and self.tick >= self.down_until:
@@ -123,7 +130,8 @@ class World:
         return self.violations
 
     def _jobs(self) -> tuple[dict[str, Script], dict[int, list[str]]]:
-        scripts, arrivals = {}, {}
+        scripts: dict[str, Script] = {}
+        arrivals: dict[int, list[str]] = {}
         for number in range(self.random.randint(1, 4)):
             steps, fate = self.random.randint(5, 30), self.random.random()
             fails = self.random.randint(1, steps) if fate < 0.2 else None
@@ -143,38 +151,43 @@ class World:
 
     def _break(self, kind: str) -> None:
         self._note(f"fault {kind}")
-        running = [job for job in self.ray.values() if job.status == "RUNNING" and job.job_id in self.scripts]
+        soon, late = self.tick + self.random.randint(1, 12), self.tick + self.random.randint(1, 60)
         if kind in ("cluster_lost", "node_replaced"):
             self._lose_cluster(replaced=kind == "node_replaced")
-        elif kind in ("driver_killed", "out_of_memory"):
-            for job in running:
-                job.status, job.exit_code = "FAILED", -9 if kind == "driver_killed" else 1
-                job.message = "" if kind == "driver_killed" else "Task was killed due to the node running low on memory"
-                self.harm[job.submission_id] = self.tick
-        elif kind == "hang":
-            for job in running:
-                job.is_hung = True
-                self.harm[job.submission_id] = self.tick
-        elif kind == "ray_silent":
-            self.silent_until = self.tick + self.random.randint(1, 60)
-        elif kind == "answers_lost":
-            self.lossy_until = self.tick + self.random.randint(5, 60)
-        elif kind == "submit_500":
-            self.refuses_until = self.tick + self.random.randint(1, 12)
-        elif kind == "disk_full":
-            self.full_until = self.tick + self.random.randint(1, 60)
+        elif kind in ("driver_killed", "out_of_memory", "hang"):
+            self._harm_jobs(kind)
+        elif kind in ("bit_flip", "stop", "raw_job"):
+            getattr(self, f"_{kind}")()
         elif kind == "clock_jump":
             self.skew_s += self.random.choice((-7200.0, -60.0, 60.0, 7200.0))
-        elif kind == "raw_job":
-            self.ray[f"raw{self.tick}"] = RayJob(f"raw{self.tick}", "raw")
-        elif kind == "bit_flip":
-            self.flipped_at = self.tick
-            node = self.random.choice(self.nodes)
-            if node.saves:
-                run = self.random.choice(sorted(node.saves))
-                if node.saves[run]:
-                    node.damaged.add((run, max(node.saves[run])))
-        elif kind == "stop" and self.acknowledged and self.supervisor is not None:
+        else:
+            until = {"ray_silent": late, "answers_lost": late, "disk_full": late, "submit_500": soon}[kind]
+            setattr(self, _UNTIL[kind], until)
+
+    def _harm_jobs(self, kind: str) -> None:
+        for job in self.ray.values():
+            if job.status != "RUNNING" or job.job_id not in self.scripts:
+                continue
+            self.harm[job.submission_id] = self.tick
+            if kind == "hang":
+                job.is_hung = True
+            else:
+                job.status, job.exit_code = "FAILED", -9 if kind == "driver_killed" else 1
+                job.message = "" if kind == "driver_killed" else "Task was killed due to the node running low on memory"
+
+    def _raw_job(self) -> None:
+        self.ray[f"raw{self.tick}"] = RayJob(f"raw{self.tick}", "raw")
+
+    def _bit_flip(self) -> None:
+        self.flipped_at = self.tick
+        node = self.random.choice(self.nodes)
+        runs = [run for run in sorted(node.saves) if node.saves[run]]
+        if runs:
+            run = self.random.choice(runs)
+            node.damaged.add((run, max(node.saves[run])))
+
+    def _stop(self) -> None:
+        if self.acknowledged and self.supervisor is not None:
             job_id = self.random.choice(sorted(self.acknowledged))
             self.stopped.setdefault(job_id, self.tick)
             self.supervisor.stop_job(job_id)
@@ -195,9 +208,8 @@ class World:
         )
         self.supervisor.restore([job for node in self.nodes for job in node.journal.values()])
         lost = set(self.acknowledged) - {job.job_id for job in self.supervisor.jobs}
-        if lost and (self.is_shared or len(self.nodes) > 1):
-            if not self._may_forget():
-                self._violate(f"S5 the journal has forgotten {sorted(lost)}")
+        if lost and (self.is_shared or len(self.nodes) > 1) and not self._may_forget():
+            self._violate(f"S5 the journal has forgotten {sorted(lost)}")
         for job_id in lost:
             del self.acknowledged[job_id]
 
@@ -235,7 +247,7 @@ class World:
             for node in self.nodes:
                 node.saves.setdefault(job.job_id, {})[job.step] = job.submission_id
                 node.damaged.discard((job.job_id, job.step))
-        if job.step == script.steps or script.ends_early_at == job.step:
+        if job.step in (script.steps, script.ends_early_at):
             job.status, job.exit_code = "SUCCEEDED", 0
 
     # -- what the supervisor calls --------------------------------------------------------------------------
@@ -250,7 +262,7 @@ class World:
 
     def _machinery(self) -> Machinery:
         return Machinery(
-            jobs=self._jobs_of_ray, submit=self._take, stop=self._stop, record=self._record, plan=self._plan,
+            jobs=self._jobs_of_ray, submit=self._take, stop=self._end_job, record=self._record, plan=self._plan,
             prepare=self._prepare, end=self._end, hang=self._hang, copies=min(2, len(self.nodes)),
         )  # fmt: skip
 
@@ -278,7 +290,7 @@ class World:
         self._note(f"ray runs {name} from {attempt.from_step}")
         return None if self.tick < self.lossy_until else ""
 
-    def _stop(self, name: str) -> None:
+    def _end_job(self, name: str) -> None:
         if name in self.ray and self.ray[name].status == "RUNNING":
             job = self.ray[name]
             if job.job_id not in self.stopped and name not in self.harm:
@@ -343,7 +355,9 @@ class World:
         """Whether machines with all copies of a record may be gone: too many, or one while another was not heard."""
         kinds = [kind for _, kind in self.faults]
         replaced = kinds.count("node_replaced")
-        return not self.is_shared and (replaced >= min(2, len(self.nodes)) or (replaced and "answers_lost" in kinds) > 0)
+        return not self.is_shared and (
+            replaced >= min(2, len(self.nodes)) or (replaced and "answers_lost" in kinds) > 0
+        )
 
     def _recorded_attempt(self, job_id: str, name: str) -> Attempt | None:
         job = self.nodes[0].journal.get(job_id)
@@ -387,9 +401,9 @@ class World:
                 continue
             newest = max(self._whole_steps(job_id), default=0)
             is_flipped = any(kind in ("bit_flip", "node_replaced", "disk_full") for _, kind in self.faults)
-            if job.outcome.result is Result.SUCCEEDED and newest != script.steps and not is_flipped:
-                if script.ends_early_at is None:
-                    self._violate(f"S8 {job_id} succeeded at step {newest} of {script.steps}")
+            is_whole = newest == script.steps or script.ends_early_at is not None or is_flipped
+            if job.outcome.result is Result.SUCCEEDED and not is_whole:
+                self._violate(f"S8 {job_id} succeeded at step {newest} of {script.steps}")
             if script.fails_at is not None and not self.faults and self.attempts_of.get(job_id, 0) > 2:
                 self._violate(f"M3 {job_id} was tried {self.attempts_of[job_id]} times")
             is_healthy = script.fails_at is None and script.ends_early_at is None and job_id not in self.stopped

@@ -6,8 +6,23 @@ import pytest
 
 from cloudrl.durable import queue as decisions
 from cloudrl.durable.hangs import PROOF_LASTS_S, find_hang
-from cloudrl.durable.queue import Accepted, Ended, Gone, Hung, Plan, Planned, PlanFailed, Queue, Record, StopAsked, Tick
-from cloudrl.durable.queue import Stop, Submit, restore, step
+from cloudrl.durable.queue import (
+    Accepted,
+    Ended,
+    Gone,
+    Hung,
+    Plan,
+    PlanFailed,
+    Planned,
+    Queue,
+    Record,
+    Stop,
+    StopAsked,
+    Submit,
+    Tick,
+    restore,
+    step,
+)
 from cloudrl.durable.request import request_of_attempt
 from cloudrl.durable.verdicts import RayEnd, judge, signature_of
 from cloudrl.protocol.durable_jobs import Attempt, DurableJob, Outcome, Result, Verdict, newest
@@ -65,14 +80,16 @@ def test_a_lost_cluster_is_no_error_of_the_job():
     queue, actions = _play(queue, Tick(is_ray_free=True), Planned("a", 10), now=NOW + 301)
 
     assert queue.jobs["a"].attempts[0].verdict is Verdict.INFRASTRUCTURE
-    assert queue.running.submission_id == "a-2" and queue.jobs["a"].attempts[1].from_step == 10
+    assert queue.running.submission_id == "a-2"
+    assert queue.jobs["a"].attempts[1].from_step == 10
     assert isinstance(actions[-1], Submit)
 
 
 def test_a_job_of_another_cluster_on_this_volume_is_left_alone():
     queue, actions = restore([_running().jobs["a"]], cluster="c2", cluster_run="another", now=NOW)
 
-    assert not queue.jobs and not actions
+    assert not queue.jobs
+    assert not actions
 
 
 def test_a_lost_cluster_right_after_the_last_save_is_a_success():
@@ -108,7 +125,8 @@ def test_progress_is_worth_another_attempt_each_time():
         queue, _ = _play(queue, Ended(before, USER_ERROR), now=later)
         queue, _ = _play(queue, Tick(is_ray_free=True), Planned("a", from_step), now=later + 1800)
 
-    assert queue.running is not None and len(queue.jobs["a"].attempts) == 5
+    assert queue.running is not None
+    assert len(queue.jobs["a"].attempts) == 5
 
 
 def test_three_attempts_without_a_newer_step_are_the_end():
@@ -135,12 +153,14 @@ def test_a_stop_is_recorded_before_ray_is_asked():
     assert [type(action) for action in actions] == [Record, decisions.Say, Stop]
     assert actions[0].job.outcome.result is Result.STOPPED
     queue, _ = _play(queue, Ended("a", RayEnd("STOPPED")), Tick(is_ray_free=True))
-    assert queue.running is None and not queue.waiting
+    assert queue.running is None
+    assert not queue.waiting
 
 
 def test_no_step_that_can_be_loaded_is_the_end_and_a_silent_node_is_not():
     queue, _ = _play(Queue("c1"), Accepted(JOB), Tick(is_ray_free=True), PlanFailed("a", "node 1 is silent", True))
-    assert queue.jobs["a"].outcome is None and queue.jobs["a"].waits_for == "node 1 is silent"
+    assert queue.jobs["a"].outcome is None
+    assert queue.jobs["a"].waits_for == "node 1 is silent"
 
     later = NOW + 60
     queue, _ = _play(queue, Tick(is_ray_free=True), PlanFailed("a", "step 5 lacks rank 1"), now=later)
@@ -152,7 +172,8 @@ def test_a_hang_is_stopped_and_tried_again_once():
     queue, actions = _play(_running(), Hung("a", "WorkerDict is stopped"))
     assert actions[-1] == Stop("a")
     queue, _ = _play(queue, Ended("a", RayEnd("FAILED", 1)))
-    assert queue.jobs["a"].attempts[-1].verdict is Verdict.HANG and queue.jobs["a"].outcome is None
+    assert queue.jobs["a"].attempts[-1].verdict is Verdict.HANG
+    assert queue.jobs["a"].outcome is None
 
     queue, _ = _play(queue, Tick(is_ray_free=True), Planned("a", 0), Hung("a-2", "again"), now=NOW + 3600)
     queue, _ = _play(queue, Ended("a-2", RayEnd("STOPPED")), now=NOW + 3600)
@@ -191,7 +212,10 @@ def test_only_what_cannot_go_on_is_ended(hang, phase, found):
         (RayEnd("FAILED", 1, "", "Watchdog caught collective operation timeout: WorkNCCL"), Verdict.INFRASTRUCTURE),
         (USER_ERROR, Verdict.UNKNOWN),
         (replace(USER_ERROR, has_trained=False), Verdict.PROGRAM),
-        (RayEnd("FAILED", 1, "", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB"), Verdict.PROGRAM),
+        (
+            RayEnd("FAILED", 1, "", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB"),
+            Verdict.PROGRAM,
+        ),
     ],
 )
 def test_whose_fault_an_end_was(end, verdict):

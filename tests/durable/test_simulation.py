@@ -47,7 +47,7 @@ def _plant(monkeypatch, name):
             ),
         ),
         "sent before it is recorded": lambda: monkeypatch.setattr(
-            queue, "_planned", lambda *each: (lambda state, actions: (state, actions[::-1]))(*plain["_planned"](*each))
+            queue, "_planned", lambda *each: _reversed(*plain["_planned"](*each))
         ),
         "tried for ever": lambda: monkeypatch.setattr(queue, "_gives_up", lambda *_: None),
         "silence is the end": lambda: monkeypatch.setattr(
@@ -76,6 +76,10 @@ def _plant(monkeypatch, name):
     faults[name]()
 
 
+def _reversed(state, actions):
+    return state, actions[::-1]
+
+
 def _look_at_silence(look):
     def look_at(self):
         jobs = self._machinery.jobs
@@ -87,9 +91,9 @@ def _look_at_silence(look):
 
 
 PLANTED = (
-    "a silent node is the end", "sent before it is recorded", "tried for ever", "silence is the end", "others are not seen",
-    "the journal is not read", "an id is used twice", "any end is the infrastructure's", "a stop is not recorded",
-    "another step than the whole one",
+    "a silent node is the end", "sent before it is recorded", "tried for ever", "silence is the end",
+    "others are not seen", "the journal is not read", "an id is used twice", "any end is the infrastructure's",
+    "a stop is not recorded", "another step than the whole one",
 )  # fmt: skip
 
 

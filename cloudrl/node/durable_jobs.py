@@ -1,0 +1,248 @@
+"""The supervisor of rank 0 with the cluster's own volumes, Ray, agents and logs behind it."""
+
+from __future__ import annotations
+
+import http.client
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
+
+from cloudrl.durable.queue import PlanFailed, Planned
+from cloudrl.durable.verdicts import RayEnd
+from cloudrl.errors import CheckpointError, CloudrlError
+from cloudrl.hangs.driver_log import STEP_LINE
+from cloudrl.node.job_journal import JobJournal
+from cloudrl.node.masking import Masker
+from cloudrl.node.ray import Dashboard
+from cloudrl.node.supervisor import Machinery, Supervisor
+from cloudrl.node.uploads import Store
+from cloudrl.protocol import job_calls
+from cloudrl.protocol.client import AgentClient
+from cloudrl.protocol.durable_jobs import DurableJob
+from cloudrl.protocol.failures import ApiError, ErrorCode
+from cloudrl.protocol.job_phases import JobState
+from cloudrl.protocol.report import NodeReport
+from cloudrl.protocol.routes import CHECKPOINTS
+from cloudrl.protocol.side_by_side import side_by_side
+from cloudrl.saves.inventory import Checkpoint, Inventory, resume_order
+from cloudrl.saves.prune import removal_of
+from cloudrl.saves.resume import plan_resume
+from cloudrl.saves.survey import cluster_inventory
+
+_LOG_TAIL_BYTES = 256 << 10
+_RECORD_TIMEOUT_S = 5.0
+_ASK_AGAIN_S, _ASK_FOR_S = 1.0, 30.0
+
+
+class DurableJobs:
+    """The jobs of a cluster that outlive its machines; it takes them once the cluster is ready.
+
+    Args:
+        nodes: how many there are.
+        rank: of this node; on any other than 0 only the journal is of use.
+        cluster: the cluster's name, for messages.
+        cluster_run, attempt: the ids of the cluster's run, and of this start of it.
+        checkpoints: the folder of checkpoints.
+        reports: of all nodes, the newest.
+        agent: the client of a node's agent, given its report.
+        dashboard: Ray's.
+        ray_logs: where Ray keeps the logs of drivers; None before it is up.
+        files: what users have sent.
+        secrets: what must not be written down.
+        hang: what the hang watch sees.
+        shares_checkpoints: whether all nodes save into one folder.
+        say: prints a line.
+    """
+
+    def __init__(  # noqa: PLR0913  everything that a node has
+        self,
+        *,
+        nodes: int,
+        cluster: str,
+        cluster_run: str,
+        attempt: str,
+        checkpoints: Path,
+        reports: Callable[[], Sequence[NodeReport]],
+        agent: Callable[[NodeReport], AgentClient],
+        dashboard: Dashboard,
+        ray_logs: Callable[[], Optional[Path]],
+        files: Store,
+        secrets: Callable[[], Iterable[str]],
+        hang: Callable[[], Optional[JobState]],
+        say: Callable[[str], object],
+    ) -> None:
+        self.journal = JobJournal(checkpoints)
+        self._nodes, self._cluster, self._checkpoints = nodes, cluster, checkpoints
+        self._reports, self._agent, self._dashboard = reports, agent, dashboard
+        self._ray_logs, self._files, self._secrets, self._say = ray_logs, files, secrets, say
+        self._newer: Dict[str, Tuple[Tuple[int, str], ...]] = {}
+        machinery = Machinery(
+            jobs=dashboard.jobs, submit=dashboard.submit, stop=dashboard.stop, record=self._record, plan=self._plan,
+            prepare=self._prepare, end=self._end, hang=hang, copies=min(2, nodes),
+        )  # fmt: skip
+        self.supervisor = Supervisor(attempt, cluster_run, machinery, say=say)
+
+    def start(self) -> None:
+        """The cluster is ready: take up what its volumes remember, in a thread of its own."""
+        threading.Thread(target=self._start, daemon=True).start()
+
+    @property
+    def has_work(self) -> bool:
+        """Whether any job has not ended for good, so that the cluster is not idle."""
+        return self.supervisor.has_work
+
+    def accept(self, job: DurableJob) -> DurableJob:
+        """Take a job from a client.
+
+        Raises:
+            ApiError: see `Supervisor.accept`; CONFLICT also before the cluster is ready.
+        """
+        if not self.supervisor.is_ready:
+            raise ApiError(ErrorCode.CONFLICT, "the cluster is not ready yet")
+        if job.package and self._files.manifest(job.package) is None:
+            raise ApiError(ErrorCode.CONFLICT, f"the package {job.package} is not here")
+        try:
+            return self.supervisor.accept(replace(job, attempts=(), outcome=None))
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise ApiError(ErrorCode.NO_SPACE, f"the job cannot be recorded: {reason}") from error
+
+    def _start(self) -> None:
+        self.supervisor.restore([*self.journal.read(), *self._records_of_others()])
+        self.supervisor.start()
+
+    def _records_of_others(self) -> List[DurableJob]:
+        """What the volumes of other nodes remember; one that does not answer is asked again for a while."""
+
+        def ask(report: NodeReport) -> Tuple[DurableJob, ...]:
+            ends_at = time.monotonic() + _ASK_FOR_S
+            while True:
+                try:
+                    return job_calls.read_journal(self._agent(report), report.rank)
+                except CloudrlError as error:
+                    if time.monotonic() > ends_at:
+                        self._say(f"warning: rank {report.rank} does not tell of its jobs: {error}")
+                        return ()
+                time.sleep(_ASK_AGAIN_S)
+
+        return [job for jobs in side_by_side(ask, self._others()) for job in jobs]
+
+    def _others(self) -> List[NodeReport]:
+        return [report for report in self._reports() if report.rank]
+
+    def _record(self, job: DurableJob) -> int:
+        """On this node, and on as many others as answer now."""
+        masked = self._masked(job)
+        self.journal.write(masked)
+
+        def tell(report: NodeReport) -> bool:
+            try:
+                job_calls.record_job(self._agent(report), report.rank, masked, timeout_s=_RECORD_TIMEOUT_S)
+            except (CloudrlError, OSError, http.client.HTTPException):
+                return False
+            return True
+
+        return 1 + sum(side_by_side(tell, self._others()))
+
+    def _masked(self, job: DurableJob) -> DurableJob:
+        """Reasons come from logs, where a secret may stand; the request has none (`jobs.submission`)."""
+        mask = Masker(self._secrets()).mask_all
+        attempts = tuple(
+            replace(attempt, reason=mask(attempt.reason), signature=mask(attempt.signature)) for attempt in job.attempts
+        )
+        outcome = replace(job.outcome, reason=mask(job.outcome.reason)) if job.outcome is not None else None
+        return replace(job, attempts=attempts, outcome=outcome, waits_for=mask(job.waits_for))
+
+    def _inventory(self) -> Inventory:
+        reports = self._reports()
+        own = next(report for report in reports if report.rank == 0)
+        return cluster_inventory(reports, self._agent(own).inventory)
+
+    def _plan(self, job: DurableJob) -> Union[Planned, PlanFailed]:
+        if not job.saves:
+            return Planned(job.job_id, 0)
+        addresses = {report.rank: report.ip for report in self._reports() if report.gpus > 0}
+        try:
+            inventory = self._inventory()
+            resume = plan_resume(
+                inventory, job.run, world_size=job.world_size, addresses=addresses,
+                checkpoint_dir=str(self._checkpoints), cluster=self._cluster,
+            )  # fmt: skip
+        except CheckpointError as error:
+            return PlanFailed(job.job_id, error.message)
+        except CloudrlError as error:
+            return PlanFailed(job.job_id, error.message, may_pass=True)
+        step = resume.step if resume is not None else 0
+        self._newer[job.job_id] = _newer_steps(inventory, job.run, step)
+        return Planned(job.job_id, step, resume.overrides if resume is not None else {})
+
+    def _prepare(self, job: DurableJob) -> None:
+        """Newer steps go out of the way, as their shards would mix with those of this attempt; Ray gets the package."""
+        for rank, path in self._newer.pop(job.job_id, ()):
+            report = next((report for report in self._reports() if report.rank == rank), None)
+            if report is not None:
+                job_calls.set_aside(self._agent(report), rank, path)
+                self._say(
+                    f"job {job.job_id}: {path} on rank {rank} is set aside; an earlier attempt left it incomplete"
+                )
+        manifest = self._files.manifest(job.package) if job.package else None
+        if manifest is not None:
+            name = manifest.parts[0].path
+            self._dashboard.put_package(name, self._files.root / job.package / name)
+        elif job.package:
+            raise OSError(f"the package {job.package} is not on this node")
+
+    def _end(self, job: DurableJob, row: Mapping[str, Any]) -> RayEnd:
+        code = row.get("driver_exit_code")
+        tail = self._log_tail(str(row.get("submission_id")))
+        status = str(row.get("status"))
+        return RayEnd(
+            status,
+            code if isinstance(code, int) else None,
+            str(row.get("message") or "")[-_LOG_TAIL_BYTES:],
+            tail,
+            has_trained=STEP_LINE.search(tail) is not None,
+            newest_step=self._newest_step(job) if status == "SUCCEEDED" and job.saves else None,
+        )
+
+    def _newest_step(self, job: DurableJob) -> Optional[int]:
+        try:
+            inventory = self._inventory()
+        except CloudrlError:
+            return None
+        steps = _steps_of(inventory, job.run)
+        whole = (step for step in resume_order(steps) if all(each.complete for each in steps[step]))
+        return None if inventory.silent else next(whole, 0)
+
+    def _log_tail(self, submission_id: str) -> str:
+        logs = self._ray_logs()
+        if logs is None:
+            return ""
+        try:
+            with (logs / f"job-driver-{submission_id}.log").open("rb") as file:
+                file.seek(max(0, file.seek(0, 2) - _LOG_TAIL_BYTES))
+                return file.read().decode("utf-8", "replace")
+        except OSError:
+            return ""
+
+
+def _steps_of(inventory: Inventory, run: str) -> Dict[int, List[Checkpoint]]:
+    """Step -> its roles."""
+    steps: Dict[int, List[Checkpoint]] = {}
+    for checkpoint in inventory.checkpoints:
+        if checkpoint.run == run:
+            steps.setdefault(checkpoint.step, []).append(checkpoint)
+    return steps
+
+
+def _newer_steps(inventory: Inventory, run: str, step: int) -> Tuple[Tuple[int, str], ...]:
+    """(rank, path below its folder of checkpoints) of each later step, once for a folder that ranks share."""
+    removals = (removal_of(roles) for later, roles in _steps_of(inventory, run).items() if later > step)
+    return tuple(
+        (location.ranks[0], removal.path)
+        for removal in removals
+        for location in removal.locations
+        if location.ranks and location.root == CHECKPOINTS
+    )

@@ -1,0 +1,86 @@
+"""Calls to an agent about jobs that outlive their machines: of a client, and of rank 0 to the other nodes."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from operator import itemgetter
+from typing import Any, Tuple
+
+from cloudrl.errors import InputError
+from cloudrl.protocol import routes
+from cloudrl.protocol.client import LISTING_TIMEOUT_S, REFUSALS, AgentClient
+from cloudrl.protocol.durable_jobs import DurableJob
+from cloudrl.protocol.failures import ErrorCode
+from cloudrl.protocol.wire import from_json, to_json
+
+
+def submit_job(agent: AgentClient, job: DurableJob) -> DurableJob:
+    """Leave a job with rank 0; returns it as recorded. The same call once more changes nothing.
+
+    Raises:
+        InputError: its id is taken, or it cannot be recorded.
+        ConnectionFailed: no answer; it may be there.
+    """
+    request = agent.request(routes.SUBMIT_JOB, job=job.job_id, body=_body(job), timeout_s=LISTING_TIMEOUT_S)
+    return agent.call(request, partial(from_json, DurableJob), (*REFUSALS, ErrorCode.CONFLICT))
+
+
+def list_jobs(agent: AgentClient) -> Tuple[DurableJob, ...]:
+    """The jobs that were left with rank 0, in the order of its queue.
+
+    Raises:
+        InputError: the agent is of a release that takes none.
+        ConnectionFailed: no answer.
+    """
+    return agent.call(agent.request(routes.JOBS, timeout_s=LISTING_TIMEOUT_S), _jobs)
+
+
+def stop_job(agent: AgentClient, job_id: str) -> bool:
+    """Have one of them end for good, by its id or that of an attempt; False for a job that was not left with rank 0.
+
+    Raises:
+        ConnectionFailed: no answer.
+    """
+    try:
+        return bool(agent.call(agent.request(routes.STOP_JOB, job=job_id), itemgetter("stopped")))
+    except InputError:
+        return False
+
+
+def read_journal(agent: AgentClient, rank: int) -> Tuple[DurableJob, ...]:
+    """What the volume of one rank remembers of such jobs.
+
+    Raises:
+        InputError, ConnectionFailed: no answer, or none that counts.
+    """
+    return agent.call(agent.request(routes.JOURNAL, rank=rank, timeout_s=LISTING_TIMEOUT_S), _jobs)
+
+
+def record_job(agent: AgentClient, rank: int, job: DurableJob, *, timeout_s: float) -> None:
+    """Write a job to the volume of a rank.
+
+    Raises:
+        InputError, ConnectionFailed: it is not there.
+    """
+    request = agent.request(routes.RECORD_JOB, rank=rank, job=job.job_id, body=_body(job), timeout_s=timeout_s)
+    agent.call(request, itemgetter("recorded"), (*REFUSALS, ErrorCode.CONFLICT))
+
+
+def set_aside(agent: AgentClient, rank: int, path: str) -> None:
+    """Rename `RUN/global_step_10` below a rank's folder of checkpoints, so that it does not count any more.
+
+    Raises:
+        InputError: the volume does not let the node do it.
+        ConnectionFailed: no answer.
+    """
+    request = agent.request(routes.SET_ASIDE, rank=rank, path=path, timeout_s=LISTING_TIMEOUT_S)
+    agent.call(request, itemgetter("aside"), (*REFUSALS, ErrorCode.FORBIDDEN, ErrorCode.CONFLICT))
+
+
+def _body(job: DurableJob) -> bytes:
+    return json.dumps(to_json(job)).encode()
+
+
+def _jobs(value: Any) -> Tuple[DurableJob, ...]:
+    return tuple(from_json(DurableJob, row) for row in value["jobs"])
