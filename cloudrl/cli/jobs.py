@@ -18,6 +18,7 @@ from cloudrl.cli._options import AddressOption, ClusterOption, JsonOption, YesOp
 from cloudrl.cli._terminal import Terminal
 
 if TYPE_CHECKING:
+    from cloudrl.protocol.durable_jobs import DurableJob
     from cloudrl.sdk.callbacks import Update
     from cloudrl.transport.ray_job import RayJob
 
@@ -30,15 +31,16 @@ JobArgument = Annotated[
 
 @app.command("list")
 def list_(as_json: JsonOption = False, cluster: ClusterOption = None, address: AddressOption = None) -> None:
-    """List all submitted jobs, oldest first."""
-    from cloudrl.jobs.format import job_fields
+    """List all submitted jobs, oldest first, and at the end those that wait in the cluster's queue."""
+    from cloudrl.jobs.format import job_fields, waiting_fields
     from cloudrl.sdk.find import find
 
-    jobs = find(cluster, address, on_progress=Terminal()).jobs()
+    found = find(cluster, address, on_progress=Terminal())
+    jobs, waiting = found.jobs(), [job for job in found.durable_jobs() if job.is_waiting]
     _output.listing(
-        [job_fields(job) for job in jobs],
+        [*(job_fields(job) for job in jobs), *map(waiting_fields, waiting)],
         ("id", "status", "started", "took", "recipe"),
-        [_row(job) for job in jobs],
+        [*(_row(job) for job in jobs), *map(_waiting_row, waiting)],
         is_json=as_json,
         empty="There are no jobs.",
         next_command="cloudrl submit grpo-tiny",
@@ -158,6 +160,11 @@ def _words(command: str) -> list[str]:
         return shlex.split(command)
     except ValueError:
         return command.split()
+
+
+def _waiting_row(job: DurableJob) -> tuple[str, ...]:
+    recipe = str((job.request.get("metadata") or {}).get("cloudrl_recipe", ""))
+    return job.next_submission_id, "WAITING", "", "", f"{recipe}: {job.waits_for}" if job.waits_for else recipe
 
 
 def _row(job: RayJob) -> tuple[str, ...]:

@@ -163,7 +163,7 @@ class Queue:
     @property
     def waiting(self) -> List[DurableJob]:
         """Jobs without an end and without a running attempt, in their order."""
-        jobs = [job for job in self.jobs.values() if job.outcome is None and job.open_attempt is None]
+        jobs = [job for job in self.jobs.values() if job.is_waiting]
         return sorted(jobs, key=lambda job: (job.number, job.job_id))
 
     @property

@@ -100,7 +100,7 @@ def was_killed(exit_code: Optional[int]) -> bool:
 
 
 def signature_of(text: str) -> str:
-    """The last line that names an exception, without what differs from attempt to attempt; "" where there is none."""
+    """The last line that names an exception, without what differs from attempt to attempt; "" without such a line."""
     lines = _EXCEPTION.findall(text)
     return _NUMBERS.sub("N", lines[-1].strip())[:_SIGNATURE_CHARACTERS] if lines else ""
 

@@ -12,7 +12,7 @@ from cloudrl.jobs.data_files import Table
 from cloudrl.jobs.findings import Finding
 from cloudrl.jobs.local_files import LocalFiles
 from cloudrl.jobs.prompt_lengths import PromptLengths
-from cloudrl.jobs.submission import Upload
+from cloudrl.jobs.submission import DurablePlan, Upload
 from cloudrl.jobs.working_dir import PackagePlan
 from cloudrl.options.job import SubmitOptions
 from cloudrl.protocol.facts import ClusterFacts
@@ -112,6 +112,8 @@ class JobDraft:
     """Keys that would have a value, but for a finding."""
     memory: MemoryReport | None = field(default=None, repr=False)
     """Whether it fits; None where that is not known."""
+    durable: DurablePlan | None = None
+    """What the agents have to know to carry it through; None for a job that is handed to Ray."""
 
     @property
     def asked(self) -> Job:

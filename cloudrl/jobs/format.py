@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from cloudrl.jobs.events import Event, Progress
+from cloudrl.protocol.durable_jobs import DurableJob
 from cloudrl.transport.ray_job import RayJob
 from cloudrl.verl.charts import IN_PROGRESS
 
@@ -41,6 +42,24 @@ def job_fields(job: RayJob) -> dict[str, Any]:
     }
     masked: dict[str, Any] = redact(fields, secret_values(job.variables))
     return masked
+
+
+def waiting_fields(job: DurableJob) -> dict[str, Any]:
+    """The same of a job that waits in the cluster's queue: what Ray does not know yet is None."""
+    metadata = job.request.get("metadata") or {}
+    return {
+        "submission_id": job.next_submission_id,
+        "status": "WAITING",
+        "message": job.waits_for,
+        "recipe": metadata.get("cloudrl_recipe", ""),
+        "name": job.run,
+        "checkpoint_dir": metadata.get("cloudrl_checkpoints"),
+        "start_time": None,
+        "end_time": None,
+        "exit_code": None,
+        "entrypoint": job.request.get("entrypoint", ""),
+        "runtime_env": job.request.get("runtime_env") or {},
+    }
 
 
 def _finite(value: Any) -> Any:

@@ -11,6 +11,7 @@ from functools import partial
 
 from cloudrl.errors import ConnectionFailed, FailedError, InputError, JobFailed, WaitTimeout, without_login
 from cloudrl.jobs.events import Ended, Event, EventReader, Line, has_progress
+from cloudrl.jobs.supervised import find_durable
 from cloudrl.logs.causes import Cause, Finding, search
 from cloudrl.logs.causes.evidence import last_lines
 from cloudrl.logs.causes.gather import gather
@@ -253,11 +254,17 @@ def raise_for_status(job: JobHandle, ended: Ended) -> None:
 
 
 def find_job(connection: Connection, submission_id: str) -> JobHandle:
-    """The handle of a job that was submitted before, by whomever.
+    """The handle of a job that was submitted before, by whomever; of one with several attempts the newest.
 
     Raises:
         InputError: The cluster does not know it.
     """
+    left = None
+    with suppress(ConnectionFailed):  # Ray may know it all the same
+        left = find_durable(connection, submission_id)
+    if left is not None:
+        newest = left.submission_id if submission_id == left.job_id else submission_id
+        return job_handle(connection, newest, left.request.get("metadata") or {})
     return job_handle(connection, submission_id, connection.ray().get_job(submission_id).metadata)
 
 

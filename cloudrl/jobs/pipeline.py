@@ -37,6 +37,7 @@ from cloudrl.jobs.data_check import check_data
 from cloudrl.jobs.debugging import set_debugger
 from cloudrl.jobs.defaults import take_cluster_defaults
 from cloudrl.jobs.draft import JobDraft, Snapshot
+from cloudrl.jobs.durable import RESUME_DECIDED_BY, plan_durable
 from cloudrl.jobs.engine import change_engine
 from cloudrl.jobs.findings import Finding
 from cloudrl.jobs.redaction import redact_words
@@ -55,7 +56,6 @@ from cloudrl.spec.hydra import integer, parse_overrides, split_key
 from cloudrl.verl import keys
 from cloudrl.verl.keys import has_key
 
-_RESUME_DECIDED_BY = {keys.RESUME_MODE, keys.RESUME_FROM, keys.LOCAL_DIR}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -112,7 +112,7 @@ def limit_steps(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
 def continues_a_run(job: Job, options: SubmitOptions) -> bool:
     """Whether what the cluster has saved decides where the job starts: it has a name, and no option says otherwise."""
     values = parse_overrides(job.with_overrides(options.overrides).overrides)
-    return options.name is not None and not values.keys() & _RESUME_DECIDED_BY
+    return options.name is not None and not values.keys() & RESUME_DECIDED_BY
 
 
 def plan_resume(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
@@ -150,7 +150,8 @@ def plan_resume(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
         )
     of = "" if total is None else f" of {total}"
     note = f"run {draft.name!r} continues from step {resume.step}{of}"
-    return draft.noting(note, *resume.notes).overriding(resume.overrides)
+    # the agents plan each attempt themselves, when it starts
+    return draft.noting(note, *resume.notes).overriding({} if draft.options.durable else resume.overrides)
 
 
 def set_environment(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
@@ -215,6 +216,7 @@ PASSES: tuple[Callable[[JobDraft, Snapshot], JobDraft], ...] = (
     note_surprises,
     collect_secrets,
     deliver_secrets,
+    plan_durable,
 )
 
 
@@ -293,6 +295,7 @@ def _submission(draft: JobDraft, commit: str) -> Submission:
         uploads=draft.uploads,
         secrets=draft.secrets,
         package=draft.package,
+        durable=draft.durable,
         ray_session=draft.cluster.ray_session,
     )
 

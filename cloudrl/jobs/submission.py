@@ -109,6 +109,21 @@ class Remarks:
 
 
 @dataclass(frozen=True)
+class DurablePlan:
+    """What the agents have to know of a job to carry it through.
+
+    Attributes:
+        world_size: how many ranks train.
+        total_steps: None where the job does not say.
+        saves: whether it saves checkpoints.
+    """
+
+    world_size: int
+    total_steps: int | None
+    saves: bool
+
+
+@dataclass(frozen=True)
 class Submission:
     """One job, ready to be sent. `request()` is what Ray gets, `render()` the same for reading.
 
@@ -136,6 +151,8 @@ class Submission:
     """What is uploaded to Ray, from this machine; no part of the JSON form."""
     memory: MemoryReport | None = field(default=None, repr=False, compare=False)
     """Whether it fits; of this machine, no part of the JSON form."""
+    durable: DurablePlan | None = field(default=None, compare=False)
+    """What the agents have to know to carry it through; None for a job that is handed to Ray."""
     ray_session: str | None = field(default=None, compare=False)
     """Ray's own name for the start of the cluster that this was planned for; None asks for none."""
 

@@ -7,7 +7,6 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from cloudrl.errors import CloudrlError, ConnectionFailed, InputError, Unauthorized
@@ -23,29 +22,24 @@ from cloudrl.jobs.neighbours import ClusterJobs
 from cloudrl.jobs.pipeline import continues_a_run, plan_job
 from cloudrl.jobs.prompt_lengths import find_prompt_lengths
 from cloudrl.jobs.reward_check import examine_reward
-from cloudrl.jobs.submission import Submission, Upload
-from cloudrl.jobs.working_dir import Entry, PackagePlan, zip_package
+from cloudrl.jobs.submission import Submission
+from cloudrl.jobs.supervised import send_to_agents
+from cloudrl.jobs.transfer import deliver
+from cloudrl.jobs.working_dir import PackagePlan, zip_package
 from cloudrl.options.job import SubmitOptions
-from cloudrl.protocol.backoff import Attempts, Backoff, retry
+from cloudrl.protocol.backoff import Attempts, Backoff
 from cloudrl.protocol.progress import Notice, Transfer
-from cloudrl.protocol.ranks import ranks_text
-from cloudrl.protocol.report import Replica
 from cloudrl.saves.survey import cluster_inventory
 from cloudrl.spec import Job
 from cloudrl.transport import AgentClient, Connection, RayClient, inspect_cluster
-from cloudrl.units import duration_text, size_text
+from cloudrl.units import size_text
 
 _CHUNK_BYTES = _MIB = 2**20
 _SLOW_TO_READ_BYTES = 256 * _MIB
 
 OnProgress = Callable[[Notice | Transfer | JobHandle], None]
 """Is told sentences, bytes that are on their way, and the job once it is submitted."""
-_BACKOFF = Backoff(first_s=1.0, longest_s=1.0, give_up_s=10.0)
 _LOST = Backoff(first_s=1.0, longest_s=5.0, give_up_s=60.0)
-_FEW = 4
-"""Up to so many nodes, each finished transfer is reported by itself."""
-_STANDS_STILL_S = 180.0
-"""A node reports each 32 MiB; this long without any of it, at the slowest link that is worth using."""
 
 
 def take_snapshot(connection: Connection, job: Job, options: SubmitOptions, shell: Mapping[str, str]) -> Snapshot:
@@ -141,22 +135,13 @@ def send(
         raise InputError(f"job {submission.submission_id} needs {submission.absent[0]}, which was not given")
     api = connection.ray()
     _check_cluster(api, connection, submission.ray_session)
-    on_cluster = ClusterJobs(api)
-    on_cluster.ensure_free_for(submission, on_progress=on_progress)
 
     def report_upload(done_bytes: int, total_bytes: int) -> None:
         if total_bytes > _MIB:  # a small one is there before anybody could read of it
             on_progress(Transfer("uploading", done_bytes, total_bytes))
 
-    _deliver(connection, submission, report_upload, lambda sentence: on_progress(Notice(sentence)))
-    if submission.package is not None:
-        _upload(connection, submission.package, report_upload)
-    submit_once(
-        api,
-        submission,
-        on_break=lambda failure: on_progress(Notice(f"asking again whether the job is there: {failure.message}")),
-    )
-    on_cluster.withdraw_if_late(submission)
+    send_to = send_to_agents if submission.durable is not None else _send_to_ray
+    send_to(connection, submission, report_upload, on_progress)
     if submission.memory is not None:
         keep_run(submission.memory.run_of(submission.submission_id, submission.metadata.get("cloudrl_recipe", "")))
     job = job_handle(connection, submission.submission_id, submission.metadata, submission.notes)
@@ -164,27 +149,21 @@ def send(
     return job
 
 
-def _deliver(
-    connection: Connection,
-    submission: Submission,
-    on_upload: Callable[[int, int], None],
-    on_wait: Callable[[str], None],
+def _send_to_ray(
+    connection: Connection, submission: Submission, on_upload: Callable[[int, int], None], on_progress: OnProgress
 ) -> None:
-    """Bring to every node what goes through the agents."""
-    agent = connection.agent()
-    items = [item for item in submission.uploads if item.by == "agents"]
-    if agent is None or not (items or submission.secrets):
-        return
-    for item in items:
-        send_files(agent, item, on_upload=on_upload)
-    if submission.secrets:
-        values = {name: value for name, value in submission.secrets.items() if value is not None}
-        agent.put_secrets(submission.submission_id, values)
-    for item in items:
-        address = item.manifest.address
-        wait_replicated(lambda address=address: agent.files_state(address)[1], item.text, on_wait=on_wait)  # type: ignore[misc]
-    if submission.secrets:
-        wait_replicated(lambda: agent.secrets_state(submission.submission_id), "secrets")
+    api = connection.ray()
+    on_cluster = ClusterJobs(api)
+    on_cluster.ensure_free_for(submission, on_progress=on_progress)
+    deliver(connection, submission, on_upload, lambda sentence: on_progress(Notice(sentence)))
+    if submission.package is not None:
+        _upload(connection, submission.package, on_upload)
+    submit_once(
+        api,
+        submission,
+        on_break=lambda failure: on_progress(Notice(f"asking again whether the job is there: {failure.message}")),
+    )
+    on_cluster.withdraw_if_late(submission)
 
 
 def _check_cluster(api: RayClient, connection: Connection, session: str | None) -> None:
@@ -289,110 +268,3 @@ def _package_pieces(
         if agent is not None:
             with contextlib.suppress(CloudrlError):  # the upload itself says the rest
                 agent.note_transfer()
-
-
-def send_files(
-    agent: AgentClient,
-    item: Upload,
-    *,
-    on_upload: Callable[[int, int], None] = lambda _done, _total: None,
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
-) -> None:
-    """Send what rank 0 has not got of a file or folder. A broken connection is taken up again.
-
-    Raises:
-        InputError: The disk of rank 0 has no room, or a file has changed since it was looked at.
-        ConnectionFailed: the cluster does not answer, again and again.
-    """
-    manifest = item.manifest
-    attempts = Attempts(_BACKOFF, clock=clock, sleep=sleep)
-    here = agent.announce_files(manifest.address, manifest.to_json())
-
-    def on_sent(before: int, sent_bytes: int) -> None:
-        on_upload(before + sent_bytes, item.size_bytes)
-
-    while (entry := _missing(item, here)) is not None:
-        offset, before = here.get(entry.name, 0), sum(here.values())
-        size = manifest.by_path[entry.name].size_bytes
-        pieces = _pieces(entry, offset, size, partial(on_sent, before))
-        try:
-            here = agent.put_file(manifest.address, entry.name, pieces, offset=offset, size_bytes=size - offset)
-        except ConnectionFailed as failure:
-            attempts.failed(failure)
-            here = retry(lambda: agent.files_state(manifest.address)[0], _BACKOFF, clock=clock, sleep=sleep)
-        if sum(here.values()) > before:
-            attempts.progress()
-
-
-def wait_replicated(
-    state: Callable[[], Mapping[int, Replica]],
-    what: str,
-    *,
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
-    on_wait: Callable[[str], None] = lambda _sentence: None,
-) -> None:
-    """Wait until every node has something.
-
-    Args:
-        state: Asks rank 0 how far every rank is.
-        what: What it is, for messages.
-        clock: Seconds that never run backwards.
-        sleep: Waits that many seconds.
-        on_wait: Called with a sentence whenever another set of nodes is waited for, of many when half of them are done.
-
-    Raises:
-        InputError: A node cannot take it.
-        ConnectionFailed: Nothing moves any more.
-    """
-    last: Mapping[int, Replica] = {}
-    told: list[int] = []
-    moved_at = clock()
-    while True:
-        nodes = state()
-        refusing = [rank for rank, replica in nodes.items() if replica.error]
-        if refusing:
-            raise InputError(f"{what}: {ranks_text(refusing)} cannot take it: {nodes[refusing[0]].error}")
-        waiting = [rank for rank, replica in nodes.items() if not replica.complete]
-        if not waiting:
-            return
-        ranks = ranks_text(waiting)
-        if waiting != told and (len(waiting) <= _FEW or 2 * len(waiting) <= len(told) or not told):
-            told = waiting
-            on_wait(f"{what}: waiting for {ranks}")
-        if nodes != last:
-            last, moved_at = dict(nodes), clock()
-        elif clock() - moved_at > _STANDS_STILL_S:
-            raise ConnectionFailed(
-                f"{what}: nothing has come to {ranks} for {duration_text(_STANDS_STILL_S)}",
-                hint="See: cloudrl status",
-            )
-        sleep(0.2)
-
-
-def _missing(item: Upload, here: Mapping[str, int]) -> Entry | None:
-    parts = item.manifest.by_path
-    return next((entry for entry in item.entries if here.get(entry.name, 0) < parts[entry.name].size_bytes), None)
-
-
-def _pieces(entry: Entry, offset: int, size_bytes: int, on_sent: Callable[[int], None]) -> Iterator[bytes]:
-    at = offset
-    while at < size_bytes:
-        piece = _read(entry, at, min(_CHUNK_BYTES, size_bytes - at))
-        if not piece:
-            raise InputError(f"{entry.path} has become shorter while it was sent", hint="Submit again")
-        yield piece
-        at += len(piece)
-        on_sent(at - offset)
-
-
-def _read(entry: Entry, offset: int, size_bytes: int) -> bytes:
-    """A piece of this machine's own file, whose errors are of the same class as those of a connection."""
-    try:
-        with entry.path.open("rb") as file:
-            file.seek(offset)
-            return file.read(size_bytes)
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise InputError(f"{entry.path} cannot be read while it is sent: {reason}", hint="Submit again") from error

@@ -23,7 +23,7 @@ _FORMAT = 1
 
 
 class JobJournal:
-    """The records of a node; those of one cluster run may lie beside those of another, whose volume this was.
+    """The records of a node, also those of another cluster whose volume this was.
 
     Args:
         checkpoints: the folder of checkpoints.

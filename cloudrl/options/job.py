@@ -93,6 +93,14 @@ class SubmitOptions:
     ] = None
     """The debugger. With None, `breakpoint()` does nothing in a job."""
     post_mortem: Annotated[bool, Option("Let a task that fails wait, too. Implies --debug.", sets=True)] = False
+    durable: Annotated[
+        bool,
+        Option(
+            "Leave the job with the cluster: it waits its turn, and goes on by itself after a loss.",
+            names=("--durable", "--queue"), sets=True,
+        ),
+    ] = False  # fmt: skip
+    """Each attempt goes on from the newest step that is whole. A job whose own program fails is not tried again."""
     unchecked: Annotated[bool, Option("Send the job even if its verl configuration cannot work.", sets=True)] = False
     """What is known to be wrong with it becomes notes."""
     overrides: Mapping[str, Any] = field(default_factory=dict)
@@ -122,6 +130,7 @@ class JobKeywords(TypedDict, total=False):
     submission_id: str | None
     debug: str | None
     post_mortem: bool
+    durable: bool
     unchecked: bool
 
 

@@ -138,6 +138,11 @@ class DurableJob:
         """Of the next attempt: the job's own id for the first, `ID-2` for the second."""
         return self.job_id if not self.attempts else f"{self.job_id}-{len(self.attempts) + 1}"
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it has not ended for good, and no attempt of it runs."""
+        return self.outcome is None and self.open_attempt is None
+
     def has(self, submission_id: str) -> bool:
         """Whether this id is the job's own or that of one of its attempts."""
         return submission_id == self.job_id or any(a.submission_id == submission_id for a in self.attempts)

@@ -15,7 +15,9 @@ from cloudrl.checkpoints.handle import Checkpoints
 from cloudrl.errors import CheckpointError, ClusterFailed, InputError, without_login
 from cloudrl.jobs import JobHandle, find_job
 from cloudrl.options.job import JobKeywords, submit_options
+from cloudrl.protocol.durable_jobs import DurableJob
 from cloudrl.protocol.facts import ClusterFacts
+from cloudrl.protocol.job_calls import list_jobs
 from cloudrl.providers.model import ClusterRef, Provider, Status
 from cloudrl.providers.registry import locate, provider
 from cloudrl.saves.inventory import SaveVersion
@@ -144,6 +146,20 @@ class RunningCluster:
     def jobs(self) -> tuple[RayJob, ...]:
         """All submitted jobs, the oldest first."""
         return self.connection.ray().list_jobs()
+
+    def durable_jobs(self) -> tuple[DurableJob, ...]:
+        """Jobs that were left with the cluster's agents, in the order of their queue, each with its attempts.
+
+        Raises:
+            ConnectionFailed: no answer.
+        """
+        agent = self.connection.agent()
+        if agent is None:
+            return ()
+        try:
+            return list_jobs(agent)
+        except InputError:  # agents of an older release
+            return ()
 
     def checkpoints(self) -> Checkpoints:
         """What jobs have saved, on all nodes: a sequence, with `.latest()`, each with `.merge("./model")`.

@@ -6,14 +6,18 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from cloudrl import jobs, recipes
-from cloudrl.errors import CheckpointError, ConnectionFailed, InputError, Interrupted
+from cloudrl.errors import CheckpointError, ConnectionFailed, FailedError, InputError, Interrupted, JobFailed
 from cloudrl.jobs import JobHandle, Progress, Submission, SubmitOptions
 from cloudrl.jobs.events import Event
 from cloudrl.jobs.handle import FOLLOW, raise_for_status, way_back
 from cloudrl.jobs.memory_runs import keep_run, read_runs
+from cloudrl.jobs.supervised import find_durable, wait_for_attempt, wait_for_verdict
+from cloudrl.protocol import job_calls
+from cloudrl.protocol.durable_jobs import DurableJob
 from cloudrl.protocol.job_phases import JobPhase
 from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, Question, Waiting, notify, silent, unattended
 from cloudrl.sdk.network_question import network_question
@@ -106,7 +110,60 @@ def follow(
     on_silence: Callable[[RayJob], None] = lambda _: None,
     command: str = FOLLOW,
 ) -> Progress | None:
-    """Follow a job to its end; returns where it stood last.
+    """Follow a job to its end, over all attempts of one that goes on by itself; returns where it stood last.
+
+    The arguments and errors are those of `follow_attempt`.
+    """
+
+    def follow_one(attempt: JobHandle) -> Progress | None:
+        return follow_attempt(attempt, on_progress=on_progress, on_silence=on_silence, command=command)
+
+    left = None
+    with suppress(ConnectionFailed):
+        left = find_durable(job.connection, job.submission_id)
+    if left is None:
+        return follow_one(job)
+    try:
+        return _follow_attempts(job, left, follow_one, on_progress)
+    except KeyboardInterrupt:
+        raise no_longer_following(job, command) from None
+
+
+def _follow_attempts(
+    job: JobHandle, left: DurableJob, follow_one: Callable[[JobHandle], Progress | None], on_progress: OnProgress
+) -> Progress | None:
+    number = max((each.number for each in left.attempts if each.submission_id == job.submission_id), default=1)
+    told = ""
+
+    def report_wait(waiting: DurableJob) -> None:
+        nonlocal told
+        text = waiting.waits_for or "it waits until the jobs before it have ended"
+        if text != told:
+            notify(on_progress, f"{waiting.job_id}: {text}")
+        told = text
+
+    while True:
+        left = wait_for_attempt(job.connection, left.job_id, number, on_wait=report_wait)
+        if len(left.attempts) < number:
+            reason = left.outcome.reason if left.outcome is not None else ""
+            raise JobFailed(f"job {left.job_id}: {reason}", hint=f"cloudrl why {job.url}")
+        attempt = replace(job, submission_id=left.attempts[number - 1].submission_id)
+        try:
+            return follow_one(attempt)
+        except FailedError:
+            if wait_for_verdict(job.connection, left.job_id, number).outcome is not None:
+                raise
+        number += 1
+
+
+def follow_attempt(
+    job: JobHandle,
+    *,
+    on_progress: OnProgress = silent,
+    on_silence: Callable[[RayJob], None] = lambda _: None,
+    command: str = FOLLOW,
+) -> Progress | None:
+    """Follow one submission to its end; returns where it stood last.
 
     Args:
         job: the job.
@@ -196,10 +253,31 @@ def stop_job(job: JobHandle, *, confirm: Confirm = unattended, on_progress: OnPr
         InputError: the answer was no.
         ConnectionFailed: it has not ended after some minutes.
     """
+    left = find_durable(job.connection, job.submission_id)
+    if left is not None and left.outcome is None:
+        return _stop_for_good(job, left, confirm, on_progress)
     before = job.status().status
     if not before.is_terminal and not confirm(Question(f"Stop job {job.submission_id}?")):
         raise InputError(f"{job.submission_id} keeps running")
     job.cancel()
+    return _report_stop(job, before, on_progress)
+
+
+def _stop_for_good(job: JobHandle, left: DurableJob, confirm: Confirm, on_progress: OnProgress) -> JobStatus:
+    """The agents do not start it again."""
+    if not confirm(Question(f"Stop job {left.job_id}?")):
+        raise InputError(f"{left.job_id} goes on")
+    agent = job.connection.agent()
+    assert agent is not None  # noqa: S101  it has told of the job
+    job_calls.stop_job(agent, left.job_id)
+    if left.open_attempt is None:
+        on_progress(Notice(f"{left.job_id} was waiting, and does not start any more"))
+        return JobStatus.STOPPED
+    running = replace(job, submission_id=left.submission_id)
+    return _report_stop(running, JobStatus.RUNNING, on_progress)
+
+
+def _report_stop(job: JobHandle, before: JobStatus, on_progress: OnProgress) -> JobStatus:
     after = job.wait(timeout_s=180.0)
     was_not = f"{job.submission_id} was not running: {before}"
     on_progress(Notice(was_not if before.is_terminal else f"{job.submission_id} has ended: {after}"))

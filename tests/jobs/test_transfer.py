@@ -21,7 +21,7 @@ from server_harness import TOKEN, Served
 from cloudrl.errors import ConnectionFailed, InputError, Unauthorized
 from cloudrl.jobs import Submission, SubmitOptions, send
 from cloudrl.jobs.submission import Upload
-from cloudrl.jobs.submit import send_files, wait_replicated
+from cloudrl.jobs.transfer import send_files, wait_replicated
 from cloudrl.node.uploads import SPARE_BYTES, Store
 from cloudrl.protocol import exchange
 from cloudrl.protocol.client import AgentClient

@@ -1,0 +1,59 @@
+"""Whether the cluster's agents can carry a job through: it waits its turn, and goes on by itself after a loss."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from cloudrl.errors import InputError
+from cloudrl.jobs.draft import JobDraft, Snapshot
+from cloudrl.jobs.submission import DurablePlan
+from cloudrl.spec.hydra import integer, parse_overrides
+from cloudrl.verl import keys
+
+RESUME_DECIDED_BY = frozenset({keys.RESUME_MODE, keys.RESUME_FROM, keys.LOCAL_DIR})
+"""Keys with which a user decides where a job goes on, so that nobody else may."""
+
+
+def plan_durable(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
+    """Pass: whether the agents can carry the job through; nothing where it was not asked for."""
+    if not draft.options.durable:
+        return draft
+    values, cluster = draft.values, draft.cluster
+    plan = DurablePlan(
+        cluster.gpu_nodes * (integer(values.get(keys.GPUS)) or cluster.gpus_per_node),
+        integer(values.get(keys.STEPS)),
+        saves=(integer(values.get(keys.SAVE_FREQ)) or -1) > 0,
+    )
+    if not plan.saves:
+        draft = draft.warning(
+            f"--durable: the job saves nothing, so each attempt begins anew; {keys.SAVE_FREQ}=10 saves"
+        )
+    return replace(draft.refused(*_refusals(draft)), durable=plan)
+
+
+def _refusals(draft: JobDraft) -> Iterator[InputError]:
+    cluster = draft.cluster
+    if not cluster.has_agents:
+        yield InputError(
+            f"--durable: cluster {cluster.name!r} has no agents that could carry the job through",
+            hint="Submit it to a cluster that `cloudrl up` started: --cluster NAME",
+        )
+        return
+    asked = parse_overrides(draft.job.with_overrides(draft.options.overrides).overrides)
+    decided = sorted(RESUME_DECIDED_BY & asked.keys())
+    if decided:
+        yield InputError(
+            f"--durable: the job sets {decided[0]}, and each attempt goes on from the newest step that is whole",
+            hint=f"Leave out {', '.join(decided)}; --name RUN continues a run",
+        )
+    volatile = sorted(set(draft.secrets) - set(cluster.variables))
+    if volatile:
+        yield InputError(
+            f"--durable: {', '.join(volatile)} would be in the nodes' memory alone, and gone after a restart",
+            hint=f"Give it to the cluster, under `secrets:` in its file\nKeep it here: --env {volatile[0]}=",
+        )
+    nodes = integer(draft.values.get(keys.NODES))
+    if nodes not in (None, cluster.gpu_nodes):
+        yield InputError(
+            f"--durable: the job trains on {nodes} of {cluster.gpu_nodes} nodes, and it is not known on which",
+            hint=f"{keys.NODES}={cluster.gpu_nodes}",
+        )

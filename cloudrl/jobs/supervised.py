@@ -1,0 +1,192 @@
+"""Jobs that are left with the cluster's agents: sent there, found again, and waited for."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator
+
+from cloudrl.errors import ConnectionFailed, InputError
+from cloudrl.jobs.submission import Submission
+from cloudrl.jobs.transfer import deliver, wait_replicated
+from cloudrl.jobs.working_dir import PackagePlan, zip_package
+from cloudrl.protocol import job_calls
+from cloudrl.protocol.backoff import Backoff, retry
+from cloudrl.protocol.durable_jobs import DurableJob
+from cloudrl.protocol.manifest import Manifest, Part
+from cloudrl.protocol.progress import Notice
+from cloudrl.transport import AgentClient, Connection
+
+_LOST = Backoff(first_s=1.0, longest_s=5.0, give_up_s=60.0)
+_STARTS_WITHIN_S = 15.0
+_POLL_S = 0.5
+_JUDGED_WITHIN_S = 240.0
+"""A look at the checkpoints of all nodes may take three minutes of it (`cloudrl.saves.survey`)."""
+_PIECE_BYTES = 1 << 20
+
+
+def send_to_agents(
+    connection: Connection,
+    submission: Submission,
+    on_upload: Callable[[int, int], None],
+    on_progress: Callable[[Notice], None],
+) -> None:
+    """Bring a job and all that it needs to every node, and wait a moment for it to start.
+
+    Args:
+        connection: The cluster.
+        submission: The job.
+        on_upload: Is told bytes that are there, and of how many.
+        on_progress: Is told which nodes are waited for, and behind which job this one waits.
+
+    Raises:
+        InputError: Its id is taken, or a node cannot take what it needs.
+        ConnectionFailed: No answer for a minute; the job may be there.
+    """
+    agent = connection.agent()
+    assert agent is not None  # noqa: S101  `plan_durable`
+    deliver(connection, submission, on_upload, lambda sentence: on_progress(Notice(sentence)))
+    package = ""
+    if submission.package is not None:
+        package = send_package(agent, submission.package, on_upload)
+        wait_replicated(lambda: agent.files_state(package)[1], "the job's package")
+    leave_with_agents(agent, submission, package, on_progress=on_progress)
+
+
+def leave_with_agents(
+    agent: AgentClient,
+    submission: Submission,
+    package: str,
+    *,
+    on_progress: Callable[[Notice], object],
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Hand a job to the agents, and wait a moment for it to start.
+
+    Args:
+        agent: Of rank 0.
+        submission: The job, of which everything else is on the nodes.
+        package: The address of its package there; "" for none.
+        on_progress: Is told how many jobs it waits for.
+        clock: Seconds that never run backwards.
+        sleep: Waits that many seconds.
+
+    Raises:
+        InputError: Its id is taken, or the agents cannot record it.
+        ConnectionFailed: No answer for a minute; the job may be there.
+    """
+    plan = submission.durable
+    assert plan is not None  # noqa: S101  `plan_durable`
+    job = DurableJob(
+        submission.submission_id, submission.name, "", submission.request(), 0.0, world_size=plan.world_size,
+        total_steps=plan.total_steps, saves=plan.saves, package=package,
+    )  # fmt: skip
+    retry(lambda: job_calls.submit_job(agent, job), _LOST, clock=clock, sleep=sleep)
+    ends_at = clock() + _STARTS_WITHIN_S
+    while clock() < ends_at:
+        jobs = job_calls.list_jobs(agent)
+        known = next((known for known in jobs if known.job_id == job.job_id), None)
+        if known is None or known.attempts or known.outcome is not None:
+            return
+        before = [other for other in jobs if other.outcome is None and other.number < known.number]
+        if before:
+            on_progress(Notice(f"{job.job_id} waits for {before[-1].job_id}; it starts by itself"))
+            return
+        sleep(_POLL_S)
+    on_progress(Notice(f"{job.job_id} waits until the cluster is free; it starts by itself"))
+
+
+def send_package(agent: AgentClient, package: PackagePlan, on_upload: Callable[[int, int], None]) -> str:
+    """Bring a package to rank 0, from where the other nodes take it; returns its address."""
+    content = zip_package(package)
+    manifest = Manifest((Part(package.name, len(content), hashlib.sha256(content).hexdigest()),))
+    here = agent.announce_files(manifest.address, manifest.to_json()).get(package.name, 0)
+
+    def pieces() -> Iterator[bytes]:
+        for start in range(here, len(content), _PIECE_BYTES):
+            yield content[start : start + _PIECE_BYTES]
+            on_upload(min(start + _PIECE_BYTES, len(content)), len(content))
+
+    if here < len(content):
+        agent.put_file(manifest.address, package.name, pieces(), offset=here, size_bytes=len(content) - here)
+    return manifest.address
+
+
+def find_durable(connection: Connection, submission_id: str) -> DurableJob | None:
+    """The job that was left with the agents under this id, or with an attempt of this id; None if there is none.
+
+    Raises:
+        ConnectionFailed: no answer.
+    """
+    agent = connection.agent()
+    if agent is None:
+        return None
+    try:
+        return next((job for job in job_calls.list_jobs(agent) if job.has(submission_id)), None)
+    except InputError:  # agents of an older release
+        return None
+
+
+def wait_for_verdict(
+    connection: Connection,
+    job_id: str,
+    number: int,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> DurableJob:
+    """The job once the agents have judged the end of its attempt of this number, which takes seconds.
+
+    Args:
+        connection: The cluster.
+        job_id: The job.
+        number: Of the attempt.
+        clock: Seconds that never run backwards.
+        sleep: Waits that many seconds.
+
+    Raises:
+        InputError: The agents do not know the job any more.
+        ConnectionFailed: no answer for minutes, or no verdict.
+    """
+    ends_at = clock() + _JUDGED_WITHIN_S
+    while True:
+        job = retry(lambda: find_durable(connection, job_id), clock=clock, sleep=sleep)
+        if job is None:
+            raise InputError(f"the agents of {connection.name} do not know {job_id} any more", hint="cloudrl jobs list")
+        if job.outcome is not None or len(job.attempts) > number or not job.attempts[number - 1].is_open:
+            return job
+        if clock() > ends_at:
+            raise ConnectionFailed(f"the agents do not say what becomes of {job_id}", hint="See: cloudrl jobs list")
+        sleep(_POLL_S)
+
+
+def wait_for_attempt(
+    connection: Connection,
+    job_id: str,
+    number: int,
+    *,
+    on_wait: Callable[[DurableJob], object],
+    sleep: Callable[[float], None] = time.sleep,
+) -> DurableJob:
+    """Wait until a job has that many attempts, or has ended for good; a cluster that is silent is asked again.
+
+    Args:
+        connection: The cluster.
+        job_id: The job.
+        number: Of attempts.
+        on_wait: Called every few seconds with the job as it is.
+        sleep: Waits that many seconds.
+
+    Raises:
+        InputError: The agents do not know the job any more.
+        ConnectionFailed: no answer for minutes.
+    """
+    while True:
+        job = retry(lambda: find_durable(connection, job_id))
+        if job is None:
+            raise InputError(f"the agents of {connection.name} do not know {job_id} any more", hint="cloudrl jobs list")
+        if len(job.attempts) >= number or job.outcome is not None:
+            return job
+        on_wait(job)
+        sleep(2.0)
