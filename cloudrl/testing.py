@@ -22,18 +22,19 @@ import json
 import re
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from cloudrl.errors import ConnectionFailed
+from cloudrl.protocol.durable_jobs import Attempt, DurableJob, Outcome, Result
 from cloudrl.protocol.exchange import Request, Response
 from cloudrl.protocol.facts import ClusterFacts
 from cloudrl.protocol.failures import ApiError, ErrorCode
 from cloudrl.protocol.phases import Phase
 from cloudrl.protocol.report import ClusterStatus, NodeReport
 from cloudrl.protocol.routes import ROUTES, SIZE_HEADER
-from cloudrl.protocol.wire import to_json
+from cloudrl.protocol.wire import from_json, to_json
 from cloudrl.transport import Connection
 from cloudrl.verl.releases import RELEASE
 
@@ -73,6 +74,8 @@ class FakeCluster:
         jobs: by their submission ids.
         packages: uploaded working directories, by Ray's names for them.
         secrets: of jobs, by their submission ids.
+        durable_jobs: jobs that were left with the agents, by their ids; to be changed as a test needs it.
+        files: what was sent through the agents: address -> bytes of each part.
         requests: (method, path) of each request so far.
         status: what the agent says of the cluster, as JSON; to be changed as a test needs it.
         nodes: what Ray says of its nodes, likewise.
@@ -101,6 +104,8 @@ class FakeCluster:
         self.jobs: dict[str, FakeJob] = {}
         self.packages: dict[str, bytes] = {}
         self.secrets: dict[str, dict[str, str]] = {}
+        self.durable_jobs: dict[str, DurableJob] = {}
+        self.files: dict[str, dict[str, int]] = {}
         self.requests: list[tuple[str, str]] = []
         facts = ClusterFacts(
             name, "id-1", "local", nodes, gpu_nodes=nodes, gpus_per_node=gpus_per_node, device=device,
@@ -284,6 +289,45 @@ class FakeCluster:
     def agent_inventory(self, _call: Call, rank: str) -> Response:
         """No checkpoints."""
         return as_json({"rank": int(rank), "locations": []})
+
+    def agent_submit_job(self, call: Call, job: str) -> Response:
+        """A job that the agents carry through: its first attempt starts at once."""
+        sent = from_json(DurableJob, json.loads(call.body))
+        attempt = Attempt(1, job, self.status["facts"]["id"], 0, 0.0)
+        self.durable_jobs[job] = replace(sent, attempts=(attempt,))
+        self.jobs[job] = FakeJob(dict(sent.request), started=len(self.jobs) + 1)
+        self.on_submit(job)
+        return as_json(to_json(self.durable_jobs[job]))
+
+    def agent_jobs(self, _call: Call) -> Response:
+        """Those jobs."""
+        return as_json({"jobs": [to_json(job) for job in self.durable_jobs.values()]})
+
+    def agent_stop_job(self, _call: Call, job: str) -> Response:
+        """One of them shall end."""
+        known = next((each for each in self.durable_jobs.values() if each.has(job)), None)
+        if known is None:
+            raise ApiError(ErrorCode.NOT_FOUND, "no such job")
+        outcome = Outcome(Result.STOPPED, "it was stopped", 0.0)
+        self.durable_jobs[known.job_id] = replace(known, outcome=outcome)
+        if known.open_attempt is not None:
+            self.end(known.submission_id, "STOPPED", "Job was intentionally stopped.")
+        return as_json({"stopped": True})
+
+    def agent_announce_files(self, call: Call, address: str) -> Response:
+        """A file is on its way."""
+        self.files[address] = {part: 0 for part, _, _ in json.loads(call.body)["parts"]}
+        return as_json({"files": self.files[address]})
+
+    def agent_take_file(self, call: Call, address: str, path: str) -> Response:
+        """A piece of it."""
+        self.files[address][path] += len(call.body)
+        return as_json({"files": self.files[address]})
+
+    def agent_files_state(self, _call: Call, address: str) -> Response:
+        """It is on all nodes."""
+        nodes = {str(node["rank"]): {"complete": True} for node in self.status["nodes"]}
+        return as_json({"files": self.files[address], "nodes": nodes})
 
     def agent_job_log(self, call: Call, job: str) -> Response:
         """A piece of the log of a job whose driver runs on the head."""

@@ -1,4 +1,4 @@
-"""`cloudrl jobs`: list, status, logs and stop."""
+"""`cloudrl jobs`: list, status, logs, stop and resume."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cloudrl.sdk.callbacks import Update
     from cloudrl.transport.ray_job import RayJob
 
-app = typer.Typer(help="List, watch and stop jobs.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(help="List, watch, stop and resume jobs.", no_args_is_help=True, rich_markup_mode=None)
 
 JobArgument = Annotated[
     str | None, typer.Argument(metavar="ID", help="Submission ID or ray:// URL. Default: the newest job.")
@@ -115,6 +115,26 @@ def stop(
         status = stop_job(job, confirm=terminal.confirm, on_progress=terminal)
     if as_json:
         _output.as_json({"submission_id": job.submission_id, "status": str(status)})
+
+
+@app.command()
+def resume(
+    job_id: Annotated[str, typer.Argument(metavar="ID", help="ID of a job that was submitted with --durable.")],
+    as_json: JsonOption = False,
+    cluster: ClusterOption = None,
+    address: AddressOption = None,
+) -> None:
+    """Start a durable job again, from the newest step that is whole.
+
+    It has ended, or was left with an earlier cluster whose checkpoints this one has.
+    """
+    from cloudrl.jobs.handle import way_back
+    from cloudrl.sdk.choose import Purpose
+    from cloudrl.sdk.find import find
+
+    job = find(cluster, address, purpose=Purpose.CHANGE, on_progress=Terminal()).resume(job_id)
+    _output.result(job.url, {"submission_id": job.submission_id, "url": job.url}, is_json=as_json)
+    _output.hint(way_back(job.url))
 
 
 def _show(update: Update, *, as_json: bool) -> None:

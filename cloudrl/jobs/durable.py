@@ -10,7 +10,7 @@ from cloudrl.spec.hydra import integer, parse_overrides
 from cloudrl.verl import keys
 
 RESUME_DECIDED_BY = frozenset({keys.RESUME_MODE, keys.RESUME_FROM, keys.LOCAL_DIR})
-"""Keys with which a user decides where a job goes on, so that nobody else may."""
+"""Keys with which a user decides where a job goes on, and no pass or agent does."""
 
 
 def plan_durable(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
@@ -45,8 +45,8 @@ def _refusals(draft: JobDraft) -> Iterator[InputError]:
             f"--durable: the job sets {decided[0]}, and each attempt goes on from the newest step that is whole",
             hint=f"Leave out {', '.join(decided)}; --name RUN continues a run",
         )
-    volatile = sorted(set(draft.secrets) - set(cluster.variables))
-    if volatile:
+    if draft.secrets:
+        volatile = sorted(draft.secrets)
         yield InputError(
             f"--durable: {', '.join(volatile)} would be in the nodes' memory alone, and gone after a restart",
             hint=f"Give it to the cluster, under `secrets:` in its file\nKeep it here: --env {volatile[0]}=",

@@ -14,6 +14,7 @@ A pass takes a draft and the snapshot and returns another draft. Their order, an
    `place_controller`, `continue_tracking`: for the mode and the loggers that the complete job has.
 9. `check_data`, `check_reward`, `check_config`, `note_surprises`: look at the complete job.
 10. `collect_secrets`, `deliver_secrets`: what the complete job needs, and how it gets there.
+11. `plan_durable`: whether all of it would be there again after a restart of the cluster.
 
 Validating before there is a cluster is the same pipeline over the snapshot that is expected. Since passes are cheap,
 `submit.prepare` runs them twice: what is going to be sent is read only when nothing is in the way.

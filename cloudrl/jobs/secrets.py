@@ -72,6 +72,7 @@ def deliver_secrets(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
     the job's environment and that of `ray.init` have. So verl gets them by its own key (verl 0.9.1,
     trainer/config/ppo_trainer.yaml: ray_kwargs; "inherited by the TaskRunner and every worker actor").
     """
+    draft = _with_the_clusters_own(draft) if draft.options.durable else draft
     variables, cluster = draft.variables, draft.cluster
     secrets = {name: value for name, value in variables.items() if is_secret(name) and value}
     blocker = delivery_blocker(draft.runtime_env, cluster)
@@ -92,6 +93,15 @@ def deliver_secrets(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
         draft = replace(draft.without(PY_EXECUTABLE), overrides={**overrides, f"++{PY_EXECUTABLE}": started})
     job = draft.job.replace(entrypoint=(*wrapper, *draft.job.entrypoint))
     return replace(draft, job=job, runtime_env=rest, variables=remaining, secrets=secrets)
+
+
+def _with_the_clusters_own(draft: JobDraft) -> JobDraft:
+    """The cluster's own secrets come back with it after a restart, and those that the agents keep in memory do not."""
+    own = [name for name in draft.variables if is_secret(name) and name in draft.cluster.variables]
+    if not own:
+        return draft
+    rest = {name: value for name, value in draft.variables.items() if name not in own}
+    return draft.noting(f"--durable: the job finds the cluster's own {', '.join(own)}", variables=rest)
 
 
 def delivery_blocker(runtime_env: Mapping[str, Any], cluster: ClusterFacts) -> str | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import datetime, timezone
 
 from cloudrl.errors import ConnectionFailed, InputError
 from cloudrl.jobs.submission import Submission
@@ -12,9 +14,10 @@ from cloudrl.jobs.transfer import deliver, wait_replicated
 from cloudrl.jobs.working_dir import PackagePlan, zip_package
 from cloudrl.protocol import job_calls
 from cloudrl.protocol.backoff import Backoff, retry
-from cloudrl.protocol.durable_jobs import DurableJob
+from cloudrl.protocol.durable_jobs import DurableJob, newest
 from cloudrl.protocol.manifest import Manifest, Part
 from cloudrl.protocol.progress import Notice
+from cloudrl.protocol.side_by_side import side_by_side
 from cloudrl.transport import AgentClient, Connection
 
 _LOST = Backoff(first_s=1.0, longest_s=5.0, give_up_s=60.0)
@@ -113,8 +116,45 @@ def send_package(agent: AgentClient, package: PackagePlan, on_upload: Callable[[
     return manifest.address
 
 
+def resume_left(
+    connection: Connection, job_id: str, *, now: Callable[[], datetime] = lambda: datetime.now(timezone.utc)
+) -> DurableJob:
+    """Leave a job with the agents once more that has ended, or was left with an earlier cluster on these volumes.
+
+    It is a job of its own, with another id, and goes on from the newest step of the run that is whole.
+
+    Args:
+        connection: The cluster.
+        job_id: Of the job, or of an attempt of it.
+        now: For its id.
+
+    Raises:
+        InputError: No volume of the cluster remembers it, or it has not ended.
+        ConnectionFailed: no answer.
+    """
+    agent = connection.agent()
+    if agent is None:
+        raise InputError(
+            f"{connection.name} has no agents that could remember a job", hint="Another cluster: --cluster NAME"
+        )
+    here = find_durable(connection, job_id)
+    if here is not None and here.outcome is None:
+        raise InputError(f"{here.job_id} has not ended: it goes on by itself", hint="See it: cloudrl jobs list")
+    ranks = [node.rank for node in agent.status().nodes]
+    records = [job for jobs in side_by_side(lambda rank: job_calls.read_journal(agent, rank), ranks) for job in jobs]
+    known = [record for record in records if record.has(job_id)]
+    if not known:
+        raise InputError(
+            f"the volumes of {connection.name} remember no job {job_id!r}",
+            hint="Submit it again, and it continues from the newest complete step: --name RUN",
+        )
+    before = newest(*known)
+    again = replace(before, job_id=f"{before.run}-{now():%Y%m%d-%H%M%S}", attempts=(), outcome=None, waits_for="")
+    return job_calls.submit_job(agent, again)
+
+
 def find_durable(connection: Connection, submission_id: str) -> DurableJob | None:
-    """The job that was left with the agents under this id, or with an attempt of this id; None if there is none.
+    """The job that was left with the agents under this id, or with an attempt of this id; None without one.
 
     Raises:
         ConnectionFailed: no answer.

@@ -23,7 +23,7 @@ from cloudrl.providers.registry import locate, provider
 from cloudrl.saves.inventory import SaveVersion
 from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, silent, unattended
 from cloudrl.sdk.costs import costs
-from cloudrl.sdk.submission import submit
+from cloudrl.sdk.submission import resume_job, submit
 from cloudrl.sdk.teardown import assess, end, ending, patient, teardown
 from cloudrl.spec import Job
 from cloudrl.spec.ports import RAY_PORT
@@ -134,6 +134,15 @@ class RunningCluster:
         loaded = recipes.load(job) if isinstance(job, str) else job
         wanted = submit_options(overrides, options)
         return submit(self.connection, loaded, wanted, after=after, on_progress=on_progress)
+
+    def resume(self, job_id: str) -> JobHandle:
+        """Start a durable job again that has ended, or was left with an earlier cluster on the same volumes.
+
+        Raises:
+            InputError: no volume remembers it, or it has not ended.
+            ConnectionFailed: no answer.
+        """
+        return resume_job(self.connection, job_id)
 
     def job(self, submission_id: str) -> JobHandle:
         """The handle of a job that was submitted before.

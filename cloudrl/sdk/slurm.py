@@ -56,6 +56,11 @@ def render_script(
     on_progress: OnProgress = silent,
 ) -> str:
     """As `slurm_script`."""
+    if options.durable:
+        raise InputError(
+            "--durable: a script for sbatch is queued again by Slurm itself, and goes on from its newest step",
+            hint="Leave it out",
+        )
     job = recipes.load(job) if isinstance(job, str) else job
     name = re.sub(r"[^a-z0-9]+", "-", job.name.lower()).strip("-")[:41]
     declared = Cluster.load({"name": name, **cluster_fields(job, options, cluster)[0]})

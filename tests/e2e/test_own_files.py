@@ -181,7 +181,7 @@ def test_the_secret_is_in_no_file_and_no_answer(shell, cluster, secrets):
 
 
 def test_a_program_goes_on_where_it_stopped_and_sends_nothing_again(shell, cluster, program):
-    [manifest] = (cluster / "data" / "user-files").glob("*.json")
+    [manifest] = (cluster / "checkpoints" / ".cloudrl" / "user-files").glob("*.json")
     before = manifest.stat().st_mtime_ns
 
     (shell.home / "go on").touch()

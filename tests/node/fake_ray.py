@@ -9,7 +9,9 @@ One stateful fake: the folder in $FAKE_RAY steers it and remembers what it was a
     leave-RANK       while this file is there, such a start leaves a process that has --port, as Ray's control store
     alone            while this file is there, the dashboard counts no node but the head
     actors           what it lists as actors that live, JSON; none while it is not there
-    jobs             what the dashboard lists as jobs, JSON; none while it is not there
+    jobs             what the dashboard lists as jobs, JSON; none while it is not there. It takes jobs, which run until
+                     they are stopped
+    refuse           while this file is there, it refuses jobs with what the file says
     nodes, tasks, workers      what its state API says of these, likewise
 
 Like Ray's, its head keeps a control store at --port and a dashboard at --dashboard-port that wants the token;
@@ -97,6 +99,25 @@ class Dashboard(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])) or b"{}")
+        refusal = CONTROL / "refuse"
+        jobs = {job["submission_id"]: job for job in _listed("jobs")}  # type: ignore[attr-defined]
+        status, text = 200, "{}"
+        if self.path.endswith("/stop"):
+            jobs[self.path.split("/")[3]]["status"] = "STOPPED"
+        elif refusal.exists():
+            status, text = 500, refusal.read_text()
+        else:
+            jobs[body["submission_id"]] = {**body, "status": "RUNNING"}
+        written = CONTROL / "jobs.part"
+        written.write_text(json.dumps(list(jobs.values())))
+        written.replace(CONTROL / "jobs")
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text.encode())
 
     def log_message(self, *args: object) -> None:
         pass

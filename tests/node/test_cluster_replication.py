@@ -18,8 +18,11 @@ pytestmark = pytest.mark.agents
 
 
 def test_they_reach_every_node_and_the_secrets_go_with_the_cluster(nodes: Maker) -> None:
-    cluster = nodes(2).start().ready()
-    agent = cluster[0].agent
+    cluster = nodes(2)
+    for rank in (0, 1):
+        (cluster.folder / f"disk-{rank}").mkdir()
+        cluster.start_one(rank, f"--checkpoints={cluster.folder / f'disk-{rank}'}")
+    agent = cluster.ready()[0].agent
     body = os.urandom(40_000_000)
     model = Manifest((Part("model/weights", len(body), hashlib.sha256(body).hexdigest()),))
     kept = folder_of(cluster.run_id)

@@ -1,0 +1,148 @@
+"""Jobs that are left with the agents: what is refused before, and how they are sent, followed and stopped."""
+
+from dataclasses import replace
+
+import pytest
+
+import cloudrl
+from cloudrl.errors import InputError, JobFailed
+from cloudrl.jobs.supervised import find_durable
+from cloudrl.protocol.durable_jobs import Attempt, Outcome, Result, Verdict
+from cloudrl.sdk.submission import follow, stop_job
+from cloudrl.testing import FakeCluster
+from cloudrl.transport.ray_job import JobStatus
+
+JOB = cloudrl.recipe("grpo-tiny")
+
+
+def _submit(fake, name="one", **options):
+    return cloudrl.RunningCluster(fake.connection()).submit(JOB, durable=True, name=name, **options)
+
+
+def test_it_is_recorded_with_what_a_resume_has_to_know():
+    fake = FakeCluster(nodes=2)
+
+    _submit(fake, steps=12)
+
+    [left] = fake.durable_jobs.values()
+    assert (left.run, left.world_size, left.total_steps, left.saves) == ("one", 2, 12, True)
+    assert "trainer.resume_from_path" not in left.request["entrypoint"]
+    assert ("POST", "/api/jobs/") not in fake.requests
+
+
+def test_its_package_goes_through_the_agents_and_not_to_ray(tmp_path):
+    (tmp_path / "helper.py").write_text("ANSWER = 42\n")
+    fake = FakeCluster(nodes=2)
+
+    _submit(fake, working_dir=str(tmp_path))
+
+    [left] = fake.durable_jobs.values()
+    assert list(fake.files[left.package]) == [left.request["runtime_env"]["working_dir"].removeprefix("gcs://")]
+    assert not fake.packages
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"overrides": {"trainer.resume_mode": "disable"}}, "the job sets trainer.resume_mode"),
+        ({"env": {"MY_TOKEN": "secret-of-this-test"}}, "MY_TOKEN would be in the nodes' memory alone"),
+    ],
+)
+def test_what_would_not_come_back_is_refused(options, message):
+    fake = FakeCluster(nodes=2)
+    fake.status["facts"]["secrets_dir"] = "/dev/shm/x"
+
+    with pytest.raises(InputError, match=message):
+        _submit(fake, **options)
+
+    assert not fake.durable_jobs
+
+
+def test_a_secret_that_the_cluster_has_itself_comes_back_with_it():
+    fake = FakeCluster(nodes=2)
+    fake.status["facts"] |= {"secrets_dir": "/dev/shm/x", "variables": ["MY_TOKEN"]}
+
+    job = _submit(fake, env={"MY_TOKEN": "secret-of-this-test"})
+
+    [left] = fake.durable_jobs.values()
+    assert "/dev/shm" not in left.request["entrypoint"]
+    assert "secret-of-this-test" not in str(left)
+    assert "--durable: the job finds the cluster's own MY_TOKEN" in job.notes
+
+
+def test_a_plain_ray_cluster_cannot_do_it():
+    fake = FakeCluster(nodes=1)
+    plain = replace(fake.connection(), agent_url=None, cluster_id=None)
+
+    with pytest.raises(InputError, match="has no agents that could carry the job through"):
+        cloudrl.RunningCluster(plain).submit(JOB, durable=True)
+
+
+def _again(fake, job, verdict, reason, result=None):
+    """The agents have started another attempt, or given up."""
+    left = fake.durable_jobs[job.submission_id]
+    ended = left.with_last(ended_at=1.0, verdict=verdict, reason=reason)
+    if result is not None:
+        fake.durable_jobs[job.submission_id] = replace(ended, outcome=Outcome(result, reason, 2.0))
+        return
+    second = Attempt(2, f"{job.submission_id}-2", "id-1", 4, 2.0)
+    fake.durable_jobs[job.submission_id] = replace(ended, attempts=(*ended.attempts, second))
+    fake.add(second.submission_id, b"step:5 - critic/score/mean:0.5\n", "SUCCEEDED")
+
+
+def test_all_attempts_are_followed():
+    fake, said = FakeCluster(nodes=2), []
+    job = _submit(fake)
+    fake.end(job.submission_id, "FAILED", "the driver was killed")
+    _again(fake, job, Verdict.INFRASTRUCTURE, "its driver was killed (SIGKILL)")
+
+    progress = follow(job, on_progress=said.append)
+
+    assert progress.step == 5
+
+
+def test_the_end_for_good_is_the_end_of_following():
+    fake = FakeCluster(nodes=2)
+    job = _submit(fake)
+    fake.end(job.submission_id, "FAILED", "ValueError: no such row")
+    _again(fake, job, Verdict.PROGRAM, "ValueError: no such row", Result.FAILED)
+
+    with pytest.raises(JobFailed, match="no such row"):
+        follow(job)
+
+
+def _wait(fake, job):
+    """The job is in the queue, and Ray does not know it."""
+    fake.durable_jobs[job.submission_id] = replace(fake.durable_jobs[job.submission_id], attempts=())
+    del fake.jobs[job.submission_id]
+
+
+def test_one_that_waits_is_found_and_stopped():
+    fake, said = FakeCluster(nodes=2), []
+    _wait(fake, _submit(fake))
+    [left] = fake.durable_jobs
+
+    job = cloudrl.RunningCluster(fake.connection()).job(left)
+    status = stop_job(job, confirm=lambda _question: True, on_progress=lambda notice: said.append(notice.text))
+
+    assert status is JobStatus.STOPPED
+    assert said == [f"{left} was waiting, and does not start any more"]
+    assert find_durable(fake.connection(), left).outcome.result is Result.STOPPED
+
+
+def test_a_stop_is_for_good():
+    fake = FakeCluster(nodes=2)
+    job = _submit(fake)
+
+    assert stop_job(job, confirm=lambda _question: True) is JobStatus.STOPPED
+    assert find_durable(fake.connection(), job.submission_id).outcome.result is Result.STOPPED
+
+
+def test_the_newest_attempt_is_meant_by_the_id_of_the_job():
+    fake = FakeCluster(nodes=2)
+    job = _submit(fake)
+    _again(fake, job, Verdict.INFRASTRUCTURE, "lost")
+    ray = cloudrl.RunningCluster(fake.connection())
+
+    assert ray.job(job.submission_id).submission_id == f"{job.submission_id}-2"
+    assert ray.job(f"{job.submission_id}-2").submission_id == f"{job.submission_id}-2"

@@ -1,0 +1,93 @@
+"""Jobs that outlive their machines, on clusters of real agents, each with a disk of its own."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from node_harness import Maker, Nodes, kill_all, until
+
+from cloudrl.errors import InputError
+from cloudrl.protocol import job_calls
+from cloudrl.protocol.durable_jobs import DurableJob, Result, Verdict
+
+pytestmark = pytest.mark.agents
+
+
+def _start(cluster: Nodes) -> None:
+    for rank in range(cluster.count):
+        disk = cluster.folder / f"disk-{rank}"
+        disk.mkdir(exist_ok=True)
+        cluster.start_one(rank, f"--checkpoints={disk}")
+    cluster.ready()
+
+
+def _job(name: str) -> DurableJob:
+    request = {"entrypoint": f"train {name}", "submission_id": name, "runtime_env": {}, "metadata": {"job_name": name}}
+    return DurableJob(name, name, "", request, 0.0, world_size=2, total_steps=4)
+
+
+def _on_ray(cluster: Nodes) -> dict[str, str]:
+    file = cluster.control / "jobs"
+    rows = json.loads(file.read_text()) if file.exists() else []
+    return {row["submission_id"]: row["status"] for row in rows}
+
+
+def _end(cluster: Nodes, name: str, **changes: object) -> None:
+    rows = json.loads((cluster.control / "jobs").read_text())
+    rows = [{**row, **changes} if row["submission_id"] == name else row for row in rows]
+    (cluster.control / "new").write_text(json.dumps(rows))
+    (cluster.control / "new").replace(cluster.control / "jobs")
+
+
+def _known(cluster: Nodes) -> dict[str, DurableJob]:
+    return {job.job_id: job for job in job_calls.list_jobs(cluster[0].agent)}
+
+
+def test_a_queue_outlives_its_cluster(nodes: Maker) -> None:
+    cluster = nodes(2)
+    _start(cluster)
+    agent = cluster[0].agent
+    for name in ("first", "second", "third"):
+        job_calls.submit_job(agent, _job(name))
+    job_calls.submit_job(agent, _job("second"))  # the answer to the first call may have been lost
+    with pytest.raises(InputError, match="the id first is taken"):
+        job_calls.submit_job(agent, replace(_job("first"), request={"entrypoint": "another"}))
+    until(lambda: _on_ray(cluster) == {"first": "RUNNING"}, "the first job alone runs")
+    assert job_calls.stop_job(agent, "third")
+    until(lambda: _known(cluster)["third"].outcome is not None, "the third job is out of the queue")
+    assert not job_calls.stop_job(agent, "unknown")
+    kept = [job_calls.read_journal(agent, rank) for rank in (0, 1)]
+    assert kept[0] == kept[1], "the journal is on both disks"
+
+    kill_all([cluster[0].pid, cluster[1].pid])
+    cluster.exit_codes()
+    until(lambda: not cluster.processes(), "all of the cluster has gone")
+    (cluster.control / "jobs").unlink()
+    (cluster.folder / "disk-0" / ".cloudrl" / "jobs" / "first.json").unlink()  # another machine, with an empty disk
+    _start(cluster)
+
+    until(lambda: _on_ray(cluster) == {"first-2": "RUNNING"}, "the first job goes on")
+    first = _known(cluster)["first"]
+    assert first.attempts[0].verdict is Verdict.INFRASTRUCTURE
+    _end(cluster, "first-2", status="SUCCEEDED", driver_exit_code=0)
+    until(lambda: "second" in _on_ray(cluster), "the second job follows")
+    assert _known(cluster)["first"].outcome.result is Result.SUCCEEDED  # type: ignore[union-attr]
+    _end(cluster, "second", status="FAILED", driver_exit_code=1, message="ValueError: no such row")
+    until(lambda: _known(cluster)["second"].outcome is not None, "the second job is over")
+    assert _known(cluster)["second"].outcome.reason == "ValueError: no such row"  # type: ignore[union-attr]
+    assert "third" not in _on_ray(cluster)
+
+
+def test_newer_steps_of_an_earlier_attempt_are_out_of_the_way(nodes: Maker) -> None:
+    cluster = nodes(1)
+    _start(cluster)
+    left = cluster.folder / "disk-0" / "first" / "global_step_3" / "actor"
+    left.mkdir(parents=True)
+    (left / "model_world_size_1_rank_0.pt").write_bytes(b"half of it")
+
+    job_calls.submit_job(cluster[0].agent, replace(_job("first"), world_size=1))
+
+    until(lambda: _known(cluster)["first"].outcome is not None, "no step of it can be loaded")
+    reason = _known(cluster)["first"].outcome.reason  # type: ignore[union-attr]
+    assert "step 3" in reason
+    assert left.exists(), "what cannot be loaded stays for a person to look at"
