@@ -43,7 +43,7 @@ def _refusals(draft: JobDraft) -> Iterator[InputError]:
     if decided:
         yield InputError(
             f"--durable: the job sets {decided[0]}, and each attempt goes on from the newest step that is whole",
-            hint=f"Leave out {', '.join(decided)}; --name RUN continues a run",
+            hint=f"Leave out {', '.join(decided)}\nTo continue a run: --name RUN",
         )
     if draft.secrets:
         volatile = sorted(draft.secrets)

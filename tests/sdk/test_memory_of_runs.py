@@ -13,7 +13,7 @@ from cloudrl.jobs.memory_runs import keep_run, read_runs
 from cloudrl.report import RunReport
 from cloudrl.sdk.callbacks import Notice
 from cloudrl.sdk.report import _with_memory
-from cloudrl.sdk.submission import follow
+from cloudrl.sdk.submission import follow_attempt
 from cloudrl.transport.ray_job import JobStatus
 from cloudrl.verl.memory.runs import RunMemory
 from cloudrl.verl.metrics import Metrics
@@ -48,7 +48,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def followed(*steps: Step) -> list[str]:
     told: list[Any] = []
     job: Any = FollowedJob(*steps)
-    follow(job, on_progress=told.append)
+    follow_attempt(job, on_progress=told.append)
     return [each.text for each in told if isinstance(each, Notice)]
 
 
