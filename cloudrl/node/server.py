@@ -191,7 +191,7 @@ class _Handler(HttpHandler):
     @property
     def _supervised(self) -> DurableJobs:
         if self.durable_jobs is None:
-            raise ApiError(ErrorCode.UNSUPPORTED, "jobs are left with rank 0")
+            raise ApiError(ErrorCode.CONFLICT, "jobs are left with rank 0")
         return self.durable_jobs
 
     # -- debuggers ------------------------------------------------------------------------------------------
