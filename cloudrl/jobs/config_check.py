@@ -156,7 +156,8 @@ def _replacing(problem: Problem, draft: JobDraft) -> Problem:
     )
     release = draft.cluster.verl_version
     if added is not None and problem.hint:
-        return replace(problem, key=key, hint=_as_added(problem.hint, draft))
+        is_fix = bool(overrides_of(problem.hint))
+        return replace(problem, key=key, hint=_as_added(problem.hint, draft)) if is_fix else problem
     if added is None or release is None:
         return problem
     has_key = (keys_of_engine(release, "dp") | keys_of_engine(release, "megatron")).__contains__
