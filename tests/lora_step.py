@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from shards.crafted import archived, dump
 
-from cloudrl.shards.safe_pickle import PickledObject, Storage
+from cloudrl.shards.pickled import PickledObject, Storage
 
 CONFIG = {
     "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_size": 8, "intermediate_size": 12,

@@ -14,7 +14,8 @@ from typing import Any
 from cloudrl.errors import CheckpointError
 from cloudrl.saves.megatron_layout import DIST_FILE
 from cloudrl.shards.dtypes import DType
-from cloudrl.shards.safe_pickle import Held, Key, Makers, Name, PickledObject, read_pickle
+from cloudrl.shards.pickled import Name, PickledObject
+from cloudrl.shards.safe_pickle import Held, Key, Makers, read_pickle
 from cloudrl.shards.source import ShardSource
 
 MAX_BYTES = 1 << 26

@@ -15,12 +15,12 @@ import io
 import struct
 import sys
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Protocol
 
 from cloudrl.errors import CheckpointError
 from cloudrl.shards.pickle_memo import OpenRecords, asked_for
+from cloudrl.shards.pickled import OTHER_KEY, Name, PickledDict, PickledObject, Storage
 
 _INT32, _UINT32, _UINT16, _UINT8, _FLOAT64 = map(struct.Struct, ("<i", "<I", "<H", "<B", ">d"))
 _MARK = object()
@@ -34,38 +34,6 @@ _PAIR_BYTES = 64
 """Of a key and its value in a dict, besides."""
 _MAX_NAMES, _MAX_NAME_BYTES = 1000, 1000
 _DICTS = frozenset({"collections.OrderedDict", "collections.defaultdict", "collections.Counter"})
-
-
-@dataclass(frozen=True, slots=True)
-class Name:
-    """A class, function or constant that the pickle names, as text: `torch._utils._rebuild_tensor_v2`."""
-
-    text: str
-
-
-class PickledObject:
-    """What would have been an object: the name of its class or maker, the arguments, and the state set afterwards."""
-
-    __slots__ = ("args", "name", "state")
-
-    def __init__(self, name: str, args: tuple[Any, ...]) -> None:
-        self.name, self.args = name, args
-        self.state: Any = None
-
-    def get(self, attribute: str) -> Any:
-        """An attribute from the state: a dict, or the pair (dict, slots) of a class with slots; None without it."""
-        parts = self.state[:2] if isinstance(self.state, tuple) else (self.state,)
-        values = [part[attribute] for part in parts if isinstance(part, dict) and attribute in part]
-        return values[-1] if values else None
-
-
-@dataclass(frozen=True, slots=True)
-class Storage:
-    """The persistent id of a storage: `('storage', class, key, device, elements)`."""
-
-    kind: str
-    key: str
-    elements: int
 
 
 class Held(Protocol):
@@ -267,7 +235,7 @@ class _Machine:
         self._besides += len(pairs) // 2 * _PAIR_BYTES
         for key, value in zip(pairs[::2], pairs[1::2], strict=True):
             # What has a tuple as key is never asked for, and hashing nested tuples may take for ever.
-            target[key if isinstance(key, _KEYS) else "#"] = value
+            target[key if isinstance(key, _KEYS) else OTHER_KEY] = value
 
     # names and records
     def name(self) -> Name:
@@ -291,10 +259,10 @@ class _Machine:
             name = self._names[line] = (_Begun if text in self._makers else Name)(text)
         return name
 
-    def reduce(self) -> Any:
+    def reduce(self, *, is_new: bool = False) -> Any:
         args = _expect(self._stack.pop(), tuple)
         name = _expect(self._stack.pop(), Name).text
-        made: Any = {} if name in _DICTS else PickledObject(name, args)
+        made: Any = PickledDict(name, args) if name in _DICTS else PickledObject(name, args, is_new=is_new)
         self._besides += self._open.created(made)
         return self._make(made) if args and name in self._makers else made
 
@@ -317,14 +285,18 @@ class _Machine:
             self._open.changed(record)
             if record.name in self._makers:
                 self._stack[-1] = self._make(record)
-        else:  # attributes of an OrderedDict, as `_metadata` of a state dict
+        elif isinstance(record, PickledDict):  # attributes, as `_metadata` of a state dict
+            record.state = state
+            self._open.changed(record)
+        else:
             _expect(record, dict)
 
     def storage(self) -> Storage:
-        tag, kind, key, _, elements = _expect(self._stack.pop(), tuple)
+        tag, kind, key, device, elements = _expect(self._stack.pop(), tuple)
         if tag != "storage":
             raise _Malformed(f"a persistent id of kind {tag[:40] if isinstance(tag, str) else type(tag).__name__!r}")
-        return Storage(_expect(kind, Name).text, str(_expect(key, str)), _expect(elements, int))
+        text, count = _expect(kind, Name).text, _expect(elements, int)
+        return Storage(text, str(_expect(key, str)), count, sys.intern(_expect(device, str)))
 
 
 def _next(index: int, count: int) -> int:
@@ -362,7 +334,7 @@ _VALUES: _Opcodes = {  # what is pushed
     b"j": lambda machine: machine.memo[_UINT32.unpack(machine.read(4))[0]],
     b"c": _Machine.name,
     b"R": _Machine.reduce,
-    b"\x81": _Machine.reduce,  # NEWOBJ: the same two values
+    b"\x81": lambda machine: machine.reduce(is_new=True),  # NEWOBJ: the same two values
     b"Q": _Machine.storage,
 }
 _PUTS = frozenset({b"q", b"r"})

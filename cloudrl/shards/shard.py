@@ -5,7 +5,7 @@ from typing import Any
 
 from cloudrl.errors import CheckpointError
 from cloudrl.saves.names import SHARD
-from cloudrl.shards.safe_pickle import MAX_BYTES, read_pickle
+from cloudrl.shards.safe_pickle import MAX_BYTES, Makers, read_pickle
 from cloudrl.shards.source import ShardSource
 from cloudrl.shards.tensor_table import TensorTable
 from cloudrl.shards.tensors import Tensor, Unreadable, View, is_allowed, read_tensor, tensor_makers
@@ -14,6 +14,8 @@ from cloudrl.shards.torch_zip import Archive, Member, open_archive
 _PUT_BACK = "Put the file of rank {rank} back in its place, or take another step: cloudrl checkpoints list"
 _BESIDE_TENSORS = 1 << 20
 """Bytes of a pickle that are of no tensor: groups of an optimizer, states of random generators."""
+_MAX_RECORDS_BYTES = 8 * MAX_BYTES
+"""Of the records of 250,000 tensors; those of one rank are read at a time."""
 _MAX_NAME = 500
 _PROTOCOLS = (2, 3, 4, 5)
 """torch writes 2 by default; of the others a state dict needs no more than `.metadata` does."""
@@ -84,7 +86,7 @@ def open_shard(source: ShardSource, rank: int, known: dict[Any, Any] | None = No
                 "cloudrl checkpoints list",
             ) from why
     for name, tensor in tensors.items():
-        _check_tensor(archive, rank, name, tensor)
+        check_tensor(archive, rank, name, tensor)
     return Shard(rank, world_size, archive, TensorTable(tensors, known))
 
 
@@ -101,10 +103,22 @@ def read_state(archive: Archive, known: dict[Any, Any] | None = None) -> Any:
     Raises:
         CheckpointError: Its pickle is damaged, too large, or names what is not allowed.
     """
+    return _read(archive, MAX_BYTES, tensor_makers({} if known is None else known))
+
+
+def read_records(archive: Archive) -> Any:
+    """The same with a record of each tensor, as it was pickled.
+
+    Raises:
+        CheckpointError: See `read_state`.
+    """
+    return _read(archive, _MAX_RECORDS_BYTES, {})
+
+
+def _read(archive: Archive, max_bytes: int, makers: Makers) -> Any:
     storages = len(archive.members)
     data = archive.pickled(max_bytes=_BESIDE_TENSORS + storages * 4096)
-    most = min(MAX_BYTES, 2 * _BESIDE_TENSORS + storages * 10240)
-    makers = tensor_makers({} if known is None else known)
+    most = min(max_bytes, 2 * _BESIDE_TENSORS + storages * 10240)
     return read_pickle(data, is_allowed, archive.source.label, max_bytes=most, protocols=_PROTOCOLS, makers=makers)
 
 
@@ -135,8 +149,8 @@ def _coordinate(rank: int, shape: tuple[int, ...]) -> tuple[int, ...]:
     return found
 
 
-def _check_tensor(archive: Archive, rank: int, name: str, tensor: Tensor) -> None:
-    """Whether this rank wrote it, as far as it says so, and its storage is there."""
+def check_tensor(archive: Archive, rank: int, name: str, tensor: Tensor) -> None:
+    """Raises: CheckpointError: another rank wrote it, as far as it says so, or its storage is not there."""
     label, view = archive.source.label, tensor.view
     writer = tensor.mesh.rank if tensor.mesh is not None else None
     if writer not in (None, rank):

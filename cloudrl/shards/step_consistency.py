@@ -11,8 +11,8 @@ from cloudrl.protocol.ranks import ranks_text
 from cloudrl.saves.names import record_file, shard_file
 from cloudrl.saves.records import SaveRecord
 from cloudrl.shards.dtypes import DType
+from cloudrl.shards.pickled import PickledObject
 from cloudrl.shards.report import Finding
-from cloudrl.shards.safe_pickle import PickledObject
 from cloudrl.shards.shard import Shard, read_state, saved_as
 from cloudrl.shards.source import ShardSource, Sidecars
 from cloudrl.shards.tensors import Unreadable, View, read_view

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from cloudrl.shards.dtypes import DType
-from cloudrl.shards.safe_pickle import Held, Makers, Name, PickledObject, Storage
+from cloudrl.shards.pickled import Name, PickledObject, Storage
+from cloudrl.shards.safe_pickle import Held, Makers
 
 _PREFIXES = (  # of torch 2.4 to 2.13; `_tensor` became `tensor` in 2.5
     "torch.distributed.tensor.",
@@ -25,27 +26,27 @@ _STORAGES = {dtype.storage: dtype for dtype in DType}
 _DTYPES = {f"torch.{dtype.value}": dtype for dtype in DType}
 _VIEW_BYTES, _TENSOR_BYTES, _DIMENSION_BYTES = 256, 600, 48  # of memory, rounded up
 _MAX_DIMENSIONS = 64  # torch 2.13, ATen/WrapDimUtilsMulti.h: dim_bitset_size
-_TENSOR = "torch._utils._rebuild_tensor_v2"
+TENSOR = "torch._utils._rebuild_tensor_v2"
 _TENSOR_OF_TYPE = "torch._utils._rebuild_tensor_v3"  # of types that never had a storage class of their own
-_METADATA_AT = {"torch._utils._rebuild_tensor": 4, _TENSOR: 6, _TENSOR_OF_TYPE: 7}
+METADATA_AT = {"torch._utils._rebuild_tensor": 4, TENSOR: 6, _TENSOR_OF_TYPE: 7}
 """How a plain tensor is pickled, and which argument has bits that change its values (torch 2.13, _utils.py)."""
-_AROUND = frozenset({
+AROUND = frozenset({
     "torch._utils._rebuild_parameter", "torch._utils._rebuild_parameter_with_state",
     "torch._utils._rebuild_device_tensor_from_cpu_tensor",
 })  # fmt: skip
 """What has a tensor as its first argument, and the same values."""
-_OF_TYPE = "torch._tensor._rebuild_from_type_v2"
+OF_TYPE = "torch._tensor._rebuild_from_type_v2"
 """Of a class of its own, as DTensor is; of a plain tensor with attributes, too. FSDP1 sets `_has_been_cloned` where a
 shard group has one rank (torch 2.13, distributed/fsdp/_state_dict_utils.py, `_common_unshard_post_state_dict_hook`)."""
 _PLAIN = frozenset({"torch.Tensor", "torch.nn.parameter.Parameter", "torch.nn.parameter.Buffer"})
 _MAX_AROUND = 4
-_WRAPPER = "torch._utils._rebuild_wrapper_subclass"
+WRAPPER = "torch._utils._rebuild_wrapper_subclass"
 _PLAIN_NAMES = frozenset({
     "collections.OrderedDict", "collections.defaultdict", "collections.Counter", "builtins.set", "builtins.complex",
     "builtins.slice", "_codecs.encode", "numpy.dtype", "numpy.ndarray", "numpy.core.multiarray._reconstruct",
     "numpy._core.multiarray._reconstruct", "numpy.core.multiarray.scalar", "numpy._core.multiarray.scalar",
-    "torch.Size", "torch.device", "torch.serialization._get_layout", "torch.storage.UntypedStorage", _OF_TYPE, _WRAPPER,
-    *_METADATA_AT, *_AROUND, *_PLAIN,
+    "torch.Size", "torch.device", "torch.serialization._get_layout", "torch.storage.UntypedStorage", OF_TYPE, WRAPPER,
+    *METADATA_AT, *AROUND, *_PLAIN,
 })  # fmt: skip
 
 
@@ -175,9 +176,9 @@ def tensor_makers(known: dict[Any, Any]) -> Makers:
         return inner if isinstance(inner, View | Tensor) else record
 
     return {
-        **dict.fromkeys(_METADATA_AT, view),
-        **dict.fromkeys(_AROUND, around),
-        _OF_TYPE: tensor,
+        **dict.fromkeys(METADATA_AT, view),
+        **dict.fromkeys(AROUND, around),
+        OF_TYPE: tensor,
     }
 
 
@@ -204,7 +205,7 @@ def read_tensor(value: Any) -> Tensor:
         value = _bare(value)
         if isinstance(value, Tensor):
             return value
-        if isinstance(value, PickledObject) and value.name == _OF_TYPE:
+        if isinstance(value, PickledObject) and value.name == OF_TYPE:
             return _sharded(value, _mesh)
     except _Odd as error:
         raise _unknown(error) from error
@@ -230,18 +231,18 @@ def _bare(value: Any) -> Any:
     for _ in range(_MAX_AROUND):
         if not isinstance(value, PickledObject):
             break
-        value = value.args[0] if value.name in _AROUND and value.args else _without_attributes(value)
+        value = value.args[0] if value.name in AROUND and value.args else _without_attributes(value)
     return value
 
 
 def _without_attributes(value: PickledObject) -> PickledObject:
     """The record of a plain tensor in that of one with attributes; anything else as it is."""
-    if value.name != _OF_TYPE or len(value.args) < 3:
+    if value.name != OF_TYPE or len(value.args) < 3:
         return value
     maker, kind, args = value.args[:3]
     if not isinstance(maker, Name) or not isinstance(kind, Name) or not isinstance(args, tuple):
         return value
-    is_plain = kind.text in _PLAIN and (maker.text in _METADATA_AT or maker.text in _AROUND)
+    is_plain = kind.text in _PLAIN and (maker.text in METADATA_AT or maker.text in AROUND)
     return PickledObject(maker.text, args) if is_plain else value
 
 
@@ -250,7 +251,7 @@ def _unknown(error: Exception) -> Unreadable:
 
 
 def _view(value: Any) -> View:
-    if not isinstance(value, PickledObject) or value.name not in _METADATA_AT:
+    if not isinstance(value, PickledObject) or value.name not in METADATA_AT:
         raise Unreadable(f"a {value.name if isinstance(value, PickledObject) else type(value).__name__}")
     if len(value.args) < 4 or not isinstance(value.args[0], Storage):
         raise Unreadable("a tensor without a storage")
@@ -260,7 +261,7 @@ def _view(value: Any) -> View:
         dtype = _dtype(value.args[6] if len(value.args) > 6 else None)
     if dtype is None:
         raise Unreadable(f"a tensor in a {storage.kind}")
-    bits = value.args[_METADATA_AT[value.name] :][:1]
+    bits = value.args[METADATA_AT[value.name] :][:1]
     if bits and isinstance(bits[0], dict) and any(bits[0].values()):
         raise Unreadable(f"a tensor whose values are stored otherwise ({', '.join(map(str, bits[0]))[:80]})")
     shape, strides = _numbers(size), _numbers(stride)
@@ -288,7 +289,7 @@ def _sharded(value: PickledObject, mesh_of: Callable[[Any], Mesh]) -> Tensor:
     name = kind.text if isinstance(kind, Name) else type(kind).__name__
     if (
         not isinstance(maker, Name)
-        or maker.text != _WRAPPER
+        or maker.text != WRAPPER
         or not name.endswith(".DTensor")
         or not isinstance(args, tuple)
         or len(args) < 3

@@ -11,7 +11,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from cloudrl.errors import CheckpointError
-from cloudrl.shards.safe_pickle import Name, PickledObject, Storage
+from cloudrl.shards.pickled import Name, PickledObject, Storage
 from cloudrl.shards.source import ShardSource
 
 Place = tuple[Any, ...]

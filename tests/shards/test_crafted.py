@@ -15,7 +15,8 @@ from shard_files import FIXTURES, config_files, members, shard_path
 
 from cloudrl.errors import CheckpointError
 from cloudrl.shards.merge import plan_merge
-from cloudrl.shards.safe_pickle import Name, PickledObject, read_pickle
+from cloudrl.shards.pickled import Name, PickledObject
+from cloudrl.shards.safe_pickle import read_pickle
 from cloudrl.shards.shard import open_shard
 from cloudrl.shards.source import MergeInputs, Sidecars
 from cloudrl.shards.tensors import Unreadable, is_allowed, read_tensor

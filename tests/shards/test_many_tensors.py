@@ -14,9 +14,10 @@ from shard_files import FIXTURES, members
 
 from cloudrl.shards import copying
 from cloudrl.shards.layout import check_together, read_layout
+from cloudrl.shards.pickled import PickledObject, Storage
 from cloudrl.shards.plan import make_outputs
 from cloudrl.shards.progress import Meter, silent
-from cloudrl.shards.safe_pickle import PickledObject, Storage, read_pickle
+from cloudrl.shards.safe_pickle import read_pickle
 from cloudrl.shards.shard import Shard, open_shard
 from cloudrl.shards.tensors import is_allowed
 

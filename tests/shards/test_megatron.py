@@ -22,7 +22,8 @@ from cloudrl.shards.dist_metadata import DistMetadata, read_metadata
 from cloudrl.shards.dtypes import DType, cast_bytes
 from cloudrl.shards.megatron import DistInputs, open_shards, plan_dist
 from cloudrl.shards.merge import write_model
-from cloudrl.shards.safe_pickle import Name, PickledObject, read_pickle
+from cloudrl.shards.pickled import Name, PickledObject
+from cloudrl.shards.safe_pickle import read_pickle
 from cloudrl.shards.source import LocalShard
 
 DIST_CASES = [name for name, case in CASES.items() if not case.is_default]

@@ -25,7 +25,7 @@ from shard_files import (
 from cloudrl.errors import CheckpointError, InputError
 from cloudrl.shards.dtypes import DType, cast_bytes
 from cloudrl.shards.merge import plan_merge, write_model
-from cloudrl.shards.safe_pickle import PickledObject, Storage
+from cloudrl.shards.pickled import PickledObject, Storage
 from cloudrl.shards.source import LocalShard, MergeInputs
 from cloudrl.shards.torch_zip import open_archive
 from cloudrl.shards.validate import verify

@@ -21,7 +21,7 @@ from small_step import as_sft
 from cloudrl.checkpoints.handle import Checkpoints
 from cloudrl.checkpoints.sources import LocalSource
 from cloudrl.errors import CheckpointError
-from cloudrl.shards.safe_pickle import Name, PickledObject, Storage
+from cloudrl.shards.pickled import Name, PickledObject, Storage
 from cloudrl.shards.shard import open_shard
 from cloudrl.shards.tensors import Tensor
 

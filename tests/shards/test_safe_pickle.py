@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from shard_files import FIXTURES, edit, members, merge_role, shard_path, write_members
 
 from cloudrl.errors import CheckpointError
-from cloudrl.shards.safe_pickle import Name, PickledObject, Storage, read_pickle
+from cloudrl.shards.pickled import Name, PickledObject, Storage
+from cloudrl.shards.safe_pickle import read_pickle
 from cloudrl.shards.shard import open_shard
 from cloudrl.shards.source import LocalShard
 from cloudrl.shards.tensors import is_allowed, tensor_makers
@@ -215,7 +216,7 @@ GROWING = {
     "dicts": b"}" * 50_000,
     "tuples": b"N" + b"\x85" * 50_000,
     "records": b"ctorch\nSize\nq\0" + b"h\0)R" * 25_000,
-    "storages": b"(X\7\0\0\0storagectorch\nFloatStorage\nX\1\0\0\x000NK\5tq\0" + b"h\0Q" * 25_000,
+    "storages": b"(X\7\0\0\0storagectorch\nFloatStorage\nX\1\0\0\x000X\3\0\0\0cpuK\5tq\0" + b"h\0Q" * 25_000,
     "numbers": b"M\xff\xff" * 50_000,
     "long numbers": (b"\x8a\xff" + b"\x7f" * 255) * 5_000,
     "fractions": b"G\x3f\xf0\0\0\0\0\0\1" * 50_000,
