@@ -58,23 +58,30 @@ class NewMesh:
         return with_view(value, storage, (self.world_size,))
 
     def layout(self, value: Any) -> Any:
-        """`_MeshLayout`: how many ranks, and how far apart; of torch 2.13 for each dimension."""
-        if not isinstance(value, PickledObject) or not isinstance(value.state, dict):
-            raise Unreadable("a DTensor whose device mesh has no layout")
-        state = value.state
+        """`_MeshLayout`: how many ranks, and how far apart; in torch 2.13 by one `_FlatLayout` for each dimension."""
+        state = _layout_state(value)
         if set(state) == {"axes"} and isinstance(state["axes"], tuple) and len(state["axes"]) == 1:
-            self.layout(state["axes"][0])
+            flat = _layout_state(state["axes"][0])
+            if flat.get("stride") in ((1,), ()):
+                # it leaves dimensions of one rank out (torch 2.13, distributed/_mesh_layout.py, `_FlatLayout`)
+                flat["shape"], flat["stride"] = ((self.world_size,), (1,)) if self.world_size > 1 else ((), ())
+                return value
         elif set(state) == {"shape", "stride"} and state["stride"] in (1, (1,)):
             state["shape"] = self.world_size if isinstance(state["shape"], int) else (self.world_size,)
-        else:
-            raise Unreadable("a DTensor whose device mesh has a layout that is not known")
-        return value
+            return value
+        raise Unreadable("a DTensor whose device mesh has a layout that is not known")
 
     def group_infos(self, value: Any) -> Any:
         """Of torch 2.4 to 2.7: (tag, ranks, name) of the group of each dimension."""
         if not isinstance(value, list) or not all(isinstance(each, tuple) and len(each) == 3 for each in value):
             raise Unreadable("a DTensor whose device mesh has groups of a form that is not known")
         return [(tag, list(self.ranks), name) for tag, _, name in value]
+
+
+def _layout_state(value: Any) -> dict[Any, Any]:
+    if not isinstance(value, PickledObject) or not isinstance(value.state, dict):
+        raise Unreadable("a DTensor whose device mesh has no layout")
+    return value.state
 
 
 def _kept(_mesh: NewMesh, value: Any) -> Any:
