@@ -11,6 +11,7 @@ from cloudrl.checkpoints.formats import Format, format_of
 from cloudrl.checkpoints.hints import complete, completed_hints
 from cloudrl.checkpoints.merge import Merged, merge
 from cloudrl.checkpoints.pull import Pulled, pull
+from cloudrl.checkpoints.reshard import Resharded, reshard
 from cloudrl.checkpoints.saved_files import SavedFiles
 from cloudrl.checkpoints.sources import CheckpointSource
 from cloudrl.errors import CheckpointError
@@ -144,11 +145,7 @@ class CheckpointHandle:
         Raises:
             CheckpointError: A role is incomplete, there is no room, or a file cannot be read.
         """
-        roles = [
-            checkpoint
-            for checkpoint in self.inventory.checkpoints
-            if (checkpoint.run, checkpoint.step) == (self.run, self.step)
-        ]
+        roles = self._roles()
         with self._completed_hints():
             self._refuse_incomplete(roles)
             pulled = pull(roles, self.source, Path(path), on_progress=on_progress)
@@ -156,6 +153,43 @@ class CheckpointHandle:
             if role.role == "actor":
                 self.on_copied(role.version)
         return pulled
+
+    def reshard(
+        self,
+        path: str | os.PathLike[str],
+        world_size: int,
+        *,
+        torch: str | None = None,
+        on_progress: OnProgress = silent,
+    ) -> Resharded:
+        """Make a step that another number of ranks can resume from, of all roles; the shards stay where they are.
+
+        Args:
+            path: A folder that becomes a run: `path/global_step_N` and the tracker that names it.
+            world_size: Ranks (GPUs of all nodes) that are going to resume from it.
+            torch: The version of the torch that will, `2.11`; needed for what FSDP1 saved on one GPU alone.
+            on_progress: Called with bytes.
+
+        Raises:
+            InputError: The step exists there, so many ranks are not possible, or `torch` is needed or not known.
+            CheckpointError: A role is incomplete, damaged, or of a kind that cannot be cut anew, or there is no room.
+        """
+        with self._completed_hints():
+            roles = self._roles()
+            self._refuse_incomplete(roles)
+            chosen = {role.role: role for role in sorted(roles, key=lambda role: role.modified_at) if role.complete}
+            chosen[self.role] = self.info
+            return reshard(
+                list(chosen.values()), self.source, Path(path), world_size, torch=torch, on_progress=on_progress
+            )
+
+    def _roles(self) -> list[Checkpoint]:
+        """All roles of the step; one may be there twice, of two world sizes."""
+        return [
+            checkpoint
+            for checkpoint in self.inventory.checkpoints
+            if (checkpoint.run, checkpoint.step) == (self.run, self.step)
+        ]
 
     def _refuse_incomplete(self, roles: Sequence[Checkpoint]) -> None:
         """A job would go on from what is pulled. Remains of another world size do no harm beside a complete role."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from cloudrl.errors import CloudrlError
 from cloudrl.saves.names import STEP
 
-_COMMAND = re.compile(r"(cloudrl checkpoints (list|verify|merge|pull|push|prune)\b)([^`\n]*)")
+_COMMAND = re.compile(r"(cloudrl checkpoints (list|verify|merge|reshard|pull|push|prune)\b)([^`\n]*)")
 _OF_ALL = {"list", "prune"}
 """Commands that take no step."""
 

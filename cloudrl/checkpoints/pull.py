@@ -8,18 +8,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from cloudrl.checkpoints.run_folder import files_of, track
 from cloudrl.checkpoints.sources import CheckpointSource
 from cloudrl.checkpoints.staging import check_room
 from cloudrl.errors import CheckpointError, InputError
-from cloudrl.private_files import write_file
 from cloudrl.saves.inventory import Checkpoint
-from cloudrl.saves.names import OF_STEP, RESUME_FROM, RESUME_MODE, TRACKER, step_folder
+from cloudrl.saves.names import step_folder
 from cloudrl.saves.places import FileCopy
-from cloudrl.saves.scan import read_small
 from cloudrl.shards.progress import Meter, OnProgress, silent
 
 _PIECE_BYTES = 8 << 20
-_MOST_DIGITS = 19
 
 
 @dataclass(frozen=True)
@@ -57,7 +55,7 @@ def pull(
         InputError: The folder cannot be written.
     """
     step = roles[0].step
-    files = _files(roles)
+    files = files_of(roles)
     total = sum(file.size_bytes for file in files.values())
     target = folder / step_folder(".", step)
     try:
@@ -65,36 +63,11 @@ def pull(
         check_room(target, sum(_missing_bytes(target / name, file) for name, file in files.items()))
         meter = Meter(total, on_progress)
         notes = [note for name, file in files.items() if (note := _pull_one(source, file, target / name, meter))]
-        notes += _track(folder, step)
+        notes += track(folder, step)
     except OSError as error:
         raise InputError(f"{error.filename or folder} cannot be written: {error.strerror or error}") from error
     meter.finish()
     return Pulled(folder, step, len(files), total, tuple(notes))
-
-
-def _track(folder: Path, step: int) -> list[str]:
-    """Name the step in the tracker, unless that names a later one which is there: a resume would lose that work."""
-    tracker = folder / TRACKER
-    text = (read_small(tracker, follow_links=True) or "").strip()
-    if text.isdecimal() and len(text) < _MOST_DIGITS and int(text) > step and (folder / f"{OF_STEP}{text}").is_dir():
-        how = f"{RESUME_MODE}=resume_path {RESUME_FROM}={folder.absolute() / step_folder('.', step)}"
-        return [f"{tracker} still names step {text}, which is there and later. To go on from step {step}: {how}"]
-    write_file(tracker, str(step), mode=0o666)
-    return []
-
-
-def _files(roles: Sequence[Checkpoint]) -> dict[str, FileCopy]:
-    """Path below the step -> the file."""
-    files = {name: copies[0] for role in roles for name, copies in role.step_files.items()}
-    for role in roles:
-        files |= {_below_step(role, name, copies[0]): copies[0] for name, copies in role.files.items()}
-    return dict(sorted(files.items()))
-
-
-def _below_step(role: Checkpoint, name: str, file: FileCopy) -> str:
-    """As it is there: verl's SFT trainer has no folder for a role."""
-    step = f"{step_folder(role.run, role.step)}/"
-    return file.path.removeprefix(step) if file.path.startswith(step) else f"{role.role}/{name}"
 
 
 def _part(path: Path, file: FileCopy) -> Path:

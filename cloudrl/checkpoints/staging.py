@@ -8,6 +8,7 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from cloudrl.errors import CheckpointError, InputError
 from cloudrl.private_files import refuse_foreign
@@ -15,13 +16,24 @@ from cloudrl.units import size_text
 
 _LOCK = ".cloudrl.lock"
 """Says that a folder is ours: what is in it may be deleted."""
-_SUFFIX = ".merging"
 _SPARE_BYTES = 64 << 20
 _DISCARD_TRIES, _DISCARD_PAUSE_S = 100, 0.02
 
 
+class Work(NamedTuple):
+    """What is done, for messages, and how the other name of a folder ends while it is."""
+
+    noun: str
+    participle: str
+    suffix: str
+
+
+MERGE = Work("merge", "merging", ".merging")
+RESHARD = Work("reshard", "resharding", ".part")
+
+
 @contextmanager
-def staged(target: Path, size_bytes: int, *, sync: bool = False) -> Generator[Path]:
+def staged(target: Path, size_bytes: int, *, work: Work = MERGE, sync: bool = False) -> Generator[Path]:
     """A folder to write into; when the block ends well, it is renamed to `target`, else removed.
 
     What a killed process has left there is removed by the next one. While one process writes, another one is refused.
@@ -30,6 +42,7 @@ def staged(target: Path, size_bytes: int, *, sync: bool = False) -> Generator[Pa
     Args:
         target: Must not exist.
         size_bytes: What is going to be written.
+        work: What is done.
         sync: Wait until the disk has it.
 
     Raises:
@@ -37,13 +50,14 @@ def staged(target: Path, size_bytes: int, *, sync: bool = False) -> Generator[Pa
         CheckpointError: There is not enough room, another process writes it, or the disk fails, also within the block.
     """
     target = Path(os.path.abspath(target))  # noqa: PTH100 - keeps a link as it is named
-    refuse_existing(target)
-    folder = target.parent / f".{target.name}{_SUFFIX}"
-    with _locked(folder, target):
+    refuse_existing(target, work)
+    folder = target.parent / f".{target.name}{work.suffix}"
+    with _locked(folder, target, work):
         try:
             _empty(folder)
             check_room(target.parent, size_bytes)
             yield folder
+            refuse_existing(target, work)
             _publish(folder, target, sync=sync)
         except BaseException as error:
             _discard(folder)
@@ -55,11 +69,11 @@ def staged(target: Path, size_bytes: int, *, sync: bool = False) -> Generator[Pa
             ) from error
 
 
-def refuse_existing(target: Path) -> None:
+def refuse_existing(target: Path, work: Work = MERGE) -> None:
     """Raises: InputError: there is something already."""
     if os.path.lexists(target):
         raise InputError(
-            f"{target} exists already, and a merge never writes into what is there",
+            f"{target} exists already, and a {work.noun} never writes into what is there",
             hint="Name another folder, or remove this one first.",
         )
 
@@ -76,12 +90,12 @@ def check_room(folder: Path, size_bytes: int) -> None:
 
 
 @contextmanager
-def _locked(folder: Path, target: Path) -> Generator[None]:
+def _locked(folder: Path, target: Path, work: Work) -> Generator[None]:
     """Make the folder, or take over what a killed process has left, and be the only process that writes there."""
     was_there = os.path.lexists(folder)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        is_new = _make(folder)
+        is_new = _make(folder, work)
         lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     except OSError as error:
         raise InputError(f"{target} cannot be written: {error.strerror}: {error.filename}") from error
@@ -93,7 +107,7 @@ def _locked(folder: Path, target: Path) -> Generator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise _busy(target) from None
+            raise _busy(target, work) from None
         except OSError as error:  # without a lock two merges would mix
             if is_new:
                 with contextlib.suppress(OSError):
@@ -101,10 +115,10 @@ def _locked(folder: Path, target: Path) -> Generator[None]:
                     folder.rmdir()
             raise InputError(
                 f"{target} cannot be written: its file system has no locks ({error.strerror or error})",
-                hint="Name a folder on a local disk, and copy the model from there.",
+                hint="Name a folder on a local disk, and copy it from there.",
             ) from error
         if not _is_at(folder / _LOCK, lock):  # it was another process's, which ended just now and removed it
-            raise _busy(target)
+            raise _busy(target, work)
         yield
     finally:
         os.close(lock)
@@ -129,7 +143,7 @@ def _discard(folder: Path) -> None:
         raise interrupted
 
 
-def _make(folder: Path) -> bool:
+def _make(folder: Path, work: Work) -> bool:
     """Make the folder, unless it is there and ours; whether it was made.
 
     Raises:
@@ -143,15 +157,17 @@ def _make(folder: Path) -> bool:
         names = {entry.name for entry in folder.iterdir()} if is_folder else {""}
         if names and _LOCK not in names:  # none: a process was killed before it had its lock
             raise InputError(
-                f"{folder} is in the way: a merge writes there first, and cloudrl has not made what is there",
-                hint=f"Move it away, or name another folder than {folder.name[1:].removesuffix(_SUFFIX)}",
+                f"{folder} is in the way: a {work.noun} writes there first, and cloudrl has not made what is there",
+                hint=f"Move it away, or name another folder than {folder.name[1:].removesuffix(work.suffix)}",
             ) from None
         return False
     return True
 
 
-def _busy(target: Path) -> CheckpointError:
-    return CheckpointError(f"another process is merging into {target}", hint="Wait for it, or name another folder.")
+def _busy(target: Path, work: Work) -> CheckpointError:
+    return CheckpointError(
+        f"another process is {work.participle} into {target}", hint="Wait for it, or name another folder."
+    )
 
 
 def _is_at(path: Path, descriptor: int) -> bool:
@@ -171,20 +187,19 @@ def _empty(folder: Path) -> None:
 
 
 def _publish(folder: Path, target: Path, *, sync: bool) -> None:
-    refuse_existing(target)
     if sync:
         for path in (entry for entry in folder.rglob("*") if entry.name != _LOCK):
-            _sync(path)
+            sync_to_disk(path)
     (folder / _LOCK).unlink()
     if sync:
-        _sync(folder)
+        sync_to_disk(folder)
     folder.rename(target)
     if sync:
         with contextlib.suppress(OSError):  # the model is there; only its name may not be on the disk yet
-            _sync(target.parent)
+            sync_to_disk(target.parent)
 
 
-def _sync(path: Path) -> None:
+def sync_to_disk(path: Path) -> None:
     """Wait until the disk has a file, or the names in a folder, for which some file systems have no such call."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:

@@ -1,4 +1,4 @@
-"""`cloudrl checkpoints`: list, verify, merge, push, pull and prune."""
+"""`cloudrl checkpoints`: list, verify, merge, push, pull, reshard and prune."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from cloudrl.shards.report import Report
 
 app = typer.Typer(
-    help="List, verify, merge, publish, copy and prune checkpoints.", no_args_is_help=True, rich_markup_mode=None
+    help="List, verify, merge, publish, copy, re-cut and prune checkpoints.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
 
 DirOption = Annotated[Path | None, option("DIR", "Use a local folder instead of a cluster.", "--dir")]
@@ -187,6 +189,34 @@ def pull(
     fields = {"path": pulled.path, "files": pulled.files, "size_bytes": pulled.size_bytes, "notes": list(pulled.notes)}
     text = f"{pulled.path}: {pulled.files} files, {size_text(pulled.size_bytes)}"
     _output.result(text, fields, is_json=as_json)
+
+
+@app.command()
+@with_options(choose=selection)
+def reshard(
+    to: Annotated[Path, option("DIR", "Folder that becomes a run of this step.", "--to")],
+    world_size: Annotated[int, option("N", "Number of GPUs of all nodes that will resume.", "--world-size")],
+    *,
+    choose: Any,
+    torch: Annotated[
+        str | None, option("VERSION", "Version of torch that will resume; for FSDP1 shards of one GPU.", "--torch")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Cut the shards of a step, optimizer included, for another number of GPUs. The shards stay.
+
+    Takes all roles.
+    """
+    from cloudrl.sdk.checkpoints import reshard as reshard_checkpoint
+    from cloudrl.shards.signals import undone_once
+    from cloudrl.units import size_text
+
+    with undone_once(), Terminal() as terminal:
+        checkpoint = choose(terminal)
+        resharded = reshard_checkpoint(checkpoint, to, world_size, torch=torch, on_progress=terminal)
+    fields = {"run": checkpoint.run, **resharded.to_json()}
+    size, ranks = size_text(resharded.size_bytes), f"{resharded.was} to {resharded.world_size} ranks"
+    _output.result(f"{resharded.path}: {resharded.files} files, {size}, from {ranks}", fields, is_json=as_json)
 
 
 @app.command()

@@ -30,6 +30,8 @@ CONFIG = f"{HUGGINGFACE}config.json"
 """What a model takes beside the shards of a role."""
 LORA_META = "lora_train_meta.json"
 """Beside the shards of rank 0's node: rank and alpha of a LoRA adapter."""
+FSDP_CONFIG = "fsdp_config.json"
+"""Beside the shards of rank 0's node: `FSDP_version` and `world_size`."""
 DATA = "data.pt"
 """The state of the data loader. A save writes it after all shards; then come the tracker and, in an asynchronous mode
 before that, the queue of prompts in flight (`transfer_queue/`)."""

@@ -16,9 +16,19 @@ from cloudrl.errors import CheckpointError
 from cloudrl.protocol.ranks import ranks_text
 from cloudrl.protocol.routes import CHECKPOINTS
 from cloudrl.saves.inventory import Checkpoint, Inventory, resume_order
-from cloudrl.saves.names import DATA, HUGGINGFACE, KINDS, RESUME_FROM, RESUME_MODE, find_data, on_one_line, step_folder
+from cloudrl.saves.names import (
+    DATA,
+    FSDP_CONFIG,
+    HUGGINGFACE,
+    KINDS,
+    RESUME_FROM,
+    RESUME_MODE,
+    find_data,
+    on_one_line,
+    step_folder,
+)
 
-_NOT_NEEDED = (HUGGINGFACE, "fsdp_config.json")  # for a model, not to go on
+_NOT_NEEDED = (HUGGINGFACE, FSDP_CONFIG)  # for a model, not to go on
 _ONE_SAVE_S = 60.0
 """Ranks of one save write within this time of each other, as far as the clocks of their nodes agree."""
 

@@ -25,7 +25,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from cloudrl.saves.megatron_layout import DIST_FILE, MANIFEST, METADATA
-from cloudrl.saves.names import LORA_META, OF_LOADER, SHARD
+from cloudrl.saves.names import FSDP_CONFIG, LORA_META, OF_LOADER, SHARD
 from cloudrl.saves.zip_directory import NoDirectory, check_end
 from cloudrl.units import size_text, sizes_text
 
@@ -34,7 +34,7 @@ EMPTY, CUT, NOT_JSON, UNREADABLE = "empty", "cut", "not_json", "unreadable"
 
 _FOLDERS = re.compile(r"(model/|optimizer/|extra/)?(huggingface/|dist_ckpt/|lora_adapter/)?(adapter/)?")
 """Where verl writes, below a role (`cloudrl.saves.names`, `cloudrl.saves.megatron_layout`)."""
-_JSON_OF_ROLE = frozenset({"fsdp_config.json", "transformer_config.json", MANIFEST, LORA_META})
+_JSON_OF_ROLE = frozenset({FSDP_CONFIG, "transformer_config.json", MANIFEST, LORA_META})
 _JSON = re.compile(
     r"(config|generation_config|adapter_config|tokenizer|tokenizer_config|special_tokens_map|added_tokens|vocab"
     r"|preprocessor_config|processor_config|video_preprocessor_config|chat_template|metadata|.*\.index)\.json"

@@ -9,6 +9,7 @@ from pathlib import Path
 from cloudrl.checkpoints.handle import CheckpointHandle, Checkpoints
 from cloudrl.checkpoints.merge import Merged
 from cloudrl.checkpoints.push import PushPlan
+from cloudrl.checkpoints.reshard import Resharded
 from cloudrl.checkpoints.sources import CheckpointSource
 from cloudrl.errors import CheckpointError, ConnectionFailed, InputError
 from cloudrl.jobs import JobHandle
@@ -211,6 +212,26 @@ def merge(
         merged = checkpoint.merge(to, **asdict(options), on_progress=on_bytes)
     notify(on_progress, *(f"warning: {warning}" for warning in merged.warnings))
     return merged
+
+
+def reshard(
+    checkpoint: CheckpointHandle,
+    to: str | os.PathLike[str],
+    world_size: int,
+    *,
+    torch: str | None = None,
+    on_progress: OnProgress = silent,
+) -> Resharded:
+    """Make a step that another number of ranks can resume from: see `CheckpointHandle.reshard`.
+
+    Raises:
+        InputError: the step exists there, so many ranks are not possible, or `torch` is needed or not known.
+        CheckpointError: it cannot be cut anew.
+    """
+    on_bytes = transfer(f"resharding step {checkpoint.step}", on_progress)
+    resharded = checkpoint.reshard(to, world_size, torch=torch, on_progress=on_bytes)
+    notify(on_progress, *(f"note: {note}" for note in resharded.notes))
+    return resharded
 
 
 def merge_result(
