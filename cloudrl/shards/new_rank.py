@@ -105,7 +105,7 @@ def _places(table: Table, records: Any) -> Iterator[tuple[str, dict[Any, Any], A
     if table.kind == "optim":
         yield from list(state_values(records))
     else:
-        yield from [(str(key), records, key) for key in records]
+        yield from [(key, records, key) for key in records if isinstance(key, str)]
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,8 @@
     python fsdp_runs.py PATH_OF_JOBS
 
 PATH_OF_JOBS is a JSON list of {"case", "ranks", "folder", "load"}: train STEPS steps over so many ranks and save into
-`folder/actor`, or with `load` load that from there. Then `folder/state.pt` has the whole model and optimizer, and
-`folder/loss.json` the loss of one more step, and of the one after.
+`folder/global_step_2/actor`, or with `load` load that from there. Then `folder/state.pt` has the whole model and
+optimizer, and `folder/loss.json` the count of steps and the losses after two more.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 STEPS = 2
+STEP = f"global_step_{STEPS}"
 CASES: dict[str, dict[str, Any]] = {
     "fsdp1": {}, "fsdp2": {}, "fsdp1-tied": {"tied": True}, "fsdp2-tied-bf16": {"tied": True, "dtype": "bfloat16"},
     "fsdp1-lora": {"lora": True}, "fsdp2-lora": {"lora": True}, "fsdp1-moe": {"family": "Qwen3MoeForCausalLM"},
@@ -109,15 +110,17 @@ def run(rank: int, job: dict[str, Any]) -> None:
         checkpoint_config=OmegaConf.create({"load_contents": contents, "save_contents": contents}),
     )  # fmt: skip
     if job.get("load"):
-        manager.load_checkpoint(str(folder / "actor"))
+        manager.load_checkpoint(str(folder / STEP / "actor"))
     else:
         for _ in range(STEPS):
             step()
-        manager.save_checkpoint(str(folder / "actor"), global_step=STEPS)
+        (folder / STEP).mkdir(exist_ok=True)
+        manager.save_checkpoint(str(folder / STEP / "actor"), global_step=STEPS)
     state = whole_state(name, model, optimizer)
+    if rank == 0:
+        torch.save(state, folder / "state.pt")  # at once: with one rank, what was gathered is what is trained
     losses = [step(), step()]
     if rank == 0:
-        torch.save(state, folder / "state.pt")
         (folder / "loss.json").write_text(json.dumps([scheduler.last_epoch, *losses]))
     torch.distributed.destroy_process_group()
 
