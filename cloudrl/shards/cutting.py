@@ -5,9 +5,10 @@ parameter of FSDP1 is cut in the same way, and its last parts are filled with ze
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from typing import Any
 
 from cloudrl.errors import CheckpointError
 from cloudrl.shards.flat_units import unit_lengths
@@ -87,12 +88,21 @@ class Table:
     @property
     def cut_bytes(self) -> int:
         """Of all tensors that are cut, each counted once."""
-        return sum(self._bytes(name) for name in self.shards[0].tensors if self.cut(name).how is not How.SAME)
+        return sum(self._bytes(name) for name in self._stored() if self.cut(name).how is not How.SAME)
 
     @property
     def same_bytes(self) -> int:
         """Of all that every rank has."""
-        return sum(self._bytes(name) for name in self.shards[0].tensors if self.cut(name).how is How.SAME)
+        return sum(self._bytes(name) for name in self._stored() if self.cut(name).how is How.SAME)
+
+    def identity(self, name: str) -> tuple[Any, ...]:
+        """Equal for tensors that share a storage, tied ones; another rank may have none of them, and storages alike."""
+        tensor = self.shards[0].tensors[name]
+        return tensor.view.storage, tensor.view.offset, tensor.shape, tensor.view.dtype
+
+    def _stored(self) -> Collection[str]:
+        """A name of each storage."""
+        return {self.identity(name): name for name in self.shards[0].tensors}.values()
 
     def padding_bytes(self, parts: int) -> Iterator[int]:
         """Of each flat parameter, for all of so many ranks."""
@@ -129,9 +139,11 @@ def optimizer_table(shards: Mapping[int, Shard], models: Mapping[int, Shard], pa
     flat = {name: tensor for name, tensor in plain.items() if tensor.shape}
     refuse_other_cuts(shards)
     if flat and len(plain) < len(first.tensors):
-        raise _unknown(first, f"{next(iter(flat))} is whole, and other tensors are cut")
+        raise unknown_units(first, f"{next(iter(flat))} is whole, and other tensors are cut")
     if odd := next((name for name, tensor in flat.items() if len(tensor.shape) != 1), None):
-        raise _unknown(first, f"{odd} has the shape {flat[odd].shape}, as without flat parameters (use_orig_params)")
+        raise unknown_units(
+            first, f"{odd} has the shape {flat[odd].shape}, as without flat parameters (use_orig_params)"
+        )
     for shard in shards.values():
         for name in plain.keys() - flat.keys():
             if shard is not first and not same_bytes(first, shard, name):
@@ -144,12 +156,12 @@ def _lengths(first: Shard, flat: Mapping[str, Tensor], models: Mapping[int, Shar
     for name, tensor in flat.items():
         number = int(name.partition(".")[0])
         if chunks.setdefault(number, tensor.shape[0]) != tensor.shape[0]:
-            raise _unknown(first, f"the state of parameter {number} has parts of several lengths")
+            raise unknown_units(first, f"the state of parameter {number} has parts of several lengths")
     if len(models) == 1:
         return {name: tensor.shape[0] for name, tensor in flat.items()}
     lengths = unit_lengths(list(models.values()), chunks, parameters) if chunks else {}
     if lengths is None:
-        raise _unknown(first, f"it is for {parameters} flat parameters, and which tensors these are is not clear")
+        raise unknown_units(first, f"it is for {parameters} flat parameters, and which tensors these are is not clear")
     return {name: lengths[int(name.partition(".")[0])] for name in flat}
 
 
@@ -168,10 +180,11 @@ def check_padding(table: Table) -> None:
             size = view.dtype.size_bytes
             data = shard.archive.source.read(shard.offset(view) + (end - first) * size, padding * size)
             if data.strip(b"\0"):
-                raise _unknown(shard, f"{name} has {padding} elements behind its end that are not zero")
+                raise unknown_units(shard, f"{name} has {padding} elements behind its end that are not zero")
 
 
-def _unknown(shard: Shard, why: str) -> CheckpointError:
+def unknown_units(shard: Shard, why: str) -> CheckpointError:
+    """The error for an optimizer of FSDP1 whose flat parameters are not those of layers."""
     return CheckpointError(
         f"the optimizer of {shard.label} cannot be cut anew: {why}",
         hint="FSDP1 is cut if its units are layers (no wrap_policy.min_num_params) and use_orig_params is false. "

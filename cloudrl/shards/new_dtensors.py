@@ -30,6 +30,11 @@ def is_parameter(record: Any) -> bool:
     return any(isinstance(part, dict) and _CLONED in part for part in (state if isinstance(state, tuple) else (state,)))
 
 
+def as_parameter(record: PickledObject) -> PickledObject:
+    """A whole tensor with that mark."""
+    return PickledObject(OF_TYPE, (Name(record.name), Name("torch.Tensor"), record.args, {_CLONED: True}))
+
+
 def _made(name: str, state: Any = None, args: tuple[Any, ...] = ()) -> PickledObject:
     """The record of an object that `__new__` makes."""
     record = PickledObject(name, args, is_new=True)

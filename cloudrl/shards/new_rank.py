@@ -1,5 +1,6 @@
 """The file of one new rank: the pickle of an old one with other shapes, storages and device mesh."""
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -10,7 +11,7 @@ from cloudrl.saves.names import shard_file
 from cloudrl.shards.cutting import Cut, How, Table
 from cloudrl.shards.dtypes import DType
 from cloudrl.shards.mesh_records import NewMesh
-from cloudrl.shards.new_dtensors import FORMS, NewCut, is_parameter
+from cloudrl.shards.new_dtensors import FORMS, NewCut, as_parameter, is_parameter
 from cloudrl.shards.new_files import NewFile, StorageList
 from cloudrl.shards.optimizer import state_values
 from cloudrl.shards.pickle_writer import write_pickle
@@ -133,20 +134,20 @@ class _Recorder:
             set_local_tensor(record, self._part(name, cut, local_tensor(record)))
             return record
         part = self._part(name, cut, record)
+        if is_cut:
+            return as_parameter(part) if self.table.kind == "model" else part
         if self._new_cut is not None:
             return self._new_cut.dtensor(part, cut.shape, self.shard.tensors.view(name).dtype)
         return part
 
     def _part(self, name: str, cut: Cut, record: Any) -> PickledObject:
-        view = self.table.shards[0].tensors.view(name)  # on another rank, parts may be empty, and storages alike
+        dtype = self.shard.tensors.view(name).dtype
         part, parts = self.rank, self.goal.world_size
         shape = cut.part_shape(part, parts)
-        size = view.dtype.size_bytes
-        for count in shape:
-            size *= count
-        same = (view.storage, view.offset, cut.shape, view.dtype)
-        runs = tuple(self.table.runs(name, cut, part, parts))
-        storage = self.storages.add(storage_of(record), view.dtype, size, runs=runs, same=same)
+        storage = self.storages.add(
+            storage_of(record), dtype, math.prod(shape) * dtype.size_bytes,
+            runs=tuple(self.table.runs(name, cut, part, parts)), same=self.table.identity(name),
+        )  # fmt: skip
         return with_view(record, storage, shape)
 
     def _place(self, spec: PickledObject) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 from cloudrl.errors import CheckpointError, InputError
 from cloudrl.saves.names import shard_file
 from cloudrl.shards.cancellation import workers
-from cloudrl.shards.cutting import Table, check_padding, optimizer_table, refuse_other_cuts
+from cloudrl.shards.cutting import Table, check_padding, optimizer_table, refuse_other_cuts, unknown_units
 from cloudrl.shards.layout import check_together
 from cloudrl.shards.new_files import NewFile, renamed
 from cloudrl.shards.new_rank import Goal, new_file
@@ -32,7 +32,9 @@ from cloudrl.shards.writing import FileWriter, thread_count
 _MEMBER_BYTES = 600
 """Of a member, at most: its headers, and what the pickle says of it."""
 MOST_RANKS = 4096
-_SAME_GPUS = "Go on with the same number of GPUs; or merge the model, and train on from that without its optimizer"
+_SAME_WORLD_SIZE_HINT = (
+    "Go on with the same number of GPUs; or merge the model, and train on from that without its optimizer"
+)
 
 
 @dataclass(frozen=True)
@@ -149,7 +151,7 @@ def _models(validated: Validated) -> dict[int, Shard]:
         raise CheckpointError(
             f"{parts[0].label} was saved with replicas (HSDP): of {layout.world_size} ranks, {how}. "
             "Only shards without replicas can be cut anew",
-            hint=_SAME_GPUS,
+            hint=_SAME_WORLD_SIZE_HINT,
         )
     return dict(enumerate(parts))
 
@@ -164,6 +166,10 @@ def _optimizer(inputs: MergeInputs, models: Mapping[int, Shard], validated: Vali
     shards = {rank: shard for rank, (shard, _) in opened.items()}
     for rank, shard in shards.items():
         _refuse_changed(inputs, shard.archive, "optim", rank)
+    for shard in shards.values():
+        if shard.tensors.keys() != shards[0].tensors.keys():
+            why = "ranks have the state of other parameters than rank 0, as without flat parameters (use_orig_params)"
+            raise unknown_units(shard, why)
     if validated.layout is not None:
         for finding in check_together(shards, validated.layout):
             raise CheckpointError(f"{finding.file}: {finding.message}")
