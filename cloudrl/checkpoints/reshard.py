@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -134,9 +134,9 @@ def _plan(role: Checkpoint, source: CheckpointSource, world_size: int, torch: st
         )
     save = SavedFiles(role, source.open)
     version = save.read_json(FSDP_CONFIG).get("FSDP_version")
-    return plan_reshard(
-        shard_inputs(save), world_size, fsdp_version=version if type(version) is int else None, torch=_parse(torch)
-    )
+    inputs = replace(shard_inputs(save), warnings=())  # they are of what a merge leaves out
+    known = version if type(version) is int else None
+    return plan_reshard(inputs, world_size, fsdp_version=known, torch=_parse(torch))
 
 
 def _parse(torch: str | None) -> tuple[int, int] | None:

@@ -91,7 +91,7 @@ class Table:
         return sum(self._bytes(name) for name in self._stored() if self.cut(name).how is not How.SAME)
 
     @property
-    def same_bytes(self) -> int:
+    def uncut_bytes(self) -> int:
         """Of all that every rank has."""
         return sum(self._bytes(name) for name in self._stored() if self.cut(name).how is How.SAME)
 
@@ -177,6 +177,8 @@ def check_padding(table: Table) -> None:
         for rank, shard in table.shards.items():
             first, end = part_range(length, rank, parts)
             view, padding = shard.tensors.view(name), each - (end - first)
+            if not padding:
+                continue
             size = view.dtype.size_bytes
             data = shard.archive.source.read(shard.offset(view) + (end - first) * size, padding * size)
             if data.strip(b"\0"):

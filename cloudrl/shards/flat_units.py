@@ -17,7 +17,7 @@ from cloudrl.shards.shard import Shard
 _ITEM = re.compile(r"(.*?)\.\d+\.")
 """Up to an item of the outermost list of modules."""
 _ADAPTED = ".lora_"
-_MOST_LISTS = 12
+_MOST_LISTS = 8
 
 
 def unit_lengths(parts: Sequence[Shard], chunks: Mapping[int, int], units: int) -> dict[int, int] | None:
@@ -44,7 +44,7 @@ def _candidates(parts: Sequence[Shard], units: int) -> Iterator[list[int]]:
     sizes = {name: math.prod(tensors[name].shape) for name in tensors if tensors[name].mesh is not None}
     lists = sorted({match[1] for name in sizes if (match := _ITEM.match(name))})
     doubled = _doubled(parts, [name for name in sizes if len(tensors[name].shape) > 1 and not _ITEM.match(name)])
-    for count in range(min(len(lists), _MOST_LISTS), -1, -1):
+    for count in range(len(lists), -1, -1) if len(lists) <= _MOST_LISTS else ():
         for wrapped in combinations(lists, count):
             for left_out in (doubled, set[str]()) if doubled else (doubled,):
                 lengths = _lengths({name: size for name, size in sizes.items() if name not in left_out}, wrapped)

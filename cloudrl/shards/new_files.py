@@ -1,5 +1,6 @@
 """Torch files to be written: their members, and from which bytes of which files each is made."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -9,8 +10,10 @@ from cloudrl.shards.pickled import Storage
 from cloudrl.shards.torch_zip import Archive
 
 PICKLE, _DATA = "data.pkl", "data/"
-_SERIALIZATION_ID = ".data/serialization_id"
-"""Torch's sum over names and CRCs; it reads files without (torch 2.13, caffe2/serialize/inline_container.cc)."""
+_BEFORE, _BEHIND = (".format_version", ".storage_alignment", "byteorder"), ("version",)
+"""What torch puts around the storages. Its sum over all, `.data/serialization_id`, is left out: torch reads files
+without (torch 2.13, caffe2/serialize/inline_container.cc)."""
+_STORAGE = re.compile(r"data/[0-9]{1,10}")
 _UNTYPED = "torch.storage.UntypedStorage"
 
 
@@ -103,24 +106,18 @@ class StorageList:
 
     def file(self, root: str, pickle: bytes) -> NewFile:
         """The file with all storages so far, and what else torch puts in there."""
-        others = [name for name in self.archive.members if not name.startswith(_DATA) and name != _SERIALIZATION_ID]
-        before = [name for name in others if name not in {PICKLE, "version"}]
-        contents = [Content(PICKLE, len(pickle), literal=pickle), *self._copies(before)]
-        return NewFile(
-            root, [*contents, *self._contents, *self._copies([name for name in others if name == "version"])]
-        )
-
-    def _copies(self, names: Sequence[str]) -> list[Content]:
-        return [Content(name, run.length, (run,)) for name in names for run in [whole(self.archive, self.rank, name)]]
-
-
-def whole(archive: Archive, rank: int, name: str) -> Run:
-    """All bytes of a member."""
-    return Run(rank, name, 0, archive.members[name].size_bytes)
+        before, behind = (_copies(self.archive, self.rank, names) for names in (_BEFORE, _BEHIND))
+        return NewFile(root, [Content(PICKLE, len(pickle), literal=pickle), *before, *self._contents, *behind])
 
 
 def renamed(archives: Mapping[int, Archive], rank: int, root: str) -> NewFile:
     """A file as it is, under another name, which it has inside, too."""
     archive = archives[rank]
-    names = [name for name in archive.members if name != _SERIALIZATION_ID]
-    return NewFile(root, [Content(name, run.length, (run,)) for name in names for run in [whole(archive, rank, name)]])
+    storages = [name for name in archive.members if _STORAGE.fullmatch(name)]
+    return NewFile(root, _copies(archive, rank, (PICKLE, *_BEFORE, *storages, *_BEHIND)))
+
+
+def _copies(archive: Archive, rank: int, names: Sequence[str]) -> list[Content]:
+    """Members as they are, those that are there."""
+    sizes = {name: archive.members[name].size_bytes for name in names if name in archive.members}
+    return [Content(name, size, (Run(rank, name, 0, size),)) for name, size in sizes.items()]

@@ -61,7 +61,7 @@ class ReshardPlan:
     @cached_property
     def transfer_bytes(self) -> int:
         """Of tensors in the new files."""
-        return sum(table.cut_bytes + self.goal.world_size * table.same_bytes for table in self.tables)
+        return sum(table.cut_bytes + self.goal.world_size * table.uncut_bytes for table in self.tables)
 
     @property
     def size_bytes(self) -> int:
@@ -218,14 +218,14 @@ def _refuse_changed(inputs: MergeInputs, archive: Archive, kind: str, rank: int)
 
 def _version(models: Mapping[int, Shard], optimizer: Table | None, said: int | None, world_size: int) -> int:
     """Which FSDP saved it."""
+    if not any(tensor.mesh is not None for tensor in models[0].tensors.values()):
+        return 1
     tensors = optimizer.shards[0].tensors if optimizer else {}
     is_cut = [tensor.mesh is not None for tensor in tensors.values() if tensor.shape]
     if is_cut:
         return 2 if all(is_cut) else 1
     if said in (1, 2):
         return said
-    if not any(tensor.mesh is not None for tensor in models[0].tensors.values()):
-        return 1
     if world_size > 1:
         return 2  # the models of both are alike
     raise CheckpointError(

@@ -36,7 +36,7 @@ def with_view(value: Any, storage: Storage, shape: tuple[int, ...]) -> PickledOb
     """The record of a plain tensor with another storage, which it begins, and another shape.
 
     Raises:
-        Unreadable: It is none.
+        Unreadable: It is another record.
     """
 
     def change(args: tuple[Any, ...]) -> tuple[Any, ...]:

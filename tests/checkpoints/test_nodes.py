@@ -53,6 +53,13 @@ def lab(nodes: Callable[[int], Nodes], image: Image, whole: Path) -> Iterator[La
     lab.link.down()
 
 
+def test_a_step_on_two_nodes_is_cut_anew_like_one_folder(lab: Lab, whole: Path, tmp_path: Path) -> None:
+    for name, found in (("nodes", lab.checkpoints()), ("folder", Checkpoints(LocalSource(whole)))):
+        found.latest().reshard(tmp_path / name, 3)
+    assert tree(tmp_path / "nodes") == tree(tmp_path / "folder")
+    assert Checkpoints(LocalSource(tmp_path / "nodes")).latest().verify().ok
+
+
 def test_two_nodes_are_as_good_as_one_folder(lab: Lab, expected: dict[str, bytes], tmp_path: Path) -> None:
     found = lab.checkpoints()
     five, six = found

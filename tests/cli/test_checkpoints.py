@@ -239,6 +239,19 @@ def test_pull(run: Run, lab: FakeLocal, tmp_path: Path) -> None:
     assert tree(tmp_path / "here" / "here") == tree(tmp_path / "whole" / "mine")
 
 
+def test_reshard(run: Run, lab: FakeLocal, folder: Path, tmp_path: Path) -> None:
+    words = ("checkpoints", "reshard", "--world-size", "3", "--to")
+    from_nodes = json.loads(run(*words, "nodes", "--cluster", "lab", "--json").ended(0).out)
+    assert (from_nodes["step"], from_nodes["was"], from_nodes["world_size"]) == (2, 2, 3)
+    done = run(*words, "folder", "--dir", str(folder)).ended(0)
+    assert "folder/global_step_2: 5 files, " in done.out
+    assert "from 2 to 3 ranks" in done.out
+    assert tree(tmp_path / "here" / "folder") == tree(tmp_path / "here" / "nodes")
+    again = run(*words, "folder", "--dir", str(folder)).ended(2)
+    assert "exists already, and a reshard never writes into what is there" in again.err
+    run("checkpoints", "verify", "--dir", "folder").ended(0)
+
+
 def test_prune_asks(run: Run, folder: Path) -> None:
     run("checkpoints", "prune", "--keep-last", "1", "--dir", "./ck").ended(
         2, "mine: step 1, ", "Remove 1 step, ", "from folder ck?"
