@@ -244,7 +244,7 @@ def test_reshard(run: Run, lab: FakeLocal, folder: Path, tmp_path: Path) -> None
     from_nodes = json.loads(run(*words, "nodes", "--cluster", "lab", "--json").ended(0).out)
     assert (from_nodes["step"], from_nodes["was"], from_nodes["world_size"]) == (2, 2, 3)
     done = run(*words, "folder", "--dir", str(folder)).ended(0)
-    assert "folder/global_step_2: 5 files, " in done.out
+    assert "folder/global_step_2: 6 files, " in done.out
     assert "from 2 to 3 ranks" in done.out
     assert tree(tmp_path / "here" / "folder") == tree(tmp_path / "here" / "nodes")
     again = run(*words, "folder", "--dir", str(folder)).ended(2)
