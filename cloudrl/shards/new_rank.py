@@ -73,7 +73,7 @@ class Goal:
         if self.torch is None:
             raise InputError(
                 "one rank of FSDP1 saves whole tensors, and how the torch that resumes from it reads shards is unknown",
-                hint="Name its version: --torch 2.11 (python -c 'import torch; print(torch.__version__)' in the image)",
+                hint="Name the version of that torch: --torch 2.11",
             )
         if self.torch not in FORMS:
             raise InputError(f"the shards of torch {self.torch[0]}.{self.torch[1]} are not known; {known} are")

@@ -181,15 +181,17 @@ def run(saves: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(saves / "fsdp1-2", tmp_path / "old"))
 
 
-def flip(path: Path, offset: int) -> None:
+def flip(path: Path) -> None:
+    """One bit in the largest member."""
+    largest = max(open_archive(LocalShard(path)).members.values(), key=lambda member: member.size_bytes)
     data = bytearray(path.read_bytes())
-    data[offset] ^= 1
+    data[largest.offset + largest.size_bytes // 2] ^= 1
     path.write_bytes(data)
 
 
 SPOILT: dict[str, tuple[Callable[[Path], object], str]] = {
-    "a bit of a weight": (lambda actor: flip(actor / "model_world_size_2_rank_1.pt", -9000), "is damaged"),
-    "a bit of the optimizer": (lambda actor: flip(actor / "optim_world_size_2_rank_1.pt", -9000), "is damaged"),
+    "a bit of a weight": (lambda actor: flip(actor / "model_world_size_2_rank_1.pt"), "is damaged"),
+    "a bit of the optimizer": (lambda actor: flip(actor / "optim_world_size_2_rank_1.pt"), "is damaged"),
     "an optimizer of another rank": (
         lambda actor: shutil.copy(actor / "optim_world_size_2_rank_0.pt", actor / "optim_world_size_2_rank_1.pt"),
         "not the optim file of rank 1",
