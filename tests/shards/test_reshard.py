@@ -182,8 +182,9 @@ def run(saves: Path, tmp_path: Path) -> Path:
 
 
 def flip(path: Path) -> None:
-    """One bit in the largest member."""
-    largest = max(open_archive(LocalShard(path)).members.values(), key=lambda member: member.size_bytes)
+    """One bit in the largest tensor."""
+    members = open_archive(LocalShard(path)).members
+    largest = max((members[name] for name in members if "data/" in name), key=lambda member: member.size_bytes)
     data = bytearray(path.read_bytes())
     data[largest.offset + largest.size_bytes // 2] ^= 1
     path.write_bytes(data)
