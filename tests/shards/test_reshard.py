@@ -182,19 +182,21 @@ def run(saves: Path, tmp_path: Path) -> Path:
 
 
 def flip(path: Path) -> None:
-    """One bit in the largest tensor."""
+    """One bit in the largest tensor; the date stays, as when a disk rots."""
+    info = path.stat()
     members = open_archive(LocalShard(path)).members
     largest = max((members[name] for name in members if "data/" in name), key=lambda member: member.size_bytes)
     data = bytearray(path.read_bytes())
     data[largest.offset + largest.size_bytes // 2] ^= 1
     path.write_bytes(data)
+    os.utime(path, (info.st_atime, info.st_mtime))
 
 
 SPOILT: dict[str, tuple[Callable[[Path], object], str]] = {
     "a bit of a weight": (lambda actor: flip(actor / "model_world_size_2_rank_1.pt"), "is damaged"),
     "a bit of the optimizer": (lambda actor: flip(actor / "optim_world_size_2_rank_1.pt"), "is damaged"),
     "an optimizer of another rank": (
-        lambda actor: shutil.copy(actor / "optim_world_size_2_rank_0.pt", actor / "optim_world_size_2_rank_1.pt"),
+        lambda actor: shutil.copy2(actor / "optim_world_size_2_rank_0.pt", actor / "optim_world_size_2_rank_1.pt"),
         "not the optim file of rank 1",
     ),
     "a rank without optimizer": (lambda actor: (actor / "optim_world_size_2_rank_1.pt").unlink(), "is incomplete"),
