@@ -13,6 +13,7 @@ import socket
 import sys
 import threading
 import time
+import traceback
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -108,9 +109,9 @@ class _Process:
             self._compute()
             if self._ask.is_gang:
                 self._meet(self._await_rendezvous())
-        except Exception as error:  # torch raises what it likes, and the agent has to learn of it
+        except Exception as error:  # noqa: BLE001  torch raises what it likes, and the agent has to learn of it
+            traceback.print_exc()  # first: a failure has the last lines of this log
             self._tell(error=describe(error))
-            raise
         time.sleep(_LINGER_S if self._ask.is_gang else 0)
 
     def _tell(self, **changes: Any) -> None:

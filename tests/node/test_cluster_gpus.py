@@ -59,6 +59,7 @@ def a_driver_that_is_too_old_is_said_with_the_remedy(nodes: Maker) -> None:
     reason = cluster.failed()
     assert reason.startswith(f"rank 1, preflight: GPU 1 does not compute: RuntimeError: {words} -> the driver of this")
     assert "CUDA 13.0, NCCL 2.28.9" in reason
+    assert "in _compute\n" in cluster[1].failure().tail
     assert cluster[1].failure().signature == "preflight|gpus|driver on your system is too old"
 
 
