@@ -182,6 +182,8 @@ class _Process:
     def _meet(self, rendezvous: Rendezvous) -> None:
         """Reach every member, then exchange with all of them."""
         members = rendezvous.members
+        if rendezvous.before(self._ask.rank) is None:
+            return
         self._tell(step=ComputeStep.CONNECT)
         if self._index == 0:
             others = [member for member in members if member.rank != self._ask.rank]

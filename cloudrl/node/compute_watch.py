@@ -171,6 +171,7 @@ class ComputeWatch:
         Raises:
             NodeFailed: a module cannot be imported, or a GPU of this node does not compute by itself.
         """
+        self._pass_on_members()
         self._was_over = self.is_over
         if (self._has_imported_all and self._was_over) or self._clock() < self._look_at:
             return
@@ -186,8 +187,12 @@ class ComputeWatch:
             self._state.update(check=check, gpu_software={**self._state.own.gpu_software, **versions})
         if check.step.number < ComputeStep.READY.number:
             self._refuse_broken_gpus(self._ask, found, check)
-        rendezvous = self._state.published.rendezvous
-        if rendezvous is not None and not self._has_met and check.step is ComputeStep.READY:
+
+    def _pass_on_members(self) -> None:
+        """Tell the processes with whom they compute; those of a node that takes no part end then."""
+        check, rendezvous = self._state.own.check, self._state.published.rendezvous
+        is_asked = check is not None and check.processes > 0 and check.step is ComputeStep.READY
+        if rendezvous is not None and is_asked and not self._has_met:
             self._has_met = True
             write_file(self._folder / RENDEZVOUS, json.dumps(to_json(rendezvous)))
 

@@ -198,12 +198,14 @@ def test_a_process_without_a_sign_of_life_is_lost(tmp_path: Path) -> None:
 
 def test_the_list_of_members_reaches_the_processes_once_they_are_ready(tmp_path: Path) -> None:
     node = OneNode(tmp_path)
-    node.state.publish(rendezvous=Rendezvous())
-    node.look(1.0)
-    assert not (node.folder / "rendezvous.json").exists()
     ready = Found(ComputeStep.READY, port=4000)
+    node.has_found(Found(), ready)
     node.has_found(ready, ready)
+    assert not (node.folder / "rendezvous.json").exists()
+    node.state.publish(rendezvous=Rendezvous())  # without this node: its processes would hold their GPUs for ever
+    node.look(1.0)
     assert (node.folder / "rendezvous.json").exists()
+    assert node.watch.is_over
 
 
 def test_models_wait_for_it_for_some_seconds_at_most(tmp_path: Path) -> None:
