@@ -9,9 +9,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from cloudrl.protocol.job_phases import Blame
-from cloudrl.units import duration_text
+from cloudrl.units import duration_text, size_text
 
-GROUP_WAITS_S = 60.0
+WAITS_S = 60.0
+"""For so long a group or an actor has to wait for what others hold: they may give it back."""
 _INTENDED = (
     "all references to the actor were removed",
     "INTENDED",
@@ -38,7 +39,7 @@ def waiting_groups(groups: Sequence[Any], job_id: str, now: float) -> tuple[Blam
         given = group.get("stats")
         stats: Mapping[str, Any] = given if isinstance(given, dict) else {}
         since = _seconds(stats.get("creation_request_received_ns"))
-        if group.get("state") in _WAITS and since is not None and now - since > GROUP_WAITS_S:
+        if group.get("state") in _WAITS and since is not None and now - since > WAITS_S:
             why = str(stats.get("scheduling_state") or "pending").lower().replace("_", " ")
             reason = f"has waited {duration_text(now - since)} for a node with {_needs(group)} free ({why})"
             found.append(Blame(None, "placement group", reason))
@@ -88,15 +89,19 @@ def _death(actor: Mapping[str, Any]) -> str:
     return next((str(context.get("error_message") or "") for context in contexts if isinstance(context, dict)), "")
 
 
+def resources_text(resources: Mapping[str, Any]) -> str:
+    """`CPU 3, GPU 1`."""
+    counts = {name: count for name, count in sorted(resources.items()) if isinstance(count, (int, float))}
+    return ", ".join(
+        f"{name} {size_text(int(count)) if name == 'memory' else f'{count:g}'}" for name, count in counts.items()
+    )
+
+
 def _needs(group: Mapping[str, Any]) -> str:
     """`8x CPU 3, GPU 1`."""
     bundles = group.get("bundles")
     needs = [bundle.get("unit_resources") for bundle in bundles or () if isinstance(bundle, dict)]
-    texts = [
-        ", ".join(f"{name} {count:g}" for name, count in sorted(need.items()) if isinstance(count, (int, float)))
-        for need in needs
-        if isinstance(need, dict)
-    ]
+    texts = [resources_text(need) for need in needs if isinstance(need, dict)]
     counts = {text: texts.count(text) for text in texts}
     return " and ".join(f"{count}x {text}" if count > 1 else text for text, count in counts.items()) or "its resources"
 

@@ -21,6 +21,10 @@ _BY_REASON = (
         "The cluster lacks what the job asks for: compare its nodes (cloudrl status), and stop what else runs on it",
     ),
     (
+        "needs",
+        "Ask for less (num_gpus, num_cpus or memory of that actor), or start a cluster with larger nodes",
+    ),
+    (
         "lags behind",
         "That rank has not come to the collective that the others wait in: see its frame, and dmesg on its node",
     ),

@@ -10,12 +10,12 @@ import threading
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Callable, Dict, FrozenSet, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from cloudrl.errors import CloudrlError
 from cloudrl.foreign import parse_json, read_file
 from cloudrl.hangs import blame as blaming
-from cloudrl.hangs import ras, ray_rows, rollout, stacks
+from cloudrl.hangs import ras, rollout, stacks
 from cloudrl.hangs.driver_log import DriverLog
 from cloudrl.hangs.limits import PhaseTimes
 from cloudrl.hangs.movement import GpuWork, moves
@@ -24,6 +24,7 @@ from cloudrl.hangs.watch import PROOF_S, STARVED_PERCENT, UNINTERRUPTIBLE_S, Han
 from cloudrl.node import ras_client
 from cloudrl.node.background import repeat, within
 from cloudrl.node.ray import Dashboard
+from cloudrl.node.ray_proofs import ASK_STILL_S, RayProofs
 from cloudrl.private_files import write_file
 from cloudrl.protocol.failures import ApiError
 from cloudrl.protocol.job_phases import OTHER_PROGRAM, Blame, Grade, Hang, JobPhase, JobState
@@ -38,7 +39,6 @@ _LOOK_EVERY_S, _LOOKS, _MORE_EVERY_S = 30.0, 5, 300.0
 """Looks at the stacks while a suspicion lasts: so many half a minute apart, then each five minutes."""
 _HALTED_LOOK_S = 25.0
 FILE = "hang-{number}.log"
-_ACTORS_EVERY_S = 60.0
 _FILES, _KEPT_LOOKS = 8, 2
 _SAVE_EVERY_S, _RAS_CHARACTERS = 300.0, 64 << 10
 _VERL = re.compile(r"\bverl[./](?:examples|experimental|recipe|trainer)\b")
@@ -115,10 +115,7 @@ class HangMonitor:
         self._idle_watts: Dict[Tuple[int, int], float] = {}
         self._files = 0
         self._is_computing = self._is_training = False
-        self._outlived: FrozenSet[str] = frozenset()
-        self._dead: FrozenSet[str] = frozenset()
-        self._outlived_step: Optional[int] = None
-        self._outlived_at = float("-inf")
+        self._ray = self._proofs_of("")
         self._is_volume_free = threading.Lock()
 
     def start(self) -> None:
@@ -133,15 +130,17 @@ class HangMonitor:
             return
         reports = self._reports()
         sample = self._sample(reports)
-        self._note_outlived()
+        self._ray.note_step(self._log.step)
         verdict = self._watch.add(sample, exact_phase=self._episode.found.phase)
         halted = _halted(reports)
-        is_suspicious = verdict.is_suspicious or any(seconds > _HALTED_LOOK_S for _, seconds in halted)
-        if is_suspicious and not sample.is_paused:
+        may_wait = verdict.still_s >= ASK_STILL_S or verdict.is_suspicious
+        waiting = self._ray.waiting() if may_wait and not sample.is_paused else self._ray.forget_waiting()
+        is_halted = any(seconds > _HALTED_LOOK_S for _, seconds in halted)
+        if (verdict.is_suspicious or is_halted or waiting) and not sample.is_paused:
             self._look_if_due(reports, sample)
         else:
             self._episode = Episode()
-        self.state = self._state(sample, verdict, *self._grade(verdict, halted))
+        self.state = self._state(sample, verdict, *self._grade(verdict, halted, waiting))
         self._keep_times()
 
     # -- the job and its phase ------------------------------------------------------------------------------
@@ -156,12 +155,17 @@ class HangMonitor:
             return
         running = [job for job in jobs if job.get("status") == "RUNNING" and job.get("submission_id")]
         job: Dict[str, Any] = max(running, key=lambda job: job.get("start_time") or 0, default={})
+        if job.get("job_id") != self._job.get("job_id"):
+            self._ray = self._proofs_of(str(job.get("job_id") or ""))
         if job.get("submission_id") != self._job.get("submission_id"):
             self._episode, self._log, self._since = Episode(), DriverLog(), ("", 0.0)
             self._job = job
             self._watch = HangWatch(self._kept_times())
-            self._outlived, self._dead, self._is_training = frozenset(), frozenset(), False
+            self._is_training = False
         self._job = job
+
+    def _proofs_of(self, job_id: str) -> RayProofs:
+        return RayProofs(self._dashboard, job_id, self._clock, self._now)
 
     def _sample(self, reports: Sequence[NodeReport]) -> Sample:
         works = [report.work for report in reports if report.work is not None]
@@ -205,16 +209,6 @@ class HangMonitor:
                 gpus.append(GpuWork(gpu.utilization_percent, gpu.power_w, self._idle_watts.get(place)))
         return gpus
 
-    def _note_outlived(self) -> None:
-        """Actors that are dead while a step runs that ends: they are not what a later step waits for."""
-        job_id, step = self._job.get("job_id"), self._log.step
-        if step != self._outlived_step:
-            self._outlived, self._outlived_step = self._outlived | self._dead, step
-            self._dead = frozenset()
-            if job_id and step is not None and self._clock() - self._outlived_at >= _ACTORS_EVERY_S:
-                self._outlived_at = self._clock()
-                self._dead = ray_rows.dead_ids(self._dashboard.rows("actors", job_id) or (), str(job_id))
-
     # -- looks at the stacks --------------------------------------------------------------------------------
 
     def _look_if_due(self, reports: Sequence[NodeReport], sample: Sample) -> None:
@@ -228,7 +222,7 @@ class HangMonitor:
             blaming.find(processes, sample.phase), processes, [report.ip for report in reports], sample.at
         )
         self._is_training = self._is_training or any(_is_of_verl(process.title) for process in processes)
-        proven, before = self._ray_proofs(), blaming.fingerprint(processes)
+        proven, before = self._ray.dead(), blaming.fingerprint(processes)
         episode.is_equal = bool(before) and before == episode.before
         if not episode.is_equal:
             episode.equal_since = sample.at
@@ -270,16 +264,6 @@ class HangMonitor:
             for each in looked
         )  # fmt: skip
 
-    def _ray_proofs(self) -> Tuple[Blame, ...]:
-        job_id = self._job.get("job_id")
-        if not job_id:
-            return ()
-        groups, actors = self._dashboard.placement_groups() or (), self._dashboard.rows("actors", job_id) or ()
-        return (
-            *ray_rows.dead_actors(actors, str(job_id), self._outlived),
-            *ray_rows.waiting_groups(groups, str(job_id), self._now()),
-        )
-
     def _write(self, reports: Sequence[NodeReport], looks: Sequence[Sequence[blaming.Process]], ras_words: str) -> None:
         """The stacks of a look and NCCL's words, in a file of the episode that the archive keeps."""
         if not self._episode.file:
@@ -298,9 +282,14 @@ class HangMonitor:
 
     # -- what it reports ---------------------------------------------------------------------------------------
 
-    def _grade(self, verdict: Verdict, halted: Sequence[Tuple[Blame, float]]) -> Tuple[Optional[Grade], float]:
+    def _grade(
+        self, verdict: Verdict, halted: Sequence[Tuple[Blame, float]], waiting: Tuple[Blame, ...]
+    ) -> Tuple[Optional[Grade], float]:
         """How sure a hang is, and the limit that was exceeded."""
         episode = self._episode
+        if waiting:
+            episode.agreed = waiting
+            return Grade.PROOF, PROOF_S
         for blame, seconds in halted:
             limit_s = PROOF_S if blame.reason.startswith("is stopped") else UNINTERRUPTIBLE_S
             if seconds >= limit_s:

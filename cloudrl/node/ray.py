@@ -8,7 +8,7 @@ import shutil
 import socket
 import sys
 from pathlib import Path
-from typing import Any, List, Mapping, Optional, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 from urllib.parse import quote
 
 from cloudrl.child_process import Child
@@ -21,6 +21,8 @@ from cloudrl.protocol.ray_state import path_of, rows_of
 TEMP_DIR = Path("/tmp/ray")  # noqa: S108  Ray's own default
 
 _ALIVE_ACTORS = "/api/v0/actors?filter_keys=state&filter_predicates=%3D&filter_values=ALIVE&detail=true&limit=1000"
+
+_COUNTED = ("CPU", "GPU", "memory")
 
 
 def ray_command() -> str:
@@ -182,6 +184,20 @@ class Dashboard:
     def placement_groups(self) -> Optional[Tuple[Any, ...]]:
         """Rows of all placement groups, at most 1000; None while the dashboard does not answer."""
         return rows_of(self._get("/api/v0/placement_groups?detail=true&limit=1000"))
+
+    def used_resources(self) -> Dict[str, Dict[str, float]]:
+        """Id of each node -> what is in use of its CPUs, GPUs and memory; nothing while the dashboard does not answer.
+
+        Ray 2.60, dashboard/modules/reporter/reporter_head.py: `/api/cluster_status`, which writes other names anew.
+        """
+        answer = self._get("/api/cluster_status")
+        try:
+            nodes = answer["data"]["clusterStatus"]["loadMetricsReport"]["usageByNode"].items()
+            return {
+                str(node): {name: float(usage[name][0]) for name in _COUNTED if name in usage} for node, usage in nodes
+            }
+        except (TypeError, KeyError, ValueError, AttributeError, IndexError):
+            return {}
 
     def alive_actors(self) -> Optional[List[Any]]:
         """Actors that live, at most 1000 of them; None while the dashboard does not answer.

@@ -35,7 +35,9 @@ class Dashboard:
             | {"metadata": {"job_name": "mine"}, "entrypoint": "python3 -m verl.trainer.main_ppo trainer.nnodes=2"}
         ]
         self.groups: tuple[Any, ...] = ()
-        self.actors: tuple[Any, ...] = ()
+        self.actors: tuple[Any, ...] | None = ()
+        self.nodes: tuple[Any, ...] = ({"node_id": "n", "state": "ALIVE", "resources_total": {"CPU": 8.0, "GPU": 1.0}},)
+        self.used: dict[str, dict[str, float]] = {}
 
     def jobs(self) -> list[dict[str, Any]]:
         return self.running
@@ -43,9 +45,14 @@ class Dashboard:
     def placement_groups(self) -> tuple[Any, ...]:
         return self.groups
 
-    def rows(self, kind: str, job_id: str) -> tuple[Any, ...]:
+    def rows(self, kind: str, job_id: str | None) -> tuple[Any, ...] | None:
+        if kind == "nodes":
+            return self.nodes
         assert (kind, job_id) == ("actors", "02")
         return self.actors
+
+    def used_resources(self) -> dict[str, dict[str, float]]:
+        return self.used
 
 
 class Lab:
@@ -164,10 +171,48 @@ def test_resources_that_no_node_has_are_a_proof(lab: Lab):
     row = {"state": "PENDING", "creator_job_id": "02", "bundles": [{"unit_resources": {"GPU": 16.0}}]}
     stats = {"creation_request_received_ns": str(int(NOW * 1e9)), "scheduling_state": "NO_RESOURCES"}
     lab.dashboard.groups, lab.reward = ({**row, "stats": stats},), ""
-    assert lab.run(60).phase == "init"
-    lab.run(60)
+    assert lab.run(60).hang is None
+    lab.run(20)
     assert lab.hang().grade is Grade.PROOF
     assert "16 free (no resources)" in lab.hang().blame[0].reason
+
+
+def pending(actor_id: str, **resources: float) -> dict[str, Any]:
+    return {
+        "actor_id": actor_id, "job_id": "02", "class_name": "make.<locals>.Judge", "state": "PENDING_CREATION",
+        "required_resources": resources, "placement_group_id": None,
+    }  # fmt: skip
+
+
+def test_an_actor_that_no_node_can_take_is_a_proof_within_a_minute(lab: Lab):
+    lab.dashboard.actors, lab.reward = (pending("a", CPU=1.0, GPU=2.0),), ""
+    assert lab.run(40).hang is None
+    lab.run(15)
+    hang = lab.hang()
+    assert (hang.grade, hang.blame[0].actor) == (Grade.PROOF, "Judge")
+    assert hang.blame[0].reason == "needs CPU 1, GPU 2 on one node, but no node has more than GPU 1"
+    assert hang.remedy.startswith("Ask for less")
+    lab.dashboard.actors = None  # Ray is too busy to answer
+    lab.run(60)
+    lab.hang()
+    lab.dashboard.actors = ({**pending("a"), "state": "ALIVE"},)
+    assert lab.run(20).hang is None
+
+
+def test_an_actor_that_waits_for_what_others_hold_is_a_proof_after_a_minute(lab: Lab):
+    lab.dashboard.actors, lab.reward, lab.dashboard.used = (pending("a", GPU=1.0),), "", {"n": {"GPU": 0.5}}
+    assert lab.run(70).hang is None
+    lab.run(20)
+    assert lab.hang().blame[0].reason == "has waited 1 min 00 s for a node with GPU 1 free"
+    lab.dashboard.used = {}
+    assert lab.run(20).hang is None
+
+
+def test_an_actor_whose_process_starts_slowly_waits_for_no_node(lab: Lab):
+    lab.reward, lab.dashboard.actors = "", (pending("a", GPU=1.0), pending("b"), {**pending("c"), "job_id": "05"})
+    assert lab.run(600).hang is None
+    lab.dashboard.actors = ({**pending("a", GPU_group_0_x=1.0), "placement_group_id": "x"},)
+    assert lab.run(100).hang is None
 
 
 def test_an_actor_that_died_after_the_last_step_is_what_the_job_waits_for(lab: Lab):
