@@ -34,16 +34,17 @@ class Price:
     """What the cluster had cost at a time, in US dollars.
 
     Attributes:
+        cost: so far; None if unknown.
         at: seconds since the epoch.
     """
 
-    cost: float
+    cost: float | None
     per_hour: float
     at: float
 
-    def cost_at(self, at: float) -> float:
-        """What it has cost at another time, if it goes on."""
-        return self.cost + self.per_hour * max(0.0, at - self.at) / 3600
+    def cost_at(self, at: float) -> float | None:
+        """What it has cost at another time, if it goes on; None if unknown."""
+        return self.cost + self.per_hour * max(0.0, at - self.at) / 3600 if self.cost is not None else None
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class Look:
         steps: of its run, those of earlier attempts included.
         progress: where it stands; None before its first step, and without `eta_s` after the end of the job.
         nodes: of the cluster; none where no agent answers.
-        cost: of the cluster so far, in US dollars; None if its price is unknown.
+        cost: of the cluster so far, in US dollars; None if unknown.
         cost_at_end: when the last step is done, at the present pace; None after the end of the job.
         usage: rank -> how busy the node was in the last hour, oldest first.
         starting: what it does before its first step; None from then on, and while nothing says it.

@@ -99,7 +99,8 @@ def cost_table(status: Status) -> Table:
     """Of the whole cluster, not of one job alone."""
     per_hour = dollars_text(status.price_per_hour) if status.price_per_hour else "-"
     budget = dollars_text(status.budget.max_cost) if status.budget.max_cost else "-"
-    rows = ((status.name, status.provider, per_hour, dollars_text(status.cost or 0.0), budget),)
+    so_far = dollars_text(status.cost) if status.cost is not None else "-"
+    rows = ((status.name, status.provider, per_hour, so_far, budget),)
     return Table(
         "Cost", ("cluster", "on", "an hour", "so far", "limit"), rows if status.price_per_hour or status.cost else ()
     )

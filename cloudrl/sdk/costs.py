@@ -22,21 +22,24 @@ def costs(status: Status) -> str:
     return f" and costs {dollars_text(status.price_per_hour)}/h{so_far}"
 
 
-def prices(name: str, status: ClusterStatus) -> tuple[float, float] | None:
-    """What a cluster has cost and costs per hour, in US dollars: what its provider says, else what its agents assume.
+def prices(name: str, status: ClusterStatus) -> tuple[float | None, float] | None:
+    """What a cluster has cost, if that is known, and costs per hour, in US dollars.
+
+    What its provider says comes first, then what its agents assume.
 
     Args:
         name: of the cluster.
         status: as its agents report it.
 
     Returns:
-        None where neither knows.
+        None where neither knows the price.
     """
     sources: list[Status | BudgetStatus] = [status.budget]
     with suppress(CloudrlError):
         sources.insert(0, provider(status.facts.provider).status(name))
-    amounts = ((source.cost, source.price_per_hour) for source in sources)
-    return next(((cost, per_hour) for cost, per_hour in amounts if cost is not None and per_hour), None)
+    priced = [(source.cost, source.price_per_hour) for source in sources if source.price_per_hour]
+    both = (amounts for amounts in priced if amounts[0] is not None)
+    return next(both, next(iter(priced), None))
 
 
 def current_state(provider: Provider, name: str, *, alive: str = "keeps running") -> tuple[bool, str]:
@@ -67,8 +70,9 @@ def describe(status: Status) -> list[str]:
     """What a cluster costs and when it ends by itself, one sentence each; empty without limits."""
     lines = []
     if status.price_per_hour or status.cost:
-        price = f"{dollars_text(status.price_per_hour)}/h, " if status.price_per_hour else ""
-        lines.append(f"cost: {price}{dollars_text(status.cost or 0.0)} so far")
+        price = f"{dollars_text(status.price_per_hour)}/h" if status.price_per_hour else ""
+        so_far = f"{dollars_text(status.cost)} so far" if status.cost is not None else ""
+        lines.append(f"cost: {', '.join(filter(None, (price, so_far)))}")
     idle, budget = status.budget.down_when_idle_s, status.budget.max_cost
     if idle is not None:
         now = status.budget.idle_s

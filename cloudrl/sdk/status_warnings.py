@@ -1,4 +1,4 @@
-"""What `cloudrl status` says below its table: what goes wrong with a cluster, and how fast its nodes exchange. Pure."""
+"""What `cloudrl status` says below its table: what goes wrong with a cluster, and how fast its nodes exchange."""
 
 from collections.abc import Sequence
 
@@ -9,6 +9,7 @@ from cloudrl.providers.model import Status
 from cloudrl.sdk.debugging import waiting
 from cloudrl.sdk.failures import hang_of
 from cloudrl.sdk.idle_gpus import idle_gpus
+from cloudrl.sdk.run_warnings import machine_warnings
 from cloudrl.sdk.save_room import save_room
 from cloudrl.units import size_text
 
@@ -16,7 +17,8 @@ from cloudrl.units import size_text
 def status_warnings(cluster: Status) -> list[Notice]:
     """What goes wrong with a cluster, its job and its nodes, each with what to do."""
     own = (hang_of(cluster), waiting(cluster), idle_gpus(cluster), save_room(cluster.facts))
-    return [*cluster.warnings, *filter(None, own), *node_warnings(cluster.nodes).values()]
+    machines = (*machine_warnings(cluster), *node_warnings(cluster.nodes).values())
+    return [*cluster.warnings, *filter(None, own), *machines]
 
 
 def links_text(nodes: Sequence[NodeReport]) -> str:

@@ -8,9 +8,13 @@ from fake_local import KEY, FakeLocal
 from recordings import keep, load
 from typed_command import Run
 
+from cloudrl.protocol.job_phases import Grade, Hang, JobState
 from cloudrl.protocol.outcome import Outcome
 from cloudrl.protocol.phases import Phase
+from cloudrl.protocol.report import Usage
 from cloudrl.protocol.tokens import derive
+from cloudrl.protocol.usage_rows import to_row
+from cloudrl.protocol.wire import to_json
 
 pytestmark = pytest.mark.io
 
@@ -87,6 +91,33 @@ def test_status_names_the_cause_of_a_job_that_has_failed(run: Run, lab: FakeLoca
     assert "job one failed: KeyError: 'a' (rank 0, driver)\n  → cloudrl why --cluster local/lab\n" in done.err
     lab.cluster.add("two")
     assert "failed" not in run("status", "lab").err
+
+
+def test_status_warns_about_the_machines_of_a_training_as_watch_does(run: Run, lab: FakeLocal) -> None:
+    """The disk fills in two hours: by the last step at the pace of the log, or not."""
+    samples = [
+        Usage(at, 1.0, disk_used_bytes=used, disk_total_bytes=10**12) for at, used in ((0, 0), (1800, 2 * 10**11))
+    ]
+    lab.cluster.usage = {"hour": {"0": [to_row(sample) for sample in samples]}}
+    log = [f"step:{step} - training/global_step:{step} - perf/time_per_step:100.0\n" for step in range(1, 8)]
+    lab.cluster.add("one", f"Total training steps: 1000\n{''.join(log)}".encode())
+    assert "warning: the disk" not in run("status", "lab").err
+    lab.cluster.status["job"] = to_json(JobState("one", "gen", 0.0))
+    done = run("status", "lab").ended(0)
+    assert "warning: the disk of rank 0 will be full in 2 h 00 min (800 GB of 1.0 TB free); the run needs" in done.err
+    assert "  → Keep fewer checkpoints" in done.err
+    lab.cluster.write("one", b"step:999 - training/global_step:999 - perf/time_per_step:100.0\n")
+    assert "warning: the disk" not in run("status", "lab").err
+
+
+def test_what_a_hang_costs_where_the_cost_so_far_is_unknown(run: Run, lab: FakeLocal) -> None:
+    lab.cluster.add("one")
+    lab.cluster.status["job"] = to_json(JobState("one", "gen", 0.0, hang=Hang(Grade.STILL, 0.0, 200.0)))
+    lab.cluster.status["budget"] = {"price_per_hour": 12.3}
+    assert "nothing has moved for 3 min 20 s, at $12.30/h" in run("why", "--cluster", "lab").ended(0).out
+    done = run("status", "lab").ended(0)
+    assert "at $12.30/h" in done.err
+    assert "cost: $12.30/h\n" in done.err
 
 
 def test_the_cause_in_what_a_cluster_that_is_down_has_kept(run: Run, lab: FakeLocal) -> None:

@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import ray
 from verl.experimental.agent_loop.single_turn_agent_loop import SingleTurnAgentLoop
 from verl.experimental.reward_loop.reward_manager.naive import NaiveRewardManager
 from verl.utils.dataset.rl_dataset import RLHFDataset
@@ -60,6 +61,18 @@ def _take_lock(name: str) -> None:
         pass
 
 
+@ray.remote(num_gpus=3)
+class Judge:
+    """More than a node has."""
+
+
+async def _wait_for_an_actor() -> None:
+    judge = Judge.remote()
+    while _is_planted("actor"):  # noqa: ASYNC110  a file has no events
+        await asyncio.sleep(0.5)
+    ray.kill(judge)
+
+
 def compute_score(*, solution_str: str, ground_truth: str, **_: Any) -> float:
     """verl's reward function, in a thread."""
     _sleep("reward")
@@ -73,6 +86,8 @@ class PlantedManager(NaiveRewardManager):
     async def run_single(self, data: Any) -> dict[str, Any]:
         if _is_planted("manager"):
             _take_lock("manager")
+        if _is_planted("actor"):
+            await _wait_for_an_actor()
         if _is_planted("judge"):
             reader, _writer = await asyncio.open_connection("127.0.0.1", _port("judge"))
             await reader.readline()

@@ -1,7 +1,7 @@
 """Hangs planted in a real training on two nodes: each is found, with its phase, process and frame.
 
-The eight of which the rules were made, and four that came later: a regular expression, a lock in the reward manager, a
-tool and a data loader's worker.
+The eight of which the rules were made, and five that came later: a regular expression, a lock in the reward manager, a
+tool, a data loader's worker, and an actor that no node has room for.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from pathlib import Path
 import pytest
 from patience import SLOWER
 
+from cloudrl.jobs import find_job
 from cloudrl.protocol.client import AgentClient
 from cloudrl.protocol.job_phases import Grade, Hang, JobState
 from cloudrl.sdk.running import attach
@@ -275,8 +276,18 @@ def raw_job(training: Training, way: str) -> None:
 
 
 @SLOW
+def test_an_actor_that_no_node_has_room_for(training: Training):
+    with training.plant("actor"):
+        _, hang = training.hang()
+        assert (hang.grade, hang.blame[0].actor) == (Grade.PROOF, "Judge")
+        assert "no node has more than GPU 1" in hang.blame[0].reason
+    training.goes_on()
+
+
+@SLOW
 def test_another_job_that_ends_the_queue(training: Training):
     raw_job(training, "queue")
+    assert find_job(training.connection, "queue").wait(timeout_s=600) == "SUCCEEDED"
     _, hang = training.hang()
     assert hang.grade is Grade.PROOF
     assert hang.blame[0].actor == "TransferQueueController"
@@ -295,6 +306,7 @@ def test_a_worker_of_the_data_loader(training: Training):
 def test_resources_that_another_job_holds(training: Training):
     raw_job(training, "cpus")
     training.submit("three", has_to_train=False)
+    training.wait_for(lambda state: (state.submission_id, state.phase) == ("three", "placement"), 600)
     state, hang = training.hang()
     assert (state.submission_id, hang.grade) == ("three", Grade.PROOF)
     assert hang.blame[0].actor == "placement group"

@@ -4,9 +4,11 @@ import json
 import re
 import shlex
 import sys
+import time
 from pathlib import Path
 
 import pytest
+from patience import SLOWER
 
 from cloudrl.jobs import find_job
 from cloudrl.sdk.running import attach
@@ -83,6 +85,19 @@ def test_a_failure_that_no_rank_is_to_blame_for(way: str, shell, connection: Con
     cause = why(shell, way)
     assert cause["signature"] == signature, cause
     assert re.fullmatch(error, cause["error"])
+
+
+def test_an_actor_that_no_node_has_room_for_hangs(shell, connection: Connection):
+    """Of any job, also one that is no training: nothing of what it waits for can ever come."""
+    script = Path(__file__).with_name("other_jobs.py")
+    entrypoint = shlex.join([sys.executable, str(script), "actor"])
+    connection.ray().submit_job({"entrypoint": entrypoint, "submission_id": "actor"})
+    deadline = time.monotonic() + 60 * SLOWER
+    while "no node has more than GPU 1" not in (said := shell.run("why", f"ray://{NAME}/actor").stdout):
+        assert time.monotonic() < deadline
+        time.sleep(2)
+    assert said.startswith("the job cannot go on: running for")
+    connection.ray().stop_job("actor")
 
 
 def test_a_working_directory_that_is_gone(shell, connection: Connection):

@@ -72,6 +72,7 @@ def test_healthy_training_of_400_hours():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)  # 150 s of CPU time, which take long beside other programs
 def test_healthy_training_of_8000_hours():
     alarms, delay_s = simulate(1000)
     assert len(alarms) <= 2, alarms
