@@ -107,6 +107,18 @@ def shards_missing(rank: int, _store: str) -> None:
     time.sleep(60)
 
 
+def waits(_rank: int, _store: str) -> None:
+    """Until somebody kills it."""
+    while True:
+        time.sleep(60)
+
+
+def takes_all_memory(rank: int, _store: str) -> None:
+    """Faster than Ray looks at it. The other one waits."""
+    kept = [bytes([1]) * (64 << 20) for _ in range(400)] if rank == 1 else []
+    waits(rank, str(len(kept)))
+
+
 def exits(rank: int, _store: str) -> None:
     if rank == 1:
         os._exit(3)
@@ -115,7 +127,7 @@ def exits(rank: int, _store: str) -> None:
 
 WAYS = {each.__name__: each for each in (
     barrier, killed, raises, port_taken, rank_missing, out_of_memory, nan, too_many_files, segmentation_fault,
-    disk_full, shards_missing, exits,
+    disk_full, shards_missing, exits, waits, takes_all_memory,
 )}  # fmt: skip
 
 

@@ -1,0 +1,176 @@
+"""Each kind of process of a real cluster, killed with signal 9 while a job runs: what `cloudrl why` says of it.
+
+The kernel kills one, too: a worker of a cluster whose processes may have little memory together.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from patience import SLOWER
+
+from cloudrl.jobs import find_job
+from cloudrl.providers.local import processes
+from cloudrl.sdk.running import attach
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+NAME = "kills"
+SMALL_GROUP = Path(f"/sys/fs/cgroup/memory/cloudrl-test-{os.getpid()}")
+"""Of cgroups 1, of which the kernel counts kills in each group by itself."""
+MEMORY_BYTES = 6 << 30
+
+
+@dataclass(frozen=True)
+class Kill:
+    """Which processes are killed, by their command lines and ranks, and what is to be said.
+
+    Attributes:
+        command: matches the command lines.
+        rank: of their node; None for any.
+    """
+
+    command: str
+    rank: int | None
+    signature: str
+    process: str
+    said_rank: int | None
+
+
+JOB = r"failing_ranks\.py waits"
+KILLS = {
+    "shell": Kill(rf"sh -c .*{JOB}", None, "process-killed", "driver", 0),
+    "driver": Kill(rf"^\S*python\S* \S*{JOB}", None, "process-killed", "driver", 0),
+    "worker": Kill(r"^ray::Rank\b", 1, "process-killed", "Rank", 1),
+    "raylet": Kill(r"/raylet/raylet ", 1, "process-killed", "raylet", 1),
+    "gcs": Kill(r"/gcs_server ", 0, "process-killed", "gcs_server", 0),
+    "agent": Kill(r"cloudrl-node\S*\.pyz\S* run", 1, "node-lost", "agent", 1),
+    "head-agent": Kill(r"cloudrl-node\S*\.pyz\S* run", 0, "node-lost", "agent", 0),
+    "everything": Kill("", None, "node-lost", "agent", None),
+}
+
+
+class Lab:
+    """The cluster, which is started again after it has ended."""
+
+    def __init__(self, shell) -> None:
+        self.shell = shell
+
+    def submit(self, job: str, way: str) -> None:
+        """A job of two ranks, once both are there; its driver stays below a shell."""
+        if '"ready"' not in self.shell.run("status", NAME, "--json", check=False).stdout:
+            self.shell.run("up", NAME, "--on", "local", "--nodes", "2", "--env", "RAY_memory_monitor_refresh_ms=0")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("CLOUDRL_HOME", str(self.shell.home / "home"))
+            connection = attach(NAME).connection
+        script = Path(__file__).with_name("failing_ranks.py")
+        command = f"{shlex.join([sys.executable, str(script), way])}; exit $?"
+        connection.ray().submit_job({"entrypoint": command, "submission_id": job})
+        until(lambda: "\n".join(find_job(connection, job).logs()).count("PLACE ") == 2, 120)
+
+    def kill(self, kill: Kill) -> None:
+        """All processes that it means, until none of them is left."""
+        deadline = time.monotonic() + 30
+        while found := [pid for pid in processes.of_cluster(self._cluster_id()) if _is_meant(pid, kill)]:
+            assert time.monotonic() < deadline
+            for pid in found:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            if kill.command:
+                return
+        assert not kill.command, "no such process"
+
+    def why(self, job: str) -> dict[str, object]:
+        """The cause, once the job or its cluster has failed."""
+        asked = ("why", f"ray://{NAME}/{job}", "--json")
+        found: list[dict[str, object]] = []
+
+        def has_failed() -> bool:
+            said = self.shell.run(*asked, check=False).stdout
+            cause = json.loads(said)["cause"] if said else None
+            found.extend([cause] if cause else [])
+            return bool(found)
+
+        until(has_failed, 120)
+        return found[0]
+
+    def _cluster_id(self) -> str:
+        [state] = self.shell.states()
+        return str(state["id"])
+
+
+def until(is_so: Callable[[], bool], limit_s: float) -> None:
+    deadline = time.monotonic() + limit_s * SLOWER
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(2)
+
+
+def _is_meant(pid: int, kill: Kill) -> bool:
+    try:
+        command = Path("/proc", str(pid), "cmdline").read_bytes().replace(b"\0", b" ").decode()
+        environment = Path("/proc", str(pid), "environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    is_there = kill.rank is None or f"CLOUDRL_NODE_RANK={kill.rank}".encode() in environment
+    return is_there and re.search(kill.command, command) is not None
+
+
+@pytest.fixture(scope="module")
+def lab(shell) -> Lab:
+    return Lab(shell)
+
+
+@pytest.mark.parametrize("name", KILLS)
+def test_the_process_that_was_killed(name: str, lab: Lab):
+    kill = KILLS[name]
+    lab.submit(name, "waits")
+    lab.kill(kill)
+    cause = lab.why(name)
+    assert cause["signature"] == kill.signature, cause
+    assert (str(cause["process"]).partition(" ")[0], cause["rank"]) == (kill.process, kill.said_rank), cause
+
+
+@contextmanager
+def little_memory() -> Iterator[None]:
+    """Whatever this process starts has so much memory together."""
+    try:
+        SMALL_GROUP.mkdir()
+    except OSError:
+        pytest.skip("no group of processes with a limit of memory can be made here")
+    before = re.search(r"^\d+:memory:(.*)$", Path("/proc/self/cgroup").read_text(), re.MULTILINE)
+    assert before is not None
+    home = Path("/sys/fs/cgroup/memory") / before[1].lstrip("/")
+    try:
+        (SMALL_GROUP / "memory.limit_in_bytes").write_text(str(MEMORY_BYTES))
+        (SMALL_GROUP / "cgroup.procs").write_text(str(os.getpid()))
+        yield
+    finally:
+        (home / "cgroup.procs").write_text(str(os.getpid()))
+        for pid in (SMALL_GROUP / "cgroup.procs").read_text().split():
+            with suppress(OSError):
+                os.kill(int(pid), signal.SIGKILL)
+        until(lambda: not (SMALL_GROUP / "cgroup.procs").read_text(), 10)
+        SMALL_GROUP.rmdir()
+
+
+@pytest.mark.root
+def test_a_worker_that_the_kernel_killed_for_lack_of_memory(lab: Lab, shell):
+    shell.run("down", NAME, "-y", check=False)
+    with little_memory():
+        lab.submit("memory", "takes_all_memory")
+        cause = lab.why("memory")
+        shell.run("down", NAME, "-y")
+    assert cause["signature"] == "kernel-memory", cause
+    assert (str(cause["process"]).partition(" ")[0], cause["rank"]) == ("Rank", 1)
