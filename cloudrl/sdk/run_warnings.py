@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import islice
 
 from cloudrl.errors import CloudrlError
 from cloudrl.jobs.events import EventReader, Progress, Step
 from cloudrl.jobs.evidence import Evidence
+from cloudrl.jobs.handle import JobHandle
 from cloudrl.jobs.machine_warnings import find_machine_warnings
 from cloudrl.protocol.client import AgentClient
 from cloudrl.protocol.progress import Notice
 from cloudrl.protocol.report import NodeReport, Usage
 from cloudrl.providers.model import Status
 from cloudrl.sdk.find import find_job
+from cloudrl.transport.log_stream import split_lines
 
 _LOG_BYTES = 256 << 10
 """Of the end of a driver's log: some fifty steps, of which the last ones count."""
@@ -39,7 +42,7 @@ def _asked(cluster: Status, submission_id: str) -> Evidence:
     if agent is None:
         return Evidence()
     steps, left_s = [], None
-    for event in EventReader(job.total_steps).read(_log_end(agent, submission_id)):
+    for event in EventReader(job.total_steps).read(_log_end(job, agent)):
         if isinstance(event, Step):
             steps.append(event)
         elif isinstance(event, Progress):
@@ -47,14 +50,13 @@ def _asked(cluster: Status, submission_id: str) -> Evidence:
     return Evidence(steps, _joined(cluster.nodes, agent.usage("hour")), left_s=left_s)
 
 
-def _log_end(agent: AgentClient, submission_id: str) -> Iterator[str]:
-    """The last lines of a driver's log, each whole."""
-    found = agent.job_log(submission_id)
-    size = found[1] if found is not None else 0
-    start = max(0, size - _LOG_BYTES)
-    text = agent.job_log(submission_id, start) if start else found
-    lines = text[0].decode("utf-8", "replace").splitlines() if text is not None else []
-    yield from lines[1:] if start else lines
+def _log_end(job: JobHandle, agent: AgentClient) -> Iterator[str]:
+    """The last lines of the log of a driver on the head, each whole; nothing of one elsewhere."""
+    found = agent.job_log(job.submission_id)
+    if found is not None:
+        start = max(0, found[1] - _LOG_BYTES)
+        lines = split_lines(job.log_bytes(start))
+        yield from islice(lines, 1 if start else 0, None)
 
 
 def _joined(nodes: Sequence[NodeReport], hour: Mapping[int, Sequence[Usage]]) -> dict[int, tuple[Usage, ...]]:

@@ -99,14 +99,14 @@ def test_status_warns_about_the_machines_of_a_training_as_watch_does(run: Run, l
         Usage(at, 1.0, disk_used_bytes=used, disk_total_bytes=10**12) for at, used in ((0, 0), (1800, 2 * 10**11))
     ]
     lab.cluster.usage = {"hour": {"0": [to_row(sample) for sample in samples]}}
-    log = [f"step:{step} - training/global_step:{step} - perf/time_per_step:100.0\n" for step in range(1, 8)]
+    log = [f"step:{step} - training/global_step:{step} - timing_s/step:100.0\n" for step in range(1, 8)]
     lab.cluster.add("one", f"Total training steps: 1000\n{''.join(log)}".encode())
     assert "warning: the disk" not in run("status", "lab").err
     lab.cluster.status["job"] = to_json(JobState("one", "gen", 0.0))
     done = run("status", "lab").ended(0)
     assert "warning: the disk of rank 0 will be full in 2 h 00 min (800 GB of 1.0 TB free); the run needs" in done.err
     assert "  → Keep fewer checkpoints" in done.err
-    lab.cluster.write("one", b"step:999 - training/global_step:999 - perf/time_per_step:100.0\n")
+    lab.cluster.write("one", b"step:999 - training/global_step:999 - timing_s/step:100.0\n")
     assert "warning: the disk" not in run("status", "lab").err
 
 

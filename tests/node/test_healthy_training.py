@@ -1,8 +1,9 @@
-"""Three minutes of a real training, repeated for an hour, raise no alarm, whatever its stacks would say.
+"""An hour of a real training raises no alarm, whatever its stacks would say.
 
-`recorded_training.json` has the heartbeats of two nodes, each 5 s, while grpo-tiny trained with verl 0.9.1 on two CPUs
-with a load of 45: phase, its age in seconds, the phases that have ended since with their seconds, and of each node the
-cores and bytes per second. At such a load nothing counts as moving, so that only phases tell that the training goes on.
+`recorded_training.json` has the heartbeats of two nodes, each 5 s, while grpo-tiny trained 530 steps with verl 0.9.1 on
+two CPUs with a load of 16 to 109: phase, its age in seconds, phases that have ended since with their seconds, and of
+each node the cores and bytes per second. At such a load hardly anything counts as moving, so that only phases tell that
+the training goes on. One rollout took 73 s, where 2 are usual.
 """
 
 import json
@@ -15,7 +16,7 @@ from cloudrl.node.hang_watch import HangMonitor
 from cloudrl.protocol.job_work import EndedPhase, JobWork, LookedAt, PhaseNote
 from cloudrl.protocol.report import NodeReport
 
-NOW, EVERY_S, HOUR_S = 1_700_000_000.0, 5.0, 3600.0
+NOW, EVERY_S = 1_700_000_000.0, 5.0
 ROWS: list[Any] = json.loads(Path(__file__).with_name("recorded_training.json").read_text())
 STACKS = 'Thread 1 (active): "MainThread"\n    compute_score (mine/reward.py:11)\n    run (a.py:1)\n    run (b.py:1)\n'
 
@@ -34,7 +35,7 @@ class Dashboard:
 
 
 class Replay:
-    """The rows again and again, as heartbeats."""
+    """The rows as heartbeats."""
 
     def __init__(self, folder: Path) -> None:
         self.at, self.looks, self.works = 0.0, 0, [JobWork(NOW), JobWork(NOW)]
@@ -45,12 +46,11 @@ class Replay:
             ask_ras=lambda _: ((), ""), clock=lambda: self.at, now=lambda: NOW + self.at,
         )  # fmt: skip
 
-    def run(self, seconds: float, **changes: Any) -> bool:
+    def run(self, **changes: Any) -> bool:
         """Whether there is a warning of a hang at any time."""
         told = False
-        for number in range(int(seconds / EVERY_S)):
+        for phase, age_s, ended, works in ROWS:
             self.at += EVERY_S
-            phase, age_s, ended, works = ROWS[number % len(ROWS)]
             for name, ended_s in ended:
                 self._ended.append(EndedPhase(len(self._ended) + 1, name, ended_s))
             note = PhaseNote("02", phase, NOW + self.at - age_s, tuple(self._ended[-16:]))
@@ -75,6 +75,6 @@ class Replay:
 @pytest.mark.parametrize("wait_percent", [0.0, 99.0])
 def test_an_hour_of_a_real_training(tmp_path: Path, wait_percent: float):
     replay = Replay(tmp_path)
-    assert not replay.run(HOUR_S, cpu_wait_percent=wait_percent)
+    assert not replay.run(cpu_wait_percent=wait_percent)
     assert replay.looks == 0
     assert replay.stand(120)  # and then it hangs
