@@ -7,7 +7,7 @@ from contextlib import suppress
 from itertools import islice
 
 from cloudrl.errors import CloudrlError
-from cloudrl.jobs.events import EventReader, Progress, Step
+from cloudrl.jobs.events import EventReader, Progress
 from cloudrl.jobs.evidence import Evidence
 from cloudrl.jobs.handle import JobHandle
 from cloudrl.jobs.machine_warnings import find_machine_warnings
@@ -17,6 +17,7 @@ from cloudrl.protocol.report import NodeReport, Usage
 from cloudrl.providers.model import Status
 from cloudrl.sdk.find import find_job
 from cloudrl.transport.log_stream import split_lines
+from cloudrl.verl.metrics import Step
 
 _LOG_BYTES = 256 << 10
 """Of the end of a driver's log: some fifty steps, of which the last ones count."""
