@@ -113,12 +113,6 @@ def waits(_rank: int, _store: str) -> None:
         time.sleep(60)
 
 
-def takes_all_memory(rank: int, _store: str) -> None:
-    """Faster than Ray looks at it. The other one waits."""
-    kept = [bytes([1]) * (64 << 20) for _ in range(400)] if rank == 1 else []
-    waits(rank, str(len(kept)))
-
-
 def exits(rank: int, _store: str) -> None:
     if rank == 1:
         os._exit(3)
@@ -127,7 +121,7 @@ def exits(rank: int, _store: str) -> None:
 
 WAYS = {each.__name__: each for each in (
     barrier, killed, raises, port_taken, rank_missing, out_of_memory, nan, too_many_files, segmentation_fault,
-    disk_full, shards_missing, exits, waits, takes_all_memory,
+    disk_full, shards_missing, exits, waits,
 )}  # fmt: skip
 
 

@@ -1,7 +1,4 @@
-"""Each kind of process of a real cluster, killed with signal 9 while a job runs: what `cloudrl why` says of it.
-
-The kernel kills one, too: a worker of a cluster whose processes may have little memory together.
-"""
+"""Each kind of process of a real cluster, killed with signal 9 while a job runs: what `cloudrl why` says of it."""
 
 from __future__ import annotations
 
@@ -12,8 +9,8 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,9 +24,6 @@ from cloudrl.sdk.running import attach
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 NAME = "kills"
-SMALL_GROUP = Path(f"/sys/fs/cgroup/memory/cloudrl-test-{os.getpid()}")
-"""Of cgroups 1, of which the kernel counts kills in each group by itself."""
-MEMORY_BYTES = 6 << 30
 
 
 @dataclass(frozen=True)
@@ -70,7 +64,7 @@ class Lab:
     def submit(self, job: str, way: str) -> None:
         """A job of two ranks, once both are there; its driver stays below a shell."""
         if '"ready"' not in self.shell.run("status", NAME, "--json", check=False).stdout:
-            self.shell.run("up", NAME, "--on", "local", "--nodes", "2", "--env", "RAY_memory_monitor_refresh_ms=0")
+            self.shell.run("up", NAME, "--on", "local", "--nodes", "2")
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("CLOUDRL_HOME", str(self.shell.home / "home"))
             connection = attach(NAME).connection
@@ -140,37 +134,3 @@ def test_the_process_that_was_killed(name: str, lab: Lab):
     cause = lab.why(name)
     assert cause["signature"] == kill.signature, cause
     assert (str(cause["process"]).partition(" ")[0], cause["rank"]) == (kill.process, kill.said_rank), cause
-
-
-@contextmanager
-def little_memory() -> Iterator[None]:
-    """Whatever this process starts has so much memory together."""
-    try:
-        SMALL_GROUP.mkdir()
-    except OSError:
-        pytest.skip("no group of processes with a limit of memory can be made here")
-    before = re.search(r"^\d+:memory:(.*)$", Path("/proc/self/cgroup").read_text(), re.MULTILINE)
-    assert before is not None
-    home = Path("/sys/fs/cgroup/memory") / before[1].lstrip("/")
-    try:
-        (SMALL_GROUP / "memory.limit_in_bytes").write_text(str(MEMORY_BYTES))
-        (SMALL_GROUP / "cgroup.procs").write_text(str(os.getpid()))
-        yield
-    finally:
-        (home / "cgroup.procs").write_text(str(os.getpid()))
-        for pid in (SMALL_GROUP / "cgroup.procs").read_text().split():
-            with suppress(OSError):
-                os.kill(int(pid), signal.SIGKILL)
-        until(lambda: not (SMALL_GROUP / "cgroup.procs").read_text(), 10)
-        SMALL_GROUP.rmdir()
-
-
-@pytest.mark.root
-def test_a_worker_that_the_kernel_killed_for_lack_of_memory(lab: Lab, shell):
-    shell.run("down", NAME, "-y", check=False)
-    with little_memory():
-        lab.submit("memory", "takes_all_memory")
-        cause = lab.why("memory")
-        shell.run("down", NAME, "-y")
-    assert cause["signature"] == "kernel-memory", cause
-    assert (str(cause["process"]).partition(" ")[0], cause["rank"]) == ("Rank", 1)

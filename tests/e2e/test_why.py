@@ -87,6 +87,7 @@ def test_a_failure_that_no_rank_is_to_blame_for(way: str, shell, connection: Con
     assert re.fullmatch(error, cause["error"])
 
 
+@pytest.mark.slow
 def test_an_actor_that_no_node_has_room_for_hangs(shell, connection: Connection):
     """Of any job, also one that is no training: nothing of what it waits for can ever come."""
     script = Path(__file__).with_name("other_jobs.py")
