@@ -301,7 +301,7 @@ class Agent:
     def _check_host(self) -> HostInfo:
         options = self.options
         with self._as_preflight_failure("machine", "this machine cannot be inspected"):
-            host = probe_host(self.identity.ip, options.ray_temp_dir or ray_node.TEMP_DIR)
+            host = probe_host(self.identity.ip, options.ray_temp_dir or ray_node.TEMP_DIR, self.env)
         self.state.update(
             ray_version=host.ray_version, python_version=host.python_version, verl_version=host.verl_version,
             rollouts=tuple(host.rollout_versions), rollout_versions=host.rollout_versions,
@@ -367,7 +367,7 @@ class Agent:
 
     def _start_ray_once(self, deadline: float) -> Child:
         """Ray once it is up, or has ended."""
-        command = ray_node.start_command(self.options, self.identity, gpus=self.gpus)
+        command = ray_node.start_command(self.options, self.identity, gpus=self.gpus, cpus=self.state.own.cpus)
         # jobs without a working directory start where Ray did, and Hydra leaves its `outputs` there
         ray = self._child(command, "ray.log", self.options.run_dir, **self.job_looks.ray_env)
         if not self.wait_for(lambda: ray.poll() is not None or self.is_ray_up(ray), deadline - time.monotonic()):

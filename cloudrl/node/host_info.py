@@ -13,7 +13,10 @@ import subprocess
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
-from typing import Dict, Optional, Sequence, Tuple
+from typing import Dict, Mapping, Optional, Sequence, Tuple
+
+from cloudrl.control_groups import cpu_quota, memory_limits
+from cloudrl.node.memlock import locked_memory_limit
 
 GIB = 1024**3
 RAY_DISK_LIMIT = 0.05
@@ -40,13 +43,15 @@ class HostInfo:
     """One node's hardware and software. Sizes are bytes; None where the machine does not say.
 
     Attributes:
-        cpus: CPUs this process may use, cgroup quota included.
+        cpus: CPUs that this process may use.
+        memory_bytes: RAM that this process may use.
         shm_bytes: size of /dev/shm.
         temp_free_fraction: free share of the disk below Ray's temporary folder.
         interface: the network interface that carries the node's IP.
         open_files: soft limit of open files, after it was raised.
         driver: release of the GPUs' driver; "" if unknown.
         rollout_versions: releases of the rollout engines that are installed, by the names that verl gives them.
+        memlock_bytes: what `cloudrl.node.memlock` says; None where it is not limited, or nothing needs it.
     """
 
     gpus: Gpus
@@ -62,14 +67,16 @@ class HostInfo:
     verl_version: Optional[str]
     driver: str = ""
     rollout_versions: Dict[str, str] = field(default_factory=dict)
+    memlock_bytes: Optional[int] = None
 
 
-def probe_host(ip: str, temp_dir: Path) -> HostInfo:
-    """Look at this machine. Raises the limit of open files as far as it may go.
+def probe_host(ip: str, temp_dir: Path, env: Mapping[str, str] = os.environ) -> HostInfo:
+    """Look at this machine. Raises the limits of open files and of locked memory as far as they may go.
 
     Args:
         ip: this node's address in the cluster's network.
         temp_dir: where Ray will write; it need not exist yet.
+        env: of the agent; in a step of Slurm it says what the job may use of this machine.
 
     Raises:
         OSError: the machine does not let itself be looked at.
@@ -77,8 +84,8 @@ def probe_host(ip: str, temp_dir: Path) -> HostInfo:
     disk = shutil.disk_usage(existing(temp_dir))
     return HostInfo(
         gpus=detect_gpus(),
-        cpus=cpus(),
-        memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        cpus=cpus(env),
+        memory_bytes=memory_bytes(env),
         shm_bytes=shutil.disk_usage("/dev/shm").total if Path("/dev/shm").is_dir() else None,  # noqa: S108
         temp_free_fraction=disk.free / disk.total,
         temp_free_bytes=disk.free,
@@ -89,6 +96,7 @@ def probe_host(ip: str, temp_dir: Path) -> HostInfo:
         verl_version=_version("verl"),
         driver=driver_version(),
         rollout_versions={name: version for name in ROLLOUTS if (version := _version(name))},
+        memlock_bytes=locked_memory_limit(env),
     )
 
 
@@ -171,14 +179,24 @@ def interface_of(ip: str) -> Optional[str]:
     return None
 
 
-def cpus() -> int:
-    """Processors that this process may use: of a container, not of its host."""
-    allowed = len(os.sched_getaffinity(0))
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-    except (OSError, ValueError):
-        return allowed
-    return allowed if quota == "max" else max(1, min(allowed, int(quota) // int(period)))
+def cpus(env: Mapping[str, str], root: Path = Path("/")) -> int:
+    """Processors that this process may use: of its container or job, not of the machine."""
+    limits = [len(os.sched_getaffinity(0)), cpu_quota(root), _given_by_slurm(env, "SLURM_CPUS_ON_NODE")]
+    return max(1, int(min(limit for limit in limits if limit)))
+
+
+def memory_bytes(env: Mapping[str, str], root: Path = Path("/")) -> int:
+    """RAM that this process may use: of its container or job, not of the machine."""
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    given_mib = _given_by_slurm(env, "SLURM_MEM_PER_NODE")
+    limits = [machine, *(group.limit for group in memory_limits(root)), given_mib * 1024**2]
+    return min(limit for limit in limits if limit)
+
+
+def _given_by_slurm(env: Mapping[str, str], name: str) -> int:
+    """A number that Slurm says to the steps of a job; 0 where it says none, and where the agent is no step of one."""
+    number = env.get(name, "") if env.get("CLOUDRL_PROVIDER") == "slurm" else ""
+    return int(number) if re.fullmatch(r"[0-9]{1,18}", number) else 0
 
 
 def _raise_open_files(wanted: int = 65_536) -> int:

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Callable, Iterator, Optional
 
+from cloudrl.control_groups import own_groups
 from cloudrl.node.background import repeat
 from cloudrl.node.node_state import NodeState
 from cloudrl.protocol.oom_kills import OomKills
@@ -57,17 +58,9 @@ def start_watching(state: NodeState, log: Callable[[str], None]) -> None:
 
 def _counters(root: Path) -> Iterator[Path]:
     """Files that may have the counter, those of the smallest group of processes first."""
-    try:
-        groups = [line.split(":", 2) for line in (root / "proc/self/cgroup").read_text().splitlines()]
-    except OSError:
-        groups = []
-    for parts in groups:
-        if len(parts) == 3 and parts[1] == "":
-            yield root / "sys/fs/cgroup" / parts[2].lstrip("/") / "memory.events"
-        elif len(parts) == 3 and "memory" in parts[1].split(","):
-            yield root / "sys/fs/cgroup/memory" / parts[2].lstrip("/") / "memory.oom_control"
-    yield root / "sys/fs/cgroup/memory.events"
-    yield root / "sys/fs/cgroup/memory/memory.oom_control"
+    for group in own_groups("memory", root):
+        yield group / "memory.events"
+        yield group / "memory.oom_control"
     yield root / "proc/vmstat"
 
 

@@ -13,6 +13,7 @@ from typing import Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tupl
 from cloudrl.node.environment import VISIBLE_DEVICES
 from cloudrl.node.fast_network import unused_networks
 from cloudrl.node.host_info import GIB, RAY_DISK_LIMIT, HostInfo
+from cloudrl.node.memlock import too_little_locked_memory
 from cloudrl.node.ray import ray_command
 from cloudrl.protocol.limits import CPUS_PER_GPU
 from cloudrl.protocol.options import AgentOptions
@@ -53,7 +54,7 @@ def check_node(
     """
     on_gpus = options.device == "gpu"
     faults, warnings = check_host(host, device=options.device, gpus=gpus, cpus=options.cpus)
-    warnings += unused_networks(env) if on_gpus and nodes > 1 else []
+    warnings += [*unused_networks(env), *too_little_locked_memory(host.memlock_bytes)] if on_gpus and nodes > 1 else []
     hidden = hidden_gpus(env, host.gpus.vendor, gpus if on_gpus else 0)
     faults += filter(None, [hidden, unwritable(options.checkpoints), missing_program(host)])
     return faults, warnings

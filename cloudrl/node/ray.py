@@ -31,7 +31,7 @@ def ray_command() -> str:
     return str(beside) if beside.exists() else shutil.which("ray") or "ray"
 
 
-def start_command(options: AgentOptions, identity: Identity, *, gpus: int) -> List[str]:
+def start_command(options: AgentOptions, identity: Identity, *, gpus: int, cpus: int) -> List[str]:
     """`ray start` for this node.
 
     `--block` keeps it in the foreground, where its own children carry PR_SET_PDEATHSIG (ray/_private/node.py,
@@ -49,8 +49,9 @@ def start_command(options: AgentOptions, identity: Identity, *, gpus: int) -> Li
     command += [f"--dashboard-agent-listen-port={ports.dashboard_agent}"]
     command += [f"--min-worker-port={ports.worker[0]}", f"--max-worker-port={ports.worker[1]}"]
     command += [f"--num-gpus={gpus}"]
-    if options.cpus is not None:
-        command += [f"--num-cpus={options.cpus}"]
+    # Ray counts those of the machine where a job may use fewer without having a control group as its root (2.60,
+    # _private/utils.py: get_num_cpus)
+    command += [f"--num-cpus={cpus}"]
     if options.object_store_bytes is not None:
         command += [f"--object-store-memory={options.object_store_bytes}"]
     if options.ray_temp_dir is not None:

@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Callable, Dict, Optional
 
+from cloudrl.control_groups import memory_limits
 from cloudrl.node.background import repeat
 from cloudrl.node.gpu_tools import ToolWatch
 from cloudrl.node.host_info import RAY_DISK_LIMIT, existing
@@ -103,18 +104,14 @@ def _network(root: Path) -> Dict[str, int]:
 
 
 def _memory(root: Path) -> Dict[str, int]:
-    """Of the machine, or of the container where that may use less; pages that are only cached count as free.
+    """Of the machine, or of the container or job where that may use less; pages that are only cached count as free.
 
     So does Ray's monitor count, which ends processes (Ray 2.60, _private/utils.py: get_cgroup_used_memory).
     """
     lines = [line.split() for line in (root / "proc/meminfo").read_text().splitlines()]
     sizes = {line[0]: 1024 * int(line[1]) for line in lines}
     used, total = sizes["MemTotal:"] - sizes["MemAvailable:"], sizes["MemTotal:"]
-    group = root / "sys/fs/cgroup"
-    with suppress(OSError, ValueError, KeyError):  # no limit, or cgroups of version 1
-        limit = int((group / "memory.max").read_text())
-        memory = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-        if limit < total:
-            cached = int(memory["inactive_file"]) + int(memory["active_file"])
-            used, total = int((group / "memory.current").read_text()) - cached, limit
+    group = min(memory_limits(root), default=None)
+    if group is not None and group.limit < total:
+        used, total = group.used, group.limit
     return {"memory_used_bytes": used, "memory_total_bytes": total}

@@ -16,7 +16,15 @@ CPU_AGENT_FILE = "cloudrl-node-cpu.pyz"
 """The same beside the rendered file of a cluster that trains on CPUs: it has the parts for that, too."""
 RETRIEVER_FILE = "cloudrl-retriever.pyz"
 
-SHARED_PARTS = ("__init__.py", "errors.py", "units.py", "foreign.py", "private_files.py", "listening")
+SHARED_PARTS = (
+    "__init__.py",
+    "errors.py",
+    "units.py",
+    "control_groups.py",
+    "foreign.py",
+    "private_files.py",
+    "listening",
+)
 """What everything that travels needs."""
 _PARTS = (*SHARED_PARTS, "child_process.py", "protocol", "hangs", "saves", "durable", "node", "data")
 # the agent makes the tiny models and their data sets; jobs find the plug-in for verl through PYTHONPATH

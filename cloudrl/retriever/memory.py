@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from cloudrl.control_groups import memory_limits
 from cloudrl.errors import InputError
 from cloudrl.units import size_text
 
@@ -32,45 +33,11 @@ def host_memory(root: Path = Path("/")) -> Memory:
     """
     meminfo = dict(re.findall(r"^(\w+): +(\d+) kB", (root / "proc/meminfo").read_text(), re.MULTILINE))
     total, free = (int(meminfo[name]) * 1024 for name in ("MemTotal", "MemAvailable"))
-    limits = [limit for group in _groups(root) if (limit := _limit(group)) and limit[0] < total]
-    if not limits:
+    groups = [group for group in memory_limits(root) if group.limit < total]
+    if not groups:
         return Memory("this machine", total, free)
-    return Memory("this container or job", min(most for most, _ in limits), min(free, *(left for _, left in limits)))
-
-
-def _groups(root: Path) -> list[Path]:
-    """The control groups that this process is in, up to the root: v2's, and v1's for memory where it is mounted."""
-    try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        lines = ["0::/"]
-    groups = list[Path]()
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers and "memory" not in controllers.split(","):
-            continue
-        top = root / "sys/fs/cgroup" / ("memory" if controllers else "")
-        group = top / path.lstrip("/")
-        groups += [above for above in (group, *group.parents) if above.is_relative_to(top)]
-    return groups
-
-
-def _limit(group: Path) -> tuple[int, int] | None:
-    """What a group allows, and what is left of it; None without a limit.
-
-    v1 counts groups below only in `total_...` (the kernel's cgroup-v1/memory.rst).
-    """
-    for most, current, prefix in (
-        ("memory.max", "memory.current", ""),
-        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
-    ):
-        try:
-            limit, used = (int((group / name).read_text()) for name in (most, current))
-            cached = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-        except (OSError, ValueError):  # of the other version, or no limit: "max"
-            continue
-        return limit, limit - used + sum(int(cached[f"{prefix}{name}_file"]) for name in ("inactive", "active"))
-    return None
+    left = min(group.limit - group.used for group in groups)
+    return Memory("this container or job", min(group.limit for group in groups), min(free, left))
 
 
 def gpu_memory(device: str) -> Memory:

@@ -25,6 +25,25 @@ def test_this_machine(tmp_path: Path) -> None:
     assert seen.open_files > 0
 
 
+def test_a_job_of_slurm_has_what_slurm_says_and_no_other_program_is_asked(tmp_path: Path) -> None:
+    """A site may limit neither by control groups; what another provider's agent inherits is of another job."""
+    given = {"SLURM_CPUS_ON_NODE": "1", "SLURM_MEM_PER_NODE": "64"}
+    job = {**given, "CLOUDRL_PROVIDER": "slurm"}
+    assert (host_info.cpus(job, tmp_path), host_info.memory_bytes(job, tmp_path)) == (1, 64 << 20)
+    whole = (len(os.sched_getaffinity(0)), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    for env in (given, {**job, "SLURM_CPUS_ON_NODE": "72(x2)", "SLURM_MEM_PER_NODE": "0"}):
+        assert (host_info.cpus(env, tmp_path), host_info.memory_bytes(env, tmp_path)) == whole
+
+
+def test_memory_and_cpus_are_those_of_the_control_group(tmp_path: Path) -> None:
+    group = tmp_path / "sys/fs/cgroup"
+    group.mkdir(parents=True)
+    for name, text in (("cpu.max", "150000 100000"), ("memory.max", "4096"), ("memory.current", "5")):
+        (group / name).write_text(text)
+    (group / "memory.stat").write_text("inactive_file 1\nactive_file 1\n")
+    assert (host_info.cpus({}, tmp_path), host_info.memory_bytes({}, tmp_path)) == (1, 4096)
+
+
 H100 = "echo 'GPU 0: NVIDIA H100 (UUID: GPU-1)'"
 
 

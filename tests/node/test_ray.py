@@ -26,14 +26,14 @@ def _identity(rank: int) -> Identity:
 
 
 def _command(rank: int, *words: str, gpus: int = 8) -> list[str]:
-    program, *command = start_command(AgentOptions.from_argv(words), _identity(rank), gpus=gpus)
+    program, *command = start_command(AgentOptions.from_argv(words), _identity(rank), gpus=gpus, cpus=64)
     assert program == ray_command()
     return command
 
 
 PORTS = (
     "--node-manager-port=20000 --object-manager-port=20001 --dashboard-agent-listen-port=52365"
-    " --min-worker-port=20002 --max-worker-port=29999 --num-gpus=8 --disable-usage-stats --block"
+    " --min-worker-port=20002 --max-worker-port=29999 --num-gpus=8 --num-cpus=64 --disable-usage-stats --block"
 )
 
 
@@ -48,12 +48,12 @@ def test_worker() -> None:
 
 def test_everything_else_that_can_be_asked_for() -> None:
     words = (
-        "--cpus-per-node=8 --object-store-bytes=1000 --ray-temp-dir=/tmp/x --gcs-port=1 --worker-ports=0-0"
+        "--object-store-bytes=1000 --ray-temp-dir=/tmp/x --gcs-port=1 --worker-ports=0-0"
         " --dashboard-port=2 --client-port=3 --node-manager-port=0"
     )
     command = _command(0, *words.split(), gpus=0)
     wanted = {
-        "--num-cpus=8", "--object-store-memory=1000", "--temp-dir=/tmp/x", "--port=1", "--dashboard-port=2",
+        "--num-cpus=64", "--object-store-memory=1000", "--temp-dir=/tmp/x", "--port=1", "--dashboard-port=2",
         "--ray-client-server-port=3", "--node-manager-port=0", "--min-worker-port=0", "--max-worker-port=0",
         "--num-gpus=0",
     }  # fmt: skip
