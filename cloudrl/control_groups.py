@@ -68,7 +68,7 @@ def _cpu_quota(group: Path) -> Iterator[float]:
 
 
 def _quota_and_period(group: Path) -> Tuple[int, int]:
-    """Microseconds. Raises ValueError for "max" (version 2); a quota of -1 is none (version 1)."""
+    """Microseconds. Raises ValueError for "max" (version 2); in version 1, -1 means no quota."""
     if (group / "cpu.max").exists():
         quota, period = (group / "cpu.max").read_text().split()
         return int(quota), int(period)

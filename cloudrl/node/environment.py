@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Dict, Mapping, Optional
 
 from cloudrl.node.host_info import HostInfo
+from cloudrl.node.packages import with_packages
 from cloudrl.private_files import make_folder
 
 VISIBLE_DEVICES = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
@@ -17,9 +18,10 @@ _NO_METRICS = {"RAY_enable_metrics_collection": "0", "DASHBOARD_METRIC_PORT": "-
 def with_own_python(base: Mapping[str, str]) -> Dict[str, str]:
     """What the agent was started with, but `python3` is its Python, also where that was never activated.
 
-    Set-up commands, services and jobs say `python3`, and mean one.
+    Set-up commands, services and jobs say `python3`, and mean one. What the first of them install, all others find.
     """
-    return {**base, "PATH": os.pathsep.join([str(Path(sys.executable).parent), base.get("PATH", os.defpath)])}
+    path = os.pathsep.join([str(Path(sys.executable).parent), base.get("PATH", os.defpath)])
+    return with_packages({**base, "PATH": path})
 
 
 def make_temp_folder(ray_temp_dir: Optional[Path]) -> Optional[Path]:

@@ -11,12 +11,12 @@ import socket
 import struct
 import subprocess
 from dataclasses import dataclass, field
-from importlib import metadata
 from pathlib import Path
 from typing import Dict, Mapping, Optional, Sequence, Tuple
 
 from cloudrl.control_groups import cpu_quota, memory_limits
 from cloudrl.node.memlock import locked_memory_limit
+from cloudrl.node.packages import installed_version
 
 GIB = 1024**3
 RAY_DISK_LIMIT = 0.05
@@ -91,11 +91,11 @@ def probe_host(ip: str, temp_dir: Path, env: Mapping[str, str] = os.environ) -> 
         temp_free_bytes=disk.free,
         interface=interface_of(ip),
         open_files=_raise_open_files(),
-        ray_version=_version("ray"),
+        ray_version=installed_version("ray", env),
         python_version=platform.python_version(),
-        verl_version=_version("verl"),
+        verl_version=installed_version("verl", env),
         driver=driver_version(),
-        rollout_versions={name: version for name in ROLLOUTS if (version := _version(name))},
+        rollout_versions={name: version for name in ROLLOUTS if (version := installed_version(name, env))},
         memlock_bytes=locked_memory_limit(env),
     )
 
@@ -205,13 +205,6 @@ def _raise_open_files(wanted: int = 65_536) -> int:
     if soft < target:
         resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-
-
-def _version(package: str) -> Optional[str]:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def existing(path: Path) -> Path:

@@ -91,7 +91,7 @@ batch() {
   [ "${#hosts[@]}" = "$SLURM_JOB_NUM_NODES" ] || fail "scontrol does not say which nodes are in $SLURM_JOB_NODELIST"
   make_run_dir
   trap 'rm -rf "$CLOUDRL_RUN_DIR"/{key,job.sh,cloudrl-node.pyz,files}' EXIT # steps that still run have read job.sh
-  describe_cluster "${hosts[0]}"
+  describe_cluster "${hosts[@]}"
   say "job $SLURM_JOB_ID, start ${SLURM_RESTART_COUNT:-0} on $SLURM_JOB_NODELIST; logs: $CLOUDRL_RUN_DIR"
   trap 'stopped=TERM' TERM INT
   trap 'stopped=USR1' USR1
@@ -194,7 +194,7 @@ make_run_dir() {
 }
 
 # What the agents read (cloudrl/node/identity.py), and what a client has to know.
-describe_cluster() {
+describe_cluster() { # HOST...
   local ip port end name
   ip=$(address_of "$1")
   [ -n "$ip" ] || fail "node $1 has no IPv4 address but loopback: getent ahostsv4 $1"
@@ -206,6 +206,7 @@ describe_cluster() {
     "$ip" "$port" "$((port + 1))" "$((port + 2))" "$((port + 3))" >"$CLOUDRL_RUN_DIR/head.json"
   export CLOUDRL_PROVIDER=slurm CLOUDRL_CLUSTER=$CLUSTER CLOUDRL_RUN_ID=$SLURM_JOB_ID CLOUDRL_HEAD_IP=$ip
   export CLOUDRL_NODES_NUM=$SLURM_JOB_NUM_NODES CLOUDRL_RETRY_STATUS=$retry CLOUDRL_PORT=$port
+  keep_nodes_off_proxy "$@"
   # verl's older trainer saves before this time (verl 0.9.1, utils/checkpoint/checkpoint_manager.py)
   end=$(timeout 10 squeue --noheader --jobs="$this_job" --format=%e || true)
   if [ -n "$end" ] && end=$(date --date="$end" +%s 2>/dev/null); then
@@ -230,6 +231,15 @@ address_of() {
   for name in "$1" "$(timeout 20 scontrol show node "$1" | sed -n 's/.*NodeAddr=\([^ ]*\).*/\1/p')"; do
     getent ahostsv4 "$name" | awk '$1 !~ /^127\./ {print $1; exit}' || true
   done | awk 'NR == 1'
+}
+
+# Programs of a job speak HTTP with each other, and requests and httpx would send that to a site's proxy.
+keep_nodes_off_proxy() { # HOST...
+  [ -n "${http_proxy:-}${https_proxy:-}${all_proxy:-}${HTTP_PROXY:-}${HTTPS_PROXY:-}${ALL_PROXY:-}" ] || return 0
+  local host direct=${no_proxy:-${NO_PROXY:-}}
+  direct+=${direct:+,}localhost,127.0.0.1
+  for host; do direct+=,$host,$(address_of "$host"); done
+  export no_proxy=$direct NO_PROXY=$direct
 }
 
 is_open() { # IP PORT...
@@ -332,6 +342,17 @@ remove_stale_folders() {
       is_over "$job" || continue
     fi
     rm -rf "$old" || true
+  done
+}
+
+# What a site gives programs on its nodes: the way to the internet, and to the fast network. Tokens are secrets, which
+# are named one by one.
+# shellcheck disable=SC2317 # docker and apptainer call it
+site_variables() {
+  local name
+  for name in {http,https,ftp,all,no}_proxy {HTTP,HTTPS,FTP,ALL,NO}_PROXY "${!HF_@}" "${!NCCL_@}" "${!RCCL_@}" \
+    "${!UCX_@}" "${!FI_@}" "${!GLOO_@}"; do
+    [[ $name == HF_TOKEN* || -z ${!name+set} ]] || printf '%s\n' "$name"
   done
 }
 

@@ -18,7 +18,7 @@ from cloudrl.errors import SpecError
 from cloudrl.protocol.options import AgentOptions, BudgetLimits
 from cloudrl.protocol.secret_names import is_secret
 from cloudrl.protocol.services import parse_service
-from cloudrl.providers.dstack.task import hub_cache
+from cloudrl.render.hub_cache import hub_cache
 from cloudrl.spec import Cluster, DataSet, Gpu, NetworkMount, Volume, data_argument
 from cloudrl.verl.releases import release
 

@@ -25,8 +25,9 @@ from ready_files import AMD_FILE, FLEETS, TASKS
 
 from cloudrl.providers.dstack.fleet import Fleet
 from cloudrl.providers.dstack.machine_files import fleet_to_dstack
-from cloudrl.providers.dstack.task import hub_cache, to_dstack
+from cloudrl.providers.dstack.task import to_dstack
 from cloudrl.recipes import load
+from cloudrl.render.hub_cache import hub_cache
 from cloudrl.sdk.slurm import slurm_script
 from cloudrl.verl.releases import release
 

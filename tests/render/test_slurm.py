@@ -248,6 +248,16 @@ def test_the_job_is_read_as_it_was_given(text):
         ({"container": "docker", "volumes": ["/elsewhere:/x"]}, {"image": "a/b:c"}, "is on none of the volumes"),
         ({"volumes": ["/shared:/checkpoints", "/a:/b"]}, {}, "nothing can be mounted"),
         ({"volumes": ["net:/checkpoints"]}, {}, "no network volumes"),
+        (
+            {"container": "apptainer", "volumes": ["/ckpt:/checkpoints", "/hf:/root/.cache/huggingface"]},
+            {"image": "a/b:c"},
+            "volume /hf:/root/.cache/huggingface: programs in apptainer run as you",
+        ),
+        (
+            {"container": "docker", "volumes": ["/ckpt:/checkpoints", "/hf:/root"]},
+            {"image": "a/b:c", "user": "1000:1000"},
+            "volume /hf:/root: programs in docker run as user 1000:1000",
+        ),
         ({}, {"gpu": "80GB..", "image": "a/b:c"}, "leaves their number open"),
         ({}, {"env": {"HF_TOKEN": "hf_abc"}}, "would stand in the file"),
     ],
@@ -276,8 +286,8 @@ def test_pyxis_is_asked_for_an_image_as_enroot_spells_it(section, image, asked, 
     prepare = functions[functions.index("prepare_image() {") : functions.index("prepare_node() {")]
     words = evaluated(f"{settings_}\nCLOUDRL_RUN_DIR=/run\n{prepare}\nprepare_image\n{START}", '"${STEP[@]}"')
     assert words[0] == f"--container-image={asked}"
-    own = ",/scratch:/scratch" if "tmp_dir" in section else ""
-    assert words[-1] == f"--container-mounts=/run:/run,{volumes[0]}{own}"
+    folder = section.get("tmp_dir", "/tmp")  # which enroot would make of memory
+    assert words[-1] == f"--container-mounts=/run:/run,{volumes[0]},{folder}:{folder}"
     assert (tmp_path / "new").is_dir()
 
 
@@ -305,7 +315,7 @@ def test_of_two_jobs_one_pulls_the_image_of_apptainer(holder, others, code, imag
         lock.symlink_to(holder)
         (images / f"a_b_c.sif.{holder}.part").write_text("half")
     stand_ins = f"""
-        apptainer() {{ {others if others == "false" else 'echo pulled >"$3"'}; }}
+        apptainer() {{ {others if others == "false" else 'echo pulled >"$4"'}; }}
         timeout() {{ "${{@:2}}"; }}
         is_over() {{ [ "$1" = 11 ]; }}
         sleep() {{ {others or "false"}; }}
@@ -323,6 +333,63 @@ def test_of_two_jobs_one_pulls_the_image_of_apptainer(holder, others, code, imag
         assert "FAILED: no image a/b:c" in done.stdout
     elif holder != "12":
         assert [each.name for each in images.iterdir()] == ["a_b_c.sif"]
+
+
+def test_a_module_may_bring_singularity_where_the_image_is_pulled(tmp_path):
+    declared = cluster("apptainer", "H100:8", {"run_dir": str(tmp_path), "node_setup": ["load"]}, image="a/b:c")
+    functions = """
+        load() { singularity() { echo "$*" >$HOME/words; touch "$4"; }; }
+        timeout() { "${@:2}"; }
+        prepare_image
+        """
+    text = to_slurm(declared, agent=b"").rpartition("\nif [")[0] + functions
+    env = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "SLURM_JOB_ID": "13"}
+    done = subprocess.run(["bash", "-c", text], env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    part = f"{tmp_path}/images/a_b_c.sif.13.part"
+    assert (tmp_path / "words").read_text() == f"pull --force --disable-cache {part} docker://a/b:c\n"
+
+
+@pytest.mark.parametrize("back_end", ["docker", "podman", "apptainer", "pyxis"])
+def test_models_are_kept_beside_the_checkpoints_unless_the_user_names_a_place(back_end, monkeypatch):
+    monkeypatch.setenv("HF_HOME", "/home/me/hf")  # of the shell in which sbatch is typed
+    monkeypatch.setenv("HF_HUB_CACHE", "/home/me/hub")
+    asked = '"$HF_HOME" "${HF_HUB_CACHE-none}"'
+    script = to_slurm(cluster(back_end, "H100:8", image="a/b:c"), agent=b"")
+    assert evaluated(script, asked) == ["/checkpoints/.cloudrl/huggingface", "none"]
+    named = to_slurm(cluster(back_end, "H100:8", image="a/b:c", env={"HF_HUB_CACHE": "/hub"}), agent=b"")
+    assert evaluated(named, '"$HF_HUB_CACHE"') == ["/hub"]
+    if back_end != "pyxis":  # which hands on all variables
+        assert "HF_HOME" in evaluated(script, '"${VARIABLES[@]}"')
+
+
+def test_without_a_container_the_shell_says_where_models_are_kept(monkeypatch):
+    monkeypatch.setenv("HF_HOME", "/home/me/hf")
+    assert evaluated(to_slurm(cluster(), agent=b""), '"$HF_HOME"') == ["/home/me/hf"]
+
+
+def test_a_site_gives_containers_its_way_out_and_its_fast_network(monkeypatch):
+    """The addresses of the nodes are no matter of the proxy; a token is a secret, which is named."""
+    given_ = {
+        "https_proxy": "http://proxy:3128", "NO_PROXY": "intranet", "HF_ENDPOINT": "https://mirror",
+        "HF_TOKEN": "hf_abc", "NCCL_IB_HCA": "mlx5", "UCX_TLS": "rc", "PYTHONPATH": "/site",
+    }  # fmt: skip
+    for name in [name for name in os.environ if name.startswith(("NCCL_", "UCX_", "HF_", "FI_", "GLOO_"))]:
+        monkeypatch.delenv(name)
+    for name, value in given_.items():
+        monkeypatch.setenv(name, value)
+    text = to_slurm(cluster("docker", "H100:8", image="a/b:c"), agent=b"").rpartition("\nif [")[0]
+    text += """
+        address_of() { echo "10.0.0.${1#node}"; }
+        keep_nodes_off_proxy node1 node2
+        site_variables
+        echo "$no_proxy"
+        """
+    done = subprocess.run(["bash", "-c", text], capture_output=True, text=True, timeout=60, check=True)
+    *names, direct = done.stdout.split()
+    wanted = {"https_proxy", "no_proxy", "NO_PROXY", "HF_ENDPOINT", "HF_HOME", "NCCL_IB_HCA", "UCX_TLS"}
+    assert set(names) == wanted
+    assert direct == "intranet,localhost,127.0.0.1,node1,10.0.0.1,node2,10.0.0.2"
 
 
 @pytest.mark.parametrize(

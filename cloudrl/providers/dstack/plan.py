@@ -17,11 +17,12 @@ from cloudrl.providers.dstack.machines import DstackFleets, offers_of, project_b
 from cloudrl.providers.dstack.mismatches import describe
 from cloudrl.providers.dstack.runs import RunState
 from cloudrl.providers.dstack.server import Server, connect, parse
-from cloudrl.providers.dstack.task import home_of, release_of, task_text
+from cloudrl.providers.dstack.task import release_of, task_text
 from cloudrl.providers.model import Offer, Plan, Price
 from cloudrl.providers.planned import planned_facts
 from cloudrl.providers.state_folder import make_state_folder
 from cloudrl.render.agent_options import HONOURED, honoured_for_image
+from cloudrl.render.hub_cache import home_of
 from cloudrl.render.search import write_files
 from cloudrl.spec import Cluster
 from cloudrl.spec.cluster import disk_for

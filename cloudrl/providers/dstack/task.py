@@ -10,6 +10,7 @@ from cloudrl.providers.dstack.judge import check_with_dstack, refuse_rendered
 from cloudrl.providers.dstack.yaml_text import Section, document, pick, plain
 from cloudrl.render.agent import AGENT_FILE, CPU_AGENT_FILE
 from cloudrl.render.agent_options import agent_options, image_release, refuse_secrets
+from cloudrl.render.hub_cache import hub_cache
 from cloudrl.render.search import file_names
 from cloudrl.spec import Cluster
 from cloudrl.spec.cluster import memory_for
@@ -49,9 +50,6 @@ _OF_MACHINES = (
     "spot_policy", "max_price", "creation_policy", "idle_duration",
 )  # fmt: skip
 _OF_TIME = ("max_duration", "stop_duration", "utilization_policy", "schedule", "priority")
-
-_CACHE_VARIABLES = {"HF_HOME", "HF_HUB_CACHE", "XDG_CACHE_HOME"}
-"""Each of them moves the Hub's cache (huggingface_hub 1.33, constants.py)."""
 
 # Exit status 0: the image has none at the next start either, and dstack starts a run again that has failed.
 _NEEDS_PYTHON = f'command -v python3 >/dev/null || {{ echo "{FAILED}no python3 in this image"; exit 0; }}'
@@ -106,25 +104,6 @@ def task_text(cluster: Cluster, release: Release | None) -> str:
     if cluster.dstack:  # without it nothing of dstack is imported
         check_with_dstack(text, cluster.dstack)
     return text
-
-
-def home_of(cluster: Cluster) -> str:
-    """The usual home of the user in the container."""
-    user = (cluster.user or "root").partition(":")[0]
-    return "/root" if user in ("root", "0") else f"/home/{user}"
-
-
-def hub_cache(cluster: Cluster) -> dict[str, str]:
-    """HF_HOME on the volume of the checkpoints, where models outlive a restart of the run and nodes may share them.
-
-    Nothing where the user says where the cache is, by a variable or by a volume, or saves into the container.
-    """
-    names = {*cluster.env, *cluster.secrets}
-    usual = f"{home_of(cluster)}/.cache/huggingface"
-    is_mounted = any(mount.holds(usual) or "/.cache/huggingface" in mount.path for mount in cluster.mounts)
-    if names & _CACHE_VARIABLES or is_mounted or not any(mount.holds(cluster.checkpoints) for mount in cluster.mounts):
-        return {}
-    return {"HF_HOME": f"{cluster.checkpoints.rstrip('/')}/.cloudrl/huggingface"}
 
 
 def _refuse_secrets(cluster: Cluster) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from cloudrl.errors import SpecError
 from cloudrl.providers.slurm.section import SlurmSection, read_slurm, set_hint
 from cloudrl.render.agent_options import HONOURED, honoured_for_image, image_release
+from cloudrl.render.hub_cache import home_of, hub_cache
 from cloudrl.spec import Cluster
 from cloudrl.spec.volume import Volume
 from cloudrl.verl.releases import Release
@@ -95,7 +96,39 @@ class SlurmCluster:
                 hint = set_hint("volumes", "[/shared:/path]")
                 raise SpecError(f"volume {mount}: Slurm has no network volumes", hint=hint)
             volumes.append(mount)
+        self._refuse_home_of_root(volumes)
         return tuple(volumes)
+
+    def _refuse_home_of_root(self, volumes: list[Volume]) -> None:
+        """Raises: SpecError: a volume is in root's home, and the user in the container is another one."""
+        inside = [mount for mount in volumes if PurePosixPath(mount.path).is_relative_to("/root")]
+        if not inside or self.runs_as_root or self.back_end == "bare":
+            return
+        user = f"user {self.cluster.user}" if self.back_end in ("docker", "podman") else "you"
+        moved = ", ".join(f"'{mount.instance_path}:/hub'" if mount == inside[0] else f"'{mount}'" for mount in volumes)
+        raise SpecError(
+            f"volume {inside[0]}: programs in {self.back_end} run as {user}, who cannot use the home of root",
+            hint=f"{set_hint('volumes', f'[{moved}]')}\nTo keep models there: --set env.HF_HOME=/hub",
+        )
+
+    @property
+    def runs_as_root(self) -> bool:
+        """Whether the user in the container is root, or is shown as root."""
+        if self.back_end in ("docker", "podman"):
+            return home_of(self.cluster) == "/root"
+        if self.back_end == "pyxis":
+            return "container-remap-root" in self.given
+        return self.back_end == "apptainer" and bool({"--fakeroot", "-f"} & set(self.own.container_options))
+
+    @cached_property
+    def environment(self) -> Mapping[str, str]:
+        """Variables of the agents, and of jobs: those of the user, and in a container the place of the Hub's cache.
+
+        Raises:
+            SpecError: as `volumes`.
+        """
+        cache = {} if self.back_end == "bare" else hub_cache(self.cluster, self.volumes)
+        return {**cache, **self.cluster.env}
 
     @cached_property
     def checkpoint_folder(self) -> str:

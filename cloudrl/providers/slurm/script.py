@@ -72,6 +72,10 @@ _SCRIPT_VARIABLES = (
     "EUID", "UID", "PPID", "SHELLOPTS", "BASHOPTS",
 )  # fmt: skip
 """The settings, and what bash does not let change."""
+_HUB_FOLDERS = (
+    "HF_HUB_CACHE", "HF_XET_CACHE", "HF_ASSETS_CACHE", "HF_DATASETS_CACHE", "HF_MODULES_CACHE", "HF_TOKEN_PATH",
+)  # fmt: skip
+"""Paths of the Hub's client and of `datasets` (huggingface_hub 1.33, constants.py; datasets 5.0, config.py)."""
 _SOCKET_BYTES = 107
 _LONGEST_SOCKET = "/cr-67108863-99-0/ray/session_2026-01-01_00-00-00_000000_4194304/sockets/dash_TaskEventsHead"
 """Below `tmp_dir`: the last job (Slurm 26.05, slurm/slurm.h: MAX_JOB_ID) in a hundredth start, rank 0; the session (Ray
@@ -208,10 +212,12 @@ def _settings(on_slurm: SlurmCluster, notice_s: int) -> Iterator[str]:
         yield _array("VOLUMES", volumes)
     if back_end in ("docker", "podman", "apptainer"):
         yield _array("CONTAINER_OPTIONS", [*_container_words(cluster, back_end), *own.container_options])
-        yield _array("VARIABLES", list(cluster.env))
+        yield _array("VARIABLES", list(on_slurm.environment))
     yield _array("SECRETS", cluster.secrets)
     yield "STEP=() # further options of srun"
-    for name, value in cluster.env.items():
+    if back_end != "bare" and (outside := [name for name in _HUB_FOLDERS if name not in cluster.env]):
+        yield f"unset {' '.join(outside)} # where the login node has them, the container may have nothing"
+    for name, value in on_slurm.environment.items():
         yield f"export {name}={_quote(value)}"
     options = dataclasses.replace(
         agent_options(cluster, release),

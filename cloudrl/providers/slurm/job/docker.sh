@@ -35,14 +35,15 @@ remove_stale() {
 }
 
 start_agent() {
-  local name words=(--name "$container" --network host --log-driver none --security-opt label=disable
+  local name site words=(--name "$container" --network host --log-driver none --security-opt label=disable
     --label "cloudrl.node=$(id -un)@$SLURMD_NODENAME" --entrypoint "$PYTHON"
     --mount "type=bind,source=$folder,target=$inside,readonly") # no empty folder where docker does not see this one
   for name in "${VOLUMES[@]}"; do
     [ -e "${name%%:*}" ] || mkdir -p "${name%%:*}" || fail "there is no ${name%%:*} on this node"
     words+=(--volume "$name")
   done
-  for name in "${VARIABLES[@]}" "${SECRETS[@]}" "${!SLURM_@}" "${!CLOUDRL_@}" "${!MLP_@}"; do
+  mapfile -t site < <(site_variables)
+  for name in "${site[@]}" "${VARIABLES[@]}" "${SECRETS[@]}" "${!SLURM_@}" "${!CLOUDRL_@}" "${!MLP_@}"; do
     words+=(--env "$name") # without its value, which shows in no list of processes
   done
   [ -z "$SHM_SIZE" ] || words+=(--shm-size "$SHM_SIZE")

@@ -8,7 +8,7 @@ prepare_image() {
   for name in "${VOLUMES[@]}"; do
     [ -e "${name%%:*}" ] || mkdir -p "${name%%:*}" || fail "there is no ${name%%:*} on this node"
   done
-  [ "$TMP_DIR" = /tmp ] || VOLUMES+=("$TMP_DIR:$TMP_DIR")
+  VOLUMES+=("$TMP_DIR:$TMP_DIR") # also /tmp, where enroot would mount memory (conf/mounts/10-system.fstab)
   STEP+=(--container-image="$IMAGE" --container-writable --no-container-entrypoint)
   STEP+=(--container-mounts="$(IFS=,; echo "$CLOUDRL_RUN_DIR:$CLOUDRL_RUN_DIR${VOLUMES[*]:+,${VOLUMES[*]}}")")
 }
