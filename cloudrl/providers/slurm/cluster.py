@@ -108,7 +108,7 @@ class SlurmCluster:
         moved = ", ".join(f"'{mount.instance_path}:/hub'" if mount == inside[0] else f"'{mount}'" for mount in volumes)
         raise SpecError(
             f"volume {inside[0]}: programs in {self.back_end} run as {user}, who cannot use the home of root",
-            hint=f"{set_hint('volumes', f'[{moved}]')}\nTo keep models there: --set env.HF_HOME=/hub",
+            hint=f"{set_hint('volumes', f'[{moved}]')}\nTo keep models there: --env HF_HOME=/hub",
         )
 
     @property
