@@ -46,6 +46,7 @@ CONTAINER_OPTIONS=()
 VARIABLES=()
 SECRETS=()
 STEP=() # further options of srun
+unset HF_HUB_CACHE HF_XET_CACHE HF_ASSETS_CACHE HF_DATASETS_CACHE HF_MODULES_CACHE HF_TOKEN_PATH # where the login node has them, the container may have nothing
 options=(
   --device=gpu
   --gpus-per-node=8
