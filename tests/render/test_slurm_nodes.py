@@ -235,7 +235,7 @@ def test_a_full_disk_is_named_within_seconds(slurm, folder):
     """Of one node, or the one that all share."""
     for node in slurm.nodes[:2]:
         node.run("mkdir", "-p", folder)
-        node.run("mount", "-t", "tmpfs", "-o", "size=256k,mode=1777", "full", folder)
+        node.run("mount", "-t", "tmpfs", "-o", "size=400k,mode=1777", "full", folder)
     try:
         shared = {"run_dir": "/shared/full/runs"} if folder != "/tmp" else {}
         reason = "no room in /tmp/cr-" if folder == "/tmp" else "the agent cannot be written to /shared/full/runs"
