@@ -36,7 +36,10 @@ def list_(as_json: JsonOption = False, cluster: ClusterOption = None, address: A
     from cloudrl.sdk.find import find
 
     found = find(cluster, address, on_progress=Terminal())
-    jobs, waiting = found.jobs(), [job for job in found.durable_jobs() if job.is_waiting]
+    jobs = found.jobs()
+    known = {job.submission_id for job in jobs}
+    left = [job for job in found.durable_jobs() if job.outcome is None]
+    waiting = [job for job in left if job.is_waiting or job.submission_id not in known]
     _output.listing(
         [*(job_fields(job) for job in jobs), *map(waiting_fields, waiting)],
         ("id", "status", "started", "took", "recipe"),

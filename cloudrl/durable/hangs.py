@@ -19,19 +19,19 @@ STILL_S, TIMES_THE_LIMIT = 900.0, 3.0
 time-out, 10 min in torch 2.13, comes first and says more."""
 
 
-def find_hang(state: Optional[JobState], submission_id: str, now: float) -> Optional[Hung]:
+def find_hang(state: Optional[JobState], submission_id: str, proven_s: float) -> Optional[Hung]:
     """What ends an attempt; None while it may go on.
 
     Args:
         state: what the hang watch sees.
         submission_id: of the attempt.
-        now: seconds since the epoch.
+        proven_s: for how long each look has found a proof.
     """
     if state is None or state.submission_id != submission_id or state.hang is None:
         return None
     hang = state.hang
     who = hang.blame[0] if hang.blame else None
-    if hang.grade is Grade.PROOF and now - hang.told_at >= PROOF_LASTS_S:
+    if hang.grade is Grade.PROOF and proven_s >= PROOF_LASTS_S:
         is_final = state.phase == JobPhase.PLACEMENT  # the same cluster has not got what it asks for
         return Hung(submission_id, f"{who.actor} {who.reason}" if who is not None else "it cannot go on", is_final)
     if hang.grade is Grade.STILL and who is not None and hang.still_s >= max(STILL_S, TIMES_THE_LIMIT * hang.limit_s):

@@ -17,22 +17,28 @@ _NUMBERS = re.compile(r"0x[0-9a-f]+|[0-9a-f]{8,}|\d+", re.IGNORECASE)
 _OF_MACHINES = (
     # Ray 2.60, exceptions.py and src/ray: a node, its raylet or its memory
     r"[Aa]ctor died because its node has died",
-    r"[Tt]ask(?:'s)? .{0,40}node .{0,40}(?:was marked dead|has died)",
-    r"NodeDiedError",
-    r"owner has exited|Owner's node has crashed",
-    r"The node with node id.{0,200}has been marked dead",
+    r"[Tt]ask(?:'s)? [^\n]{0,40}node [^\n]{0,40}(?:was marked dead|has died)",
+    r"NodeDiedError|actor [^\n]{0,80}preempted",
+    r"The node with node id[^\n]{0,200}has been marked dead",
     r"killed due to the node running low on memory|killed due to memory pressure",
-    r"GCS.{0,60}(?:unavailable|failed to connect)|Failed to connect to GCS",
+    r"(?:GCS server|[Gg]cs_?[Rr]pc_?[Cc]lient|GcsClient)[^\n]{0,80}(?:unavailable|UNAVAILABLE|failed|disconnected)",
     # Ray 2.60, dashboard/modules/job/job_manager.py: the process that watches the driver
-    r"[Jj]ob supervisor actor (?:died|could not be scheduled|failed)",
-    # torch 2.13, ProcessGroupNCCL.cpp; NCCL 2.27, nccl.h: another rank is gone, or the link to it
+    r"[Jj]ob supervisor actor (?:died|could not be scheduled|failed)|Failed to start supervisor actor",
+    # torch 2.13, ProcessGroupNCCL.cpp and gloo; NCCL 2.27, nccl.h: another rank is gone, or the link to it
     r"Watchdog caught collective operation timeout",
     r"ncclRemoteError|NCCL communicator was aborted",
-    r"Connection closed by peer|Connection reset by peer.{0,80}(?:gloo|nccl|store)",
+    r"gloo/transport[^\n]{0,80}Connection (?:closed|reset) by peer",
     # the driver of NVIDIA's GPUs, and torch where it repeats that
     r"uncorrectable ECC error|NVRM: Xid|GPU has fallen off the bus|CUDA error: (?:unknown error|device not ready)",
 )
 _MACHINE = re.compile("|".join(_OF_MACHINES))
+_UNSURE = re.compile(
+    r"worker process has died|WorkerCrashedError|ActorUnavailableError|ActorDiedError|ncclSystemError|DistNetworkError"
+    r"|DistStoreError|Connection (?:closed|reset) by peer|SYSTEM_ERROR"
+)
+"""A process has gone, or a connection: a machine's end looks like this before it is noticed, and so does a crash."""
+_SEARCHED_CHARACTERS = 16 << 10
+"""Of the end of the log: before it, what a program has printed of others' errors."""
 
 
 @dataclass(frozen=True)
@@ -71,15 +77,17 @@ def judge(end: RayEnd, job: DurableJob) -> Judgement:
         return _judge_success(end, job)
     if end.status == "STOPPED":
         return Judgement(Verdict.STOPPED, "it was stopped")
-    signature = signature_of(f"{end.message}\n{end.log_tail}")
-    reason = signature or f"the driver ended with exit code {end.exit_code}"
+    text = f"{end.log_tail[-_SEARCHED_CHARACTERS:]}\n{end.message}"
+    signature = signature_of(text)
+    reason = signature or _last_line(end.message) or f"the driver ended with exit code {end.exit_code}"
     if was_killed(end.exit_code):
         return Judgement(Verdict.INFRASTRUCTURE, f"its driver was killed ({_signal_text(end.exit_code)})", signature)
-    of_machine = _MACHINE.search(f"{end.message}\n{end.log_tail}")
+    of_machine = _MACHINE.search(text)
     if of_machine is not None:
         return Judgement(Verdict.INFRASTRUCTURE, of_machine[0], signature)
-    before = _before(job)
-    if not end.has_trained and (before is None or before.signature == signature):
+    has_ended_by_itself = end.exit_code is not None or "runtime_env" in end.message
+    before, is_unsure = _before(job), _UNSURE.search(text) is not None or not has_ended_by_itself
+    if not end.has_trained and not is_unsure and (before is None or before.signature == signature):
         return Judgement(Verdict.PROGRAM, reason, signature)
     return Judgement(Verdict.UNKNOWN, reason, signature)
 
@@ -103,6 +111,11 @@ def signature_of(text: str) -> str:
     """The last line that names an exception, without what differs from attempt to attempt; "" without such a line."""
     lines = _EXCEPTION.findall(text)
     return _NUMBERS.sub("N", lines[-1].strip())[:_SIGNATURE_CHARACTERS] if lines else ""
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1][:_SIGNATURE_CHARACTERS] if lines else ""
 
 
 def _before(job: DurableJob) -> Optional[Attempt]:

@@ -6,7 +6,8 @@ from dataclasses import replace
 from cloudrl.errors import InputError
 from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.jobs.submission import DurablePlan
-from cloudrl.spec.hydra import integer, parse_overrides
+from cloudrl.protocol.secret_names import is_secret, is_secret_override
+from cloudrl.spec.hydra import integer, parse_overrides, split_key
 from cloudrl.verl import keys
 
 RESUME_DECIDED_BY = frozenset({keys.RESUME_MODE, keys.RESUME_FROM, keys.LOCAL_DIR})
@@ -45,11 +46,17 @@ def _refusals(draft: JobDraft) -> Iterator[InputError]:
             f"--durable: the job sets {decided[0]}, and each attempt goes on from the newest step that is whole",
             hint=f"Leave out {', '.join(decided)}\nTo continue a run: --name RUN",
         )
-    if draft.secrets:
-        volatile = sorted(draft.secrets)
+    volatile = sorted({*draft.secrets, *(name for name, value in draft.variables.items() if value and is_secret(name))})
+    if volatile:
         yield InputError(
             f"--durable: {', '.join(volatile)} would be in the nodes' memory alone, and gone after a restart",
             hint=f"Give it to the cluster, under `secrets:` in its file\nKeep it here: --env {volatile[0]}=",
+        )
+    shown = [key for key, value in draft.arguments.items() if value and is_secret_override(split_key(key)[1])]
+    if shown:
+        yield InputError(
+            f"--durable: {shown[0]} is part of the command, which every node would write to its disk",
+            hint="Give it to the cluster, under `secrets:` in its file",
         )
     nodes = integer(draft.values.get(keys.NODES))
     if nodes not in (None, cluster.gpu_nodes):

@@ -168,6 +168,41 @@ def find_durable(connection: Connection, submission_id: str) -> DurableJob | Non
         return None
 
 
+def waiting_jobs(connection: Connection) -> list[DurableJob]:
+    """The jobs that were left with the agents, have not ended, and of which no attempt runs now.
+
+    Raises:
+        ConnectionFailed: no answer.
+    """
+    agent = connection.agent()
+    if agent is None:
+        return []
+    try:
+        return [job for job in job_calls.list_jobs(agent) if job.is_waiting]
+    except InputError:  # agents of an older release
+        return []
+
+
+def wait_for_ray(
+    connection: Connection, job_id: str, submission_id: str, *, sleep: Callable[[float], None] = time.sleep
+) -> None:
+    """Wait until Ray knows an attempt, which is recorded before it is handed to Ray; or until the attempt has ended.
+
+    Raises:
+        ConnectionFailed: no answer for minutes.
+    """
+    while True:
+        try:
+            retry(lambda: connection.ray().get_job(submission_id))
+        except InputError:
+            job = retry(lambda: find_durable(connection, job_id))
+            if job is None or job.open_attempt is None or job.submission_id != submission_id:
+                return
+            sleep(_POLL_S)
+        else:
+            return
+
+
 def wait_for_verdict(
     connection: Connection,
     job_id: str,

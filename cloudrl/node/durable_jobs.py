@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import shlex
 import threading
 import time
 from dataclasses import replace
@@ -76,6 +77,7 @@ class DurableJobs:
         self.journal = JobJournal(checkpoints)
         self._nodes, self._cluster, self._checkpoints = nodes, cluster, checkpoints
         self._reports, self._agent, self._dashboard = reports, agent, dashboard
+        self._hang = hang
         self._ray_logs, self._files, self._secrets, self._say = ray_logs, files, secrets, say
         self._newer: Dict[str, Tuple[Tuple[int, str], ...]] = {}
         machinery = Machinery(
@@ -97,12 +99,14 @@ class DurableJobs:
         """Take a job from a client.
 
         Raises:
-            ApiError: see `Supervisor.accept`; CONFLICT also before the cluster is ready.
+            ApiError: see `Supervisor.accept`; BAD_REQUEST, it has no command.
         """
-        if not self.supervisor.is_ready:
-            raise ApiError(ErrorCode.CONFLICT, "the cluster is not ready yet")
+        try:
+            shlex.split(job.request["entrypoint"])
+        except (KeyError, ValueError, AttributeError) as error:
+            raise ApiError(ErrorCode.BAD_REQUEST, f"its command cannot be read: {error}") from error
         if job.package and self._files.manifest(job.package) is None:
-            raise ApiError(ErrorCode.CONFLICT, f"the package {job.package} is not here")
+            raise ApiError(ErrorCode.CONFLICT, "its package is not on rank 0; submit it again")
         try:
             return self.supervisor.accept(replace(job, attempts=(), outcome=None))
         except OSError as error:
@@ -161,9 +165,15 @@ class DurableJobs:
         return cluster_inventory(reports, self._agent(own).inventory)
 
     def _plan(self, job: DurableJob) -> Union[Planned, PlanFailed]:
+        if job.package and self._files.manifest(job.package) is None:
+            return PlanFailed(job.job_id, "its package is not on rank 0 any more; submit it again")
         if not job.saves:
             return Planned(job.job_id, 0)
         addresses = {report.rank: report.ip for report in self._reports() if report.gpus > 0}
+        if not addresses or job.world_size % len(addresses):
+            nodes = f"{job.world_size} ranks do not divide among {len(addresses)} nodes"
+            return PlanFailed(job.job_id, f"{nodes}; submit it again to this cluster")
+        inventory = Inventory(())
         try:
             inventory = self._inventory()
             resume = plan_resume(
@@ -171,22 +181,27 @@ class DurableJobs:
                 checkpoint_dir=str(self._checkpoints), cluster=self._cluster,
             )  # fmt: skip
         except CheckpointError as error:
+            if not _was_ever_saved(inventory, job):
+                self._newer[job.job_id] = _newer_steps(inventory, job.run, 0)
+                return Planned(job.job_id, 0)
             return PlanFailed(job.job_id, error.message)
         except CloudrlError as error:
             return PlanFailed(job.job_id, error.message, may_pass=True)
-        step = resume.step if resume is not None else 0
-        self._newer[job.job_id] = _newer_steps(inventory, job.run, step)
-        return Planned(job.job_id, step, resume.overrides if resume is not None else {})
+        if resume is None:  # nothing is saved; or it is Megatron's, of which verl itself takes the step of its tracker
+            return Planned(job.job_id, _newest_whole(inventory, job.run))
+        self._newer[job.job_id] = _newer_steps(inventory, job.run, resume.step)
+        return Planned(job.job_id, resume.step, resume.overrides)
 
     def _prepare(self, job: DurableJob) -> None:
         """Newer steps go out of the way, as their shards would mix with those of this attempt; Ray gets the package."""
-        for rank, path in self._newer.pop(job.job_id, ()):
+        step = job.attempts[-1].from_step
+        for rank, path in self._newer.get(job.job_id, ()):
             report = next((report for report in self._reports() if report.rank == rank), None)
             if report is not None:
                 job_calls.set_aside(self._agent(report), rank, path)
-                self._say(
-                    f"job {job.job_id}: {path} on rank {rank} is set aside; an earlier attempt left it incomplete"
-                )
+                begins = f"goes on from step {step}" if step else "begins anew"
+                self._say(f"job {job.job_id}: {path} on rank {rank} is set aside, as the job {begins}")
+        self._newer.pop(job.job_id, None)
         manifest = self._files.manifest(job.package) if job.package else None
         if manifest is not None:
             name = manifest.parts[0].path
@@ -195,16 +210,19 @@ class DurableJobs:
             raise OSError(f"the package {job.package} is not on this node")
 
     def _end(self, job: DurableJob, row: Mapping[str, Any]) -> RayEnd:
-        code = row.get("driver_exit_code")
-        tail = self._log_tail(str(row.get("submission_id")))
-        status = str(row.get("status"))
+        code, submission_id = row.get("driver_exit_code"), str(row.get("submission_id"))
+        mask = Masker(self._secrets()).mask_all  # before digits are taken out of it, and it is cut
+        tail, status = mask(self._log_tail(submission_id)), str(row.get("status"))
+        newest = self._newest_step(job) if job.saves else None
+        seen, attempt = self._hang(), job.attempts[-1]
+        has_stepped = seen is not None and seen.submission_id == submission_id and seen.step is not None
         return RayEnd(
             status,
             code if isinstance(code, int) else None,
-            str(row.get("message") or "")[-_LOG_TAIL_BYTES:],
+            mask(str(row.get("message") or ""))[-_LOG_TAIL_BYTES:],
             tail,
-            has_trained=STEP_LINE.search(tail) is not None,
-            newest_step=self._newest_step(job) if status == "SUCCEEDED" and job.saves else None,
+            has_trained=has_stepped or (newest or 0) > attempt.from_step or STEP_LINE.search(tail) is not None,
+            newest_step=newest,
         )
 
     def _newest_step(self, job: DurableJob) -> Optional[int]:
@@ -212,9 +230,7 @@ class DurableJobs:
             inventory = self._inventory()
         except CloudrlError:
             return None
-        steps = _steps_of(inventory, job.run)
-        whole = (step for step in resume_order(steps) if all(each.complete for each in steps[step]))
-        return None if inventory.silent else next(whole, 0)
+        return None if inventory.silent else _newest_whole(inventory, job.run)
 
     def _log_tail(self, submission_id: str) -> str:
         logs = self._ray_logs()
@@ -235,6 +251,18 @@ def _steps_of(inventory: Inventory, run: str) -> Dict[int, List[Checkpoint]]:
         if checkpoint.run == run:
             steps.setdefault(checkpoint.step, []).append(checkpoint)
     return steps
+
+
+def _newest_whole(inventory: Inventory, run: str) -> int:
+    """0 without such a step."""
+    steps = _steps_of(inventory, run)
+    return next((step for step in resume_order(steps) if all(role.complete for role in steps[step])), 0)
+
+
+def _was_ever_saved(inventory: Inventory, job: DurableJob) -> bool:
+    """Whether a step of the run was whole once: half a step alone is that of an attempt lost in its first save."""
+    roles = [role for steps in _steps_of(inventory, job.run).values() for role in steps]
+    return any(role.tracked or role.complete for role in roles) or any(attempt.from_step for attempt in job.attempts)
 
 
 def _newer_steps(inventory: Inventory, run: str, step: int) -> Tuple[Tuple[int, str], ...]:

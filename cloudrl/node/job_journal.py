@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import secrets
 from pathlib import Path
 from typing import Iterator, List
 
@@ -15,6 +16,7 @@ from cloudrl.protocol.durable_jobs import DurableJob
 from cloudrl.protocol.failures import ApiError, ErrorCode
 from cloudrl.protocol.wire import from_json, to_json
 from cloudrl.saves.names import OURS
+from cloudrl.units import limit_text
 
 MAX_BYTES = 1 << 20
 """Of one record; the command of a job is a few KB."""
@@ -36,15 +38,24 @@ class JobJournal:
         """Put a record in place of the one before; it is on the disk when this returns.
 
         Raises:
-            ApiError: BAD_REQUEST, the id of the job is no name of a file.
+            ApiError: BAD_REQUEST, the id of the job is no name of a file; TOO_LARGE, it would not be read again.
             OSError: the volume does not take it.
         """
         if not _ID.fullmatch(job.job_id):
             raise ApiError(ErrorCode.BAD_REQUEST, f"{job.job_id[:40]!r} is not the id of a job")
+        text = json.dumps({"format": _FORMAT, **to_json(job)})
+        if len(text) > MAX_BYTES:
+            raise ApiError(ErrorCode.TOO_LARGE, f"the record of {job.job_id} takes more than {limit_text(MAX_BYTES)}")
         self._folder.mkdir(parents=True, exist_ok=True)
-        path = self._folder / f"{job.job_id}.json"
-        write_file(path, json.dumps({"format": _FORMAT, **to_json(job)}), mode=0o600)
-        _sync(path)
+        path, written = self._folder / f"{job.job_id}.json", self._folder / f".{job.job_id}.{secrets.token_hex(4)}"
+        try:
+            write_file(written, text, mode=0o600)
+            _sync(written)  # before it takes the place of the last one, which a loss of power would leave empty
+            written.replace(path)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                written.unlink()
+        _sync(path.parent)
 
     def read(self) -> List[DurableJob]:
         """All records that can be read; one that was cut off, or is of another release, is left out."""
@@ -60,10 +71,9 @@ class JobJournal:
 
 
 def _sync(path: Path) -> None:
-    """Have file and folder on the disk, so that a loss of power does not forget them."""
-    for each in (path, path.parent):
-        descriptor = os.open(each, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+    """Have a file or folder on the disk, so that a loss of power does not forget it."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -164,7 +164,9 @@ class _Handler(HttpHandler):
         self._json({"jobs": self._supervised.supervisor.jobs})
 
     def _stop_job(self, job: str) -> None:
-        if not self._supervised.supervisor.stop_job(job):
+        with _disk_errors(ErrorCode.NO_SPACE):
+            is_known = self._supervised.supervisor.stop_job(job)
+        if not is_known:
             raise ApiError(ErrorCode.NOT_FOUND, f"{job} was not left with the cluster's agents")
         self._json({"stopped": True})
 
@@ -178,7 +180,7 @@ class _Handler(HttpHandler):
         self._json({"recorded": True})
 
     def _set_aside(self, path: str) -> None:
-        with _disk_errors(ErrorCode.CONFLICT):
+        with _disk_errors(ErrorCode.CONFLICT), contextlib.suppress(FileNotFoundError):  # asked once more
             set_aside(self.agent.options.checkpoints, path)
         self._json({"aside": path})
 
@@ -192,6 +194,8 @@ class _Handler(HttpHandler):
     def _supervised(self) -> DurableJobs:
         if self.durable_jobs is None:
             raise ApiError(ErrorCode.CONFLICT, "jobs are left with rank 0")
+        if not self.durable_jobs.supervisor.is_ready:
+            raise ApiError(ErrorCode.CONFLICT, "the cluster is not ready yet")
         return self.durable_jobs
 
     # -- debuggers ------------------------------------------------------------------------------------------

@@ -17,13 +17,13 @@ from typing import Any, Callable, Deque, Dict, List, Mapping, Optional, Sequence
 from cloudrl.durable import queue as decisions
 from cloudrl.durable.hangs import find_hang
 from cloudrl.durable.queue import Action, Event, Queue
-from cloudrl.durable.request import request_of_attempt
+from cloudrl.durable.request import JOB_KEY, request_of_attempt
 from cloudrl.durable.verdicts import RayEnd
 from cloudrl.errors import CloudrlError
 from cloudrl.node.background import repeat
-from cloudrl.protocol.durable_jobs import DurableJob
+from cloudrl.protocol.durable_jobs import DurableJob, Outcome, Result
 from cloudrl.protocol.failures import ApiError, ErrorCode
-from cloudrl.protocol.job_phases import JobState
+from cloudrl.protocol.job_phases import Grade, JobState
 
 _EVERY_S = 1.0
 _ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
@@ -94,6 +94,7 @@ class Supervisor:
         self._sent_at: Dict[str, float] = {}
         self._missing: Dict[str, int] = {}
         self._thin: Set[str] = set()
+        self._proven_at: Optional[float] = None
         self._told_at = self._record_again_at = float("-inf")
         self.is_ready = False
 
@@ -138,17 +139,33 @@ class Supervisor:
             job = replace(
                 job, number=decisions.next_number(self._queue), cluster_run=self.cluster_run, submitted_at=self._now()
             )
+            rows = self._machinery.jobs()
+            if rows is None:
+                raise ApiError(ErrorCode.CONFLICT, "Ray does not answer")
+            if job.job_id in _by_id(rows):
+                raise ApiError(ErrorCode.CONFLICT, f"the id {job.job_id} is taken")
             copies = self._machinery.record(job)
             if copies < self._machinery.copies:
+                refused = Outcome(Result.FAILED, "too few nodes could record it", self._now())
+                self._machinery.record(replace(job, outcome=refused))  # no restart shall find it
                 raise ApiError(ErrorCode.CONFLICT, f"only {copies} of {self._machinery.copies} nodes could record it")
             self._queue, _ = decisions.step(self._queue, decisions.Accepted(job), self._now())
         return job
 
     def stop_job(self, submission_id: str) -> bool:
-        """Have a job end for good; False for one that is not known."""
-        if self._queue.of(submission_id) is None:
-            return False
-        self._events.append(decisions.StopAsked(submission_id))
+        """Have a job end for good; False for one that is not known. Its end is recorded when this returns.
+
+        Raises:
+            OSError: the volume of rank 0 does not take it; the job ends as soon as it does.
+        """
+        with self._lock:
+            if self._queue.of(submission_id) is None:
+                return False
+            self._queue, actions = decisions.step(self._queue, decisions.StopAsked(submission_id), self._now())
+            self._to_do.extend(actions)
+            for action in actions:
+                if isinstance(action, decisions.Record):
+                    self._machinery.record(action.job)
         return True
 
     # -- the thread -----------------------------------------------------------------------------------------
@@ -172,13 +189,18 @@ class Supervisor:
         self._happen(decisions.Tick(is_ray_free=not others))
         self._do()
         for name in others:
-            if self._queue.of(name) is not None:  # it came to Ray after it had been given up
+            if self._is_attempt(by_id[name]):  # it came to Ray after it had been given up
                 self._machinery.stop(name)
 
     def _others(self, by_id: Mapping[str, Mapping[str, Any]]) -> List[str]:
         """Jobs that run beside the open attempt."""
         own = self._open_attempt
         return [name for name, row in by_id.items() if name != own and str(row.get("status")) not in _ENDED]
+
+    def _is_attempt(self, row: Mapping[str, Any]) -> bool:
+        """Whether a job of Ray's is an attempt of ours, and not another one with such an id."""
+        job = self._queue.of(str(row.get("submission_id")))
+        return job is not None and (row.get("metadata") or {}).get(JOB_KEY) == job.job_id
 
     @property
     def _open_attempt(self) -> Optional[str]:
@@ -196,7 +218,14 @@ class Supervisor:
             assert job is not None  # noqa: S101  it has the open attempt
             self._happen(decisions.Ended(submission_id, self._machinery.end(job, row)))
             return
-        hung = find_hang(self._machinery.hang(), submission_id, self._now())
+        state = self._machinery.hang()
+        is_proven = state is not None and state.hang is not None and state.hang.grade is Grade.PROOF
+        if not is_proven:
+            self._proven_at = None
+        elif self._proven_at is None:
+            self._proven_at = self._clock()
+        proven_s = self._clock() - self._proven_at if self._proven_at is not None else 0.0
+        hung = find_hang(state, submission_id, proven_s)
         if hung is not None:
             self._happen(hung)
 
@@ -227,10 +256,20 @@ class Supervisor:
             except (OSError, CloudrlError, ApiError) as error:
                 self._warn(f"{_subject(action)} has to wait: {error}")
                 return False
+            except Exception as error:  # noqa: BLE001  one job that cannot be handled must not hold up the others
+                self._say(f"warning: {_subject(action)} cannot be handled: {error!r}")
+                self._give_up(action, repr(error))
+                is_done = True
             if not is_done:
                 return False
             self._to_do.popleft()
         return True
+
+    def _give_up(self, action: Action, reason: str) -> None:
+        if isinstance(action, decisions.Plan):
+            self._events.append(decisions.PlanFailed(action.job.job_id, reason))
+        elif isinstance(action, decisions.Submit):
+            self._happen(decisions.Refused(action.job.submission_id, reason))
 
     def _perform(self, action: Action) -> bool:
         if isinstance(action, decisions.Say):
@@ -280,15 +319,17 @@ class Supervisor:
     def _is_settled(self, submission_id: str, refusal: Optional[str]) -> bool:
         """Whether a submission without a good answer was taken all the same, or is given up."""
         rows = self._machinery.jobs()
-        if rows is not None and submission_id in _by_id(rows):
+        row = _by_id(rows).get(submission_id) if rows is not None else None
+        if row is not None and self._is_attempt(row):
             return True
         is_late = self._clock() - self._sent_at[submission_id] > _TAKEN_WITHIN_S
-        is_refused = refusal is not None and rows is not None and not refusal.startswith("5")
+        is_taken = row is not None  # by a job of somebody else
+        is_refused = refusal is not None and rows is not None and (is_taken or not refusal.startswith("5"))
         if not (is_late or is_refused):
             return False
         self._sent_at.pop(submission_id)
         if is_refused:
-            self._happen(decisions.Refused(submission_id, str(refusal)))
+            self._happen(decisions.Refused(submission_id, _last_line(str(refusal))))
         else:
             self._happen(decisions.Gone(submission_id, f"Ray did not take it: {refusal or 'no answer'}"))
         return True
@@ -297,6 +338,10 @@ class Supervisor:
         if self._clock() - self._told_at > _WARN_EVERY_S:
             self._told_at = self._clock()
             self._say(f"warning: {text}")
+
+
+def _last_line(text: str) -> str:
+    return (text.strip().splitlines() or ["no reason is given"])[-1]
 
 
 def _subject(action: Action) -> str:

@@ -11,7 +11,7 @@ from cloudrl.saves.names import OURS, STEP
 
 _ASIDE = ".cloudrl-pruned-"
 _SET_ASIDE = ".cloudrl-set-aside-"
-"""Before the name of a step that a run has left behind; it goes with the next step of the run that is removed."""
+"""Before the name of a step that a run has left behind. It stays: its shards may be all that is left of them."""
 
 
 def remove_step(root: Path, path: str) -> None:
@@ -73,9 +73,8 @@ def purge(root: Path, run: str) -> None:
     try:
         # the folder that was opened, whatever its path leads to now
         folder = Path(f"/proc/self/fd/{descriptor}")
-        for prefix in (_ASIDE, _SET_ASIDE):
-            for aside in folder.glob(f"{prefix}*"):
-                shutil.rmtree(aside, onerror=note)
+        for aside in folder.glob(f"{_ASIDE}*"):
+            shutil.rmtree(aside, onerror=note)
     finally:
         os.close(descriptor)
     if failed:

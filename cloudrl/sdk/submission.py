@@ -15,9 +15,9 @@ from cloudrl.jobs import JobHandle, Progress, Submission, SubmitOptions
 from cloudrl.jobs.events import Event
 from cloudrl.jobs.handle import FOLLOW, job_handle, raise_for_status, way_back
 from cloudrl.jobs.memory_runs import keep_run, read_runs
-from cloudrl.jobs.supervised import find_durable, resume_left, wait_for_attempt, wait_for_verdict
+from cloudrl.jobs.supervised import find_durable, resume_left, wait_for_attempt, wait_for_ray, wait_for_verdict
 from cloudrl.protocol import job_calls
-from cloudrl.protocol.durable_jobs import DurableJob
+from cloudrl.protocol.durable_jobs import DurableJob, Result
 from cloudrl.protocol.job_phases import JobPhase
 from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, Question, Waiting, notify, silent, unattended
 from cloudrl.sdk.network_question import network_question
@@ -146,7 +146,7 @@ def _follow_attempts(
     job: JobHandle, left: DurableJob, follow_one: Callable[[JobHandle], Progress | None], on_progress: OnProgress
 ) -> Progress | None:
     number = max((each.number for each in left.attempts if each.submission_id == job.submission_id), default=1)
-    told = ""
+    told, last = "", None
 
     def report_wait(waiting: DurableJob) -> None:
         nonlocal told
@@ -158,14 +158,22 @@ def _follow_attempts(
     while True:
         left = wait_for_attempt(job.connection, left.job_id, number, on_wait=report_wait)
         if len(left.attempts) < number:
+            if left.outcome is not None and left.outcome.result is Result.SUCCEEDED:
+                return last
             reason = left.outcome.reason if left.outcome is not None else ""
             raise JobFailed(f"job {left.job_id}: {reason}", hint=f"cloudrl why {job.url}")
         attempt = replace(job, submission_id=left.attempts[number - 1].submission_id)
         try:
-            return follow_one(attempt)
+            wait_for_ray(job.connection, left.job_id, attempt.submission_id)
+            last = follow_one(attempt) or last
         except FailedError:
             if wait_for_verdict(job.connection, left.job_id, number).outcome is not None:
                 raise
+        else:
+            with suppress(ConnectionFailed):  # the cluster may have ended with it
+                left = wait_for_verdict(job.connection, left.job_id, number)
+            if left.outcome is not None or left.open_attempt is not None:
+                return last
         number += 1
 
 

@@ -93,6 +93,7 @@ def assess(provider: Provider, name: str) -> TeardownImpact:
         with suppress(InputError, ConnectionFailed):
             jobs = connection.ray().list_jobs()
             running = tuple(job.submission_id for job in jobs if not job.status.is_terminal)
+            running += tuple(f"{job.next_submission_id} (waiting)" for job in waiting_jobs(connection))
     impact = TeardownImpact(status, running)
     if status.retention is None or not status.retention.destroyed:
         return impact

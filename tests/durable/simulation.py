@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cloudrl.durable.queue import PlanFailed, Planned
+from cloudrl.durable.request import JOB_KEY
 from cloudrl.durable.verdicts import RayEnd
 from cloudrl.node.supervisor import Machinery, Supervisor
 from cloudrl.protocol.durable_jobs import Attempt, DurableJob, Result
@@ -269,7 +270,10 @@ class World:
     def _jobs_of_ray(self) -> list[dict[str, Any]] | None:
         if self.tick < self.silent_until:
             return None
-        return [{"submission_id": job.submission_id, "status": job.status} for job in self.ray.values()]
+        return [
+            {"submission_id": job.submission_id, "status": job.status, "metadata": {JOB_KEY: job.job_id}}
+            for job in self.ray.values()
+        ]
 
     def _take(self, request: Mapping[str, Any]) -> str | None:
         name = str(request["submission_id"])

@@ -185,8 +185,7 @@ def test_a_hang_is_stopped_and_tried_again_once():
 @pytest.mark.parametrize(
     ("hang", "phase", "found"),
     [
-        (Hang(Grade.PROOF, NOW - PROOF_LASTS_S), "gen", True),
-        (Hang(Grade.PROOF, NOW - 10), "gen", False),
+        (Hang(Grade.PROOF, NOW), "gen", True),
         (Hang(Grade.STILL, NOW, still_s=1000, limit_s=100, blame=(Blame(0, "RewardLoop", "waits"),)), "reward", True),
         (Hang(Grade.STILL, NOW, still_s=1000, limit_s=100), "reward", False),
         (Hang(Grade.STILL, NOW, still_s=1000, limit_s=400, blame=(Blame(0, "RewardLoop", "waits"),)), "gen", False),
@@ -196,8 +195,14 @@ def test_a_hang_is_stopped_and_tried_again_once():
 def test_only_what_cannot_go_on_is_ended(hang, phase, found):
     state = JobState("a", phase, NOW - 3600, hang=hang)
 
-    assert (find_hang(state, "a", NOW) is not None) is found
-    assert find_hang(state, "b", NOW) is None
+    assert (find_hang(state, "a", PROOF_LASTS_S) is not None) is found
+    assert find_hang(state, "b", PROOF_LASTS_S) is None
+
+
+def test_a_proof_of_a_moment_ends_nothing():
+    state = JobState("a", "gen", NOW - 3600, hang=Hang(Grade.PROOF, NOW - 3600))
+
+    assert find_hang(state, "a", PROOF_LASTS_S - 1) is None
 
 
 @pytest.mark.parametrize(
@@ -212,6 +217,13 @@ def test_only_what_cannot_go_on_is_ended(hang, phase, found):
         (RayEnd("FAILED", 1, "", "Watchdog caught collective operation timeout: WorkNCCL"), Verdict.INFRASTRUCTURE),
         (USER_ERROR, Verdict.UNKNOWN),
         (replace(USER_ERROR, has_trained=False), Verdict.PROGRAM),
+        (RayEnd("FAILED", 1, "", "[gloo/transport/tcp/pair.cc:534] Connection closed by peer"), Verdict.INFRASTRUCTURE),
+        (RayEnd("FAILED", 1, "", "httpx.RemoteProtocolError: Connection closed by peer"), Verdict.UNKNOWN),
+        (RayEnd("FAILED", 1, "", "ValueError: GCS bucket unavailable"), Verdict.PROGRAM),
+        (RayEnd("FAILED", 1, "", "ActorDiedError: its worker process has died. SYSTEM_ERROR"), Verdict.UNKNOWN),
+        (RayEnd("FAILED", None, "Job failed for a reason of its own"), Verdict.UNKNOWN),
+        (RayEnd("FAILED", None, "Failed to set up runtime_env: no such package"), Verdict.PROGRAM),
+        (RayEnd("FAILED", 1, "", "NodeDiedError\n" + "x" * 20_000 + "\nValueError: mine"), Verdict.PROGRAM),
         (
             RayEnd("FAILED", 1, "", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB"),
             Verdict.PROGRAM,

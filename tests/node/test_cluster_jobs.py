@@ -87,7 +87,34 @@ def test_newer_steps_of_an_earlier_attempt_are_out_of_the_way(nodes: Maker) -> N
 
     job_calls.submit_job(cluster[0].agent, replace(_job("first"), world_size=1))
 
+    until(lambda: _on_ray(cluster) == {"first": "RUNNING"}, "it begins anew: no step of the run was ever whole")
+    assert not left.exists()
+    [aside] = (cluster.folder / "disk-0" / "first").glob(".cloudrl-set-aside-global_step_3-*")
+    assert (aside / "actor" / "model_world_size_1_rank_0.pt").read_bytes() == b"half of it"
+
+
+def test_a_step_that_was_whole_once_is_not_trained_again_without_a_word(nodes: Maker) -> None:
+    cluster = nodes(1)
+    _start(cluster)
+    run = cluster.folder / "disk-0" / "first"
+    (run / "global_step_3" / "actor").mkdir(parents=True)
+    (run / "global_step_3" / "actor" / "model_world_size_1_rank_0.pt").write_bytes(b"cut off")
+    (run / "latest_checkpointed_iteration.txt").write_text("3")
+
+    job_calls.submit_job(cluster[0].agent, replace(_job("first"), world_size=1))
+
     until(lambda: _known(cluster)["first"].outcome is not None, "no step of it can be loaded")
-    reason = _known(cluster)["first"].outcome.reason  # type: ignore[union-attr]
-    assert "step 3" in reason
-    assert left.exists(), "what cannot be loaded stays for a person to look at"
+    assert "step 3" in _known(cluster)["first"].outcome.reason  # type: ignore[union-attr]
+
+
+def test_the_id_of_another_job_is_taken(nodes: Maker) -> None:
+    cluster = nodes(1)
+    _start(cluster)
+    (cluster.control / "jobs").write_text('[{"submission_id": "raw", "status": "RUNNING", "metadata": null}]')
+
+    with pytest.raises(InputError, match="the id raw is taken"):
+        job_calls.submit_job(cluster[0].agent, replace(_job("raw"), world_size=1))
+    with pytest.raises(InputError, match="its command cannot be read"):
+        job_calls.submit_job(cluster[0].agent, replace(_job("odd"), request={"entrypoint": "train 'open"}))
+
+    assert _on_ray(cluster) == {"raw": "RUNNING"}
