@@ -165,28 +165,31 @@ class DurableJobs:
         return cluster_inventory(reports, self._agent(own).inventory)
 
     def _plan(self, job: DurableJob) -> Union[Planned, PlanFailed]:
+        addresses = {report.rank: report.ip for report in self._reports() if report.gpus > 0}
         if job.package and self._files.manifest(job.package) is None:
             return PlanFailed(job.job_id, "its package is not on rank 0 any more; submit it again")
-        if not job.saves:
-            return Planned(job.job_id, 0)
-        addresses = {report.rank: report.ip for report in self._reports() if report.gpus > 0}
-        if not addresses or job.world_size % len(addresses):
+        if job.saves and (not addresses or job.world_size % len(addresses)):
             nodes = f"{job.world_size} ranks do not divide among {len(addresses)} nodes"
             return PlanFailed(job.job_id, f"{nodes}; submit it again to this cluster")
-        inventory = Inventory(())
         try:
-            inventory = self._inventory()
+            return self._planned(job, addresses) if job.saves else Planned(job.job_id, 0)
+        except CheckpointError as error:
+            return PlanFailed(job.job_id, error.message)
+        except CloudrlError as error:
+            return PlanFailed(job.job_id, error.message, may_pass=True)
+
+    def _planned(self, job: DurableJob, addresses: Mapping[int, str]) -> Planned:
+        inventory = self._inventory()
+        try:
             resume = plan_resume(
                 inventory, job.run, world_size=job.world_size, addresses=addresses,
                 checkpoint_dir=str(self._checkpoints), cluster=self._cluster,
             )  # fmt: skip
-        except CheckpointError as error:
-            if not _was_ever_saved(inventory, job):
-                self._newer[job.job_id] = _newer_steps(inventory, job.run, 0)
-                return Planned(job.job_id, 0)
-            return PlanFailed(job.job_id, error.message)
-        except CloudrlError as error:
-            return PlanFailed(job.job_id, error.message, may_pass=True)
+        except CheckpointError:
+            if _was_ever_saved(inventory, job):
+                raise
+            self._newer[job.job_id] = _newer_steps(inventory, job.run, 0)
+            return Planned(job.job_id, 0)
         if resume is None:  # nothing is saved; or it is Megatron's, of which verl itself takes the step of its tracker
             return Planned(job.job_id, _newest_whole(inventory, job.run))
         self._newer[job.job_id] = _newer_steps(inventory, job.run, resume.step)

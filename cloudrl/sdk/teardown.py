@@ -7,6 +7,7 @@ from functools import partial
 from typing import TypeVar
 
 from cloudrl.errors import CloudrlError, ConnectionFailed, InputError, Interrupted
+from cloudrl.jobs.supervised import waiting_jobs
 from cloudrl.protocol.backoff import Backoff, retry
 from cloudrl.protocol.phases import Phase
 from cloudrl.providers.model import ClusterRef, Provider, Status

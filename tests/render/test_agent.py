@@ -95,7 +95,16 @@ def test_it_holds_what_it_needs_and_nothing_else(for_cpu: bool) -> None:
         infos = archive.infolist()
     assert names == sorted(names)
     folders = {name.rpartition("/")[0] for name in names}
-    parts = ("listening", "protocol", "hangs", "saves", "node", "data", *(["verl", "verl_cpu"] if for_cpu else []))
+    parts = (
+        "listening",
+        "protocol",
+        "hangs",
+        "saves",
+        "durable",
+        "node",
+        "data",
+        *(["verl", "verl_cpu"] if for_cpu else []),
+    )
     assert folders == {"", "cloudrl", *(f"cloudrl/{part}" for part in parts), "cloudrl/node/stop_hook"}
     assert {"__main__.py", "cloudrl/errors.py", "cloudrl/node/main.py", "cloudrl/data/gsm8k.py"} <= set(names)
     assert CPU_ALONE & set(names) == (CPU_ALONE if for_cpu else set())
