@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from cloudrl.errors import ConnectionFailed
-from cloudrl.protocol.durable_jobs import Attempt, DurableJob, Outcome, Result
+from cloudrl.protocol.durable_jobs import Attempt, DurableJob, Outcome, Result, Verdict
 from cloudrl.protocol.exchange import Request, Response
 from cloudrl.protocol.facts import ClusterFacts
 from cloudrl.protocol.failures import ApiError, ErrorCode
@@ -151,6 +151,12 @@ class FakeCluster:
         """The job ends."""
         job = self.jobs[submission_id]
         job.status, job.message = status, message
+        left = next((each for each in self.durable_jobs.values() if each.submission_id == submission_id), None)
+        if left is not None and left.open_attempt is not None:
+            verdict = {"SUCCEEDED": Verdict.SUCCEEDED, "STOPPED": Verdict.STOPPED}.get(status, Verdict.PROGRAM)
+            outcome = left.outcome or Outcome(Result(status.lower()), message, 0.0)
+            ended = left.with_last(ended_at=0.0, verdict=verdict, reason=message)
+            self.durable_jobs[left.job_id] = replace(ended, outcome=outcome)
 
     def send(self, request: Request) -> Response:
         """The seam: answer instead of a network.

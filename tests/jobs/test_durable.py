@@ -81,7 +81,7 @@ def test_a_plain_ray_cluster_cannot_do_it():
 def _again(fake, job, verdict, reason, result=None):
     """The agents have started another attempt, or given up."""
     left = fake.durable_jobs[job.submission_id]
-    ended = left.with_last(ended_at=1.0, verdict=verdict, reason=reason)
+    ended = replace(left.with_last(ended_at=1.0, verdict=verdict, reason=reason), outcome=None)
     if result is not None:
         fake.durable_jobs[job.submission_id] = replace(ended, outcome=Outcome(result, reason, 2.0))
         return
