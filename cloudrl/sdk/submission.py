@@ -167,12 +167,14 @@ def _follow_attempts(
             wait_for_ray(job.connection, left.job_id, attempt.submission_id)
             last = follow_one(attempt) or last
         except FailedError:
-            if wait_for_verdict(job.connection, left.job_id, number).outcome is not None:
+            judged = wait_for_verdict(job.connection, left.job_id, number)
+            if judged.outcome is not None and len(judged.attempts) <= number:
                 raise
         else:
             with suppress(ConnectionFailed):  # the cluster may have ended with it
                 left = wait_for_verdict(job.connection, left.job_id, number)
-            if left.outcome is not None or left.open_attempt is not None:
+            is_last = len(left.attempts) <= number
+            if is_last and (left.outcome is not None or left.open_attempt is not None):
                 return last
         number += 1
 

@@ -85,8 +85,9 @@ def _again(fake, job, verdict, reason, result=None):
     if result is not None:
         fake.durable_jobs[job.submission_id] = replace(ended, outcome=Outcome(result, reason, 2.0))
         return
-    second = Attempt(2, f"{job.submission_id}-2", "id-1", 4, 2.0)
-    fake.durable_jobs[job.submission_id] = replace(ended, attempts=(*ended.attempts, second))
+    second = Attempt(2, f"{job.submission_id}-2", "id-1", 4, 2.0, 3.0, Verdict.SUCCEEDED)
+    outcome = Outcome(Result.SUCCEEDED, "", 3.0)
+    fake.durable_jobs[job.submission_id] = replace(ended, attempts=(*ended.attempts, second), outcome=outcome)
     fake.add(second.submission_id, b"step:5 - critic/score/mean:0.5\n", "SUCCEEDED")
 
 
