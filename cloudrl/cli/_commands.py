@@ -45,7 +45,7 @@ GROUPS: dict[str, dict[str, Entry]] = {
         "debug": Entry("debug:debug", "Debug tasks that wait at a breakpoint, on any node."),
     },
     "Checkpoints": {
-        "checkpoints": Entry("checkpoints:app", "List, verify, merge, publish, copy, re-cut and prune checkpoints."),
+        "checkpoints": Entry("checkpoints:app", "List, verify, merge, reshard and publish checkpoints."),
     },
     "Clusters": {
         "up": Entry("up:up", "Start a cluster and wait until it is READY."),

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from cloudrl.shards.report import Report
 
 app = typer.Typer(
-    help="List, verify, merge, publish, copy, re-cut and prune checkpoints.",
+    help="List, verify, merge, reshard and publish checkpoints.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )

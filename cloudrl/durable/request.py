@@ -6,9 +6,8 @@ import shlex
 from typing import Any, Dict, List, Mapping
 
 from cloudrl.protocol.durable_jobs import DurableJob
+from cloudrl.saves.names import VALIDATE_FIRST
 
-_VALIDATE_FIRST = "trainer.val_before_train"
-"""verl's default is True: each resume would validate before it trains (verl 0.9.1, trainer/config/ppo_trainer.yaml)."""
 JOB_KEY, ATTEMPT_KEY = "cloudrl_job", "cloudrl_attempt"
 """In the metadata that Ray keeps: of which job this is an attempt, and which one."""
 
@@ -24,7 +23,7 @@ def request_of_attempt(job: DurableJob, overrides: Mapping[str, str]) -> Dict[st
     metadata = {**(job.request.get("metadata") or {}), JOB_KEY: job.job_id, ATTEMPT_KEY: str(attempt.number)}
     words = shlex.split(str(job.request["entrypoint"]))
     is_resumed = attempt.number > 1 and attempt.from_step > 0
-    more = {_VALIDATE_FIRST: "False"} if is_resumed and not _sets(words, _VALIDATE_FIRST) else {}
+    more = {VALIDATE_FIRST: "False"} if is_resumed and not _sets(words, VALIDATE_FIRST) else {}
     command = shlex.join(_with_overrides(words, {**overrides, **more}))
     return {**job.request, "entrypoint": command, "submission_id": attempt.submission_id, "metadata": metadata}
 

@@ -17,7 +17,7 @@ from cloudrl.node.identity import Identity
 from cloudrl.node.node_state import NodeState
 from cloudrl.node.subcommands import ChildResult, explain, explain_import
 from cloudrl.private_files import make_folder, write_file
-from cloudrl.protocol.compute import SWITCH, ComputeStep, NodeCheck
+from cloudrl.protocol.compute import GPU_SWITCH, SWITCH, ComputeStep, NodeCheck
 from cloudrl.protocol.failures import Failure, FailureKind
 from cloudrl.protocol.options import AgentOptions
 from cloudrl.protocol.wire import from_json, to_json
@@ -38,8 +38,9 @@ def gang_is_off(options: AgentOptions, identity: Identity, env: Mapping[str, str
         return "there is one node"
     if identity.provider == "local":
         return "all nodes are on this machine"
-    if env.get(SWITCH, "").lower() == "off":
-        return f"{SWITCH} is off"
+    for switch in (SWITCH, GPU_SWITCH):
+        if env.get(switch, "").lower() == "off":
+            return f"{switch} is off"
     if identity.nodes > MOST_NODES:
         return f"more than {MOST_NODES} nodes take too long to connect"
     return "" if "torch" in options.import_check else "torch is not among the modules that are checked"
@@ -93,7 +94,7 @@ class ComputeWatch:
         """
         modules = self._options.import_check
         why_off = gang_is_off(self._options, self._identity, env)
-        on_gpus = self._options.device == "gpu"
+        on_gpus = self._options.device == "gpu" and env.get(GPU_SWITCH, "").lower() != "off"
         processes = self._gpus if on_gpus else int(not why_off)
         if "torch" not in modules or not processes:
             self._state.update(check=NodeCheck(ComputeStep.READY))

@@ -8,6 +8,8 @@ from typing import Optional, Tuple
 
 SWITCH = "CLOUDRL_GANG_CHECK"
 """A variable of the nodes: "off" where the check that they compute together is wrong and training would work."""
+GPU_SWITCH = "CLOUDRL_GPU_CHECK"
+"""The same for each GPU by itself; without that the nodes are not tried together either."""
 
 
 class ComputeStep(str, enum.Enum):

@@ -51,6 +51,8 @@ INDEX = "model.safetensors.index.json"
 
 RESUME_MODE, RESUME_FROM = "trainer.resume_mode", "trainer.resume_from_path"
 """Keys of verl's configuration that say which step a run goes on from (verl 0.9.1, trainer/config/ppo_trainer.yaml)."""
+VALIDATE_FIRST = "trainer.val_before_train"
+"""Likewise: verl's default is True, so that each resume validates before it trains."""
 
 OURS = ".cloudrl"
 """The folder of what the agents keep beside the runs."""

@@ -37,7 +37,16 @@ def both(user: User) -> Iterator[dict[str, str]]:
     (site / "sitecustomize.py").write_text(CPUS)
 
     def up(name: str) -> str:
-        words = ("--gpu", "H100:2", "--env", "PYTHONPATH=/checkpoints/site", "--set", POLICY)
+        words = (
+            "--gpu",
+            "H100:2",
+            "--env",
+            "PYTHONPATH=/checkpoints/site",
+            "--env",
+            "CLOUDRL_GPU_CHECK=off",
+            "--set",
+            POLICY,
+        )
         return user.up(name, "shared", *words, nodes=1)
 
     with ThreadPoolExecutor(2) as threads:

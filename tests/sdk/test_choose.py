@@ -111,10 +111,11 @@ def test_every_command_of_a_cluster_is_in_these_tests() -> None:
     tried = {" ".join(words) for words in (*ASK, *READ_KEPT, *CHANGE, *END)}
     named = {"status", "up", "run", "task create", "slurm script"}  # shows all, or starts one of that name
     as_list = {f"checkpoints {verb}" for verb in ("verify", "merge", "push", "pull")}
+    as_submit = {"jobs resume", "checkpoints reshard"}
     for path, command in commands():
         if any("--cluster" in option.opts for option in command.params):
             name = " ".join(path)
-            assert name in named | as_list or any(words.startswith(name) for words in tried), name
+            assert name in named | as_list | as_submit or any(words.startswith(name) for words in tried), name
 
 
 @pytest.mark.parametrize("words", END, ids=" ".join)

@@ -14,7 +14,7 @@ def test_the_ten_lines_of_the_design():
 
 
 def test_fields_keep_the_usual_spelling():
-    cluster = Cluster(name="one", gpu="8:h100", cpu=32, memory=512, disk="1tb..", shm_size="128 GB", user=1000)
+    cluster = Cluster(name="one", gpu="8:h100", cpu=32, memory="512gb", disk="1tb..", shm_size="128 GB", user=1000)
     assert (cluster.gpu, cluster.cpu, cluster.memory) == ("h100:8", "32", "512GB")
     assert (cluster.disk, cluster.shm_size, cluster.user) == ("1TB..", "128GB", "1000")
 

@@ -1,8 +1,8 @@
 """How many bytes a step of training moves between nodes, as far as FSDP shards a model over several of them. Pure.
 
 FSDP gathers the weights in bf16 before each pass over a micro-batch, and in the backward pass once more, and sums the
-gradients in fp32 (verl 0.9.1, trainer/config/engine/fsdp.yaml: no_sync is off, so that each micro-batch does). In a
-ring of all GPUs, all of it enters each node once.
+gradients in fp32, which each micro-batch does (verl 0.9.1, trainer/config/engine/fsdp.yaml:
+use_no_sync_for_gradient_accumulation is off). In a ring of all GPUs, all of it enters each node once.
 """
 
 from __future__ import annotations
