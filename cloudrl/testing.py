@@ -17,13 +17,12 @@ Its state is plain: what was submitted is in `jobs`, what was asked in `requests
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from cloudrl.errors import ConnectionFailed
@@ -31,10 +30,9 @@ from cloudrl.protocol.durable_jobs import Attempt, DurableJob, Outcome, Result, 
 from cloudrl.protocol.exchange import Request, Response
 from cloudrl.protocol.facts import ClusterFacts
 from cloudrl.protocol.failures import ApiError, ErrorCode
-from cloudrl.protocol.phases import Phase
-from cloudrl.protocol.report import ClusterStatus, NodeReport
 from cloudrl.protocol.routes import ROUTES, SIZE_HEADER
 from cloudrl.protocol.wire import from_json, to_json
+from cloudrl.testing_answers import Call, as_json, as_text, cluster_status, ip_of, no_job, node_id_of, ray_node, respond
 from cloudrl.transport import Connection
 from cloudrl.verl.releases import RELEASE
 
@@ -114,8 +112,8 @@ class FakeCluster:
             data={"addition": {"train": "/vol/data/train.parquet", "test": "/vol/data/test.parquet"}},
             models={"tiny-adder": "/vol/models/tiny-adder"},
         )  # fmt: skip
-        self.status: dict[str, Any] = _status(facts)
-        self.nodes = [ray_node(_ip(rank), gpus_per_node, is_head=rank == 0) for rank in range(nodes)]
+        self.status: dict[str, Any] = cluster_status(facts)
+        self.nodes = [ray_node(ip_of(rank), gpus_per_node, is_head=rank == 0) for rank in range(nodes)]
         self.tasks: list[dict[str, Any]] = []
         self.workers: list[dict[str, Any]] = []
         self.actors: list[dict[str, Any]] = []
@@ -173,15 +171,15 @@ class FakeCluster:
         call = self._call(request)
         given = request.headers.get("Authorization")
         if self.token is not None and given is None:
-            return _text(401, "Unauthorized: Missing authentication token")
+            return as_text(401, "Unauthorized: Missing authentication token")
         if self.token is not None and given != f"Bearer {self.token}":
-            return _text(403, "Forbidden: Invalid authentication token")
+            return as_text(403, "Forbidden: Invalid authentication token")
         for method, pattern, name in _RAY_CALLS:
             match = re.fullmatch(pattern, urlsplit(request.url).path) if method == call.method else None
             if match:
                 answer: Response = getattr(self, name)(call, *map(unquote, match.groups()))
                 return answer
-        return _text(404, "404: Not Found")
+        return as_text(404, "404: Not Found")
 
     def agent(self, request: Request) -> Response:
         """Answer as the agent of rank 0 does."""
@@ -224,28 +222,28 @@ class FakeCluster:
         sent = json.loads(call.body)
         submission_id = sent["submission_id"]
         if submission_id in self.jobs:
-            return _text(500, f"ValueError: Job with submission_id {submission_id} already exists.")
+            return as_text(500, f"ValueError: Job with submission_id {submission_id} already exists.")
         self.jobs[submission_id] = FakeJob(sent, started=len(self.jobs) + 1)
         self.on_submit(submission_id)
         return as_json({"job_id": submission_id, "submission_id": submission_id})
 
     def _job(self, _call: Call, submission_id: str) -> Response:
-        return as_json(self._details(submission_id)) if submission_id in self.jobs else _no_job(submission_id)
+        return as_json(self._details(submission_id)) if submission_id in self.jobs else no_job(submission_id)
 
     def _stop(self, _call: Call, submission_id: str) -> Response:
         if submission_id not in self.jobs:
-            return _no_job(submission_id)
+            return no_job(submission_id)
         is_running = self.jobs[submission_id].status == "RUNNING"
         if is_running:
             self.end(submission_id, "STOPPED", "Job was intentionally stopped.")
         return as_json({"stopped": True})  # as Ray says of one that has just ended, too: its supervisor is still there
 
     def _package(self, _call: Call, name: str) -> Response:
-        return respond(200) if name in self.packages else _text(404, f"Package gcs://{name} does not exist")
+        return respond(200) if name in self.packages else as_text(404, f"Package gcs://{name} does not exist")
 
     def _upload(self, call: Call, name: str) -> Response:
         if len(call.body) > self.package_limit_bytes:
-            return _text(413, f"Maximum request body size {self.package_limit_bytes} exceeded.")
+            return as_text(413, f"Maximum request body size {self.package_limit_bytes} exceeded.")
         self.packages[name] = call.body
         return respond(200)
 
@@ -259,7 +257,7 @@ class FakeCluster:
             return respond(200, self.logs[place])
         name = call.query["filename"].removeprefix("job-driver-").removesuffix(".log")
         if name not in self.jobs or call.query["node_id"] != self._details(name)["driver_node_id"]:
-            return _text(500, f"A file is not found at: /tmp/ray/logs/{call.query['filename']}")
+            return as_text(500, f"A file is not found at: /tmp/ray/logs/{call.query['filename']}")
         return Response(200, {}, LogStream(self, self.jobs[name], follow=kind == "stream"))
 
     def _details(self, submission_id: str) -> dict[str, Any]:
@@ -269,7 +267,7 @@ class FakeCluster:
             "type": "SUBMISSION", "submission_id": submission_id, "status": job.status, "message": job.message,
             "entrypoint": job.body["entrypoint"], "start_time": job.started * 1000, "end_time": None,
             "metadata": job.body.get("metadata"), "runtime_env": job.body.get("runtime_env"),
-            "driver_node_id": _node_id(job.node_ip) if job.node_ip else None, "driver_exit_code": None,
+            "driver_node_id": node_id_of(job.node_ip) if job.node_ip else None, "driver_exit_code": None,
             "job_id": f"{job.started:02}000000",
         }  # fmt: skip
 
@@ -337,7 +335,7 @@ class FakeCluster:
 
     def agent_job_log(self, call: Call, job: str) -> Response:
         """A piece of the log of a job whose driver runs on the head."""
-        if job not in self.jobs or self.jobs[job].node_ip != _ip(0):
+        if job not in self.jobs or self.jobs[job].node_ip != ip_of(0):
             raise ApiError(ErrorCode.NOT_FOUND, "no such log")
         log, offset = bytes(self.jobs[job].log), int(call.query.get("offset", 0))
         piece = log[offset : offset + self.chunk_bytes]
@@ -345,16 +343,6 @@ class FakeCluster:
         if self.cuts and len(piece) > self.cuts[0]:
             answer.stream = LogStream(self, FakeJob({}, log=bytearray(piece)), follow=False)
         return answer
-
-
-class Call(NamedTuple):
-    """A request that has arrived; its path is decoded, its body whole."""
-
-    method: str
-    path: str
-    query: Mapping[str, str]
-    headers: Mapping[str, str]
-    body: bytes
 
 
 class LogStream:
@@ -395,24 +383,6 @@ class LogStream:
     close = abort
 
 
-def ray_node(ip: str, gpus: float, *, is_head: bool = False, state: str = "ALIVE") -> dict[str, Any]:
-    """One row of what Ray says of its nodes."""
-    resources = {f"node:{ip}": 1.0, "CPU": 4.0, "memory": 1e9, **({"GPU": float(gpus)} if gpus else {})}
-    return {
-        "node_id": _node_id(ip), "node_ip": ip, "is_head_node": is_head, "state": state, "resources_total": resources,
-    }  # fmt: skip
-
-
-def respond(status: int, body: bytes = b"", headers: Mapping[str, str] | None = None) -> Response:
-    """An answer with a body in memory."""
-    return Response(status, {"Content-Length": str(len(body)), **(headers or {})}, io.BytesIO(body))
-
-
-def as_json(value: Any, status: int = 200) -> Response:
-    """An answer in JSON."""
-    return respond(status, json.dumps(value).encode(), {"Content-Type": "application/json"})
-
-
 _RAY_CALLS = (
     ("GET", "/api/version", "_version"),
     ("GET", "/api/v0/(nodes|tasks|workers|actors)", "_state"),
@@ -425,26 +395,3 @@ _RAY_CALLS = (
     ("PUT", "/api/packages/gcs/([^/]+)", "_upload"),
     ("GET", "/api/v0/logs/(file|stream)", "_log_file"),
 )
-
-
-def _status(facts: ClusterFacts) -> dict[str, Any]:
-    reported: Any = {"phase": Phase.READY, "gpus": facts.gpus_per_node, "debuggers": ("debugpy", "pdb")}
-    nodes = tuple(NodeReport(rank, _ip(rank), **reported) for rank in range(facts.nodes))
-    status = ClusterStatus(facts, Phase.READY, started_at=1.0, ready_at=2.0, nodes=nodes)
-    return dict(json.loads(json.dumps(to_json(status))))
-
-
-def _ip(rank: int) -> str:
-    return f"10.0.0.{rank + 1}"
-
-
-def _node_id(ip: str) -> str:
-    return "f4a49f9ed5b5d6f2" + ip
-
-
-def _text(status: int, text: str) -> Response:
-    return respond(status, text.encode(), {"Content-Type": "text/plain; charset=utf-8"})
-
-
-def _no_job(submission_id: str) -> Response:
-    return _text(404, f"Job {submission_id} does not exist")

@@ -26,7 +26,7 @@ from cloudrl.protocol.wire import to_json
 from cloudrl.saves.archive import FOLDER, scan_archive
 from cloudrl.saves.scan import scan
 from cloudrl.saves.wholeness import Inspector
-from cloudrl.testing import Call, as_json, respond
+from cloudrl.testing_answers import Call, as_json, respond
 from cloudrl.transport import Connection
 
 TOKEN = "right-token"

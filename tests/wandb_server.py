@@ -68,7 +68,7 @@ class Project:
 
 @contextlib.contextmanager
 def serving() -> Iterator[tuple[str, Project]]:
-    """The URL of a server on loopback, and what it is told."""
+    """The URL of a server on loopback, and the requests that it gets."""
     project = Project()
 
     class Handler(BaseHTTPRequestHandler):

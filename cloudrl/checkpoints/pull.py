@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cloudrl.checkpoints.run_folder import files_of, track
+from cloudrl.checkpoints.run_folder import RunOfStep, files_of, track
 from cloudrl.checkpoints.sources import CheckpointSource
 from cloudrl.checkpoints.staging import check_room
 from cloudrl.errors import CheckpointError, InputError
@@ -21,19 +21,12 @@ _PIECE_BYTES = 8 << 20
 
 
 @dataclass(frozen=True)
-class Pulled:
-    """What a pull has brought: a run of one step, from which a job can go on; `notes` are what to know of it."""
+class Pulled(RunOfStep):
+    """What a pull has brought; `notes` are what to know of it."""
 
-    folder: Path
-    step: int
     files: int
     size_bytes: int
     notes: tuple[str, ...] = ()
-
-    @property
-    def path(self) -> Path:
-        """The folder of the step."""
-        return self.folder / step_folder(".", self.step)
 
 
 def pull(

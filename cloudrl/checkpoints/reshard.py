@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cloudrl.checkpoints.fsdp import shard_inputs
-from cloudrl.checkpoints.run_folder import below_step, files_of, track
+from cloudrl.checkpoints.run_folder import RunOfStep, below_step, files_of, track
 from cloudrl.checkpoints.saved_files import SavedFiles
 from cloudrl.checkpoints.sources import CheckpointSource
 from cloudrl.checkpoints.staging import RESHARD, refuse_existing, staged, sync_to_disk
@@ -25,12 +25,10 @@ _VERSION = re.compile(r"([0-9]{1,3})\.([0-9]{1,3})(\..*|\+.*)?")
 
 
 @dataclass(frozen=True)
-class Resharded:
+class Resharded(RunOfStep):
     """A step for another number of ranks.
 
     Attributes:
-        folder: A run of this step, with the tracker that names it.
-        step: The training step.
         world_size: Ranks that can resume from it.
         was: Ranks that saved it.
         files: How many were written.
@@ -38,18 +36,11 @@ class Resharded:
         notes: What to know of it.
     """
 
-    folder: Path
-    step: int
     world_size: int
     was: int
     files: int
     size_bytes: int
     notes: tuple[str, ...] = ()
-
-    @property
-    def path(self) -> Path:
-        """The folder of the step."""
-        return self.folder / step_folder(".", self.step)
 
     def to_json(self) -> dict[str, Any]:
         """For `--json`."""

@@ -1,6 +1,7 @@
 """A folder of this machine that becomes a run of one step: what belongs to the step, and the tracker that names it."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from cloudrl.private_files import write_file
@@ -10,6 +11,24 @@ from cloudrl.saves.places import FileCopy
 from cloudrl.saves.scan import read_small
 
 _MOST_DIGITS = 19
+
+
+@dataclass(frozen=True)
+class RunOfStep:
+    """A folder from which a job can go on: a run of one step, with the tracker that names it.
+
+    Attributes:
+        folder: of the run.
+        step: the training step.
+    """
+
+    folder: Path
+    step: int
+
+    @property
+    def path(self) -> Path:
+        """The folder of the step."""
+        return self.folder / step_folder(".", self.step)
 
 
 def track(folder: Path, step: int) -> list[str]:

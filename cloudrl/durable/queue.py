@@ -286,9 +286,8 @@ def _planned(queue: Queue, event: Union[Planned, PlanFailed], now: float) -> Ste
             return _finish(queue, job, Result.FAILED, event.reason, now)
         waiting = replace(job, waits_until=now + FIRST_PAUSE_S, waits_for=event.reason)
         return queue.with_job(waiting), [Record(waiting)]
-    if (
-        job.attempts and job.total_steps and event.from_step >= job.total_steps
-    ):  # lost between its last save and its end
+    # it was lost between its last save and its end
+    if job.attempts and job.total_steps and event.from_step >= job.total_steps:
         return _finish(queue, job, Result.SUCCEEDED, f"all {job.total_steps} steps are done", now)
     given_up = _gives_up(job, event.from_step)
     if given_up is not None:

@@ -93,7 +93,7 @@ def judge(end: RayEnd, job: DurableJob) -> Judgement:
 
 
 def _judge_success(end: RayEnd, job: DurableJob) -> Judgement:
-    """Verl may end with exit code 0 before its last step, after a resume at the end of an epoch (verl issue 7401)."""
+    """An exit code of 0 may come before the last step: after a resume at the end of an epoch (verl issue 7401)."""
     if job.saves and job.total_steps and end.newest_step and end.newest_step < job.total_steps:
         return Judgement(Verdict.SHORT, f"it ended without an error at step {end.newest_step} of {job.total_steps}")
     return Judgement(Verdict.SUCCEEDED, "")

@@ -39,8 +39,8 @@ def send_to_agents(
     Args:
         connection: The cluster.
         submission: The job.
-        on_upload: Is told bytes that are there, and of how many.
-        on_progress: Is told which nodes are waited for, and behind which job this one waits.
+        on_upload: Receives bytes that are there, and of how many.
+        on_progress: Receives which nodes are waited for, and behind which job this one waits.
 
     Raises:
         InputError: Its id is taken, or a node cannot take what it needs.
@@ -71,7 +71,7 @@ def leave_with_agents(
         agent: Of rank 0.
         submission: The job, of which everything else is on the nodes.
         package: The address of its package there; "" for none.
-        on_progress: Is told how many jobs it waits for.
+        on_progress: Receives the job that it waits for.
         clock: Seconds that never run backwards.
         sleep: Waits that many seconds.
 
@@ -88,7 +88,7 @@ def leave_with_agents(
     retry(lambda: job_calls.submit_job(agent, job), _LOST, clock=clock, sleep=sleep)
     ends_at = clock() + _STARTS_WITHIN_S
     while clock() < ends_at:
-        jobs = job_calls.list_jobs(agent)
+        jobs = retry(lambda: job_calls.list_jobs(agent), _LOST, clock=clock, sleep=sleep)
         known = next((known for known in jobs if known.job_id == job.job_id), None)
         if known is None or known.attempts or known.outcome is not None:
             return
@@ -153,34 +153,28 @@ def resume_left(
     return job_calls.submit_job(agent, again)
 
 
+def durable_jobs(connection: Connection) -> tuple[DurableJob, ...]:
+    """The jobs that were left with the agents, in the order of their queue; none on a plain Ray cluster.
+
+    Raises:
+        ConnectionFailed: no answer.
+    """
+    agent = connection.agent()
+    if agent is None:
+        return ()
+    try:
+        return job_calls.list_jobs(agent)
+    except InputError:  # agents of an older release
+        return ()
+
+
 def find_durable(connection: Connection, submission_id: str) -> DurableJob | None:
     """The job that was left with the agents under this id, or with an attempt of this id; None without one.
 
     Raises:
         ConnectionFailed: no answer.
     """
-    agent = connection.agent()
-    if agent is None:
-        return None
-    try:
-        return next((job for job in job_calls.list_jobs(agent) if job.has(submission_id)), None)
-    except InputError:  # agents of an older release
-        return None
-
-
-def waiting_jobs(connection: Connection) -> list[DurableJob]:
-    """The jobs that were left with the agents, have not ended, and of which no attempt runs now.
-
-    Raises:
-        ConnectionFailed: no answer.
-    """
-    agent = connection.agent()
-    if agent is None:
-        return []
-    try:
-        return [job for job in job_calls.list_jobs(agent) if job.is_waiting]
-    except InputError:  # agents of an older release
-        return []
+    return next((job for job in durable_jobs(connection) if job.has(submission_id)), None)
 
 
 def wait_for_ray(
@@ -226,10 +220,8 @@ def wait_for_verdict(
     """
     ends_at = clock() + _JUDGED_WITHIN_S
     while True:
-        job = retry(lambda: find_durable(connection, job_id), clock=clock, sleep=sleep)
-        if job is None:
-            raise InputError(f"the agents of {connection.name} do not know {job_id} any more", hint="cloudrl jobs list")
-        if job.outcome is not None or len(job.attempts) > number or not job.attempts[number - 1].is_open:
+        job = _known_job(connection, job_id)
+        if job.outcome is not None or len(job.attempts) > number or job.is_waiting:
             return job
         if clock() > ends_at:
             raise ConnectionFailed(f"the agents do not say what becomes of {job_id}", hint="See: cloudrl jobs list")
@@ -258,10 +250,15 @@ def wait_for_attempt(
         ConnectionFailed: no answer for minutes.
     """
     while True:
-        job = retry(lambda: find_durable(connection, job_id))
-        if job is None:
-            raise InputError(f"the agents of {connection.name} do not know {job_id} any more", hint="cloudrl jobs list")
+        job = _known_job(connection, job_id)
         if len(job.attempts) >= number or job.outcome is not None:
             return job
         on_wait(job)
         sleep(2.0)
+
+
+def _known_job(connection: Connection, job_id: str) -> DurableJob:
+    job = retry(lambda: find_durable(connection, job_id))
+    if job is None:
+        raise InputError(f"the agents of {connection.name} do not know {job_id} any more", hint="cloudrl jobs list")
+    return job

@@ -50,7 +50,7 @@ class ComputeWatch:
     """The check of one node.
 
     Args:
-        options: what the node is told.
+        options: of the agent.
         identity: which node it is.
         state: gets what is found.
         gpus: declared for each node.
@@ -90,7 +90,7 @@ class ComputeWatch:
             start_child: takes its command and the name of its log.
             command: the words that run this file, with some more.
             env: of the node.
-            say: is told why the nodes are not tried together, on rank 0.
+            say: receives why the nodes are not tried together, on rank 0.
         """
         modules = self._options.import_check
         why_off = gang_is_off(self._options, self._identity, env)

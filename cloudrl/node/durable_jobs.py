@@ -42,7 +42,6 @@ class DurableJobs:
 
     Args:
         nodes: how many there are.
-        rank: of this node; on any other than 0 only the journal is of use.
         cluster: the cluster's name, for messages.
         cluster_run, attempt: the ids of the cluster's run, and of this start of it.
         checkpoints: the folder of checkpoints.
@@ -53,7 +52,6 @@ class DurableJobs:
         files: what users have sent.
         secrets: what must not be written down.
         hang: what the hang watch sees.
-        shares_checkpoints: whether all nodes save into one folder.
         say: prints a line.
     """
 
@@ -75,10 +73,9 @@ class DurableJobs:
         say: Callable[[str], object],
     ) -> None:
         self.journal = JobJournal(checkpoints)
-        self._nodes, self._cluster, self._checkpoints = nodes, cluster, checkpoints
+        self._cluster, self._checkpoints = cluster, checkpoints
         self._reports, self._agent, self._dashboard = reports, agent, dashboard
-        self._hang = hang
-        self._ray_logs, self._files, self._secrets, self._say = ray_logs, files, secrets, say
+        self._hang, self._ray_logs, self._files, self._secrets, self._say = hang, ray_logs, files, secrets, say
         self._newer: Dict[str, Tuple[Tuple[int, str], ...]] = {}
         machinery = Machinery(
             jobs=dashboard.jobs, submit=dashboard.submit, stop=dashboard.stop, record=self._record, plan=self._plan,
@@ -138,26 +135,16 @@ class DurableJobs:
 
     def _record(self, job: DurableJob) -> int:
         """On this node, and on as many others as answer now."""
-        masked = self._masked(job)
-        self.journal.write(masked)
+        self.journal.write(job)
 
         def tell(report: NodeReport) -> bool:
             try:
-                job_calls.record_job(self._agent(report), report.rank, masked, timeout_s=_RECORD_TIMEOUT_S)
+                job_calls.record_job(self._agent(report), report.rank, job, timeout_s=_RECORD_TIMEOUT_S)
             except (CloudrlError, OSError, http.client.HTTPException):
                 return False
             return True
 
         return 1 + sum(side_by_side(tell, self._others()))
-
-    def _masked(self, job: DurableJob) -> DurableJob:
-        """Reasons come from logs, where a secret may stand; the request has none (`jobs.submission`)."""
-        mask = Masker(self._secrets()).mask_all
-        attempts = tuple(
-            replace(attempt, reason=mask(attempt.reason), signature=mask(attempt.signature)) for attempt in job.attempts
-        )
-        outcome = replace(job.outcome, reason=mask(job.outcome.reason)) if job.outcome is not None else None
-        return replace(job, attempts=attempts, outcome=outcome, waits_for=mask(job.waits_for))
 
     def _inventory(self) -> Inventory:
         reports = self._reports()
@@ -213,8 +200,9 @@ class DurableJobs:
             raise OSError(f"the package {job.package} is not on this node")
 
     def _end(self, job: DurableJob, row: Mapping[str, Any]) -> RayEnd:
+        """What is recorded of an end comes from here, so secrets are masked here, before it is cut or changed."""
         code, submission_id = row.get("driver_exit_code"), str(row.get("submission_id"))
-        mask = Masker(self._secrets()).mask_all  # before digits are taken out of it, and it is cut
+        mask = Masker(self._secrets()).mask_all
         tail, status = mask(self._log_tail(submission_id)), str(row.get("status"))
         newest = self._newest_step(job) if job.saves else None
         seen, attempt = self._hang(), job.attempts[-1]

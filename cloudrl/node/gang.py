@@ -35,7 +35,7 @@ class Gang:
     Args:
         nodes: of the cluster.
         state: of rank 0, which tells all nodes.
-        warn: is told what is slow.
+        warn: receives what is slow.
         on_gpus: whether the nodes compute on GPUs.
         clock: seconds that never run backwards.
 

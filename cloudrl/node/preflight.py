@@ -48,7 +48,7 @@ def check_node(
     Args:
         host: the machine.
         env: of the agent.
-        options: what the node is told.
+        options: of the agent.
         gpus: declared for each node.
         nodes: of the cluster.
     """

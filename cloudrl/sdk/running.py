@@ -14,10 +14,10 @@ from cloudrl import recipes
 from cloudrl.checkpoints.handle import Checkpoints
 from cloudrl.errors import CheckpointError, ClusterFailed, InputError, without_login
 from cloudrl.jobs import JobHandle, find_job
+from cloudrl.jobs.supervised import durable_jobs
 from cloudrl.options.job import JobKeywords, submit_options
 from cloudrl.protocol.durable_jobs import DurableJob
 from cloudrl.protocol.facts import ClusterFacts
-from cloudrl.protocol.job_calls import list_jobs
 from cloudrl.providers.model import ClusterRef, Provider, Status
 from cloudrl.providers.registry import locate, provider
 from cloudrl.saves.inventory import SaveVersion
@@ -162,13 +162,7 @@ class RunningCluster:
         Raises:
             ConnectionFailed: no answer.
         """
-        agent = self.connection.agent()
-        if agent is None:
-            return ()
-        try:
-            return list_jobs(agent)
-        except InputError:  # agents of an older release
-            return ()
+        return durable_jobs(self.connection)
 
     def checkpoints(self) -> Checkpoints:
         """What jobs have saved, on all nodes: a sequence, with `.latest()`, each with `.merge("./model")`.

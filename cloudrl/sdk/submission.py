@@ -167,16 +167,21 @@ def _follow_attempts(
             wait_for_ray(job.connection, left.job_id, attempt.submission_id)
             last = follow_one(attempt) or last
         except FailedError:
-            judged = wait_for_verdict(job.connection, left.job_id, number)
-            if judged.outcome is not None and len(judged.attempts) <= number:
+            if not _goes_on(job, left.job_id, number):
                 raise
         else:
-            with suppress(ConnectionFailed):  # the cluster may have ended with it
-                left = wait_for_verdict(job.connection, left.job_id, number)
-            is_last = len(left.attempts) <= number
-            if is_last and (left.outcome is not None or left.open_attempt is not None):
+            if not _goes_on(job, left.job_id, number):
                 return last
         number += 1
+
+
+def _goes_on(job: JobHandle, job_id: str, number: int) -> bool:
+    """Whether the agents try a job again after this attempt; not if they do not answer, as the cluster may be over."""
+    try:
+        judged = wait_for_verdict(job.connection, job_id, number)
+    except ConnectionFailed:
+        return False
+    return judged.outcome is None or len(judged.attempts) > number
 
 
 def follow_attempt(

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TypeVar
 
 from cloudrl.errors import CloudrlError, ConnectionFailed, InputError, Interrupted
-from cloudrl.jobs.supervised import waiting_jobs
+from cloudrl.jobs.supervised import durable_jobs
 from cloudrl.protocol.backoff import Backoff, retry
 from cloudrl.protocol.phases import Phase
 from cloudrl.providers.model import ClusterRef, Provider, Status
@@ -94,7 +94,9 @@ def assess(provider: Provider, name: str) -> TeardownImpact:
         with suppress(InputError, ConnectionFailed):
             jobs = connection.ray().list_jobs()
             running = tuple(job.submission_id for job in jobs if not job.status.is_terminal)
-            running += tuple(f"{job.next_submission_id} (waiting)" for job in waiting_jobs(connection))
+            running += tuple(
+                f"{job.next_submission_id} (waiting)" for job in durable_jobs(connection) if job.is_waiting
+            )
     impact = TeardownImpact(status, running)
     if status.retention is None or not status.retention.destroyed:
         return impact

@@ -44,7 +44,7 @@ def checked(options: SubmitOptions, machines: Machines = MACHINES, **facts: Any)
 
 
 class Mistake(NamedTuple):
-    """What is typed, and what is told: by the number that the mistake has in issue 30's facts."""
+    """Number of a mistake -> what is typed, and the message."""
 
     number: int
     words: tuple[str, ...]

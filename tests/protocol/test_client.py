@@ -20,7 +20,7 @@ from cloudrl.protocol.client import AgentClient
 from cloudrl.protocol.exchange import Request, Response
 from cloudrl.protocol.failures import ApiError, ErrorCode
 from cloudrl.protocol.phases import Phase
-from cloudrl.testing import respond
+from cloudrl.testing_answers import respond
 
 
 @pytest.fixture(scope="module")

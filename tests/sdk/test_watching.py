@@ -13,7 +13,8 @@ from cloudrl.protocol.usage_rows import to_row
 from cloudrl.protocol.wire import to_json
 from cloudrl.sdk.callbacks import Notice, Update
 from cloudrl.sdk.watching import watch
-from cloudrl.testing import Call, FakeCluster
+from cloudrl.testing import FakeCluster
+from cloudrl.testing_answers import Call
 
 pytestmark = pytest.mark.usefixtures("home")
 

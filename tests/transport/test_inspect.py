@@ -7,7 +7,8 @@ import pytest
 from cloudrl.errors import ClusterFailed, ConnectionFailed
 from cloudrl.protocol.facts import ClusterFacts
 from cloudrl.protocol.wire import from_json
-from cloudrl.testing import AGENT_URL, RAY_URL, FakeCluster, ray_node
+from cloudrl.testing import AGENT_URL, RAY_URL, FakeCluster
+from cloudrl.testing_answers import ray_node
 from cloudrl.transport import Connection, inspect_cluster
 
 

@@ -10,7 +10,8 @@ from fake_http import Server
 
 from cloudrl.errors import CloudrlError, ConnectionFailed, InputError, Unauthorized
 from cloudrl.protocol.exchange import Request, Response
-from cloudrl.testing import RAY_URL, FakeCluster, as_json, respond
+from cloudrl.testing import RAY_URL, FakeCluster
+from cloudrl.testing_answers import as_json, respond
 from cloudrl.transport import httpx_send
 from cloudrl.transport.log_stream import RayLog, follow_log
 from cloudrl.transport.ray_client import RayClient, ray_reason
