@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -161,7 +162,11 @@ def _follow_attempts(
             if left.outcome is not None and left.outcome.result is Result.SUCCEEDED:
                 return last
             reason = left.outcome.reason if left.outcome is not None else ""
-            raise JobFailed(f"job {left.job_id}: {reason}", hint=f"cloudrl why {job.url}")
+            ended = replace(job, submission_id=left.submission_id)
+            no_attempt = f"cloudrl checkpoints list --cluster {shlex.quote(job.connection.name)}"
+            raise JobFailed(
+                f"job {left.job_id}: {reason}", hint=f"cloudrl why {ended.url}" if left.attempts else no_attempt
+            )
         attempt = replace(job, submission_id=left.attempts[number - 1].submission_id)
         try:
             wait_for_ray(job.connection, left.job_id, attempt.submission_id)

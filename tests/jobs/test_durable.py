@@ -147,3 +147,16 @@ def test_the_newest_attempt_is_meant_by_the_id_of_the_job():
 
     assert ray.job(job.submission_id).submission_id == f"{job.submission_id}-2"
     assert ray.job(f"{job.submission_id}-2").submission_id == f"{job.submission_id}-2"
+
+
+def test_one_that_ended_before_its_first_attempt_says_where_to_look():
+    fake = FakeCluster(nodes=2)
+    job = _submit(fake)
+    _wait(fake, job)
+    outcome = Outcome(Result.FAILED, "run 'one' cannot go on: step 3 lacks rank 1", 2.0)
+    fake.durable_jobs[job.submission_id] = replace(fake.durable_jobs[job.submission_id], outcome=outcome)
+
+    with pytest.raises(JobFailed, match="step 3 lacks rank 1") as failure:
+        follow(job)
+
+    assert failure.value.hint == "cloudrl checkpoints list --cluster lab"
