@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from cloudrl.logs.causes import Cause, Evidence, LogTail, find_cause
+from cloudrl.logs.causes import Cause, Evidence, LogTail
+from cloudrl.logs.causes.finder import find_cause
 from cloudrl.protocol.ray_state import RayState
 
 NODES = {"n0": 0, "n1": 1}

@@ -7,17 +7,20 @@ import inspect
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import cloudrl
+import cloudrl.jobs
+import cloudrl.sdk
 
 PUBLIC = [name for name in cloudrl.__all__ if name != "__version__"]
 
 
-def _typed() -> dict[str, str]:
+def _typed(package: ModuleType = cloudrl) -> dict[str, str]:
     """name -> home, as type checkers read it: the imports under TYPE_CHECKING."""
-    tree = ast.parse(Path(str(cloudrl.__file__)).read_text())
+    tree = ast.parse(Path(str(package.__file__)).read_text())
     [guarded] = [node for node in tree.body if isinstance(node, ast.If)]
     imports = [node for node in guarded.body if isinstance(node, ast.ImportFrom)]
     assert len(imports) == len(guarded.body)
@@ -30,6 +33,16 @@ def test_the_lazy_names_are_the_typed_names() -> None:
         assert getattr(cloudrl, name) is getattr(import_module(home), name)
     assert cloudrl.__all__ == sorted([*_typed(), "__version__"])
     assert dir(cloudrl) == cloudrl.__all__
+
+
+@pytest.mark.parametrize("package", [cloudrl.jobs, cloudrl.sdk])
+def test_lazy_packages_have_what_type_checkers_read(package: ModuleType) -> None:
+    typed = _typed(package)
+    assert typed
+    for name, home in typed.items():
+        assert package.__getattr__(name) is getattr(import_module(home), name)
+    with pytest.raises(AttributeError, match=f"module '{package.__name__}' has no attribute 'Clutser'"):
+        package.__getattr__("Clutser")
 
 
 @pytest.mark.parametrize("name", PUBLIC)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cloudrl.errors import InputError
 from cloudrl.jobs.data_files import Table
@@ -16,13 +16,15 @@ from cloudrl.jobs.submission import DurablePlan, Upload
 from cloudrl.jobs.working_dir import PackagePlan
 from cloudrl.options.job import SubmitOptions
 from cloudrl.protocol.facts import ClusterFacts
-from cloudrl.rewards.examine import Examined
 from cloudrl.saves.inventory import Inventory
 from cloudrl.spec import HydraText, Job
 from cloudrl.spec.hydra import parse_overrides, split_key
 from cloudrl.verl.memory.report import MemoryReport
 from cloudrl.verl.memory.runs import RunMemory
 from cloudrl.verl.model_config import ModelConfig
+
+if TYPE_CHECKING:
+    from cloudrl.rewards.examine import Examined
 
 
 @dataclass(frozen=True)

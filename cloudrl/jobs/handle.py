@@ -12,9 +12,8 @@ from functools import partial
 from cloudrl.errors import ConnectionFailed, FailedError, InputError, JobFailed, WaitTimeout, without_login
 from cloudrl.jobs.events import Ended, Event, EventReader, Line, has_progress
 from cloudrl.jobs.supervised import find_durable
-from cloudrl.logs.causes import Cause, Finding, search
+from cloudrl.logs.causes import Cause, Finding
 from cloudrl.logs.causes.evidence import last_lines
-from cloudrl.logs.causes.gather import gather
 from cloudrl.logs.sent_files import by_own_names
 from cloudrl.protocol.backoff import Backoff, retry
 from cloudrl.transport import Connection
@@ -150,6 +149,9 @@ class JobHandle:
     def _search(self, job: RayJob, log_end: Iterable[str]) -> Finding:
         if job.status is not JobStatus.FAILED:
             return Finding(None)
+        from cloudrl.logs.causes.finder import search
+        from cloudrl.logs.causes.gather import gather
+
         return search(gather(self.connection, job, log_end))
 
     def wait(self, timeout_s: float | None = None) -> JobStatus:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from cloudrl.errors import InputError
 from cloudrl.jobs.draft import JobDraft, Snapshot
@@ -13,14 +14,16 @@ from cloudrl.jobs.prompt_lengths import training_files
 from cloudrl.jobs.uploads import check_code
 from cloudrl.options.job import SubmitOptions
 from cloudrl.protocol.data_sets import BUILT_IN
-from cloudrl.rewards.child import Candidate, files_beside
-from cloudrl.rewards.examine import Examined, examine
-from cloudrl.rewards.rows import Row, UnreadableRows, made_up_rows, read_rows
-from cloudrl.rewards.verdict import Fault, Level
 from cloudrl.spec import Job
 from cloudrl.spec.hydra import parse_overrides
 from cloudrl.verl.keys import MAIN, OLD_REWARD_NAME, OLD_REWARD_PATH, REWARD_NAME, REWARD_PATH, PathKind
 from cloudrl.verl.reward_calls import RewardCall, reward_call
+
+if TYPE_CHECKING:
+    from cloudrl.rewards.child import Candidate
+    from cloudrl.rewards.examine import Examined
+    from cloudrl.rewards.rows import Row
+    from cloudrl.rewards.verdict import Fault, Level
 
 _INSTALLS = ("pip", "uv", "conda", "container", "image_uri", "py_modules", "py_executable")
 """Fields of a runtime environment that may bring packages."""
@@ -57,6 +60,8 @@ def examine_reward(
     is_here = is_of_this_machine(call.path, PathKind.CODE, files) or (nodes_are_here and call.path.startswith("/"))
     if not is_here or not file.source or not _is_loadable(file, call, files):
         return None
+    from cloudrl.rewards.examine import examine
+
     candidate = _candidate(call, file, files, job, options)
     rows = _rows(call, values, job, options, files)
     may_install = may_install or any(options.runtime_env.get(name) for name in _INSTALLS)
@@ -73,6 +78,8 @@ def check_reward(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
         return draft
     if examined.skipped:
         return draft.skipping(f"what the reward function scores ({examined.skipped})")
+    from cloudrl.rewards.verdict import Level
+
     by_level: dict[Level, list[Fault]] = {level: [] for level in Level}
     for fault in examined.faults:
         by_level[fault.level].append(fault)
@@ -108,6 +115,8 @@ def _is_loadable(file: LocalFile, call: RewardCall, files: LocalFiles) -> bool:
 
 
 def _candidate(call: RewardCall, file: LocalFile, files: LocalFiles, job: Job, options: SubmitOptions) -> Candidate:
+    from cloudrl.rewards.child import Candidate, files_beside
+
     folder, inside = files.working_dir, None
     beside: Mapping[str, bytes] = {}
     left_out = frozenset[str]()
@@ -127,6 +136,8 @@ def _rows(
     call: RewardCall, values: Mapping[str, str], job: Job, options: SubmitOptions, files: LocalFiles
 ) -> tuple[Row, ...]:
     """Of the first training file that is here; else made-up ones with the data source that the rows will have."""
+    from cloudrl.rewards.rows import UnreadableRows, made_up_rows, read_rows
+
     for _, path in training_files(values, data_names(job, options), files):
         with suppress(UnreadableRows):  # which the check of the data reports
             return read_rows(path, call.source_column)

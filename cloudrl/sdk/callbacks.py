@@ -2,17 +2,19 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Union
+from typing import TYPE_CHECKING, Union
 
 from cloudrl.errors import InputError
-from cloudrl.jobs import Event, JobHandle
-from cloudrl.jobs.look import Look
 from cloudrl.protocol.progress import Notice as Notice  # noqa: PLC0414  offered here, too
 from cloudrl.protocol.progress import Transfer as Transfer  # noqa: PLC0414
-from cloudrl.providers.model import Status
 from cloudrl.shards.progress import OnProgress as OnBytes
 from cloudrl.units import duration_text
 from cloudrl.verl.startup import Starting
+
+if TYPE_CHECKING:
+    from cloudrl.jobs import Event, JobHandle
+    from cloudrl.jobs.look import Look
+    from cloudrl.providers.model import Status
 
 
 @dataclass(frozen=True)

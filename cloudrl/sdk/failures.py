@@ -12,7 +12,8 @@ from cloudrl.errors import CloudrlError
 from cloudrl.jobs.handle import JobHandle
 from cloudrl.jobs.hangs import hang_notice
 from cloudrl.logs.archive import Archive, FolderArchive
-from cloudrl.logs.causes import Cause, Finding, cluster_end, search
+from cloudrl.logs.causes import Cause, Finding, cluster_end
+from cloudrl.logs.causes.finder import search
 from cloudrl.logs.causes.kept import kept_evidence, newest_kept_job
 from cloudrl.protocol.job_phases import JobState
 from cloudrl.protocol.progress import Notice

@@ -14,7 +14,8 @@ from cloudrl.jobs.history import earlier_steps, find_attempts, joined
 from cloudrl.jobs.pools import node_pools
 from cloudrl.jobs.redaction import redact, redact_command, secret_values
 from cloudrl.logs.archive import Archive, FolderArchive
-from cloudrl.logs.causes import Cause, Evidence, LogTail, find_cause
+from cloudrl.logs.causes import Cause, Evidence, LogTail
+from cloudrl.logs.causes.finder import find_cause
 from cloudrl.logs.causes.kept import kept_evidence, newest_kept_job
 from cloudrl.protocol.report import NodeReport
 from cloudrl.protocol.secret_names import MASK, is_secret_override

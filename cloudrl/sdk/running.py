@@ -11,7 +11,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from cloudrl import recipes
-from cloudrl.checkpoints.handle import Checkpoints
 from cloudrl.errors import CheckpointError, ClusterFailed, InputError, without_login
 from cloudrl.jobs import JobHandle, find_job
 from cloudrl.jobs.supervised import durable_jobs
@@ -32,6 +31,8 @@ from cloudrl.transport.ray_job import RayJob
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
+
+    from cloudrl.checkpoints.handle import Checkpoints
 
 
 @dataclass(frozen=True)

@@ -25,11 +25,12 @@ from cloudrl.sdk.cluster import Cluster, load_cluster, nothing_started, plan_to_
 from cloudrl.sdk.machines import Fleet
 from cloudrl.sdk.results import advise_push, check_publication, refuse_small_disk
 from cloudrl.sdk.running import RunningCluster, report_port
-from cloudrl.sdk.training import Run, Training
 from cloudrl.spec import Job
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+    from cloudrl.sdk.training import Run
 
 
 @dataclass(frozen=True)
@@ -165,6 +166,8 @@ class RunRequest:
             cluster = RunningCluster(there, provider=on)
         else:
             cluster = self._start(create_fleet=create_fleet, confirm=confirm, on_progress=on_progress)
+        from cloudrl.sdk.training import Training  # with checkpoints and their formats
+
         training = Training(self.job, self.options, cluster, down, confirm, on_progress, after, watch, push)
         return training.run(to, wait=wait)
 

@@ -49,3 +49,22 @@ def test_a_traceback_on_request_changes_no_exit_code(home: Path) -> None:
     done = subprocess.run(command, env={**os.environ, "CLOUDRL_DEBUG": "1"}, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
     assert "Traceback" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "modules",
+    [
+        "cloudrl.cli.check, cloudrl.sdk.runs, cloudrl.jobs.pipeline, cloudrl.jobs.submit",
+        "cloudrl.cli.jobs, cloudrl.sdk.find",
+    ],
+)
+def test_check_and_jobs_list_import_only_their_own_part_of_the_sdk(
+    modules: str, run_python: Callable[[str], str]
+) -> None:
+    """`make bench-help` has their CPU time."""
+    others = (
+        "cloudrl.checkpoints", "cloudrl.debug", "cloudrl.logs.causes.finder", "cloudrl.report", "cloudrl.rewards",
+        "cloudrl.scripts.imported", "cloudrl.sdk.watching",
+    )  # fmt: skip
+    code = f"import sys, {modules}; print([name for name in {(*HEAVY, *others)} if name in sys.modules])"
+    assert ast.literal_eval(run_python(code)) == []

@@ -6,5 +6,3 @@ from cloudrl.logs.causes.cause import Finding as Finding
 from cloudrl.logs.causes.cause import Sighting as Sighting
 from cloudrl.logs.causes.evidence import Evidence as Evidence
 from cloudrl.logs.causes.evidence import LogTail as LogTail
-from cloudrl.logs.causes.finder import find_cause as find_cause
-from cloudrl.logs.causes.finder import search as search

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloudrl.logs.causes import Evidence, LogTail, find_cause
+from cloudrl.logs.causes import Evidence, LogTail
+from cloudrl.logs.causes.finder import find_cause
 from cloudrl.logs.causes.tracebacks import blocks, innermost
 from cloudrl.protocol.ray_state import RayState
 

@@ -2,7 +2,8 @@
 
 from failed_job import NODES, task
 
-from cloudrl.logs.causes import Budget, Evidence, LogTail, search
+from cloudrl.logs.causes import Budget, Evidence, LogTail
+from cloudrl.logs.causes.finder import search
 from cloudrl.protocol.ray_state import RayState
 
 

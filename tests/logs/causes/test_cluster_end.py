@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 from failed_job import NODES, driver, task
 
-from cloudrl.logs.causes import Evidence, find_cause
+from cloudrl.logs.causes import Evidence
 from cloudrl.logs.causes.evidence import AgentLog
+from cloudrl.logs.causes.finder import find_cause
 from cloudrl.protocol.outcome import Outcome
 from cloudrl.protocol.phases import Phase
 from cloudrl.protocol.ray_state import RayState

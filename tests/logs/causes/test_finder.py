@@ -3,7 +3,8 @@
 import pytest
 from failed_job import BOOM, actor, find, task, worker
 
-from cloudrl.logs.causes import Evidence, LogTail, find_cause
+from cloudrl.logs.causes import Evidence, LogTail
+from cloudrl.logs.causes.finder import find_cause
 from cloudrl.logs.causes.signatures import Signature, signatures
 
 

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from cloudrl.logs.causes import Evidence, LogTail, find_cause
+from cloudrl.logs.causes import Evidence, LogTail
+from cloudrl.logs.causes.finder import find_cause
 from cloudrl.spec.yaml_core import load_value
 
 FOUND = load_value(Path(__file__).with_name("found_logs.yml").read_text(), "found_logs.yml")

@@ -11,7 +11,8 @@ from typed_command import Run
 
 from cloudrl.errors import InputError
 from cloudrl.logs.archive import Archive, FolderArchive
-from cloudrl.logs.causes import Cause, find_cause
+from cloudrl.logs.causes import Cause
+from cloudrl.logs.causes.finder import find_cause
 from cloudrl.logs.causes.kept import kept_evidence, newest_kept_job
 from cloudrl.protocol.outcome import Outcome
 from cloudrl.protocol.phases import Phase

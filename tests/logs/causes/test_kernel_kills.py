@@ -7,7 +7,8 @@ import pytest
 from failed_job import NODES, actor, worker
 from kept_logs import keep as keep_piece
 
-from cloudrl.logs.causes import Cause, Evidence, find_cause
+from cloudrl.logs.causes import Cause, Evidence
+from cloudrl.logs.causes.finder import find_cause
 from cloudrl.logs.causes.kernel_kills import by_kernel
 from cloudrl.logs.causes.signatures import recognise
 from cloudrl.logs.causes.suspect import Suspect

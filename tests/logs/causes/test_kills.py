@@ -9,7 +9,8 @@ from kept_logs import keep as keep_piece
 from recordings import keep, load
 
 from cloudrl.logs.archive import Archive, FolderArchive
-from cloudrl.logs.causes import Cause, find_cause
+from cloudrl.logs.causes import Cause
+from cloudrl.logs.causes.finder import find_cause
 from cloudrl.logs.causes.kept import kept_evidence
 from cloudrl.protocol.outcome import Outcome
 from cloudrl.protocol.phases import Phase

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from recordings import FOLDER, load
 
-from cloudrl.logs.causes import Evidence, find_cause
+from cloudrl.logs.causes import Evidence
+from cloudrl.logs.causes.finder import find_cause
 from cloudrl.protocol.ray_state import KINDS
 
 CAUSES = {

@@ -9,7 +9,7 @@ import pytest
 from failed_job import driver, find
 from recordings import load
 
-from cloudrl.logs.causes import find_cause
+from cloudrl.logs.causes.finder import find_cause
 from cloudrl.logs.causes.unknown_keys import remedy_of
 from cloudrl.verl.composition import compose
 from cloudrl.verl.releases import RELEASE
