@@ -26,6 +26,7 @@ from cloudrl.verl.steps import (
     warnings_of_saves,
     warnings_of_updates,
 )
+from cloudrl.verl.unread_keys import unread_keys
 
 _CUDA, _HIP, _ROCR = "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"
 _INTERFACES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
@@ -48,6 +49,7 @@ def with_warnings(draft: JobDraft, snapshot: Snapshot, setting: Setting) -> JobD
     draft = draft.warning(
         *warnings_of_steps(setting),
         *warnings_of_mode(setting, has_cupy=_has_cupy(snapshot)),
+        *(unread_keys(draft.arguments, setting) if setting.is_read else ()),
         *_idle(draft, snapshot, setting),
     )
     draft = draft.warning(*_wandering_shards(draft, snapshot, setting))

@@ -70,7 +70,7 @@ REWARD_PATH, REWARD_NAME = "reward.custom_reward_function.path", "reward.custom_
 REWARD_FUNCTION = "compute_score"
 """verl's default for `REWARD_NAME` (verl 0.9.1, trainer/config/reward/reward.yaml)."""
 OLD_REWARD_PATH, OLD_REWARD_NAME = "custom_reward_function.path", "custom_reward_function.name"
-"""verl up to 0.7; where 0.9.1 finds one of them, it wins (verl 0.9.1, experimental/reward_loop/reward_loop.py)."""
+"""verl up to 0.7. In 0.8 it wins over the newer key; `main_ppo` of 0.9 does not read it (`unread_keys.py`)."""
 _SCORING = ("custom_reward_function.", "reward_model.", "reward_manager.module.")
 """Begin the keys by which a job brings its own scores, below `reward.` since verl 0.8."""
 

@@ -93,11 +93,11 @@ def reward_call(values: Mapping[str, str]) -> RewardCall | None:
     Args:
         values: bare key -> value without quotes, of all overrides of the job.
     """
-    path = values.get(OLD_REWARD_PATH) or values.get(REWARD_PATH)
+    path = values.get(REWARD_PATH) or values.get(OLD_REWARD_PATH)
     if not path or path == "null":
         return None
-    name = values.get(OLD_REWARD_NAME) or values.get(REWARD_NAME) or REWARD_FUNCTION
-    manager = values.get(_OLD_MANAGER) or values.get(MANAGER) or "naive"
+    name = values.get(REWARD_NAME) or values.get(OLD_REWARD_NAME) or REWARD_FUNCTION
+    manager = values.get(MANAGER) or values.get(_OLD_MANAGER) or "naive"
     has_router = any(values.get(key, "").lower() == "true" for key in _ROUTER)
     adds_fields = values.get(_TURNS, "").lower() == "true" or any(key.startswith(_AGENT) for key in values)
     return RewardCall(

@@ -16,6 +16,7 @@ from cloudrl.verl.setting import BATCH, Setting
 
 _USUAL_STEPS = 40
 """For a suggestion where the length of the run is not known."""
+_ASYNC_SAVE = f"{keys.ACTOR}.checkpoint.async_save"
 _FEW_STEPS = 4
 """A run with fewer is over soon, or is one that only tries something."""
 _WARMUP, _PROMPT_LENGTH = "trainer.critic_warmup", "data.max_prompt_length"
@@ -120,6 +121,12 @@ def warnings_of_saves(setting: Setting, steps: Steps | None, budget: Budget | No
     every = setting.whole(keys.SAVE_FREQ)
     if every is None or every < 1 or not setting.trains or (steps is not None and steps.count < 1):
         return
+    strategy = setting.get(f"{keys.ACTOR}.strategy")
+    if setting.get(_ASYNC_SAVE) and strategy != "megatron":  # trainer/ppo/v1/trainer_base.py: _save_checkpoint
+        yield (
+            f"{_ASYNC_SAVE}=True: verl leaves latest_checkpointed_iteration.txt to Megatron then, and with "
+            f"{strategy} no file is written: a resume starts at step 0. Instead: {_ASYNC_SAVE}=False"
+        )
     first = min(every, steps.count) if steps is not None and steps.has_last else every
     if budget is not None and first > budget.steps and (steps is None or steps.has_last or first <= steps.count):
         yield _after_the_money(first, budget)

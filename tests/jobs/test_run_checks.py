@@ -51,6 +51,31 @@ def test_a_queue_that_is_not_on_the_head_is_saved_where_all_nodes_see_it() -> No
     assert [text.partition(" ")[0] for text in never.warnings] == ["trainer.save_freq=-1"]
 
 
+@pytest.mark.parametrize(
+    ("override", "end"),
+    [
+        ("custom_reward_function.path=/x/r.py", "reads: reward.custom_reward_function.path=/x/r.py"),
+        ("reward_model.reward_manager=dapo", "reads: reward.reward_manager.name=dapo"),
+        ("reward_model.rollout.name=vllm", "reads: reward.reward_model.rollout.name=vllm"),
+        ("+reward_model.reward_kwargs.max_resp_len=9", "reads: +reward.reward_kwargs.max_resp_len=9"),
+        ("actor_rollout_ref.actor.grad_clip=0.5", "reads: actor_rollout_ref.actor.optim.clip_grad=0.5"),
+        ("actor_rollout_ref.actor.freeze_vision_tower=True", "verl 0.9.1 does not read it"),
+        ("trainer.esi_redundant_time=60", "trainer.use_v1=False"),
+        ("actor_rollout_ref.actor.checkpoint.async_save=True", "actor_rollout_ref.actor.checkpoint.async_save=False"),
+    ],
+)
+def test_settings_without_the_effect_that_they_promise(override: str, end: str) -> None:
+    [warning] = checked(override).warnings
+    assert warning.startswith(override.lstrip("+").partition("=")[0])
+    assert warning.endswith(end)
+
+
+def test_no_warning_where_the_setting_is_verls_own_or_given_in_the_place_that_is_read() -> None:
+    clip = "actor_rollout_ref.actor.grad_clip"
+    assert checked(f"{clip}=1.0", "custom_reward_function.path=null").warnings == ()
+    assert checked(f"{clip}=0.5", "actor_rollout_ref.actor.optim.clip_grad=0.5").warnings == ()
+
+
 def test_nodes_that_each_keep_their_part_of_a_checkpoint() -> None:
     [note] = checked(machines=Machines(has_own_disks=True)).notes
     assert note.startswith("each of the 2 nodes keeps its part of a checkpoint on its own disk")

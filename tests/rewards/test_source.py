@@ -162,6 +162,9 @@ def test_how_a_job_for_an_older_verl_calls_it() -> None:
         "reward_model.enable": "True",
     })  # fmt: skip
     assert old == RewardCall("./old.py", "score", {"a": 1, "b": "x"}, "batch", has_router=True)
+    both = reward_call({"custom_reward_function.path": "./old.py", "reward.custom_reward_function.path": "./new.py"})
+    assert both is not None
+    assert both.path == "./new.py"
     own = reward_call({"reward.custom_reward_function.path": "./r.py", "reward.reward_manager.module.path": "./m.py"})
     assert own is not None
     assert not own.is_known

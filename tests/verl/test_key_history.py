@@ -54,8 +54,8 @@ def test_a_row_names_its_source_and_a_key_that_the_default_release_has_no_more(r
         ),
         (
             "reward_model.overlong_buffer.penalty_factor=1.0",
-            "since verl 0.5",
-            "+reward_model.reward_kwargs.overlong_buffer_cfg.penalty_factor=1.0",
+            "since verl 0.8",
+            "+reward.reward_kwargs.overlong_buffer_cfg.penalty_factor=1.0",
         ),
         (
             "data.enable_thinking=False",
@@ -67,6 +67,7 @@ def test_a_row_names_its_source_and_a_key_that_the_default_release_has_no_more(r
             "since verl 0.4",
             "+actor_rollout_ref.rollout.engine_kwargs.vllm.swap_space=8",
         ),
+        ("trainer.max_ckpt_to_keep=2", "", "trainer.max_actor_ckpt_to_keep=2"),
         ("algorithm.rollout_is_level=geometric", "", "algorithm.rollout_correction.rollout_is=sequence"),
         ("algorithm.rollout_correction.use_policy_gradient=true", "", "rollout_correction.loss_type=reinforce"),
         ("actor_rollout_ref.actor.profile.step_start=3", "changed in verl 0.6", "the steps are a list"),

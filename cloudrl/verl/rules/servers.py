@@ -65,13 +65,17 @@ def rewards_have_what_they_ask(setting: Setting) -> Iterator[Problem]:
 
 
 def overlong_answers_have_limits(setting: Setting) -> Iterator[Problem]:
-    """experimental/reward_loop/reward_manager/dapo.py: __init__; reward_loop.py: migrate_legacy_reward_impl."""
-    older, section = "reward_model.reward_kwargs", "reward.reward_kwargs"
-    section = older if setting.get(older) is not None else section
-    name = setting.get("reward_model.reward_manager") or setting.get("reward.reward_manager.name")
+    """experimental/reward_loop/reward_manager/dapo.py: __init__."""
+    section = "reward.reward_kwargs"
     buffer = f"{section}.overlong_buffer_cfg"
-    if name != "dapo" or not setting.get(f"{buffer}.enable"):
+    if setting.get("reward.reward_manager.name") != "dapo" or setting.get(buffer) is None:
         return
+    if not setting.has(f"{buffer}.enable"):
+        yield Problem(f"{buffer} needs {buffer}.enable (dapo.py)", f"+{buffer}.enable=True")
+    if not setting.get(f"{buffer}.enable"):
+        return
+    if not setting.has(f"{buffer}.len"):
+        yield Problem(f"{buffer}.enable needs {buffer}.len, the tokens over which the penalty grows (dapo.py)")
     key, length = f"{section}.max_resp_len", setting.whole(f"{buffer}.len")
     limit, longest = setting.whole(key), setting.whole("data.max_response_length")
     if setting.get(key) is None:

@@ -97,6 +97,8 @@ TEACHER = ("distillation.enabled=True", "distillation.nnodes=1", "distillation.n
         (("reward.reward_manager.source=importlib",), "needs reward.reward_manager.module.path", "source=register"),
         ((*OVERLONG, "+reward.reward_kwargs.overlong_buffer_cfg.len=128"),
          "overlong_buffer_cfg.enable needs reward.reward_kwargs.max_resp", "reward.reward_kwargs.max_resp_len=512"),
+        ((*OVERLONG, "+reward.reward_kwargs.max_resp_len=1024"), "enable needs reward.reward_kwargs.overlong", ""),
+        ((OVERLONG[0], "+reward.reward_kwargs.overlong_buffer_cfg.len=9"), "overlong_buffer_cfg.enable (dapo.py)", ""),
         ((*OVERLONG, "+reward.reward_kwargs.overlong_buffer_cfg.len=4096", "+reward.reward_kwargs.max_resp_len=1024"),
          "overlong_buffer_cfg.len=4096: verl's manager needs 1 to reward.reward_kwargs.max_resp_len=1024", "len=256"),
         ((*TEACHER, "distillation.distillation_loss.loss_mode=foo"), "loss_mode=foo: verl has none", ""),
@@ -119,6 +121,7 @@ def test_what_ends_a_job(overrides: tuple[str, ...], text: str, hint: str) -> No
         (f"{R}.top_k=0", f"{R}.val_kwargs.top_p=0.7"),
         ("critic.optim.lr=abc", *GRPO),  # there is no critic
         (f"{A}.kl_loss_type=foo",),  # nothing reads it
+        ("reward_model.reward_manager=dapo", "+reward_model.reward_kwargs.overlong_buffer_cfg.enable=True"),
         ("algorithm.kl_ctrl.type=foo", "algorithm.gamma=x", *GRPO),
         (f"{A}.ppo_mini_batch_size=-1", "trainer.val_only=True", "critic.ppo_mini_batch_size=0",
          f"{A}.use_dynamic_bsz=True", f"{R}.log_prob_use_dynamic_bsz=True", "critic.use_dynamic_bsz=True"),

@@ -1,0 +1,69 @@
+"""Keys that verl has in its YAML and does not read, so that a job sets them in vain.
+
+Read in verl 0.9.1, whose `trainer/main_ppo.py` and what it imports read none of these. Those of `MOVED` have a place
+that is read: `migrate_legacy_reward_impl` (experimental/reward_loop/reward_loop.py) would move them there, and since
+0.9.0 only `fully_async_main` calls it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from cloudrl.spec import override_argument
+from cloudrl.spec.hydra import split_key
+from cloudrl.verl.keys import ACTOR, CRITIC, ROLLOUT
+from cloudrl.verl.setting import Setting
+
+_REWARD_MODEL = "reward.reward_model"
+_MOVED: Mapping[str, str] = {
+    "custom_reward_function": "reward.custom_reward_function",
+    "sandbox_fusion": "reward.sandbox_fusion",
+    "reward_model.num_workers": "reward.num_workers",
+    "reward_model.reward_manager": "reward.reward_manager.name",
+    "reward_model.reward_loop_source": "reward.reward_manager.source",
+    "reward_model.reward_loop_module_path": "reward.reward_manager.module.path",
+    "reward_model.reward_loop_class_name": "reward.reward_manager.name",
+    "reward_model.reward_kwargs": "+reward.reward_kwargs",
+    "reward_model.model.path": f"{_REWARD_MODEL}.model_path",
+    "reward_model.rollout": f"{_REWARD_MODEL}.rollout",
+    **{f"reward_model.{name}": f"{_REWARD_MODEL}.{name}"
+       for name in ("enable", "enable_resource_pool", "n_gpus_per_node", "nnodes")},
+    f"{ACTOR}.grad_clip": f"{ACTOR}.optim.clip_grad",
+    f"{CRITIC}.grad_clip": f"{CRITIC}.optim.clip_grad",
+}  # fmt: skip
+"""A key, or a section with all below it -> what verl reads in its place, with `+` if Hydra needs one."""
+_GONE = (
+    "reward_model", f"{ACTOR}.freeze_vision_tower", "actor_rollout_ref.nccl_timeout", f"{CRITIC}.nccl_timeout",
+    f"{ROLLOUT}.over_sample_rate", f"{ROLLOUT}.multi_turn.num_repeat_rollouts",
+)  # fmt: skip
+"""Keys, or sections, in whose place verl reads nothing."""
+_NOT_IN_V1 = ("algorithm.use_pf_ppo", "algorithm.pf_ppo", "trainer.esi_redundant_time")
+"""Read by the older trainer alone (trainer/ppo/ray_trainer.py)."""
+
+
+def unread_keys(arguments: Mapping[str, str], setting: Setting) -> Iterator[str]:
+    """A sentence for each key that a job sets in vain, with the override that has the effect.
+
+    Args:
+        arguments: key, maybe with `+`, -> text, of all overrides of the job.
+        setting: what they make of verl's configuration.
+    """
+    given = {split_key(key)[1] for key in arguments}
+    for key, text in arguments.items():
+        prefix, bare = split_key(key)
+        if prefix == "~" or setting.get(bare) in (None, "", setting.default(bare)):
+            continue
+        moved = next((new + bare[len(old) :] for old, new in _MOVED.items() if _is_below(bare, old)), "")
+        if moved.lstrip("+") in given:
+            continue
+        if moved:
+            override = override_argument(moved, text)
+            yield f"{bare} has no effect: verl 0.9.1 does not read it. What it reads: {override}"
+        elif any(_is_below(bare, each) for each in _GONE):
+            yield f"{bare} has no effect: verl 0.9.1 does not read it"
+        elif setting.is_v1 and any(_is_below(bare, each) for each in _NOT_IN_V1):
+            yield f"{bare} has no effect: only verl's older trainer reads it. With that one: trainer.use_v1=False"
+
+
+def _is_below(key: str, section: str) -> bool:
+    return key == section or key.startswith(f"{section}.")
