@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mutations import BASES, Case, cases
+from mutations import BASES, Case, cases, penalties
 from parsed_once import parse_once
 from verl_examples import commands
 
@@ -105,6 +105,9 @@ def main() -> int:
     for script, name, words, gpus in commands(given.examples):
         made.append(Case("verl's examples", script, tuple(words), ()))
         asked.append((name, tuple(words), gpus))
+    for case in penalties():  # at the end, so that a seed's parts stay the same
+        made.append(case)
+        asked.append(("ppo_trainer", case.overrides, GPUS))
     part, parts = map(int, given.part.split("/"))
     made, asked = made[part - 1 :: parts], asked[part - 1 :: parts]
     started = time.process_time()

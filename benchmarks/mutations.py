@@ -40,6 +40,21 @@ BASES: Mapping[str, Mapping[str, Any]] = {
 }  # fmt: skip
 """All work on 16 GPUs."""
 
+_PENALTY = "+reward.reward_kwargs.overlong_buffer_cfg"
+_DAPO = {**BASES["dapo"], "reward.reward_manager.name": "dapo"}
+PENALTIES: tuple[Mapping[str, Any], ...] = tuple({f"{_PENALTY}.{key}": value for key, value in each.items()} | rest
+                                                 for each, rest in (
+    ({"enable": True, "len": 256, "penalty_factor": 1.0, "log": False}, {"+reward.reward_kwargs.max_resp_len": 1024}),
+    ({"enable": False, "len": 4096}, {}),
+    ({"enable": True, "len": 256}, {}),
+    ({"enable": True, "len": 4096}, {"+reward.reward_kwargs.max_resp_len": 1024}),
+    ({"enable": True, "len": 0}, {"+reward.reward_kwargs.max_resp_len": 1024}),
+    ({"enable": True}, {"+reward.reward_kwargs.max_resp_len": 1024}),
+    ({"len": 256}, {"+reward.reward_kwargs.max_resp_len": 1024}),
+    ({"enable": True, "len": 256}, {"+reward.reward_kwargs.max_resp_len": "abc"}),
+))  # fmt: skip
+"""Of DAPO for long answers: two that work, and what its manager asserts (reward_manager/dapo.py)."""
+
 NUMBERS = (
     "trainer.nnodes", "trainer.n_gpus_per_node", "trainer.total_epochs", "trainer.total_training_steps",
     "trainer.save_freq", "trainer.test_freq", "trainer.critic_warmup", "trainer.v1.sampler.max_off_policy_threshold",
@@ -131,6 +146,12 @@ def cases(count: int, seed: int, leaves: tuple[str, ...]) -> list[Case]:
     chance = random.Random(seed)
     kinds = tuple(_MAKERS)
     return [_case(kinds[index % len(kinds)], chance, leaves) for index in range(count)]
+
+
+def penalties() -> list[Case]:
+    """DAPO's penalty for long answers, which no seed makes."""
+    return [Case("DAPO's penalty", "dapo", tuple(f"{key}={value}" for key, value in {**_DAPO, **each}.items()),
+                 tuple(f"{key}={value}" for key, value in each.items())) for each in PENALTIES]  # fmt: skip
 
 
 def _case(kind: str, chance: random.Random, leaves: tuple[str, ...]) -> Case:

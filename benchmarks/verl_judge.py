@@ -205,7 +205,9 @@ def names_are_looked_up(config: Any) -> None:
     loggers = config.trainer.logger
     for name in [loggers] if isinstance(loggers, str) else loggers:
         need(name in Tracking.supported_backend or name == "tracking", f"{name} is not supported")
-    resolve_reward_manager_cls(config)
+    manager = resolve_reward_manager_cls(config)
+    if manager.__name__ == "DAPORewardManager":  # experimental/reward_loop/reward_loop.py: _init_reward_fn
+        manager(config=config, tokenizer=None, compute_score=len)
     if config.reward.reward_model.enable:  # experimental/reward_loop/reward_loop.py
         need(isinstance(config.reward.reward_model.model_path, str), "no path of the reward model")
     range(config.reward.num_workers)
