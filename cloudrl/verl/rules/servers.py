@@ -70,17 +70,20 @@ def overlong_answers_have_limits(setting: Setting) -> Iterator[Problem]:
     buffer = f"{section}.overlong_buffer_cfg"
     if setting.get("reward.reward_manager.name") != "dapo" or setting.get(buffer) is None:
         return
+    key, longest = f"{section}.max_resp_len", setting.whole("data.max_response_length")
+    whole = f" +{key}={longest}" if setting.get(key) is None and longest else ""
     if not setting.has(f"{buffer}.enable"):
-        yield Problem(f"{buffer} needs {buffer}.enable (dapo.py)", f"+{buffer}.enable=True")
+        yield Problem(f"{buffer} needs {buffer}.enable (dapo.py)", f"+{buffer}.enable=True{whole}")
     if not setting.get(f"{buffer}.enable"):
         return
     if not setting.has(f"{buffer}.len"):
         yield Problem(f"{buffer}.enable needs {buffer}.len, the tokens over which the penalty grows (dapo.py)")
-    key, length = f"{section}.max_resp_len", setting.whole(f"{buffer}.len")
-    limit, longest = setting.whole(key), setting.whole("data.max_response_length")
+    limit, length = setting.whole(key), setting.whole(f"{buffer}.len")
     if setting.get(key) is None:
         yield Problem(f"{buffer}.enable needs {key}, the length at which the whole penalty is due (dapo.py)",
-                      f"+{key}={longest}" if longest else "")  # fmt: skip
+                      whole.lstrip())  # fmt: skip
+    elif isinstance(setting.get(key), str) or isinstance(setting.get(f"{buffer}.len"), str):
+        yield Problem(f"{key} and {buffer}.len are numbers of tokens (dapo.py)")
     elif limit is not None and length is not None and not 0 < length <= limit:
         yield Problem(f"{buffer}.len={length}: verl's manager needs 1 to {key}={limit} (dapo.py)",
                       f"++{buffer}.len={max(1, limit // 4)}" if limit > 0 else "")  # fmt: skip

@@ -99,6 +99,8 @@ TEACHER = ("distillation.enabled=True", "distillation.nnodes=1", "distillation.n
          "overlong_buffer_cfg.enable needs reward.reward_kwargs.max_resp", "reward.reward_kwargs.max_resp_len=512"),
         ((*OVERLONG, "+reward.reward_kwargs.max_resp_len=1024"), "enable needs reward.reward_kwargs.overlong", ""),
         ((OVERLONG[0], "+reward.reward_kwargs.overlong_buffer_cfg.len=9"), "overlong_buffer_cfg.enable (dapo.py)", ""),
+        ((*OVERLONG, "+reward.reward_kwargs.overlong_buffer_cfg.len=9", "+reward.reward_kwargs.max_resp_len=abc"),
+         "overlong_buffer_cfg.len are numbers of tokens", ""),
         ((*OVERLONG, "+reward.reward_kwargs.overlong_buffer_cfg.len=4096", "+reward.reward_kwargs.max_resp_len=1024"),
          "overlong_buffer_cfg.len=4096: verl's manager needs 1 to reward.reward_kwargs.max_resp_len=1024", "len=256"),
         ((*TEACHER, "distillation.distillation_loss.loss_mode=foo"), "loss_mode=foo: verl has none", ""),
