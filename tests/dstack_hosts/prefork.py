@@ -21,7 +21,8 @@ from typing import Any
 PROGRAMS = {"cloudrl": "cloudrl.cli.main", "dstack": "dstack._internal.cli.main"}
 _BESIDE = (
     "dstack.api", "dstack._internal.core.services.ssh.attach", "dstack._internal.server.schemas.logs",
-    "cloudrl.cli.up", "cloudrl.providers.dstack.provider", "cloudrl.jobs", "cloudrl.sdk", "cloudrl.transport",
+    "cloudrl.cli.up", "cloudrl.providers.dstack.provider", "cloudrl.jobs.submit", "cloudrl.logs.causes.finder",
+    "cloudrl.sdk.training", "cloudrl.transport",
 )  # fmt: skip
 
 
