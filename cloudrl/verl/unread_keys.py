@@ -7,7 +7,8 @@ that is read: `migrate_legacy_reward_impl` (experimental/reward_loop/reward_loop
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import shlex
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from cloudrl.spec import override_argument
 from cloudrl.spec.hydra import split_key
@@ -42,28 +43,44 @@ _NOT_IN_V1 = ("algorithm.use_pf_ppo", "algorithm.pf_ppo", "trainer.esi_redundant
 
 
 def unread_keys(arguments: Mapping[str, str], setting: Setting) -> Iterator[str]:
-    """A sentence for each key that a job sets in vain, with the override that has the effect.
+    """What a job sets in vain: a sentence for each kind, with the overrides that have the effect.
 
     Args:
         arguments: key, maybe with `+`, -> text, of all overrides of the job.
         setting: what they make of verl's configuration.
     """
-    given = {split_key(key)[1] for key in arguments}
-    for key, text in arguments.items():
-        prefix, bare = split_key(key)
-        if prefix == "~" or setting.get(bare) in (None, "", setting.default(bare)):
-            continue
-        moved = next((new + bare[len(old) :] for old, new in _MOVED.items() if _is_below(bare, old)), "")
-        if moved.lstrip("+") in given:
-            continue
-        if moved:
-            override = override_argument(moved, text)
-            yield f"{bare} has no effect: verl 0.9.1 does not read it. What it reads: {override}"
-        elif any(_is_below(bare, each) for each in _GONE):
-            yield f"{bare} has no effect: verl 0.9.1 does not read it"
-        elif setting.is_v1 and any(_is_below(bare, each) for each in _NOT_IN_V1):
-            yield f"{bare} has no effect: only verl's older trainer reads it. With that one: trainer.use_v1=False"
+    texts = {bare: text for (prefix, bare), text in _split(arguments) if prefix != "~"}
+    given = {bare: text for bare, text in texts.items() if setting.get(bare) not in (None, "", setting.default(bare))}
+    moved = {bare: new for bare in given if (new := _new_place(bare)) and new.lstrip("+") not in texts}
+    if moved:
+        read = shlex.join(override_argument(new, given[bare]) for bare, new in moved.items())
+        yield f"{_have_no_effect(moved)}: verl 0.9.1 does not read {_it(moved)}. What it reads: {read}"
+    if gone := [bare for bare in given if not _new_place(bare) and _is_below_any(bare, _GONE)]:
+        yield f"{_have_no_effect(gone)}: verl 0.9.1 does not read {_it(gone)}"
+    if older := [bare for bare in given if setting.is_v1 and _is_below_any(bare, _NOT_IN_V1)]:
+        only = f"only verl's older trainer reads {_it(older)}. With that one: trainer.use_v1=False"
+        yield f"{_have_no_effect(older)}: {only}"
+
+
+def _split(arguments: Mapping[str, str]) -> Iterator[tuple[tuple[str, str], str]]:
+    return ((split_key(key), text) for key, text in arguments.items())
+
+
+def _new_place(key: str) -> str:
+    return next((new + key[len(old) :] for old, new in _MOVED.items() if _is_below(key, old)), "")
+
+
+def _is_below_any(key: str, sections: Iterable[str]) -> bool:
+    return any(_is_below(key, section) for section in sections)
 
 
 def _is_below(key: str, section: str) -> bool:
     return key == section or key.startswith(f"{section}.")
+
+
+def _have_no_effect(keys: Collection[str]) -> str:
+    return f"{', '.join(keys)} {'has' if len(keys) == 1 else 'have'} no effect"
+
+
+def _it(keys: Collection[str]) -> str:
+    return "it" if len(keys) == 1 else "them"

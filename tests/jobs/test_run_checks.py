@@ -70,6 +70,15 @@ def test_settings_without_the_effect_that_they_promise(override: str, end: str) 
     assert warning.endswith(end)
 
 
+def test_all_settings_of_a_kind_are_one_warning() -> None:
+    buffer = "reward_kwargs.overlong_buffer_cfg"
+    [warning] = checked("reward_model.reward_manager=dapo", f"+reward_model.{buffer}={{enable: true, len: 9}}").warnings
+    assert warning == (
+        f"reward_model.reward_manager, reward_model.{buffer} have no effect: verl 0.9.1 does not read them. What it "
+        f"reads: reward.reward_manager.name=dapo '+reward.{buffer}={{enable: true, len: 9}}'"
+    )
+
+
 def test_no_warning_where_the_setting_is_verls_own_or_given_in_the_place_that_is_read() -> None:
     clip = "actor_rollout_ref.actor.grad_clip"
     assert checked(f"{clip}=1.0", "custom_reward_function.path=null").warnings == ()
