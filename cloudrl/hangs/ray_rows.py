@@ -5,7 +5,7 @@ Ray 2.60, util/state/common.py: rows of `/api/v0/placement_groups` and `/api/v0/
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from cloudrl.protocol.job_phases import Blame
@@ -46,36 +46,24 @@ def waiting_groups(groups: Sequence[Any], job_id: str, now: float) -> tuple[Blam
     return tuple(found[:1])
 
 
-def dead_ids(actors: Sequence[Any], job_id: str) -> frozenset[str]:
-    """Ids of the actors of a job that have died."""
-    return frozenset(
-        str(row.get("actor_id")) for row in _of_job(actors, "job_id", job_id) if row.get("state") == "DEAD"
-    )
-
-
-def dead_actors(actors: Sequence[Any], job_id: str, outlived: Collection[str] = ()) -> tuple[Blame, ...]:
-    """Actors of a job that died without its will, while it goes on.
+def dead_actors(actors: Sequence[Any], job_id: str) -> dict[str, Blame]:
+    """Actors of a job that died without its will, while it goes on, by their ids.
 
     Args:
         actors: rows.
         job_id: Ray's own id of the job.
-        outlived: ids of actors after whose death a step has ended: the job does not wait for them.
     """
-    found = []
+    found = {}
     for actor in _of_job(actors, "job_id", job_id):
-        if str(actor.get("actor_id")) in outlived:
-            continue
         error = _death(actor)
         if actor.get("state") == "DEAD" and error.strip() and not any(text in error for text in _INTENDED):
             first = error.strip().splitlines()[0][:_LONGEST_ERROR]
             pid = actor.get("pid")
-            found.append(
-                Blame(
-                    None, str(actor.get("class_name") or "an actor"), f"is dead, and the job waits for it: {first}",
-                    pid if isinstance(pid, int) else 0,
-                )
+            found[str(actor.get("actor_id"))] = Blame(
+                None, str(actor.get("class_name") or "an actor"), f"is dead, and the job waits for it: {first}",
+                pid if isinstance(pid, int) else 0,
             )  # fmt: skip
-    return tuple(found[:2])
+    return found
 
 
 def _of_job(rows: Sequence[Any], key: str, job_id: str) -> list[Mapping[str, Any]]:

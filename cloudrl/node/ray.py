@@ -8,7 +8,7 @@ import shutil
 import socket
 import sys
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
 from urllib.parse import quote
 
 from cloudrl.child_process import Child
@@ -199,6 +199,18 @@ class Dashboard:
             }
         except (TypeError, KeyError, ValueError, AttributeError, IndexError):
             return {}
+
+    def actor_ends(self, ids: Iterable[str]) -> Dict[str, float]:
+        """Id of each of these actors that has ended -> when, in seconds since the epoch by the clock of rank 0.
+
+        Ray 2.60, dashboard/modules/node/node_head.py: `/logical/actors`; the state API does not tell.
+        """
+        answer = self._get(f"/logical/actors?ids={quote(','.join(ids))}&nocache=1")
+        try:
+            ends = {str(actor): float(row["endTime"]) / 1000 for actor, row in answer["data"]["actors"].items()}
+        except (TypeError, KeyError, ValueError, AttributeError):
+            return {}
+        return {actor: ended_at for actor, ended_at in ends.items() if ended_at > 0}
 
     def alive_actors(self) -> Optional[List[Any]]:
         """Actors that live, at most 1000 of them; None while the dashboard does not answer.

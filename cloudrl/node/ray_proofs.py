@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Callable, FrozenSet, Optional, Tuple
+from typing import Callable, Optional, Tuple
 
 from cloudrl.hangs import ray_rows
 from cloudrl.hangs.pending_actors import PendingActors, rooms
@@ -12,7 +12,9 @@ from cloudrl.protocol.job_phases import Blame
 ASK_STILL_S = 15.0
 """So long nothing moves before Ray is asked what a job waits for."""
 _WAITING_EVERY_S = 15.0
-_OUTLIVED_EVERY_S = 60.0
+_NOTED_LATE_S = 15.0
+"""So long after its end a step may be noted: its line has to reach the driver's log, which is read each 5 s."""
+_MOST = 2
 
 
 class RayProofs:
@@ -27,29 +29,24 @@ class RayProofs:
 
     def __init__(self, dashboard: Dashboard, job_id: str, clock: Callable[[], float], now: Callable[[], float]) -> None:
         self._dashboard, self._job_id, self._clock, self._now = dashboard, job_id, clock, now
-        self._outlived: FrozenSet[str] = frozenset()
-        self._dead: FrozenSet[str] = frozenset()
         self._step: Optional[int] = None
         self._step_at = self._waiting_at = float("-inf")
         self._pending = PendingActors()
         self._waiting: Tuple[Blame, ...] = ()
 
     def note_step(self, step: Optional[int]) -> None:
-        """The last step that has ended: actors that are dead when a step ends are not what a later one waits for."""
-        if step == self._step:
-            return
-        self._outlived, self._step = self._outlived | self._dead, step
-        self._dead = frozenset()
-        if self._job_id and step is not None and self._clock() - self._step_at >= _OUTLIVED_EVERY_S:
-            self._step_at = self._clock()
-            self._dead = ray_rows.dead_ids(self._dashboard.rows("actors", self._job_id) or (), self._job_id)
+        """The last step that has ended: actors that were dead by then are not what a later one waits for."""
+        if step != self._step:
+            self._step, self._step_at = step, self._now() - _NOTED_LATE_S
 
     def dead(self) -> Tuple[Blame, ...]:
-        """Actors that have died since the last step ended."""
-        if not self._job_id:
-            return ()
-        actors = self._dashboard.rows("actors", self._job_id) or ()
-        return ray_rows.dead_actors(actors, self._job_id, self._outlived)
+        """Actors that have died since the last step ended, the first of them first."""
+        actors = self._dashboard.rows("actors", self._job_id) if self._job_id else ()
+        found = ray_rows.dead_actors(actors or (), self._job_id)
+        ends = self._dashboard.actor_ends(found) if found else {}
+        since = self._step_at if self._step is not None else float("-inf")
+        known = sorted((ends.get(actor, float("-inf")), actor) for actor in found)
+        return tuple(found[actor] for ended_at, actor in known if ended_at >= since)[:_MOST]
 
     def waiting(self) -> Tuple[Blame, ...]:
         """Placement groups and actors that have waited for their resources for too long."""

@@ -274,7 +274,7 @@ def test_an_actor_that_was_killed():
         "death_cause": {"actor_died_error_context": context},
     }  # fmt: skip
     wanted = {**dead, "death_cause": {"x": {"error_message": "all references to the actor were removed"}}}
-    [blame] = dead_actors([wanted, dead, None], "05")
+    [blame] = dead_actors([wanted, dead, None], "05").values()
     assert (blame.actor, blame.pid) == ("TransferQueueController", 7)
     assert "killed by `ray.kill`" in blame.reason
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,7 @@ class Dashboard:
         self.actors: tuple[Any, ...] | None = ()
         self.nodes: tuple[Any, ...] = ({"node_id": "n", "state": "ALIVE", "resources_total": {"CPU": 8.0, "GPU": 1.0}},)
         self.used: dict[str, dict[str, float]] = {}
+        self.ends: dict[str, float] = {}
 
     def jobs(self) -> list[dict[str, Any]]:
         return self.running
@@ -53,6 +55,9 @@ class Dashboard:
 
     def used_resources(self) -> dict[str, dict[str, float]]:
         return self.used
+
+    def actor_ends(self, ids: Iterable[str]) -> dict[str, float]:
+        return {actor: self.ends[actor] for actor in ids if actor in self.ends}
 
 
 class Lab:
@@ -215,10 +220,16 @@ def test_an_actor_whose_process_starts_slowly_waits_for_no_node(lab: Lab):
     assert lab.run(100).hang is None
 
 
+KILLED = {"error_message": "The actor is dead because it was killed by `ray.kill`."}
+
+
+def dead(actor: str, name: str) -> dict[str, Any]:
+    state = {"actor_id": actor, "job_id": "02", "class_name": name, "state": "DEAD"}
+    return {**state, "death_cause": {"actor_died_error_context": KILLED}}
+
+
 def test_an_actor_that_died_after_the_last_step_is_what_the_job_waits_for(lab: Lab):
-    """It died before rank 0 has asked for the actors again, which it does once a minute."""
-    error = {"error_message": "The actor is dead because it was killed by `ray.kill`."}
-    dead = {"actor_id": "a", "job_id": "02", "class_name": "TransferQueueController", "state": "DEAD"}
+    """And not one that a step has outlived, however short the time between them."""
     lab.reward, log = "", lab.folder / "job-driver-one.log"
     log.write_text("step:7 - x\n")
     lab.phase("gen", EndedPhase(1, "gen", 4.0))
@@ -226,28 +237,29 @@ def test_an_actor_that_died_after_the_last_step_is_what_the_job_waits_for(lab: L
     log.write_text("step:7 - x\nstep:8 - x\n")
     lab.phase("old_log_prob", EndedPhase(1, "gen", 4.0), EndedPhase(2, "gen", 4.0), EndedPhase(3, "old_log_prob", 2.0))
     lab.run(10)
-    lab.dashboard.actors = ({**dead, "death_cause": {"x": error}},)
+    lab.dashboard.actors = dead("a", "Judge"), dead("b", "TransferQueueStorage"), dead("c", "TransferQueueController")
+    lab.dashboard.ends = {"a": NOW + 20, "b": NOW + 52, "c": NOW + 51}
     lab.run(100)
-    assert (lab.hang().grade, lab.hang().blame[0].actor) == (Grade.PROOF, "TransferQueueController")
+    assert lab.hang().grade == Grade.PROOF
+    assert [blame.actor for blame in lab.hang().blame] == ["TransferQueueController", "TransferQueueStorage"]
+
+
+def test_an_actor_that_died_before_the_first_step_is_what_the_job_waits_for(lab: Lab):
+    lab.reward, lab.dashboard.actors = "", (dead("a", "AgentLoopWorker"),)
+    lab.phase("init")
+    lab.run(110)
+    assert (lab.hang().grade, lab.hang().blame[0].actor) == (Grade.PROOF, "AgentLoopWorker")
 
 
 def test_an_actor_that_the_job_has_outlived_proves_nothing(lab: Lab):
-    cause = {"actor_died_error_context": {"error_message": "The actor's worker process has died."}}
-    actor = {"actor_id": "a", "job_id": "02", "class_name": "Sandbox", "state": "DEAD", "death_cause": cause}
-    lab.reward, lab.work, lab.dashboard.actors = "", JobWork(NOW, cores=3.0), (actor,)
-    log = lab.folder / "job-driver-one.log"
-    log.write_text("step:7 - x\n")
+    """Nor does one of which Ray does not say when it died."""
+    lab.reward, lab.dashboard.actors = "", (dead("a", "Sandbox"), dead("b", "Judge"))
+    lab.work, lab.dashboard.ends = JobWork(NOW, cores=3.0), {"a": NOW - 60}
+    (lab.folder / "job-driver-one.log").write_text("step:7 - x\n")
     lab.phase("gen", EndedPhase(1, "gen", 4.0))
-    lab.run(5)
-    log.write_text("step:7 - x\nstep:8 - x\n")
     lab.run(5)
     lab.work = replace(lab.work, cores=0.0)
     assert lab.run(200).hang is None
-    lab.dashboard.actors = (actor, {**actor, "actor_id": "b", "class_name": "AgentLoopWorker"})
-    lab.phase("update_actor", EndedPhase(1, "gen", 4.0), EndedPhase(2, "gen", 200.0))
-    lab.run(110)
-    hang = lab.hang()
-    assert (hang.grade, [blame.actor for blame in hang.blame]) == (Grade.PROOF, ["AgentLoopWorker"])
 
 
 def test_a_job_that_waits_for_a_debugger_does_not_hang(lab: Lab):

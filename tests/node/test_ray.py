@@ -177,6 +177,20 @@ def test_actors_that_live(body: str, actors: list[dict[str, str]] | None) -> Non
         assert dashboard.alive_actors() == actors
 
 
+@pytest.mark.io
+@pytest.mark.parametrize(
+    ("body", "ends"),
+    [
+        ('{"data": {"actors": {"a": {"endTime": 1500}, "b": {"endTime": 0}}}}', {"a": 1.5}),
+        ('{"data": {"actors": {"a": {"endTime": null}}}}', {}),
+        ("3", {}),
+    ],
+)
+def test_when_actors_have_ended(body: str, ends: dict[str, float]) -> None:
+    with answering(_ok(body)) as dashboard:
+        assert dashboard.actor_ends(["a", "b"]) == ends
+
+
 def test_the_ray_beside_this_python_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for folder in ("beside", "path"):
         (tmp_path / folder).mkdir()
