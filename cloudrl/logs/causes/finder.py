@@ -10,6 +10,7 @@ from cloudrl.logs.causes import unknown_keys
 from cloudrl.logs.causes.budget import Budget
 from cloudrl.logs.causes.cause import Cause, Finding, Sighting
 from cloudrl.logs.causes.cluster_end import end_of_cluster
+from cloudrl.logs.causes.command_end import bare_exit, last_words
 from cloudrl.logs.causes.evidence import Evidence
 from cloudrl.logs.causes.kernel_kills import by_kernel
 from cloudrl.logs.causes.last_words import printed_by
@@ -74,9 +75,11 @@ def _chosen(
         _first([log for log in logs if log.is_lead])
         or next((suspect for suspect in seen if suspect.is_lead), None)
         or end_of_cluster(evidence)
+        or last_words(evidence)
         or min((other for other in others if other.is_vague), key=_row, default=None)
         or next((other for other in others if other.only_logged and other.follows is None), None)
         or (replace(silent[0], rank=None, process="", actor_id=None) if silent else None)
+        or (bare_exit(evidence) if not any(other.follows for other in others) else None)
     )
 
 

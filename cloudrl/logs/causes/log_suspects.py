@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from cloudrl.logs.causes.budget import Budget
-from cloudrl.logs.causes.evidence import Evidence, LogTail, last_lines
+from cloudrl.logs.causes.command_end import driver_logs, ended_by, exit_code, program_ended
+from cloudrl.logs.causes.evidence import Evidence, LogTail
 from cloudrl.logs.causes.last_words import Dead, death, printed_by
 from cloudrl.logs.causes.log_failures import DRIVER, chosen, failures
 from cloudrl.logs.causes.printed import Stream
@@ -20,7 +21,6 @@ _DEATH = re.compile(r"Worker exit type: \w{1,40} Worker exit detail: ")
 _DEAD_PID = re.compile(r"(?:Worker PID|\tpid): (?P<pid>\d{1,10})\b")
 _PID_ABOVE = 8
 """Lines in which Ray names the process above what it died of (Ray 2.60, exceptions.py: ActorDiedError)."""
-_EXIT_CODE = re.compile(r"Job entrypoint command failed with exit code (-?\d{1,3})\b")
 _FATAL_SIGNALS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE)
 
 
@@ -28,7 +28,7 @@ def suspect_of_driver(evidence: Evidence, budget: Budget) -> Suspect | None:
     """What the driver ended with: a signal, an error of its own, or one that it got from a task."""
     if (killed := _killed_driver(evidence, budget)) is not None:
         return killed
-    for log in budget.take(_drivers(evidence)):
+    for log in budget.take(driver_logs(evidence)):
         if (end := _end_of(evidence, log, budget)) is not None:
             return replace(end, at_ms=evidence.ended_ms)
     return None
@@ -41,15 +41,8 @@ def suspects_of_logs(evidence: Evidence, budget: Budget) -> list[Suspect]:
 
 def suspects_seen_by_driver(evidence: Evidence, budget: Budget) -> list[Suspect]:
     """The same by the driver's log, where Ray repeats what all processes print; in the order of its lines."""
-    of_drivers = [placed for log in _drivers(evidence) for placed in _by_process(evidence, log, budget)]
+    of_drivers = [placed for log in driver_logs(evidence) for placed in _by_process(evidence, log, budget)]
     return [suspect for _, suspect in sorted(of_drivers, key=lambda placed: placed[0])]
-
-
-def _drivers(evidence: Evidence) -> list[LogTail]:
-    """The driver's log; where it is lost, its end as Ray quotes it."""
-    job, logs = evidence.state.job, [log for log in evidence.logs if log.is_driver and log.lines]
-    quoted = last_lines(str(job.get("message") or "").splitlines())
-    return logs or [LogTail("job-driver-.log", evidence.rank_of(job.get("driver_node_id")), quoted)]
 
 
 def _by_process(evidence: Evidence, log: LogTail, budget: Budget) -> Iterator[tuple[int, Suspect]]:
@@ -111,18 +104,16 @@ def _of_text(text: str, evidence: Evidence, rank: int | None) -> Suspect | None:
 
 def _killed_driver(evidence: Evidence, budget: Budget) -> Suspect | None:
     """A driver that a signal has ended: whatever its log has of exceptions, it has survived them."""
-    job = evidence.state.job
-    code = job.get("driver_exit_code")
-    exit_code = _EXIT_CODE.search(str(job.get("message") or "")[:200])
-    code = code if isinstance(code, int) else int(exit_code[1]) if exit_code is not None else 0
-    number = -code if code < 0 else code - 128
-    if number not in _FATAL_SIGNALS:
+    code = exit_code(evidence)
+    number, program = ended_by(code), program_ended(evidence)
+    if number is None or number not in _FATAL_SIGNALS:
         return None
+    detail = f"the job's driver was killed by signal {number.value}, {number.name} (exit code {code})"
     dead = Dead(
         process=DRIVER,
-        detail=f"the job's driver was killed by signal {number}, {signal.Signals(number).name} (exit code {code})",
-        streams=[(log, stream) for log in _drivers(evidence) for stream in log.streams if stream.is_own],
-        rank=evidence.rank_of(job.get("driver_node_id")),
+        detail=program.text if program is not None and program.number == number else detail,
+        streams=[(log, stream) for log in driver_logs(evidence) for stream in log.streams if stream.is_own],
+        rank=evidence.rank_of(evidence.state.job.get("driver_node_id")),
         at_ms=evidence.ended_ms,
         is_sudden=number == signal.SIGKILL,
     )

@@ -118,7 +118,8 @@ def read_line(line: str) -> Printed:
         names_process = (
             prefix["pid"] or prefix["rank"] or prefix["mpi"] or prefix["task"] or (prefix["daemon"] and not name)
         )
-        by += [prefix[0].strip(" :")] if names_process else []
+        if names_process:  # a level before it is that of whoever has passed the line on
+            by, level = [*by, prefix[0].strip(" :")], next((prefix[key][0] for key in _LEVELS if prefix[key]), "")
         name = name or prefix["daemon"] or ""
     text = _REPEATED.sub("", text) if "[repeated" in text else text
     return Printed(text.rstrip(), " ".join(by), "" if (file, level) == _OF_OTHERS else level, name, pid, ip)

@@ -18,7 +18,7 @@ from cloudrl.spec.yaml_core import load_value
 _FOLDER = Path(__file__).with_name("known")
 _TABLES = (
     "memory", "storage", "settings", "data", "models", "internet", "collectives", "gpus", "software", "own_code",
-    "machines", "followers",
+    "machines", "command", "followers",
 )  # fmt: skip
 """In the order in which they are asked."""
 _LONGEST = 20_000
@@ -40,6 +40,7 @@ class Signature:
             "silence" where its process has waited for another one in vain, "report" where it is a cause of the process
             that died and of no other.
         is_vague: whether it is a cause only where nothing else is known.
+        is_end: whether it counts only as the last words of the job's own command: a shell goes on after most of them.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Signature:
     source: str
     follows: str | None = None
     is_vague: bool = False
+    is_end: bool = False
 
 
 @cache
@@ -68,8 +70,14 @@ def _signature(row: dict[str, Any]) -> Signature:
 
 
 @lru_cache(maxsize=4096)  # workers print the same lines, and the driver repeats them
-def recognise(text: str) -> Signature | None:
-    """The first row that knows what the text says has happened, and not what it supposes; None where none does."""
+def recognise(text: str, *, is_end: bool = False) -> Signature | None:
+    """The first row that knows what the text says has happened, and not what it supposes; None where none does.
+
+    Args:
+        text: a line, or a few of one process.
+        is_end: whether it is the end of what the job's own command has printed.
+    """
     shown = text if len(text) <= _LONGEST else text[: _LONGEST // 2] + "\n" + text[-_LONGEST // 2 :]
     facts = facts_of(shown)
-    return next((signature for signature in signatures() if signature.pattern.search(facts)), None)
+    rows = (row for row in signatures() if is_end or not row.is_end)
+    return next((row for row in rows if row.pattern.search(facts)), None)

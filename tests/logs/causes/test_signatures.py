@@ -20,7 +20,8 @@ ROWS, HERE = signatures(), Path(__file__).parent
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_a_row_finds_its_example_and_no_row_before_it_does(row: Signature):
-    assert recognise(row.example) is row
+    assert recognise(row.example, is_end=row.is_end) is row
+    assert row.is_end or recognise(row.example, is_end=True) is row
     assert re.fullmatch(r"[a-z]+(-[a-z]+)*", row.name)
     assert row.follows in (None, "peer", "silence", "report")
     assert row.cause.endswith(".")
@@ -97,7 +98,7 @@ def test_no_signature_finds_anything_in_a_standing_text(text: str):
 
 @pytest.mark.parametrize("text", STANDING)
 def test_a_standing_text_hides_no_failure(text: str):
-    assert [row.name for row in ROWS if recognise(f"{row.example}\n{text}") is not row] == []
+    assert [row.name for row in ROWS if recognise(f"{row.example}\n{text}", is_end=row.is_end) is not row] == []
 
 
 LOOK_ALIKES = [
