@@ -113,6 +113,14 @@ def waits(_rank: int, _store: str) -> None:
         time.sleep(60)
 
 
+def takes_all_memory(rank: int, _store: str) -> None:
+    """Ray's own watch of memory has to be off."""
+    held = []
+    while rank == 1:
+        held.append(b"x" * (64 << 20))
+    time.sleep(60)
+
+
 def exits(rank: int, _store: str) -> None:
     if rank == 1:
         os._exit(3)
@@ -121,7 +129,7 @@ def exits(rank: int, _store: str) -> None:
 
 WAYS = {each.__name__: each for each in (
     barrier, killed, raises, port_taken, rank_missing, out_of_memory, nan, too_many_files, segmentation_fault,
-    disk_full, shards_missing, exits, waits,
+    disk_full, shards_missing, takes_all_memory, exits, waits,
 )}  # fmt: skip
 
 

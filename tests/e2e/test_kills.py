@@ -1,4 +1,7 @@
-"""Each kind of process of a real cluster, killed with signal 9 while a job runs: what `cloudrl why` says of it."""
+"""Each kind of process of a real cluster, killed with signal 9 while a job runs: what `cloudrl why` says of it.
+
+The kernel kills one, too: a worker of a cluster whose processes may have little memory together.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,8 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +27,10 @@ from cloudrl.sdk.running import attach
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 NAME = "kills"
+GROUPS = {"memory": ("memory.limit_in_bytes", "/sys/fs/cgroup/memory"), "": ("memory.max", "/sys/fs/cgroup")}
+"""The name of a hierarchy in /proc/self/cgroup, in version 1 and 2 -> its file of limits, and where it is mounted."""
+MEMORY_BYTES = 6 << 30
+"""Enough for a cluster of two nodes without a model."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +71,7 @@ class Lab:
     def submit(self, job: str, way: str) -> None:
         """A job of two ranks, once both are there; its driver stays below a shell."""
         if '"ready"' not in self.shell.run("status", NAME, "--json", check=False).stdout:
-            self.shell.run("up", NAME, "--on", "local", "--nodes", "2")
+            self.shell.run("up", NAME, "--on", "local", "--nodes", "2", "--env", "RAY_memory_monitor_refresh_ms=0")
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("CLOUDRL_HOME", str(self.shell.home / "home"))
             connection = attach(NAME).connection
@@ -134,3 +141,40 @@ def test_the_process_that_was_killed(name: str, lab: Lab):
     cause = lab.why(name)
     assert cause["signature"] == kill.signature, cause
     assert (str(cause["process"]).partition(" ")[0], cause["rank"]) == (kill.process, kill.said_rank), cause
+
+
+@contextmanager
+def little_memory() -> Iterator[None]:
+    """Whatever this process starts has so much memory together."""
+    places = dict(re.findall(r"^\d+:([^:\n]*):(.*)$", Path("/proc/self/cgroup").read_text(), re.MULTILINE))
+    name = "memory" if "memory" in places else ""
+    limit, mount = GROUPS[name]
+    group = Path(mount, f"cloudrl-test-{os.getpid()}")
+    try:
+        group.mkdir()
+        (group / limit).write_text(str(MEMORY_BYTES))
+    except OSError as error:
+        with suppress(OSError):
+            group.rmdir()
+        pytest.skip(f"NOT TESTED: a group of processes with a limit of memory cannot be made here ({error})")
+    try:
+        (group / "cgroup.procs").write_text(str(os.getpid()))
+        yield
+    finally:
+        Path(mount, places[name].lstrip("/"), "cgroup.procs").write_text(str(os.getpid()))
+        for pid in (group / "cgroup.procs").read_text().split():
+            with suppress(OSError):
+                os.kill(int(pid), signal.SIGKILL)
+        until(lambda: not (group / "cgroup.procs").read_text(), 10)
+        group.rmdir()
+
+
+@pytest.mark.root
+def test_a_worker_that_the_kernel_killed_for_lack_of_memory(lab: Lab, shell):
+    shell.run("down", NAME, "-y", check=False)
+    with little_memory():
+        lab.submit("memory", "takes_all_memory")
+        cause = lab.why("memory")
+        shell.run("down", NAME, "-y")
+    assert cause["signature"] == "kernel-memory", cause
+    assert (str(cause["process"]).partition(" ")[0], cause["rank"]) == ("Rank", 1)

@@ -87,7 +87,6 @@ def test_a_failure_that_no_rank_is_to_blame_for(way: str, shell, connection: Con
     assert re.fullmatch(error, cause["error"])
 
 
-@pytest.mark.slow
 def test_an_actor_that_no_node_has_room_for_hangs(shell, connection: Connection):
     """Of any job, also one that is no training: nothing of what it waits for can ever come."""
     script = Path(__file__).with_name("other_jobs.py")
@@ -111,20 +110,20 @@ def test_a_working_directory_that_is_gone(shell, connection: Connection):
 CHAIN = "KeyError: 1\n\nThe above exception was the direct cause of the following exception:\n\nOSError: no header"
 DRIVERS = {
     "killed-driver": (
-        "import os; os.kill(os.getpid(), 9)",
+        shlex.join([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"]),
         "process-killed",
         "the job's driver was killed by signal 9",
     ),
-    "chain": (f"import sys; sys.exit({CHAIN!r})", None, "OSError: no header"),
+    "chain": (shlex.join([sys.executable, "-c", f"import sys; sys.exit({CHAIN!r})"]), None, "OSError: no header"),
+    "no-program": ("torchrunn train.py", "program-missing", "torchrunn: "),
 }
 
 
 @pytest.mark.parametrize("way", DRIVERS)
 def test_how_a_driver_ended(way: str, shell, connection: Connection):
-    code, signature, error = DRIVERS[way]
-    entrypoint = shlex.join([sys.executable, "-c", code])
+    entrypoint, signature, error = DRIVERS[way]
     connection.ray().submit_job({"entrypoint": entrypoint, "submission_id": way})
     assert find_job(connection, way).wait(timeout_s=180) == "FAILED"
     cause = why(shell, way)
     assert (cause["signature"], cause["process"], cause["rank"]) == (signature, "driver", 0)
-    assert cause["error"].startswith(error)
+    assert error in cause["error"]
