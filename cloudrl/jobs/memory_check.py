@@ -7,14 +7,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from cloudrl.errors import CheckpointError
+from cloudrl.jobs.data_check import training_rows
 from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.jobs.findings import Finding
+from cloudrl.jobs.save_room import SaveRoom, saves_there
 from cloudrl.protocol.facts import ClusterFacts
-from cloudrl.units import size_text
 from cloudrl.verl.command import model_key
 from cloudrl.verl.composition import Problem
 from cloudrl.verl.engine_classes import unread, unserved
-from cloudrl.verl.keys import CRITIC_MODEL_PATH, DEVICE, LOCAL_DIR, MODEL_PATH, ROLLOUT, SAVE_FREQ
+from cloudrl.verl.kept_saves import kept_keys, saves_at_once
+from cloudrl.verl.keys import CRITIC_MODEL_PATH, DEVICE, MODEL_PATH, ROLLOUT, SAVE_FREQ
 from cloudrl.verl.memory.amount import GIB
 from cloudrl.verl.memory.cards import card_of, suggestion
 from cloudrl.verl.memory.fine_tuning import fine_tuning_changes, fine_tuning_workload, limit_of, on_gpus
@@ -36,6 +38,7 @@ from cloudrl.verl.model_rules import (
 from cloudrl.verl.rules import problems
 from cloudrl.verl.rules.fine_tuning import fine_tuning_problems, overlong_rows
 from cloudrl.verl.setting import Setting
+from cloudrl.verl.steps import steps_of
 
 
 def check_model(draft: JobDraft, setting: Setting, snapshot: Snapshot) -> tuple[JobDraft, tuple[Problem, ...]]:
@@ -188,7 +191,7 @@ def _judged(draft: JobDraft, job: _Checked, snapshot: Snapshot) -> JobDraft:
 
 
 def _with_room(draft: JobDraft, setting: Setting, snapshot: Snapshot) -> JobDraft:
-    """Refuse a job whose first save cannot be written; what else does not fit is a warning.
+    """Refuse a job whose first or second save cannot be written; what else does not fit is a warning.
 
     Free bytes are known of a cluster that is up. What a plan asks for is the least that a machine may have.
     """
@@ -198,21 +201,18 @@ def _with_room(draft: JobDraft, setting: Setting, snapshot: Snapshot) -> JobDraf
     save = next((phase for phase in report.estimate.phases if phase.group == DISK), None)
     saves = (setting.whole(SAVE_FREQ) or 0) > 0 and setting.trains
     is_guess = report.estimate.model.is_guess or report.estimate.critic_model.is_guess
-    is_unsure = snapshot.is_expected or draft.options.unchecked or is_guess
-    if is_unsure or not saves or save is None or not save.fails_for_sure:
+    if snapshot.is_expected or is_guess or not saves or save is None:
         return draft.warning(*filter(None, [report.warning]))
     nodes = 1 if facts.shared_checkpoints else report.estimate.work.nodes
-    each = "" if nodes == 1 else " on each node"
-    found = Finding(
-        f"one save takes {size_text(int(save.need.likely * GIB / nodes))}{each}, and {facts.checkpoint_dir} of cluster "
-        f"{facts.name!r} has room for {size_text(facts.disk_bytes)}: the first save would fail",
-        f"Make room: cloudrl checkpoints prune --cluster {facts.name} --keep-last 1\n"
-        f"Or start the cluster with a larger disk: --volume /DISK:{facts.checkpoint_dir}\n"
-        "On a cloud: --set disk=SIZE",
-        is_about_verl=True,
-    )
-    is_known = report.estimate.worst.group == DISK
-    return draft.refused(found) if is_known else draft.refused(found).warning(*filter(None, [report.warning]))
+    steps = steps_of(setting, training_rows(draft, snapshot))
+    at_once = saves_at_once(setting, steps, has_one_folder=nodes == 1)
+    free_bytes = facts.disk_bytes if saves_there(facts, setting) else 0
+    save_bytes = int(save.need.likely * GIB / nodes)
+    room = SaveRoom(facts, free_bytes, save_bytes, nodes, at_once, kept_keys(setting))
+    if draft.options.unchecked or not room.is_short:
+        return draft.warning(*filter(None, [report.warning, room.warning]))
+    draft = draft.refused(Finding(room.reason, room.hint, is_about_verl=True))
+    return draft if report.estimate.worst.group == DISK else draft.warning(*filter(None, [report.warning]))
 
 
 def _machine(card_gib: float, facts: ClusterFacts, setting: Setting, nodes: int) -> Machine:
@@ -221,9 +221,7 @@ def _machine(card_gib: float, facts: ClusterFacts, setting: Setting, nodes: int)
     The room is unknown where a job saves elsewhere than the cluster does.
     """
     folders = 1 if facts.shared_checkpoints else nodes
-    ours = f"{facts.checkpoint_dir.rstrip('/')}/"
-    is_there = f"{setting.get(LOCAL_DIR)}/".startswith(ours)
-    sizes = (facts.memory_bytes, facts.disk_bytes * folders * is_there, facts.shm_bytes)
+    sizes = (facts.memory_bytes, facts.disk_bytes * folders * saves_there(facts, setting), facts.shm_bytes)
     host, disk, shm = (size / GIB or None for size in sizes)
     return Machine(card_gib, host_gib=host, disk_gib=disk, shm_gib=shm)
 

@@ -95,6 +95,39 @@ def test_a_save_that_has_no_room_on_a_cluster_that_is_up(
     assert "--unchecked" in str(caught.value.hint)
 
 
+KEPT = "trainer.max_actor_ckpt_to_keep"
+STEPS = "trainer.total_training_steps"
+
+
+@pytest.mark.parametrize(
+    ("facts", "overrides", "free_gib", "refused", "said"),
+    [
+        ({"nodes": 2}, {STEPS: 20}, 60, r"45\.7 GB on each node, two take 91\.4 GB, and .* room for 64\.4 GB", ""),
+        ({"nodes": 2}, {STEPS: 5}, 60, "", ""),
+        ({"nodes": 2}, {}, 60, "", "1 save of 45.7 GB on each node, and the run may keep more. Remove old ones"),
+        ({"nodes": 1}, {STEPS: 100, KEPT: 1}, 120, "two take 183 GB", ""),
+        ({"nodes": 1}, {STEPS: 100, KEPT: 1}, 200, "", ""),
+        ({"nodes": 1}, {STEPS: 100}, 200, "", f"2 saves of 91.4 GB, and the run keeps 20. Keep fewer: {KEPT}=2"),
+        ({"nodes": 1}, {STEPS: 100, KEPT: 2}, 200, "", ""),
+        ({"nodes": 2, "shared_checkpoints": True}, {STEPS: 100, KEPT: 2}, 200, "", ""),
+        # the second node removes none
+        ({"nodes": 2}, {STEPS: 100, KEPT: 1}, 100, "", "2 saves of 45.7 GB on each node, and the run keeps 20. Remove"),
+    ],
+)  # fmt: skip
+def test_room_for_the_saves_that_are_there_at_once(
+    facts: dict[str, Any], overrides: dict[str, Any], free_gib: int, refused: str, said: str
+) -> None:
+    def plan() -> Submission:
+        return planned(SAVING, options={"overrides": overrides}, disk_bytes=free_gib << 30, **facts)
+
+    if refused:
+        with pytest.raises(InputError, match=refused):
+            plan()
+        return
+    warnings = [warning for warning in plan().warnings if warning.startswith("/checkpoints has room")]
+    assert (len(warnings), said in "".join(warnings)) == (bool(said), True)
+
+
 def test_a_critic_that_is_only_called_like_a_known_model_refuses_nothing() -> None:
     critic = {"critic.enable": True, "critic.ppo_micro_batch_size_per_gpu": 1, "algorithm.adv_estimator": "gae"}
     facts: dict[str, Any] = {"disk_bytes": 60 << 30, "nodes": 2}

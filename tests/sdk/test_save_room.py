@@ -1,4 +1,4 @@
-"""Whether one save has room, by what a cluster says of itself."""
+"""Whether saves have room, by what a cluster says of itself."""
 
 from typing import Any
 
@@ -24,12 +24,21 @@ def test_both_numbers_and_what_to_do() -> None:
     assert "--volume /DISK:/checkpoints" in notice.hint
 
 
+def test_the_second_save_is_written_before_the_first_is_removed() -> None:
+    notice = save_room(facts(free_gb=300))
+    assert notice is not None
+    assert notice.text == (
+        "one save of Qwen/Qwen3-32B with its optimizer takes 197 GB on each node, two take 393 GB, and verl removes "
+        "none before it writes the second; /checkpoints has room for 300 GB"
+    )
+
+
 @pytest.mark.parametrize(
     ("given", "is_short"),
     [
-        ({"free_gb": 200}, False),
-        ({"free_gb": 200, "shared_checkpoints": True}, True),
-        ({"free_gb": 400, "shared_checkpoints": True}, False),
+        ({"free_gb": 400}, False),
+        ({"free_gb": 400, "shared_checkpoints": True}, True),
+        ({"free_gb": 800, "shared_checkpoints": True}, False),
         ({"model": "me/my-70b-model"}, True),
         ({"model": "me/my-model"}, False),
         ({"device": "cpu"}, False),
