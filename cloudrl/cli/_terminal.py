@@ -176,7 +176,7 @@ class Terminal:
 
         key = update.what, update.total_bytes
         pace = self._paces.setdefault(key, TransferPace(0.2 if self._line.rewrites else 15.0))
-        if text := pace.describe(update.done_bytes, update.total_bytes):
+        if text := pace.describe(update):
             self._line.show(f"{update.what}: {text}")
 
     def _show_start(self, waiting: Waiting) -> None:

@@ -177,13 +177,12 @@ def pull(
 
     Copies all ranks and roles.
     """
-    from cloudrl.sdk.callbacks import transfer
+    from cloudrl.sdk.checkpoints import pull as pull_checkpoint
     from cloudrl.shards.signals import undone_once
     from cloudrl.units import size_text
 
     with undone_once(), Terminal() as terminal:
-        checkpoint = choose(terminal)
-        pulled = checkpoint.pull(to, on_progress=transfer(f"copying step {checkpoint.step}", terminal))
+        pulled = pull_checkpoint(choose(terminal), to, on_progress=terminal)
     for note in pulled.notes:
         _output.note(f"note: {note}")
     fields = {"path": pulled.path, "files": pulled.files, "size_bytes": pulled.size_bytes, "notes": list(pulled.notes)}

@@ -20,11 +20,16 @@ class Notice:
 
 @dataclass(frozen=True)
 class Transfer:
-    """How far a copy is; the last one has `done_bytes == total_bytes`."""
+    """How far a copy is; the last one has `done_bytes == total_bytes`.
+
+    Attributes:
+        dollars: US dollars that the cluster has cost so far, all of its attempts; None if it has no price.
+    """
 
     what: str
     done_bytes: int
     total_bytes: int
+    dollars: Optional[float] = None
 
 
 @dataclass(frozen=True)

@@ -83,6 +83,12 @@ def notify(on_progress: OnProgress, *texts: str) -> None:
         on_progress(Notice(text))
 
 
-def transfer(what: str, on_progress: OnProgress) -> OnBytes:
-    """The function that a copy calls with bytes."""
-    return lambda done_bytes, total_bytes: on_progress(Transfer(what, done_bytes, total_bytes))
+def transfer(what: str, on_progress: OnProgress, dollars: Callable[[], float | None] = lambda: None) -> OnBytes:
+    """The function that a copy calls with bytes.
+
+    Args:
+        what: is copied.
+        on_progress: receives a `Transfer` each time.
+        dollars: what the cluster that the bytes come from has cost so far, if it has a price.
+    """
+    return lambda done_bytes, total_bytes: on_progress(Transfer(what, done_bytes, total_bytes, dollars()))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from cloudrl.checkpoints.handle import CheckpointHandle, Checkpoints
 from cloudrl.checkpoints.merge import Merged
+from cloudrl.checkpoints.pull import Pulled
 from cloudrl.checkpoints.push import PushPlan
 from cloudrl.checkpoints.reshard import Resharded
 from cloudrl.checkpoints.sources import CheckpointSource
@@ -24,8 +25,10 @@ from cloudrl.saves.places import Location, nodes_text
 from cloudrl.saves.prune import PrunePlan, Removal, plan_prune
 from cloudrl.sdk.callbacks import Confirm, OnProgress, Question, notify, silent, transfer, unattended
 from cloudrl.sdk.choose import Purpose, choose_cluster
+from cloudrl.sdk.costs import counted_dollars
 from cloudrl.sdk.find import folder_here
 from cloudrl.sdk.running import attach
+from cloudrl.shards.progress import OnProgress as OnBytes
 from cloudrl.units import size_text
 
 
@@ -105,7 +108,7 @@ def publish(plan: PushPlan, *, on_head: bool = False, on_progress: OnProgress = 
     from cloudrl.checkpoints.push import push
     from cloudrl.checkpoints.remote_merge import push_on_head
 
-    on_bytes = transfer(f"merging step {plan.checkpoint.step}", on_progress)
+    on_bytes = _on_bytes("merging", plan.checkpoint, on_progress)
     if on_head:
         return push_on_head(plan, on_progress=on_bytes, on_note=partial(notify, on_progress))
     return push(plan, on_progress=on_bytes)
@@ -205,13 +208,32 @@ def merge(
     """
     from cloudrl.checkpoints.remote_merge import merge_on_head
 
-    on_bytes = transfer(f"merging step {checkpoint.step}", on_progress)
+    on_bytes = _on_bytes("merging", checkpoint, on_progress)
     if on_head:
         merged = merge_on_head(checkpoint, str(to), options, on_progress=on_bytes)
     else:
         merged = checkpoint.merge(to, **asdict(options), on_progress=on_bytes)
     notify(on_progress, *(f"warning: {warning}" for warning in merged.warnings))
     return merged
+
+
+def pull(checkpoint: CheckpointHandle, to: str | os.PathLike[str], *, on_progress: OnProgress = silent) -> Pulled:
+    """Copy all ranks and roles of a step as they are: see `CheckpointHandle.pull`.
+
+    Raises:
+        InputError: the folder cannot be written.
+        CheckpointError: it is incomplete, there is no room, or a file is damaged on the way.
+    """
+    return checkpoint.pull(to, on_progress=_on_bytes("copying", checkpoint, on_progress))
+
+
+def _on_bytes(doing: str, checkpoint: CheckpointHandle, on_progress: OnProgress) -> OnBytes:
+    """Reports bytes of one step, with what its cluster has cost so far."""
+    from cloudrl.checkpoints.sources import ClusterSource
+
+    source = checkpoint.source
+    dollars = counted_dollars(source.connection) if isinstance(source, ClusterSource) else lambda: None
+    return transfer(f"{doing} step {checkpoint.step}", on_progress, dollars)
 
 
 def reshard(
@@ -228,7 +250,7 @@ def reshard(
         InputError: the step exists there, so many ranks are not possible, or `torch` is needed or not known.
         CheckpointError: it cannot be cut anew.
     """
-    on_bytes = transfer(f"resharding step {checkpoint.step}", on_progress)
+    on_bytes = _on_bytes("resharding", checkpoint, on_progress)
     resharded = checkpoint.reshard(to, world_size, torch=torch, on_progress=on_bytes)
     notify(on_progress, *(f"note: {note}" for note in resharded.notes))
     return resharded

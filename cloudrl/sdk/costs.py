@@ -1,6 +1,11 @@
 """What machines cost, in words. Pure but for the look at a cluster's status."""
 
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from cloudrl.errors import CloudrlError
 from cloudrl.protocol.phases import Phase
@@ -10,6 +15,9 @@ from cloudrl.providers.model import Price, Provider, Status
 from cloudrl.providers.registry import provider
 from cloudrl.sdk.callbacks import OnProgress
 from cloudrl.units import dollars_text, duration_option
+
+if TYPE_CHECKING:
+    from cloudrl.transport import Connection
 
 _SHOWN_OFFERS = 3
 
@@ -40,6 +48,29 @@ def prices(name: str, status: ClusterStatus) -> tuple[float | None, float] | Non
     priced = [(source.cost, source.price_per_hour) for source in sources if source.price_per_hour]
     both = (amounts for amounts in priced if amounts[0] is not None)
     return next(both, next(iter(priced), None))
+
+
+def counted_dollars(
+    connection: Connection, *, clock: Callable[[], float] = time.monotonic
+) -> Callable[[], float | None]:
+    """What a cluster has cost so far, in US dollars, as a function: one look at it, then counted on by its price.
+
+    Args:
+        connection: to the cluster.
+        clock: seconds that never run backwards.
+
+    Returns:
+        The function; it gives None where the price, or the cost up to now, is unknown.
+    """
+    known = None
+    with suppress(CloudrlError):  # bytes are worth more than dollars
+        if (agent := connection.agent()) is not None:
+            known = prices(connection.name, agent.status())
+    cost, per_hour = known or (None, 0.0)
+    if cost is None:
+        return lambda: None
+    so_far, began = cost, clock()
+    return lambda: so_far + per_hour * (clock() - began) / 3600
 
 
 def current_state(provider: Provider, name: str, *, alive: str = "keeps running") -> tuple[bool, str]:

@@ -15,7 +15,7 @@ from cloudrl.protocol.ranks import ranks_text
 from cloudrl.protocol.report import NodeReport
 from cloudrl.providers.model import Status
 from cloudrl.sdk.callbacks import Update, Waiting
-from cloudrl.units import duration_text, size_text
+from cloudrl.units import dollars_text, duration_text, size_text
 
 _WAITING_EVERY_S, _TRANSFER_EVERY_S = 30.0, 15.0
 _EACH_CHANGE = 4
@@ -53,7 +53,7 @@ class ProgressLines:
         elif isinstance(update, Transfer):
             key = update.what, update.total_bytes
             pace = self._transfers.setdefault(key, TransferPace(_TRANSFER_EVERY_S, self._clock))
-            if text := pace.describe(update.done_bytes, update.total_bytes):
+            if text := pace.describe(update):
                 yield f"{update.what}: {text}"
         elif isinstance(update, JobHandle):
             yield f"submitted {update.url}"
@@ -142,16 +142,22 @@ class TransferPace:
         self._rate = Rate(clock())
         self._is_over = False
 
-    def describe(self, done_bytes: int, total_bytes: int) -> str:
-        """For example `3.1 of 12.4 GB, 250 MB/s, 37 s left`; "" while it is to be silent, and after the end."""
+    def describe(self, update: Transfer) -> str:
+        """For example `3.1 GB of 12.4 GB, 250 MB/s, 37 s left, $41.20 so far`.
+
+        "" while it is to be silent, and after the end.
+        """
+        done_bytes, total_bytes = update.done_bytes, update.total_bytes
         now, is_over = self._clock(), done_bytes >= total_bytes
         if self._is_over or (not is_over and now - self._rate.last_at < self._every_s):
             return ""
         self._is_over = is_over
         rate = self._rate.add(now, done_bytes)
         if is_over:
-            return size_text(total_bytes) + (f", {size_text(round(rate))}/s" if rate else "")
-        return str(Fetching("", done_bytes, total_bytes, rate))
+            amounts = size_text(total_bytes) + (f", {size_text(round(rate))}/s" if rate else "")
+        else:
+            amounts = str(Fetching("", done_bytes, total_bytes, rate))
+        return amounts if update.dollars is None else f"{amounts}, {dollars_text(update.dollars)} so far"
 
 
 def changes(nodes: Sequence[NodeReport]) -> list[str]:

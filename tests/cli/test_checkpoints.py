@@ -2,9 +2,12 @@
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from fake_hub import FakeHub
@@ -15,7 +18,11 @@ from small_step import tree, write_step
 from typed_command import Run
 
 from cloudrl.cli._terminal import Terminal
+from cloudrl.protocol.facts import ClusterFacts
+from cloudrl.protocol.phases import Phase
+from cloudrl.protocol.report import BudgetStatus, ClusterStatus
 from cloudrl.sdk.callbacks import Transfer
+from cloudrl.sdk.costs import counted_dollars
 from cloudrl.sdk.progress_lines import TransferPace
 from cloudrl.units import size_text
 
@@ -312,15 +319,35 @@ def test_a_cluster_that_is_down_has_left_a_folder(run: Run, home: Path) -> None:
 def test_pace() -> None:
     now = [0.0]
     pace = TransferPace(0.0, lambda: now[0])
-    assert pace.describe(0, 10**9) == "0 B of 1.0 GB"
+
+    def said(done_bytes: int, dollars: float | None = None) -> str:
+        return pace.describe(Transfer("merging", done_bytes, 10**9, dollars))
+
+    assert said(0) == "0 B of 1.0 GB"
     now[0] = 1.0
-    assert pace.describe(10**8, 10**9) == "100 MB of 1.0 GB, 100 MB/s, 9 s left"
+    assert said(10**8, 41.2) == "100 MB of 1.0 GB, 100 MB/s, 9 s left, $41.20 so far"
     for second in range(2, 30):
         now[0] = float(second)
-        text = pace.describe(10**8 + second * 10**7, 10**9)
+        text = said(10**8 + second * 10**7)
     assert text == "390 MB of 1.0 GB, 10.0 MB/s, 1 min 01 s left"
     now[0] = 30.0
-    assert pace.describe(10**9, 10**9).startswith("1.0 GB, ")
+    assert re.fullmatch(r"1\.0 GB, .*/s, \$42\.00 so far", said(10**9, 42.0))
+
+
+@pytest.mark.parametrize(
+    ("cost", "per_hour", "dollars"), [(40.0, 100.0, 65.0), (None, 100.0, None), (None, None, None)]
+)
+def test_dollars_are_counted_on_from_one_look(
+    cost: float | None, per_hour: float | None, dollars: float | None
+) -> None:
+    now = [0.0]
+    budget = BudgetStatus(cost=cost, price_per_hour=per_hour)
+    status = ClusterStatus(ClusterFacts("gone", "id", "local", 2), Phase.READY, budget=budget)
+    agent = SimpleNamespace(status=lambda: status)
+    connection: Any = SimpleNamespace(name="gone", agent=lambda: agent)
+    counted = counted_dollars(connection, clock=lambda: now[0])
+    now[0] = 900.0
+    assert counted() == dollars
 
 
 @pytest.mark.parametrize(
