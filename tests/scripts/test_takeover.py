@@ -25,7 +25,7 @@ def said(imported: Imported, fate: Fate) -> dict[str, str]:
     return {line.text: line.why for line in imported.lines if line.fate is fate}
 
 
-@pytest.fixture(params=["ppo", "grpo-qwen3-32b", "ppo-rocm-0.5b", "ppo-sglang-7b", "search-r1"])
+@pytest.fixture(params=["ppo", "grpo-qwen3-32b", "ppo-rocm-0.5b", "ppo-sglang-7b-offload", "search-r1"])
 def guide(request: pytest.FixtureRequest, take_over: TakeOver) -> tuple[str, Imported]:
     env = {"SLURM_NNODES": "2", "SLURM_GPUS_PER_NODE": "8"} if "rocm" in request.param else {}
     return request.param, take_over((GUIDES / f"{request.param}.sh").read_text(), env=env)
@@ -41,7 +41,7 @@ WRONG = {
         "trainer.total_epochs=1": "the recipe has it",
     },
     "ppo-rocm-0.5b": {"GPUs of a process": "CUDA_VISIBLE_DEVICES and HIP_VISIBLE_DEVICES and ROCR_VISIBLE_DEVICES"},
-    "ppo-sglang-7b": {},
+    "ppo-sglang-7b-offload": {},
     "search-r1": {
         "$train_data in trainer.experiment_name, trainer.default_local_dir": "--env train_data=VALUE",
         "$test_data in trainer.experiment_name, trainer.default_local_dir": "--env test_data=VALUE",
