@@ -9,6 +9,7 @@ file, `cloudrl-node.pyz` (see `cloudrl.render.agent`). The parts, in the order i
     environment          the variables that Ray and all jobs inherit
     process, ray, fetch  the children: set-up commands, Ray, data and models
     node_state, attempts what is known of this node and, on rank 0, of all of them
+    partial_starts       starts on which other nodes never came
     server, replication  HTTP to clients and between agents (`cloudrl.protocol`)
     agent                the phases, one after the other
 """

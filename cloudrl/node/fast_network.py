@@ -72,7 +72,7 @@ def unused_networks(
         warnings.append(
             _unused(
                 f"{_names(devices)}: this machine has RDMA devices and this container has no /dev/infiniband",
-                "pass the devices on (docker run --device /dev/infiniband; dstack: privileged: true)",
+                "--set dstack.privileged=true, as pods need it; elsewhere docker run --device /dev/infiniband",
             )
         )
     elif verbs and not loads(_VERBS, env):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 from pathlib import Path
@@ -23,6 +24,7 @@ from cloudrl.node.hang_watch import HangMonitor
 from cloudrl.node.job import ClusterJob, read_job
 from cloudrl.node.losses import BEAT_IS_LATE_S, find_loss
 from cloudrl.node.masking import node_secrets
+from cloudrl.node.partial_starts import ENOUGH, PartialStarts
 from cloudrl.node.usage_history import UsageHistory
 from cloudrl.protocol import usage_rows
 from cloudrl.protocol.client import AgentClient
@@ -44,6 +46,7 @@ class Head(Agent):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
+        self._partial_starts = PartialStarts(self.options.checkpoints, self.identity.run_id)
         self.dashboard = ray_node.Dashboard(self.options.ports.dashboard, self.tokens.ray)
         self.ready_at: Optional[float] = None
         self._next_poll = 0.0
@@ -73,7 +76,8 @@ class Head(Agent):
         super().run_phases()
 
     def connect(self) -> None:
-        """Tell the workers what they have to match."""
+        """Tell the workers what they have to match, unless they came to none of the starts before."""
+        self._count_partial_starts()
         own = self.state.own
         self.state.publish(ray_version=own.ray_version, python_version=own.python_version)
 
@@ -132,6 +136,8 @@ class Head(Agent):
         reports = self.state.reports()
         self._check_liveness(reports)
         if self.ready_at is None:
+            with contextlib.suppress(OSError):  # a full disk has a failure of its own
+                self._partial_starts.note(self._missing_ranks())
             self._gang.look(reports)
             self._check_hang(reports)
         self._introduce_services()
@@ -143,6 +149,8 @@ class Head(Agent):
     def agree_on_outcome(self, failure: Failure) -> Failure:
         """Judge it by the attempts on all volumes, and stay until the workers have heard of it."""
         self._remove_markers()
+        with contextlib.suppress(OSError):
+            self._partial_starts.forget()
         if self.ready_at is None and not failure.final:
             if failure.permanent or failure.transient:
                 # a rank that starts at this moment may remember that an earlier attempt has failed alike
@@ -159,6 +167,31 @@ class Head(Agent):
         silent_s = self.options.lost_after_s if failure.final else BEAT_IS_LATE_S
         self.stay_while(lambda: self._is_rank_uninformed(silent_s), max(_TELL_WORKERS_S, silent_s))
         return failure
+
+    def _count_partial_starts(self) -> None:
+        """End a run whose other nodes fail again and again before their agents run.
+
+        Raises:
+            NodeFailed: so many starts in a row ended without all of them.
+        """
+        if self.identity.nodes == 1:
+            return
+        try:
+            times = self._partial_starts.begin(self._missing_ranks())
+        except OSError as error:  # the check of the folder has been passed
+            self.log.line(f"warning: starts without all nodes are not counted: {error}")
+            return
+        if times >= ENOUGH:
+            lacking = ranks_text(self._partial_starts.missing)
+            reason = (
+                f"{times} starts in a row ended before the agent of {lacking} ran: an image, a volume or a driver of "
+                f"that node may be why; each attempt's reason: cloudrl status {self.identity.name}"
+            )
+            raise NodeFailed(Failure(FailureKind.JOIN, 0, reason, final=True, subject="other ranks"))
+
+    def _missing_ranks(self) -> List[int]:
+        """Those that have not been heard of."""
+        return sorted(set(range(self.identity.nodes)) - {report.rank for report in self.state.reports()})
 
     def _is_rank_missing(self) -> bool:
         return self.serving and len(self.state.reports()) < self.identity.nodes

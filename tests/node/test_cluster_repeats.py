@@ -1,5 +1,8 @@
 """What a retry may cure is retried, what comes back ends the run, and a crash of the agent is judged like all else."""
 
+import json
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +43,32 @@ def a_ray_that_comes_up_in_no_attempt_ends_the_run_at_the_fifth(nodes: Maker) ->
         cluster.start_one(1, "--ray-timeout-s=1")
         reason = "rank 1, ray: Ray is not up 1 s after `ray start`"
         assert cluster.failed(int(number < 5)) == reason + ("" if number < 5 else "; 5 attempts ended like this")
+
+
+@scenario
+def a_node_whose_agent_never_runs_ends_the_run_after_five_starts(nodes: Maker) -> None:
+    """Rank 0 is killed each time, as dstack ends what is left of an attempt."""
+    cluster = nodes(2)
+
+    def counted(times: int) -> bool:
+        records = (cluster.checkpoints / ".cloudrl" / "starts").glob("*.json")
+        return any(json.loads(path.read_text())["times"] == times for path in records)
+
+    for times in range(1, 6):
+        rank_0 = cluster.start_one(0)
+        until(lambda times=times: counted(times), "it is counted")  # type: ignore[misc]
+        os.kill(rank_0.pid, signal.SIGKILL)
+        rank_0.exit_code()
+    cluster.start_one(0)
+    assert cluster.failed(0).startswith(
+        "rank 0, join: 5 starts in a row ended before the agent of rank 1 ran: an image"
+    )
+
+
+@scenario
+def a_start_to_which_all_ranks_come_is_not_counted(nodes: Maker) -> None:
+    cluster = nodes(2).start().ready()
+    assert not list((cluster.checkpoints / ".cloudrl" / "starts").glob("*"))
 
 
 # -- threads that fetch ---------------------------------------------------------------------------------------------

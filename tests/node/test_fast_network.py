@@ -58,9 +58,12 @@ def test_efa_needs_the_plugin_that_nccl_is_told_to_load(tmp_path: Path) -> None:
 
 
 def test_devices_that_the_container_was_not_given(tmp_path: Path) -> None:
+    """A pod of Kubernetes that is not privileged sees them in /sys, which is the node's."""
     root = machine(tmp_path, mlx5_0="mlx5_core")
     (root / "dev/infiniband/uverbs0").unlink()
-    assert "no /dev/infiniband" in warnings(root, "libibverbs.so.1")[0]
+    [warning] = warnings(root, "libibverbs.so.1")
+    assert "no /dev/infiniband" in warning
+    assert "--set dstack.privileged=true" in warning
 
 
 @pytest.mark.parametrize(

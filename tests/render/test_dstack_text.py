@@ -210,6 +210,19 @@ def test_a_choice_that_is_not_ours_has_no_comment_that_praises_it():
         assert words not in text
 
 
+@pytest.mark.parametrize(
+    ("events", "comment"),
+    [
+        ("no-capacity, interruption", "A lost spot machine restarts the run on all nodes"),
+        ("no-capacity", "A lost node ends the run"),
+        ("no-capacity, error", "A lost node restarts the run on all nodes"),
+    ],
+)
+def test_what_is_said_of_a_lost_node_is_what_dstack_does(events: str, comment: str):
+    retry = {"on_events": events.split(", "), "duration": "1h"}
+    assert f"# {comment}" in to_dstack(Cluster(name="one", dstack={"retry": retry}))
+
+
 def test_a_range_of_gpus_is_left_to_what_dstack_gives():
     assert options_of(gpu="80GB:1..8").gpus is None
 

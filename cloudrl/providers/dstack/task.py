@@ -231,8 +231,11 @@ def _lifecycle(section: Mapping[str, Any]) -> list[Section]:
 def _retry_comment(retry: Mapping[str, Any] | bool) -> str:
     if retry is False:
         return "A lost node ends the run."
-    duration = retry.get("duration") if isinstance(retry, dict) else None
+    events, duration = (retry.get(key) if isinstance(retry, dict) else None for key in ("on_events", "duration"))
     wait = "" if duration is None else f"; wait up to {'an hour' if duration == '1h' else duration} for a replacement"
+    if events and "error" not in events:  # a lost on-demand machine is one (core/models/runs.py: to_retry_event)
+        spot = f"A lost spot machine restarts the run on all nodes{wait}.\nAny error ends it."
+        return spot if "interruption" in events else "A lost node ends the run."
     return f"A lost node restarts the run on all nodes{wait}."
 
 
