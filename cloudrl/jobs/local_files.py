@@ -260,14 +260,13 @@ def is_of_this_machine(text: str, kind: PathKind, files: LocalFiles) -> bool:
 
 def missing_path(what: str, file: LocalFile) -> InputError:
     """The error for a path that does not exist, with the nearest name in its folder."""
-    if file.beside:
-        meant = similar_file(file.path.name, file.beside)
-    else:
-        meant = f", nor does its folder {file.path.parent}" if file.beside is None else ""
+    meant, look = similar_file(file.path.name, file.beside or ()), f"ls {shlex.quote(str(file.path.parent))}"
+    if file.beside is None:
+        meant = f", nor does its folder {file.path.parent}"
+        look = "A path of this machine begins with ~/ or in the current folder: go to the folder that it begins in"
     return InputError(
         f"{what}: {file.path} does not exist{meant}",
-        hint=f"ls {shlex.quote(str(file.path.parent))}\n"
-        "A path on the nodes is written absolute, a file of --working-dir by its name in there",
+        hint=f"{look}\nA path on the nodes is written absolute, a file of --working-dir by its name in there",
     )
 
 

@@ -150,6 +150,15 @@ def test_what_cannot_be(here: Path, key: str, text: str, message: str):
         found(here, key, text)
 
 
+def test_no_hint_lists_a_folder_that_does_not_exist(here: Path):
+    with pytest.raises(InputError) as caught:
+        found(here, TRAIN, "./mine.parqet")
+    assert caught.value.hint.startswith(f"ls {here}\n")
+    with pytest.raises(InputError) as caught:
+        found(here, TRAIN, "./nothing/mine.parquet")
+    assert "ls " not in caught.value.hint
+
+
 def test_a_folder_as_a_file_names_what_is_in_it(here: Path):
     with pytest.raises(InputError) as caught:
         found(here, REWARD, "./proj")
