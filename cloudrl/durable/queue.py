@@ -96,7 +96,15 @@ class Hung:
     is_final: bool = False
 
 
-Event = Union[Accepted, StopAsked, Tick, Planned, PlanFailed, Refused, Ended, Gone, Hung]
+@dataclass(frozen=True)
+class Saved:
+    """The trainer of an attempt has told that all its ranks have saved a step."""
+
+    submission_id: str
+    step: int
+
+
+Event = Union[Accepted, StopAsked, Tick, Planned, PlanFailed, Refused, Ended, Gone, Hung, Saved]
 
 
 # -- actions ------------------------------------------------------------------------------------------------
@@ -231,16 +239,29 @@ def step(queue: Queue, event: Event, now: float) -> Step:
         return _planned(queue, event, now)
     if isinstance(event, StopAsked):
         return _stop(queue, event.job_id, now)
+    return _of_attempt(queue, event, now)
+
+
+def _of_attempt(queue: Queue, event: Union[Refused, Ended, Gone, Hung, Saved], now: float) -> Step:
     job_of_attempt = queue.of(event.submission_id)
     attempt = job_of_attempt.open_attempt if job_of_attempt is not None else None
     if job_of_attempt is None or attempt is None or attempt.submission_id != event.submission_id:
         return queue, []  # told a second time, or of an attempt that has ended
+    if isinstance(event, Saved):
+        return _saved(queue, job_of_attempt, event.step, now)
     return _attempt_event(queue, job_of_attempt, event, now)
 
 
 def next_number(queue: Queue) -> int:
     """The place of a job that comes now: behind all others."""
     return max((job.number for job in queue.jobs.values()), default=0) + 1
+
+
+def _saved(queue: Queue, job: DurableJob, step_number: int, now: float) -> Step:
+    if step_number <= job.attempts[-1].saved_step:
+        return queue, []
+    job = job.with_last(saved_step=step_number, saved_at=now)
+    return queue.with_job(job), [Record(job)]
 
 
 def _attempt_event(queue: Queue, job: DurableJob, event: Union[Refused, Ended, Gone, Hung], now: float) -> Step:

@@ -6,6 +6,7 @@ import shlex
 from typing import Any, Dict, List, Mapping
 
 from cloudrl.protocol.durable_jobs import DurableJob
+from cloudrl.protocol.folders import ATTEMPT_VARIABLE
 from cloudrl.saves.names import VALIDATE_FIRST
 
 JOB_KEY, ATTEMPT_KEY = "cloudrl_job", "cloudrl_attempt"
@@ -25,7 +26,12 @@ def request_of_attempt(job: DurableJob, overrides: Mapping[str, str]) -> Dict[st
     is_resumed = attempt.number > 1 and attempt.from_step > 0
     more = {VALIDATE_FIRST: "False"} if is_resumed and not _sets(words, VALIDATE_FIRST) else {}
     command = shlex.join(_with_overrides(words, {**overrides, **more}))
-    return {**job.request, "entrypoint": command, "submission_id": attempt.submission_id, "metadata": metadata}
+    runtime_env = dict(job.request.get("runtime_env") or {})
+    runtime_env["env_vars"] = {**(runtime_env.get("env_vars") or {}), ATTEMPT_VARIABLE: attempt.submission_id}
+    return {
+        **job.request, "entrypoint": command, "submission_id": attempt.submission_id, "metadata": metadata,
+        "runtime_env": runtime_env,
+    }  # fmt: skip
 
 
 def _with_overrides(words: List[str], overrides: Mapping[str, str]) -> List[str]:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from cloudrl.errors import InputError
-from cloudrl.jobs.debugging import NODES_PATH
+from cloudrl.jobs.debugging import sees_nodes_path
 from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.protocol.folders import ON_HEAD
 from cloudrl.protocol.limits import CPUS_PER_GPU
@@ -30,9 +30,7 @@ from cloudrl.verl.transfer_queue import uses_transfer_queue
 
 LOCAL = "local"
 """The provider whose nodes are one machine, with one disk."""
-_IMAGES = {"container", "image_uri"}
-"""Fields of a runtime environment with which Ray runs the driver in a container of its own (image_uri.py)."""
-_PLAIN = ("python3", "-m", keys.MAIN)
+PLAIN = ("python3", "-m", keys.MAIN)
 
 
 def set_trainer_mode(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
@@ -117,8 +115,7 @@ def place_controller(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
     if draft.values.get(keys.TRAINER_MODE) in ASYNC:
         draft = _with_same_units(draft)
     has_disks = cluster.nodes > 1 and cluster.places_controllers and cluster.provider != LOCAL
-    sees_module = draft.variables.get("PYTHONPATH", NODES_PATH) == NODES_PATH and not _IMAGES & {*draft.runtime_env}
-    can_be_placed = job.entrypoint[:3] == _PLAIN and sees_module
+    can_be_placed = job.entrypoint[:3] == PLAIN and sees_nodes_path(draft)
     if not has_disks or not can_be_placed or not has_key(cluster.verl_version, keys.USE_V1):
         return draft
     values = draft.values

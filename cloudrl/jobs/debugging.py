@@ -14,11 +14,18 @@ DEBUGPY_VERSION = "1.8.22"
 _INSTALL = f"pip install debugpy=={DEBUGPY_VERSION}"
 NODES_PATH = "${CLOUDRL_DEBUGGER_PYTHONPATH}"
 """PYTHONPATH of a job that is debugged and has none of its own: that of the nodes, behind the debugger's folder."""
+_IMAGES = {"container", "image_uri"}
+"""Fields of a runtime environment with which Ray runs the driver in a container of its own (image_uri.py)."""
 _HIDES_OURS = {"sitecustomize.py", "sitecustomize/__init__.py"}
 _HINT = f"""\
 As a line of `setup:` in the cluster's file, or when you start it: --setup '{_INSTALL}'
 Here: {_INSTALL}
 The legacy debugger needs nothing: --legacy-debugger"""
+
+
+def sees_nodes_path(draft: JobDraft) -> bool:
+    """Whether the job finds the modules that the agents lay onto its nodes' PYTHONPATH."""
+    return draft.variables.get("PYTHONPATH", NODES_PATH) == NODES_PATH and not _IMAGES & {*draft.runtime_env}
 
 
 def debugger_of(options: SubmitOptions) -> str | None:

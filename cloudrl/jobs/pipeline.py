@@ -11,7 +11,8 @@ A pass takes a draft and the snapshot and returns another draft. Their order, an
 6. `set_environment`: variables decide about loggers.
 7. `set_debugger`: adds to the variables what a debugger needs.
 8. `check_compatibility`, `take_cluster_defaults`: refuse what cannot work, then complete the job.
-   `place_controller`, `continue_tracking`: for the mode and the loggers that the complete job has.
+   `place_controller`, `ask_trainer`, `continue_tracking`: for the mode, the trainer and the loggers that the complete
+   job has.
 9. `check_data`, `check_reward`, `check_config`, `note_surprises`: look at the complete job.
 10. `collect_secrets`, `deliver_secrets`: what the complete job needs, and how it gets there.
 11. `plan_durable`: whether all of it would be there again after a restart of the cluster.
@@ -43,6 +44,7 @@ from cloudrl.jobs.engine import change_engine
 from cloudrl.jobs.findings import Finding
 from cloudrl.jobs.redaction import redact_words
 from cloudrl.jobs.reward_check import check_reward
+from cloudrl.jobs.save_callback import ask_trainer
 from cloudrl.jobs.secrets import collect_secrets, deliver_secrets
 from cloudrl.jobs.shell_text import check_shell_text
 from cloudrl.jobs.submission import Submission
@@ -210,6 +212,7 @@ PASSES: tuple[Callable[[JobDraft, Snapshot], JobDraft], ...] = (
     check_compatibility,
     take_cluster_defaults,
     place_controller,
+    ask_trainer,
     continue_tracking,
     check_data,
     check_reward,

@@ -7,6 +7,7 @@ import shlex
 import threading
 import time
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
 
@@ -24,6 +25,7 @@ from cloudrl.protocol.client import AgentClient
 from cloudrl.protocol.durable_jobs import DurableJob
 from cloudrl.protocol.failures import ApiError, ErrorCode
 from cloudrl.protocol.job_phases import JobState
+from cloudrl.protocol.job_work import SaveNote
 from cloudrl.protocol.report import NodeReport
 from cloudrl.protocol.routes import CHECKPOINTS
 from cloudrl.protocol.side_by_side import side_by_side
@@ -32,6 +34,7 @@ from cloudrl.saves.prune import removal_of
 from cloudrl.saves.resume import plan_resume
 from cloudrl.saves.survey import cluster_inventory
 
+_at = attrgetter("at")
 _LOG_TAIL_BYTES = 256 << 10
 _RECORD_TIMEOUT_S = 5.0
 _ASK_AGAIN_S, _ASK_FOR_S = 1.0, 30.0
@@ -79,7 +82,7 @@ class DurableJobs:
         self._newer: Dict[str, Tuple[Tuple[int, str], ...]] = {}
         machinery = Machinery(
             jobs=dashboard.jobs, submit=dashboard.submit, stop=dashboard.stop, record=self._record, plan=self._plan,
-            prepare=self._prepare, end=self._end, hang=hang, copies=min(2, nodes),
+            prepare=self._prepare, end=self._end, hang=hang, saved=self._saved, copies=min(2, nodes),
         )  # fmt: skip
         self.supervisor = Supervisor(attempt, cluster_run, machinery, say=say)
 
@@ -212,9 +215,16 @@ class DurableJobs:
             code if isinstance(code, int) else None,
             mask(str(row.get("message") or ""))[-_LOG_TAIL_BYTES:],
             tail,
-            has_trained=has_stepped or (newest or 0) > attempt.from_step or STEP_LINE.search(tail) is not None,
+            has_trained=has_stepped
+            or max(newest or 0, attempt.saved_step) > attempt.from_step
+            or STEP_LINE.search(tail) is not None,
             newest_step=newest,
         )
+
+    def _saved(self, submission_id: str) -> Optional[SaveNote]:
+        works = (report.work for report in self._reports())
+        notes = (work.saved for work in works if work is not None and work.saved is not None)
+        return max((note for note in notes if note.submission_id == submission_id), key=_at, default=None)
 
     def _newest_step(self, job: DurableJob) -> Optional[int]:
         try:

@@ -25,6 +25,7 @@ from cloudrl.node.job import ClusterJob, read_job
 from cloudrl.node.losses import BEAT_IS_LATE_S, find_loss
 from cloudrl.node.masking import node_secrets
 from cloudrl.node.partial_starts import ENOUGH, PartialStarts
+from cloudrl.node.save_wishes import find_wish, left_s
 from cloudrl.node.usage_history import UsageHistory
 from cloudrl.protocol import usage_rows
 from cloudrl.protocol.client import AgentClient
@@ -34,6 +35,7 @@ from cloudrl.protocol.job_work import LookedAt
 from cloudrl.protocol.ranks import names_text, ranks_text, texts_by_rank
 from cloudrl.protocol.report import BudgetStatus, ClusterStatus, NodeReport
 from cloudrl.protocol.side_by_side import side_by_side
+from cloudrl.units import duration_text
 
 _TELL_WORKERS_S = 4.0
 _FINAL_WORD_S = 60.0  # then the provider ends the ranks that were never started: dstack by stop_criteria
@@ -142,6 +144,7 @@ class Head(Agent):
             self._check_hang(reports)
         self._introduce_services()
         self._check_budget()
+        self._ask_for_save()
         if self._job is not None and self.ready_at is not None:
             silence_s = max(self.state.heartbeat_age_s(report.rank) for report in self.state.reports())
             self._job.follow(self.ray_logs(), silence_s)
@@ -310,6 +313,17 @@ class Head(Agent):
             reason = self._shutdown_reason(is_saving=self._is_saving())
             if reason:
                 raise NodeFailed(Failure(FailureKind.DOWN, self.identity.rank, reason, final=True))
+
+    def _ask_for_save(self) -> None:
+        """Have the durable job that runs save before the cluster ends."""
+        ends_in_s = left_s(self.options.limits, self.cost(), self.env, time.time())
+        wish = find_wish(self.durable_jobs.supervisor.running_attempt, ends_in_s)
+        if wish and wish != self.state.published.save_wish:
+            self.log.line(
+                f"job {wish.split()[0]} is asked to save: the cluster ends in {duration_text(ends_in_s or 0)}"
+            )
+            self.state.publish(save_wish=wish)
+        self.job_looks.wish(self.state.published.save_wish)
 
     def _is_saving(self) -> bool:
         """Whether a checkpoint is written, merged, copied or published."""

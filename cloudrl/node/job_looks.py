@@ -32,7 +32,7 @@ class JobLooks:
     def __init__(self, folder: Path, identity: Identity, stops: Stops, secrets: Callable[[], Iterable[str]]) -> None:
         self.ray_env: Dict[str, str] = {}
         self._looks, self._ip, self._secrets = Looks(folder, identity.rank), identity.ip, secrets
-        self._processes = JobProcesses(self._looks.note, lambda: stops.has_notes)
+        self._processes = JobProcesses(self._looks.note, lambda: stops.has_notes, self._looks.saved)
 
     def start(
         self, env: Mapping[str, str], tell: Callable[..., object], warn: Callable[[str], object]
@@ -49,9 +49,14 @@ class JobLooks:
         except OSError as error:
             warn(f"warning: the phases of jobs are not seen on this node: {error}")
             return {}
-        tell(places_controllers=True)
+        tell(places_controllers=True, asks_trainers=True)
         repeat(lambda: tell(work=self._processes.sample()), EVERY_S)
         return self.ray_env
+
+    def wish(self, text: str) -> None:
+        """Have a trainer on this node save at the end of its step; see `HeartbeatReply.save_wish`."""
+        if text and self.ray_env:
+            self._looks.wish(text)
 
     def look(self, reports: Iterable[NodeReport]) -> Tuple[LookedAt, ...]:
         """The processes of jobs with their stacks, without secrets.

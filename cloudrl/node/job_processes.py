@@ -16,7 +16,7 @@ from typing import Callable, Dict, List, Mapping, Optional, Set, Tuple
 
 from cloudrl.child_process import descendants
 from cloudrl.node.titles import Titles
-from cloudrl.protocol.job_work import Halted, JobWork, PhaseNote
+from cloudrl.protocol.job_work import Halted, JobWork, PhaseNote, SaveNote
 
 _LIST_EVERY_S = 30.0
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -62,12 +62,14 @@ class JobProcesses:
         belongs: process ids of the cluster on this node.
         note: what the timers of a training on this node say.
         is_paused: whether a task may wait for a debugger.
+        saved: what a trainer on this node has saved last.
         clock: seconds that never run backwards.
         now: seconds since the epoch.
     """
 
     note: Callable[[], Optional[PhaseNote]]
     is_paused: Callable[[], bool]
+    saved: Callable[[], Optional[SaveNote]] = lambda: None
     belongs: Callable[[], Set[int]] = lambda: descendants(os.getpid())
     root: Path = Path("/")
     clock: Callable[[], float] = time.monotonic
@@ -108,7 +110,7 @@ class JobProcesses:
         self._seen = seen
         return JobWork(
             round(self.now(), 3), round(cores, 2), round(rate), tuple(sorted(methods)), tuple(halted[:16]),
-            self.is_paused(), self.note(), self._cpu_wait_percent(),
+            self.is_paused(), self.note(), self._cpu_wait_percent(), self.saved(),
         )  # fmt: skip
 
     def listed(self, pids: Optional[List[int]] = None) -> Tuple[Listed, ...]:

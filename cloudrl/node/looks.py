@@ -18,10 +18,11 @@ from typing import Collection, Dict, Iterable, Iterator, List, Mapping, Optional
 from cloudrl.node.background import within
 from cloudrl.node.job_processes import JobProcesses, Listed
 from cloudrl.node.masking import Masker
+from cloudrl.node.save_hook import WISH
 from cloudrl.node.startup_hook import write_sitecustomize
-from cloudrl.private_files import make_folder
-from cloudrl.protocol.folders import ON_HEAD
-from cloudrl.protocol.job_work import LookedAt, PhaseNote
+from cloudrl.private_files import make_folder, write_file
+from cloudrl.protocol.folders import ON_HEAD, SAVE_HOOK
+from cloudrl.protocol.job_work import LookedAt, PhaseNote, SaveNote
 from cloudrl.protocol.wire import from_json
 
 VARIABLE = "CLOUDRL_LOOKS_DIR"
@@ -57,6 +58,7 @@ class Looks:
         self._folder, self._hook = folder / f"looks-{rank}", folder / f"look-hook-{rank}"
         self._held: Set[int] = set()
         """Processes that py-spy still reads."""
+        self._wished = ""
 
     def prepare(self, env: Mapping[str, str]) -> Dict[str, str]:
         """Make the folders; returns the variables with which Ray is to be started.
@@ -68,7 +70,7 @@ class Looks:
             make_folder(folder)
         for left in self._folder.iterdir():
             left.unlink()
-        for name, source in ((_MODULE, "look_hook.py"), (ON_HEAD, "main_on_head.py")):
+        for name, source in ((_MODULE, "look_hook.py"), (ON_HEAD, "main_on_head.py"), (SAVE_HOOK, "save_hook.py")):
             (self._hook / f"{name}.py").write_bytes(pkgutil.get_data("cloudrl.node", source) or b"")
         write_sitecustomize(self._hook, _MODULE, "hangs of this process are seen without its stacks")
         path = os.pathsep.join(filter(None, [str(self._hook), env.get("PYTHONPATH")]))
@@ -79,6 +81,8 @@ class Looks:
         """The newest note of a training that runs; files of processes that have ended are removed."""
         notes = []
         for path in self._files():
+            if path.name == WISH:
+                continue
             pid = re.match(r"[0-9]+", path.name)
             if pid is None or not Path("/proc", pid[0]).exists():
                 with contextlib.suppress(OSError):
@@ -87,6 +91,22 @@ class Looks:
                 with contextlib.suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
                     notes.append(_note(_read(path, _NOTE_BYTES)))
         return max(notes, key=lambda note: note.since, default=None)
+
+    def saved(self) -> Optional[SaveNote]:
+        """What a trainer on this node has told of its last save; None without one that runs."""
+        notes = []
+        for path in self._files():
+            if path.suffix == ".save":
+                with contextlib.suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
+                    notes.append(from_json(SaveNote, json.loads(_read(path, _NOTE_BYTES))))
+        return max(notes, key=lambda note: note.at, default=None)
+
+    def wish(self, text: str) -> None:
+        """Leave word for the trainers on this node; the same word once more changes nothing."""
+        if text != self._wished:
+            with contextlib.suppress(OSError):  # asked again with the next heartbeat
+                write_file(self._folder / WISH, text)
+                self._wished = text
 
     def look(self, processes: JobProcesses, masker: Masker, nodes: Collection[str]) -> Tuple[LookedAt, ...]:
         """Stacks and connections of the processes of jobs, those of trainers and their workers first.

@@ -24,6 +24,7 @@ from cloudrl.node.background import repeat
 from cloudrl.protocol.durable_jobs import DurableJob, Outcome, Result
 from cloudrl.protocol.failures import ApiError, ErrorCode
 from cloudrl.protocol.job_phases import Grade, JobState
+from cloudrl.protocol.job_work import SaveNote
 
 _EVERY_S = 1.0
 _ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
@@ -49,6 +50,7 @@ class Machinery:
             Raises OSError or CloudrlError where that may work later.
         end: what an ended attempt has left, given Ray's row. Raises nothing.
         hang: what the hang watch sees.
+        saved: the last save that the trainer of a submission has told of; None before the first.
         copies: on how many volumes a record has to be, so that the loss of one machine forgets nothing.
     """
 
@@ -60,6 +62,7 @@ class Machinery:
     prepare: Callable[[DurableJob], object]
     end: Callable[[DurableJob, Mapping[str, Any]], RayEnd]
     hang: Callable[[], Optional[JobState]] = lambda: None
+    saved: Callable[[str], Optional[SaveNote]] = lambda _: None
     copies: int = 1
 
 
@@ -182,7 +185,7 @@ class Supervisor:
         if rows is None:
             return  # silence proves nothing
         by_id = _by_id(rows)
-        attempt = self._open_attempt
+        attempt = self.running_attempt
         if attempt is not None:
             self._look_at(attempt, by_id.get(attempt))
         others = self._others(by_id)
@@ -194,7 +197,7 @@ class Supervisor:
 
     def _others(self, by_id: Mapping[str, Mapping[str, Any]]) -> List[str]:
         """Jobs that run beside the open attempt."""
-        own = self._open_attempt
+        own = self.running_attempt
         return [name for name, row in by_id.items() if name != own and str(row.get("status")) not in _ENDED]
 
     def _is_attempt(self, row: Mapping[str, Any]) -> bool:
@@ -203,7 +206,8 @@ class Supervisor:
         return job is not None and (row.get("metadata") or {}).get(JOB_KEY) == job.job_id
 
     @property
-    def _open_attempt(self) -> Optional[str]:
+    def running_attempt(self) -> Optional[str]:
+        """The submission id of the attempt that may run now."""
         running = self._queue.running
         return running.submission_id if running is not None else None
 
@@ -213,6 +217,9 @@ class Supervisor:
             return
         self._missing.pop(submission_id, None)
         self._sent_at.pop(submission_id, None)
+        saved = self._machinery.saved(submission_id)
+        if saved is not None and not saved.is_async:
+            self._happen(decisions.Saved(submission_id, saved.step))
         if str(row.get("status")) in _ENDED:
             job = self._queue.of(submission_id)
             assert job is not None  # noqa: S101  it has the open attempt

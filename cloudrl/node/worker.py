@@ -216,6 +216,7 @@ class Worker(Agent):
                 self.reply = self.head.heartbeat(self.state.own)
                 self._heard_at = time.monotonic()
                 reply = self.reply
+                self.job_looks.wish(reply.save_wish)
                 self.state.publish(peers=reply.peers, gpus_of_ray=reply.gpus_of_ray, rendezvous=reply.rendezvous)
                 if self.reply.phase != self._head_phase[0]:
                     self._head_phase = (self.reply.phase, self._heard_at)

@@ -101,6 +101,10 @@ class SubmitOptions:
         ),
     ] = False  # fmt: skip
     """Each attempt goes on from the newest step that is whole. A job whose own program fails is not tried again."""
+    save_every: Annotated[str | None, Option("Save when a step ends this long after the last save: 20m.", "TIME")] = (
+        None
+    )
+    """`trainer.save_freq` counts as well, where the user sets it."""
     unchecked: Annotated[bool, Option("Send the job even if its verl configuration cannot work.", sets=True)] = False
     """What is known to be wrong with it becomes notes."""
     overrides: Mapping[str, Any] = field(default_factory=dict)
@@ -131,6 +135,7 @@ class JobKeywords(TypedDict, total=False):
     debug: str | None
     post_mortem: bool
     durable: bool
+    save_every: str | None
     unchecked: bool
 
 

@@ -55,6 +55,8 @@ class Attempt:
         verdict: of its end.
         reason: one line of its end for a person.
         signature: what two equal ends have in common; "" where nothing is known.
+        saved_step: the last step that its trainer has told to be saved; 0 before, and where the trainer tells nothing.
+        saved_at: when rank 0 has heard of it.
     """
 
     number: int
@@ -66,6 +68,8 @@ class Attempt:
     verdict: Optional[Verdict] = None
     reason: str = ""
     signature: str = ""
+    saved_step: int = 0
+    saved_at: Optional[float] = None
 
     @property
     def is_open(self) -> bool:
@@ -152,9 +156,10 @@ class DurableJob:
         return replace(self, attempts=(*self.attempts[:-1], replace(self.attempts[-1], **changes)))
 
     @property
-    def age(self) -> Tuple[bool, int, int]:
+    def age(self) -> Tuple[bool, int, int, int]:
         """Compares two records of one job: the higher one is the newer."""
-        return self.outcome is not None, len(self.attempts), sum(not attempt.is_open for attempt in self.attempts)
+        ended = sum(not attempt.is_open for attempt in self.attempts)
+        return self.outcome is not None, len(self.attempts), ended, self.last.saved_step if self.last is not None else 0
 
 
 def newest(*records: DurableJob) -> DurableJob:

@@ -33,6 +33,7 @@ class ClusterFacts:
         rollout_versions: their releases, as far as they are known.
         debuggers: what a job can be debugged with on each node, in the order of ranks (`cloudrl.protocol.stops`).
         places_controllers: whether the head has the module that runs verl's controller there (`folders.ON_HEAD`).
+        asks_trainers: whether every node has the callback that tells what verl has saved (`folders.SAVE_CALLBACK`).
         checkpoint_dir: where jobs save; absolute, on every node.
         files_dir: where files of users are on every node, below their addresses; None where no agent takes them.
         secrets_dir: where the secrets of jobs are; None where a node has no file system in memory.
@@ -65,6 +66,7 @@ class ClusterFacts:
     rollout_versions: Dict[str, str] = field(default_factory=dict)
     debuggers: Tuple[Tuple[str, ...], ...] = ()
     places_controllers: bool = False
+    asks_trainers: bool = False
     checkpoint_dir: str = ""
     files_dir: Optional[str] = None
     secrets_dir: Optional[str] = None

@@ -6,6 +6,13 @@ MEMORY = "/dev/shm"  # noqa: S108  a file system in memory
 ON_HEAD = "cloudrl_on_head"
 """The module on the PYTHONPATH of jobs that runs verl with its controller on the head (`node/main_on_head.py`)."""
 
+SAVE_HOOK = "cloudrl_save_hook"
+"""Likewise: the module with the callback that tells the agent what verl has saved (`node/save_hook.py`)."""
+SAVE_CALLBACK = f"{SAVE_HOOK}.SaveCallback"
+ATTEMPT_VARIABLE, SAVE_EVERY_VARIABLE = "CLOUDRL_ATTEMPT", "CLOUDRL_SAVE_EVERY_S"
+OWN_CALLBACK_VARIABLE = "CLOUDRL_CHECKPOINT_CALLBACK"
+"""What that callback reads: of which attempt it is, how often it is to save, and the user's own callback."""
+
 
 def secrets_folder(user: object, run: str) -> str:
     """The folder of the secrets of a cluster's jobs, the same on every node.

@@ -33,6 +33,25 @@ class PhaseNote:
 
 
 @dataclass(frozen=True)
+class SaveNote:
+    """What a trainer has told of its last save.
+
+    Attributes:
+        submission_id: of the attempt.
+        step: its number.
+        folder: `global_step_N`, absolute.
+        at: seconds since the epoch, by the node's clock.
+        is_async: whether ranks may still be writing.
+    """
+
+    submission_id: str
+    step: int
+    folder: str
+    at: float
+    is_async: bool = False
+
+
+@dataclass(frozen=True)
 class Halted:
     """A process that is stopped (state T), or waits in the kernel where no signal reaches it (D).
 
@@ -61,6 +80,7 @@ class JobWork:
         halted: processes that cannot move.
         is_paused: whether a task may wait for a debugger.
         note: of the training whose driver is on this node.
+        saved: the last save that a trainer with its controller on this node has told of.
         cpu_wait_percent: share of the last 10 s in which a process of this machine waited for a CPU; 0 if unknown.
     """
 
@@ -72,6 +92,7 @@ class JobWork:
     is_paused: bool = False
     note: Optional[PhaseNote] = None
     cpu_wait_percent: float = 0.0
+    saved: Optional[SaveNote] = None
 
 
 @dataclass(frozen=True)

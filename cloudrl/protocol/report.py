@@ -129,6 +129,8 @@ class NodeReport:
         debuggers: what a job can be debugged with on this node, see `cloudrl.protocol.stops`.
         places_controllers: whether jobs find the module that runs verl's controller on the head (`folders.ON_HEAD`);
             False from agents of an older release.
+        asks_trainers: whether jobs find the callback through which a trainer tells what it has saved
+            (`folders.SAVE_CALLBACK`); False from agents of an older release.
         models: model as asked for -> folder on this node.
         artifacts: likewise.
         services: name, or port -> "starting", "ready", or how often it was started again.
@@ -159,6 +161,7 @@ class NodeReport:
     rollout_versions: Dict[str, str] = field(default_factory=dict)
     debuggers: Tuple[str, ...] = ()
     places_controllers: bool = False
+    asks_trainers: bool = False
     gpus: int = 0
     cpus: int = 0
     ray_up: bool = False
@@ -203,6 +206,8 @@ class HeartbeatReply:
         shared_checkpoints: whether all nodes save into one folder; known at the barrier.
         gpus_of_ray: addresses of nodes whose GPUs Ray watches, so that their agents need not; in a reply at most that
             of the node that it is for.
+        save_wish: `SUBMISSION_ID NUMBER` of the attempt that is to save at the end of its step, with another number for
+            each time; "" before the first.
         rendezvous: which nodes compute together as a check; None before all are ready for it, and after the barrier.
     """
 
@@ -221,6 +226,7 @@ class HeartbeatReply:
     session_name: Optional[str] = None
     gpus_of_ray: Tuple[str, ...] = ()
     shared_checkpoints: bool = False
+    save_wish: str = ""
     rendezvous: Optional[Rendezvous] = None
 
 

@@ -57,6 +57,7 @@ def planned_facts(
         rollouts=(release.rollout,) if release else (),
         rollout_versions=_rollout_versions(cluster, release),
         places_controllers=True,
+        asks_trainers=True,
         checkpoint_dir=checkpoint_dir,
         files_dir=f"{checkpoint_dir}/{OURS}/{USER_FILES}",
         secrets_dir=secrets_dir,

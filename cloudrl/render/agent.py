@@ -4,7 +4,7 @@ import io
 import sys
 import tokenize
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -33,6 +33,8 @@ _RETRIEVER_PARTS = (*SHARED_PARTS, "foreign_httpx.py", "retriever")
 _MAIN = "import sys\n\nfrom cloudrl.{}.main import main\n\nsys.exit(main())\n"
 _LINE_STARTS = (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
 _NOT_SEEN = (*_LINE_STARTS, tokenize.COMMENT, tokenize.NL, tokenize.ENDMARKER)
+_FSTRING_START, _FSTRING_END = (getattr(tokenize, f"FSTRING_{end}", -1) for end in ("START", "END"))
+_SPACED = (tokenize.NAME, tokenize.NUMBER, tokenize.OP, tokenize.STRING, _FSTRING_START, _FSTRING_END)
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest date that a zip can hold
 
 
@@ -75,7 +77,10 @@ def _zipapp(program: str, parts: tuple[str, ...], without: tuple[str, ...] = ())
 def _without_comments(source: str) -> str:
     """The same program without what only people read, line by line, so that the numbers in a traceback stay true."""
     lines, indents, at_start, level = source.splitlines(keepends=True), dict[int, int](), True, 0
-    for kind, text, (row, column), (end, _), _ in tokenize.generate_tokens(io.StringIO(source).readline):
+    tokens = list(tokenize.generate_tokens(io.StringIO(source).readline))
+    for row, first, last in reversed(list(_unneeded_spaces(tokens))):
+        lines[row - 1] = lines[row - 1][:first] + "\0" * (last - first) + lines[row - 1][last:]
+    for kind, text, (row, column), (end, _), _ in tokens:
         if kind == tokenize.COMMENT:
             lines[row - 1] = lines[row - 1][:column].rstrip() + "\n"
         elif kind == tokenize.STRING and at_start and lines[end - 1].rstrip().endswith(text[-3:]):
@@ -88,7 +93,23 @@ def _without_comments(source: str) -> str:
     for row, indent in indents.items():
         if indent >= 0:
             lines[row - 1] = " " * indent + lines[row - 1].lstrip(" ")
-    return "".join(lines)
+    return "".join(lines).replace("\0", "")
+
+
+def _unneeded_spaces(tokens: Sequence[tokenize.TokenInfo]) -> Iterator[tuple[int, int, int]]:
+    """(row, first column, end) of the spaces between two tokens that are two without them, too; not in f-strings."""
+    depth = 0
+    for before, after in zip(tokens, tokens[1:]):  # noqa: B905, RUF007  Python 3.9 builds it, too
+        depth += (before.type == _FSTRING_START) - (before.type == _FSTRING_END)  # one token before Python 3.12
+        (row, first), (next_row, last) = before.end, after.start
+        is_gap = row == next_row and first < last and before.type in _SPACED and after.type in _SPACED
+        if is_gap and not depth and not (_joins(before.string[-1]) and _joins(after.string[0])):
+            yield row, first, last
+
+
+def _joins(character: str) -> bool:
+    """Whether this may continue a name, a number or a string, or begin one."""
+    return character.isalnum() or character in "_.'\""
 
 
 def write_agent(folder: Path, *, for_cpu: bool = False) -> Path:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from cloudrl.protocol.folders import SAVE_CALLBACK
 from cloudrl.verl import keys
 from cloudrl.verl.keys import ACTOR, CRITIC, MODEL, REF, ROLLOUT
 from cloudrl.verl.source.shapes import Source
@@ -18,7 +19,7 @@ SAMPLER = "trainer.v1.sampler.custom_sampler.path"
 _FSDP = ("fsdp", "fsdp2")
 _CODE = (
     f"{MODEL}.external_lib", f"{MODEL}.trust_remote_code", "critic.model.external_lib", "data.custom_cls.path",
-    "data.trust_remote_code", SAMPLER, "trainer.checkpoint_callback_class", "reward.reward_manager.module.path",
+    "data.trust_remote_code", SAMPLER, keys.CALLBACK, "reward.reward_manager.module.path",
     f"{ROLLOUT}.agent.agent_loop_manager_class", f"{ROLLOUT}.agent.agent_loop_config_path",
     f"{ROLLOUT}.checkpoint_engine.custom_backend_module", f"{ROLLOUT}.checkpoint_manager_class",
     f"{ROLLOUT}.multi_turn.tool_config_path", f"{ROLLOUT}.multi_turn.function_tool_path",
@@ -27,7 +28,7 @@ _CODE = (
 """Keys by which verl imports code of the user's, in the driver or in workers."""
 _USUAL = {f"{ACTOR}.optim.optimizer_impl": "torch.optim", "critic.optim.optimizer_impl": "torch.optim"}
 _REFERENCE = re.compile(r"\$\{(?:oc\.select:)?([\w.]+)(?:,[^}]*)?\}")
-_OUR_OWN = "pkg://cloudrl.verl_cpu."
+_OUR_OWN = ("pkg://cloudrl.verl_cpu.", SAVE_CALLBACK)
 
 
 @dataclass(frozen=True)

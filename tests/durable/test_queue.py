@@ -16,6 +16,7 @@ from cloudrl.durable.queue import (
     Planned,
     Queue,
     Record,
+    Saved,
     Stop,
     StopAsked,
     Submit,
@@ -71,6 +72,15 @@ def test_a_job_of_somebody_else_keeps_the_queue_waiting():
     _, actions = _play(Queue("c1"), Accepted(JOB), Tick(is_ray_free=False))
 
     assert actions == []
+
+
+def test_what_a_trainer_tells_is_recorded_once():
+    queue, actions = _play(_running(), Saved("a", 10), Saved("a", 10), Saved("a", 5), Saved("another", 20))
+
+    last = queue.jobs["a"].last
+    assert (last.saved_step, last.saved_at) == (10, NOW)
+    assert actions == [Record(queue.jobs["a"])]
+    assert newest(queue.jobs["a"], _running().jobs["a"]) == queue.jobs["a"], "another node may have missed it"
 
 
 def test_a_lost_cluster_is_no_error_of_the_job():

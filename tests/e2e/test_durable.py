@@ -14,6 +14,13 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 TINY = ("--data", "addition", "--model", "tiny-adder")
 STEPS, KILLED_AFTER = 8, 4
+OWN_CALLBACK = """
+from verl.trainer.ppo.checkpoint_callback import CheckpointCallback
+
+class Own(CheckpointCallback):
+    def on_save(self, trainer, global_step, checkpoint_dir, **_):
+        open(f"{checkpoint_dir}/own-callback", "w").write(str(global_step))
+"""
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +30,12 @@ def cluster(shell) -> Path:
     folder = Path(shell.home) / "home" / "clusters" / "lost"
     words = ("grpo-tiny", "--durable", "--no-wait", "--cluster", "lost", "trainer.save_freq=2")
     shell.run("submit", *words, "--name", "first", "--steps", str(STEPS))
-    shell.run("submit", *words, "--name", "second", "--steps", "2")
+    code = shell.home / "code"
+    code.mkdir()
+    (code / "own_callback.py").write_text(OWN_CALLBACK)
+    own = ("--working-dir", str(code), "trainer.checkpoint_callback_class=own_callback.Own", "--save-every", "1s")
+    second = ("grpo-tiny", "--durable", "--no-wait", "--cluster", "lost", "--name", "second", "--steps", "3")
+    shell.run("submit", *second, *own)
     saved = folder / "checkpoints" / "first" / f"global_step_{KILLED_AFTER}" / "data.pt"
     until(saved.exists, "the step is saved", timeout_s=200.0)
     os.kill(_driver("experiment_name=first"), signal.SIGKILL)
@@ -57,6 +69,8 @@ def test_it_goes_on_from_its_newest_step_and_does_them_all(cluster: Path, shell)
 
     assert (first["verdict"], second["verdict"]) == ("infrastructure", "succeeded")
     assert second["from_step"] >= KILLED_AFTER
+    assert first["saved_step"] >= KILLED_AFTER
+    assert second["saved_step"] == STEPS, "the trainer has told what it saved"
     assert second["from_step"] + 1 in steps
     assert (cluster / "checkpoints" / "first" / f"global_step_{STEPS}" / "data.pt").exists()
     assert job["outcome"]["result"] == "succeeded"
@@ -67,3 +81,9 @@ def test_the_job_behind_it_has_waited_and_ended(cluster: Path) -> None:
 
     assert records["second"]["outcome"]["result"] == "succeeded"
     assert records["second"]["attempts"][0]["started_at"] >= records["first"]["outcome"]["at"]
+
+
+def test_a_trainer_saves_when_it_is_time_and_the_users_own_callback_runs_as_well(cluster: Path) -> None:
+    saved = [int(path.read_text()) for path in (cluster / "checkpoints" / "second").glob("global_step_*/own-callback")]
+
+    assert sorted(saved) == [1, 2, 3], "each step takes longer than a second"

@@ -82,10 +82,10 @@ def wrong_values(setting: Setting, rows: Iterator[Row]) -> Iterator[Problem]:
 
 def files_are_read(setting: Setting) -> Iterator[Problem]:
     """utils/dataset/rl_dataset.py: RLHFDataset, _read_files_and_tokenize; trainer/ppo/checkpoint_callback.py."""
-    callback = setting.get("trainer.checkpoint_callback_class")
+    callback = setting.get(keys.CALLBACK)
     if setting.is_v1 and callback and (not isinstance(callback, str) or "." not in callback):
-        yield Problem(f"trainer.checkpoint_callback_class={callback}: verl needs the name of a class, with its module",
-                      "trainer.checkpoint_callback_class=null")  # fmt: skip
+        yield Problem(f"{keys.CALLBACK}={callback}: verl needs the name of a class, with its module",
+                      f"{keys.CALLBACK}=null")  # fmt: skip
     steps = setting.get("global_profiler.steps")
     if setting.is_v1 and setting.trains and steps is not None and not isinstance(steps, list):
         yield Problem(f"global_profiler.steps={steps}: verl needs a list (trainer/ppo/v1/trainer_base.py: fit)",
