@@ -245,10 +245,10 @@ def step(queue: Queue, event: Event, now: float) -> Step:
 def _of_attempt(queue: Queue, event: Union[Refused, Ended, Gone, Hung, Saved], now: float) -> Step:
     job_of_attempt = queue.of(event.submission_id)
     attempt = job_of_attempt.open_attempt if job_of_attempt is not None else None
+    if isinstance(event, Saved):
+        return _saved(queue, job_of_attempt, event, now)
     if job_of_attempt is None or attempt is None or attempt.submission_id != event.submission_id:
         return queue, []  # told a second time, or of an attempt that has ended
-    if isinstance(event, Saved):
-        return _saved(queue, job_of_attempt, event.step, now)
     return _attempt_event(queue, job_of_attempt, event, now)
 
 
@@ -257,10 +257,12 @@ def next_number(queue: Queue) -> int:
     return max((job.number for job in queue.jobs.values()), default=0) + 1
 
 
-def _saved(queue: Queue, job: DurableJob, step_number: int, now: float) -> Step:
-    if step_number <= job.attempts[-1].saved_step:
+def _saved(queue: Queue, job: Optional[DurableJob], event: Saved, now: float) -> Step:
+    """The last word of an attempt may come after its end."""
+    last = job.last if job is not None else None
+    if job is None or last is None or last.submission_id != event.submission_id or event.step <= last.saved_step:
         return queue, []
-    job = job.with_last(saved_step=step_number, saved_at=now)
+    job = job.with_last(saved_step=event.step, saved_at=now)
     return queue.with_job(job), [Record(job)]
 
 

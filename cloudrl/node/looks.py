@@ -37,6 +37,7 @@ _QUIET_S, _QUIET_TICKS = 0.5, 2
 and the process dies of SIGSEGV (Python 3.11: 1 of 1,000 signals to a process with five busy threads). So only a process
 that computes next to nothing is signalled."""
 _STACK_BYTES, _NOTE_BYTES = 64 << 10, 16 << 10
+_SAVE_NOTE_S = 60.0
 _MOST_PEERS = 16
 _MOST_LOOKS = 48
 """Processes whose stacks are taken in one look; a node with 8 GPUs has about 30."""
@@ -81,7 +82,7 @@ class Looks:
         """The newest note of a training that runs; files of processes that have ended are removed."""
         notes = []
         for path in self._files():
-            if path.name == WISH:
+            if path.name == WISH or (path.suffix == ".save" and _is_new(path)):
                 continue
             pid = re.match(r"[0-9]+", path.name)
             if pid is None or not Path("/proc", pid[0]).exists():
@@ -246,6 +247,13 @@ def _read(path: Path, limit_bytes: int) -> str:
         if os.fstat(descriptor).st_uid != os.getuid():
             raise PermissionError(str(path))
         return file.read(limit_bytes).decode("utf-8", "replace")
+
+
+def _is_new(path: Path) -> bool:
+    """Whether a trainer may have ended since it has told of a save, and nobody has read it yet."""
+    with contextlib.suppress(OSError):
+        return time.time() - path.stat().st_mtime < _SAVE_NOTE_S
+    return False
 
 
 def _note(text: str) -> PhaseNote:

@@ -51,7 +51,7 @@ class SaveCallback:
             threading.Thread(target=self._poll, name="cloudrl-save-hook", daemon=True).start()
 
     def on_save(self, *args: Any, **kwargs: Any) -> None:
-        """Tell the agent that a step is saved. An exception of the user's own callback ends the training, as in verl."""
+        """Tell the agent that a step is saved. An exception of the user's own callback ends the training."""
         with contextlib.suppress(Exception):  # whatever is wrong with us: the training goes on
             self._note(kwargs)
         if self._own is not None:

@@ -32,6 +32,8 @@ _TAKEN_WITHIN_S = 120.0
 """Without an answer to a submission; meanwhile it is sent again, as Ray takes an id only once."""
 _GONE_ROUNDS = 3
 """So many answers of Ray without an attempt, one after the other, mean that it is gone."""
+_LAST_WORD_S = 60.0
+"""After its end a trainer's last save is still heard of: nodes look at their processes every few seconds."""
 _WARN_EVERY_S, _RECORD_AGAIN_S = 300.0, 30.0
 
 
@@ -185,6 +187,7 @@ class Supervisor:
         if rows is None:
             return  # silence proves nothing
         by_id = _by_id(rows)
+        self._hear_of_saves()
         attempt = self.running_attempt
         if attempt is not None:
             self._look_at(attempt, by_id.get(attempt))
@@ -217,9 +220,6 @@ class Supervisor:
             return
         self._missing.pop(submission_id, None)
         self._sent_at.pop(submission_id, None)
-        saved = self._machinery.saved(submission_id)
-        if saved is not None and not saved.is_async:
-            self._happen(decisions.Saved(submission_id, saved.step))
         if str(row.get("status")) in _ENDED:
             job = self._queue.of(submission_id)
             assert job is not None  # noqa: S101  it has the open attempt
@@ -235,6 +235,15 @@ class Supervisor:
         hung = find_hang(state, submission_id, proven_s)
         if hung is not None:
             self._happen(hung)
+
+    def _hear_of_saves(self) -> None:
+        for job in list(self._queue.jobs.values()):
+            last = job.last
+            if last is None or (last.ended_at is not None and self._now() - last.ended_at > _LAST_WORD_S):
+                continue
+            saved = self._machinery.saved(last.submission_id)
+            if saved is not None and not saved.is_async:
+                self._happen(decisions.Saved(last.submission_id, saved.step))
 
     def _look_for(self, submission_id: str) -> None:
         """Ray answers without an attempt: it was never there, or is gone."""

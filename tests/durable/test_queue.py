@@ -76,6 +76,8 @@ def test_a_job_of_somebody_else_keeps_the_queue_waiting():
 
 def test_what_a_trainer_tells_is_recorded_once():
     queue, actions = _play(_running(), Saved("a", 10), Saved("a", 10), Saved("a", 5), Saved("another", 20))
+    ended, _ = _play(queue, Ended("a", RayEnd("SUCCEEDED", 0, newest_step=20)), Saved("a", 20))
+    assert ended.jobs["a"].last.saved_step == 20, "nodes are asked every few seconds"
 
     last = queue.jobs["a"].last
     assert (last.saved_step, last.saved_at) == (10, NOW)
