@@ -16,6 +16,7 @@ from cloudrl.checkpoints.saved_files import SavedFiles
 from cloudrl.checkpoints.sources import CheckpointSource
 from cloudrl.errors import CheckpointError
 from cloudrl.options.merge import MergeOptions
+from cloudrl.saves.copies import count_copies
 from cloudrl.saves.inventory import LATEST, Checkpoint, Inventory, SaveVersion
 from cloudrl.saves.names import CONFIG, LORA_META, of_run
 from cloudrl.shards.merge import MERGE
@@ -67,6 +68,13 @@ class CheckpointHandle:
     def complete(self) -> bool:
         """Whether all ranks are there, and their files whole as far as some KB of each tell."""
         return self.info.complete
+
+    @property
+    def copies(self) -> int:
+        """How many nodes have every file of it, each on a disk of its own; 1 also for a folder that nodes share."""
+        files = (*self.info.files.values(), *self.info.step_files.values())
+        disks = {copy.location for copies in files for copy in copies}
+        return count_copies([self.info]) if len(disks) > 1 else 1
 
     def __str__(self) -> str:
         return f"{self.source.name}: {self.info.name}"

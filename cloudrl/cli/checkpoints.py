@@ -251,7 +251,8 @@ def _row(checkpoint: CheckpointHandle) -> tuple[str, ...]:
     ranks = f"{len(info.ranks)} of {size}" if size is not None else checkpoint.format.label
     missing = [f"missing: {', '.join(info.missing)}"] if info.missing else []
     flaws = (*missing, *info.damage_phrases) or ("complete",)
-    state = "; ".join((*flaws, *(["resume point"] if info.resumes else [])))
+    safe = ["safe"] if info.complete and checkpoint.copies > 1 else []
+    state = "; ".join((*flaws, *safe, *(["resume point"] if info.resumes else [])))
     age = duration_text(max(0.0, time.time() - info.modified_at))
     return (
         info.run, str(info.step), info.role, ranks, places_text(info.locations), size_text(info.size_bytes), age, state,
@@ -275,6 +276,7 @@ def _fields(checkpoint: CheckpointHandle) -> dict[str, Any]:
         "size_bytes": info.size_bytes,
         "modified_at": info.modified_at,
         "complete": info.complete,
+        "copies": checkpoint.copies,
         "missing": list(info.missing),
         "damaged": dict(info.damaged),
         "resumes": info.resumes,

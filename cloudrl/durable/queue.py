@@ -56,11 +56,12 @@ class Planned:
 
 @dataclass(frozen=True)
 class PlanFailed:
-    """No step can be loaded; `may_pass` where a node was silent."""
+    """No step can be loaded; `may_pass` where a node was silent or copies a step: it is asked again after a pause."""
 
     job_id: str
     reason: str
     may_pass: bool = False
+    pause_s: float = FIRST_PAUSE_S
 
 
 @dataclass(frozen=True)
@@ -307,7 +308,7 @@ def _planned(queue: Queue, event: Union[Planned, PlanFailed], now: float) -> Ste
     if isinstance(event, PlanFailed):
         if not event.may_pass:
             return _finish(queue, job, Result.FAILED, event.reason, now)
-        waiting = replace(job, waits_until=now + FIRST_PAUSE_S, waits_for=event.reason)
+        waiting = replace(job, waits_until=now + event.pause_s, waits_for=event.reason)
         return queue.with_job(waiting), [Record(waiting)]
     # it was lost between its last save and its end
     if job.attempts and job.total_steps and event.from_step >= job.total_steps:

@@ -4,11 +4,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from cloudrl.errors import InputError
+from cloudrl.jobs.asynchronous import LOCAL
 from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.jobs.submission import DurablePlan
 from cloudrl.protocol.secret_names import is_secret, is_secret_override
 from cloudrl.spec.hydra import integer, parse_overrides, split_key
+from cloudrl.units import size_text
 from cloudrl.verl import keys
+from cloudrl.verl.memory.amount import GIB
+from cloudrl.verl.memory.host import DISK
 
 RESUME_DECIDED_BY = frozenset({keys.RESUME_MODE, keys.RESUME_FROM, keys.LOCAL_DIR})
 """Keys with which a user decides where a job goes on, and no pass or agent does."""
@@ -28,7 +32,22 @@ def plan_durable(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
         draft = draft.warning(
             f"--durable: the job saves nothing, so each attempt begins anew; {keys.SAVE_FREQ}=10 saves"
         )
-    return replace(draft.refused(*_refusals(draft)), durable=plan)
+    return replace(draft.refused(*_refusals(draft)).warning(*_without_room(draft)), durable=plan)
+
+
+def _without_room(draft: JobDraft) -> Iterator[str]:
+    """A disk that has no room for the copies that make a step safe; what is known of a plan is the least."""
+    cluster, report = draft.cluster, draft.memory
+    if report is None or cluster.shared_checkpoints or cluster.gpu_nodes < 2 or cluster.provider == LOCAL:
+        return
+    saves = (phase.need.likely for phase in report.estimate.phases if phase.group == DISK)
+    part = next(saves, 0.0) * GIB / cluster.gpu_nodes
+    if 0 < cluster.disk_bytes < 2 * part:
+        yield (
+            f"--durable: a step takes {size_text(int(part))} of each node's disk, its copy from another node as much "
+            f"again, and {size_text(cluster.disk_bytes)} are free: a lost machine would take the step with it. "
+            "A larger disk: --set disk=SIZE"
+        )
 
 
 def _refusals(draft: JobDraft) -> Iterator[InputError]:

@@ -35,11 +35,13 @@ from cloudrl.node.replication import ReplicationHub
 from cloudrl.node.services import Services, service_variables
 from cloudrl.node.shard_worker_client import ShardWorkerClient
 from cloudrl.node.shutdown import ShutdownRequest
+from cloudrl.node.step_copier import StepCopier
 from cloudrl.node.stops import Stops, ready
 from cloudrl.node.timeouts import PhaseTimeouts
 from cloudrl.node.tokens import write_tokens
 from cloudrl.node.uploads import Store
 from cloudrl.node.usage import start_sampling
+from cloudrl.protocol.client import AgentClient
 from cloudrl.protocol.failures import Failure, FailureKind
 from cloudrl.protocol.folders import USER_FILES
 from cloudrl.protocol.options import AgentOptions
@@ -91,6 +93,7 @@ class Agent:
         self.replication = ReplicationHub(self.state, identity.nodes, *stores)
         secrets = lambda: node_secrets(self.tokens, self.env, self.replication.secrets.values())  # noqa: E731
         self.job_looks = JobLooks(options.run_dir, identity, self.stops, secrets)
+        self.step_copier = StepCopier(options.checkpoints, lambda at: AgentClient(f"http://{at}", tokens.agent))
         self.checkpoint_store = CheckpointStore(
             options.checkpoints, options.ray_temp_dir or ray_node.TEMP_DIR, run_id=identity.run_id,
             rank=identity.rank, child=ShardWorkerClient(self._shard_child), say=log.line,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import shlex
 import threading
@@ -15,9 +16,12 @@ from cloudrl.durable.queue import PlanFailed, Planned
 from cloudrl.durable.verdicts import RayEnd
 from cloudrl.errors import CheckpointError, CloudrlError
 from cloudrl.hangs.driver_log import STEP_LINE
+from cloudrl.node.background import repeat
 from cloudrl.node.job_journal import JobJournal
 from cloudrl.node.masking import Masker
 from cloudrl.node.ray import Dashboard
+from cloudrl.node.step_copies import EVERY_S as COPY_EVERY_S
+from cloudrl.node.step_copies import StepCopies
 from cloudrl.node.supervisor import Machinery, Supervisor
 from cloudrl.node.uploads import Store
 from cloudrl.protocol import job_calls
@@ -38,6 +42,9 @@ _at = attrgetter("at")
 _LOG_TAIL_BYTES = 256 << 10
 _RECORD_TIMEOUT_S = 5.0
 _ASK_AGAIN_S, _ASK_FOR_S = 1.0, 30.0
+_LOOK_AGAIN_S = 30.0
+_LAST_STEP_S = 3600.0
+"""After the end of a job its last step is still copied."""
 
 
 class DurableJobs:
@@ -55,6 +62,8 @@ class DurableJobs:
         files: what users have sent.
         secrets: what must not be written down.
         hang: what the hang watch sees.
+        is_shared: whether all nodes save into one folder.
+        is_urgent: whether the cluster may end soon.
         say: prints a line.
     """
 
@@ -73,12 +82,18 @@ class DurableJobs:
         files: Store,
         secrets: Callable[[], Iterable[str]],
         hang: Callable[[], Optional[JobState]],
+        is_shared: Callable[[], bool],
+        is_urgent: Callable[[], bool],
         say: Callable[[str], object],
     ) -> None:
         self.journal = JobJournal(checkpoints)
         self._cluster, self._checkpoints = cluster, checkpoints
         self._reports, self._agent, self._dashboard = reports, agent, dashboard
         self._hang, self._ray_logs, self._files, self._secrets, self._say = hang, ray_logs, files, secrets, say
+        self._is_shared = is_shared
+        self._copies = StepCopies(reports, agent, self._inventory, is_urgent=is_urgent, say=say)
+        self._mirrored: Tuple[Tuple[str, int], ...] = ()
+        self._mirror_again_at = 0.0
         self._newer: Dict[str, Tuple[Tuple[int, str], ...]] = {}
         machinery = Machinery(
             jobs=dashboard.jobs, submit=dashboard.submit, stop=dashboard.stop, record=self._record, plan=self._plan,
@@ -116,6 +131,26 @@ class DurableJobs:
     def _start(self) -> None:
         self.supervisor.restore([*self.journal.read(), *self._records_of_others()])
         self.supervisor.start()
+        repeat(self._mirror, COPY_EVERY_S)
+
+    def _mirror(self) -> None:
+        """Have what was saved on a second machine; without news it is looked for less often."""
+        jobs = [job for job in self.supervisor.jobs if job.saves and job.last is not None and _is_of_now(job)]
+        addresses = self._addresses()
+        jobs = [job for job in jobs if addresses and not job.world_size % len(addresses)]
+        if not jobs or len(addresses) < 2 or self._is_shared():
+            return
+        saved = tuple((job.submission_id, job.attempts[-1].saved_step) for job in jobs)
+        if saved == self._mirrored and time.monotonic() < self._mirror_again_at:
+            return
+        with contextlib.suppress(CloudrlError):  # a node is silent: looked for again
+            is_missing = self._copies.mirror(jobs, addresses)
+            self._mirrored = saved
+            self._mirror_again_at = time.monotonic() + (0.0 if is_missing else _LOOK_AGAIN_S)
+
+    def _addresses(self) -> Dict[int, str]:
+        """Node -> IP address, of those that train."""
+        return {report.rank: report.ip for report in self._reports() if report.gpus > 0}
 
     def _records_of_others(self) -> List[DurableJob]:
         """What the volumes of other nodes remember; one that does not answer is asked again for a while."""
@@ -155,7 +190,7 @@ class DurableJobs:
         return cluster_inventory(reports, self._agent(own).inventory)
 
     def _plan(self, job: DurableJob) -> Union[Planned, PlanFailed]:
-        addresses = {report.rank: report.ip for report in self._reports() if report.gpus > 0}
+        addresses = self._addresses()
         if job.package and self._files.manifest(job.package) is None:
             return PlanFailed(job.job_id, "its package is not on rank 0 any more; submit it again")
         if job.saves and (not addresses or job.world_size % len(addresses)):
@@ -168,8 +203,10 @@ class DurableJobs:
         except CloudrlError as error:
             return PlanFailed(job.job_id, error.message, may_pass=True)
 
-    def _planned(self, job: DurableJob, addresses: Mapping[int, str]) -> Planned:
+    def _planned(self, job: DurableJob, addresses: Mapping[int, str]) -> Union[Planned, PlanFailed]:
         inventory = self._inventory()
+        if waits_for := self._copies.bring(job, inventory, addresses):
+            return PlanFailed(job.job_id, waits_for, may_pass=True, pause_s=COPY_EVERY_S)
         try:
             resume = plan_resume(
                 inventory, job.run, world_size=job.world_size, addresses=addresses,
@@ -243,6 +280,10 @@ class DurableJobs:
                 return file.read().decode("utf-8", "replace")
         except OSError:
             return ""
+
+
+def _is_of_now(job: DurableJob) -> bool:
+    return job.outcome is None or time.time() - job.outcome.at < _LAST_STEP_S
 
 
 def _steps_of(inventory: Inventory, run: str) -> Dict[int, List[Checkpoint]]:

@@ -67,7 +67,8 @@ class Head(Agent):
             attempt=self.tokens.attempt_id, checkpoints=self.options.checkpoints, reports=self.state.reports,
             agent=self._agent_of, dashboard=self.dashboard, ray_logs=self.ray_logs, files=self.replication.files,
             secrets=lambda: node_secrets(self.tokens, self.env, self.replication.secrets.values()),
-            hang=lambda: self.hang_monitor.state, say=self.log.line,
+            hang=lambda: self.hang_monitor.state, is_shared=lambda: self.state.published.shared_checkpoints,
+            is_urgent=lambda: bool(self.state.published.save_wish), say=self.log.line,
         )  # fmt: skip
         job = read_job(self.options.job) if self.options.job else None
         self._job = ClusterJob(job, self.dashboard, say=self.log.line) if job is not None else None

@@ -33,6 +33,7 @@ from cloudrl.protocol.failures import ApiError, ErrorCode, Failure, FailureKind
 from cloudrl.protocol.limits import CASTS
 from cloudrl.protocol.manifest import Manifest
 from cloudrl.protocol.report import NodeReport
+from cloudrl.protocol.step_copies import CopyOrder
 from cloudrl.protocol.wire import from_json, to_json
 from cloudrl.saves.below import Refused, open_below
 from cloudrl.saves.removal import set_aside
@@ -184,6 +185,12 @@ class _Handler(HttpHandler):
             set_aside(self.agent.options.checkpoints, path)
         self._json({"aside": path})
 
+    def _copy_step(self, path: str) -> None:
+        order = self._json_body(functools.partial(from_json, CopyOrder), "an order for copies", _MAX_MANIFEST_BYTES)
+        if order.folder != path:
+            raise ApiError(ErrorCode.BAD_REQUEST, f"the order is for {order.folder!r}, and the call says {path!r}")
+        self._json(self.agent.step_copier.take(order))
+
     def _job_body(self, job: str) -> DurableJob:
         record = self._json_body(functools.partial(from_json, DurableJob), "a job")
         if record.job_id != job:
@@ -291,6 +298,9 @@ class _Handler(HttpHandler):
             if "cast" in query:
                 self._cast(file, span, query["cast"])
             elif "crc32" in query:
+                if "sync" in query:
+                    with _disk_errors(ErrorCode.UNREADABLE):
+                        os.fsync(file.fileno())
                 self._crc32(file, span, number(query["crc32"]))
             else:
                 with _disk_errors(ErrorCode.UNREADABLE):

@@ -12,6 +12,7 @@ from cloudrl.protocol import routes
 from cloudrl.protocol.client import LISTING_TIMEOUT_S, REFUSALS, AgentClient
 from cloudrl.protocol.durable_jobs import DurableJob
 from cloudrl.protocol.failures import ErrorCode
+from cloudrl.protocol.step_copies import CopyOrder, CopyState
 from cloudrl.protocol.wire import from_json, to_json
 
 
@@ -76,6 +77,20 @@ def set_aside(agent: AgentClient, rank: int, path: str) -> None:
     """
     request = agent.request(routes.SET_ASIDE, rank=rank, path=path, timeout_s=LISTING_TIMEOUT_S)
     agent.call(request, itemgetter("aside"), (*REFUSALS, ErrorCode.FORBIDDEN, ErrorCode.CONFLICT))
+
+
+def order_copies(agent: AgentClient, order: CopyOrder) -> CopyState:
+    """Have a node copy files of a step from another one; the same order once more changes nothing.
+
+    Raises:
+        InputError: it names other files than those of a step.
+        ConnectionFailed: no answer.
+    """
+    body = json.dumps(to_json(order)).encode()
+    request = agent.request(
+        routes.COPY_STEP, rank=order.rank, path=order.folder, body=body, timeout_s=LISTING_TIMEOUT_S
+    )
+    return agent.call(request, partial(from_json, CopyState))
 
 
 def _body(job: DurableJob) -> bytes:

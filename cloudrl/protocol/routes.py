@@ -78,7 +78,7 @@ INVENTORY = Route("inventory", "GET", "/v1/nodes/{rank}/inventory")
 these, is not listed: {"same_as": {"rank", "marker"}} names that node, which lists it."""
 CHECKPOINT_FILE = Route("checkpoint_file", "GET", _CHECKPOINT, is_transfer=True)
 """A file, with `Range: bytes=a-b`; `cast=F32,BF16`: its values in fewer bits, the range counts stored bytes;
-`crc32=START`: {"size_bytes", "crc32"} of the range, calculated there."""
+`crc32=START`: {"size_bytes", "crc32"} of the range, calculated there, with `sync=1` after it is on the disk."""
 CHECKPOINT_RANGES = Route("checkpoint_ranges", "POST", _CHECKPOINT, is_transfer=True)
 """{"ranges": [[offset, length], ...]} of a file, one after the other."""
 REMOVE_CHECKPOINT = Route("remove_checkpoint", "DELETE", _CHECKPOINT)
@@ -113,6 +113,8 @@ RECORD_JOB = Route("record_job", "PUT", "/v1/nodes/{rank}/journal/{job}")
 """A `DurableJob` for the volume of a node; of rank 0."""
 SET_ASIDE = Route("set_aside", "POST", "/v1/nodes/{rank}/aside/{path}")
 """Rename a step, `RUN/global_step_10`, so that it no longer counts as a checkpoint; of rank 0."""
+COPY_STEP = Route("copy_step", "POST", "/v1/nodes/{rank}/copies/{path}")
+"""A `CopyOrder` for a node, answered with `CopyState`: it copies in the background; of rank 0."""
 STOPS = Route("stops", "GET", "/v1/nodes/{rank}/stops")
 """{"stops": [`Stop`, ...]}: the processes of a node that wait for a debugger."""
 LOOK = Route("look", "GET", "/v1/nodes/{rank}/look")

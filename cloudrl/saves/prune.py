@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cloudrl.errors import InputError
+from cloudrl.saves.copies import is_safe
 from cloudrl.saves.inventory import Checkpoint, Inventory, resume_order
 from cloudrl.saves.names import OF_STEP, of_run, step_folder
 from cloudrl.saves.places import Location
@@ -76,11 +77,14 @@ def plan_prune(inventory: Inventory, keep: int, *, run: str | None = None, comma
             notes.append(f"{of_run(name)}no step is complete, so all stay")
             continue
         oldest, newest = complete[:keep][-1], steps[complete[0]]
+        safe = next((step for step in complete if is_safe(steps[step])), None)
         resumed = next((step for step in resume_order(steps) if step in complete), None)
         for step in sorted(step for step in steps if step < oldest):
             reason = _pinned_by(steps[step], named) or _possibly_in_progress(steps[step], newest)
             if step == resumed:
                 reason = "a job would go on from it: the later ones are incomplete, or of an earlier attempt"
+            elif step == safe:
+                reason = "the later ones are on one machine alone"
             if reason:
                 notes.append(f"{of_run(name)}step {step} stays: {reason}")
             else:

@@ -128,6 +128,25 @@ def test_room_for_the_saves_that_are_there_at_once(
     assert (len(warnings), said in "".join(warnings)) == (bool(said), True)
 
 
+@pytest.mark.parametrize(
+    ("facts", "is_warned"),
+    [
+        ({}, True),
+        ({"shared_checkpoints": True, "disk_bytes": 95 << 30}, False),
+        ({"disk_bytes": 400 << 30}, False),
+        ({"provider": "local"}, False),
+    ],
+)
+def test_a_durable_job_needs_room_for_the_copies_of_another_node(facts: dict[str, Any], is_warned: bool) -> None:
+    submission = planned(
+        SAVING, options={"durable": True}, **{"provider": "dstack", "nodes": 2, "disk_bytes": 80 << 30, **facts}
+    )
+
+    warned = [warning for warning in submission.warnings if "its copy from another node as much again" in warning]
+    assert len(warned) == is_warned
+    assert all("a step takes 45." in warning and "85.9 GB are free" in warning for warning in warned)
+
+
 def test_a_critic_that_is_only_called_like_a_known_model_refuses_nothing() -> None:
     critic = {"critic.enable": True, "critic.ppo_micro_batch_size_per_gpu": 1, "algorithm.adv_estimator": "gae"}
     facts: dict[str, Any] = {"disk_bytes": 60 << 30, "nodes": 2}

@@ -1,10 +1,12 @@
 """Jobs that outlive their machines, on clusters of real agents, each with a disk of its own."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import pytest
 from node_harness import Maker, Nodes, kill_all, until
+from small_step import write_step
 
 from cloudrl.errors import InputError
 from cloudrl.protocol import job_calls
@@ -76,6 +78,49 @@ def test_a_queue_outlives_its_cluster(nodes: Maker) -> None:
     until(lambda: _known(cluster)["second"].outcome is not None, "the second job is over")
     assert _known(cluster)["second"].outcome.reason == "ValueError: no such row"  # type: ignore[union-attr]
     assert "third" not in _on_ray(cluster)
+
+
+def _save(cluster: Nodes, step: int) -> None:
+    """Two ranks of run `first`, each on its node's disk, as verl saves; what belongs to no rank is rank 0's."""
+    whole = write_step(cluster.folder / "whole", step)
+    for path in whole.rglob("*.*"):
+        if path.is_file():
+            rank = 1 if "_rank_1" in path.name else 0
+            target = cluster.folder / f"disk-{rank}" / "first" / path.relative_to(cluster.folder / "whole")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(path, target)
+
+
+def _saved_files(cluster: Nodes, rank: int) -> dict[str, bytes]:
+    disk = cluster.folder / f"disk-{rank}" / "first" / "global_step_10"
+    names = (path for path in disk.rglob("*") if path.is_file() and "cloudrl_save" not in path.name)
+    return {str(path.relative_to(disk)): path.read_bytes() for path in names}
+
+
+def test_a_job_goes_on_from_its_last_save_though_the_disk_of_a_node_is_gone(nodes: Maker) -> None:
+    cluster = nodes(2)
+    _start(cluster)
+    job_calls.submit_job(cluster[0].agent, replace(_job("first"), total_steps=40))
+    until(lambda: _on_ray(cluster) == {"first": "RUNNING"}, "the job runs")
+    _save(cluster, 10)
+    saved = {**_saved_files(cluster, 0), **_saved_files(cluster, 1)}
+    until(lambda: _saved_files(cluster, 0) == saved, "rank 0 has a copy of each file", timeout_s=60)
+    until(lambda: _saved_files(cluster, 1) == saved, "rank 1 has a copy of each file", timeout_s=60)
+    until(lambda: "step 10 is on two nodes" in cluster[0].text(), "rank 0 has seen it", timeout_s=60)
+
+    kill_all([cluster[0].pid, cluster[1].pid])
+    cluster.exit_codes()
+    until(lambda: not cluster.processes(), "all of the cluster has gone")
+    (cluster.control / "jobs").unlink()
+    shutil.rmtree(cluster.folder / "disk-1")  # another machine takes its place
+    _start(cluster)
+
+    until(lambda: _on_ray(cluster) == {"first-2": "RUNNING"}, "the job goes on", timeout_s=90)
+    assert _known(cluster)["first"].attempts[-1].from_step == 10
+    assert {path: content for path, content in saved.items() if "rank_1" in path} == {
+        path: content for path, content in _saved_files(cluster, 1).items() if "rank_1" in path
+    }
+    assert not list((cluster.folder / "disk-1").rglob("*.part"))
 
 
 def test_newer_steps_of_an_earlier_attempt_are_out_of_the_way(nodes: Maker) -> None:

@@ -36,6 +36,17 @@ def test_the_newest_complete_ones_stay(steps: tuple[dict[str, object], ...], kee
     assert gone(plan_prune(found, keep)) == [("r", number) for number in goes]
 
 
+def test_the_newest_step_that_two_machines_have_stays() -> None:
+    both, one = {"ranks": (0, 1)}, {"ranks": (0,)}
+    nodes = [
+        node(rank, run("r", step(1, **both), step(2, **both), step(3, **(one if rank == 0 else {"ranks": (1,)}))))
+        for rank in (0, 1)
+    ]
+    pruning = plan_prune(aggregate(nodes), 1)
+    assert gone(pruning) == [("r", 1)]
+    assert pruning.notes == ("r: step 2 stays: the later ones are on one machine alone",)
+
+
 def test_a_critic_that_is_not_whole_makes_the_step_incomplete() -> None:
     three = step(3)
     three["roles"] += step(3, (0,), role="critic")["roles"]

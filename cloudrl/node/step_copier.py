@@ -1,0 +1,206 @@
+"""Has copies of what other nodes have saved on this node's disk, at the same paths.
+
+A file comes as `.NAME.part`. Its CRC-32 is compared with what the source reads from its own disk, which is synced then,
+as the copy is. The files of an order appear together at the end, records last: until then nothing counts them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import shutil
+import threading
+import time
+import zlib
+from pathlib import Path
+from typing import BinaryIO, Callable, Deque, Dict, List, Optional
+
+from cloudrl.errors import CloudrlError
+from cloudrl.node.uploads import SPARE_BYTES
+from cloudrl.protocol import routes
+from cloudrl.protocol.client import CHECK_TIMEOUT_S, AgentClient
+from cloudrl.protocol.failures import ApiError, ErrorCode
+from cloudrl.protocol.step_copies import CopyOrder, CopyState, WantedFile
+from cloudrl.saves.below import Refused, open_folder_below
+from cloudrl.saves.names import STEP
+from cloudrl.units import size_text
+
+_PIECE_BYTES = 8 << 20
+_REST = 1.0
+"""After each piece as long a pause as it took: training uses the same network and the same disk."""
+
+
+class StepCopier:
+    """One node's; it works on one order at a time, in a thread of its own.
+
+    Args:
+        root: the folder of checkpoints.
+        client: of the agent at an address, `10.0.0.2:8266`.
+        free_bytes: of the disk of a folder.
+        sleep: waits that many seconds.
+        clock: seconds that never run backwards.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        client: Callable[[str], AgentClient],
+        *,
+        free_bytes: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free,
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._root, self._client = root, client
+        self._free_bytes, self._sleep, self._clock = free_bytes, sleep, clock
+        self._changed = threading.Condition()
+        self._orders: Deque[CopyOrder] = Deque()
+        self._errors: Dict[str, str] = {}
+        self._copied_bytes = 0
+        self._urgent = False
+        self._thread: Optional[threading.Thread] = None
+
+    def take(self, order: CopyOrder) -> CopyState:
+        """Have these files; an order for a step that is under way changes nothing but its urgency.
+
+        Of an order that has failed the next call tells why, and the one after that tries again.
+
+        Raises:
+            ApiError: BAD_REQUEST, it names other files than those of one step.
+        """
+        _check(order)
+        with self._changed:
+            self._urgent = order.is_urgent
+            is_coming = any(known.folder == order.folder for known in self._orders)
+            error = "" if is_coming else self._errors.pop(order.folder, "")
+            if not is_coming and not error:
+                self._orders.append(order)
+                self._changed.notify()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, daemon=True)
+                self._thread.start()
+            return CopyState(is_coming, self._copied_bytes if is_coming else 0, error)
+
+    def copy(self, order: CopyOrder) -> None:
+        """Copy the files of an order.
+
+        Raises:
+            OSError, CloudrlError, ApiError, Refused, http.client.HTTPException: nothing of it counts as copied.
+        """
+        missing = sum(file.size_bytes for file in order.files)
+        if missing + SPARE_BYTES > (free := self._free_bytes(self._root)):
+            raise OSError(f"{size_text(missing)} are to be copied here, and {size_text(free)} are free")
+        parts: List[Path] = []
+        try:
+            for file in order.files:
+                parts += [self._fetch(order, file)]
+            for file, part in zip(order.files, parts):  # noqa: B905  Python 3.9
+                part.replace(part.parent / file.path.rpartition("/")[2])
+            for folder in {part.parent for part in parts}:
+                _sync(folder)
+        finally:
+            for part in parts:
+                with contextlib.suppress(OSError):
+                    part.unlink()
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: bool(self._orders))
+                order, self._copied_bytes = self._orders[0], 0
+            error = ""
+            try:
+                self.copy(order)
+            except (OSError, CloudrlError, ApiError, http.client.HTTPException, ValueError) as failure:
+                error = str(failure) or type(failure).__name__
+            except Refused:
+                error = "a link is in the way"
+            with self._changed:
+                self._orders.popleft()
+                if error:
+                    self._errors[order.folder] = error
+
+    def _fetch(self, order: CopyOrder, file: WantedFile) -> Path:
+        """Bring one file; returns where it is until it gets its name."""
+        folder, _, name = file.path.rpartition("/")
+        self._make(folder)
+        part = self._root / folder / f".{name}.part"
+        agent = self._client(order.address)
+        request = agent.request(
+            routes.CHECKPOINT_FILE, rank=order.source, root=routes.CHECKPOINTS, path=file.path,
+            timeout_s=CHECK_TIMEOUT_S,
+        )  # fmt: skip
+        with contextlib.suppress(FileNotFoundError):
+            part.unlink()
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            with os.fdopen(os.open(part, flags, 0o644), "wb") as target, agent.open(request) as answer:
+                crc = self._receive(answer.stream, target, file)
+                target.flush()
+                os.fsync(target.fileno())
+            sums = self._sums(agent, order.source, file)
+            if sums != (file.size_bytes, crc):
+                raise OSError(f"{file.path} has changed while it was copied, or was damaged on its way")
+            os.utime(part, (file.modified_at, file.modified_at))
+        except BaseException:
+            with contextlib.suppress(OSError):
+                part.unlink()
+            raise
+        return part
+
+    def _receive(self, source: BinaryIO, target: BinaryIO, file: WantedFile) -> int:
+        """Returns the CRC-32 of what was written."""
+        crc = size = 0
+        while True:
+            began = self._clock()
+            piece = source.read(_PIECE_BYTES)
+            if not piece:
+                break
+            size, crc = size + len(piece), zlib.crc32(piece, crc)
+            if size > file.size_bytes:
+                raise OSError(f"{file.path} has grown while it was copied")
+            target.write(piece)
+            self._copied_bytes += len(piece)
+            if not self._urgent:
+                self._sleep(_REST * (self._clock() - began))
+        if size != file.size_bytes:
+            raise OSError(f"{file.path} broke off after {size_text(size)} of {size_text(file.size_bytes)}")
+        return crc
+
+    def _sums(self, agent: AgentClient, source: int, file: WantedFile) -> "tuple[int, int]":
+        """Size and CRC-32 of the original, which is on its disk then."""
+        request = agent.request(
+            routes.CHECKPOINT_FILE, rank=source, root=routes.CHECKPOINTS, path=file.path,
+            query={"crc32": 0, "sync": 1}, timeout_s=CHECK_TIMEOUT_S,
+        )  # fmt: skip
+        return agent.call(request, lambda value: (int(value["size_bytes"]), int(value["crc32"])))
+
+    def _make(self, folder: str) -> None:
+        """Make a folder below the root, and pass no link on the way."""
+        here = ""
+        for name in folder.split("/"):
+            parent = open_folder_below(self._root, here)
+            try:
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(name, dir_fd=parent)
+            finally:
+                os.close(parent)
+            here = f"{here}/{name}" if here else name
+        os.close(open_folder_below(self._root, here))
+
+
+def _check(order: CopyOrder) -> None:
+    """Raises: ApiError: BAD_REQUEST, a path is not below the step."""
+    parts = [order.folder.split("/"), *(file.path.split("/") for file in order.files)]
+    is_plain = not any(part in ("", ".", "..") or "\0" in part for words in parts for part in words)
+    is_below = all(file.path.startswith(f"{order.folder}/") for file in order.files)
+    if not (is_plain and is_below and STEP.fullmatch(parts[0][-1])):
+        raise ApiError(ErrorCode.BAD_REQUEST, f"{order.folder[:200]!r} is not a step, or has no such files")
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

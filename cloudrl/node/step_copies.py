@@ -1,0 +1,116 @@
+"""Rank 0 has each step of a durable job on two machines, and each shard where its rank is going to look for it."""
+
+from __future__ import annotations
+
+import http.client
+from dataclasses import replace
+from typing import Callable, Dict, List, Mapping, Optional, Sequence
+
+from cloudrl.errors import CloudrlError
+from cloudrl.protocol import job_calls
+from cloudrl.protocol.client import AgentClient
+from cloudrl.protocol.durable_jobs import DurableJob
+from cloudrl.protocol.ranks import ranks_text
+from cloudrl.protocol.report import NodeReport
+from cloudrl.protocol.step_copies import CopyOrder
+from cloudrl.saves.copies import plan_copies
+from cloudrl.saves.inventory import Inventory
+from cloudrl.units import size_text
+
+EVERY_S = 5.0
+"""Between two looks at what is on one machine alone."""
+_TRIES = 3
+"""After as many failures a job goes on without these copies, from an older step."""
+
+
+class StepCopies:
+    """Orders copies; what has come of them is seen at the next look at the nodes' disks.
+
+    Args:
+        reports: of all nodes, the newest.
+        agent: the client of a node's agent, given its report.
+        inventory: of all nodes.
+        is_urgent: whether the cluster may end soon.
+        say: prints a line.
+    """
+
+    def __init__(
+        self,
+        reports: Callable[[], Sequence[NodeReport]],
+        agent: Callable[[NodeReport], AgentClient],
+        inventory: Callable[[], Inventory],
+        *,
+        is_urgent: Callable[[], bool],
+        say: Callable[[str], object],
+    ) -> None:
+        self._reports, self._agent, self._inventory = reports, agent, inventory
+        self._is_urgent, self._say = is_urgent, say
+        self._told: Dict[str, str] = {}
+        self._failures: Dict[str, int] = {}
+
+    def mirror(self, jobs: Sequence[DurableJob], addresses: Mapping[int, str]) -> bool:
+        """Order what the newest whole step of each job lacks to be safe; returns whether anything is missing.
+
+        Args:
+            jobs: those that may go on.
+            addresses: node -> IP address, of all nodes that train.
+        """
+        inventory, is_missing = self._inventory(), False
+        for job in jobs:
+            plan = plan_copies(inventory, job.run, world_size=job.world_size, addresses=addresses)
+            if plan is None or inventory.silent:
+                continue
+            orders = [*plan.needed, *plan.spare]
+            for order in orders:
+                self.order(replace(order, is_urgent=self._is_urgent()))
+            is_missing = is_missing or bool(orders)
+            self._tell(f"{job.run}/{plan.step}", orders)
+        return is_missing
+
+    def bring(self, job: DurableJob, inventory: Inventory, addresses: Mapping[int, str]) -> str:
+        """Have every rank find its shards of the newest whole step where it is going to run.
+
+        Returns:
+            What is waited for; "" if nothing is missing, or if that could not be brought.
+        """
+        plan = plan_copies(inventory, job.run, world_size=job.world_size, addresses=addresses)
+        if plan is None or not plan.needed or inventory.silent:
+            return ""
+        step = f"{job.run}/{plan.step}"
+        failed = [error for order in plan.needed if (error := self.order(replace(order, is_urgent=True)))]
+        self._failures[step] = self._failures.get(step, 0) + bool(failed)
+        if self._failures[step] > _TRIES:
+            return ""
+        size = size_text(sum(order.size_bytes for order in plan.needed))
+        ranks = ranks_text(sorted({order.rank for order in plan.needed}), "node")
+        return f"{size} of step {plan.step} are copied to {ranks}" + (f": {failed[0]}" if failed else "")
+
+    def order(self, order: CopyOrder) -> str:
+        """Send one to its node; returns why the one before for this step failed, or this cannot be sent."""
+        reports = {report.rank: report for report in self._reports()}
+        source, target = reports.get(order.source), reports.get(order.rank)
+        if source is None or target is None:
+            return "a node is gone"
+        order = replace(order, address=f"{source.ip}:{source.agent_port}")
+        try:
+            error = job_calls.order_copies(self._agent(target), order).error
+        except (CloudrlError, OSError, http.client.HTTPException) as failure:
+            error = str(failure)
+        key = f"{order.rank} {order.folder}"
+        if error and self._told.get(key) != error:
+            self._say(f"warning: {order.folder} is not copied from rank {order.source} to rank {order.rank}: {error}")
+        self._told[key] = error
+        return error
+
+    def _tell(self, step: str, orders: List[CopyOrder]) -> None:
+        """One line when copies of a step begin, and one when none is missing any more."""
+        before: Optional[str] = self._told.get(step)
+        now = "copying" if orders else "safe"
+        if before == now or (before is None and not orders):
+            self._told[step] = now
+            return
+        self._told[step] = now
+        run, _, number = step.rpartition("/")
+        size = size_text(sum(order.size_bytes for order in orders))
+        what = f"{size} of step {number} are copied to other nodes" if orders else f"step {number} is on two nodes"
+        self._say(f"run {run}: {what}")
