@@ -15,6 +15,7 @@ from cloudrl.jobs.program_files import compose_own, has_own_files
 from cloudrl.jobs.run_checks import mode_problems, with_warnings
 from cloudrl.jobs.submission import WITH_VERL
 from cloudrl.options.environment import is_remote
+from cloudrl.protocol.folders import OWN_CALLBACK_VARIABLE
 from cloudrl.spec import override_argument
 from cloudrl.spec.hydra import split_key
 from cloudrl.verl.batches import with_fitting_batches
@@ -226,7 +227,8 @@ def _may_bring_verl(name: str, value: Any) -> bool:
 def _brings_code(draft: JobDraft) -> bool:
     """Whether verl, or Ray, imports code of the user's in its processes (verl/__init__.py)."""
     names = {*_own_variables(draft), *draft.cluster.variables}
-    return "VERL_USE_EXTERNAL_MODULES" in names or "worker_process_setup_hook" in draft.runtime_env
+    is_named = "VERL_USE_EXTERNAL_MODULES" in names or OWN_CALLBACK_VARIABLE in draft.variables
+    return is_named or "worker_process_setup_hook" in draft.runtime_env
 
 
 def _own_variables(draft: JobDraft) -> set[str]:

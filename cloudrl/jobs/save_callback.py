@@ -39,6 +39,8 @@ def ask_trainer(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
         return draft
     own, variables = draft.values.get(keys.CALLBACK, "null"), dict(draft.variables)
     if own not in ("null", ""):
+        if "." not in own:
+            return draft  # verl refuses it
         variables[OWN_CALLBACK_VARIABLE] = own
     overrides: dict[str, object] = {keys.CALLBACK: SAVE_CALLBACK}
     if every_s is not None:

@@ -250,7 +250,7 @@ def _read(path: Path, limit_bytes: int) -> str:
 
 
 def _is_new(path: Path) -> bool:
-    """Whether a trainer may have ended since it has told of a save, and nobody has read it yet."""
+    """Whether it was written so lately that this node's samples may not have it yet, though its process has ended."""
     with contextlib.suppress(OSError):
         return time.time() - path.stat().st_mtime < _SAVE_NOTE_S
     return False

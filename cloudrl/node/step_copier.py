@@ -19,7 +19,7 @@ from typing import BinaryIO, Callable, Deque, Dict, List, Optional
 from cloudrl.errors import CloudrlError
 from cloudrl.node.uploads import SPARE_BYTES
 from cloudrl.protocol import routes
-from cloudrl.protocol.client import CHECK_TIMEOUT_S, AgentClient
+from cloudrl.protocol.client import CHECK_TIMEOUT_S, LISTING_TIMEOUT_S, AgentClient
 from cloudrl.protocol.failures import ApiError, ErrorCode
 from cloudrl.protocol.step_copies import CopyOrder, CopyState, WantedFile
 from cloudrl.saves.below import Refused, open_folder_below
@@ -128,7 +128,7 @@ class StepCopier:
         agent = self._client(order.address)
         request = agent.request(
             routes.CHECKPOINT_FILE, rank=order.source, root=routes.CHECKPOINTS, path=file.path,
-            timeout_s=CHECK_TIMEOUT_S,
+            timeout_s=LISTING_TIMEOUT_S,
         )  # fmt: skip
         with contextlib.suppress(FileNotFoundError):
             part.unlink()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import http.client
 from dataclasses import replace
-from typing import Callable, Dict, List, Mapping, Optional, Sequence
+from typing import Callable, Dict, Mapping, Sequence
 
 from cloudrl.errors import CloudrlError
 from cloudrl.protocol import job_calls
@@ -64,7 +64,7 @@ class StepCopies:
             for order in orders:
                 self.order(replace(order, is_urgent=self._is_urgent()))
             is_missing = is_missing or bool(orders)
-            self._tell(f"{job.run}/{plan.step}", orders)
+            self._tell(f"{job.run}/{plan.step}", "" if plan.is_safe else f"{_size_text(orders)} of it are copied")
         return is_missing
 
     def bring(self, job: DurableJob, inventory: Inventory, addresses: Mapping[int, str]) -> str:
@@ -81,9 +81,10 @@ class StepCopies:
         self._failures[step] = self._failures.get(step, 0) + bool(failed)
         if self._failures[step] > _TRIES:
             return ""
-        size = size_text(sum(order.size_bytes for order in plan.needed))
         ranks = ranks_text(sorted({order.rank for order in plan.needed}), "node")
-        return f"{size} of step {plan.step} are copied to {ranks}" + (f": {failed[0]}" if failed else "")
+        return f"{_size_text(plan.needed)} of step {plan.step} are copied to {ranks}" + (
+            f": {failed[0]}" if failed else ""
+        )
 
     def order(self, order: CopyOrder) -> str:
         """Send one to its node; returns why the one before for this step failed, or this cannot be sent."""
@@ -102,15 +103,14 @@ class StepCopies:
         self._told[key] = error
         return error
 
-    def _tell(self, step: str, orders: List[CopyOrder]) -> None:
-        """One line when copies of a step begin, and one when none is missing any more."""
-        before: Optional[str] = self._told.get(step)
-        now = "copying" if orders else "safe"
-        if before == now or (before is None and not orders):
-            self._told[step] = now
-            return
-        self._told[step] = now
-        run, _, number = step.rpartition("/")
-        size = size_text(sum(order.size_bytes for order in orders))
-        what = f"{size} of step {number} are copied to other nodes" if orders else f"step {number} is on two nodes"
-        self._say(f"run {run}: {what}")
+    def _tell(self, step: str, missing: str) -> None:
+        """One line when a step is copied, and one when it is safe; none for a step that was safe at the first look."""
+        before, self._told[step] = self._told.get(step, ""), missing
+        is_news = bool(before) != bool(missing)
+        if is_news:
+            run, _, number = step.rpartition("/")
+            self._say(f"run {run}: step {number}: {missing or 'two nodes have it now'}")
+
+
+def _size_text(orders: Sequence[CopyOrder]) -> str:
+    return size_text(sum(order.size_bytes for order in orders))

@@ -32,11 +32,13 @@ class CopyPlan:
         step: its number.
         needed: without these no rank can go on from the step.
         spare: these make it safe.
+        is_safe: whether it is safe now.
     """
 
     step: int
     needed: tuple[CopyOrder, ...] = ()
     spare: tuple[CopyOrder, ...] = ()
+    is_safe: bool = False
 
 
 def partner_of(rank: int, ranks: Sequence[int]) -> int:
@@ -99,7 +101,7 @@ def _plan(step: int, roles: Sequence[Checkpoint], world_size: int, addresses: Ma
         if len(having | readers) < SAFE_COPIES and source in addresses:
             spare[partner_of(source, ranks), source].append(file)
     folder = step_folder(roles[0].run, step)
-    return CopyPlan(step, tuple(_orders(folder, needed)), tuple(_orders(folder, spare)))
+    return CopyPlan(step, tuple(_orders(folder, needed)), tuple(_orders(folder, spare)), is_safe(roles))
 
 
 def _orders(folder: str, wanted: Mapping[tuple[int, int], Sequence[WantedFile]]) -> Iterator[CopyOrder]:

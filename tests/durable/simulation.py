@@ -18,6 +18,7 @@ from cloudrl.node.supervisor import Machinery, Supervisor
 from cloudrl.protocol.durable_jobs import Attempt, DurableJob, Result
 from cloudrl.protocol.failures import ApiError
 from cloudrl.protocol.job_phases import Blame, Grade, Hang, JobState
+from cloudrl.protocol.job_work import SaveNote
 
 TICK_S, HOURS = 20.0, 8
 FAULTS = (
@@ -60,6 +61,7 @@ class RayJob:
     step: int = 0
     from_step: int = 0
     ticks: int = 0
+    told: int = 0
     exit_code: int | None = None
     message: str = ""
     is_hung: bool = False
@@ -248,6 +250,7 @@ class World:
             for node in self.nodes:
                 node.saves.setdefault(job.job_id, {})[job.step] = job.submission_id
                 node.damaged.discard((job.job_id, job.step))
+            job.told = job.step
         if job.step in (script.steps, script.ends_early_at):
             job.status, job.exit_code = "SUCCEEDED", 0
 
@@ -264,7 +267,7 @@ class World:
     def _machinery(self) -> Machinery:
         return Machinery(
             jobs=self._jobs_of_ray, submit=self._take, stop=self._end_job, record=self._record, plan=self._plan,
-            prepare=self._prepare, end=self._end, hang=self._hang, copies=min(2, len(self.nodes)),
+            prepare=self._prepare, end=self._end, hang=self._hang, saved=self._saved, copies=min(2, len(self.nodes)),
         )  # fmt: skip
 
     def _jobs_of_ray(self) -> list[dict[str, Any]] | None:
@@ -345,6 +348,13 @@ class World:
         trained = ended.step > ended.from_step
         return RayEnd(ended.status, ended.exit_code, ended.message, has_trained=trained, newest_step=newest)
 
+    def _saved(self, name: str) -> SaveNote | None:
+        """What a trainer has told; nodes look for it now and then."""
+        job = self.ray.get(name)
+        if job is None or not job.told or self.tick % 3:
+            return None
+        return SaveNote(name, job.told, f"/c/{job.job_id}/global_step_{job.told}", self.now())
+
     def _hang(self) -> JobState | None:
         for job in self.ray.values():
             if job.is_hung and job.status == "RUNNING":
@@ -394,6 +404,9 @@ class World:
     def _compare(self, before: DurableJob, job: DurableJob) -> None:
         if before.outcome is not None and job.outcome != before.outcome:
             self._violate(f"S7 the end of {job.job_id} was taken back")
+        told = [attempt.saved_step for attempt in before.attempts if attempt not in job.attempts]
+        if told and len(job.attempts) == len(before.attempts) and job.attempts[-1].saved_step < told[-1]:
+            self._violate(f"S5 {job.job_id} has forgotten that step {told[-1]} was saved")
         if len(job.attempts) < len(before.attempts):
             self._violate(f"S5 attempts of {job.job_id} went down")
 

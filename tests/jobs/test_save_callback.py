@@ -45,6 +45,11 @@ def test_what_cannot_have_it_is_left_as_it_is(options):
         _request(save_every="20m", **options)
 
 
+def test_a_callback_that_verl_refuses_is_refused_before():
+    with pytest.raises(InputError, match="verl needs the name of a class, with its module"):
+        _request(durable=True, overrides={"trainer.checkpoint_callback_class": "Mine"})
+
+
 def test_saves_by_the_clock_take_the_place_of_the_recipes_and_not_of_the_users():
     command, variables = _request(save_every="20m")
     assert variables["CLOUDRL_SAVE_EVERY_S"] == "1200"

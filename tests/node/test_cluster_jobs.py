@@ -106,7 +106,7 @@ def test_a_job_goes_on_from_its_last_save_though_the_disk_of_a_node_is_gone(node
     saved = {**_saved_files(cluster, 0), **_saved_files(cluster, 1)}
     until(lambda: _saved_files(cluster, 0) == saved, "rank 0 has a copy of each file", timeout_s=60)
     until(lambda: _saved_files(cluster, 1) == saved, "rank 1 has a copy of each file", timeout_s=60)
-    until(lambda: "step 10 is on two nodes" in cluster[0].text(), "rank 0 has seen it", timeout_s=60)
+    until(lambda: "step 10: two nodes have it now" in cluster[0].text(), "rank 0 has seen it", timeout_s=60)
 
     kill_all([cluster[0].pid, cluster[1].pid])
     cluster.exit_codes()
