@@ -17,13 +17,14 @@ from cloudrl.durable.verdicts import RayEnd
 from cloudrl.errors import CheckpointError, CloudrlError
 from cloudrl.hangs.driver_log import STEP_LINE
 from cloudrl.node.background import repeat
+from cloudrl.node.job_files import JobFiles
 from cloudrl.node.job_journal import JobJournal
 from cloudrl.node.masking import Masker
 from cloudrl.node.ray import Dashboard
+from cloudrl.node.replication import ReplicationHub
 from cloudrl.node.step_copies import EVERY_S as COPY_EVERY_S
 from cloudrl.node.step_copies import StepCopies
 from cloudrl.node.supervisor import Machinery, Supervisor
-from cloudrl.node.uploads import Store
 from cloudrl.protocol import job_calls
 from cloudrl.protocol.client import AgentClient
 from cloudrl.protocol.durable_jobs import DurableJob
@@ -59,7 +60,7 @@ class DurableJobs:
         agent: the client of a node's agent, given its report.
         dashboard: Ray's.
         ray_logs: where Ray keeps the logs of drivers; None before it is up.
-        files: what users have sent.
+        files: what users have sent, on its way to all nodes.
         secrets: what must not be written down.
         hang: what the hang watch sees.
         is_shared: whether all nodes save into one folder.
@@ -79,7 +80,7 @@ class DurableJobs:
         agent: Callable[[NodeReport], AgentClient],
         dashboard: Dashboard,
         ray_logs: Callable[[], Optional[Path]],
-        files: Store,
+        files: ReplicationHub,
         secrets: Callable[[], Iterable[str]],
         hang: Callable[[], Optional[JobState]],
         is_shared: Callable[[], bool],
@@ -89,9 +90,10 @@ class DurableJobs:
         self.journal = JobJournal(checkpoints)
         self._cluster, self._checkpoints = cluster, checkpoints
         self._reports, self._agent, self._dashboard = reports, agent, dashboard
-        self._hang, self._ray_logs, self._files, self._secrets, self._say = hang, ray_logs, files, secrets, say
+        self._hang, self._ray_logs, self._files, self._secrets, self._say = hang, ray_logs, files.files, secrets, say
         self._is_shared = is_shared
         self._copies = StepCopies(reports, agent, self._inventory, is_urgent=is_urgent, say=say)
+        self._job_files = JobFiles(files, reports, agent)
         self._mirrored: Tuple[Tuple[str, int], ...] = ()
         self._mirror_again_at = 0.0
         self._newer: Dict[str, Tuple[Tuple[int, str], ...]] = {}
@@ -191,8 +193,8 @@ class DurableJobs:
 
     def _plan(self, job: DurableJob) -> Union[Planned, PlanFailed]:
         addresses = self._addresses()
-        if job.package and self._files.manifest(job.package) is None:
-            return PlanFailed(job.job_id, "its package is not on rank 0 any more; submit it again")
+        if (without_files := self._without_files(job)) is not None:
+            return without_files
         if job.saves and (not addresses or job.world_size % len(addresses)):
             nodes = f"{job.world_size} ranks do not divide among {len(addresses)} nodes"
             return PlanFailed(job.job_id, f"{nodes}; submit it again to this cluster")
@@ -202,6 +204,19 @@ class DurableJobs:
             return PlanFailed(job.job_id, error.message)
         except CloudrlError as error:
             return PlanFailed(job.job_id, error.message, may_pass=True)
+
+    def _without_files(self, job: DurableJob) -> Optional[PlanFailed]:
+        """Bring what it was sent with to nodes that have lost it; None once all have it."""
+        try:
+            missing = self._job_files.missing(job)
+            waits_for = "" if missing else self._job_files.waits_for(job)
+        except (CloudrlError, ApiError, OSError, ValueError, http.client.HTTPException) as error:
+            return PlanFailed(job.job_id, f"its files cannot be copied to rank 0: {error}", may_pass=True)
+        if missing:
+            return PlanFailed(job.job_id, f"{missing} is on no node any more; submit it again")
+        if waits_for:
+            return PlanFailed(job.job_id, waits_for, may_pass=True, pause_s=COPY_EVERY_S)
+        return None
 
     def _planned(self, job: DurableJob, addresses: Mapping[int, str]) -> Union[Planned, PlanFailed]:
         inventory = self._inventory()

@@ -65,7 +65,7 @@ class Head(Agent):
         self.durable_jobs = DurableJobs(
             nodes=self.identity.nodes, cluster=self.identity.name, cluster_run=self.identity.run_id,
             attempt=self.tokens.attempt_id, checkpoints=self.options.checkpoints, reports=self.state.reports,
-            agent=self._agent_of, dashboard=self.dashboard, ray_logs=self.ray_logs, files=self.replication.files,
+            agent=self._agent_of, dashboard=self.dashboard, ray_logs=self.ray_logs, files=self.replication,
             secrets=lambda: node_secrets(self.tokens, self.env, self.replication.secrets.values()),
             hang=lambda: self.hang_monitor.state, is_shared=lambda: self.state.published.shared_checkpoints,
             is_urgent=lambda: bool(self.state.published.save_wish), say=self.log.line,

@@ -200,7 +200,7 @@ class Replicator:
                 with self._head.open(self._head.request(routes.GIVE_SECRETS, job=address_or_job)) as answer:
                     self._hub.secrets.write(address_or_job, answer.content(_SCRIPT_BYTES).decode())
             else:
-                self._pull_files(name, address_or_job)
+                pull_files(self._hub, self._head, name, address_or_job)
         except (AgentRefused, http.client.HTTPException, ValueError):
             return  # tried again as long as it is wanted; who waits sees that nothing moves
         except (ApiError, OSError) as error:  # this node's own disk, unless it is the network
@@ -223,30 +223,43 @@ class Replicator:
         here = self._hub.state.own.replicas
         return [name for name in self._wanted if here.get(name) != COMPLETE]
 
-    def _pull_files(self, name: str, address: str) -> None:
-        store = self._hub.files
-        if store.manifest(address) is not None:  # also where the folder is rank 0's own
-            return
-        with self._head.open(self._head.request(routes.MANIFEST, address=address)) as answer:
-            manifest = Manifest.from_json(parse_json(answer.content()))
-        here = store.begin(manifest)
-        for part in manifest.parts:
-            if here[part.path] < part.size_bytes:
-                self._pull_part(name, address, part, here[part.path])
-        if store.manifest(address) is None:
-            raise ConnectionResetError(f"rank 0 broke off within {address}")
 
-    def _pull_part(self, name: str, address: str, part: Part, offset: int) -> None:
-        """Copy the rest of a file, or less when rank 0 breaks off, and report now and then how much has come."""
-        store, headers = self._hub.files, {"Range": f"bytes={offset}-"}
-        request = self._head.request(routes.GIVE_FILE, address=address, path=part.path, headers=headers)
-        with self._head.open(request) as answer:
-            while offset < part.size_bytes:
-                count = min(_REPORT_EVERY_BYTES, part.size_bytes - offset)
-                store.write(address, part.path, offset, count, answer.stream)
-                offset += count
-                if offset < part.size_bytes:
-                    here = store.here(address) or {}
-                    self._hub.state.add("replicas", name, Replica(size_bytes=sum(here.values())))
-                    if here.get(part.path, 0) < offset:
-                        return
+def pull_files(hub: ReplicationHub, source: AgentClient, name: str, address: str) -> None:
+    """Have files that another node has, as far as they are not here.
+
+    Args:
+        hub: of this node.
+        source: the agent of a node that has all of them.
+        name: of the transfer, in this node's report.
+        address: of the files.
+
+    Raises:
+        ApiError, OSError, http.client.HTTPException, ValueError: some of it is not here.
+    """
+    store = hub.files
+    if store.manifest(address) is not None:  # also where the folder is the source's own
+        return
+    with source.open(source.request(routes.MANIFEST, address=address)) as answer:
+        manifest = Manifest.from_json(parse_json(answer.content()))
+    here = store.begin(manifest)
+    for part in manifest.parts:
+        if here[part.path] < part.size_bytes:
+            _pull_part(hub, source, name, address, part, here[part.path])
+    if store.manifest(address) is None:
+        raise ConnectionResetError(f"it broke off within {address}")
+
+
+def _pull_part(hub: ReplicationHub, source: AgentClient, name: str, address: str, part: Part, offset: int) -> None:
+    """Copy the rest of a file, or less when the source breaks off, and report now and then how much has come."""
+    store, headers = hub.files, {"Range": f"bytes={offset}-"}
+    request = source.request(routes.GIVE_FILE, address=address, path=part.path, headers=headers)
+    with source.open(request) as answer:
+        while offset < part.size_bytes:
+            count = min(_REPORT_EVERY_BYTES, part.size_bytes - offset)
+            store.write(address, part.path, offset, count, answer.stream)
+            offset += count
+            if offset < part.size_bytes:
+                here = store.here(address) or {}
+                hub.state.add("replicas", name, Replica(size_bytes=sum(here.values())))
+                if here.get(part.path, 0) < offset:
+                    return

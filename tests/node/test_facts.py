@@ -48,8 +48,13 @@ def test_a_rank_that_was_not_heard_of_counts_as_the_others() -> None:
 def test_the_head_alone_starts_drivers() -> None:
     assert facts(report(0, 8, 64, places_controllers=True), report(1, 8, 64)).places_controllers
     assert not facts(report(0, 8, 64), report(1, 8, 64, places_controllers=True)).places_controllers
-    assert facts(report(0, 8, 64, asks_trainers=True), report(1, 8, 64, asks_trainers=True)).asks_trainers
-    assert not facts(report(0, 8, 64, asks_trainers=True), report(1, 8, 64)).asks_trainers, "its trainer may be there"
+
+
+def test_all_nodes_ask_trainers_as_a_trainer_may_be_on_any() -> None:
+    asking = report(0, 8, 64, asks_trainers=True)
+    assert facts(asking, report(1, 8, 64, asks_trainers=True), nodes=2).asks_trainers
+    assert not facts(asking, report(1, 8, 64), nodes=2).asks_trainers
+    assert not facts(asking, nodes=2).asks_trainers, "a node was not heard of"
 
 
 def test_the_smallest_gpu_memory_and_disk_count() -> None:
