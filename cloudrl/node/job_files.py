@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import re
-from typing import Callable, Sequence
+from typing import Callable, Optional, Sequence
 
 from cloudrl.node.replication import ReplicationHub, pull_files
 from cloudrl.protocol.client import AgentClient
 from cloudrl.protocol.durable_jobs import DurableJob
-from cloudrl.protocol.failures import ApiError
+from cloudrl.protocol.failures import ApiError, ErrorCode
 from cloudrl.protocol.folders import USER_FILES
 from cloudrl.protocol.report import NodeReport
 
+_NOT_FOUND = ErrorCode.NOT_FOUND.status
 _ADDRESS = re.compile(rf"{USER_FILES}/([0-9a-f]{{32}})")
 
 
@@ -37,7 +39,7 @@ class JobFiles:
         """What no node has of it; "" if rank 0 has all now.
 
         Raises:
-            CloudrlError, ApiError, OSError, http.client.HTTPException: a node that may have it does not answer, or the
+            ApiError, OSError, ValueError, http.client.HTTPException: a node that may have it does not answer, or the
                 disk of rank 0 does not take it.
         """
         for address in addresses_of(job):
@@ -49,22 +51,24 @@ class JobFiles:
         """Which nodes have not got all of it yet, once rank 0 has it; "" if all have."""
         for address in addresses_of(job):
             nodes = self._hub.files_state(address)["nodes"]
-            ranks = [rank for rank, replica in nodes.items() if not replica.complete]
-            if ranks:
-                return f"its files are copied to node {ranks[0]}"
+            for rank, replica in nodes.items():
+                if not replica.complete:
+                    return f"its files are copied to node {rank}" + (f": {replica.error}" if replica.error else "")
         return ""
 
     def _fetch(self, address: str) -> bool:
-        """Take it from the first node that has it."""
+        """Take it from the first node that has it; a node without it says so, and any other may have it."""
+        failed: Optional[Exception] = None
         for report in self._reports():
             if report.rank:
                 try:
                     pull_files(self._hub, self._agent(report), f"files/{address}", address)
-                except ApiError as error:
-                    if error.status != 404:
-                        raise
+                except (ApiError, OSError, ValueError, http.client.HTTPException) as error:
+                    failed = failed if getattr(error, "status", None) == _NOT_FOUND else error
                 else:
                     return True
+        if failed is not None:
+            raise failed
         return False
 
 
