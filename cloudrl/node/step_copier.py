@@ -88,8 +88,12 @@ class StepCopier:
             OSError, CloudrlError, ApiError, Refused, http.client.HTTPException: nothing of it counts as copied.
         """
         missing = sum(file.size_bytes for file in order.files)
-        if missing + SPARE_BYTES > (free := self._free_bytes(self._root)):
-            raise OSError(f"{size_text(missing)} are to be copied here, and {size_text(free)} are free")
+        # as much again is left to this node's own next save, which is worth more
+        if 2 * missing + SPARE_BYTES > (free := self._free_bytes(self._root)):
+            raise OSError(
+                f"{size_text(missing)} are to be copied here, and as much is kept free for the next save; "
+                f"{size_text(free)} are free"
+            )
         parts: List[Path] = []
         try:
             for file in order.files:

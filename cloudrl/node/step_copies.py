@@ -64,7 +64,7 @@ class StepCopies:
             for order in orders:
                 self.order(replace(order, is_urgent=self._is_urgent()))
             is_missing = is_missing or bool(orders)
-            self._tell(f"{job.run}/{plan.step}", "" if plan.is_safe else f"{_size_text(orders)} of it are copied")
+            self._tell(f"{job.run}/{plan.step}", "" if plan.is_safe else f"{_size_text(orders)} of it are being copied")
         return is_missing
 
     def bring(self, job: DurableJob, inventory: Inventory, addresses: Mapping[int, str]) -> str:
@@ -104,7 +104,7 @@ class StepCopies:
         return error
 
     def _tell(self, step: str, missing: str) -> None:
-        """One line when a step is copied, and one when it is safe; none for a step that was safe at the first look."""
+        """One line when copies begin, and one when the step is safe; none if it was safe at the first look."""
         before, self._told[step] = self._told.get(step, ""), missing
         is_news = bool(before) != bool(missing)
         if is_news:
