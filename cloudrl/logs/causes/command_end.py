@@ -82,8 +82,11 @@ def program_ended(evidence: Evidence) -> Ended | None:
 
 
 def last_words(evidence: Evidence) -> Suspect | None:
-    """What the job's shell or interpreter has said last, if that tells what is wrong with the job's command."""
-    if exit_code(evidence) == 0:
+    """What the job's shell or interpreter has said last, if that tells what is wrong with the job's command.
+
+    Of a job that had not ended when it was looked at, the last lines are not its end.
+    """
+    if exit_code(evidence) == 0 or evidence.was_running:
         return None
     if (ended := program_ended(evidence)) is not None:
         return _suspect(evidence, ended.text, recognise(ended.text, is_end=True))

@@ -71,6 +71,7 @@ def test_a_message_of_a_shell_counts_only_at_the_end_and_without_a_better_cause(
     cause = end(None, missing)
     assert cause is not None
     assert cause.signature == "program-missing"
+    assert find([driver(missing)], job={"status": "RUNNING"}) is None
 
 
 @pytest.mark.parametrize(
