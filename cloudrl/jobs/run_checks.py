@@ -9,8 +9,10 @@ from cloudrl.jobs.asynchronous import LOCAL
 from cloudrl.jobs.data_check import training_rows
 from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.jobs.findings import Finding
+from cloudrl.jobs.redaction import redact_words
 from cloudrl.protocol.folders import ON_HEAD
 from cloudrl.scripts.variables import OF_AMD
+from cloudrl.spec import override_argument
 from cloudrl.units import dollars_text
 from cloudrl.verl import keys
 from cloudrl.verl.async_modes import ASYNC, PINNED, SEPARATE
@@ -49,13 +51,18 @@ def with_warnings(draft: JobDraft, snapshot: Snapshot, setting: Setting) -> JobD
     draft = draft.warning(
         *warnings_of_steps(setting),
         *warnings_of_mode(setting, has_cupy=_has_cupy(snapshot)),
-        *(unread_keys(draft.arguments, setting) if setting.is_read else ()),
+        *(unread_keys(_without_secrets(draft.arguments), setting) if setting.is_read else ()),
         *_idle(draft, snapshot, setting),
     )
     draft = draft.warning(*_wandering_shards(draft, snapshot, setting))
     draft = _with_steps(draft.noting(*_own_disks(draft, snapshot, setting)), snapshot, setting)
     lost = list(_lost_queue(draft, snapshot, setting))
     return draft.warning(*(finding.text for finding in lost)) if draft.options.unchecked else draft.refused(*lost)
+
+
+def _without_secrets(arguments: Mapping[str, str]) -> dict[str, str]:
+    words = {key: override_argument(key, text) for key, text in arguments.items()}
+    return {key: redact_words([word])[0].partition("=")[2] for key, word in words.items()}
 
 
 def _with_steps(draft: JobDraft, snapshot: Snapshot, setting: Setting) -> JobDraft:

@@ -24,7 +24,7 @@ _MOVED: Mapping[str, str] = {
     "reward_model.reward_loop_source": "reward.reward_manager.source",
     "reward_model.reward_loop_module_path": "reward.reward_manager.module.path",
     "reward_model.reward_loop_class_name": "reward.reward_manager.name",
-    "reward_model.reward_kwargs": "+reward.reward_kwargs",
+    "reward_model.reward_kwargs": "reward.reward_kwargs",
     "reward_model.model.path": f"{_REWARD_MODEL}.model_path",
     "reward_model.rollout": f"{_REWARD_MODEL}.rollout",
     **{f"reward_model.{name}": f"{_REWARD_MODEL}.{name}"
@@ -32,7 +32,7 @@ _MOVED: Mapping[str, str] = {
     f"{ACTOR}.grad_clip": f"{ACTOR}.optim.clip_grad",
     f"{CRITIC}.grad_clip": f"{CRITIC}.optim.clip_grad",
 }  # fmt: skip
-"""A key, or a section with all below it -> what verl reads in its place, with `+` if Hydra needs one."""
+"""A key, or a section with all below it -> what verl reads in its place."""
 _GONE = (
     "reward_model", f"{ACTOR}.freeze_vision_tower", "actor_rollout_ref.nccl_timeout", f"{CRITIC}.nccl_timeout",
     f"{ROLLOUT}.over_sample_rate", f"{ROLLOUT}.multi_turn.num_repeat_rollouts",
@@ -51,9 +51,10 @@ def unread_keys(arguments: Mapping[str, str], setting: Setting) -> Iterator[str]
     """
     texts = {bare: text for (prefix, bare), text in _split(arguments) if prefix != "~"}
     given = {bare: text for bare, text in texts.items() if setting.get(bare) not in (None, "", setting.default(bare))}
-    moved = {bare: new for bare in given if (new := _new_place(bare)) and new.lstrip("+") not in texts}
+    moved = {bare: new for bare in given if (new := _new_place(bare)) and new not in texts}
     if moved:
-        read = shlex.join(override_argument(new, given[bare]) for bare, new in moved.items())
+        places = {bare: new if setting.has(new) else f"+{new}" for bare, new in moved.items()}
+        read = shlex.join(override_argument(new, given[bare]) for bare, new in places.items())
         yield f"{_have_no_effect(moved)}: verl 0.9.1 does not read {_it(moved)}. What it reads: {read}"
     if gone := [bare for bare in given if not _new_place(bare) and _is_below_any(bare, _GONE)]:
         yield f"{_have_no_effect(gone)}: verl 0.9.1 does not read {_it(gone)}"

@@ -79,6 +79,16 @@ def test_all_settings_of_a_kind_are_one_warning() -> None:
     )
 
 
+@pytest.mark.parametrize("text", ["api_key=sk-live-123456789", "api_key: sk-live-123456789"])
+def test_no_warning_shows_a_secret(text: str) -> None:
+    section = "+custom_reward_function.reward_kwargs"
+    override = f"{section}.{text}" if "=" in text else f"{section}={{{text}}}"
+    [warning] = checked(override).warnings
+    assert "sk-live" not in warning
+    assert "+reward.custom_reward_function.reward_kwargs" in warning
+    assert "***" in warning
+
+
 def test_no_warning_where_the_setting_is_verls_own_or_given_in_the_place_that_is_read() -> None:
     clip = "actor_rollout_ref.actor.grad_clip"
     assert checked(f"{clip}=1.0", "custom_reward_function.path=null").warnings == ()
