@@ -100,9 +100,9 @@ def _signature(node: FunctionNode, call: RewardCall) -> Iterator[SourceFault]:
     unfilled = [name for name in needed if name not in passed or name in {each.arg for each in arguments.posonlyargs}]
     if not unknown and not unfilled:
         return
-    parts = [f"has no parameter {_list(unknown)}"] if unknown else []
-    parts += [f"wants {_list(unfilled)}"] if unfilled else []
-    text = f"{node.name}({ast.unparse(arguments)}) {' and '.join(parts)}; verl passes {', '.join(passed)} by name"
+    parts = [f"has no parameter{'s' * (len(unknown) > 1)} {_list(unknown)}"] if unknown else []
+    parts += [f"needs {_list(unfilled)}"] if unfilled else []
+    text = f"{node.name}({ast.unparse(arguments)}) {', and '.join(parts)}; verl passes {', '.join(passed)} by name"
     if not call.is_batch and set(MANY) & set(by_name):
         text += ". Lists are for the reward manager 'batch', which the reward loop of verl 0.9.1 does not have"
     written = ", ".join(passed if not call.keywords else (*ONE, *call.keywords))
@@ -110,7 +110,7 @@ def _signature(node: FunctionNode, call: RewardCall) -> Iterator[SourceFault]:
 
 
 def _list(names: Sequence[str]) -> str:
-    return " and ".join(map(repr, names))
+    return ", ".join(map(repr, names))
 
 
 def _returns(node: FunctionNode) -> bool:

@@ -191,7 +191,8 @@ def _calls(named: Described, trial: Trial, reads_row: bool) -> Iterator[Fault]:
 def _call(named: Described, trial: Trial, scored: Scored, reads_row: bool) -> Fault | None:
     row, on = trial.rows[scored.answer.row], f"on {_answer(trial, scored.answer)}"
     if scored.failure is not None:
-        return _raised(named, trial, scored.failure, on, is_sure=not (row.is_made_up or trial.lacks_fields))
+        depends_on_row = row.is_made_up or trial.lacks_fields
+        return _raised(named, trial, scored.failure, on, is_sure=not depends_on_row or _lacks_name(scored.failure))
     if not scored.problem:
         return None
     kind, what, hint = _problem(scored)
@@ -238,9 +239,16 @@ def _raised(named: Described, trial: Trial, failure: Failure, when: str, *, is_s
     elif failure.module is not None:
         kind, level = "import", Level.WARNING
         what = f"imports {failure.module!r}, which this Python does not have, {when}"
+    elif _lacks_name(failure):
+        hint = "Import or define it in the file"
     elif _IN_A_THREAD in failure.text:
         hint = f"verl calls it in a thread: bound it without signals\nOr have workers call it: {MANAGER}={REMOTE}"
     return Fault(kind, level, f"{named.at(failure.line)}: {what}", failure.line, hint)
+
+
+def _lacks_name(failure: Failure) -> bool:
+    """Whether the file uses a name that it never defines, such as a module without its import: no row brings it."""
+    return failure.type == "NameError"
 
 
 def _missing(trial: Trial, failure: Failure) -> tuple[str, Level, str] | None:

@@ -84,8 +84,10 @@ def why(
         return _kept(archived)
     log_command = f"cloudrl jobs logs {job.url}"
     return Failure(
-        job.submission_id, str(status), finding.cause, log_command, finding.is_complete, job=state, price_per_hour=price
-    )
+        job.submission_id, str(status), finding.cause, log_command, finding.is_complete,
+        job=None if status.is_terminal else state,  # the agent needs some seconds to see the end
+        price_per_hour=price,
+    )  # fmt: skip
 
 
 def hang_of(cluster: Status) -> Notice | None:

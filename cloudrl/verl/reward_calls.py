@@ -20,6 +20,8 @@ _OLD_MANAGER = "reward_model.reward_manager"
 _SOURCE = "data.reward_fn_key"
 _MANAGER_CODE = "reward.reward_manager.module.path"
 _TURNS, _AGENT = "actor_rollout_ref.rollout.multi_turn.enable", "actor_rollout_ref.rollout.agent."
+_WORKERS = f"{_AGENT}num_workers"
+"""How many processes run the loop, whichever it is."""
 _ROUTER = ("reward.reward_model.enable", "reward_model.enable")
 
 ONE = ("data_source", "solution_str", "ground_truth", "extra_info")
@@ -99,7 +101,8 @@ def reward_call(values: Mapping[str, str]) -> RewardCall | None:
     name = values.get(REWARD_NAME) or values.get(OLD_REWARD_NAME) or REWARD_FUNCTION
     manager = values.get(MANAGER) or values.get(_OLD_MANAGER) or "naive"
     has_router = any(values.get(key, "").lower() == "true" for key in _ROUTER)
-    adds_fields = values.get(_TURNS, "").lower() == "true" or any(key.startswith(_AGENT) for key in values)
+    has_loop = any(key.startswith(_AGENT) and key != _WORKERS for key in values)
+    adds_fields = has_loop or values.get(_TURNS, "").lower() == "true"
     return RewardCall(
         path, name, _keywords(values), manager, has_router, _MANAGER_CODE in values, values.get(_SOURCE, "data_source"),
         adds_fields,

@@ -103,7 +103,7 @@ def test_overrides_say_how_it_is_called(run: Run) -> None:
     Path("reward.py").write_text(
         f"{HEAD.replace('extra_info', 'scale, extra_info')}    return scale * (ground_truth in solution_str)\n"
     )
-    run("reward", "test", "reward.py").ended(2, "wants 'scale'")
+    run("reward", "test", "reward.py").ended(2, "needs 'scale'")
     done = run("reward", "test", "reward.py", "+reward.custom_reward_function.reward_kwargs.scale=5").ended(0)
     assert done.out.splitlines()[1].split()[3:6] == ["5", "0", "0"]
 
@@ -121,7 +121,7 @@ def test_check_and_dry_runs_call_it(run: Run, lab: FakeLocal) -> None:
     said = "reward: compute_score of ./reward.py scores right 1, wrong 0, empty 0 (mean of 2 rows"
     run("check", *job).ended(0, said)
     Path("reward.py").write_text("def compute_score(answer, truth):\n    return 1.0\n")
-    run("check", *job).ended(2, "./reward.py:1: compute_score(answer, truth) has no parameter 'data_source'")
+    run("check", *job).ended(2, "./reward.py:1: compute_score(answer, truth) has no parameters 'data_source'")
     run("submit", "grpo-tiny", "--reward", "./reward.py", "--dry-run").ended(2, "./reward.py:1: compute_score(answer")
     run("submit", "grpo-tiny", "--reward", "./reward.py").ended(2, "./reward.py:1: compute_score(answer")
     run("submit", "grpo-tiny", "--reward", "./reward.py", "--dry-run", "--unchecked").ended(0)

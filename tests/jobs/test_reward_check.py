@@ -65,7 +65,7 @@ def test_a_module_beside_it_goes_with_the_working_directory(tmp_path: Path) -> N
 
 def test_what_verl_would_fail_with_is_refused_and_may_be_sent_unchecked(tmp_path: Path) -> None:
     error = refusal(tmp_path, "def compute_score(answer, truth):\n    return 1.0\n")
-    assert error.message.startswith("./reward.py:1: compute_score(answer, truth) has no parameter 'data_source'")
+    assert error.message.startswith("./reward.py:1: compute_score(answer, truth) has no parameters 'data_source'")
     assert error.hint is not None
     assert error.hint.splitlines()[-1] == ANYWAY
     assert planned(tmp_path, "def compute_score(answer, truth):\n    return 1.0\n", unchecked=True)
@@ -82,9 +82,9 @@ def test_a_function_that_another_key_names(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(f"{GOOD}def other(answer):\n    return 1.0\n")
     words = ("reward.custom_reward_function.path=./mine.py", "reward.custom_reward_function.name=other")
     error = refusal(tmp_path, GOOD, *words, reward=None)
-    assert error.message.startswith("./mine.py:3: other(answer) has no parameter")
+    assert error.message.startswith("./mine.py:3: other(answer) has no parameters")
     error = refusal(tmp_path, GOOD, reward="./mine.py:other")
-    assert error.message.startswith("./mine.py:3: other(answer) has no parameter")
+    assert error.message.startswith("./mine.py:3: other(answer) has no parameters")
 
 
 def test_a_reward_of_the_recipe(tmp_path: Path) -> None:

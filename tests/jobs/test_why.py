@@ -8,6 +8,8 @@ from typed_command import Run
 
 from cloudrl.jobs import JobHandle
 from cloudrl.logs.causes import Cause, Finding
+from cloudrl.protocol.job_phases import JobState
+from cloudrl.protocol.wire import to_json
 
 pytestmark = pytest.mark.io
 
@@ -31,7 +33,7 @@ def test_the_first_cause(cluster: FakeCluster, run: Run):
     assert '  File "/job/reward.py", line 3, in compute_score\n' in out
     assert "In the same second:" in err
     assert "rank 0, late (pid 7): KeyError: 2" in err
-    assert "--reward ./FILE.py" in err
+    assert "cloudrl reward test ./FILE.py" in err
     assert not set("\x1b\x07\u202e") & set(out + err)
 
 
@@ -53,10 +55,12 @@ def test_for_a_program(cluster: FakeCluster, run: Run):
 )
 def test_where_there_is_no_cause(cluster: FakeCluster, run: Run, status: str, said: str):
     cluster.add("one", b"step:1\n", status)
+    cluster.status["job"] = to_json(JobState("one", "step", 0.0))  # the agent has not seen the end yet
     code, out, err = run("why", "one")
     assert (code, out) == (0, "")
     assert said in err
-    assert json.loads(run("why", "one", "--json")[1])["cause"] is None
+    assert "step for" not in err
+    assert json.loads(run("why", "one", "--json")[1]).items() >= {"cause": None, "job": None}.items()
 
 
 def test_a_chain_of_tracebacks_that_has_lost_its_header(cluster: FakeCluster, run: Run):

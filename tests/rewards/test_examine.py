@@ -179,3 +179,9 @@ def test_what_tools_add_to_a_row(tmp_path: Path) -> None:
     text = f"{HEAD}    return extra_info['of_a_tool']\n"
     assert faults(text, tmp_path, call={"adds_fields": True}) == [("raises", "warning", 2)]
     assert faults(text, tmp_path) == [("raises", "error", 2)]
+
+
+def test_a_forgotten_import_fails_with_any_rows(tmp_path: Path) -> None:
+    text = f"{HEAD}    return float(bool(re.search(ground_truth, solution_str)))\n"
+    for how in ({"rows": made_up_rows()}, {"call": {"adds_fields": True}}):
+        assert faults(text, tmp_path, **how) == [("raises", "error", 2)]

@@ -42,9 +42,8 @@ def test_parameters_that_verl_does_not_pass() -> None:
     [(kind, line, text)] = faults("import re\ndef compute_score(answer, truth):\n    return 1.0\n")
     assert (kind, line) == ("signature", 2)
     assert text == (
-        "compute_score(answer, truth) has no parameter 'data_source' and 'solution_str' and 'ground_truth' and "
-        "'extra_info' and wants 'answer' and 'truth'; verl passes data_source, solution_str, ground_truth, extra_info "
-        "by name"
+        "compute_score(answer, truth) has no parameters 'data_source', 'solution_str', 'ground_truth', 'extra_info', "
+        "and needs 'answer', 'truth'; verl passes data_source, solution_str, ground_truth, extra_info by name"
     )
 
 
@@ -52,14 +51,14 @@ def test_a_parameter_too_few_and_one_too_many() -> None:
     [(_, _, text)] = faults("def compute_score(data_source, solution_str, ground_truth):\n    return 1.0\n")
     assert "has no parameter 'extra_info'; verl passes" in text
     [(_, _, text)] = faults(GOOD.replace("extra_info=None", "extra_info, tokenizer"))
-    assert "wants 'tokenizer'; verl passes" in text
+    assert "needs 'tokenizer'; verl passes" in text
     assert faults(GOOD.replace("extra_info=None", "extra_info, scale"), keywords={"scale": 2.0}) == []
 
 
 def test_parameters_by_position_only() -> None:
     [(kind, _, text)] = faults(GOOD.replace("extra_info=None", "extra_info, /"))
     assert kind == "signature"
-    assert "has no parameter 'data_source'" in text
+    assert "has no parameters 'data_source'" in text
 
 
 def test_lists_are_for_another_manager() -> None:
@@ -71,7 +70,7 @@ def test_lists_are_for_another_manager() -> None:
 
 def test_a_reward_model_passes_its_address() -> None:
     [(_, _, text)] = faults(GOOD, has_router=True)
-    assert "has no parameter 'reward_router_address' and 'reward_model_tokenizer'" in text
+    assert "has no parameters 'reward_router_address', 'reward_model_tokenizer'" in text
 
 
 def test_no_return() -> None:
@@ -176,6 +175,7 @@ def test_how_a_job_for_an_older_verl_calls_it() -> None:
         ("multi_turn.enable", "True", True),
         ("multi_turn.enable", "False", False),
         ("agent.default_agent_loop", "x", True),
+        ("agent.num_workers", "1", False),
     ],
 )
 def test_tools_and_agents_add_fields(key: str, value: str, adds: bool) -> None:
