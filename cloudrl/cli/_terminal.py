@@ -134,7 +134,7 @@ class Terminal:
         from cloudrl.jobs import Ended, JobHandle, Line, Progress
 
         if isinstance(update, Line):
-            self._tail.append(update.text)
+            self._tail.append(update.readable)
         elif isinstance(update, Progress):
             self.progress = update
         elif isinstance(update, JobHandle):
@@ -200,7 +200,7 @@ class Terminal:
                 self._notice(without_ansi(event.text).strip())
             elif self._line.rewrites and not self._has_progress and text:
                 self._text = text
-                self._line.show(f"{self._waiting or 'waiting for step 1'}: {text}")
+                self._line.show(f"{self._waiting or 'waiting for the first step'}: {text}")
         elif isinstance(event, Progress):
             self._has_progress = True
             self._line.show(f"{event}")

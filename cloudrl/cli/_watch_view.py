@@ -81,9 +81,9 @@ def _head(look: Look, width: int) -> list[Text]:
         f"  {look.status}", _STATUS_STYLES.get(look.status.value, "")
     )
     title.append(since, "not bold")
-    waiting = "waiting for step 1"
+    waiting = "waiting for the first step"
     if look.starting is not None:
-        waiting = f"before step 1: {look.starting} for {duration_text(look.starting_s)}"
+        waiting = f"before the first step: {look.starting} for {duration_text(look.starting_s)}"
     progress = [f"{look.progress}" if look.progress is not None else waiting]
     if look.phase and look.starting is None:
         progress.append(visible(look.phase, keep=""))

@@ -145,14 +145,15 @@ def _show(update: Update, *, as_json: bool) -> None:
     from cloudrl.jobs import Line
     from cloudrl.jobs.format import as_fields
     from cloudrl.sdk.callbacks import Notice, Waiting
-    from cloudrl.verl.metrics import without_ansi
 
     if isinstance(update, Notice):
         _output.note(update.text)
+        if update.hint:
+            _output.hint(update.hint)
     elif as_json and not isinstance(update, Waiting):
         _output.data(json.dumps(as_fields(update)))  # type: ignore[arg-type]
     elif isinstance(update, Line):
-        _output.data(update.text if sys.stdout.isatty() else without_ansi(update.text))
+        _output.data(update.readable if sys.stdout.isatty() else f"{update}")
 
 
 def _facts(job: RayJob, fields: Mapping[str, Any]) -> list[tuple[str, str]]:

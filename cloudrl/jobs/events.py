@@ -9,6 +9,7 @@ from typing import TypeAlias
 from cloudrl.logs.causes import Cause
 from cloudrl.logs.causes.evidence import LAST_LINES
 from cloudrl.logs.causes.printed import shortened
+from cloudrl.logs.sent_files import by_own_names
 from cloudrl.transport.ray_job import JobStatus
 from cloudrl.units import duration_text
 from cloudrl.verl.charts import IN_PROGRESS, REWARD
@@ -20,12 +21,17 @@ _PACE_STEPS = 5
 
 @dataclass(frozen=True)
 class Line:
-    """One line of the log, as it was written; `str` leaves terminal codes such as colours out."""
+    """One line of the log, as it was written; `str` is `readable` without terminal codes such as colours."""
 
     text: str
 
     def __str__(self) -> str:
-        return without_ansi(self.text)
+        return without_ansi(self.readable)
+
+    @property
+    def readable(self) -> str:
+        """With files that were sent with the job by their own names: `./reward.py`."""
+        return by_own_names(self.text)
 
 
 @dataclass(frozen=True)

@@ -138,7 +138,7 @@ class JobRecord:
             self._failures[-1] += tool_failures(event.text)
             self._failed_prompts += failed_prompts(event.text)
             self._prompts = parse(event.text) or self._prompts
-            if text := plain(event.text).rstrip():
+            if text := plain(event.readable).rstrip():
                 self._lines.append(text[:_LINE_CHARACTERS])
         elif isinstance(event, Starting):
             self._starting, self._starting_at = event, None

@@ -1,6 +1,7 @@
 """What goes wrong in a training that runs on: seen in its numbers and in those of its nodes. Pure functions."""
 
 import math
+from collections import deque
 from collections.abc import Iterator, Sequence
 from statistics import fmean
 
@@ -28,18 +29,46 @@ _NAMED_METRICS = 3
 
 def find_warnings(evidence: Evidence) -> tuple[RunWarning, ...]:
     """All that is wrong: a hang, then what concerns the training, then its machines."""
-    trained = [step for step in evidence.steps if step.step_s is not None]
+    trained = _trained(evidence.steps)
     return (
         *_hang(evidence),
         *_debugger(evidence.stops, evidence.now),
-        *_not_finite(evidence.steps),
-        *_reward(trained),
-        *_entropy(trained),
-        *_length(trained),
+        *_training(evidence.steps, trained),
         *_tools(evidence.tool_failures),
         *_prompts(evidence.failed_prompts),
         *find_machine_warnings(evidence),
     )
+
+
+class StepWarnings:
+    """What the steps of a job that is followed say is wrong with its training, each kind of it once."""
+
+    def __init__(self) -> None:
+        self._first: list[Step] = []
+        self._last: deque[Step] = deque(maxlen=2 * _WINDOW)
+        self._told: set[str] = set()
+
+    def add(self, step: Step) -> tuple[RunWarning, ...]:
+        """Warnings that the next step is the first to show."""
+        kept = self._first if len(self._first) < _WINDOW and step.step_s is not None else self._last
+        kept.append(step)
+        steps = [*self._first, *self._last]
+        new = [warning for warning in _training(steps, _trained(steps)) if warning.kind not in self._told]
+        self._told |= {warning.kind for warning in new}
+        return tuple(new)
+
+
+def _trained(steps: Sequence[Step]) -> list[Step]:
+    """Without validations before the training."""
+    return [step for step in steps if step.step_s is not None]
+
+
+def _training(steps: Sequence[Step], trained: Sequence[Step]) -> Iterator[RunWarning]:
+    """From the first five steps and the last ten alone."""
+    yield from _not_finite(steps)
+    yield from _reward(trained)
+    yield from _entropy(trained)
+    yield from _length(trained)
 
 
 def _hang(evidence: Evidence) -> Iterator[RunWarning]:

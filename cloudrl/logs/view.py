@@ -19,6 +19,7 @@ from operator import attrgetter, itemgetter
 from cloudrl.errors import InputError
 from cloudrl.logs.archive import Archive, LogFile
 from cloudrl.logs.causes.times import stamp
+from cloudrl.logs.sent_files import by_own_names
 from cloudrl.saves.archive import LOGS
 from cloudrl.verl.metrics import without_ansi
 
@@ -40,7 +41,7 @@ class LogLine:
         at: when it was written, or somewhat earlier: seconds since the epoch.
         rank: of the node.
         log: its name, such as `raylet.out`, with the beginnings of long ids: `worker-ID-JOB-PID.err`.
-        text: without colours.
+        text: without colours, with files that were sent with a job by their own names.
     """
 
     at: float
@@ -106,7 +107,7 @@ def moment(text: str, newest: float) -> float:
 
 def _lines(archive: Archive, file: LogFile, offset_s: float, since: float, until: float) -> Iterator[LogLine]:
     dated = _dated(archive.dated_lines(file, since - _CLOCKS_AGREE_S), offset_s)
-    lines = (LogLine(at, file.rank, _shown(file), without_ansi(text)) for at, text in dated)
+    lines = (LogLine(at, file.rank, _shown(file), by_own_names(without_ansi(text))) for at, text in dated)
     return dropwhile(lambda line: line.at < since, takewhile(lambda line: line.at <= until, lines))
 
 

@@ -17,6 +17,7 @@ from cloudrl.logs.archive import Archive, FolderArchive
 from cloudrl.logs.causes import Cause, Evidence, LogTail
 from cloudrl.logs.causes.finder import find_cause
 from cloudrl.logs.causes.kept import kept_evidence, newest_kept_job
+from cloudrl.logs.sent_files import by_own_names
 from cloudrl.protocol.report import NodeReport
 from cloudrl.protocol.secret_names import MASK, is_secret_override
 from cloudrl.providers.model import Status
@@ -240,7 +241,7 @@ def _of_log(
     return RunReport(
         name=name, job=job, steps=steps, total_steps=reading.total_steps, config=config, cause=cause,
         samples=chosen.samples, answers=chosen.answers, answer_steps=chosen.steps,
-        log=tuple(map(without_ansi, list(reading.last_lines)[-_LOG_LINES:])),
+        log=tuple(by_own_names(without_ansi(line)) for line in list(reading.last_lines)[-_LOG_LINES:]),
         notes=(*chosen.notes, *bad),
     )  # fmt: skip
 

@@ -17,6 +17,7 @@ from cloudrl.jobs.events import Event
 from cloudrl.jobs.handle import FOLLOW, job_handle, raise_for_status, way_back
 from cloudrl.jobs.memory_runs import keep_run, read_runs
 from cloudrl.jobs.supervised import find_durable, resume_left, wait_for_attempt, wait_for_ray, wait_for_verdict
+from cloudrl.jobs.warnings import StepWarnings
 from cloudrl.protocol import job_calls
 from cloudrl.protocol.durable_jobs import DurableJob, Result
 from cloudrl.protocol.job_phases import JobPhase
@@ -123,6 +124,7 @@ def follow(
     on_progress: OnProgress = silent,
     on_silence: Callable[[RayJob], None] = lambda _: None,
     command: str = FOLLOW,
+    warns: bool = True,
 ) -> Progress | None:
     """Follow a job to its end, over all attempts of one that goes on by itself; returns where it stood last.
 
@@ -130,7 +132,7 @@ def follow(
     """
 
     def follow_one(attempt: JobHandle) -> Progress | None:
-        return follow_attempt(attempt, on_progress=on_progress, on_silence=on_silence, command=command)
+        return follow_attempt(attempt, on_progress=on_progress, on_silence=on_silence, command=command, warns=warns)
 
     left = None
     with suppress(ConnectionFailed):
@@ -195,6 +197,7 @@ def follow_attempt(
     on_progress: OnProgress = silent,
     on_silence: Callable[[RayJob], None] = lambda _: None,
     command: str = FOLLOW,
+    warns: bool = True,
 ) -> Progress | None:
     """Follow one submission to its end; returns where it stood last.
 
@@ -203,6 +206,7 @@ def follow_attempt(
         on_progress: receives every event, and every break of the connection.
         on_silence: see `JobHandle.follow`.
         command: that leads back to the job.
+        warns: report once what its steps say is wrong with the training, such as rewards that are all 0.
 
     Raises:
         JobFailed: it failed or was stopped.
@@ -218,7 +222,7 @@ def follow_attempt(
         start.report()
         on_silence(said)
 
-    last, seen = None, MemorySeen()
+    last, seen, warnings = None, MemorySeen(), StepWarnings()
     try:
         for event in job.follow(lines=True, on_break=report_break, on_silence=report_silence):
             on_progress(event)
@@ -227,6 +231,8 @@ def follow_attempt(
                 last = event
             elif isinstance(event, jobs.Step):
                 seen.add(event.metrics)
+                for warning in warnings.add(event) if warns else ():
+                    on_progress(Notice(f"warning: {warning.seen}", warning.remedy))
             elif isinstance(event, jobs.Ended):
                 _report_memory(job, seen, on_progress)
                 raise_for_status(job, event)

@@ -48,7 +48,9 @@ def watch(
         watching = _Watching(job, on_progress, every_s, clock, now)
     except KeyboardInterrupt:
         raise no_longer_following(job, _COMMAND) from None
-    return follow(job, on_progress=watching.add, on_silence=watching.add_status, command=_COMMAND)
+    return follow(  # without warnings: those of its looks are more
+        job, on_progress=watching.add, on_silence=watching.add_status, command=_COMMAND, warns=False
+    )
 
 
 class _Watching:

@@ -174,9 +174,9 @@ def test_the_start_of_a_job_has_a_line_for_each_stage_and_every_half_a_minute(cl
         clock.sleep(seconds - clock())
         said += lines.add(Waiting(stage, float(seconds) if stage is loading else 0.0))
     assert said == [
-        "before step 1: loading the model",
-        "before step 1: loading the model for 35 s",
-        "before step 1: first rollout",
+        "before the first step: loading the model",
+        "before the first step: loading the model for 35 s",
+        "before the first step: first rollout",
     ]
 
 

@@ -47,6 +47,14 @@ class TestWithoutATerminal:
         done = run("watch", "one").ended(0, "every answer of the last 5 steps scored 0", "  → Read some answers")
         assert done.err.count("warning: ") == 1
 
+    def test_submit_warns_too(self, lab: FakeLocal, run: Run):
+        lab.cluster.chunk_bytes = 1 << 20
+        lab.cluster.finish_jobs("".join(STEP.format(step, 0.0, 0.0) for step in range(1, 9)))
+
+        words = ("grpo-tiny", "--cluster", "lab", "--submission-id", "two", "--steps", "8")
+        done = run("submit", *words).ended(0, "every answer of the last 5 steps scored 0", "  → Read some answers")
+        assert done.err.count("warning: every answer") == 1
+
     def test_json(self, job: FakeLocal, run: Run):
         events = [json.loads(line) for line in run("watch", "--json").ended(0).out.splitlines()]
 

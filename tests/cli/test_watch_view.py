@@ -74,7 +74,7 @@ def test_the_screen(golden: Callable[[Path, str], None], repository: Path, width
 def test_a_job_that_has_just_been_submitted():
     assert drawn(Look("ray://lab/one", JobStatus.PENDING, notice="nobody answers; trying again")) == [
         "ray://lab/one  PENDING",
-        "waiting for step 1",
+        "waiting for the first step",
         "nobody answers; trying again",
     ]
 

@@ -27,6 +27,13 @@ def test_a_line_comes_before_what_it_says():
     ]
 
 
+def test_a_line_is_read_with_the_names_of_files_that_were_sent():
+    sent = f"/tmp/r/working_dir_files/_ray_pkg_{'0a' * 16}/rows.py"
+    line = Line(f'\x1b[36m(W pid=9)\x1b[0m   File "{sent}", line 3')
+    assert line.readable == '\x1b[36m(W pid=9)\x1b[0m   File "./rows.py", line 3'
+    assert f"{line}" == '(W pid=9)   File "./rows.py", line 3'
+
+
 def test_the_pace_is_that_of_the_last_five_steps_without_the_first_which_warms_up():
     lines = [step_line(n, 0.1, seconds) for n, seconds in enumerate([50, 2, 2, 2, 2, 2, 3], start=1)]
     reports = progress(lines, total_steps=10)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from cloudrl.jobs.evidence import Evidence
-from cloudrl.jobs.warnings import find_warnings
+from cloudrl.jobs.warnings import StepWarnings, find_warnings
 from cloudrl.protocol.report import GpuUsage, Usage
 from cloudrl.protocol.stops import Stop
 from cloudrl.verl.metrics import Step
@@ -222,3 +222,13 @@ class TestDisks:
 def test_what_concerns_the_training_comes_first():
     trained = steps(15, actor__entropy=[2.0] * 5 + [0.1] * 10, length__clip_ratio=0.5, length__max=64.0, **LEARNS)
     assert kinds(trained, usage={0: disk([97])}, tool_failures=(3, 3)) == ["entropy", "length", "tools", "disk"]
+
+
+def test_a_job_that_is_followed_warns_once_of_each_kind():
+    """Of a long one the first and the last steps are kept, which all rules look at."""
+    warnings, rise = StepWarnings(), [2.0] * 500 + [0.1] * 500
+    trained = steps(1000, actor__entropy=rise, length__clip_ratio=0.5, length__max=64.0, **LEARNS)
+    told = [(step.step, warning.kind) for step in trained for warning in warnings.add(step)]
+    assert told == [(5, "length"), (505, "entropy")]
+    dead = StepWarnings()
+    assert [warning.kind for step in steps(9, **score(0.0, 0.0, 0.0)) for warning in dead.add(step)] == ["reward"]

@@ -94,6 +94,15 @@ def test_long_ids_are_cut(tmp_path: Path) -> None:
     assert seen(tmp_path)[0][2] == "python-core-driver-01000000_4242.log"
 
 
+def test_files_that_were_sent_have_their_own_names(tmp_path: Path) -> None:
+    """Ray unpacks a package below the session of its node (Ray 2.60, _private/runtime_env/packaging.py)."""
+    unpacked = f"/tmp/ray/session_1/runtime_resources/working_dir_files/_ray_pkg_{'0a' * 16}"
+    keep(tmp_path, "logs/job-driver-one.log", f'File "{unpacked}/cloudrl_files/604ecff1/reward.py", line 2\n'.encode())
+    keep(tmp_path, "logs/raylet.out", f"deleting {unpacked}\n".encode())
+    assert [text for *_, text in seen(tmp_path, pattern=re.compile("reward"))] == ['File "./reward.py", line 2']
+    assert f"deleting {unpacked}" in {text for *_, text in seen(tmp_path)}
+
+
 def test_a_moment_as_it_is_typed() -> None:
     newest = datetime.fromisoformat("2026-11-23 12:00:00").astimezone()
     for text, expected in {
