@@ -145,7 +145,7 @@ def _own_disks(draft: JobDraft, snapshot: Snapshot, setting: Setting) -> Iterato
     if machines is not None and machines.has_own_disks and saves and nodes > 1:
         yield (
             f"each of the {nodes} nodes keeps its part of a checkpoint on its own disk; when a machine is lost, the "
-            "run starts over. Volumes keep them: --set volumes=..."
+            "run starts over. A folder that all nodes share keeps them: --volume /SHARED:/checkpoints"
         )
 
 

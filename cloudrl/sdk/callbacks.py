@@ -48,8 +48,8 @@ class Waiting:
     seconds: float
 
     def __str__(self) -> str:
-        """For example `before step 1: loading the model for 12 s`."""
-        return f"before step 1: {self.stage} for {duration_text(self.seconds)}"
+        """For example `before the first step: loading the model for 12 s`."""
+        return f"before the first step: {self.stage} for {duration_text(self.seconds)}"
 
 
 Update = Union[Notice, Transfer, "Status", "JobHandle", "Event", Waiting, "Look"]

@@ -19,7 +19,7 @@ from cloudrl.providers.slurm.script import to_slurm
 from cloudrl.render import search
 from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, Question, notify, silent, unattended
 from cloudrl.sdk.costs import price_difference, report_price, with_state
-from cloudrl.sdk.running import RunningCluster, report_port
+from cloudrl.sdk.running import RunningCluster
 from cloudrl.sdk.save_room import save_room
 from cloudrl.units import dollars_text
 
@@ -100,9 +100,7 @@ class Cluster(spec.Cluster):
         """
         with nothing_started():
             plan = plan_to_start(self, on, confirm=confirm, on_progress=on_progress, look=look)
-        running = start(plan, detach=detach, down_anyway=down_anyway, on_progress=on_progress)
-        report_port(self.name, running.connection.ray_url, on_progress)
-        return running
+        return start(plan, detach=detach, down_anyway=down_anyway, on_progress=on_progress)
 
 
 def plan_to_start(

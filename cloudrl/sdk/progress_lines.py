@@ -84,7 +84,7 @@ class StartLines:
         if not is_new and self._clock() - self._line_at < _WAITING_EVERY_S:
             return []
         self._stage, self._line_at = waiting.stage, self._clock()
-        return [f"before step 1: {waiting.stage}" if is_new else f"{waiting}"]
+        return [f"before the first step: {waiting.stage}" if is_new else f"{waiting}"]
 
 
 class ClusterLines:

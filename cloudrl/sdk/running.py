@@ -221,7 +221,7 @@ def attach(
     ref = ClusterRef(on, name) if on is not None else locate(name)
     connection = provider(ref.provider).attach(ref.name, keep_open=keep_open)
     if keep_open:
-        report_port(name, connection.ray_url, on_progress)
+        _report_port(name, connection.ray_url, on_progress)
     return RunningCluster(connection, provider=ref.provider)
 
 
@@ -237,7 +237,7 @@ def _warn(text: str) -> None:
         warnings.warn(text, stacklevel=5)
 
 
-def report_port(name: str, url: str, on_progress: OnProgress) -> None:
+def _report_port(name: str, url: str, on_progress: OnProgress) -> None:
     """Say that the dashboard is not where one looks for it, if so."""
     if not url.endswith(f":{RAY_PORT}"):
         on_progress(Notice(f"the dashboard of {name} is at {url}, not at port {RAY_PORT}"))

@@ -24,7 +24,7 @@ from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, Question, notify,
 from cloudrl.sdk.cluster import Cluster, load_cluster, nothing_started, plan_to_start, start
 from cloudrl.sdk.machines import Fleet
 from cloudrl.sdk.results import advise_push, check_publication, refuse_small_disk
-from cloudrl.sdk.running import RunningCluster, report_port
+from cloudrl.sdk.running import RunningCluster
 from cloudrl.spec import Job
 
 if TYPE_CHECKING:
@@ -187,9 +187,7 @@ class RunRequest:
             fleet.create(**told)
         with nothing_started(fleet.name):
             plan = plan_to_start(cluster, self.plan.provider, look=self.memory_of_offers, **told)
-        running = start(plan, on_progress=on_progress)
-        report_port(cluster.name, running.connection.ray_url, on_progress)
-        return running
+        return start(plan, on_progress=on_progress)
 
 
 def _allow_renting(error: NoFleet, confirm: Confirm) -> None:

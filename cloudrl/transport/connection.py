@@ -114,7 +114,9 @@ def inspect_cluster(connection: Connection) -> ClusterFacts:
             hint=_again(connection.name),
         )
     if status.phase is not Phase.READY:
-        raise ClusterFailed(f"cluster {facts.name!r} is {status.phase}", hint=f"cloudrl status {facts.name}")
+        raise ClusterFailed(
+            f"cluster {facts.name!r} is not ready: its phase is {status.phase}", hint=f"cloudrl status {facts.name}"
+        )
     return facts
 
 

@@ -40,7 +40,7 @@ class TestSubmit:
         assert "trainer.nnodes=2 trainer.n_gpus_per_node=1" in cluster.jobs["one"].body["entrypoint"]
         assert out == cluster.url.replace("http", "ray") + "/one\n"
         assert err.splitlines() == [
-            "before step 1: starting the job",
+            "before the first step: starting the job",
             "step 1/2  reward 0.100  2.0 s/step",
             "step 2/2  reward 0.200  2.0 s/step  ETA 0 s",
             "one succeeded; checkpoints are in /c/run",
@@ -287,7 +287,7 @@ class TestTerminal:
 
         shown_once = shown.decode().split("\r\x1b[K")[1:]
         rewritten = [text for text in shown_once if text and not text.startswith("checking and sending")]
-        assert rewritten[0].startswith("waiting for step 1: loading a very long line xx")
+        assert rewritten[0].startswith("waiting for the first step: loading a very long")
         assert all(len(text.splitlines()[0]) < 60 for text in rewritten)
         assert rewritten[-1].splitlines()[0].startswith("step 2/20  reward 0.200  2.0 s/step  ETA 36 s")
         assert "one succeeded; checkpoints are in /c/run" in rewritten[-1]

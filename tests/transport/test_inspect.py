@@ -31,7 +31,7 @@ def test_another_cluster_on_the_same_port(cluster: FakeCluster) -> None:
 @pytest.mark.parametrize("phase", ["start", "setup", "preflight", "ray", "fetch", "barrier", "failed", "ended"])
 def test_a_cluster_that_is_not_ready(cluster: FakeCluster, phase: str) -> None:
     cluster.status["phase"] = phase
-    with pytest.raises(ClusterFailed, match=f"cluster 'lab' is {phase}") as caught:
+    with pytest.raises(ClusterFailed, match=f"cluster 'lab' is not ready: its phase is {phase}") as caught:
         inspect_cluster(cluster.connection())
     assert caught.value.hint == "cloudrl status lab"
 
