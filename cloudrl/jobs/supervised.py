@@ -100,19 +100,31 @@ def leave_with_agents(
     on_progress(Notice(f"{job.job_id} waits until the cluster is free; it starts by itself"))
 
 
-def send_package(agent: AgentClient, package: PackagePlan, on_upload: Callable[[int, int], None]) -> str:
-    """Bring a package to rank 0, from where the other nodes take it; returns its address."""
+def send_package(
+    agent: AgentClient,
+    package: PackagePlan,
+    on_upload: Callable[[int, int], None],
+    *,
+    sleep: Callable[[float], None] = time.sleep,
+) -> str:
+    """Bring a package to rank 0, from where the other nodes take it; returns its address.
+
+    A connection that breaks is taken up where it broke.
+    """
     content = zip_package(package)
     manifest = Manifest((Part(package.name, len(content), hashlib.sha256(content).hexdigest()),))
-    here = agent.announce_files(manifest.address, manifest.to_json()).get(package.name, 0)
 
-    def pieces() -> Iterator[bytes]:
+    def pieces(here: int) -> Iterator[bytes]:
         for start in range(here, len(content), _PIECE_BYTES):
             yield content[start : start + _PIECE_BYTES]
             on_upload(min(start + _PIECE_BYTES, len(content)), len(content))
 
-    if here < len(content):
-        agent.put_file(manifest.address, package.name, pieces(), offset=here, size_bytes=len(content) - here)
+    def send() -> None:
+        here = agent.announce_files(manifest.address, manifest.to_json()).get(package.name, 0)
+        if here < len(content):
+            agent.put_file(manifest.address, package.name, pieces(here), offset=here, size_bytes=len(content) - here)
+
+    retry(send, _LOST, sleep=sleep)
     return manifest.address
 
 

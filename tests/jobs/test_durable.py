@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 import cloudrl
-from cloudrl.errors import InputError, JobFailed
+from cloudrl.errors import ConnectionFailed, InputError, JobFailed
 from cloudrl.jobs.supervised import find_durable
 from cloudrl.protocol.durable_jobs import Attempt, Outcome, Result, Verdict
 from cloudrl.sdk.submission import follow, stop_job
@@ -39,6 +39,24 @@ def test_its_package_goes_through_the_agents_and_not_to_ray(tmp_path):
     [left] = fake.durable_jobs.values()
     assert list(fake.files[left.package]) == [left.request["runtime_env"]["working_dir"].removeprefix("gcs://")]
     assert not fake.packages
+
+
+def test_a_package_is_sent_again_when_the_connection_breaks(tmp_path, monkeypatch):
+    (tmp_path / "helper.py").write_text("ANSWER = 42\n")
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    fake, cuts = FakeCluster(nodes=2), ["content", "content"]
+
+    def cut(method, path):
+        if method == "PUT" and cuts and cuts[-1] in path:
+            cuts.pop()
+            raise ConnectionFailed("the connection broke")
+
+    fake.on_request = cut
+    _submit(fake, working_dir=str(tmp_path))
+
+    [left] = fake.durable_jobs.values()
+    assert not cuts
+    assert sum(fake.files[left.package].values()) > 0
 
 
 @pytest.mark.parametrize(
