@@ -47,8 +47,11 @@ OWN = {
     "admin": "ubuntu", "gpus": 8, "gpu_name": "NVIDIA H100 80GB HBM3", "gpu_memory_mib": 81559,
     "cpus": 208, "memory_bytes": 1900 << 30,
 }  # fmt: skip
-FREE_GIB = (800, 1700)
-"""Of each of one's own hosts, below Docker's folder: of a DGX, and of one whose disk is nearly empty."""
+LARGE = "gpu-3.example.com"
+FREE_GIB = dict(zip([*HOSTS, LARGE], (800, 1700, 3500), strict=True))
+"""Of each of one's own hosts, below Docker's root: of a DGX, of one whose disk is nearly empty, of one with more."""
+SYSTEM_DISK = 20 << 30
+"""Of each of them: Docker's root is on another disk than `/var/lib/cloudrl`. A save of 7B is larger."""
 
 
 def told(start: str, page: str = "README.md") -> list[str]:
@@ -89,12 +92,26 @@ def apply_as_told(user: User) -> None:
 
 
 def up_as_told(user: User) -> None:
-    """On one's own machines; a job is planned for it, and not sent."""
+    """On one's own machines, whose disk for checkpoints is small; a job is planned for it, and not sent."""
     said = user.types(*told("cloudrl up ray-cluster --on dstack", "docs/clusters.md"), timeout_s=200).stdout
     assert "READY: ray-cluster with 2 nodes" in said, said
+    assert "and /checkpoints has room for 21.5 GB" in said, said
     sent = user.types("cloudrl", "submit", "grpo", "--dry-run", "--cluster", "ray-cluster").stdout
     assert "trainer.nnodes=2" in sent, sent
     user.types("cloudrl", "down", "ray-cluster", "-y")
+
+
+def disks_are_named(user: User) -> None:
+    """Which of one's own hosts has too small a disk for a wish, with both numbers and the option."""
+    key = str(user.lab.home / ".ssh/id_ed25519")
+    own = ("--ssh-host", LARGE, "--ssh-user", "ubuntu", "--ssh-key", key)
+    user.types("cloudrl", "fleet", "create", "large", *own, "-y")
+    wish = ("--gpu", "80GB..:8", "--set", "dstack.fleets=[ssh, large]", "--set", "disk=5TB..")
+    said = user.types("cloudrl", "up", "wide", "--on", "dstack", *wish, "-y", code=3).stdout
+    for host, free in FREE_GIB.items():
+        assert f"{host}: disk {free}GB, asked for 5120GB.." in said, said
+        assert f"--set disk={free}GB.." in said, said
+    user.types("cloudrl", "fleet", "delete", "large", "-y")
 
 
 def apply_fleet(lab: Lab, name: str, path: str) -> None:
@@ -141,6 +158,7 @@ def apply_files(lab: Lab, chain: str, tasks_folder: Path) -> None:
     for fleet, path, tasks in CHAINS[chain]:
         apply_fleet(lab, fleet, path)
         if fleet == "ssh":
+            disks_are_named(User(lab))
             up_as_told(User(lab))
         for task in tasks:
             file = tasks_folder / f"{task}.dstack.yml"
@@ -169,7 +187,7 @@ def files_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
         release(vendor="amd").image: ImageConfig(path_first=str(amd.python.parent)),
         get_default_image(): ImageConfig(path_first=str(real)),
     }
-    own = {name: {**OWN, "disk_bytes": free << 30} for name, free in zip(HOSTS, FREE_GIB, strict=True)}
+    own = {name: {**OWN, "disk_bytes": free << 30, "system_disk_bytes": SYSTEM_DISK} for name, free in FREE_GIB.items()}
     lab = start_or_skip(
         Lab(
             hosts=10, cloud=Cloud(MACHINES), own=own,

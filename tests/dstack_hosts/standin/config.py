@@ -44,6 +44,9 @@ class HostConfig:
         admin: the user that it belongs to, who may run anything as root without a password.
         version: what shim and runner say; the server compares it with its own.
         cpus: declared to the server, as are the next two and the GPUs; the machine need not have them.
+        disk_bytes: free on the disk of Docker's root.
+        system_disk_bytes: of the disk that folders for tasks are on, where Docker's root is on another one; 0 for one
+            disk, of the size that the lab's own machine has.
         python: the interpreter of the stand-in.
         path_first: put before PATH in containers.
         gpus: how many it has, all of which only seem to be there (`gpus.py`).
@@ -69,6 +72,7 @@ class HostConfig:
     cpus: int = 8
     memory_bytes: int = 32 << 30
     disk_bytes: int = 500 << 30
+    system_disk_bytes: int = 0
     path_first: str = ""
     gpus: int = 0
     gpu_vendor: str = "nvidia"

@@ -24,6 +24,7 @@ from . import bridge, config, gpus
 from .config import SYSTEM_PATH, HostConfig, ImageConfig
 from .container import CAPABILITIES, DEFAULT_SHM_BYTES, ContainerSpec
 from .http_api import ApiError, Request, Route, serve
+from .root import run
 from .tasks import CREATING, PREPARING, PULLING, RUNNING, TERMINATED, Task, container_name, version_of
 
 _PROGRAM = "/usr/local/bin/dstack-shim"
@@ -199,6 +200,8 @@ class Shim:
             failure = f"mkdir {folder}: read-only file system"
             raise OSError(f"prepareInstanceMountPoints error: create instance mount directory: {failure}")
         os.makedirs(folder)
+        if self.host.system_disk_bytes:
+            run("mount", "-t", "tmpfs", "-o", f"size={self.host.system_disk_bytes}", "tmpfs", folder)
         os.chmod(folder, 0o777)
 
     @contextlib.contextmanager
