@@ -102,8 +102,8 @@ def _not_finite(steps: Sequence[Step]) -> Iterator[RunWarning]:
     yield RunWarning(
         "nan",
         f"NaN or infinite at step {min(bad.values())}: {', '.join([*bad][:_NAMED_METRICS])}{more}",
-        "If it does not recover, stop the job and resume from a checkpoint before that step "
-        f"({keys.RESUME_MODE}=resume_path, {keys.RESUME_FROM}=DIR) with a lower learning rate ({keys.LEARNING_RATE})",
+        f"If it does not recover, stop the job, and resume with a lower learning rate ({keys.LEARNING_RATE}) from a "
+        f"checkpoint before that step: {keys.RESUME_MODE}=resume_path {keys.RESUME_FROM}=DIR",
     )
 
 
