@@ -39,6 +39,11 @@ WORDS = {
         "bash: -c: line 1: unexpected EOF while looking for matching `''",
     ],
     "variable-unset": ["./train.sh: line 3: MODEL_PATH: unbound variable", "train.sh: 3: MODEL: parameter not set"],
+    "access-denied": ["mkdir: cannot create directory '/data/checkpoints': Permission denied"],
+    "server-unreachable": [
+        "curl: (6) Could not resolve host: huggingface.co",
+        "fatal: unable to access 'https://localhost:1/x/': Failed to connect to localhost port 1",
+    ],
     "arguments": ["train.py: error: unrecognized arguments: --modl x"],
     "exec-format": ["/bin/sh: 1: ./train: Exec format error"],
     "module-missing": ["/usr/bin/python3: No module named mine.trainer"],
