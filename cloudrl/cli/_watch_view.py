@@ -275,9 +275,11 @@ def _share(used: int | None, total: int | None, *, is_wide: bool) -> str:
 def _warning(warning: RunWarning, width: int) -> list[Text]:
     from rich.text import Text
 
-    seen, remedy = (visible(text, keep="") for text in (warning.seen, warning.remedy))
+    seen = visible(warning.seen, keep="")
     lines = [Text(line, "bold yellow") for line in wrap(f"! {seen}", width, subsequent_indent="  ")]
-    return [*lines, *map(Text, wrap(remedy, width, initial_indent="  → ", subsequent_indent="    "))]
+    for remedy in warning.remedy.splitlines():
+        lines += map(Text, wrap(visible(remedy, keep=""), width, initial_indent="  → ", subsequent_indent="    "))
+    return lines
 
 
 def _log(lines: Sequence[str], count: int) -> list[Text]:

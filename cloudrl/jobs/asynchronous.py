@@ -141,6 +141,26 @@ def place_controller(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
     return replace(draft, defaults={**draft.defaults, **given})
 
 
+def is_placed(draft: JobDraft) -> bool:
+    """Whether the job's command has verl's controller on the head and training on the nodes that it is told."""
+    return ON_HEAD in draft.job.entrypoint and draft.cluster.places_training
+
+
+def can_choose_nodes(draft: JobDraft) -> bool:
+    """Whether a resume finds its shards though fewer nodes train than there are.
+
+    Nodes of one machine share a disk.
+    """
+    return is_placed(draft) or (draft.cluster.provider == LOCAL and draft.cluster.places_training)
+
+
+def training_shape(draft: JobDraft) -> tuple[int, int]:
+    """Nodes that train, and GPUs that each of them takes; all of the cluster where the job does not say it."""
+    values, cluster = draft.values, draft.cluster
+    nodes, gpus = integer(values.get(keys.NODES)), integer(values.get(keys.GPUS))
+    return cluster.gpu_nodes if nodes is None else nodes, gpus or cluster.gpus_per_node
+
+
 def _with_same_units(draft: JobDraft) -> JobDraft:
     """With a number of storage units that does not depend on the cluster: a resume needs as many as were saved."""
     job, cluster = draft.job, draft.cluster

@@ -35,6 +35,7 @@ class Evidence:
         usage: rank -> how busy the node was, oldest first.
         tool_failures: failed calls of tools during each of the last steps.
         failed_prompts: that got no answers or no score since the last step.
+        prompt_exception: of the newest of them; "" if unknown.
         pools: rank -> what the node is for, where the rollout has nodes of its own; else empty.
         left_s: seconds until the run ends; None if unknown.
         stops: tasks that wait for a debugger.
@@ -52,4 +53,5 @@ class Evidence:
     job: JobState | None = None
     price_per_hour: float | None = None
     failed_prompts: int = 0
+    prompt_exception: str = ""
     pools: Mapping[int, str] = field(default_factory=dict)

@@ -20,7 +20,7 @@ from cloudrl.protocol.stops import Stop
 from cloudrl.protocol.wire import to_json
 from cloudrl.transport.ray_job import JobStatus, RayJob
 from cloudrl.verl.balance import Balance, balance
-from cloudrl.verl.metrics import Step, failed_prompts, plain, tool_failures
+from cloudrl.verl.metrics import FailedPrompts, Step, plain, tool_failures
 from cloudrl.verl.startup import Starting
 
 _LINES, _LINE_CHARACTERS = 60, 1000
@@ -118,7 +118,7 @@ class JobRecord:
         self._progress: Progress | None = None
         self._lines: deque[str] = deque(maxlen=_LINES)
         self._failures: deque[int] = deque([0], maxlen=_STEPS_OF_TOOLS)
-        self._failed_prompts = 0
+        self._failed_prompts = FailedPrompts()
         self._mode = ""
         self._prompts: Unfinished | None = None
         self._starting: Starting | None = None
@@ -136,7 +136,7 @@ class JobRecord:
         self.notice = ""
         if isinstance(event, Line):
             self._failures[-1] += tool_failures(event.text)
-            self._failed_prompts += failed_prompts(event.text)
+            self._failed_prompts.read(event.text)
             self._prompts = parse(event.text) or self._prompts
             if text := plain(event.readable).rstrip():
                 self._lines.append(text[:_LINE_CHARACTERS])
@@ -146,7 +146,7 @@ class JobRecord:
             self._starting = None
             self.add_steps([event])
             self._failures.append(0)
-            self._failed_prompts = 0
+            self._failed_prompts = FailedPrompts()
         elif isinstance(event, Progress):
             self._progress = event
         elif isinstance(event, Ended):
@@ -184,7 +184,7 @@ class JobRecord:
         per_hour = self.price.per_hour if self.price is not None else None
         evidence = Evidence(
             self._steps, self._usage, tuple(self._failures), left_s, self.stops, now, job, per_hour,
-            self._failed_prompts, self.pools,
+            self._failed_prompts.count, self._failed_prompts.exception, self.pools,
         )  # fmt: skip
         progress = self._progress
         if self._status.is_terminal and progress is not None:

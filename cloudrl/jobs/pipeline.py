@@ -7,12 +7,12 @@ A pass takes a draft and the snapshot and returns another draft. Their order, an
 3. `change_engine`, `expand_aliases`, `set_trainer_mode`, `limit_steps`: from here on there are only overrides in
    verl's own keys.
 4. `check_shell_text`, `plan_uploads`: from here on every value is meant as it is, and every path is one on the nodes.
-5. `plan_resume`: where a run of this name goes on; wins over what would be filled in.
-6. `set_environment`: variables decide about loggers.
-7. `set_debugger`: adds to the variables what a debugger needs.
-8. `check_compatibility`, `take_cluster_defaults`: refuse what cannot work, then complete the job.
-   `place_controller`, `ask_trainer`, `continue_tracking`: for the mode, the trainer and the loggers that the complete
-   job has.
+5. `set_environment`: variables decide about loggers.
+6. `set_debugger`: adds to the variables what a debugger needs.
+7. `check_compatibility`, `take_cluster_defaults`: refuse what cannot work, then complete the job.
+   `place_controller`: for the mode that the complete job has.
+8. `plan_resume`: where a run of this name goes on, and on which nodes, if the job's command can choose them.
+   `ask_trainer`, `continue_tracking`: for the trainer and the loggers that the complete job has.
 9. `check_data`, `check_reward`, `check_config`, `note_surprises`: look at the complete job.
 10. `collect_secrets`, `deliver_secrets`: what the complete job needs, and how it gets there.
 11. `plan_durable`: whether all of it would be there again after a restart of the cluster.
@@ -31,7 +31,13 @@ from dataclasses import replace
 
 from cloudrl.errors import InputError, Refusals
 from cloudrl.jobs.aliases import expand_aliases
-from cloudrl.jobs.asynchronous import place_controller, set_trainer_mode
+from cloudrl.jobs.asynchronous import (
+    can_choose_nodes,
+    is_placed,
+    place_controller,
+    set_trainer_mode,
+    training_shape,
+)
 from cloudrl.jobs.compatibility import check_compatibility
 from cloudrl.jobs.config_check import check_config
 from cloudrl.jobs.correction import refusal
@@ -133,15 +139,12 @@ def plan_resume(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
         return draft.noting("the step that the run continues from is known once the cluster is up")
     if saved is None or not cluster.has_agents or not has_key(cluster.verl_version, keys.RESUME_MODE):
         return draft
-    if integer(values.get(keys.NODES)) not in (None, cluster.gpu_nodes):  # it is not known yet on which of the nodes
-        return draft
+    nodes, gpus = training_shape(draft)
+    if not 0 < nodes <= cluster.gpu_nodes or not (nodes == cluster.gpu_nodes or can_choose_nodes(draft)):
+        return draft  # it is not known on which of the nodes
+    ranks = saves.Ranks(nodes * gpus, nodes, snapshot.addresses, are_placed=is_placed(draft))
     resume = saves.plan_resume(
-        saved,
-        draft.name,
-        world_size=cluster.gpu_nodes * (integer(values.get(keys.GPUS)) or cluster.gpus_per_node),
-        addresses=snapshot.addresses,
-        checkpoint_dir=cluster.checkpoint_dir,
-        cluster=cluster.name,
+        saved, draft.name, ranks=ranks, checkpoint_dir=cluster.checkpoint_dir, cluster=cluster.name
     )
     if resume is None:
         return draft.noting(f"run {draft.name!r} starts from step 1: the cluster has saved no step of it")
@@ -153,8 +156,10 @@ def plan_resume(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
         )
     of = "" if total is None else f" of {total}"
     note = f"run {draft.name!r} continues from step {resume.step}{of}"
-    # the agents plan each attempt themselves, when it starts
-    return draft.noting(note, *resume.notes).overriding({} if draft.options.durable else resume.overrides)
+    draft = draft.noting(note, *resume.notes)
+    if draft.options.durable:  # the agents plan each attempt themselves, when it starts
+        return draft
+    return replace(draft, variables={**draft.variables, **resume.variables}).overriding(resume.overrides)
 
 
 def set_environment(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
@@ -206,12 +211,12 @@ PASSES: tuple[Callable[[JobDraft, Snapshot], JobDraft], ...] = (
     limit_steps,
     check_shell_text,
     plan_uploads,
-    plan_resume,
     set_environment,
     set_debugger,
     check_compatibility,
     take_cluster_defaults,
     place_controller,
+    plan_resume,
     ask_trainer,
     continue_tracking,
     check_data,
@@ -263,6 +268,7 @@ def _asked_overrides(options: SubmitOptions) -> str:
         "reward": options.reward,
         "steps": options.steps,
         "track": options.track,
+        "rollout-nodes": options.rollout_nodes,
     }
     words = [
         f"--{option}={each}"
@@ -270,6 +276,7 @@ def _asked_overrides(options: SubmitOptions) -> str:
         for each in (value if isinstance(value, tuple) else (value,))
         if each is not None
     ]
+    words += ["--async"] if options.asynchronous else []
     return shlex.join(redact_words([*words, *(override_argument(key, value) for key, value in shown.items())]))
 
 

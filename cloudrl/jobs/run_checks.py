@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from cloudrl.jobs.asynchronous import LOCAL
+from cloudrl.jobs.asynchronous import LOCAL, is_placed
 from cloudrl.jobs.data_check import training_rows
 from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.jobs.findings import Finding
@@ -121,12 +121,14 @@ def _lost_queue(draft: JobDraft, snapshot: Snapshot, setting: Setting) -> Iterat
 
 
 def _wandering_shards(draft: JobDraft, snapshot: Snapshot, setting: Setting) -> Iterator[str]:
-    """Of two nodes the one without the queue trains; of more, Ray chooses (Ray 2.60, scheduling/policy/scorer.cc)."""
+    """Ray chooses the nodes of a pool (Ray 2.60, scheduling/policy/scorer.cc), unless the job's command does."""
     saves = (setting.whole(keys.SAVE_FREQ) or 0) > 0
-    if mode_of(setting) == SEPARATE and draft.cluster.nodes > 2 and saves and _has_own_disks(snapshot):
+    is_wandering = mode_of(setting) == SEPARATE and draft.cluster.nodes > 2 and not is_placed(draft)
+    if is_wandering and saves and _has_own_disks(snapshot):
         yield (
-            "verl chooses anew at each start which nodes train, and a resume looks for the shards of each rank on its "
-            "own node's disk: it may not find them. All nodes see a network volume: --set volumes=[NAME:/checkpoints]"
+            f"the agents of cluster {draft.cluster.name!r} are of an older release, so that verl chooses anew at each "
+            "start which nodes train: a resume may not find the shards of each rank on its own node's disk. Start the "
+            "cluster again, or mount a network volume: --set volumes=[NAME:/checkpoints]"
         )
 
 

@@ -35,7 +35,7 @@ def find_warnings(evidence: Evidence) -> tuple[RunWarning, ...]:
         *_debugger(evidence.stops, evidence.now),
         *_training(evidence.steps, trained),
         *_tools(evidence.tool_failures),
-        *_prompts(evidence.failed_prompts),
+        *prompt_warnings(evidence.failed_prompts, evidence.prompt_exception),
         *find_machine_warnings(evidence),
     )
 
@@ -160,14 +160,19 @@ def _tools(failures: Sequence[int]) -> Iterator[RunWarning]:
         )
 
 
-def _prompts(failed: int) -> Iterator[RunWarning]:
-    """In an asynchronous mode verl replaces a prompt that fails, for ever: the job neither ends nor trains."""
+def prompt_warnings(failed: int, exception: str) -> Iterator[RunWarning]:
+    """In an asynchronous mode verl replaces a prompt that fails, for ever: the job neither ends nor trains.
+
+    Args:
+        failed: prompts since the last step.
+        exception: of the newest of them; "" if unknown.
+    """
     if failed >= _FAILED_PROMPTS:
+        last = f", the last one of {exception}" if exception else ""
         yield RunWarning(
             "prompts",
-            f"{failed} prompts have failed since the last step: verl replaces each, and may never get to a step",
-            "The exception, often of the reward function: cloudrl jobs logs | grep -A 30 _run_prompt\n"
-            "Stop it meanwhile: cloudrl jobs stop",
+            f"{failed} prompts have failed since the last step{last}: verl replaces each, and may never get to a step",
+            "Stop it: cloudrl jobs stop\nThen see where it was raised, often in the reward function: cloudrl why",
         )
 
 

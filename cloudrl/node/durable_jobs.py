@@ -36,7 +36,7 @@ from cloudrl.protocol.routes import CHECKPOINTS
 from cloudrl.protocol.side_by_side import side_by_side
 from cloudrl.saves.inventory import Checkpoint, Inventory, resume_order
 from cloudrl.saves.prune import removal_of
-from cloudrl.saves.resume import plan_resume
+from cloudrl.saves.resume import Ranks, plan_resume
 from cloudrl.saves.survey import cluster_inventory
 
 _at = attrgetter("at")
@@ -224,7 +224,7 @@ class DurableJobs:
             return PlanFailed(job.job_id, waits_for, may_pass=True, pause_s=COPY_EVERY_S)
         try:
             resume = plan_resume(
-                inventory, job.run, world_size=job.world_size, addresses=addresses,
+                inventory, job.run, ranks=Ranks(job.world_size, len(addresses), addresses),
                 checkpoint_dir=str(self._checkpoints), cluster=self._cluster,
             )  # fmt: skip
         except CheckpointError:

@@ -50,6 +50,7 @@ def cluster_facts(
         debuggers=tuple(debuggers.get(rank, ()) for rank in range(identity.nodes)),
         places_controllers=any(report.places_controllers for report in reports if report.rank == 0),
         asks_trainers=len(reports) == identity.nodes and all(report.asks_trainers for report in reports),
+        places_training=any(report.places_training for report in reports if report.rank == 0),
         checkpoint_dir=str(options.checkpoints),
         files_dir=str(hub.files.root),
         secrets_dir=str(hub.secrets.folder) if hub.secrets.possible else None,

@@ -49,7 +49,7 @@ class JobLooks:
         except OSError as error:
             warn(f"warning: the phases of jobs are not seen on this node: {error}")
             return {}
-        tell(places_controllers=True, asks_trainers=True)
+        tell(places_controllers=True, asks_trainers=True, places_training=True)
         repeat(lambda: tell(work=self._processes.sample()), EVERY_S)
         return self.ray_env
 

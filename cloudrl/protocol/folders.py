@@ -12,6 +12,8 @@ SAVE_CALLBACK = f"{SAVE_HOOK}.SaveCallback"
 ATTEMPT_VARIABLE, SAVE_EVERY_VARIABLE = "CLOUDRL_ATTEMPT", "CLOUDRL_SAVE_EVERY_S"
 OWN_CALLBACK_VARIABLE = "CLOUDRL_CHECKPOINT_CALLBACK"
 """What that callback reads: of which attempt it is, how often it is to save, and the user's own callback."""
+TRAINING_NODES = "CLOUDRL_TRAINING_NODES"
+"""The variable by which that module gets the addresses of the nodes that train, in the order of their ranks."""
 
 
 def secrets_folder(user: object, run: str) -> str:

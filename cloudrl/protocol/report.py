@@ -131,6 +131,7 @@ class NodeReport:
             False from agents of an older release.
         asks_trainers: whether jobs find the callback through which a trainer tells what it has saved
             (`folders.SAVE_CALLBACK`); False from agents of an older release.
+        places_training: whether that module also puts training on the nodes that it is told; likewise.
         models: model as asked for -> folder on this node.
         artifacts: likewise.
         services: name, or port -> "starting", "ready", or how often it was started again.
@@ -162,6 +163,7 @@ class NodeReport:
     debuggers: Tuple[str, ...] = ()
     places_controllers: bool = False
     asks_trainers: bool = False
+    places_training: bool = False
     gpus: int = 0
     cpus: int = 0
     ray_up: bool = False

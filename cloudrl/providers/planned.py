@@ -9,7 +9,7 @@ from cloudrl.protocol.facts import ClusterFacts
 from cloudrl.protocol.folders import USER_FILES
 from cloudrl.protocol.options import MADE_ON_NODES
 from cloudrl.saves.names import OURS
-from cloudrl.spec import Cluster, DataSet
+from cloudrl.spec import Cluster, CountRange, DataSet
 from cloudrl.spec.services import agent_service
 from cloudrl.spec.sizes import least_bytes
 from cloudrl.verl.releases import Release
@@ -48,6 +48,7 @@ def planned_facts(
         nodes=cluster.nodes,
         gpu_nodes=cluster.nodes,
         gpus_per_node=1 if cluster.device == "cpu" else cluster.gpus_per_node or 0,
+        cpus_per_node=_most_cpus(cluster),
         gpu=cluster.gpu or "",
         memory_bytes=least_bytes(cluster.memory),
         shm_bytes=least_bytes(cluster.shared_memory) if cluster.gpu else 0,
@@ -58,6 +59,7 @@ def planned_facts(
         rollout_versions=_rollout_versions(cluster, release),
         places_controllers=True,
         asks_trainers=True,
+        places_training=True,
         checkpoint_dir=checkpoint_dir,
         files_dir=f"{checkpoint_dir}/{OURS}/{USER_FILES}",
         secrets_dir=secrets_dir,
@@ -69,6 +71,13 @@ def planned_facts(
         services=tuple(agent_service(service).label for service in cluster.services),
         variables=tuple(sorted({*cluster.env, *cluster.secrets})),
     )
+
+
+def _most_cpus(cluster: Cluster) -> int:
+    """CPUs of a node at most, since a provider may take larger machines than the least; 0 without such a limit."""
+    if cluster.cpu is None or cluster.device == "cpu":  # on CPUs, Ray counts slots
+        return 0
+    return CountRange.parse(cluster.cpu.rpartition(":")[2]).max or 0
 
 
 def _rollout_versions(cluster: Cluster, release: Release | None) -> dict[str, str]:

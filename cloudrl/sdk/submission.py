@@ -17,7 +17,7 @@ from cloudrl.jobs.events import Event
 from cloudrl.jobs.handle import FOLLOW, job_handle, raise_for_status, way_back
 from cloudrl.jobs.memory_runs import keep_run, read_runs
 from cloudrl.jobs.supervised import find_durable, resume_left, wait_for_attempt, wait_for_ray, wait_for_verdict
-from cloudrl.jobs.warnings import StepWarnings
+from cloudrl.jobs.warnings import StepWarnings, prompt_warnings
 from cloudrl.protocol import job_calls
 from cloudrl.protocol.durable_jobs import DurableJob, Result
 from cloudrl.protocol.job_phases import JobPhase
@@ -27,6 +27,7 @@ from cloudrl.spec import Job
 from cloudrl.transport import Connection
 from cloudrl.transport.ray_job import JobStatus, RayJob
 from cloudrl.verl.memory.runs import MemorySeen, RunMemory
+from cloudrl.verl.metrics import FailedPrompts
 
 
 def recipe(
@@ -213,7 +214,7 @@ def follow_attempt(
         Interrupted: Ctrl-C; the job goes on.
         ConnectionFailed: the cluster no longer answers; the job goes on.
     """
-    start = _Start(on_progress)
+    start, failing = _Start(on_progress), _FailingPrompts(on_progress if warns else silent)
 
     def report_break(failure: ConnectionFailed) -> None:
         notify(on_progress, f"connection lost, trying again: {failure.message}")
@@ -227,6 +228,7 @@ def follow_attempt(
         for event in job.follow(lines=True, on_break=report_break, on_silence=report_silence):
             on_progress(event)
             start.add(event)
+            failing.add(event)
             if isinstance(event, jobs.Progress):
                 last = event
             elif isinstance(event, jobs.Step):
@@ -266,6 +268,24 @@ class _Start:
         """Say where it is, unless it has made a step."""
         if not self._is_over:
             self._on_progress(Waiting(self._stage, self._clock() - self._since))
+
+
+class _FailingPrompts:
+    """Warns once when prompts fail one after the other and no step comes."""
+
+    def __init__(self, on_progress: OnProgress) -> None:
+        self._on_progress = on_progress
+        self._failed, self._is_told = FailedPrompts(), False
+
+    def add(self, event: Event) -> None:
+        """The next event of the job."""
+        if isinstance(event, jobs.Step):
+            self._failed = FailedPrompts()
+        elif isinstance(event, jobs.Line) and not self._is_told:
+            self._failed.read(event.text)
+            for warning in prompt_warnings(self._failed.count, self._failed.exception):
+                self._on_progress(Notice(f"warning: {warning.seen}", warning.remedy))
+                self._is_told = True
 
 
 def _report_memory(job: JobHandle, seen: MemorySeen, on_progress: OnProgress) -> None:

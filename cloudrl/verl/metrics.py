@@ -31,6 +31,8 @@ _TOOL_FAILURE = re.compile(
     r"Error executing tool '|Invalid JSON in arguments for '|Unknown function '.{0,1000}Available tools:"
 )
 _FAILED_PROMPT = re.compile(r"\bError in _run_prompt\b")
+_EXCEPTION = re.compile(r"(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Timeout|Exit)(?:: .*)?")
+_EXCEPTION_CHARACTERS = 200
 _REPEATED = re.compile(r"\[repeated (\d{1,9})x across cluster\]")
 _SEARCHED, _SEARCHED_END, _LONGEST_STEP = 4_000, 1_000, 16 << 20
 """Characters of a line in which a phrase is searched, from its start and before its end; of the line of a step."""
@@ -151,9 +153,24 @@ def tool_failures(line: str) -> int:
     return _reported(_TOOL_FAILURE, line)
 
 
-def failed_prompts(line: str) -> int:
-    """How many prompts without answers or scores a line reports (verl 0.9.1, v1/agent_loop_tq.py: _run_prompt)."""
-    return _reported(_FAILED_PROMPT, line)
+class FailedPrompts:
+    """Prompts that got no answers or no scores since the last step (verl 0.9.1, v1/agent_loop_tq.py: _run_prompt).
+
+    Attributes:
+        count: how many.
+        exception: the last line of the newest traceback behind them; "" before there is one.
+    """
+
+    def __init__(self) -> None:
+        self.count, self.exception = 0, ""
+
+    def read(self, line: str) -> None:
+        """The next line of the log."""
+        failed = _reported(_FAILED_PROMPT, line)
+        self.count += failed
+        if self.count and not failed:
+            text = plain(line[:_SEARCHED]).rstrip()[:_EXCEPTION_CHARACTERS]
+            self.exception = text if _EXCEPTION.fullmatch(text) else self.exception
 
 
 def _reported(pattern: re.Pattern[str], line: str) -> int:

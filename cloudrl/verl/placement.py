@@ -12,6 +12,7 @@ from cloudrl.protocol.limits import CPUS_PER_GPU
 from cloudrl.spec import Job
 from cloudrl.spec.hydra import integer
 from cloudrl.verl import keys
+from cloudrl.verl.async_modes import ASYNC, SEPARATE
 from cloudrl.verl.transfer_queue import uses_transfer_queue
 
 _OF_ONE_REPLICA = tuple(f"{keys.ROLLOUT}.{each}_parallel_size" for each in ("tensor_model", "data", "pipeline_model"))
@@ -96,7 +97,7 @@ def queue_room(job: Job, values: Mapping[str, str], cluster: ClusterFacts) -> in
     has_units = values.get(keys.QUEUE_BACKEND, "SimpleStorage") == "SimpleStorage"
     if not has_units or not uses_transfer_queue(command, cluster.verl_version):
         return None
-    if nodes is not None and values.get(keys.TRAINER_MODE) == "separate_async":  # it needs fewer CPUs on the others
+    if nodes is not None and values.get(keys.TRAINER_MODE) == SEPARATE:  # it needs fewer CPUs on the others
         nodes += integer(values.get(f"{keys.ROLLOUT}.nnodes", "0")) or 0
     if not cluster.cpus_per_node or gpus is None or nodes != cluster.gpu_nodes:  # fewer nodes: some have no workers
         return None
@@ -109,7 +110,9 @@ def check_queue(job: Job, values: Mapping[str, str], cluster: ClusterFacts) -> N
     if room is None or units is None or units <= room:
         return
     least = CPUS_PER_GPU * (integer(values.get(keys.GPUS)) or cluster.gpus_per_node) + 2
-    more = f"When you start the cluster: --set cpu={least}..\nverl's older trainer has no queue: {keys.USE_V1}=False"
+    more = f"When you start the cluster: --set cpu={least}.."
+    if values.get(keys.TRAINER_MODE) not in ASYNC:
+        more += f"\nverl's older trainer has no queue: {keys.USE_V1}=False"
     raise InputError(
         f"{cluster.cpus_per_node} CPUs a node are too few for verl, which would wait for ever: it reserves "
         f"{CPUS_PER_GPU} for each GPU, 1 for each storage unit of its queue ({units} in all), and 1 for the queue",

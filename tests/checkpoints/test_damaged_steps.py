@@ -18,7 +18,7 @@ from cloudrl.protocol.report import NodeReport
 from cloudrl.saves.aggregate import aggregate
 from cloudrl.saves.inventory import Inventory
 from cloudrl.saves.prune import plan_prune
-from cloudrl.saves.resume import plan_resume
+from cloudrl.saves.resume import Ranks, plan_resume
 from cloudrl.saves.scan import scan
 from cloudrl.saves.wholeness import Inspector
 
@@ -232,9 +232,7 @@ def on_a_node(disk: Path, inspector: Inspector | None) -> Inventory:
 
 
 def resumed(found: Inventory) -> tuple[int, tuple[str, ...]]:
-    plan = plan_resume(
-        found, "run", world_size=2, addresses={0: "10.0.0.1"}, checkpoint_dir="/checkpoints", cluster="lab"
-    )
+    plan = plan_resume(found, "run", ranks=Ranks(2, 1, {0: "10.0.0.1"}), checkpoint_dir="/checkpoints", cluster="lab")
     assert plan is not None
     return plan.step, plan.notes
 

@@ -20,7 +20,7 @@ from small_step import tree
 from cloudrl.checkpoints.handle import Checkpoints
 from cloudrl.checkpoints.sources import LocalSource
 from cloudrl.saves.prune import plan_prune
-from cloudrl.saves.resume import plan_resume
+from cloudrl.saves.resume import Ranks, plan_resume
 from cloudrl.saves.zip_directory import directory_digest
 
 pytestmark = pytest.mark.agents
@@ -191,8 +191,8 @@ def test_a_shard_that_is_cut_on_its_node(lab: Lab, keep: float) -> None:
     assert list(found[1].info.damaged) == [shard.name]
     assert plan_prune(found.inventory, 1).removals == ()
     plan = plan_resume(
-        found.inventory, "my run", world_size=WORLD_SIZE, checkpoint_dir="/checkpoints", cluster="lab",
-        addresses={0: "10.0.0.1", 1: "10.0.0.2"},
+        found.inventory, "my run", ranks=Ranks(WORLD_SIZE, 2, {0: "10.0.0.1", 1: "10.0.0.2"}),
+        checkpoint_dir="/checkpoints", cluster="lab",
     )  # fmt: skip
     assert plan is not None
     assert plan.step == 5

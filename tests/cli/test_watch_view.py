@@ -170,11 +170,11 @@ def test_an_asynchronous_job_shows_its_balance_and_its_pools():
 
 
 def test_a_warning_is_wrapped_and_stays_on_a_small_screen():
-    long = RunWarning("reward", "every answer " + "scored 0 " * 20, "read some of them")
+    long = RunWarning("reward", "every answer " + "scored 0 " * 20, "read some of them\nor stop it")
     lines = drawn(replace(LOOK, warnings=(long,)), 60, 16)
 
     assert any(line.startswith("! every answer") for line in lines)
-    assert "  → read some of them" in lines
+    assert [line for line in lines if line.startswith("  →")] == ["  → read some of them", "  → or stop it"]
 
 
 def test_hostile_text_steers_nothing():

@@ -14,6 +14,8 @@ from pathlib import Path
 
 from patience import SLOWER
 
+import cloudrl
+
 from . import namespaces
 
 
@@ -28,6 +30,7 @@ def client_environment(home: Path) -> dict[str, str]:
         "COLUMNS": "200",
         "NO_COLOR": "1",
         "PYTHONUNBUFFERED": "1",
+        "PYTHONPATH": str(Path(cloudrl.__file__).parents[1]),  # this checkout, even where another one is installed
         "DSTACK_SERVER_DIR": str(home / ".dstack/server"),
     }
 

@@ -198,6 +198,11 @@ def test_the_mode_that_the_option_asks_for_is_left_when_its_hint_is_applied() ->
     assert values(planned(asynchronous=True, overrides=fixed))["trainer.v1.trainer_mode"] == "colocate_async"
 
 
+def test_a_report_knows_the_option_that_was_typed() -> None:
+    assert planned(asynchronous=True).metadata["cloudrl_overrides"] == "--async"
+    assert planned(rollout_nodes=1).metadata["cloudrl_overrides"] == "--rollout-nodes=1"
+
+
 def test_too_many_units_for_the_head_are_refused() -> None:
     with pytest.raises(
         InputError, match=f"{UNITS}=4: the queue is on the head, where the workers leave 3 CPUs"

@@ -134,7 +134,9 @@ def test_the_engine_that_needs_cupy_is_a_warning_unless_the_machines_install_it(
 
 def test_machines_with_too_few_cpus_for_the_workers_of_their_gpus() -> None:
     """Mistake 8."""
-    assert "--set cpu=26.." in told(SubmitOptions(**SPLIT), cpus_per_node=20)
+    refusal = told(SubmitOptions(**SPLIT), cpus_per_node=20)
+    assert "--set cpu=26.." in refusal
+    assert "use_v1" not in refusal  # the older trainer has no such mode
     checked(SubmitOptions(**SPLIT), cpus_per_node=26)
 
 
@@ -148,11 +150,13 @@ def test_a_queue_that_cannot_be_saved() -> None:
 
 
 def test_shards_on_the_disks_of_nodes_that_need_not_train_again() -> None:
-    [warning] = checked(SubmitOptions(**SPLIT), OWN_DISKS).warnings
-    assert "--set volumes=[NAME:/checkpoints]" in warning
-    assert checked(SubmitOptions(rollout_nodes=1), OWN_DISKS, nodes=2, gpu_nodes=2).warnings == ()
+    assert checked(SubmitOptions(**SPLIT), OWN_DISKS).warnings == ()  # the job's command finds them
+    older: dict[str, Any] = {"machines": OWN_DISKS, "places_training": False}
+    [warning] = checked(SubmitOptions(**SPLIT), **older).warnings
+    assert "Start the cluster again" in warning
+    assert checked(SubmitOptions(rollout_nodes=1), **older, nodes=2, gpu_nodes=2).warnings == ()
     never = SubmitOptions(overrides={"trainer.save_freq": -1}, **SPLIT)
-    assert warning not in checked(never, OWN_DISKS).warnings
+    assert warning not in checked(never, **older).warnings
 
 
 def test_a_queue_has_as_many_units_on_every_cluster() -> None:

@@ -178,3 +178,14 @@ def test_one_that_ended_before_its_first_attempt_says_where_to_look():
         follow(job)
 
     assert failure.value.hint == "cloudrl checkpoints list --cluster lab"
+
+
+def test_prompts_that_fail_one_after_the_other_are_a_warning_while_the_job_is_followed():
+    fake, told = FakeCluster(nodes=2), []
+    failing = "Error in _run_prompt for uid=1\nValueError: no rubric\n" * 25
+    fake.add("one", f"{failing}step:1 - timing_s/step:1.0\n{failing}".encode(), "SUCCEEDED")
+
+    follow(cloudrl.RunningCluster(fake.connection()).job("one"), on_progress=told.append)
+
+    warnings = [update for update in told if str(getattr(update, "text", "")).startswith("warning: 20 prompts")]
+    assert ["the last one of ValueError: no rubric" in warning.text for warning in warnings] == [True]

@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,13 @@ from cloudrl.jobs import SubmitOptions
 from cloudrl.jobs.draft import JobDraft
 from cloudrl.jobs.pipeline import choose_verl, name_run, plan_resume
 from cloudrl.jobs.submit import take_snapshot
+from cloudrl.protocol.folders import ON_HEAD, TRAINING_NODES
 from cloudrl.spec import Job
 from cloudrl.transport import Connection
 
 pytestmark = pytest.mark.io
 JOB = Job(name="own", device="cpu", entrypoint=["python3", "-m", "own"])
+PLACED = Job(name="own", device="cpu", entrypoint=["python3", "-m", ON_HEAD, "own"])
 
 
 class Lab:
@@ -43,29 +45,43 @@ class Lab:
         named = {f"trainer.{key}": value for key, value in overrides.items()}
         return resumed(self.connection, name, named)
 
+    @property
+    def addresses(self) -> list[str]:
+        return [node["ip"] for node in self.fake.status["nodes"]]
+
     def swap_addresses(self) -> None:
         for node, ip in zip(self.fake.status["nodes"], ("10.0.0.9", "10.0.0.2"), strict=True):
             node["ip"] = ip
 
-    def refused(self) -> str:
+    def placed(self, **overrides: str | int) -> JobDraft:
+        """The plan of a job whose command puts its ranks on the nodes that it is told."""
+        self.fake.status["facts"] |= {"places_controllers": True, "places_training": True}
+        named = {f"trainer.{key}": value for key, value in overrides.items()}
+        return planned(self.connection, "mine", named, PLACED)
+
+    def refused(self, resume: Callable[[], object] | None = None) -> str:
         with pytest.raises(CheckpointError) as caught:
-            self.resume()
+            (resume or self.resume)()
         assert "cloudrl checkpoints list --cluster lab" in str(caught.value.hint)
         assert "trainer.resume_mode=disable" in str(caught.value.hint)
         return caught.value.message
 
 
-def resumed(connection: Connection, name: str | None, named: dict[str, Any]) -> tuple[str | None, tuple[str, ...]]:
+def planned(connection: Connection, name: str | None, named: dict[str, Any], job: Job) -> JobDraft:
     options = SubmitOptions(name=name, overrides=named)
-    snapshot = take_snapshot(connection, JOB, options, {})
-    draft = JobDraft(job=JOB, options=options, cluster=snapshot.cluster, overrides=named)
-    draft = choose_verl(name_run(draft, snapshot), snapshot)
-    planned = plan_resume(draft, snapshot)
-    if planned.overrides == named:
-        return None, planned.notes
-    assert named.items() <= planned.overrides.items()
-    assert planned.overrides["trainer.resume_mode"] == "resume_path"
-    return planned.overrides["trainer.resume_from_path"], planned.notes
+    snapshot = take_snapshot(connection, job, options, {})
+    draft = JobDraft(job=job, options=options, cluster=snapshot.cluster, overrides=named)
+    return plan_resume(choose_verl(name_run(draft, snapshot), snapshot), snapshot)
+
+
+def resumed(connection: Connection, name: str | None, named: dict[str, Any]) -> tuple[str | None, tuple[str, ...]]:
+    plan = planned(connection, name, named, JOB)
+    assert plan.variables == {}
+    if plan.overrides == named:
+        return None, plan.notes
+    assert named.items() <= plan.overrides.items()
+    assert plan.overrides["trainer.resume_mode"] == "resume_path"
+    return plan.overrides["trainer.resume_from_path"], plan.notes
 
 
 @pytest.fixture
@@ -123,6 +139,32 @@ def test_machines_whose_addresses_changed_places(lab: Lab) -> None:
     lab.swap_addresses()
     said = "step 2: rank 0 is going to run on node 1, and its model_world_size_2_rank_0.pt is on node 0"
     assert said in lab.refused()
+
+
+def test_a_command_of_ours_takes_its_ranks_to_machines_whose_addresses_changed_places(lab: Lab) -> None:
+    assert lab.placed().variables == {}  # verl's own order will do
+    lab.swap_addresses()
+    plan = lab.placed()
+    assert plan.variables == {TRAINING_NODES: "10.0.0.9,10.0.0.2"}
+    assert plan.notes == ("run 'mine' continues from step 2",)  # its controller runs where data.pt is
+
+
+def test_fewer_nodes_train_than_there_are(lab: Lab, tmp_path: Path) -> None:
+    """A third one has come first in verl's order, and its disk is empty."""
+    lab.fake.status["nodes"] = [*lab.fake.status["nodes"], {**lab.fake.status["nodes"][0], "rank": 2, "ip": "10.0.0.0"}]
+    lab.fake.status["facts"] |= {"nodes": 3, "gpu_nodes": 3}
+    lab.fake.disks[2] = tmp_path / "third"
+    assert lab.resume(nnodes=2) == (None, ()), "verl chooses which"
+    assert lab.placed(nnodes=2).variables == {TRAINING_NODES: ",".join(lab.addresses[:2])}
+    said = "step 2: 2 ranks have saved the actor, and 1 would load it"
+    assert said in lab.refused(lambda: lab.placed(nnodes=1))
+
+
+def test_ranks_whose_files_are_all_on_one_node(lab: Lab) -> None:
+    shutil.copytree(lab.step(2, 1), lab.step(2, 0), dirs_exist_ok=True)
+    shutil.rmtree(lab.disks[1] / "mine")
+    said = "step 2: no choice of 2 of the nodes has all files of its ranks: 0-1 on node 0"
+    assert said in lab.refused(lab.placed)
 
 
 def test_steps_of_an_attempt_that_was_given_up(lab: Lab) -> None:

@@ -146,6 +146,8 @@ class TestTools:
     def test_prompts_that_fail_one_after_the_other(self) -> None:
         assert kinds(failed_prompts=20) == ["prompts"]
         assert kinds(failed_prompts=19) == []
+        [warning] = find_warnings(Evidence(failed_prompts=20, prompt_exception="KeyError: 'rubric'"))
+        assert "since the last step, the last one of KeyError: 'rubric': verl replaces each" in warning.seen
 
 
 def busy(percent: float, *, seconds: int = 240) -> list[Usage]:

@@ -111,7 +111,7 @@ def test_only_the_markers_of_a_shared_checkpoint_folder_stay(cluster: Nodes) -> 
     assert {path.parent for path in left} == {cluster.checkpoints}
     assert {path.name.rpartition("-")[2] for path in left} == {"0", "1", "2"}
     facts = cluster[0].status()["facts"]
-    assert (facts["shared_checkpoints"], facts["places_controllers"]) == (True, True)
+    assert [facts[name] for name in ("shared_checkpoints", "places_controllers", "places_training")] == [True] * 3
 
 
 def test_the_set_up_ran_on_every_node_before_ray(cluster: Nodes) -> None:

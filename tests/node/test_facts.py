@@ -47,6 +47,7 @@ def test_a_rank_that_was_not_heard_of_counts_as_the_others() -> None:
 
 def test_the_head_alone_starts_drivers() -> None:
     assert facts(report(0, 8, 64, places_controllers=True), report(1, 8, 64)).places_controllers
+    assert facts(report(0, 8, 64, places_training=True), report(1, 8, 64)).places_training
     assert not facts(report(0, 8, 64), report(1, 8, 64, places_controllers=True)).places_controllers
 
 

@@ -1,16 +1,26 @@
-"""Trainings on two hosts that share no folder: what verl writes in one place is on the head, also for a resume."""
+"""Trainings on hosts that share no folder, of which some train: a resume finds what each of them has saved."""
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from dstack_hosts.user import MODEL, User
+from dstack_hosts.user import FILES, MODEL, User
 
 pytestmark = [pytest.mark.dstack, pytest.mark.ray, pytest.mark.slow]
 
 CHECKPOINTS = "/var/lib/cloudrl/checkpoints"
 PROMPTS = 8  # a batch of the tiny recipes
+OF_THE_CONTROLLER = {"data.pt", "transfer_queue"}
+
+
+@pytest.fixture(scope="module")
+def three(user: User) -> Iterator[str]:
+    """A READY cluster of three nodes, the whole fleet."""
+    assert "READY: three with 3 nodes" in user.up("three", "mine", *FILES, nodes=3)
+    yield "three"
+    user.types("cloudrl", "down", "three", "-y")
 
 
 def saved(user: User, cluster: str, run: str, step: int) -> list[set[str]]:
@@ -32,35 +42,38 @@ def restored(user: User, cluster: str, submission_id: str) -> list[int]:
 @pytest.mark.parametrize(
     ("recipe", "words", "world_size", "in_flight"),
     [
-        pytest.param("grpo-tiny", (), 2, [], id="sync"),
-        pytest.param("grpo-tiny", ("--async",), 2, [PROMPTS], id="colocate"),
+        pytest.param("grpo-tiny", ("trainer.nnodes=2",), 2, [], id="sync"),
+        pytest.param("grpo-tiny", ("--async", "trainer.nnodes=2"), 2, [PROMPTS], id="colocate"),
         pytest.param("grpo-rollout-nodes-tiny", (), 1, [PROMPTS], id="separate"),
     ],
 )
 def test_a_run_is_saved_resumed_and_merged(
-    user: User, first: str, recipe: str, words: tuple[str, ...], world_size: int, in_flight: list[int]
+    user: User, three: str, recipe: str, words: tuple[str, ...], world_size: int, in_flight: list[int]
 ) -> None:
     run = f"{recipe}{len(words)}"
-    typed = ("submit", recipe, *words, *MODEL, "--name", run, "--cluster", first)
-    user.types("cloudrl", *typed, "--steps", "2", timeout_s=500)
-    queue = {"transfer_queue"} if in_flight else set()
-    placed = saved(user, first, run, 2)
-    on_head, on_worker = placed
-    assert on_head >= {"data.pt", *queue}
-    assert not on_worker & {"data.pt", "transfer_queue"}
-    shards = {f"model_world_size_{world_size}_rank_{rank}.pt" for rank in range(world_size)}
-    assert (on_head | on_worker) - {"data.pt", "transfer_queue"} == shards
+    typed = ("submit", recipe, *words, *MODEL, "--name", run, "--cluster", three)
+    user.types("cloudrl", *typed, "--steps", "1", timeout_s=500)
+    placed = saved(user, three, run, 1)
+    on_head, *on_workers = placed
+    assert on_head >= {"data.pt", *(["transfer_queue"] if in_flight else [])}
+    assert not OF_THE_CONTROLLER & set.union(*on_workers)
+    shards = [files - OF_THE_CONTROLLER for files in placed]
+    names = sorted(f"model_world_size_{world_size}_rank_{rank}.pt" for rank in range(world_size))
+    assert sorted(name for files in shards for name in files) == names
+    assert max(map(len, shards)) == 1, "each on a node of its own"
     tracker = "latest_checkpointed_iteration.txt"
-    assert [(host.path(CHECKPOINTS) / run / tracker).exists() for host in user.hosts_of(first)] == [True, False]
+    has_tracker = [(host.path(CHECKPOINTS) / run / tracker).exists() for host in user.hosts_of(three)]
+    assert has_tracker == [True, False, False]
 
-    again = user.types("cloudrl", *typed, "--steps", "3", "--submission-id", f"{run}-again", timeout_s=500)
-    assert f"run '{run}' continues from {'step 2' if world_size == 2 else 'the newest checkpoint'}" in again.stdout
-    assert [line.split()[1] for line in again.stdout.splitlines() if line.startswith("step ")] == ["3/3"]
-    assert restored(user, first, f"{run}-again") == in_flight
-    assert saved(user, first, run, 3) == placed
+    again = user.types("cloudrl", *typed, "--steps", "2", "--submission-id", f"{run}-again", timeout_s=500)
+    assert f"run '{run}' continues from step 1 of 2\n" in again.stdout
+    assert "begins anew" not in again.stdout
+    assert [line.split()[1] for line in again.stdout.splitlines() if line.startswith("step ")] == ["2/2"]
+    assert restored(user, three, f"{run}-again") == in_flight
+    assert saved(user, three, run, 2) == placed
 
     target = user.lab.home / f"{run}-merged"
-    merge = ("checkpoints", "merge", "latest", "--name", run, "--cluster", first, "--to", str(target))
-    assert "merging step 3" in user.types("cloudrl", *merge).stdout
+    merge = ("checkpoints", "merge", "latest", "--name", run, "--cluster", three, "--to", str(target))
+    assert "merging step 2" in user.types("cloudrl", *merge).stdout
     assert json.loads((target / "config.json").read_text())["architectures"] == ["Qwen2ForCausalLM"]
     assert Path(target / "model.safetensors").stat().st_size > 200_000

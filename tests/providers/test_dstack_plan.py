@@ -227,6 +227,16 @@ class TestBeforeAnythingIsPaid:
         assert 'with cluster.up(on="dstack") as ray' in str(caught.value.hint)
 
 
+@pytest.mark.parametrize(
+    ("cpu", "device", "most"),
+    [(20, "gpu", 20), ("x86:8..16", "gpu", 16), ("26..", "gpu", 0), (None, "gpu", 0), (4, "cpu", 0)],
+)
+def test_no_more_cpus_than_were_asked_for(cpu: object, device: str, most: int) -> None:
+    """Of a lower bound alone the machines may have more, and on CPUs Ray counts slots."""
+    gpu = "80GB..:8" if device == "gpu" else None
+    assert make_plan(Cluster.load({"name": "lab", "gpu": gpu, "cpu": cpu})).facts.cpus_per_node == most
+
+
 def test_a_fleet_that_fits_costs_nothing_before_and_little_after() -> None:
     cluster = Cluster(
         name="a" * 41,

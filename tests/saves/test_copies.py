@@ -10,7 +10,7 @@ from cloudrl.errors import CheckpointError
 from cloudrl.saves import copies
 from cloudrl.saves.aggregate import aggregate
 from cloudrl.saves.copies import count_copies, is_safe, partner_of, plan_copies
-from cloudrl.saves.resume import plan_resume
+from cloudrl.saves.resume import Ranks, plan_resume
 
 ADDRESSES = {rank: f"10.0.0.{rank + 1}" for rank in range(8)}
 
@@ -70,7 +70,11 @@ class Disks:
 
     def resumed_step(self) -> int:
         plan = plan_resume(
-            self.inventory(), "night", world_size=self.count, addresses=self.addresses, checkpoint_dir="/c", cluster="c"
+            self.inventory(),
+            "night",
+            ranks=Ranks(self.count, self.count, self.addresses),
+            checkpoint_dir="/c",
+            cluster="c",
         )
         return 0 if plan is None else plan.step
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudrl.verl.metrics import Step, failed_prompts, not_finite, parse_step, parse_total_steps, plain, tool_failures
+from cloudrl.verl.metrics import FailedPrompts, Step, not_finite, parse_step, parse_total_steps, plain, tool_failures
 
 # As verl 0.9.1 printed it on a CPU cluster, through Ray's driver.
 REAL = (
@@ -245,4 +245,23 @@ def test_numbers_that_no_metric_has():
     ],
 )
 def test_prompts_that_got_no_score(line: str, failed: int) -> None:
-    assert failed_prompts(line) == failed
+    prompts = FailedPrompts()
+    prompts.read(line)
+    assert prompts.count == failed
+
+
+def test_the_exception_behind_prompts_that_fail():
+    """As verl logs it: Ray's own exception, then the traceback of the reward worker."""
+    prompts = FailedPrompts()
+    read = [
+        "ValueError: of something before",
+        "\x1b[36m(AgentLoopWorkerTQ pid=7)\x1b[0m ERROR:2026-11-26 21:42:39,662:Error in _run_prompt for uid=5bc9",
+        "\x1b[36m(AgentLoopWorkerTQ pid=7)\x1b[0m Traceback (most recent call last):",
+        "\x1b[36m(AgentLoopWorkerTQ pid=7)\x1b[0m ray.exceptions.RayTaskError(ValueError): ray::RewardLoopWorker.x()",
+        "\x1b[36m(AgentLoopWorkerTQ pid=7)\x1b[0m     raise NoError: indented",
+        "\x1b[36m(AgentLoopWorkerTQ pid=7)\x1b[0m json.decoder.JSONDecodeError: Expecting value\n",
+        "(TaskRunnerV1 pid=9) INFO:2026-11-26 21:42:39,662:pending: 8",
+    ]
+    for line in read:
+        prompts.read(line)
+    assert (prompts.count, prompts.exception) == (1, "json.decoder.JSONDecodeError: Expecting value")
