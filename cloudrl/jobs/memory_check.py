@@ -173,46 +173,45 @@ def _names(draft: JobDraft, path: str) -> Iterator[str]:
 def _judged(draft: JobDraft, job: _Checked, snapshot: Snapshot) -> JobDraft:
     """With the verdict, or why there is no verdict."""
     models, card, facts = job.models, job.models.card, draft.cluster
-    if card.gib is None:
-        return draft.skipping(f"memory (card unknown{suggestion(draft.cluster.gpu)})")
     earlier = earlier_run(snapshot.runs, draft.job.name, models.actor.name)
     try:
         work = job.reads(job.setting, _lengths(job.limits, snapshot, earlier))
-        machine = _machine(card.gib, facts, job.setting, work.nodes)
+        machine = _machine(card.gib or 0, facts, job.setting, work.nodes)
         estimate = Estimate(models.actor, models.critic or models.actor, work, machine)
+        if card.gib is None:  # what lies on disks does not depend on it
+            draft = draft.skipping(f"memory (card unknown{suggestion(facts.gpu)})")
+            return _with_room(draft, estimate, job.setting, snapshot)
         remedy = None if estimate.likely_fits else find_remedy(
             job.setting, estimate, refuses=job.refuses, reads=job.reads, suggests=job.suggests
         )  # fmt: skip
     except (NotModelled, CheckpointError) as why:
         return draft.skipping(f"memory ({why})")
     notes = (*_basis(models, estimate, earlier), *_not_counted(estimate))
-    report = MemoryReport(estimate, card, remedy, notes)
-    return _with_room(replace(draft, memory=report), job.setting, snapshot)
+    draft = replace(draft, memory=MemoryReport(estimate, card, remedy, notes))
+    return _with_room(draft, estimate, job.setting, snapshot)
 
 
-def _with_room(draft: JobDraft, setting: Setting, snapshot: Snapshot) -> JobDraft:
+def _with_room(draft: JobDraft, estimate: Estimate, setting: Setting, snapshot: Snapshot) -> JobDraft:
     """Refuse a job whose first or second save cannot be written; what else does not fit is a warning.
 
     Free bytes are known of a cluster that is up. What a plan asks for is the least that a machine may have.
     """
-    report, facts = draft.memory, draft.cluster
-    if report is None:
-        return draft
-    save = next((phase for phase in report.estimate.phases if phase.group == DISK), None)
+    facts, warning = draft.cluster, draft.memory.warning if draft.memory is not None else None
+    save = next((phase for phase in estimate.phases if phase.group == DISK), None)
     saves = (setting.whole(SAVE_FREQ) or 0) > 0 and setting.trains
-    is_guess = report.estimate.model.is_guess or report.estimate.critic_model.is_guess
+    is_guess = estimate.model.is_guess or estimate.critic_model.is_guess
     if snapshot.is_expected or is_guess or not saves or save is None:
-        return draft.warning(*filter(None, [report.warning]))
-    nodes = 1 if facts.shared_checkpoints else report.estimate.work.nodes
+        return draft.warning(*filter(None, [warning]))
+    nodes = 1 if facts.shared_checkpoints else estimate.work.nodes
     steps = steps_of(setting, training_rows(draft, snapshot))
     at_once = saves_at_once(setting, steps, has_one_folder=nodes == 1)
     free_bytes = facts.disk_bytes if saves_there(facts, setting) else 0
     save_bytes = int(save.need.likely * GIB / nodes)
     room = SaveRoom(facts, free_bytes, save_bytes, nodes, at_once, kept_keys(setting))
     if draft.options.unchecked or not room.is_short:
-        return draft.warning(*filter(None, [report.warning, room.warning]))
+        return draft.warning(*filter(None, [warning, room.warning]))
     draft = draft.refused(Finding(room.reason, room.hint, is_about_verl=True))
-    return draft if report.estimate.worst.group == DISK else draft.warning(*filter(None, [report.warning]))
+    return draft if estimate.worst.group == DISK else draft.warning(*filter(None, [warning]))
 
 
 def _machine(card_gib: float, facts: ClusterFacts, setting: Setting, nodes: int) -> Machine:

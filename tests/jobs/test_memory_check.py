@@ -78,6 +78,8 @@ FREE = 30 << 30
         ({"nodes": 2}, {"overrides": {"trainer.default_local_dir": "/checkpoints/mine"}}, True),
         ({"nodes": 2}, {"model": "me/Qwen2.5-7B-Instruct"}, False),  # may be another model of that name
         ({"nodes": 4}, {"overrides": {"trainer.nnodes": 1}}, True),  # the disks of the others are no help
+        ({"nodes": 2, "gpu": "Q900:8"}, {}, True),  # a card of which nothing is known
+        ({"nodes": 4, "gpu": "Q900:8"}, {}, False),
     ],
 )
 def test_a_save_that_has_no_room_on_a_cluster_that_is_up(
