@@ -13,6 +13,7 @@ import pytest
 
 import cloudrl
 import cloudrl.jobs
+import cloudrl.logs.causes
 import cloudrl.sdk
 
 PUBLIC = [name for name in cloudrl.__all__ if name != "__version__"]
@@ -35,7 +36,7 @@ def test_the_lazy_names_are_the_typed_names() -> None:
     assert dir(cloudrl) == cloudrl.__all__
 
 
-@pytest.mark.parametrize("package", [cloudrl.jobs, cloudrl.sdk])
+@pytest.mark.parametrize("package", [cloudrl.jobs, cloudrl.logs.causes, cloudrl.sdk])
 def test_lazy_packages_have_what_type_checkers_read(package: ModuleType) -> None:
     typed = _typed(package)
     assert typed

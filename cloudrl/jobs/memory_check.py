@@ -178,7 +178,7 @@ def _judged(draft: JobDraft, job: _Checked, snapshot: Snapshot) -> JobDraft:
         work = job.reads(job.setting, _lengths(job.limits, snapshot, earlier))
         machine = _machine(card.gib or 0, facts, job.setting, work.nodes)
         estimate = Estimate(models.actor, models.critic or models.actor, work, machine)
-        if card.gib is None:  # what lies on disks does not depend on it
+        if card.gib is None:  # what goes to disks does not depend on it
             draft = draft.skipping(f"memory (card unknown{suggestion(facts.gpu)})")
             return _with_room(draft, estimate, job.setting, snapshot)
         remedy = None if estimate.likely_fits else find_remedy(
