@@ -176,6 +176,7 @@ def trainer_is_made(config: Any) -> None:
     trainer = get_trainer_cls(config.trainer.v1.trainer_mode)(config=config)
     trainer._init_tokenizer()
     trainer._init_dataloader()
+    range(config.data.dataloader_num_workers)  # torch, utils/data/dataloader.py: once it is asked for rows
     trainer._init_resource_pool_mgr()
     trains = not (config.trainer.get("val_before_train", True) and config.trainer.get("val_only", False))
     trains = trains and trainer.total_training_steps > 0 and config.trainer.total_epochs > 0

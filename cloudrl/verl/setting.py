@@ -207,7 +207,9 @@ class Setting:
         """The key that counts, and its value: the actor's old one where it is above 1 (workers/config/actor.py)."""
         new = f"{role}.{'fsdp' if role == CRITIC else 'fsdp_config'}.ulysses_sequence_parallel_size"
         old = f"{role}.ulysses_sequence_parallel_size"
-        key = old if role != CRITIC and (self.whole(old) or 1) > 1 else new
+        value = self.get(old)
+        counts = role != CRITIC and isinstance(value, (int, float)) and value > 1
+        key = old if counts else new
         return key, self.whole(key) or 1
 
     def megatron_parallel(self, role: str) -> int:

@@ -148,7 +148,7 @@ def test_the_job_finds_them_on_both_nodes(shell, cluster, own):
     for part in ("rollout", "update"):  # the longest first
         assert re.search(rf"^a step: .*{part} [\d.]+ s ", seen.screen, re.MULTILINE)
     assert re.search(r"^1 +[\d.]+ +ready +\d+% .*\d+%", seen.screen, re.MULTILINE), "CPU and memory of rank 1"
-    assert re.search("(waiting for|before) step 1", seen.sent), "it was shown from the start"
+    assert re.search("waiting for the first step|before the first step", seen.sent), "it was shown from the start"
     log = shell.run("jobs", "logs", "one").stdout
     assert f"REWARD forked {len(SECRET)}" in log
     assert SECRET not in seen.sent + log

@@ -161,6 +161,7 @@ def test_what_works_has_no_problem(changes: dict[str, Any]) -> None:
          f"{ROLLOUT}.log_prob_use_dynamic_bsz=True"),
         ({f"{ACTOR}.ulysses_sequence_parallel_size": 3, f"{ACTOR}.use_dynamic_bsz": True},
          "16 GPUs cannot be divided by actor_rollout_ref.actor.ulysses_sequence_parallel_size=3", "size=2"),
+        ({f"{ACTOR}.ulysses_sequence_parallel_size": 1.5}, "=1.5: verl needs a whole number of at least 1", "size=1"),
         ({"critic.fsdp.ulysses_sequence_parallel_size": 3}, "by critic.fsdp.ulysses_sequence_parallel_", "size=2"),
         ({f"{ACTOR}.ulysses_sequence_parallel_size": 2, "actor_rollout_ref.model.use_remove_padding": False},
          "=2 needs actor_rollout_ref.model.use_remove_padding", "use_remove_padding=True"),
@@ -223,6 +224,21 @@ def test_a_name_that_code_of_the_users_may_register_is_noted() -> None:
     [problem] = problems(own)
     assert problem.text.startswith("algorithm.adv_estimator=mine: verl has none of that name (trainer/ppo/core_algos")
     assert rules.notes(setting(near)) == ()
+
+
+@pytest.mark.parametrize(("key", "value", "number"), [("trainer.save_freq", True, 1), ("trainer.test_freq", False, 0),
+                                                     ("data.dataloader_num_workers", True, 1),
+                                                     ("data.train_max_samples", True, 1)])  # fmt: skip
+def test_a_flag_where_verl_counts_is_noted(key: str, value: bool, number: int) -> None:
+    assert problems({key: value}) == ()
+    assert rules.notes(setting({key: value})) == (f"{key}={value} counts as {number}: is that meant?",)
+
+
+def test_without_a_default_each_row_names_its_agent_loop() -> None:
+    key = f"{ROLLOUT}.agent.default_agent_loop"
+    assert problems({key: "null"}) == ()
+    [note] = rules.notes(setting({key: "null"}))
+    assert note.startswith(f"{key}=null: each row of the data has to name its agent loop")
 
 
 def test_an_answer_that_is_too_long_ends_the_job() -> None:

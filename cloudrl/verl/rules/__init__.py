@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from cloudrl.verl.composition import Problem
-from cloudrl.verl.keys import ACTOR
+from cloudrl.verl.keys import ACTOR, ROLLOUT
 from cloudrl.verl.releases import RELEASE
 from cloudrl.verl.rules.batches import (
     batch_is_divided,
@@ -48,7 +48,12 @@ from cloudrl.verl.rules.servers import (
 )
 from cloudrl.verl.rules.structure import sections_are_given, structure_notes, structure_problems
 from cloudrl.verl.rules.texts import texts_are_texts
-from cloudrl.verl.rules.values import files_are_read, optimizers_know_their_options, values_are_possible
+from cloudrl.verl.rules.values import (
+    files_are_read,
+    flags_for_numbers,
+    optimizers_know_their_options,
+    values_are_possible,
+)
 from cloudrl.verl.setting import Setting
 
 READ_IN = (RELEASE.verl,)
@@ -105,6 +110,10 @@ def notes(setting: Setting) -> tuple[str, ...]:
         return tuple(found)
     found += [f"{key}={value}: verl has none of that name; does your code bring it?"
               for key, value in unknown_names(setting)]  # fmt: skip
+    found += flags_for_numbers(setting)
+    loop = f"{ROLLOUT}.agent.default_agent_loop"
+    if setting.has(loop) and setting.get(loop) is None:  # trainer/ppo/v1/agent_loop_tq.py: generate_sequences
+        found.append(f"{loop}=null: each row of the data has to name its agent loop, in a column `agent_name`")
     room = setting.whole(f"{ACTOR}.ppo_max_token_len_per_gpu")
     lengths = [setting.whole(f"data.max_{each}_length") for each in ("prompt", "response")]
     if setting.get(f"{ACTOR}.use_dynamic_bsz") and room is not None and None not in lengths:

@@ -33,6 +33,7 @@ class Row:
         low, high: limits; None means none.
         above: whether the lower limit itself is too low.
         null: whether it may be left out.
+        flag: whether true and false count as 1 and 0, as Python compares them.
     """
 
     key: str
@@ -42,12 +43,15 @@ class Row:
     high: float | None = None
     above: bool = False
     null: bool = False
+    flag: bool = False
 
     def allows(self, value: Any) -> bool:
         """Whether a value will do."""
         if value is None:
             return self.null
-        if isinstance(value, bool) or not isinstance(value, int if self.is_whole else (int, float)):
+        if isinstance(value, bool) and not self.flag:
+            return False
+        if not isinstance(value, int if self.is_whole else (int, float)):
             return False
         too_low = self.low is not None and (value <= self.low if self.above else value < self.low)
         return not math.isnan(value) and not too_low and not (self.high is not None and value > self.high)
@@ -78,6 +82,13 @@ def wrong_values(setting: Setting, rows: Iterator[Row]) -> Iterator[Problem]:
         shown = "null" if value is None else str(value)[:60]
         hint = f"{row.key}={default}" if default not in (value, None, "???") else f"{row.key}=null" * row.null
         yield Problem(f"{row.key}={shown}: verl needs {row.wanted} here ({row.at})", _mended(row, value) or hint)
+
+
+def flags_for_numbers(setting: Setting) -> Iterator[str]:
+    """True and false where verl counts, which it takes for 1 and 0."""
+    for row in _rows(setting):
+        if row.flag and isinstance(value := setting.get(row.key), bool):
+            yield f"{row.key}={value} counts as {int(value)}: is that meant?"
 
 
 def files_are_read(setting: Setting) -> Iterator[Problem]:
@@ -179,8 +190,8 @@ def _of_trainer(setting: Setting) -> Iterator[Row]:
     yield Row(keys.EPOCHS, f"{_TRAINER}: _init_dataloader", is_whole=False)
     yield Row(keys.STEPS, f"{_TRAINER}: _init_dataloader", is_whole=False, null=True)
     if setting.trains:
-        yield Row("trainer.save_freq", f"{_TRAINER}: fit", is_whole=False)
-        yield Row("trainer.test_freq", f"{_TRAINER}: fit", is_whole=False)
+        yield Row(keys.SAVE_FREQ, f"{_TRAINER}: fit", is_whole=False, flag=True)
+        yield Row(keys.TEST_FREQ, f"{_TRAINER}: fit", is_whole=False, flag=True)
         yield Row("trainer.critic_warmup", f"{_TRAINER}: _step_once", is_whole=False)
     if not setting.is_v1:
         return
@@ -198,7 +209,7 @@ def _of_trainer(setting: Setting) -> Iterator[Row]:
 def _of_data(setting: Setting) -> Iterator[Row]:
     at = f"{_TRAINER}: _init_dataloader"
     yield Row(BATCH, at, low=1)
-    yield Row("data.dataloader_num_workers", at, low=0)
+    yield Row("data.dataloader_num_workers", at, low=0, flag=True)
     yield Row("data.val_batch_size", at, low=0, null=True)
     if setting.counts_generated:
         yield Row("data.gen_batch_size", at, low=0, null=True)
@@ -208,7 +219,8 @@ def _of_data(setting: Setting) -> Iterator[Row]:
         dataset = "utils/dataset/rl_dataset.py: RLHFDataset"
         for key in ("data.train_max_samples", "data.val_max_samples"):
             rows = setting.get(key)  # as many rows as there are, or more, are never counted out
-            yield Row(key, dataset, is_whole=isinstance(rows, float) and rows > 0 and not rows.is_integer())
+            is_part = isinstance(rows, float) and rows > 0 and not rows.is_integer()
+            yield Row(key, dataset, is_whole=is_part, flag=True)
         if setting.get("data.filter_overlong_prompts"):
             yield Row("data.max_prompt_length", dataset, is_whole=False)
     yield Row("data.max_response_length", "experimental/agent_loop/single_turn_agent_loop.py: response_length", low=1)
