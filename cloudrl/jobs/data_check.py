@@ -9,6 +9,7 @@ from cloudrl.data.rewards import reward_of
 from cloudrl.jobs.data_files import COLUMN_KEYS, columns_read, rows_of
 from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.jobs.findings import Finding
+from cloudrl.protocol.data_sets import BUILT_IN
 from cloudrl.spec.hydra import integer, items
 from cloudrl.verl import keys
 from cloudrl.verl.keys import brings_scores
@@ -25,8 +26,10 @@ def check_data(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
         return draft.skipping(
             f"the columns and rows of {', '.join(unread)} (too large to read here, or this Python has no pyarrow)"
         )
-    if not snapshot.tables or keys.MAIN not in draft.job.entrypoint or "data.custom_cls.path" in draft.values:
+    if keys.MAIN not in draft.job.entrypoint or "data.custom_cls.path" in draft.values:
         return draft
+    if not snapshot.tables:
+        return _check_built_in(draft)
     names = {key: _files(draft, key) for key in (keys.TRAIN_FILES, keys.VAL_FILES)}
     draft = draft.refused(
         *_columns(draft, snapshot, tuple(dict.fromkeys((*names[keys.TRAIN_FILES], *names[keys.VAL_FILES]))))
@@ -45,6 +48,19 @@ def check_data(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
     if rows_of(names[keys.VAL_FILES], snapshot.tables) == 0:
         draft = draft.warning(f"{keys.VAL_FILES} has no rows: nothing is validated")
     return draft
+
+
+def _check_built_in(draft: JobDraft) -> JobDraft:
+    """The rows of data sets on the nodes, where all are built in; a source of one's own may have more of them."""
+    rows = {draft.cluster.data.get(name, {}).get("train"): known.rows["train"] for name, known in BUILT_IN.items()}
+    counts = [rows.get(file) for file in items(draft.arguments.get(keys.TRAIN_FILES, ""))]
+    known, batch = [count for count in counts if count is not None], integer(draft.values.get(BATCH, "1024"))
+    if not known or len(known) < len(counts) or batch is None or sum(known) >= batch:
+        return draft
+    return draft.warning(
+        f"{BATCH}={batch}, and the training data has {sum(known)} rows: verl drops a batch that is not full, and has "
+        f"no other; {BATCH} has to be smaller"
+    )
 
 
 def _check_sources(draft: JobDraft, snapshot: Snapshot, names: tuple[str, ...]) -> JobDraft:

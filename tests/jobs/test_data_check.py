@@ -17,6 +17,7 @@ from cloudrl.jobs.findings import JobRefused
 from cloudrl.jobs.local_files import inspect_files
 from cloudrl.jobs.prompt_lengths import PromptLengths
 from cloudrl.protocol.facts import ClusterFacts
+from cloudrl.verl.setting import BATCH
 
 GOOD = ("prompt", "data_source", "reward_model")
 
@@ -77,6 +78,17 @@ def test_fewer_rows_than_a_batch(tmp_path: Path) -> None:
     assert "data.train_batch_size=1024, and the training files have 48 rows" in refused.findings[0].text
     assert refused.rest == ()
     assert checked(tmp_path, *refused.fix).warnings == ()
+
+
+def test_fewer_rows_of_a_built_in_data_set_than_a_batch() -> None:
+    def warnings(batch: int, *more: str) -> tuple[str, ...]:
+        asked, options = job(), SubmitOptions(overrides=typed(f"{BATCH}={batch}", *more), unchecked=True)
+        return plan_job(asked, options, Snapshot(cluster(), inspect_files(asked, options))).warnings
+
+    [warning] = [text for text in warnings(8000) if "7473 rows" in text]
+    assert warning.startswith("data.train_batch_size=8000, and the training data has 7473 rows: verl drops a batch")
+    assert not any("rows: verl drops" in text for text in warnings(7472))
+    assert not any("rows: verl drops" in text for text in warnings(8000, "data.train_files=/d/train.parquet"))
 
 
 def test_what_is_no_parquet_file_and_what_cannot_be_read(tmp_path: Path) -> None:
