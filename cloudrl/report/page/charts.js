@@ -29,7 +29,17 @@ const number = (value) => {
   return value.toLocaleString("en", { maximumSignificantDigits: size >= 1000 ? 6 : 4 });
 };
 
+// As everywhere else: cloudrl.units.duration_text.
 const duration = (seconds) => {
+  const total = Math.round(seconds), pad = (part) => String(part).padStart(2, "0");
+  const [days, hours, minutes] = [86400, 3600, 60].map((unit) => Math.floor(total / unit));
+  if (days) return `${days} d ${pad(hours % 24)} h`;
+  if (hours) return `${hours} h ${pad(minutes % 60)} min`;
+  return minutes ? `${minutes} min ${pad(total % 60)} s` : `${total} s`;
+};
+
+// A tick of an axis has less room.
+const tickDuration = (seconds) => {
   const total = Math.round(seconds), pad = (part) => String(part).padStart(2, "0");
   if (total < 60) return `${total} s`;
   if (total < 3600) return `${Math.floor(total / 60)}:${pad(total % 60)} min`;
@@ -42,7 +52,7 @@ const axisStyle = (more) => ({
 });
 
 const xAxis = (byTime) => axisStyle({
-  size: 28, space: 64, values: (_, ticks) => ticks.map((tick) => (byTime ? duration(tick) : tick.toLocaleString("en"))),
+  size: 28, space: 64, values: (_, ticks) => ticks.map((tick) => (byTime ? tickDuration(tick) : tick.toLocaleString("en"))),
   ...(byTime ? {} : { incrs: [1, 2, 5, 10, 20, 25, 50, 100, 200, 250, 500, 1e3, 2e3, 2.5e3, 5e3, 1e4, 2e4, 5e4, 1e5, 1e6] }),
 });
 
