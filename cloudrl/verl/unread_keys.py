@@ -38,6 +38,8 @@ _GONE = (
     f"{ROLLOUT}.over_sample_rate", f"{ROLLOUT}.multi_turn.num_repeat_rollouts",
 )  # fmt: skip
 """Keys, or sections, in whose place verl reads nothing."""
+_TRUNCATION = "data.truncation"
+"""The data set of verl keeps it and never uses it (utils/dataset/rl_dataset.py); a class of the user's may."""
 _NOT_IN_V1 = ("algorithm.use_pf_ppo", "algorithm.pf_ppo", "trainer.esi_redundant_time")
 """Read by the older trainer alone (trainer/ppo/ray_trainer.py)."""
 
@@ -56,7 +58,8 @@ def unread_keys(arguments: Mapping[str, str], setting: Setting) -> Iterator[str]
         places = {bare: new if setting.has(new) else f"+{new}" for bare, new in moved.items()}
         read = shlex.join(override_argument(new, given[bare]) for bare, new in places.items())
         yield f"{_have_no_effect(moved)}: verl 0.9.1 does not read {_it(moved)}. What it reads: {read}"
-    if gone := [bare for bare in given if not _new_place(bare) and _is_below_any(bare, _GONE)]:
+    sections = _GONE if setting.get("data.custom_cls.path") else (*_GONE, _TRUNCATION)
+    if gone := [bare for bare in given if not _new_place(bare) and _is_below_any(bare, sections)]:
         yield f"{_have_no_effect(gone)}: verl 0.9.1 does not read {_it(gone)}"
     if older := [bare for bare in given if setting.is_v1 and _is_below_any(bare, _NOT_IN_V1)]:
         only = f"only verl's older trainer reads {_it(older)}. With that one: trainer.use_v1=False"

@@ -60,6 +60,7 @@ def test_a_queue_that_is_not_on_the_head_is_saved_where_all_nodes_see_it() -> No
         ("+reward_model.reward_kwargs.max_resp_len=9", "reads: +reward.reward_kwargs.max_resp_len=9"),
         ("actor_rollout_ref.actor.grad_clip=0.5", "reads: actor_rollout_ref.actor.optim.clip_grad=0.5"),
         ("actor_rollout_ref.actor.freeze_vision_tower=True", "verl 0.9.1 does not read it"),
+        ("data.truncation=lft", "verl 0.9.1 does not read it"),
         ("trainer.esi_redundant_time=60", "trainer.use_v1=False"),
         ("actor_rollout_ref.actor.checkpoint.async_save=True", "actor_rollout_ref.actor.checkpoint.async_save=False"),
     ],

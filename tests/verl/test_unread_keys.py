@@ -30,6 +30,13 @@ def test_verl_reads_none_of_them() -> None:
         assert [name for name in names if re.search(rf"\b{re.escape(name)}\b", text)] == []
 
 
+def test_how_prompts_are_cut_is_only_kept() -> None:
+    sources = _sources("utils/dataset/multiturn_sft_dataset.py", "utils/torch_functional.py")
+    used = [(name, text.count(".truncation")) for name, text in sources.items() if ".truncation" in text]
+    assert used == [("utils/dataset/rl_dataset.py", 1)]
+    assert 'self.truncation = config.get("truncation", "error")' in sources["utils/dataset/rl_dataset.py"]
+
+
 def test_the_program_does_not_move_the_older_keys() -> None:
     callers = [name for name, text in _sources().items() if re.search(r"= migrate_legacy_reward_impl\(", text)]
     assert callers == ["experimental/fully_async_policy/fully_async_main.py"]
