@@ -75,22 +75,24 @@ class Found:
     versions: Dict[str, str] = field(default_factory=dict)
 
 
-def fork_all(folder: Path) -> None:
-    """Start the processes, once torch is imported and before anything has touched a GPU.
+def fork_all(folder: Path) -> List[int]:
+    """Start the processes, once torch is imported and before anything has touched a GPU; returns their ids.
 
     Args:
         folder: has what is asked for, and gets what is found.
     """
     ask = from_json(Ask, json.loads((folder / ASK).read_text()))
     sys.stdout.flush()
-    tie = die_with(os.getpid())
+    tie, pids = die_with(os.getpid()), []
     for index in range(ask.processes):
-        if os.fork() == 0:
+        if (pid := os.fork()) == 0:
             try:
                 tie()
                 _Process(ask, folder, index).run()
             finally:
                 os._exit(0)  # nothing of the parent's is to be cleaned up here
+        pids.append(pid)
+    return pids
 
 
 class _Process:

@@ -98,7 +98,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--result", type=Path, required=True)
     args = parser.parse_args(argv)
     try:
-        path = WORK[args.command](args.subjects, args.to, progress_file(args.result))
+        path, computing = WORK[args.command](args.subjects, args.to, progress_file(args.result))
         write_file(args.result, json.dumps(to_json(ChildResult(str(path)))))
     except Exception as error:
         result = ChildResult("", describe(error), error_code(error), is_transient(error))
@@ -108,13 +108,16 @@ def main(argv: Sequence[str]) -> int:
             raise
         print(result.reason, file=sys.stderr)
         return 1
-    with contextlib.suppress(ChildProcessError):  # all have ended
-        while True:
-            os.wait()  # for those that compute, which end with this process
+    for pid in computing:  # they would end with this process
+        os.waitpid(pid, 0)
     return 0
 
 
-def _data(texts: Sequence[str], folder: Path, _progress: Path) -> Path:
+Done = Tuple[Path, Sequence[int]]
+"""Where the result of a subcommand is, and the processes of its own that go on."""
+
+
+def _data(texts: Sequence[str], folder: Path, _progress: Path) -> Done:
     """Prepare one data set, a name or JSON text, and say how far it is."""
     from cloudrl.data import prepare
 
@@ -125,23 +128,23 @@ def _data(texts: Sequence[str], folder: Path, _progress: Path) -> Path:
         prepare(text, folder, say=lambda line: print(line, file=sys.stderr, flush=True))
     finally:
         signal.signal(signal.SIGTERM, before)
-    return folder
+    return folder, ()
 
 
-def _model(names: Sequence[str], folder: Path, progress: Path) -> Path:
+def _model(names: Sequence[str], folder: Path, progress: Path) -> Done:
     """Have a model on this node; returns where it is."""
     [name] = names
     if name in MADE_ON_NODES:
         from cloudrl.verl_cpu.tiny_model import make_tiny_model
 
         make_tiny_model(str(folder / name), kind=name)
-        return folder / name
+        return folder / name, ()
     if name.startswith("/"):
         path = Path(name)
         if not (path / "config.json").is_file():
             raise FileNotFoundError(f"{path} has no config.json, so it is not a Hugging Face model folder")
-        return path
-    return download(name, progress)
+        return path, ()
+    return download(name, progress), ()
 
 
 def _expected_errors() -> Tuple[Type[Exception], ...]:
@@ -149,21 +152,22 @@ def _expected_errors() -> Tuple[Type[Exception], ...]:
     return (CloudrlError, OSError, ValueError, ImportError, RuntimeError, *http_errors())
 
 
-def _imports(modules: Sequence[str], folder: Path, _progress: Path) -> Path:
+def _imports(modules: Sequence[str], folder: Path, _progress: Path) -> Done:
     """Import all of them in this one process, in order, as a job will: a broken image is seen before the job is.
 
     With a folder, GPUs compute as soon as torch is there; see `fork_all`.
     """
+    computing: Sequence[int] = ()
     for name in modules:
         try:
             importlib.import_module(name)
         except (ImportError, OSError, RuntimeError, ValueError, AttributeError) as error:
             raise CloudrlError(f"import {name}: {describe(error)}") from error
         if name == "torch" and folder != Path():
-            fork_all(folder)
-    return Path()
+            computing = fork_all(folder)
+    return Path(), computing
 
 
-WORK: Mapping[str, Callable[[Sequence[str], Path, Path], Path]] = {
+WORK: Mapping[str, Callable[[Sequence[str], Path, Path], Done]] = {
     "data": _data, "model": _model, "imports": _imports,
 }  # fmt: skip

@@ -26,6 +26,12 @@ def left(folder: Path) -> ChildResult:
     return from_json(ChildResult, json.loads((folder / "result").read_text()))
 
 
+def test_it_does_not_wait_for_processes_of_others(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as beside:
+        assert main(["imports", "json", f"--result={tmp_path / 'result'}"]) == 0
+        assert beside.poll() is None
+
+
 def test_what_can_be_foreseen_is_said_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result = f"--result={tmp_path / 'result'}"
     assert main(["imports", "json", "re", result]) == 0
