@@ -104,3 +104,13 @@ def open_file(path: Union[str, Path], flags: int) -> int:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def sync_to_disk(path: Path) -> None:
+    """Wait until the disk has a file, or the names in a folder, for which some file systems have no such call."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        with contextlib.suppress(OSError) if path.is_dir() else contextlib.nullcontext():
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

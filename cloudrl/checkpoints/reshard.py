@@ -11,8 +11,9 @@ from cloudrl.checkpoints.fsdp import shard_inputs
 from cloudrl.checkpoints.run_folder import RunOfStep, below_step, files_of, track
 from cloudrl.checkpoints.saved_files import SavedFiles
 from cloudrl.checkpoints.sources import CheckpointSource
-from cloudrl.checkpoints.staging import RESHARD, refuse_existing, staged, sync_to_disk
+from cloudrl.checkpoints.staging import RESHARD, refuse_existing, staged
 from cloudrl.errors import CheckpointError, InputError
+from cloudrl.private_files import sync_to_disk
 from cloudrl.saves.inventory import Checkpoint
 from cloudrl.saves.names import DATA, FSDP_CONFIG, OF_LOADER, SHARD, TRACKER, is_ours, step_folder
 from cloudrl.saves.places import FileCopy

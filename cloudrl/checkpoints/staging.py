@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cloudrl.errors import CheckpointError, InputError
-from cloudrl.private_files import refuse_foreign
+from cloudrl.private_files import refuse_foreign, sync_to_disk
 from cloudrl.units import size_text
 
 _LOCK = ".cloudrl.lock"
@@ -197,13 +197,3 @@ def _publish(folder: Path, target: Path, *, sync: bool) -> None:
     if sync:
         with contextlib.suppress(OSError):  # the model is there; only its name may not be on the disk yet
             sync_to_disk(target.parent)
-
-
-def sync_to_disk(path: Path) -> None:
-    """Wait until the disk has a file, or the names in a folder, for which some file systems have no such call."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        with contextlib.suppress(OSError) if path.is_dir() else contextlib.nullcontext():
-            os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

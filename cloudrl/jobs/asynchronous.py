@@ -142,7 +142,7 @@ def place_controller(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
 
 
 def is_placed(draft: JobDraft) -> bool:
-    """Whether the job's command has verl's controller on the head and training on the nodes that it is told."""
+    """Whether the job's command puts verl's controller on the head, and training on nodes that it is given."""
     return ON_HEAD in draft.job.entrypoint and draft.cluster.places_training
 
 

@@ -6,13 +6,12 @@ from dataclasses import replace
 from cloudrl.errors import InputError
 from cloudrl.jobs.asynchronous import LOCAL
 from cloudrl.jobs.draft import JobDraft, Snapshot
+from cloudrl.jobs.save_room import save_bytes
 from cloudrl.jobs.submission import DurablePlan
 from cloudrl.protocol.secret_names import is_secret, is_secret_override
 from cloudrl.spec.hydra import integer, parse_overrides, split_key
 from cloudrl.units import size_text
 from cloudrl.verl import keys
-from cloudrl.verl.memory.amount import GIB
-from cloudrl.verl.memory.host import DISK
 
 RESUME_DECIDED_BY = frozenset({keys.RESUME_MODE, keys.RESUME_FROM, keys.LOCAL_DIR})
 """Keys with which a user decides where a job goes on, and no pass or agent does."""
@@ -40,11 +39,10 @@ def _without_room(draft: JobDraft) -> Iterator[str]:
     cluster, report = draft.cluster, draft.memory
     if report is None or cluster.shared_checkpoints or cluster.gpu_nodes < 2 or cluster.provider == LOCAL:
         return
-    saves = (phase.need.likely for phase in report.estimate.phases if phase.group == DISK)
-    part = next(saves, 0.0) * GIB / cluster.gpu_nodes
+    part = save_bytes(report.estimate, cluster.gpu_nodes)
     if 0 < cluster.disk_bytes < 2 * part:
         yield (
-            f"--durable: a step takes {size_text(int(part))} of each node's disk, its copy from another node as much "
+            f"--durable: a step takes {size_text(part)} of each node's disk, its copy from another node as much "
             f"again, and {size_text(cluster.disk_bytes)} are free: a lost machine would take the step with it. "
             "A larger disk: --set disk=SIZE"
         )

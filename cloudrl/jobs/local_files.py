@@ -263,7 +263,7 @@ def missing_path(what: str, file: LocalFile) -> InputError:
     meant, look = similar_file(file.path.name, file.beside or ()), f"ls {shlex.quote(str(file.path.parent))}"
     if file.beside is None:
         meant = f", nor does its folder {file.path.parent}"
-        look = "A path of this machine begins with ~/ or in the current folder: go to the folder that it begins in"
+        look = "A path of this machine begins in the current folder, or with ~/"
     return InputError(
         f"{what}: {file.path} does not exist{meant}",
         hint=f"{look}\nA path on the nodes is written absolute, a file of --working-dir by its name in there",

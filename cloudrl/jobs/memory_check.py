@@ -10,7 +10,7 @@ from cloudrl.errors import CheckpointError
 from cloudrl.jobs.data_check import training_rows
 from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.jobs.findings import Finding
-from cloudrl.jobs.save_room import SaveRoom, saves_there
+from cloudrl.jobs.save_room import SaveRoom, save_bytes, saves_there
 from cloudrl.protocol.facts import ClusterFacts
 from cloudrl.verl.command import model_key
 from cloudrl.verl.composition import Problem
@@ -197,17 +197,15 @@ def _with_room(draft: JobDraft, estimate: Estimate, setting: Setting, snapshot: 
     Free bytes are known of a cluster that is up. What a plan asks for is the least that a machine may have.
     """
     facts, warning = draft.cluster, draft.memory.warning if draft.memory is not None else None
-    save = next((phase for phase in estimate.phases if phase.group == DISK), None)
-    saves = (setting.whole(SAVE_FREQ) or 0) > 0 and setting.trains
-    is_guess = estimate.model.is_guess or estimate.critic_model.is_guess
-    if snapshot.is_expected or is_guess or not saves or save is None:
-        return draft.warning(*filter(None, [warning]))
     nodes = 1 if facts.shared_checkpoints else estimate.work.nodes
+    saves, size_bytes = (setting.whole(SAVE_FREQ) or 0) > 0 and setting.trains, save_bytes(estimate, nodes)
+    is_guess = estimate.model.is_guess or estimate.critic_model.is_guess
+    if snapshot.is_expected or is_guess or not saves or not size_bytes:
+        return draft.warning(*filter(None, [warning]))
     steps = steps_of(setting, training_rows(draft, snapshot))
     at_once = saves_at_once(setting, steps, has_one_folder=nodes == 1)
     free_bytes = facts.disk_bytes if saves_there(facts, setting) else 0
-    save_bytes = int(save.need.likely * GIB / nodes)
-    room = SaveRoom(facts, free_bytes, save_bytes, nodes, at_once, kept_keys(setting))
+    room = SaveRoom(facts, free_bytes, size_bytes, nodes, at_once, kept_keys(setting))
     if draft.options.unchecked or not room.is_short:
         return draft.warning(*filter(None, [warning, room.warning]))
     draft = draft.refused(Finding(room.reason, room.hint, is_about_verl=True))

@@ -8,7 +8,16 @@ from cloudrl.protocol.facts import ClusterFacts
 from cloudrl.units import size_text
 from cloudrl.verl.kept_saves import ROTATION
 from cloudrl.verl.keys import LOCAL_DIR
+from cloudrl.verl.memory.amount import GIB
+from cloudrl.verl.memory.host import DISK
+from cloudrl.verl.memory.verdict import Estimate
 from cloudrl.verl.setting import Setting
+
+
+def save_bytes(estimate: Estimate, nodes: int) -> int:
+    """What one save takes on each of the nodes that keep their own parts; 0 if the estimate has none."""
+    needs = (phase.need.likely for phase in estimate.phases if phase.group == DISK)
+    return int(next(needs, 0.0) * GIB / nodes)
 
 
 def saves_there(facts: ClusterFacts, setting: Setting) -> bool:

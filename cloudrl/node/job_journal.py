@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import secrets
 from pathlib import Path
 from typing import Iterator, List
 
 from cloudrl.foreign import parse_json
-from cloudrl.private_files import write_file
+from cloudrl.private_files import sync_to_disk, write_file
 from cloudrl.protocol.durable_jobs import DurableJob
 from cloudrl.protocol.failures import ApiError, ErrorCode
 from cloudrl.protocol.wire import from_json, to_json
@@ -50,12 +49,12 @@ class JobJournal:
         path, written = self._folder / f"{job.job_id}.json", self._folder / f".{job.job_id}.{secrets.token_hex(4)}"
         try:
             write_file(written, text, mode=0o600)
-            _sync(written)  # before it takes the place of the last one, which a loss of power would leave empty
+            sync_to_disk(written)  # before it takes the place of the last one, which a loss of power would leave empty
             written.replace(path)
         finally:
             with contextlib.suppress(FileNotFoundError):
                 written.unlink()
-        _sync(path.parent)
+        sync_to_disk(path.parent)
 
     def read(self) -> List[DurableJob]:
         """All records that can be read; one that was cut off, or is of another release, is left out."""
@@ -68,12 +67,3 @@ class JobJournal:
                     value = parse_json(path.read_bytes()[:MAX_BYTES])
                     if isinstance(value, dict) and value.get("format") == _FORMAT:
                         yield from_json(DurableJob, value)
-
-
-def _sync(path: Path) -> None:
-    """Have a file or folder on the disk, so that a loss of power does not forget it."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -18,6 +18,7 @@ from typing import BinaryIO, Callable, Deque, Dict, List, Optional
 
 from cloudrl.errors import CloudrlError
 from cloudrl.node.uploads import SPARE_BYTES
+from cloudrl.private_files import sync_to_disk
 from cloudrl.protocol import routes
 from cloudrl.protocol.client import CHECK_TIMEOUT_S, LISTING_TIMEOUT_S, AgentClient
 from cloudrl.protocol.failures import ApiError, ErrorCode
@@ -101,7 +102,7 @@ class StepCopier:
             for file, part in zip(order.files, parts):  # noqa: B905  Python 3.9
                 part.replace(part.parent / file.path.rpartition("/")[2])
             for folder in {part.parent for part in parts}:
-                _sync(folder)
+                sync_to_disk(folder)
         finally:
             for part in parts:
                 with contextlib.suppress(OSError):
@@ -200,11 +201,3 @@ def _check(order: CopyOrder) -> None:
     is_below = all(file.path.startswith(f"{order.folder}/") for file in order.files)
     if not (is_plain and is_below and STEP.fullmatch(parts[0][-1])):
         raise ApiError(ErrorCode.BAD_REQUEST, f"{order.folder[:200]!r} is not a step, or has no such files")
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -34,7 +34,7 @@ class ClusterFacts:
         debuggers: what a job can be debugged with on each node, in the order of ranks (`cloudrl.protocol.stops`).
         places_controllers: whether the head has the module that runs verl's controller there (`folders.ON_HEAD`).
         asks_trainers: whether every node has the callback that tells what verl has saved (`folders.SAVE_CALLBACK`).
-        places_training: whether that module also puts training on the nodes that it is told (`TRAINING_NODES`).
+        places_training: whether that module can also choose the nodes that train (`TRAINING_NODES`).
         checkpoint_dir: where jobs save; absolute, on every node.
         files_dir: where files of users are on every node, below their addresses; None where no agent takes them.
         secrets_dir: where the secrets of jobs are; None where a node has no file system in memory.

@@ -131,7 +131,7 @@ class NodeReport:
             False from agents of an older release.
         asks_trainers: whether jobs find the callback through which a trainer tells what it has saved
             (`folders.SAVE_CALLBACK`); False from agents of an older release.
-        places_training: whether that module also puts training on the nodes that it is told; likewise.
+        places_training: whether that module of `places_controllers` can also choose the nodes that train; likewise.
         models: model as asked for -> folder on this node.
         artifacts: likewise.
         services: name, or port -> "starting", "ready", or how often it was started again.

@@ -70,7 +70,7 @@ class Ranks:
         count: how many.
         nodes: how many nodes train, each as many ranks as the others.
         addresses: node -> IP address, of all nodes with GPUs.
-        are_placed: whether the job's command puts ranks on the nodes that it is told, and the controller on node 0
+        are_placed: whether the job's command puts ranks on nodes that it is given, and the controller on node 0
             (`node/main_on_head.py`). Otherwise verl counts ranks by the nodes' addresses as text (verl 0.9.1,
             single_controller/ray/base.py), and all nodes train.
     """

@@ -54,7 +54,7 @@ class Lab:
             node["ip"] = ip
 
     def placed(self, **overrides: str | int) -> JobDraft:
-        """The plan of a job whose command puts its ranks on the nodes that it is told."""
+        """The plan of a job whose command can choose the nodes of its ranks."""
         self.fake.status["facts"] |= {"places_controllers": True, "places_training": True}
         named = {f"trainer.{key}": value for key, value in overrides.items()}
         return planned(self.connection, "mine", named, PLACED)
