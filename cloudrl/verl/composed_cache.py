@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,18 +17,14 @@ from typing import Any
 from cloudrl.foreign import parse_object, read_file
 from cloudrl.private_files import make_folder, refuse_foreign, write_file
 from cloudrl.protocol.secret_names import is_secret_override
+from cloudrl.user_cache import cache_folder
 from cloudrl.verl.keys import EXPERIMENT
 
 _FORMAT, _KEPT, _MAX_BYTES = 1, 64, 2_000_000
+_FOLDER = "composed"
 _STAMPED = re.compile(r"[A-Za-z0-9._-]{1,100}-\d{8}-\d{6}")
 """A run's name with its time, as `jobs/pipeline.py: name_run` makes it: the only difference between two calls."""
 _ANY_RUN = "any-run-of-cloudrl-00000000-000000"
-
-
-def cache_folder() -> Path:
-    """Of the user's cache."""
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache) / "cloudrl" / "composed"
 
 
 def key_of(folder: Path, config_name: str, words: Sequence[str]) -> str | None:
@@ -59,7 +54,7 @@ def read(key: str | None, run: str = _ANY_RUN) -> Mapping[str, Any] | None:
     """What was kept under a key, for a run; None if there is nothing that can be used."""
     if key is None:
         return None
-    path = cache_folder() / f"{key}.json"
+    path = cache_folder(_FOLDER) / f"{key}.json"
     try:
         refuse_foreign(path)
         return parse_object(read_file(path, _MAX_BYTES).decode().replace(_ANY_RUN, run))
@@ -77,7 +72,7 @@ def keep(key: str | None, value: Mapping[str, Any], run: str = _ANY_RUN) -> None
         return
     if len(text) > _MAX_BYTES or json.loads(text) != value:
         return
-    folder = cache_folder()
+    folder = cache_folder(_FOLDER)
     with contextlib.suppress(OSError):
         make_folder(folder)
         write_file(folder / f"{key}.json", text.replace(run, _ANY_RUN))

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from cloudrl.private_files import make_folder
-from cloudrl.verl import composed_cache
+from cloudrl.user_cache import cache_folder
 from cloudrl.verl.command import Command, UnknownConfig
 from cloudrl.verl.release_files import folder_of, source_of
 from cloudrl.verl.source.programs import HydraProgram, folder_at
@@ -246,7 +246,7 @@ def _yaml(name: str) -> str:
 def _written(texts: Mapping[str, str]) -> Path:
     """A folder of the user's cache with these files, named by them."""
     digest = hashlib.sha256(json.dumps(sorted(texts.items())).encode("utf-8", "surrogatepass")).hexdigest()
-    top = composed_cache.cache_folder().with_name("programs")
+    top = cache_folder("programs")
     folder = top / digest
     try:
         make_folder(top)

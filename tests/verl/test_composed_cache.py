@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from cloudrl.user_cache import cache_folder
 from cloudrl.verl import base_config, composed_cache, composition
 from cloudrl.verl.composition import compose
 from cloudrl.verl.release_files import SHIPPED
@@ -99,7 +100,7 @@ def test_a_run_of_another_time_is_composed_once(monkeypatch: pytest.MonkeyPatch)
 
     fresh = compose(RELEASE.verl, words("mine-20261127-101112"))
     forget()
-    shutil.rmtree(composed_cache.cache_folder())
+    shutil.rmtree(cache_folder("composed"))
     compose(RELEASE.verl, words("mine-20261126-053545"))
     forget()
     monkeypatch.setattr(composition, "_composed", None)

@@ -23,6 +23,7 @@ from cloudrl.protocol.outcome import FILE as OUTCOME_FILE
 from cloudrl.protocol.phases import Phase
 from cloudrl.protocol.tokens import derive
 from cloudrl.providers.local import processes, state
+from cloudrl.providers.local.made_models import bring_models, keep_models
 from cloudrl.providers.local.plan import LocalPlan, is_taken, make_plan
 from cloudrl.providers.local.processes import AgentProcess
 from cloudrl.providers.local.state import LocalState
@@ -93,6 +94,7 @@ class LocalProvider(Provider):
                     log = plan.state.node_dir(rank) / "stdout.log"
                     started.append(processes.start_agent(command, plan.node_env(rank), log))
                 _await_ready(plan.state, started, on_status, timeout_s)
+                keep_models(plan.state)
             except BaseException as error:
                 _end(plan.state)
                 if state.read(plan.name) == plan.state:
@@ -193,6 +195,7 @@ def _prepare(plan: LocalPlan) -> None:
     if any(parse_search(service) is not None for service in plan.cluster.services):
         write_file(cluster.folder / RETRIEVER_FILE, build_retriever())
     _make_volume(cluster)
+    bring_models(cluster)
     for old in cluster.folder.glob("node-*"):  # the archive keeps the logs of earlier starts
         shutil.rmtree(old)
     for rank in range(cluster.nodes):
