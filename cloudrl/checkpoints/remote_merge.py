@@ -25,7 +25,7 @@ from cloudrl.checkpoints.sources import ClusterSource
 from cloudrl.errors import CheckpointError, ConnectionFailed, InputError, Interrupted, JobFailed
 from cloudrl.foreign import NOT_AS_EXPECTED, Malformed, as_object, number_of, parse_object, text_of
 from cloudrl.jobs import Ended, JobHandle, Line
-from cloudrl.jobs.handle import find_job, raise_for_status, way_back
+from cloudrl.jobs.handle import FOLLOW, find_job, raise_for_status, way_back
 from cloudrl.options.merge import DEFAULTS, MergeOptions
 from cloudrl.protocol.backoff import Backoff
 from cloudrl.render.agent import SHARED_PARTS, python_sources
@@ -216,12 +216,12 @@ def _result_of(
                 raise_for_status(job, event)
     except KeyboardInterrupt:
         told = f"no longer following; the {what} goes on as job {job.submission_id}"
-        raise Interrupted(told, hint=way_back(job.url)) from None
+        raise Interrupted(told, hint=way_back(job.url, FOLLOW)) from None
     except Malformed as failure:
         raise _no_result(job, what, str(failure)) from None
     except ConnectionFailed as failure:
         told = f"{failure.message}\nthe {what} goes on as job {job.submission_id}"
-        raise type(failure)(told, hint=way_back(job.url)) from failure
+        raise type(failure)(told, hint=way_back(job.url, FOLLOW)) from failure
     if not result:
         raise JobFailed(
             f"job {job.submission_id} has ended and says nothing of a model", hint=f"cloudrl jobs logs {job.url}"

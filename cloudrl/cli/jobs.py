@@ -18,6 +18,7 @@ from cloudrl.cli._options import AddressOption, ClusterOption, JsonOption, YesOp
 from cloudrl.cli._terminal import Terminal
 
 if TYPE_CHECKING:
+    from cloudrl.jobs import JobHandle
     from cloudrl.protocol.durable_jobs import DurableJob
     from cloudrl.sdk.callbacks import Update
     from cloudrl.transport.ray_job import RayJob
@@ -88,13 +89,14 @@ def logs(
     With --json, print one object per event: line, step, progress; with -f, at last also ended.
     """
     from cloudrl.jobs.events import EventReader
+    from cloudrl.jobs.handle import FOLLOW
     from cloudrl.sdk.find import find_job
     from cloudrl.sdk.submission import follow as follow_job
 
     job = find_job(job_id, cluster, address, on_progress=Terminal())
     show = partial(_show, as_json=as_json)
     if follow:
-        follow_job(job, on_progress=show)
+        follow_job(job, on_progress=show, command=FOLLOW)
         return
     for event in EventReader(job.total_steps).read(job.logs()):
         show(event)
@@ -138,6 +140,15 @@ def resume(
     job = find(cluster, address, purpose=Purpose.CHANGE, on_progress=Terminal()).resume(job_id)
     _output.result(job.url, {"submission_id": job.submission_id, "url": job.url}, is_json=as_json)
     _output.hint(way_back(job.url))
+
+
+def show_end(job: JobHandle) -> None:
+    """Say where the checkpoints of a job that has succeeded are, and what one does next."""
+    from cloudrl.jobs.handle import next_commands
+
+    where = f"; checkpoints are in {job.checkpoint_dir}" if job.checkpoint_dir else ""
+    _output.note(f"{job.submission_id} succeeded{where}")
+    _output.hint(next_commands(job))
 
 
 def _show(update: Update, *, as_json: bool) -> None:

@@ -18,6 +18,7 @@ from cloudrl.cli._options import (
     with_options,
 )
 from cloudrl.cli._terminal import Terminal
+from cloudrl.cli.jobs import show_end
 
 
 @with_options(asked=requested_job)
@@ -44,7 +45,7 @@ def submit(
     environment. Then only what --env names is sent, through Ray, which writes it to its logs; a note says so.
     """
     from cloudrl.errors import JobFailed
-    from cloudrl.jobs.handle import next_commands, way_back
+    from cloudrl.jobs.handle import way_back
     from cloudrl.sdk.choose import Purpose
     from cloudrl.sdk.find import find
     from cloudrl.sdk.submission import follow, prepare
@@ -76,7 +77,6 @@ def submit(
     if no_wait:
         _output.hint(way_back(job.url))
     else:
-        _output.note(f"{job.submission_id} succeeded; checkpoints are in {job.checkpoint_dir}")
-        _output.hint(next_commands(job))
+        show_end(job)
     if as_json:
         _output.as_json(job_fields(job, last, followed=not no_wait))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from cloudrl.cli import _output
 from cloudrl.cli._options import AddressOption, ClusterOption, JsonOption, option
 from cloudrl.cli._terminal import Terminal
-from cloudrl.cli.jobs import JobArgument
+from cloudrl.cli.jobs import JobArgument, show_end
 
 if TYPE_CHECKING:
     from cloudrl.sdk.callbacks import Update
@@ -41,8 +41,7 @@ def watch(
         return
     with Terminal(curves=curve or ()) as terminal:
         watch_job(job, on_progress=terminal)
-    where = f"; checkpoints are in {job.checkpoint_dir}" if job.checkpoint_dir else ""
-    _output.note(f"{job.submission_id} succeeded{where}")
+    show_end(job)
 
 
 def _print(update: Update) -> None:

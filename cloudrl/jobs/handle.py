@@ -21,7 +21,9 @@ from cloudrl.transport.log_stream import LogSource, choose_log, follow_log, spli
 from cloudrl.transport.ray_job import JobStatus, RayJob
 from cloudrl.verl.metrics import Step
 
+WATCH = "cloudrl watch"
 FOLLOW = "cloudrl jobs logs -f"
+"""For jobs that do not train."""
 _TAIL_LINES = 20
 
 
@@ -229,7 +231,7 @@ class JobHandle:
             self.connection.token_source.ensure_alive()
 
 
-def way_back(url: str, command: str = FOLLOW) -> str:
+def way_back(url: str, command: str = WATCH) -> str:
     """How to follow the job at `url` again, and how to stop it."""
     return f"Follow it: {command} {url}\nStop it:   cloudrl jobs stop {url}"
 

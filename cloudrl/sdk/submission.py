@@ -14,7 +14,7 @@ from cloudrl import jobs, recipes
 from cloudrl.errors import CheckpointError, ConnectionFailed, FailedError, InputError, Interrupted, JobFailed
 from cloudrl.jobs import JobHandle, Progress, Submission, SubmitOptions
 from cloudrl.jobs.events import Event
-from cloudrl.jobs.handle import FOLLOW, job_handle, raise_for_status, way_back
+from cloudrl.jobs.handle import WATCH, job_handle, raise_for_status, way_back
 from cloudrl.jobs.memory_runs import keep_run, read_runs
 from cloudrl.jobs.supervised import find_durable, resume_left, wait_for_attempt, wait_for_ray, wait_for_verdict
 from cloudrl.jobs.warnings import StepWarnings, prompt_warnings
@@ -124,7 +124,7 @@ def follow(
     *,
     on_progress: OnProgress = silent,
     on_silence: Callable[[RayJob], None] = lambda _: None,
-    command: str = FOLLOW,
+    command: str = WATCH,
     warns: bool = True,
 ) -> Progress | None:
     """Follow a job to its end, over all attempts of one that goes on by itself; returns where it stood last.
@@ -197,7 +197,7 @@ def follow_attempt(
     *,
     on_progress: OnProgress = silent,
     on_silence: Callable[[RayJob], None] = lambda _: None,
-    command: str = FOLLOW,
+    command: str = WATCH,
     warns: bool = True,
 ) -> Progress | None:
     """Follow one submission to its end; returns where it stood last.
@@ -299,7 +299,7 @@ def _report_memory(job: JobHandle, seen: MemorySeen, on_progress: OnProgress) ->
         notify(on_progress, f"memory: {run.sentence}")
 
 
-def no_longer_following(job: JobHandle, command: str = FOLLOW) -> Interrupted:
+def no_longer_following(job: JobHandle, command: str = WATCH) -> Interrupted:
     """What Ctrl-C ends with; `command` leads back to the job."""
     message = f"no longer following; job {job.submission_id} keeps running"
     return Interrupted(message, hint=way_back(job.url, command))

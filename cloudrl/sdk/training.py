@@ -12,7 +12,7 @@ from typing import Any
 
 from cloudrl.errors import CheckpointError, CloudrlError, FailedError, InputError, Interrupted
 from cloudrl.jobs import JobHandle, Progress, SubmitOptions
-from cloudrl.jobs.handle import next_commands
+from cloudrl.jobs.handle import WATCH, next_commands
 from cloudrl.providers.model import Status
 from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, Question
 from cloudrl.sdk.checkpoints import merge_result, publish_result
@@ -92,7 +92,7 @@ class Training:
         job = self.job = submit(cluster.connection, self.asked, self.options, after=self.after, **told)
         if not wait:
             return Run(cluster, job)
-        self.again = f"Go on: cloudrl jobs logs -f {job.url}"
+        self.again = f"Go on: {WATCH} {job.url}"
         progress = (watch_job if self.watch else follow)(job, on_progress=on_progress)
         merge = f"cloudrl checkpoints merge --cluster {cluster.name} --to {shlex.quote(str(to or './model'))}"
         self.again = f"Go on: {merge}"

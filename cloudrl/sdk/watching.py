@@ -19,8 +19,6 @@ from cloudrl.transport.ray_job import RayJob
 _LOOK_S, _NODES_S, _PRICE_S = 1.0, 5.0, 60.0
 """How often somebody is shown something, nodes are asked, and the provider, debuggers and Ray's actors are."""
 
-_COMMAND = "cloudrl watch"
-
 
 def watch(
     job: JobHandle,
@@ -47,9 +45,9 @@ def watch(
     try:
         watching = _Watching(job, on_progress, every_s, clock, now)
     except KeyboardInterrupt:
-        raise no_longer_following(job, _COMMAND) from None
+        raise no_longer_following(job) from None
     return follow(  # without warnings: those of its looks are more
-        job, on_progress=watching.add, on_silence=watching.add_status, command=_COMMAND, warns=False
+        job, on_progress=watching.add, on_silence=watching.add_status, warns=False
     )
 
 

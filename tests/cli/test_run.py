@@ -224,7 +224,7 @@ class TestCtrlC:
         text = typed.stderr.read()
         assert typed.wait(30 * SLOWER) == 130, text
         assert "job one keeps running; cluster lab keeps running and costs $12.30/h, $4.50 so far" in text
-        assert "cloudrl jobs logs -f ray://lab/one" in text
+        assert "cloudrl watch ray://lab/one" in text
         assert "End it: cloudrl down lab" in text
         assert lab.cluster.jobs["one"].status == "RUNNING"
 

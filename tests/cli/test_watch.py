@@ -84,8 +84,9 @@ class TestInATerminal:
         assert "10.0.0.2" in seen.screen
         assert "actor/entropy 0.5" in seen.screen
         left = [line for line in seen.page.lines if line]
-        assert left[:-1] == [line for line in seen.page.screen if line]
-        assert left[-1] == "one succeeded; checkpoints are in /c/run"
+        end = left.index("one succeeded; checkpoints are in /c/run")
+        assert left[:end] == [line for line in seen.page.screen if line]
+        assert "cloudrl checkpoints merge --cluster lab --name one --to ./model" in "".join(left[end + 1 :])
 
     def test_without_colour(self, job: FakeLocal):
         with in_terminal([*COMMAND, "watch", "one"], 80, 24) as seen:

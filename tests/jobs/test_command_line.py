@@ -83,7 +83,7 @@ class TestSubmit:
         code, out, err = run("submit", "grpo-tiny", *PATHS, "--no-wait", "--submission-id", "one")
         assert (code, out) == (0, cluster.url.replace("http", "ray") + "/one\n")
         url = out.strip()
-        assert f"cloudrl jobs logs -f {url}\n" in err
+        assert f"cloudrl watch {url}\n" in err
         assert f"cloudrl jobs stop {url}\n" in err
 
     def test_a_result_for_a_program(self, cluster: FakeCluster, run: Run):
@@ -266,7 +266,7 @@ class TestTerminal:
         assert cluster.jobs["one"].status == "RUNNING"
         assert b"no longer following; job one keeps running" in err
         url = cluster.url.replace("http", "ray") + "/one"
-        assert f"cloudrl jobs logs -f {url}".encode() in err
+        assert f"cloudrl {'watch' if command == 'submit' else 'jobs logs -f'} {url}".encode() in err
         assert f"cloudrl jobs stop {url}".encode() in err
         assert b"Traceback" not in err
 
