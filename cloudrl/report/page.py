@@ -13,6 +13,7 @@ from importlib.resources import files
 from typing import Any
 
 from cloudrl.logs.causes import Cause
+from cloudrl.logs.sent_files import by_own_names
 from cloudrl.report.groups import Group, group_series
 from cloudrl.report.model import Report, RunReport, Table
 from cloudrl.report.samples import answers_text
@@ -122,7 +123,7 @@ def _run(run: RunReport, series: dict[str, Any]) -> dict[str, Any]:
         "notes": list(run.notes),
         "about": dict(run.about),
         "log": "\n".join(run.log),
-        "config": dict(sorted(run.config.items())),
+        "config": {key: by_own_names(value) for key, value in sorted(run.config.items())},
         "tables": [_table(table) for table in run.tables],
         "usage": usage_series(run.usage),
         "answers": answers_text(run.answers, run.answer_steps),

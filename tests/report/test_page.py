@@ -51,6 +51,12 @@ def test_a_cause_is_shown_with_its_place_and_its_remedy():
     }  # fmt: skip
 
 
+def test_files_that_were_sent_have_their_own_names():
+    sent = {"data.train_files": "['cloudrl_files/0a1b2c3d/train.parquet']", "actor.path": "/vol/cloudrl_files/x"}
+    [run] = data(make_report(steps=1, config=sent))["runs"]
+    assert run["config"] == {"actor.path": "/vol/cloudrl_files/x", "data.train_files": "['./train.parquet']"}
+
+
 def test_ten_thousand_steps_fit_in_five_megabytes():
     assert len(page(make_report(steps=10_000)).encode()) < 5_000_000
 
