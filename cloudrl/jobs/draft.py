@@ -70,6 +70,8 @@ class Snapshot:
     """Whether the nodes read this machine's own files."""
     is_expected: bool = False
     """Whether there is no cluster yet, so that its checkpoints are unknown."""
+    is_script: bool = False
+    """Whether the job becomes part of a script for sbatch, with its cluster."""
     tables: Mapping[str, Table] = field(default_factory=dict, repr=False)
     """Data files of this machine, by the names that the job has for them."""
     machines: Machines | None = None

@@ -17,21 +17,37 @@ RESUME_DECIDED_BY = frozenset({keys.RESUME_MODE, keys.RESUME_FROM, keys.LOCAL_DI
 """Keys with which a user decides where a job goes on, and no pass or agent does."""
 
 
-def plan_durable(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
+def plan_durable(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
     """Pass: whether the agents can carry the job through; nothing where it was not asked for."""
     if not draft.options.durable:
         return draft
     values, cluster = draft.values, draft.cluster
+    nodes, is_shared = integer(values.get(keys.NODES)), cluster.shared_checkpoints
+    is_elsewhere = nodes not in (None, cluster.gpu_nodes)
     plan = DurablePlan(
-        cluster.gpu_nodes * (integer(values.get(keys.GPUS)) or cluster.gpus_per_node),
+        (nodes or cluster.gpu_nodes) * (integer(values.get(keys.GPUS)) or cluster.gpus_per_node),
         integer(values.get(keys.STEPS)),
         saves=(integer(values.get(keys.SAVE_FREQ)) or -1) > 0,
+        chooses_step=is_shared and (is_elsewhere or bool(_decided(draft))),
     )
     if not plan.saves:
-        draft = draft.warning(
-            f"--durable: the job saves nothing, so each attempt begins anew; {keys.SAVE_FREQ}=10 saves"
+        anew = "the job saves nothing, so each attempt begins anew"
+        draft = draft.warning(f"{'' if snapshot.is_script else '--durable: '}{anew}; {keys.SAVE_FREQ}=10 saves")
+    refused = [*_refusals(draft)] if not snapshot.is_script else []
+    if is_elsewhere and not is_shared:
+        refused.append(
+            InputError(
+                f"--durable: the job trains on {nodes} of {cluster.gpu_nodes} nodes, and it is not known on which",
+                hint=f"{keys.NODES}={cluster.gpu_nodes}",
+            )
         )
-    return replace(draft.refused(*_refusals(draft)).warning(*_without_room(draft)), durable=plan)
+    return replace(draft.refused(*refused).warning(*_without_room(draft)), durable=plan)
+
+
+def _decided(draft: JobDraft) -> list[str]:
+    """Keys with which the user decides where the job goes on."""
+    asked = parse_overrides(draft.job.with_overrides(draft.options.overrides).overrides)
+    return sorted(RESUME_DECIDED_BY & asked.keys())
 
 
 def _without_room(draft: JobDraft) -> Iterator[str]:
@@ -56,9 +72,7 @@ def _refusals(draft: JobDraft) -> Iterator[InputError]:
             hint="Submit it to a cluster that `cloudrl up` started: --cluster NAME",
         )
         return
-    asked = parse_overrides(draft.job.with_overrides(draft.options.overrides).overrides)
-    decided = sorted(RESUME_DECIDED_BY & asked.keys())
-    if decided:
+    if (decided := _decided(draft)) and not cluster.shared_checkpoints:
         yield InputError(
             f"--durable: the job sets {decided[0]}, and each attempt goes on from the newest step that is whole",
             hint=f"Leave out {', '.join(decided)}\nTo continue a run: --name RUN",
@@ -74,10 +88,4 @@ def _refusals(draft: JobDraft) -> Iterator[InputError]:
         yield InputError(
             f"--durable: {shown[0]} is part of the command, which every node would write to its disk",
             hint="Give it to the cluster, under `secrets:` in its file",
-        )
-    nodes = integer(draft.values.get(keys.NODES))
-    if nodes not in (None, cluster.gpu_nodes):
-        yield InputError(
-            f"--durable: the job trains on {nodes} of {cluster.gpu_nodes} nodes, and it is not known on which",
-            hint=f"{keys.NODES}={cluster.gpu_nodes}",
         )

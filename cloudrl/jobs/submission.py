@@ -116,11 +116,13 @@ class DurablePlan:
         world_size: how many ranks train.
         total_steps: None where the job does not say.
         saves: whether it saves checkpoints.
+        chooses_step: whether its command says from which step it goes on.
     """
 
     world_size: int
     total_steps: int | None
     saves: bool
+    chooses_step: bool = False
 
 
 @dataclass(frozen=True)

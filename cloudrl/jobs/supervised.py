@@ -83,7 +83,8 @@ def leave_with_agents(
     assert plan is not None  # noqa: S101  `plan_durable`
     job = DurableJob(
         submission.submission_id, submission.name, "", submission.request(), 0.0, world_size=plan.world_size,
-        total_steps=plan.total_steps, saves=plan.saves, package=package,
+        total_steps=plan.total_steps, saves=plan.saves, chooses_step=plan.chooses_step,
+        package=package,
     )  # fmt: skip
     retry(lambda: job_calls.submit_job(agent, job), _LOST, clock=clock, sleep=sleep)
     ends_at = clock() + _STARTS_WITHIN_S

@@ -25,9 +25,10 @@ from cloudrl.node.replication import ReplicationHub
 from cloudrl.node.step_copies import EVERY_S as COPY_EVERY_S
 from cloudrl.node.step_copies import StepCopies
 from cloudrl.node.supervisor import Machinery, Supervisor
+from cloudrl.node.tracker import point_at_whole_step
 from cloudrl.protocol import job_calls
 from cloudrl.protocol.client import AgentClient
-from cloudrl.protocol.durable_jobs import DurableJob
+from cloudrl.protocol.durable_jobs import DurableJob, Result
 from cloudrl.protocol.failures import ApiError, ErrorCode
 from cloudrl.protocol.job_phases import JobState
 from cloudrl.protocol.job_work import SaveNote
@@ -65,6 +66,7 @@ class DurableJobs:
         hang: what the hang watch sees.
         is_shared: whether all nodes save into one folder.
         is_urgent: whether the cluster may end soon.
+        silence_s: for how long some node has not been heard of.
         say: prints a line.
     """
 
@@ -85,6 +87,7 @@ class DurableJobs:
         hang: Callable[[], Optional[JobState]],
         is_shared: Callable[[], bool],
         is_urgent: Callable[[], bool],
+        silence_s: Callable[[], float],
         say: Callable[[str], object],
     ) -> None:
         self.journal = JobJournal(checkpoints)
@@ -99,13 +102,18 @@ class DurableJobs:
         self._newer: Dict[str, Tuple[Tuple[int, str], ...]] = {}
         machinery = Machinery(
             jobs=dashboard.jobs, submit=dashboard.submit, stop=dashboard.stop, record=self._record, plan=self._plan,
-            prepare=self._prepare, end=self._end, hang=hang, saved=self._saved, copies=min(2, nodes),
+            prepare=self._prepare, end=self._end, hang=hang, saved=self._saved, silence_s=silence_s,
+            copies=min(2, nodes),
         )  # fmt: skip
         self.supervisor = Supervisor(attempt, cluster_run, machinery, say=say)
 
-    def start(self) -> None:
-        """The cluster is ready: take up what its volumes remember, in a thread of its own."""
-        threading.Thread(target=self._start, daemon=True).start()
+    def start(self, own: Optional[DurableJob] = None) -> None:
+        """The cluster is ready: take up what its volumes remember, in a thread of its own.
+
+        Args:
+            own: the job that the cluster is for. One that has failed begins anew, as somebody has asked for.
+        """
+        threading.Thread(target=self._start, args=(own,), daemon=True).start()
 
     @property
     def has_work(self) -> bool:
@@ -130,8 +138,13 @@ class DurableJobs:
             reason = error.strerror or str(error)
             raise ApiError(ErrorCode.NO_SPACE, f"the job cannot be recorded: {reason}") from error
 
-    def _start(self) -> None:
-        self.supervisor.restore([*self.journal.read(), *self._records_of_others()])
+    def _start(self, own: Optional[DurableJob]) -> None:
+        records = [*self.journal.read(), *self._records_of_others()]
+        if own is None:
+            self.supervisor.restore(records)
+        else:
+            self.supervisor.restore([record for record in records if not _has_failed(record, own)])
+            self.supervisor.take(own)
         self.supervisor.start()
         repeat(self._mirror, COPY_EVERY_S)
 
@@ -192,6 +205,8 @@ class DurableJobs:
         return cluster_inventory(reports, self._agent(own).inventory)
 
     def _plan(self, job: DurableJob) -> Union[Planned, PlanFailed]:
+        if job.chooses_step:
+            return Planned(job.job_id, point_at_whole_step(job.request, self._say))
         addresses = self._addresses()
         if (without_files := self._without_files(job)) is not None:
             return without_files
@@ -295,6 +310,11 @@ class DurableJobs:
                 return file.read().decode("utf-8", "replace")
         except OSError:
             return ""
+
+
+def _has_failed(record: DurableJob, own: DurableJob) -> bool:
+    is_failure = record.outcome is not None and record.outcome.result is Result.FAILED
+    return record.job_id == own.job_id and is_failure
 
 
 def _is_of_now(job: DurableJob) -> bool:

@@ -62,16 +62,17 @@ class Head(Agent):
             self.state.reports, self.dashboard, self._look_at, self.ray_logs,
             folder=self.options.run_dir, checkpoints=self.options.checkpoints,
         )  # fmt: skip
+        self._own_job = read_job(self.options.job) if self.options.job else None
         self.durable_jobs = DurableJobs(
             nodes=self.identity.nodes, cluster=self.identity.name, cluster_run=self.identity.run_id,
             attempt=self.tokens.attempt_id, checkpoints=self.options.checkpoints, reports=self.state.reports,
             agent=self._agent_of, dashboard=self.dashboard, ray_logs=self.ray_logs, files=self.replication,
             secrets=lambda: node_secrets(self.tokens, self.env, self.replication.secrets.values()),
             hang=lambda: self.hang_monitor.state, is_shared=lambda: self.state.published.shared_checkpoints,
-            is_urgent=lambda: bool(self.state.published.save_wish), say=self.log.line,
+            is_urgent=lambda: bool(self.state.published.save_wish), silence_s=self._silence_s, say=self.log.line,
         )  # fmt: skip
-        job = read_job(self.options.job) if self.options.job else None
-        self._job = ClusterJob(job, self.dashboard, say=self.log.line) if job is not None else None
+        job, supervisor = self._own_job, self.durable_jobs.supervisor
+        self._job = ClusterJob(job.job_id, supervisor, self.dashboard.job) if job is not None else None
 
     def run_phases(self) -> None:
         """See `Agent`."""
@@ -130,7 +131,7 @@ class Head(Agent):
         if self.options.device == "gpu" and self.gpus:
             self._gpu_watch.start()
         self.hang_monitor.start()
-        self.durable_jobs.start()
+        self.durable_jobs.start(self._own_job)
         seconds, port = self.ready_at - self.started_at, self.options.ports.dashboard
         self.log.line(f"READY: {self.identity.nodes} nodes in {seconds:.1f} s, dashboard on 127.0.0.1:{port}")
 
@@ -147,8 +148,7 @@ class Head(Agent):
         self._check_budget()
         self._ask_for_save()
         if self._job is not None and self.ready_at is not None:
-            silence_s = max(self.state.heartbeat_age_s(report.rank) for report in self.state.reports())
-            self._job.follow(self.ray_logs(), silence_s)
+            self._job.follow(self.ray_logs())
 
     def agree_on_outcome(self, failure: Failure) -> Failure:
         """Judge it by the attempts on all volumes, and stay until the workers have heard of it."""
@@ -240,6 +240,9 @@ class Head(Agent):
     def session_name(self) -> Optional[str]:
         """See `Agent`."""
         return self.state.published.session_name
+
+    def _silence_s(self) -> float:
+        return max(self.state.heartbeat_age_s(report.rank) for report in self.state.reports())
 
     def _money(self) -> Tuple[Optional[float], Optional[float]]:
         return self.cost(), self.options.limits.price_per_hour

@@ -1,4 +1,6 @@
-"""The one job of a cluster that was started for it: rank 0 submits it, prints its log, and ends as it does."""
+"""The one job of a cluster that was started for it: the supervisor carries it, and the cluster ends as it does."""
+
+from __future__ import annotations
 
 import contextlib
 import json
@@ -6,124 +8,96 @@ import shlex
 import sys
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Dict, Mapping, Optional
 
 from cloudrl.errors import InputError
-from cloudrl.node.ray import Dashboard
 from cloudrl.node.shutdown import Shutdown
-from cloudrl.node.tracker import point_at_whole_step
+from cloudrl.node.supervisor import Supervisor
+from cloudrl.protocol.durable_jobs import DurableJob, Result
 
-_POLL_S = 1.0
-_SUBMIT_S = 120.0
-"""Without an answer to the submission; meanwhile it is sent again, as Ray takes an id only once."""
-_LOSS_SHOWS_S = 2.0
-"""From the end of a job that failed with its node until the agents have seen that something is lost."""
+_RECORDED_WITHIN_S = 60.0
+"""The end of the job is on the volumes by then, or the cluster ends without that."""
 _CHUNK_BYTES = 1 << 20
 
 
-def read_job(path: Path) -> Dict[str, Any]:
-    """The body of `POST /api/jobs/`; the file has the command as words, `argv`.
+def read_job(path: Path) -> DurableJob:
+    """The job of a file: the body of `POST /api/jobs/` with its command as words, `argv`, and the plan in `durable`.
 
     Raises:
         InputError: it cannot be read, or has another format.
     """
     try:
         job = json.loads(path.read_text())
-        return {"entrypoint": shlex.join(job.pop("argv")), **job, "submission_id": str(job["submission_id"])}
+        request = {"entrypoint": shlex.join(job["argv"]), **{name: job[name] for name in ("runtime_env", "metadata")}}
+        submission_id = str(job["submission_id"])
+        request["submission_id"] = submission_id
+        return DurableJob(submission_id, str(job["metadata"]["job_name"]), "", request, 0.0, **job["durable"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"the job {path} cannot be read: {error}") from error
 
 
 class ClusterJob:
-    """The job, asked for from tick to tick.
+    """The job, looked at from tick to tick.
 
     Args:
-        request: as `read_job` gives it.
-        dashboard: of rank 0.
+        job_id: its id.
+        supervisor: has taken it, or is about to.
+        details: what Ray knows of a submission.
         write: where its log goes, byte for byte.
-        say: Prints a line if the job resumes from another step than a damaged one.
         clock: seconds that never run backwards.
     """
 
     def __init__(
         self,
-        request: Dict[str, Any],
-        dashboard: Dashboard,
+        job_id: str,
+        supervisor: Supervisor,
+        details: Callable[[str], Optional[Mapping[str, Any]]],
         write: Optional[Callable[[bytes], object]] = None,
         *,
-        say: Callable[[str], object] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._request, self._dashboard = request, dashboard
-        self._write, self._say, self._clock = write or _to_stdout, say, clock
-        self._id = request["submission_id"]
-        self._is_submitted, self._offset = False, 0
-        self._sent_at: Optional[float] = None
-        self._asked_at = float("-inf")
-        self._end: Optional[Shutdown] = None
-        self._ended_at = 0.0
+        self._id, self._supervisor, self._details = job_id, supervisor, details
+        self._write, self._clock = write or _to_stdout, clock
+        self._offsets: Dict[str, int] = {}
+        self._ended_at: Optional[float] = None
 
-    def follow(self, logs: Optional[Path], silence_s: float = 0.0) -> None:
-        """Submit it, from the first call on until Ray has it; print what is new in its log, which is in `logs`.
-
-        Where a job has failed because a node is lost, the loss is to be seen first, and ends the cluster otherwise. So
-        after a failure everybody has to be heard of once more, or be found lost, before it counts.
+    def follow(self, logs: Optional[Path]) -> None:
+        """Print what is new in the logs of its attempts, one after the other; they are in `logs`.
 
         Args:
             logs: Ray's; None while it has none.
-            silence_s: for how long some node has not been heard of.
 
         Raises:
-            Shutdown: it has ended; the exit code is that of its command.
+            Shutdown: it has ended for good; the exit code is that of its last command.
         """
-        if not self._is_submitted:
-            self._is_submitted = self._submit()
-        if self._end is None and self._is_submitted and self._clock() - self._asked_at >= _POLL_S:
-            self._asked_at = self._clock()
-            job = self._dashboard.job(self._id)
-            if job is not None and job.get("status") in ("SUCCEEDED", "FAILED", "STOPPED"):
-                self._end, self._ended_at = Shutdown(f"job {self._id}: {job['status']}", _exit_code(job)), self._clock()
-        if logs is not None:
-            self._print_log(logs / f"job-driver-{self._id}.log")
-        if self._end is None:
+        if self._supervisor.refusal:
+            raise Shutdown(f"job {self._id} cannot be started: {self._supervisor.refusal}", 1)
+        job = next((job for job in self._supervisor.jobs if job.job_id == self._id), None)
+        if job is None:
             return
-        if self._end.exit_code == 0 or self._clock() - silence_s >= self._ended_at + _LOSS_SHOWS_S:
-            raise self._end
+        for attempt in job.attempts if logs is not None else ():
+            self._print_log(attempt.submission_id, Path(str(logs), f"job-driver-{attempt.submission_id}.log"))
+        if job.outcome is None:
+            return
+        if self._ended_at is None:
+            self._ended_at = self._clock()
+        if self._supervisor.is_settled or self._clock() - self._ended_at > _RECORDED_WITHIN_S:
+            code = 0 if job.outcome.result is Result.SUCCEEDED else self._exit_code(job)
+            raise Shutdown(f"the cluster ends with its job {self._id}: exit code {code}", code)
 
-    def _submit(self) -> bool:
-        """Whether Ray has it. An answer may be lost, and then Ray is asked whether it knows the job.
+    def _exit_code(self, job: DurableJob) -> int:
+        """As a shell gives it: 128 and more for a signal (Ray 2.60, job_supervisor.py: driver_exit_code)."""
+        code = (self._details(job.submission_id) or {}).get("driver_exit_code")
+        if not isinstance(code, int):
+            return 1
+        return 128 - code if -128 < code < 0 else code if 0 < code < 256 else 1
 
-        After that a refusal may mean that it does: it counts only where nothing was lost.
-        """
-        if self._sent_at is None:
-            point_at_whole_step(self._request, self._say)
-        refused = self._dashboard.submit(self._request)
-        if refused == "" or self._dashboard.job(self._id) is not None:
-            return True
-        if refused is not None and self._sent_at is None:
-            raise Shutdown(f"Ray refused the job: {refused}", 1)
-        self._sent_at = self._clock() if self._sent_at is None else self._sent_at
-        if self._clock() - self._sent_at > _SUBMIT_S:
-            reason = refused or "its dashboard does not answer"
-            raise Shutdown(f"Ray has not taken the job for {_SUBMIT_S:.0f} s: {reason}", 1)
-        return False
-
-    def _print_log(self, log: Path) -> None:
+    def _print_log(self, submission_id: str, log: Path) -> None:
         with contextlib.suppress(OSError), log.open("rb") as file:
-            file.seek(self._offset)
+            file.seek(self._offsets.get(submission_id, 0))
             while chunk := file.read(_CHUNK_BYTES):
                 self._write(chunk)
-                self._offset += len(chunk)
-
-
-def _exit_code(job: Dict[str, Any]) -> int:
-    """As a shell gives it: 128 and more for a signal (Ray 2.60, job_supervisor.py: driver_exit_code)."""
-    code = job.get("driver_exit_code")
-    if job["status"] == "SUCCEEDED":
-        return 0
-    if not isinstance(code, int):
-        return 1
-    return 128 - code if -128 < code < 0 else code if 0 < code < 256 else 1
+                self._offsets[submission_id] = self._offsets.get(submission_id, 0) + len(chunk)
 
 
 def _to_stdout(data: bytes) -> None:

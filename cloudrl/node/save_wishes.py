@@ -22,18 +22,20 @@ def find_wish(submission_id: Optional[str], left_s: Optional[float]) -> str:
 
 
 def left_s(limits: BudgetLimits, cost: Optional[float], env: Mapping[str, str], now: float) -> Optional[float]:
-    """Seconds until the money is spent or Slurm's time limit is reached, whichever comes first; None without an end.
+    """Seconds until the money is spent or the cluster's time is up, whichever comes first; None without an end.
 
     Args:
         limits: what the user has set.
         cost: US dollars so far; None if the price is unknown.
-        env: of the agent; Slurm 23.02 and later set SLURM_JOB_END_TIME (sbatch(1)).
+        env: of the agent, with CLOUDRL_ENDS_AT where whoever started it knows an end: on Slurm before the signal that
+            comes before the time limit. Slurm 23.02 and later set SLURM_JOB_END_TIME (sbatch(1)).
         now: seconds since the epoch.
     """
     ends = []
     if limits.max_cost is not None and limits.price_per_hour and cost is not None:
         ends.append((limits.max_cost - cost) / limits.price_per_hour * 3600)
-    end_time = env.get("SLURM_JOB_END_TIME", "")
-    if end_time.isascii() and end_time.isdecimal():
-        ends.append(int(end_time) - now)
+    for name in ("CLOUDRL_ENDS_AT", "SLURM_JOB_END_TIME"):
+        end_time = env.get(name, "")
+        if end_time.isascii() and end_time.isdecimal():
+            ends.append(int(end_time) - now)
     return min(ends, default=None)

@@ -34,6 +34,8 @@ _GONE_ROUNDS = 3
 """So many answers of Ray without an attempt, one after the other, mean that it is gone."""
 _LAST_WORD_S = 60.0
 """After its end a trainer's last save is still heard of: nodes look at their processes every few seconds."""
+_LOSS_SHOWS_S = 2.0
+"""From the end of a job that failed with its node until the agents have seen that something is lost."""
 _WARN_EVERY_S, _RECORD_AGAIN_S = 300.0, 30.0
 
 
@@ -53,6 +55,7 @@ class Machinery:
         end: what an ended attempt has left, given Ray's row. Raises nothing.
         hang: what the hang watch sees.
         saved: the last save that the trainer of a submission has told of; None before the first.
+        silence_s: for how long some node has not been heard of.
         copies: on how many volumes a record has to be, so that the loss of one machine forgets nothing.
     """
 
@@ -65,6 +68,7 @@ class Machinery:
     end: Callable[[DurableJob, Mapping[str, Any]], RayEnd]
     hang: Callable[[], Optional[JobState]] = lambda: None
     saved: Callable[[str], Optional[SaveNote]] = lambda _: None
+    silence_s: Callable[[], float] = lambda: 0.0
     copies: int = 1
 
 
@@ -98,10 +102,11 @@ class Supervisor:
         self._to_do: Deque[Action] = deque()
         self._sent_at: Dict[str, float] = {}
         self._missing: Dict[str, int] = {}
+        self._failed_at: Dict[str, float] = {}
         self._thin: Set[str] = set()
         self._proven_at: Optional[float] = None
         self._told_at = self._record_again_at = float("-inf")
-        self.is_ready = False
+        self.is_ready, self.refusal = False, ""
 
     # -- for other threads ----------------------------------------------------------------------------------
 
@@ -114,6 +119,21 @@ class Supervisor:
             self._to_do.extend(actions)
         self.is_ready = True
 
+    def take(self, job: DurableJob) -> None:
+        """Accept the job that the cluster is for, unless the volumes know it; before the first look.
+
+        It is tried until Ray and the nodes answer. What is in the way after that is the `refusal`.
+        """
+        ends_at = self._clock() + _TAKEN_WITHIN_S
+        while self._queue.of(job.job_id) is None:
+            try:
+                self.accept(job)
+            except (OSError, ApiError) as error:
+                if self._clock() > ends_at:
+                    self.refusal = str(error)
+                    return
+                time.sleep(_EVERY_S)
+
     def start(self) -> None:
         """Look until the process ends."""
         repeat(self.look, _EVERY_S)
@@ -122,6 +142,11 @@ class Supervisor:
     def jobs(self) -> List[DurableJob]:
         """All jobs, in the order of the queue."""
         return sorted(self._queue.jobs.values(), key=lambda job: (job.number, job.job_id))
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether all that follows from what has happened is done and recorded."""
+        return not self._to_do
 
     @property
     def has_work(self) -> bool:
@@ -223,7 +248,8 @@ class Supervisor:
         if str(row.get("status")) in _ENDED:
             job = self._queue.of(submission_id)
             assert job is not None  # noqa: S101  it has the open attempt
-            self._happen(decisions.Ended(submission_id, self._machinery.end(job, row)))
+            if str(row.get("status")) != "FAILED" or self._is_cluster_whole(submission_id):
+                self._happen(decisions.Ended(submission_id, self._machinery.end(job, row)))
             return
         state = self._machinery.hang()
         is_proven = state is not None and state.hang is not None and state.hang.grade is Grade.PROOF
@@ -235,6 +261,14 @@ class Supervisor:
         hung = find_hang(state, submission_id, proven_s)
         if hung is not None:
             self._happen(hung)
+
+    def _is_cluster_whole(self, submission_id: str) -> bool:
+        """Whether all nodes have been heard of after an attempt failed.
+
+        It may have failed with its node. That loss ends the cluster, and is to be seen before anybody is to blame.
+        """
+        failed_at = self._failed_at.setdefault(submission_id, self._clock())
+        return self._clock() - self._machinery.silence_s() >= failed_at + _LOSS_SHOWS_S
 
     def _hear_of_saves(self) -> None:
         for job in list(self._queue.jobs.values()):

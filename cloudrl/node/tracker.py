@@ -1,7 +1,7 @@
-"""Keeps a job that starts again by itself from going on at a damaged step.
+"""Keeps a job whose own command says where it goes on from starting at a damaged step.
 
-The command of a Slurm script is fixed when the script is written, and verl then goes on from the step that its tracker
-names. A node that has lost power may have cut a file of that step; each further start would fail on it.
+verl then goes on from the step that its tracker names. A node that has lost power may have cut a file of that step;
+each further start would fail on it.
 """
 
 import shlex
@@ -17,16 +17,19 @@ from cloudrl.saves.names import RESUME_MODE, TRACKER
 from cloudrl.saves.resume import damaged_resume
 
 
-def point_at_whole_step(job: Mapping[str, Any], say: Callable[[str], object]) -> None:
+def point_at_whole_step(job: Mapping[str, Any], say: Callable[[str], object]) -> int:
     """Have verl's tracker name the newest whole step where it names a damaged one. No checkpoint is touched.
 
     Args:
-        job: As `cloudrl.node.job.read_job` gives it. A job that chooses its step itself is left alone.
+        job: The body of `POST /api/jobs/`. A job that does not leave the step to the tracker is left alone.
         say: Is told what was done, or that no step is whole.
+
+    Returns:
+        The step from which verl goes on, as far as the tracker says it; 0 for the beginning, or one that is not known.
     """
     folder = str((job.get("metadata") or {}).get("cloudrl_checkpoints") or "")
     if not folder or f"{RESUME_MODE}=auto" not in shlex.split(str(job.get("entrypoint"))):
-        return
+        return 0
     steps: DefaultDict[int, List[Checkpoint]] = defaultdict(list)
     try:
         for checkpoint in local_inventory(Path(folder)).checkpoints:
@@ -35,7 +38,9 @@ def point_at_whole_step(job: Mapping[str, Any], say: Callable[[str], object]) ->
         if damaged is not None and damaged.instead is not None:
             write_file(Path(folder) / TRACKER, str(damaged.instead), mode=0o644)
     except (InputError, CheckpointError, OSError):  # a first start, or a volume that fails: verl says what it is
-        return
+        return 0
     if damaged is not None:
         then = f"{TRACKER} now names step {damaged.instead}" if damaged.instead is not None else "no step is whole"
         say(f"warning: {folder}: {damaged.why}; {then}")
+        return damaged.instead or 0
+    return next((step for step, roles in steps.items() if any(role.resumes for role in roles)), 0)

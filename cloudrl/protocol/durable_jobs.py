@@ -100,6 +100,8 @@ class DurableJob:
         world_size: how many ranks train.
         total_steps: None where the job does not say.
         saves: whether it saves checkpoints.
+        chooses_step: whether its command says from which step it goes on, as verl's `auto` finds it; where all nodes
+            save into one folder.
         package: the address of the files that Ray gets as its package; "" for none.
         waits_until: the next attempt starts no earlier.
         waits_for: why it waits, for a person; "" while it runs.
@@ -116,6 +118,7 @@ class DurableJob:
     world_size: int = 1
     total_steps: Optional[int] = None
     saves: bool = True
+    chooses_step: bool = False
     package: str = ""
     waits_until: float = 0.0
     waits_for: str = ""

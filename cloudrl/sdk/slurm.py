@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +33,8 @@ def slurm_script(
     """The text of a job script: cluster, training, and the exit code of the training.
 
     The run has its name from here on: the same script submitted again continues it, and so does Slurm when it starts
-    the job again. In a job array each task is a run of its own.
+    the job again: the agents carry it through as they do with `durable=True`. In a job array each task is a run of its
+    own.
 
     Args:
         job: what to run, or a recipe by its name or path.
@@ -56,24 +57,21 @@ def render_script(
     on_progress: OnProgress = silent,
 ) -> str:
     """As `slurm_script`."""
-    if options.durable:
-        raise InputError(
-            "--durable: a script for sbatch is queued again by Slurm itself, and goes on from its newest step",
-            hint="Leave it out",
-        )
     job = recipes.load(job) if isinstance(job, str) else job
     name = re.sub(r"[^a-z0-9]+", "-", job.name.lower()).strip("-")[:41]
     declared = Cluster.load({"name": name, **cluster_fields(job, options, cluster)[0]})
     run = options.name or f"{job.name[:80]}-{datetime.now(timezone.utc):%Y%m%d-%H%M%S}"
-    options = replace(options, name=run + TASK, submission_id=(options.submission_id or run) + TASK)
+    submission_id = (options.submission_id or run) + TASK
+    options = replace(options, name=run + TASK, submission_id=submission_id, durable=True)
     plan = declared.plan("slurm")
     notify(on_progress, *(f"note: {note}" for note in plan.notes))
-    snapshot = run_plan.expected_snapshot(plan, job, options)
+    snapshot = replace(run_plan.expected_snapshot(plan, job, options), is_script=True)
     submission = jobs.prepare(job, options, snapshot, on_progress=lambda update: on_progress(_readable(update)))
     _refuse_what_is_here(submission)
+    assert submission.durable is not None  # noqa: S101  it was asked for
     fields = ("submission_id", "runtime_env", "metadata")
     sent = {"argv": list(submission.argv), **{field: submission.request()[field] for field in fields}}
-    return to_slurm(declared, sent)
+    return to_slurm(declared, {**sent, "durable": asdict(submission.durable)})
 
 
 def _readable(update: Any) -> Any:

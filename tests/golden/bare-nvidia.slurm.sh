@@ -211,6 +211,7 @@ describe_cluster() { # HOST...
   end=$(timeout 10 squeue --noheader --jobs="$this_job" --format=%e || true)
   if [ -n "$end" ] && end=$(date --date="$end" +%s 2>/dev/null); then
     export MLP_CURRENT_CAPACITY_BLOCK_EXPIRATION_TIMESTAMP=$((end - TIME_LIMIT_NOTICE_S))
+    export CLOUDRL_ENDS_AT=$((end - TIME_LIMIT_NOTICE_S))
   fi
   for name in "${SECRETS[@]}"; do
     [ -n "${!name:-}" ] || export "$name=$(secret "$name")"

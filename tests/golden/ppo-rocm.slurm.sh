@@ -114,7 +114,8 @@ write_job() {
     "trainer.total_epochs=15",
     "trainer.save_freq=20",
     "trainer.test_freq=10",
-    "trainer.val_before_train=False"
+    "trainer.val_before_train=False",
+    "trainer.checkpoint_callback_class=cloudrl_save_hook.SaveCallback"
   ],
   "submission_id": "ppo-rocm__TASK__",
   "runtime_env": {
@@ -134,6 +135,12 @@ write_job() {
     "cloudrl_recipe": "ppo-rocm-0.5b",
     "cloudrl_checkpoints": "/checkpoints/ppo-rocm__TASK__",
     "cloudrl_verl": "0.9.1"
+  },
+  "durable": {
+    "world_size": 16,
+    "total_steps": null,
+    "saves": true,
+    "chooses_step": false
   }
 }
 JOB

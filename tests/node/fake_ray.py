@@ -88,6 +88,8 @@ class Dashboard(BaseHTTPRequestHandler):
             "/api/jobs/": _listed("jobs"),
             ALIVE_ACTORS: _state("actors"),
         }
+        for job in answers["/api/jobs/"]:  # type: ignore[attr-defined]
+            answers[f"/api/jobs/{job.get('submission_id')}"] = job
         kind = self.path.partition("?")[0].rpartition("/")[2]
         if kind in ("nodes", "tasks", "workers", "actors"):
             answers.setdefault(self.path, _state(kind))

@@ -69,6 +69,7 @@ class Node:
     output: Path
     port: int
     lease: int | None = None
+    key: bytes = KEY
 
     @property
     def pid(self) -> int:
@@ -80,7 +81,7 @@ class Node:
 
     @property
     def agent(self) -> AgentClient:
-        return AgentClient(f"http://{IP}:{self.port}", derive(KEY).agent)
+        return AgentClient(f"http://{IP}:{self.port}", derive(self.key).agent)
 
     def status(self) -> dict[str, Any]:
         return dict(to_json(self.agent.status()))
@@ -139,12 +140,13 @@ class Nodes:
     count: int
     run_id: str = field(default_factory=lambda: f"run-{uuid.uuid4().hex}")
     started: dict[int, Node] = field(default_factory=dict)
+    key: bytes = KEY
 
     def __post_init__(self) -> None:
         self.gcs_port, self.dashboard_port, self.client_port, *self.agent_ports = free_ports(3 + self.count)
         self.control.mkdir(parents=True, exist_ok=True)
         self.checkpoints.mkdir(exist_ok=True)
-        (self.folder / "key").write_bytes(KEY)
+        (self.folder / "key").write_bytes(self.key)
         (self.folder / AGENT_FILE).write_bytes(compiled(build_agent(for_cpu=True)))
 
     @property
@@ -187,6 +189,7 @@ class Nodes:
         if reading is not None:
             os.close(reading)
         node = Node(rank, self.run_id, process, folder, self._temp(rank), output, self.agent_ports[rank], writing)
+        node.key = self.key
         self.started[rank] = node
         return node
 
@@ -232,6 +235,11 @@ class Nodes:
             "CLOUDRL_HEAD_IP": IP,
             "CLOUDRL_NODE_IP": IP,
         }
+
+    def renew_key(self) -> None:
+        """For the next start of the cluster, which every provider gives a key of its own."""
+        self.key += b", once more"
+        (self.folder / "key").write_bytes(self.key)
 
     def ready(self) -> Nodes:
         """Wait until every agent says that the cluster is ready."""

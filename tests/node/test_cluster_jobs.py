@@ -67,6 +67,7 @@ def test_a_queue_outlives_its_cluster(nodes: Maker) -> None:
     cluster.exit_codes()
     until(lambda: not cluster.processes(), "all of the cluster has gone")
     (cluster.control / "jobs").unlink()
+    cluster.renew_key()
     (cluster.folder / "disk-0" / ".cloudrl" / "jobs" / "first.json").unlink()  # another machine, with an empty disk
     _start(cluster)
 
@@ -127,6 +128,7 @@ def test_a_job_goes_on_from_its_last_save_though_the_disk_of_the_head_is_gone(no
     cluster.exit_codes()
     until(lambda: not cluster.processes(), "all of the cluster has gone")
     (cluster.control / "jobs").unlink()
+    cluster.renew_key()
     shutil.rmtree(cluster.folder / "disk-0")  # another machine takes its place
     _start(cluster)
 
@@ -179,3 +181,61 @@ def test_the_id_of_another_job_is_taken(nodes: Maker) -> None:
         job_calls.submit_job(cluster[0].agent, replace(_job("odd"), request={"entrypoint": "train 'open"}))
 
     assert _on_ray(cluster) == {"raw": "RUNNING"}
+
+
+def _start_for_a_job(cluster: Nodes) -> None:
+    """As a script for Slurm does, in each of its starts."""
+    file = cluster.folder / "job.json"
+    plan = {"world_size": cluster.count, "total_steps": None, "saves": True, "chooses_step": False}
+    job = {"submission_id": "own", "argv": ["train"], "runtime_env": {}, "metadata": {"job_name": "first"}}
+    file.write_text(json.dumps({**job, "durable": plan}))
+    for rank in range(cluster.count):
+        words = [f"--job={file}"] if rank == 0 else []
+        cluster.start_one(rank, *words, CLOUDRL_RETRY_STATUS="75")
+
+
+def _log(cluster: Nodes, name: str, text: str) -> None:
+    [logs] = (cluster[0].temp_dir).glob("session_*/logs")
+    (logs / f"job-driver-{name}.log").write_text(text)
+
+
+def test_a_cluster_for_one_job_goes_on_with_it_and_ends_with_its_exit_code(nodes: Maker) -> None:
+    cluster = nodes(2)
+    _start_for_a_job(cluster)
+    until(lambda: _on_ray(cluster) == {"own": "RUNNING"}, "the job runs")
+    _log(cluster, "own", "step 10 of the training\n")
+    until(lambda: "step 10 of the training" in cluster[0].text(), "its log is in that of rank 0")
+    write_step(cluster.checkpoints / "first", 10)
+    kill_all([cluster[1].pid])
+    assert cluster.exit_codes()[0] == 75, "a lost node has the cluster started again"
+    (cluster.control / "jobs").unlink()
+    cluster.renew_key()
+
+    _start_for_a_job(cluster)
+    until(lambda: _on_ray(cluster) == {"own-2": "RUNNING"}, "the next attempt runs")
+    [row] = json.loads((cluster.control / "jobs").read_text())
+    assert "trainer.resume_from_path=" in row["entrypoint"]
+    assert _known(cluster)["own"].attempts[-1].from_step == 10
+    _log(cluster, "own-2", "step 11 of the training")
+    _end(cluster, "own-2", status="SUCCEEDED", driver_exit_code=0)
+    assert cluster[0].exit_code() == 0, cluster[0].text()
+    assert "step 11 of the training" in cluster[0].text(), "its log is printed to its last byte"
+    cluster.exit_codes()
+
+    cluster.renew_key()
+    _start_for_a_job(cluster)
+    assert cluster[0].exit_code() == 0, "a job that has succeeded does not begin anew"
+
+
+def test_a_cluster_for_a_job_that_fails_has_its_exit_code_and_tries_it_anew_when_it_is_started_again(
+    nodes: Maker,
+) -> None:
+    cluster = nodes(1)
+    for _ in range(2):
+        _start_for_a_job(cluster)
+        until(lambda: _on_ray(cluster) == {"own": "RUNNING"}, "the job runs")
+        _end(cluster, "own", status="FAILED", driver_exit_code=7, message="ValueError: no such row")
+        assert cluster[0].exit_code() == 7, cluster[0].text()
+        assert "job own: failed: ValueError: no such row" in cluster[0].text()
+        (cluster.control / "jobs").unlink()
+        cluster.renew_key()

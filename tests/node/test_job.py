@@ -1,11 +1,10 @@
-"""The one job of a cluster: what is sent, what is printed, and how the agent ends."""
+"""The one job of a cluster: its file, what is printed, and how the agent ends."""
 
 from __future__ import annotations
 
-import itertools
 import json
-from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,60 +12,58 @@ import pytest
 from cloudrl.errors import InputError
 from cloudrl.node.job import ClusterJob, read_job
 from cloudrl.node.shutdown import Shutdown
+from cloudrl.protocol.durable_jobs import Attempt, DurableJob, Outcome, Result
 
-REQUEST = {"submission_id": "run", "entrypoint": "true", "runtime_env": {}, "metadata": {}}
-
-
-class Dashboard:
-    """Ray's, with a job that ends as told.
-
-    Args:
-        answers: to one submission after the other; the last stands for all that follow. None is lost on its way.
-        has_it: whether it has the job though the answer was lost.
-        silent: so many questions after the job are not answered.
-    """
-
-    def __init__(self, *answers: str | None, has_it: bool = False, silent: int = 0) -> None:
-        self.answers, self.has_it, self.silent = list(answers or [""]), has_it, silent
-        self.details, self.submitted = {"status": "RUNNING"}, list[Any]()
-
-    def submit(self, body: dict[str, Any]) -> str | None:
-        self.submitted.append(body)
-        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-        self.has_it |= answer == ""
-        return answer
-
-    def job(self, submission_id: str) -> dict[str, Any] | None:
-        assert submission_id == "run"
-        if self.silent > 0:
-            self.silent -= 1
-            return None
-        return self.details if self.has_it else None
+PLAN = {"world_size": 2, "total_steps": 12, "saves": True, "chooses_step": False}
+FILE: dict[str, Any] = {
+    "submission_id": "run", "runtime_env": {}, "metadata": {"job_name": "adder"}, "argv": ["python3", "a b", "$(x)"],
+    "durable": PLAN,
+}  # fmt: skip
 
 
-def cluster_job(dashboard: Dashboard, write: Callable[[bytes], object] = lambda _: None) -> ClusterJob:
-    """A job that is asked for at each tick."""
-    seconds = itertools.count()
-    return ClusterJob(REQUEST, dashboard, write, clock=lambda: float(next(seconds)))  # type: ignore[arg-type]
+class Lab:
+    """A job of the supervisor's, as a test has it; Ray knows the end of its last attempt."""
+
+    def __init__(self, logs: Path) -> None:
+        self.logs, self.printed, self.details = logs, list[bytes](), dict[str, Any]()
+        self.supervisor = SimpleNamespace(jobs=[], refusal="", is_settled=True)
+        self.now = 0.0
+        self.job = ClusterJob(
+            "run", self.supervisor, lambda _: self.details, self.printed.append, clock=lambda: self.now
+        )  # type: ignore[arg-type]  # fmt: skip
+
+    def has(self, attempts: int, result: Result | None = None) -> None:
+        names = ["run", *(f"run-{number}" for number in range(2, attempts + 1))]
+        tried = tuple(Attempt(number, name, "c", 0, 0.0) for number, name in enumerate(names, 1))
+        outcome = Outcome(result, "", 0.0) if result is not None else None
+        self.supervisor.jobs = [DurableJob("run", "run", "r", {}, 0.0, attempts=tried[:attempts], outcome=outcome)]
+
+    def write(self, name: str, text: bytes) -> None:
+        with (self.logs / f"job-driver-{name}.log").open("ab") as file:
+            file.write(text)
+
+    def end(self) -> Shutdown:
+        with pytest.raises(Shutdown) as ended:
+            self.job.follow(self.logs)
+        return ended.value
 
 
-def follow_to_its_end(job: ClusterJob, silence_s: float = 0.0) -> Shutdown:
-    for _ in range(1000):
-        try:
-            job.follow(None, silence_s)
-        except Shutdown as ended:
-            return ended
-    raise AssertionError("it goes on")
+@pytest.fixture
+def lab(tmp_path: Path) -> Lab:
+    return Lab(tmp_path)
 
 
-def test_the_file_becomes_the_request(tmp_path: Path) -> None:
+def test_the_file_becomes_a_job_of_the_supervisor(tmp_path: Path) -> None:
     file = tmp_path / "job.json"
-    given = {name: value for name, value in REQUEST.items() if name != "entrypoint"}
-    file.write_text(json.dumps({**given, "argv": ["python3", "a b", "$(x)"]}))
-    assert read_job(file) == {**REQUEST, "entrypoint": "python3 'a b' '$(x)'"}
+    file.write_text(json.dumps(FILE))
+    job = read_job(file)
+    assert (job.job_id, job.run, job.world_size, job.total_steps, job.saves) == ("run", "adder", 2, 12, True)
+    assert job.request == {
+        "submission_id": "run", "entrypoint": "python3 'a b' '$(x)'", "runtime_env": {}, "metadata": FILE["metadata"],
+    }  # fmt: skip
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"argv": 3, "submission_id": "x"}'])
+@pytest.mark.parametrize("text", ["", "[]", "{}", json.dumps({**FILE, "argv": 3}), json.dumps({**FILE, "durable": 1})])
 def test_a_file_that_is_no_job_is_refused(tmp_path: Path, text: str) -> None:
     file = tmp_path / "job.json"
     file.write_text(text)
@@ -74,76 +71,53 @@ def test_a_file_that_is_no_job_is_refused(tmp_path: Path, text: str) -> None:
         read_job(file)
 
 
-def test_its_log_is_printed_as_it_grows_to_its_last_byte(tmp_path: Path) -> None:
-    printed: list[bytes] = []
-    dashboard = Dashboard()
-    job = cluster_job(dashboard, printed.append)
-    job.follow(tmp_path)  # before there is a log
-    log = tmp_path / "job-driver-run.log"
-    log.write_bytes(b"step 1\n\xff")
-    job.follow(tmp_path)
-    with log.open("ab") as file:
-        file.write(b"step 2")
-    dashboard.details = {"status": "SUCCEEDED", "driver_exit_code": 0}
-    with pytest.raises(Shutdown, match="job run: SUCCEEDED") as ended:
-        job.follow(tmp_path)
-    assert ended.value.exit_code == 0
-    assert b"".join(printed) == b"step 1\n\xffstep 2"
-    assert dashboard.submitted == [REQUEST]
+def test_the_logs_of_its_attempts_are_printed_as_they_grow_to_the_last_byte(lab: Lab) -> None:
+    lab.job.follow(None)
+    lab.has(1)
+    lab.job.follow(lab.logs)  # before there is a log
+    lab.write("run", b"step 1\n\xff")
+    lab.job.follow(lab.logs)
+    lab.write("run", b"killed")
+    lab.has(2)
+    lab.job.follow(lab.logs)
+    lab.write("run-2", b"step 2")
+    lab.has(2, Result.SUCCEEDED)
+    assert lab.end().exit_code == 0
+    assert b"".join(lab.printed) == b"step 1\n\xffkilledstep 2"
 
 
 @pytest.mark.parametrize(
-    ("status", "code", "expected"),
+    ("result", "code", "expected"),
     [
-        ("FAILED", 7, 7),
-        ("FAILED", None, 1),
-        ("FAILED", 0, 1),
-        ("FAILED", -9, 137),
-        ("FAILED", 300, 1),
-        ("STOPPED", None, 1),
+        (Result.SUCCEEDED, 0, 0),
+        (Result.SUCCEEDED, 7, 0),
+        (Result.FAILED, 7, 7),
+        (Result.FAILED, None, 1),
+        (Result.FAILED, 0, 1),
+        (Result.FAILED, -9, 137),
+        (Result.FAILED, 300, 1),
+        (Result.STOPPED, None, 1),
     ],
 )
-def test_the_agent_ends_with_its_exit_code(status: str, code: int | None, expected: int) -> None:
-    dashboard = Dashboard()
-    dashboard.details = {"status": status, "driver_exit_code": code}
-    assert follow_to_its_end(cluster_job(dashboard)).exit_code == expected
+def test_the_agent_ends_with_the_exit_code_of_its_last_attempt(
+    lab: Lab, result: Result, code: int | None, expected: int
+) -> None:
+    lab.details = {"driver_exit_code": code}
+    lab.has(1, result)
+    assert lab.end().exit_code == expected
 
 
-def test_a_failure_counts_once_all_nodes_have_been_heard_of_after_it() -> None:
-    """Its node may be lost, which has another end: Slurm queues the job again, and it resumes."""
-    dashboard = Dashboard()
-    dashboard.details = {"status": "FAILED", "driver_exit_code": 1}
-    job = cluster_job(dashboard)
-    with pytest.raises(AssertionError, match="it goes on"):
-        follow_to_its_end(job, silence_s=10_000)
-    assert follow_to_its_end(job).exit_code == 1
-    dashboard.details = {"status": "SUCCEEDED", "driver_exit_code": 0}
-    assert follow_to_its_end(cluster_job(dashboard), silence_s=10_000).exit_code == 0
+def test_its_end_is_on_the_volumes_before_the_agent_ends_or_the_agent_does_not_wait_for_ever(lab: Lab) -> None:
+    lab.supervisor.is_settled = False
+    lab.has(1, Result.SUCCEEDED)
+    lab.job.follow(lab.logs)
+    lab.now = 59.0
+    lab.job.follow(lab.logs)
+    lab.now = 61.0
+    assert lab.end().exit_code == 0
 
 
-def test_what_ray_refuses_ends_the_cluster_with_rays_words() -> None:
-    ended = follow_to_its_end(cluster_job(Dashboard("400: no such field")))
-    assert (str(ended), ended.exit_code) == ("Ray refused the job: 400: no such field", 1)
-
-
-@pytest.mark.parametrize(
-    ("dashboard", "sent"),
-    [
-        (Dashboard(None, has_it=True), 1),
-        (Dashboard(None, None, ""), 3),
-        (Dashboard("500: id taken", has_it=True), 1),
-        (Dashboard(None, "500: id taken", has_it=True, silent=2), 3),
-    ],
-    ids=["Ray has it", "it never got there", "it was sent again", "Ray is silent for a while"],
-)
-def test_a_lost_answer_is_no_refusal(dashboard: Dashboard, sent: int) -> None:
-    """An end of the cluster would leave a job that is running, and a Slurm job with status 1."""
-    dashboard.details = {"status": "SUCCEEDED", "driver_exit_code": 0}
-    assert follow_to_its_end(cluster_job(dashboard)).exit_code == 0
-    assert len(dashboard.submitted) == sent
-
-
-def test_a_dashboard_that_never_answers_ends_the_cluster() -> None:
-    ended = follow_to_its_end(cluster_job(Dashboard(None)))
-    assert "does not answer" in str(ended)
-    assert ended.exit_code == 1
+def test_a_job_that_cannot_be_recorded_ends_the_cluster(lab: Lab) -> None:
+    lab.supervisor.refusal = "Ray does not answer"
+    ended = lab.end()
+    assert (str(ended), ended.exit_code) == ("job run cannot be started: Ray does not answer", 1)

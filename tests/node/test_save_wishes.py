@@ -22,3 +22,5 @@ def test_the_end_is_that_of_the_money_or_of_slurms_time_limit() -> None:
     assert left_s(money, 4.0, {}, 0.0) == 600.0
     assert left_s(money, 4.0, {"SLURM_JOB_END_TIME": "1500"}, 1000.0) == 500.0
     assert left_s(BudgetLimits(), None, {"SLURM_JOB_END_TIME": "NOT_SET"}, 0.0) is None
+    script = {"CLOUDRL_ENDS_AT": "1380", "SLURM_JOB_END_TIME": "1500"}
+    assert left_s(BudgetLimits(), None, script, 1000.0) == 380.0, "the script ends the cluster before Slurm does"

@@ -60,18 +60,25 @@ def compute_score(**answer):
 """
 """The recipe's reward function."""
 STAND_IN = f"""{HOLD}
-import ray, sys
+import ray, sys, zipfile
 
 ray.init(log_to_driver=False)
 assert sum(node["Alive"] for node in ray.nodes()) == 2
-[steps] = [int(word.partition("=")[2]) for word in sys.argv if word.startswith("trainer.total_training_steps=")]
-for step in range(saved() + 1, steps + 1):
+given = dict(word.split("=", 1) for word in sys.argv if "=" in word)
+begin = int(given.get("trainer.resume_from_path", "_0").rpartition("_")[2])
+for step in range(begin + 1, int(given["trainer.total_training_steps"]) + 1):
     print(f"step:{{step}} - ", flush=True)
-    (HERE / f"run/global_step_{{step}}").mkdir(parents=True, exist_ok=True)
+    folder = HERE / f"run/global_step_{{step}}"
+    (folder / "actor/huggingface").mkdir(parents=True)
+    (folder / "actor/huggingface/config.json").write_text("{{}}")
+    for kind, rank in [(kind, rank) for kind in ("model", "optim", "extra_state") for rank in (0, 1)]:
+        with zipfile.ZipFile(folder / f"actor/{{kind}}_world_size_2_rank_{{rank}}.pt", "w") as archive:
+            archive.writestr("data.pkl", b"x")
+    (folder / "data.pt").write_bytes(b"x")
     TRACKER.write_text(str(step))
     wait()
 """
-"""Goes on after the last step that is saved, as verl does, on a real Ray of both nodes."""
+"""Goes on after the step that it is given, as verl does, on a real Ray of both nodes, and saves what verl saves."""
 START_S = 150.0
 TRAINING_S = 300.0
 
@@ -153,6 +160,11 @@ def test_a_training_in_docker_outlives_a_lost_node_and_its_time_limit(slurm):
     last = " | ".join(output.splitlines()[-15:])  # in one line: of a test that fails elsewhere that may be all one sees
     assert seen == ("COMPLETED", 0, 2, ("node0", "node2")), f"{seen}: {last}"
     assert (first_step(output, 1), first_step(output, 2)) == (2, 3)
+    record = json.loads((checkpoints / ".cloudrl/jobs/run.json").read_text())
+    story = [(each["submission_id"], each["from_step"], each["verdict"]) for each in record["attempts"]]
+    lost, going_on = "infrastructure", "succeeded"
+    assert story == [("run", 0, lost), ("run-2", 1, lost), ("run-3", 2, going_on)], f"{story}: {last}"
+    assert record["outcome"]["result"] == "succeeded"
     assert output.rstrip().endswith("ended with status 0")
     assert (checkpoints / f"run/global_step_{steps}").is_dir()
     assert (run_dir(slurm, job, 2) / "status").read_text() == "0\n"

@@ -25,6 +25,33 @@ def test_the_run_has_its_name_in_the_script_and_each_task_of_an_array_one_of_its
     assert re.fullmatch(r"grpo-tiny-\d{8}-\d{6}__TASK__", nameless["submission_id"])
 
 
+def test_the_agents_know_how_to_carry_it_through():
+    script = slurm_script("grpo-tiny", {"trainer.save_freq": 5}, cluster=CLUSTER, name="adder", steps=20)
+    job = job_of(script)
+    assert job["durable"] == {"world_size": 2, "total_steps": 20, "saves": True, "chooses_step": False}
+    assert "trainer.checkpoint_callback_class=cloudrl_save_hook.SaveCallback" in job["argv"]
+    assert slurm_script("grpo-tiny", {"trainer.save_freq": 5}, cluster=CLUSTER, name="adder", steps=20, durable=True)
+
+
+@pytest.mark.parametrize(
+    "overrides", [{"trainer.default_local_dir": "/shared/mine"}, {"trainer.resume_mode": "disable"}]
+)
+def test_who_says_where_it_goes_on_has_it_so(overrides):
+    job = job_of(slurm_script("grpo-tiny", overrides, cluster=CLUSTER, name="adder"))
+    assert job["durable"]["chooses_step"] is True
+    [(key, value)] = overrides.items()
+    assert f"{key}={value}" in job["argv"]
+
+
+def test_a_script_that_saves_nothing_says_so():
+    told: list[str] = []
+    slurm_script(
+        "grpo-tiny", {"trainer.save_freq": -1}, cluster=CLUSTER, name="adder",
+        on_progress=lambda update: told.append(update.text),
+    )  # fmt: skip
+    assert [line for line in told if line.startswith("warning: the job saves nothing")]
+
+
 def test_a_recipe_brings_its_cluster():
     section = {"container": "docker", "volumes": ["/shared/ckpt:/checkpoints"]}
     script = slurm_script("ppo-rocm-0.5b", cluster={"slurm": section})

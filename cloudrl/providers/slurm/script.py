@@ -98,7 +98,8 @@ def to_slurm(cluster: Cluster, job: Mapping[str, Any] | None = None, *, agent: b
 
     Args:
         cluster: what it is; its section `slurm` decides how Slurm gives it.
-        job: what it is for: `submission_id`, `argv`, `runtime_env` and `metadata`. The script ends as this does.
+        job: what it is for: `submission_id`, `argv`, `runtime_env`, `metadata` and `durable`, the fields of a
+            `DurablePlan`. The script ends as this does.
         agent: the node agent's file; None is this release's own.
 
     Raises:

@@ -1,0 +1,74 @@
+"""The supervisor of rank 0 where a node is lost as a job fails, and where it takes the job that its cluster is for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from cloudrl.durable.queue import Planned
+from cloudrl.durable.verdicts import RayEnd
+from cloudrl.node.supervisor import Machinery, Supervisor
+from cloudrl.protocol.durable_jobs import DurableJob, Result
+
+REQUEST = {"entrypoint": "train", "submission_id": "own", "runtime_env": {}, "metadata": {"job_name": "own"}}
+JOB = DurableJob("own", "own", "", REQUEST, 0.0)
+
+
+@dataclass
+class Lab:
+    """Ray with one job, two nodes with a journal, and a clock."""
+
+    rows: list[dict[str, Any]] | None = field(default_factory=list)
+    silence_s: float = 0.0
+    now: float = 100.0
+    said: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        machinery = Machinery(
+            jobs=lambda: self.rows, submit=self.submit, stop=lambda _: None, record=lambda _: 2,
+            plan=lambda job: Planned(job.job_id, 0), prepare=lambda _: None,
+            end=lambda _job, row: RayEnd(row["status"], 1, "ValueError: no such row"),
+            silence_s=lambda: self.silence_s, copies=2,
+        )  # fmt: skip
+        clock = lambda: self.now  # noqa: E731
+        self.supervisor = Supervisor("start", "run", machinery, say=self.said.append, now=clock, clock=clock)
+
+    def submit(self, request: Any) -> str:
+        assert self.rows is not None
+        self.rows.append({**request, "status": "RUNNING"})
+        return ""
+
+    def look(self, seconds: float = 1.0) -> DurableJob:
+        self.now += seconds
+        self.supervisor.look()
+        return self.supervisor.jobs[0]
+
+
+def test_a_failure_counts_once_all_nodes_have_been_heard_of_after_it() -> None:
+    """Its node may be lost, which has another end: the cluster starts again, and the job resumes."""
+    lab = Lab()
+    lab.supervisor.take(JOB)
+    while not lab.rows:
+        lab.look()
+    lab.rows[0]["status"] = "FAILED"
+    lab.silence_s = 1.0
+    lab.look()
+    for _ in range(20):  # one node is silent all the time
+        lab.silence_s += 1.0
+        assert lab.look().outcome is None
+    lab.silence_s = 0.0
+    ended = lab.look().outcome
+    assert ended is not None
+    assert (ended.result, ended.reason) == (Result.FAILED, "ValueError: no such row")
+
+
+def test_the_job_of_a_cluster_is_taken_once_and_not_before_ray_answers() -> None:
+    lab = Lab(rows=None)
+    lab.supervisor._now = lab.supervisor._clock = iter(range(0, 10**6, 50)).__next__
+    lab.supervisor.take(JOB)
+    assert lab.supervisor.refusal == "Ray does not answer"
+    lab = Lab()
+    lab.supervisor.take(JOB)
+    lab.supervisor.take(JOB)
+    assert [job.job_id for job in lab.supervisor.jobs] == ["own"]
+    assert not lab.supervisor.refusal
