@@ -296,7 +296,8 @@ class Agent:
             with self._as_preflight_failure("own folders", "this node's own folders"):
                 token = write_tokens(self.tokens, self.options.run_dir)
                 temp_dir = make_temp_folder(self.options.ray_temp_dir)
-            env = node_environment(self.env, host, token_path=token, temp_dir=temp_dir, device=self.options.device)
+            folders = {"temp_dir": temp_dir, "checkpoints": self.options.checkpoints}
+            env = node_environment(self.env, host, token_path=token, device=self.options.device, **folders)
             for_ray = self.job_looks.start(self.env, self.state.update, self.log.line)
             for_debuggers = ready(self.stops, {**self.env, **for_ray}, tell=self.state.update, warn=self.log.line)
             self.env = {**env, **service_variables(self.options), **for_debuggers}

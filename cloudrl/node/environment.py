@@ -1,6 +1,7 @@
 """The variables that Ray and every job on this node inherit. What the user set always wins."""
 
 import os
+import socket
 import sys
 from pathlib import Path
 from typing import Dict, Mapping, Optional
@@ -8,6 +9,7 @@ from typing import Dict, Mapping, Optional
 from cloudrl.node.host_info import HostInfo
 from cloudrl.node.packages import with_packages
 from cloudrl.private_files import make_folder
+from cloudrl.protocol.folders import COMPILED, HUB_CACHE
 
 VISIBLE_DEVICES = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 """On AMD, the first of them that is set counts."""
@@ -37,7 +39,13 @@ def make_temp_folder(ray_temp_dir: Optional[Path]) -> Optional[Path]:
 
 
 def node_environment(
-    base: Mapping[str, str], host: HostInfo, *, token_path: Path, temp_dir: Optional[Path], device: str = "gpu"
+    base: Mapping[str, str],
+    host: HostInfo,
+    *,
+    token_path: Path,
+    temp_dir: Optional[Path],
+    device: str = "gpu",
+    checkpoints: Optional[Path] = None,
 ) -> Dict[str, str]:
     """The environment of `ray start` and of all children.
 
@@ -47,6 +55,7 @@ def node_environment(
         temp_dir: for TMPDIR, when this node has a folder of its own for that.
         token_path: file with Ray's token; a path, so that the secret shows in no process listing.
         device: what the jobs compute on, "gpu" or "cpu".
+        checkpoints: the folder of checkpoints.
     """
     env = dict(base)
     # Set on every node: Ray 2.60 turns authentication on by itself where ~/.ray/auth_token is about, and a
@@ -72,7 +81,24 @@ def node_environment(
         env.setdefault("NCCL_SOCKET_IFNAME", host.interface)
     if device == "cpu":  # Ray counts a stand-in for a GPU, and takes no number that is above the visible ones
         return {name: value for name, value in env.items() if name not in VISIBLE_DEVICES}
+    env = {**_compile_caches(env, checkpoints), **env}
     return _only_hip(env) if host.gpus.vendor == "amd" else env
+
+
+def _compile_caches(env: Mapping[str, str], checkpoints: Optional[Path]) -> Dict[str, str]:
+    """Compiled kernels on the disk of the checkpoints, where they outlive a restart of the run.
+
+    Only where models are there, too, because the home of the container does not outlive it. Each machine has a folder
+    of its own, also on a shared disk: processes of two machines take each other's files away.
+    """
+    if checkpoints is None or env.get("HF_HOME") != str(checkpoints / HUB_CACHE):
+        return {}
+    folder = checkpoints / COMPILED / socket.gethostname()
+    return {
+        "VLLM_CACHE_ROOT": str(folder / "vllm"),  # with Inductor's and Triton's of its engines (vllm/envs.py)
+        "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),  # torch/_inductor/runtime/cache_dir_utils.py
+        "TRITON_CACHE_DIR": str(folder / "triton"),
+    }
 
 
 def _only_hip(env: Dict[str, str]) -> Dict[str, str]:

@@ -24,3 +24,9 @@ def secrets_folder(user: object, run: str) -> str:
         run: the cluster's id, as a name of a file.
     """
     return f"{MEMORY}/cloudrl-{user}-{run}"
+
+
+HUB_CACHE = ".cloudrl/huggingface"
+"""Models of the Hub, likewise, where the user has no other place for them."""
+COMPILED = ".cloudrl/compiled"
+"""Kernels that were compiled, in a folder for each machine."""

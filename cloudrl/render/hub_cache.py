@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from cloudrl.protocol.folders import HUB_CACHE
 from cloudrl.spec import Cluster
 from cloudrl.spec.volume import Mount
 
@@ -30,4 +31,4 @@ def hub_cache(cluster: Cluster, mounts: Iterable[Mount] | None = None) -> dict[s
     is_mounted = any(mount.holds(usual) or "/.cache/huggingface" in mount.path for mount in all_mounts)
     if names & CACHE_VARIABLES or is_mounted or not any(mount.holds(cluster.checkpoints) for mount in all_mounts):
         return {}
-    return {"HF_HOME": f"{cluster.checkpoints.rstrip('/')}/.cloudrl/huggingface"}
+    return {"HF_HOME": f"{cluster.checkpoints.rstrip('/')}/{HUB_CACHE}"}

@@ -6,10 +6,10 @@ A release is a folder with the YAML files of verl's `trainer/config` and `source
 from __future__ import annotations
 
 import functools
-import os
 import re
 from pathlib import Path
 
+from cloudrl.user_cache import cache_folder
 from cloudrl.verl.source.shapes import FILE_NAME, Source, from_text
 
 SHIPPED = Path(__file__).parent / "trainer_config"
@@ -20,8 +20,7 @@ _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,80}")
 
 def added() -> Path:
     """The folder of the user's cache with releases that `cloudrl verl add` has read."""
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache) / "cloudrl" / "verl"
+    return cache_folder("verl")
 
 
 def folder_of(release: str | None) -> Path | None:

@@ -113,6 +113,11 @@ class Runs:
         """What the newest attempt of a rank has printed, as the server stores it."""
         return self._log(name, self.submissions(name)[rank].id)
 
+    def logs(self, name: str, rank: int = 0) -> str:
+        """What all attempts of a rank have printed, one after the other."""
+        submissions = self._get(name)["jobs"][rank]["job_submissions"]
+        return "".join(self._log(name, submission["id"]) for submission in submissions)
+
     def stop(self, name: str, timeout_s: float = 70.0) -> str:
         """Stop a run as `dstack stop` does and wait for its end; its last status.
 

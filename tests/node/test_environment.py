@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -37,6 +38,24 @@ def test_what_it_adds() -> None:
     assert env["NUMEXPR_MAX_THREADS"] == "96"
     assert env["GLOO_SOCKET_IFNAME"] == env["NCCL_SOCKET_IFNAME"] == "eth0"
     assert env["RAY_USAGE_STATS_ENABLED"] == "0"
+
+
+def test_compiled_kernels_are_kept_where_models_are() -> None:
+    def caches(home: str, device: str = "gpu", **base: str) -> dict[str, str]:
+        env = node_environment(
+            {"HF_HOME": home, **base}, FACTS, token_path=TOKEN, temp_dir=None, device=device, checkpoints=Path("/c")
+        )
+        return {name: value for name, value in env.items() if name.endswith(("CACHE_DIR", "CACHE_ROOT"))}
+
+    own = f"/c/.cloudrl/compiled/{socket.gethostname()}"
+    assert caches("/c/.cloudrl/huggingface") == {
+        "VLLM_CACHE_ROOT": f"{own}/vllm",
+        "TORCHINDUCTOR_CACHE_DIR": f"{own}/inductor",
+        "TRITON_CACHE_DIR": f"{own}/triton",
+    }
+    assert caches("/c/.cloudrl/huggingface", VLLM_CACHE_ROOT="/mine")["VLLM_CACHE_ROOT"] == "/mine"
+    assert caches("/home/me/.cache/huggingface") == {}, "a home that stays has its own caches"
+    assert caches("/c/.cloudrl/huggingface", device="cpu") == {}
 
 
 def test_rays_metrics_are_served_only_where_somebody_asks_for_them() -> None:
