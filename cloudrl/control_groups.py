@@ -31,10 +31,16 @@ def own_groups(controller: str, root: Path = Path("/")) -> List[Path]:
     for parts in (line.split(":", 2) for line in lines):
         if len(parts) != 3 or (parts[1] and controller not in parts[1].split(",")):
             continue
-        top = root / "sys/fs/cgroup" / (controller if parts[1] else "")
+        top = root / "sys/fs/cgroup" / controller if parts[1] else _top_of_version_2(root / "sys/fs/cgroup")
         group = top / parts[2].lstrip("/")
         found += [above for above in (group, *group.parents) if above == top or top in above.parents]
     return found
+
+
+def _top_of_version_2(mount: Path) -> Path:
+    """Where systemd mounts version 2: alone, or beside version 1 (systemd, src/basic/cgroup-util.c: "hybrid")."""
+    is_hybrid = (mount / "unified/cgroup.controllers").exists() and not (mount / "cgroup.controllers").exists()
+    return mount / "unified" if is_hybrid else mount
 
 
 def memory_limits(root: Path = Path("/")) -> List[MemoryLimit]:

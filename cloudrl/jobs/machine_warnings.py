@@ -41,6 +41,8 @@ _AHEAD = 3
 """The growth of an hour says nothing of more than three."""
 _GREW = 0.02
 """Of all memory, in all parts together: what grows less is noise, and leaves hours."""
+_FAST_PART_S, _GREW_FAST = 60.0, 0.06
+"""Memory that fills within minutes is seen in shorter parts, and has to grow by more."""
 _LEAST_SHM_BYTES = 1 << 30
 """NCCL and Ray need as much of it (cloudrl's preflight): a process that finds none ends with a bus error."""
 _STORE_FULL = 0.95
@@ -124,7 +126,8 @@ class _Store:
         kind: of the warning.
         name: as a sentence calls it.
         sizes: used and all bytes, as they count; None where no sample says them.
-        limit: the part of it that may be used.
+        limit: bytes of it that may be used, by samples and all bytes.
+        wall: what happens at the limit.
         lasts_s: seconds until it is full, by samples and the seconds of a step; None if it does not fill, 0 if it is
             full.
         remedy: what to do.
@@ -133,7 +136,8 @@ class _Store:
     kind: str
     name: str
     sizes: Callable[[Sequence[Usage]], tuple[int, int] | None]
-    limit: float
+    limit: Callable[[Sequence[Usage], int], float]
+    wall: str
     lasts_s: Callable[[Sequence[Usage], float], float | None]
     remedy: str
 
@@ -155,10 +159,10 @@ def _filling(store: _Store, evidence: Evidence) -> Iterator[RunWarning]:
     others = f"; likewise {ranks_text(more)}" if more else ""
     when = f"will be full in {duration_text(lasting[rank])}" if lasting[rank] else f"is {used / total:.0%} full"
     until = f"; the run needs {duration_text(left_s)} more" if left_s is not None else ""
-    free = max(0, round(store.limit * total) - used)
-    room = f"{size_text(free)} of {size_text(total)} free"
-    if store.limit < 1:
-        room = f"{size_text(free)} of {size_text(total)} until Ray ends processes, at {store.limit:.0%}"
+    limit = store.limit(usage[rank], total)
+    room = f"{size_text(max(0, round(limit) - used))} of {size_text(total)} free"
+    if limit < total:
+        room = room.removesuffix("free") + f"until {store.wall}, at {limit / total:.0%}"
     yield RunWarning(store.kind, f"the {store.name} of rank {rank} {when} ({room}){others}{until}", store.remedy)
 
 
@@ -199,11 +203,17 @@ def _disk_lasts_s(samples: Sequence[Usage], _step_s: float) -> float | None:
     if not (measured := _measured(samples, _disk_of)):
         return None
     (since, before, _), (now, used, total) = measured[0], measured[-1]
-    if used > _FULL * total and total - used < _FEW_BYTES:
+    limit = _disk_limit(samples, total)
+    if used > _FULL * limit and limit - used < _FEW_BYTES:
         return 0.0
     if now - since < _GROWTH_S or used <= before:
         return None
-    return (total - used) * (now - since) / (used - before)
+    return max(0.0, limit - used) * (now - since) / (used - before)
+
+
+def _disk_limit(samples: Sequence[Usage], total: int) -> float:
+    """Ray takes no more work before its disk is full; only what a node says now tells whether it is Ray's."""
+    return total - samples[-1].disk_kept_bytes
 
 
 def _memory_lasts_s(samples: Sequence[Usage], step_s: float) -> float | None:
@@ -214,14 +224,23 @@ def _memory_lasts_s(samples: Sequence[Usage], step_s: float) -> float | None:
     if used > _CLOSE_TO_KILLED * total:
         return 0.0
     measured = _measured(samples, _memory_of)
-    start, now = measured[0][0], measured[-1][0]
-    part_s = (now - start) / _PARTS
-    if part_s < max(_PARTS_S / _PARTS, step_s):
-        return None
+    whole_s, fast_s = (measured[-1][0] - measured[0][0]) / _PARTS, max(_FAST_PART_S, step_s)
+    lasting = []
+    if whole_s >= max(_PARTS_S / _PARTS, step_s):
+        lasting.append(_grows_for_s(_parts(measured, whole_s), whole_s, KILLED_AT * total, _GREW * total))
+    if step_s and fast_s <= whole_s:
+        lasting.append(_grows_for_s(_parts(measured, fast_s), fast_s, KILLED_AT * total, _GREW_FAST * total))
+    return min((seconds for seconds in lasting if seconds is not None), default=None)
+
+
+def _parts(measured: Sequence[tuple[float, int, int]], part_s: float) -> list[list[int]]:
+    """What was in use in each of the last parts, oldest first; each has so many seconds."""
+    start = measured[-1][0] - _PARTS * part_s
     parts: list[list[int]] = [[] for _ in range(_PARTS)]
     for at, used, _ in measured:
-        parts[min(_PARTS - 1, int((at - start) / part_s))].append(used)
-    return _grows_for_s(parts, part_s, KILLED_AT * total, _GREW * total) if all(parts) else None
+        if at >= start:
+            parts[min(_PARTS - 1, int((at - start) / part_s))].append(used)
+    return parts
 
 
 def _grows_for_s(parts: Sequence[Sequence[int]], part_s: float, limit: float, noise: float) -> float | None:
@@ -231,11 +250,13 @@ def _grows_for_s(parts: Sequence[Sequence[int]], part_s: float, limit: float, no
     highest. Memory also rises for a while after the start: growth that slows down is taken to slow down further.
 
     Args:
-        parts: what was in use in each part of the time.
+        parts: what was in use in each part of the time; unknown where one is empty.
         part_s: seconds of each.
         limit: where it ends.
         noise: growth of all parts together that means nothing.
     """
+    if not all(parts):
+        return None
     highs, lows = [max(part) for part in parts], [min(part) for part in parts]
     grows = all(later > earlier for each in (highs, lows) for earlier, later in itertools.pairwise(each))
     if not grows or highs[-1] - highs[0] < noise:
@@ -249,11 +270,11 @@ def _grows_for_s(parts: Sequence[Sequence[int]], part_s: float, limit: float, no
 
 
 _DISK = _Store(
-    "disk", "disk", _disk_sizes, 1.0, _disk_lasts_s,
+    "disk", "disk", _disk_sizes, _disk_limit, "Ray takes no more work", _disk_lasts_s,
     f"Keep fewer checkpoints ({keys.CHECKPOINTS_KEPT}=2), or remove some: cloudrl checkpoints prune --keep-last 2",
 )  # fmt: skip
 _HOST_MEMORY = _Store(
-    "memory", "memory", _memory_sizes, KILLED_AT, _memory_lasts_s,
+    "memory", "memory", _memory_sizes, lambda _, total: KILLED_AT * total, "Ray ends processes", _memory_lasts_s,
     f"Resume with fewer processes ({keys.AGENT_WORKERS}, {keys.LOADERS}) or on nodes with more memory "
     "(--set memory=...). What grows by the step is often a reward function or a tool that keeps what it has seen",
 )  # fmt: skip

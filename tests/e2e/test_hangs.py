@@ -135,7 +135,8 @@ class Training:
         began = time.monotonic()
         state = self.wait_for(lambda state: state.hang is not None and bool(state.hang.blame), TOLD_S)
         assert state.hang is not None
-        print(f"{state.phase}, {state.hang.blame[0]}: {time.monotonic() - began:.0f} s, load {os.getloadavg()[0]:.0f}")
+        took = f"{time.monotonic() - began:.0f} s, load {os.getloadavg()[0]:.0f}, still for {state.hang.still_s:.0f} s"
+        print(f"{state.phase}, {state.hang.grade}, {took}: {state.hang.blame[0]}")
         return state, state.hang
 
     def goes_on(self) -> None:

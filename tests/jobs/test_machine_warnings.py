@@ -35,6 +35,10 @@ def host(*gib: float, total_gib: float = 500, every_s: float = 60.0) -> list[Usa
     ]
 
 
+def trained_for(step_s: float) -> list[Step]:
+    return [Step(number, {"timing_s/step": step_s}) for number in range(1, 20)]
+
+
 def growing(start: float, by: float, *, swing: float = 40.0, minutes: int = 61) -> list[Usage]:
     """By so many GiB a minute; every other minute, offloaded states are on the GPU."""
     return host(*(start + by * minute - swing * (minute % 2) for minute in range(minutes)))
@@ -49,6 +53,14 @@ class TestHostMemory:
             "the run needs 4 h 00 min more"
         )
         assert "reward function" in warning.remedy
+
+    def test_it_fills_within_minutes(self) -> None:
+        """As with a reward function that keeps some MB of each answer."""
+        leak = host(*(300 + 0.8 * sample for sample in range(73)), every_s=5)
+        [warning] = warnings({0: leak}, trained_for(20))
+        assert warning.seen.startswith("the memory of rank 0 will be full in 11 min 44 s (126 GB of 537 GB until Ray")
+        assert warnings({0: leak}) == [], "before the first step, models are loaded"
+        assert warnings({0: leak}, trained_for(90)) == [], "not yet six steps"
 
     def test_it_is_nearly_full(self) -> None:
         [warning] = warnings({0: host(455)})
@@ -113,6 +125,24 @@ class TestHostMemory:
                     window.extend(more)
                     false_alarms += [(name, seed, warning.seen) for warning in warnings({0: window}, steps)]
         assert len(false_alarms) <= 1, false_alarms
+
+
+def disk(used: float, kept: float = 0.0) -> list[Usage]:
+    """Of 1,000 GB."""
+    gb = 10**9
+    return [Usage(0.0, disk_used_bytes=round(used * gb), disk_total_bytes=1000 * gb, disk_kept_bytes=round(kept * gb))]
+
+
+class TestDisk:
+    def test_ray_stops_before_its_disk_is_full(self) -> None:
+        [warning] = warnings({0: disk(920, kept=50)})
+        assert warning.seen == "the disk of rank 0 is 92% full (30.0 GB of 1.0 TB until Ray takes no more work, at 95%)"
+        assert warnings({0: disk(890, kept=50)}) == []
+
+    def test_a_disk_without_ray(self) -> None:
+        [warning] = warnings({0: disk(960)})
+        assert warning.seen == "the disk of rank 0 is 96% full (40.0 GB of 1.0 TB free)"
+        assert warnings({0: disk(920)}) == []
 
 
 def trained(*gib: float, key: str = "actor/perf/max_memory_allocated_gb", **metrics: float) -> list[Step]:

@@ -30,12 +30,22 @@ def write(root: Path, name: str, text: str) -> None:
         ("0::/\n", "sys/fs/cgroup/memory.events", EVENTS),
         ("9:cpu,memory:/docker/1\n", "sys/fs/cgroup/memory/docker/1/memory.oom_control", CONTROL),
         ("9:cpu,memory:/docker/1\n0::/\n", "sys/fs/cgroup/memory/memory.oom_control", CONTROL),
+        ("0::/kubepods/pod1/c1\n", "sys/fs/cgroup/kubepods/pod1/c1/memory.events", EVENTS),
+        (
+            "0::/user.slice/user-0.slice/session-1.scope\n",
+            "sys/fs/cgroup/user.slice/user-0.slice/memory.events",
+            EVENTS,
+        ),
+        ("4:memory:/user.slice\n0::/user.slice\n", "sys/fs/cgroup/memory/user.slice/memory.oom_control", CONTROL),
+        ("3:cpu:/\n0::/user.slice\n", "sys/fs/cgroup/unified/user.slice/memory.events", EVENTS),
         ("0::/\n", "proc/vmstat", VMSTAT),
     ],
 )
 def test_kills_since_the_start(tmp_path: Path, cgroup: str, counter: str, text: str):
     write(tmp_path, "proc/self/cgroup", cgroup)
     write(tmp_path, "proc/vmstat", VMSTAT.format(90))
+    if cgroup.count(":") > 2:  # both versions, as systemd mounts them
+        write(tmp_path, "sys/fs/cgroup/unified/cgroup.controllers", "")
     write(tmp_path, counter, text.format(3))
     watch = OomWatch(tmp_path, now=lambda: 1000.0)
     assert watch.look() is None, "those before it are of others"
