@@ -19,7 +19,7 @@ COMPILE := $(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true   # some pac
 # what tests import they would compile again in each of hundreds of processes
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo dist test test-unit test-dstack test-slurm test-slow check check-truth format bench-help bench-up bench-dstack bench-memory bench-merge bench-archive bench-usage bench-report bench-retriever dstack-lab dstack-lab-down slurm-lab slurm-lab-down dstack-packages slurm-packages browser-packages agent reference clean
+.PHONY: demo dist test test-unit test-dstack test-slurm test-slow check check-truth format bench-help bench-up bench-dstack bench-recovery bench-memory bench-merge bench-archive bench-usage bench-report bench-retriever dstack-lab dstack-lab-down slurm-lab slurm-lab-down dstack-packages slurm-packages browser-packages agent reference clean
 
 demo: $(VENV)/.local
 	$(BIN)/cloudrl demo
@@ -88,6 +88,10 @@ bench-retriever: $(VENV)/.dev
 
 bench-dstack: dstack-packages
 	PYTHONPATH=tests $(BIN)/python benchmarks/bench_dstack.py
+
+# after the loss of a machine: minutes until a new step, beside dstack's own retry
+bench-recovery: dstack-packages
+	PYTHONPATH=tests $(BIN)/python benchmarks/bench_recovery.py
 
 # Two stand-in hosts and the real dstack server, by hand: tests/dstack_hosts/README.md. LAB="--hosts 4 --stock"
 dstack-lab: dstack-packages
