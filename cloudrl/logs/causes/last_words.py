@@ -20,8 +20,9 @@ _END_LINES, _MOST_BELOW = 60, 5
 _LONGEST = 20_000
 _STACK = re.compile(
     r"\s|\*\*\*|PC: |@ |#\d|Fatal Python error|Current thread|Thread 0x|Extension modules|Aborted|Killed"
+    r"|frame #\d|\S{1,400}\(\S{0,400}\) \[0x"
 )
-"""Lines of a process that is about to end, which come after its words (absl's and CPython's fault handlers)."""
+"""Lines of a process that is about to end, after its words (the handlers of absl, CPython, torch and Ray)."""
 
 
 @dataclass(frozen=True)

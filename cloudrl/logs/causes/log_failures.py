@@ -72,9 +72,9 @@ def _said(evidence: Evidence, log: LogTail, stream: Stream, at: int) -> Suspect 
         error=error,
         lines=around,
         at_ms=_at_ms(log, stream, at),
-        crashed=signature is not None,
+        crashed=signature is not None or line.is_fatal,
         signature=signature,
-        only_logged=signature is None,
+        only_logged=signature is None and not line.is_fatal,
     )
     return _placed(suspect, evidence, log, stream)
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import dropwhile, takewhile
 
 from cloudrl.logs.causes.budget import Budget
 from cloudrl.logs.causes.command_end import driver_logs, ended_by, exit_code, program_ended
@@ -13,6 +14,7 @@ from cloudrl.logs.causes.evidence import Evidence, LogTail
 from cloudrl.logs.causes.last_words import Dead, death, printed_by
 from cloudrl.logs.causes.log_failures import DRIVER, chosen, failures
 from cloudrl.logs.causes.printed import Stream
+from cloudrl.logs.causes.signatures import recognise
 from cloudrl.logs.causes.suspect import MOST_LINES, Suspect, known, line_of, process_name, raised
 from cloudrl.logs.causes.tracebacks import innermost
 
@@ -21,6 +23,9 @@ _DEATH = re.compile(r"Worker exit type: \w{1,40} Worker exit detail: ")
 _DEAD_PID = re.compile(r"(?:Worker PID|\tpid): (?P<pid>\d{1,10})\b")
 _PID_ABOVE = 8
 """Lines in which Ray names the process above what it died of (Ray 2.60, exceptions.py: ActorDiedError)."""
+_HYDRAS_END = "Set the environment variable HYDRA_FULL_ERROR=1"
+_HYDRAS_START = "Error executing job with overrides"
+"""Around an error that Hydra prints without its traceback (hydra 1.3, _internal/utils.py: run_and_report)."""
 _FATAL_SIGNALS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE)
 
 
@@ -88,7 +93,21 @@ def _end_of(evidence: Evidence, log: LogTail, budget: Budget) -> Suspect | None:
     if suspects:
         return max(suspects, key=lambda placed: placed[0])[1]
     lines = sorted((place, text) for stream in own for place, text in zip(stream.places, stream.texts, strict=True))
-    return _of_text("\n".join(text for _, text in lines[-_END_LINES:]), evidence, log.rank)
+    texts = [text for _, text in lines[-_END_LINES:]]
+    return _of_hydra(texts, evidence, log.rank) or _of_text("\n".join(texts), evidence, log.rank)
+
+
+def _of_hydra(texts: Sequence[str], evidence: Evidence, rank: int | None) -> Suspect | None:
+    """An error of the configuration, which Hydra prints without a traceback: the lines above its advice."""
+    end = next((at for at, text in enumerate(texts) if text.startswith(_HYDRAS_END)), None)
+    above = reversed(texts[:end]) if end is not None else iter(())
+    told = list(takewhile(str.strip, dropwhile(lambda text: not text.strip(), above)))[::-1]
+    words = [text for text in told if not text.startswith(_HYDRAS_START)]
+    if not words:
+        return None
+    signature = recognise("\n".join(words))
+    error = line_of(signature, words) if signature is not None else words[0].strip()
+    return Suspect(error, tuple(words[-MOST_LINES:]), evidence.ended_ms, rank, DRIVER, signature=signature)
 
 
 def _of_text(text: str, evidence: Evidence, rank: int | None) -> Suspect | None:

@@ -31,6 +31,9 @@ _PREFIXES = {
     "torch's hook for exceptions, torchrun --tee": r"\[(?:rank ?|default)(?P<rank>\d{1,6})\]:? ?",
     "mpirun --tag-output": r"\[\d{1,6},(?P<mpi>\d{1,6})\]<std(?:out|err)>: ?",
     "srun --label": r"(?P<task>\d{1,5}): ",
+    "docker compose": r"[a-z0-9][\w.-]{0,60}-\d{1,3} {1,20}\| ",
+    "journald": r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \S{1,60} [\w./@-]{1,60}\[\d{1,10}\]: ",
+    "kubectl logs --prefix": r"\[pod/[\w.-]{1,120}(?:/[\w.-]{1,80})?\] ",
     "groups of exceptions (Python 3.11), boxes of rich": r" {0,16}[|│] ",
     "Ray's logs in C++, SGLang with its ranks, hydra": (
         rf"\[{_DATE}(?: (?P<ray>[A-Z]) \d{{1,10}} \d{{1,10}}|(?: [A-Z]{{2}}\d{{1,4}}){{0,6}})\]"
@@ -43,6 +46,7 @@ _PREFIXES = {
         rf"(?P<python>{_LEVEL})"
         rf"(?::(?:(?:{_DATE}|[\w.]{{1,80}}):(?=\S))?| {{1,8}}[|-]|(?= {{1,4}}\[?{_SOURCE})) {{0,8}}"
     ),
+    "loguru's place": r"[\w.]{1,80}:[\w<>]{1,80}:\d{1,6} - ",
     "a logger before its level": rf"[\w.]{{1,80}} - (?P<dashed>{_LEVEL}) - ",
     "wandb": r"wandb: (?:(?P<wandb>ERROR|WARNING) )?",
     "where Python's logging was called": r"\[(?:[\w./-]{1,120}\.py|[\w.]{1,80}):\d{1,6}(?:, rank=\d{1,6})?\] ?",
@@ -52,6 +56,16 @@ _PREFIXES = {
     ),
 }
 _PREFIX = re.compile("|".join(_PREFIXES.values()))
+_PROGRAM = re.compile(
+    r"(?!.{0,200}(?:: error: .{0,160}(?:Exited with exit code|: Killed|CANCELLED AT)|failed with exit status))"
+    r"(?:(?:srun|sbatch|salloc|slurmstepd|slurmd): (?:error|fatal): "
+    r"|(?:[a-z][\w./-]{0,60}: ){0,2}(?:[Ee]rror|ERROR|[Ff]atal(?: error)?|FATAL): (?=\S)"
+    r"|[^\s:]{1,200}:\d{1,10}:\d{1,10} \[-?\d{1,4}\] .{0,200}NCCL WARN )"
+)
+"""What programs say of their own errors, without a logger: Slurm's, those that keep to GNU's form (`NAME: error: ...`),
+and NCCL, whose warnings stand above what fails. Slurm also reports as errors how the job's own processes ended."""
+_ABORTS = "Check failed: "
+"""Begins what a check in compiled code says before it ends its process (Ray's RAY_CHECK, glog, absl)."""
 _LEVELS = ("ray", "hydra", "tensorflow", "vllm", "python", "dashed", "wandb", "glog")
 _REPEATED = re.compile(r"\s*\[repeated \d{1,9}x across cluster\](?: \(Ray dedup.{0,400})?$")
 """Ray leaves out lines that several processes print, and says so behind the first (Ray 2.60, _private/ray_logging)."""
@@ -94,8 +108,13 @@ class Printed(NamedTuple):
 
     @property
     def is_error(self) -> bool:
-        """Whether it says by its level that something has failed."""
-        return self.level in ("E", "C", "F")
+        """Whether it says by its level or its form that something has failed."""
+        return self.level in ("E", "C", "F") or self.is_fatal or _PROGRAM.match(self.text) is not None
+
+    @property
+    def is_fatal(self) -> bool:
+        """Whether it is among the last words of its process."""
+        return self.level == "F" or self.text.lstrip().startswith(_ABORTS)
 
 
 def shortened(line: str) -> str:
@@ -105,21 +124,24 @@ def shortened(line: str) -> str:
 
 def read_line(line: str) -> Printed:
     """Take off the prefixes of a line, each of which is at least a character long, and Ray's note at its end."""
-    text, by, level, file = without_ansi(shortened(line)), list[str](), "", ""
+    text, by, level, file, by_ray = without_ansi(shortened(line)), list[str](), "", "", False
     name, pid, ip = "", None, None
     for _ in range(_MOST_PREFIXES):
         if (prefix := _PREFIX.match(text)) is None:
             break
         text = text[prefix.end() :]
+        is_own, by_ray = by_ray and bool(prefix["daemon"]), bool(prefix["ray"])
         level = next((prefix[key][0] for key in _LEVELS if prefix[key]), level)
+        level = "F" if prefix["ray"] == "C" else level
         file = prefix["file"] or file
         if prefix["pid"] and pid is None:
             name, pid, ip = prefix["name"] or "", int(prefix["pid"]), prefix["ip"]
         names_process = (
             prefix["pid"] or prefix["rank"] or prefix["mpi"] or prefix["task"] or (prefix["daemon"] and not name)
         )
-        if names_process:  # a level before it is that of whoever has passed the line on
-            by, level = [*by, prefix[0].strip(" :")], next((prefix[key][0] for key in _LEVELS if prefix[key]), "")
+        if names_process:  # a level before it is that of whoever has passed the line on, but in Ray's own logs
+            own = next((prefix[key][0] for key in _LEVELS if prefix[key]), "")
+            by, level = [*by, prefix[0].strip(" :")], level if is_own else own
         name = name or prefix["daemon"] or ""
     text = _REPEATED.sub("", text) if "[repeated" in text else text
     return Printed(text.rstrip(), " ".join(by), "" if (file, level) == _OF_OTHERS else level, name, pid, ip)

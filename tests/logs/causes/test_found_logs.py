@@ -8,7 +8,11 @@ from cloudrl.logs.causes import Evidence, LogTail
 from cloudrl.logs.causes.finder import find_cause
 from cloudrl.spec.yaml_core import load_value
 
-FOUND = load_value(Path(__file__).with_name("found_logs.yml").read_text(), "found_logs.yml")
+FOUND = [
+    found
+    for name in ("found_logs.yml", "found_forms.yml")
+    for found in load_value(Path(__file__).with_name(name).read_text(), name)
+]
 
 
 @pytest.mark.parametrize("found", FOUND, ids=lambda found: found["source"])

@@ -161,3 +161,29 @@ def test_the_end_of_a_log_that_only_ray_quotes():
         + BOOM
     }
     assert find(job=job).error == "ValueError: boom"
+
+
+HYDRA = "Set the environment variable HYDRA_FULL_ERROR=1 for a complete stack trace."
+
+
+def test_what_hydra_says_without_a_traceback():
+    words = (
+        "In config: Override 'a : b' is defined before 'c: d'.",
+        "Overrides must be at the end of the defaults list",
+    )
+    found = find([driver("starting", "", *words, "", HYDRA)])
+    assert (found.error, found.signature, found.lines) == (words[0], None, words)
+    refused = ("Could not override 'actor.x'.", "To append to your config use +actor.x=1", "Key 'x' is not in struct")
+    assert find([driver(*refused, "", HYDRA)]).signature == "unknown-key"
+    assert find([driver("Error executing job with overrides: []", "", HYDRA)]) is None
+
+
+def test_a_failed_check_of_compiled_code_is_the_last_word_of_its_process():
+    """Its stack stands below it, and the raylet and the driver report the death."""
+    log = driver(
+        "(W pid=7) [2025-07-06 07:14:27,052 C 7 7] task_receiver.cc:219:  Check failed: objects_valid",
+        "(W pid=7) *** StackTrace Information ***",
+        *("(W pid=7) /a/ray/_raylet.so(+0x13ddb7a) [0x73a4e4830b7a] ray::operator<<()" for _ in range(9)),
+        "(raylet) A worker died: Worker PID: 7 Worker exit type: SYSTEM_ERROR Worker exit detail: End of file.",
+    )
+    assert find([log]).error == "Check failed: objects_valid"

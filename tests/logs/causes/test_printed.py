@@ -47,6 +47,12 @@ LINES = [
     ("  | ValueError: x", "ValueError: x", "", ""),
     ("[../gloo/tcp/pair.cc:547] Connection closed", "[../gloo/tcp/pair.cc:547] Connection closed", "", ""),
     ("step:5 - a:1", "step:5 - a:1", "", ""),
+    ("vllm-openai-1  | ERROR 06-14 07:04:12 worker_base.py:148] boom", "boom", "", "E"),
+    ("Feb 04 08:47:07 server sudo[477960]: (VllmWorker rank=0 pid=7) x", "x", "(VllmWorker rank=0 pid=7)", ""),
+    ("[pod/train-0/main] ValueError: x", "ValueError: x", "", ""),
+    ("2025-12-02 03:58:17.856 | ERROR    | a.b:_run:88 - boom", "boom", "", "E"),
+    ("[2023-06-09 01:52:53,319 E 9906 9971] (raylet) agent_manager.cc:135: gone", "gone", "(raylet)", "E"),
+    ("(W pid=7) [2025-07-06 07:14:27,052 C 7 7] a.cc:219:  Check failed: x", " Check failed: x", "(W pid=7)", "F"),
 ]  # fmt: skip
 
 
@@ -143,3 +149,24 @@ def test_no_line_makes_it_fail(line: str):
 def test_warnings_of_python_are_no_failures(line: str):
     assert read_line(line).is_quiet
     assert not read_line("ValueError: Warning: x").is_quiet
+
+
+@pytest.mark.parametrize(
+    ("line", "is_error", "is_fatal"),
+    [
+        ("srun: error: CPU binding outside of job step allocation, allocated CPUs are: 0x34.", True, False),
+        ("srun: error: node01: task 0: Exited with exit code 1", False, False),
+        ("slurmstepd: error: *** STEP 1.0 ON node1 CANCELLED AT 2026-03-01T12:00:00 ***", False, False),
+        ("slurmd: fatal: can't stat gres.conf file /dev/nvidia0: No such file or directory", True, False),
+        ("tar: error: it is not an archive", True, False),
+        ("node:1:2 [0] transport/p2p.cc:239 NCCL WARN hipIpcGetMemHandle failed : invalid argument", True, False),
+        ("node:1:2 [0] NCCL INFO transport/p2p.cc:700 -> 1", False, False),
+        ("(raylet) node_manager.cc:3557:  Check failed: done", True, True),
+        ("F1123 09:30:03.123000 12 a.cc:8] boom", True, True),
+        ("CRITICAL:root:boom", True, False),
+        ("the error: none", False, False),
+    ],
+)
+def test_what_says_by_its_form_that_it_has_failed(line: str, is_error: bool, is_fatal: bool):
+    printed = read_line(line)
+    assert (printed.is_error, printed.is_fatal) == (is_error, is_fatal)
