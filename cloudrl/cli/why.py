@@ -59,7 +59,7 @@ def _tell(failure: Failure) -> None:
         _output.note(f"nothing says why {failure.submission_id} ended")
         _output.hint(failure.log_command)
     else:
-        _output.note(f"{failure.submission_id} has not failed: {failure.status}")
+        _output.note(f"{failure.submission_id} has not failed: its status is {failure.status}")
         _tell_state(failure)
     if not failure.is_complete:
         _output.note("\nThe search took too long and stopped before all logs were read: the cause may be another one")

@@ -161,7 +161,11 @@ def _apart(processes: Sequence[Process]) -> tuple[list[Blame], str]:
     waiting = _waiting_text(waits)
     if not waits and not (idle and apart):
         return [], ""
-    reason = "is in no collective" if waits else "has not finished the call that the other ranks have"
+    reason = (
+        "has not reached the collective that the others wait in"
+        if waits
+        else "has not finished a call that the other ranks have finished"
+    )
     return [process.blamed(reason, first_own(process.frames)) for process in apart], waiting
 
 
@@ -184,7 +188,7 @@ def _rollout(processes: Sequence[Process]) -> Iterable[Blame]:
             yield process.blamed("has not returned", frame)
     for process in actors if not found else ():
         if process.peers:
-            yield process.blamed(f"waits for an answer of {', '.join(process.peers[:2])}")
+            yield process.blamed(f"waits for an answer from {', '.join(process.peers[:2])}")
 
 
 def _is_entry(frames: Sequence[Frame]) -> bool:

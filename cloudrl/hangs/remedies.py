@@ -9,13 +9,13 @@ from cloudrl.protocol.job_phases import Blame, JobPhase
 _BY_REASON = (
     (
         "is stopped",
-        "Find out who has stopped the process; `kill -CONT PID` on that node lets it go on",
+        "Find out who stopped the process. On its node, this lets it go on: kill -CONT {pid}",
     ),
     (
         "waits in the kernel",
         "Look at that node's disks, shares and GPU driver (dmesg), and replace it if they are lost",
     ),
-    ("is dead", "It will not come back: stop the job and start it again; it resumes from its newest checkpoint"),
+    ("is dead", "It will not come back. Stop the job and submit it again: it resumes from its newest checkpoint"),
     (
         "has waited",
         "The cluster lacks what the job asks for: compare its nodes (cloudrl status), and stop what else runs on it",
@@ -26,20 +26,26 @@ _BY_REASON = (
     ),
     (
         "lags behind",
-        "That rank has not come to the collective that the others wait in: see its frame, and dmesg on its node",
+        "That rank has not reached the collective that the others wait in: see its frame, and dmesg on its node",
     ),
-    ("waits for an answer", "Look at the service behind that address, and give calls of it a time-out"),
+    ("waits for an answer", "Check the service at that address, and give calls to it a time-out"),
 )
+_REWARD = "The reward function does not return: give it a time-out for each answer"
+_BY_ACTOR = {
+    "RewardLoopWorker": _REWARD,
+    "RewardManagerWorker": _REWARD,
+    "AgentLoopWorker": "A tool or the agent loop does not return: give each call a time-out",
+}
 _BY_PHASE = {
-    JobPhase.GEN: "Give tools and judges a time-out; a stuck rollout engine needs a restart of the job",
-    JobPhase.REWARD: "Give the reward function a time-out for each answer: it does not return",
+    JobPhase.GEN: "Give tools and judges a time-out. If a rollout engine is stuck, start the job again",
+    JobPhase.REWARD: _REWARD,
     JobPhase.TESTING: "A validation may be long: if it does not end, give tools and the reward function a time-out",
     JobPhase.SAVE_CHECKPOINT: "The volume may not answer: try to write a file there",
     JobPhase.LOAD_CHECKPOINT: "The volume may not answer: try to read a file there",
-    JobPhase.DATA: "The data set's own code does not return the next batch: see the frame",
+    JobPhase.DATA: "The code of the data set does not return the next batch: see the frame",
     JobPhase.PLACEMENT: "The cluster does not have what the job asks for: compare nodes and GPUs with cloudrl status",
 }
-_ELSE = "Stop the job and start it again; it resumes from its newest checkpoint"
+_ELSE = "Stop the job and submit it again: it resumes from its newest checkpoint"
 
 
 def remedy(phase: str, blame: Sequence[Blame]) -> str:
@@ -47,5 +53,8 @@ def remedy(phase: str, blame: Sequence[Blame]) -> str:
     for found in blame[:1]:
         for reason, text in _BY_REASON:
             if found.reason.startswith(reason):
+                return text.format(pid=found.pid)
+        for actor, text in _BY_ACTOR.items():
+            if found.actor.startswith(actor):
                 return text
     return next((text for name, text in _BY_PHASE.items() if name == phase), _ELSE)

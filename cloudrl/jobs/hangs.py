@@ -10,7 +10,9 @@ _SEEN = {
     Grade.LATE: "the job may hang",
     Grade.SUSPECTED: "the job may hang",
 }
-STACKS = "Stacks of all ranks: cloudrl why {job} --stacks"
+NEXT_COMMANDS = """\
+Stacks of all ranks: cloudrl why {job} --stacks
+Stop the job: cloudrl jobs stop {job}"""
 
 
 def hang_notice(state: JobState | None, now: float, price_per_hour: float | None = None) -> Notice | None:
@@ -30,15 +32,15 @@ def hang_notice(state: JobState | None, now: float, price_per_hour: float | None
     text = f"{_SEEN[hang.grade]}: {step}{phase_text(state, now)}{late}{still}{price}"
     details = [*map(blame_text, hang.blame), hang.waiting]
     text += "".join(f"; {detail}" for detail in details if detail)
-    return Notice(text, f"{hang.remedy}\n{STACKS.format(job=state.submission_id)}")
+    return Notice(text, f"{hang.remedy}\n{NEXT_COMMANDS.format(job=state.submission_id)}")
 
 
 def blame_text(blame: Blame) -> str:
-    """One that the others wait for: `WorkerDict (pid 30555) on rank 1 (10.0.0.7) is stopped, at save (a.py:3)`."""
+    """One that the others wait for: `WorkerDict.save (pid 305) on rank 1 (10.0.0.7) is stopped, at save (a.py:3)`."""
     pid = f" (pid {blame.pid})" if blame.pid else ""
     host = f" ({blame.host})" if blame.host else ""
     node = f" on rank {blame.rank}{host}" if blame.rank is not None else ""
-    method = f" in its call {blame.method}" if blame.method else ""
+    method = f".{blame.method}" if blame.method else ""
     frame = f", at {blame.frame}" if blame.frame else ""
     reason, _, more = blame.reason.partition("; ")
-    return f"{blame.actor}{pid}{node} {reason}{method}{frame}" + (f"; {more}" if more else "")
+    return f"{blame.actor}{method}{pid}{node} {reason}{frame}" + (f"; {more}" if more else "")

@@ -93,7 +93,7 @@ def test_a_stopped_rank_is_blamed_once_and_first():
     [blame] = finding.blame
     assert (blame.rank, blame.pid, blame.method) == (1, 31, "actor_rollout_save_checkpoint")
     assert blame.reason.startswith("is stopped")
-    assert remedy("save_checkpoint", finding.blame).startswith("Find out who has stopped")
+    assert remedy("save_checkpoint", finding.blame).startswith("Find out who stopped")
 
 
 def test_a_process_in_the_kernel():
@@ -129,7 +129,7 @@ Thread 302 (active): "AsyncIO Thread: default"
 def test_a_judge_that_never_answers_has_no_frame_but_an_address():
     idle = process(0, 41, "ray::RewardLoopWorker.compute_score", peers=("127.0.0.1:28999",))
     [blame] = find([driver("sample", "verl/trainer/ppo/v1/replay_buffer.py"), idle], "gen").blame
-    assert blame.reason == "waits for an answer of 127.0.0.1:28999"
+    assert blame.reason == "waits for an answer from 127.0.0.1:28999"
 
 
 def test_a_data_set_that_blocks_the_driver():

@@ -50,7 +50,7 @@ def test_for_a_program(cluster: FakeCluster, run: Run):
     ("status", "said"),
     [
         ("FAILED", "nothing says why one ended"),
-        ("SUCCEEDED", "one has not failed: SUCCEEDED"),
+        ("SUCCEEDED", "one has not failed: its status is SUCCEEDED"),
     ],
 )
 def test_where_there_is_no_cause(cluster: FakeCluster, run: Run, status: str, said: str):
