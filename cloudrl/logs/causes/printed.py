@@ -46,10 +46,14 @@ _PREFIXES = {
         rf"(?P<python>{_LEVEL})"
         rf"(?::(?:(?:{_DATE}|[\w.]{{1,80}}):(?=\S))?| {{1,8}}[|-]|(?= {{1,4}}\[?{_SOURCE})) {{0,8}}"
     ),
+    "a level in brackets: DeepSpeed, transformers": rf"\[(?P<bracket>{_LEVEL})(?:\|[^\]\n]{{1,120}})?\]:? ?",
+    "transformers' place": r"(?:[\w.]{1,80}:\d{1,6} )?>> ",
     "loguru's place": r"[\w.]{1,80}:[\w<>]{1,80}:\d{1,6} - ",
     "a logger before its level": rf"[\w.]{{1,80}} - (?P<dashed>{_LEVEL}) - ",
     "wandb": r"wandb: (?:(?P<wandb>ERROR|WARNING) )?",
-    "where Python's logging was called": r"\[(?:[\w./-]{1,120}\.py|[\w.]{1,80}):\d{1,6}(?:, rank=\d{1,6})?\] ?",
+    "where Python's logging was called": (
+        r"\[(?:[\w./-]{1,120}\.py|[\w.]{1,80}):\d{1,6}(?::\w{1,80})?(?:, rank=\d{1,6})?\] ?"
+    ),
     "where Ray's was": r"(?P<file>[\w./-]{1,120}\.(?:py|cc|h)):\d{1,6}(?::| --) ?",
     "glog, as torch writes it": (
         rf"\[?(?P<glog>[IWEF])\d{{0,4}} (?:\d\d:\d\d:\d\d\.\d{{1,9}} )?(?:\d{{1,10}} )?{_SOURCE}\] ?"
@@ -66,7 +70,9 @@ _PROGRAM = re.compile(
 and NCCL, whose warnings stand above what fails. Slurm also reports as errors how the job's own processes ended."""
 _ABORTS = "Check failed: "
 """Begins what a check in compiled code says before it ends its process (Ray's RAY_CHECK, glog, absl)."""
-_LEVELS = ("ray", "hydra", "tensorflow", "vllm", "python", "dashed", "wandb", "glog")
+_LEVELS = ("ray", "hydra", "tensorflow", "vllm", "python", "bracket", "dashed", "wandb", "glog")
+_ABORTING = ("tensorflow", "glog")
+"""Loggers of compiled code, whose level F ends the process; Ray's has it as C, and Python's goes on."""
 _REPEATED = re.compile(r"\s*\[repeated \d{1,9}x across cluster\](?: \(Ray dedup.{0,400})?$")
 """Ray leaves out lines that several processes print, and says so behind the first (Ray 2.60, _private/ray_logging)."""
 _NO_FAILURE = re.compile(
@@ -75,11 +81,14 @@ _NO_FAILURE = re.compile(
     r"|[^\s:]{1,200}:\d{1,10}:\d{1,10} \[-?\d{1,4}\] NCCL (?:INFO|TRACE) "
     r"|(?:'|HTTP Error \d{3}).{0,1800} thrown while requesting [A-Z]{3,7} http"
     r"|\[(?:prompt|response|ground_truth)\] "
+    r"|(?:Ignor(?:e|ed|ing)|Skip(?:s|ped|ping)?|Retrying|Falling back|Will (?:retry|try again)) "
+    r"|(?:[Ww]arning|WARNING|Note): "
 )
 """Names of settings, not failures. Ray prints the command, Hydra the overrides, verl and SGLang all settings; Python's
 warnings tell, for example, which engines verl does without. NCCL says what it tries (nccl, debug.cc), the Hub's client
-that it tries again (huggingface_hub 1.x, utils/_http.py: http_backoff), and verl what a model has written (verl 0.9.1,
-workers/reward_manager/naive.py). What does not succeed in the end raises an exception of its own."""
+that it tries again (huggingface_hub 1.x, utils/_http.py: http_backoff), SGLang which models it does without (0.4,
+srt/models/registry.py), and verl what a model has written (verl 0.9.1, workers/reward_manager/naive.py). What does not
+succeed in the end raises an exception of its own."""
 _OF_OTHERS = ("worker.py", "W")
 """Where and how the driver logs what Ray tells it of others, such as that a worker has died."""
 
@@ -90,7 +99,7 @@ class Printed(NamedTuple):
     Attributes:
         text: without its prefixes, with its indentation.
         by: the processes and ranks that its prefixes name, outermost first; "" where none does.
-        level: "" where its prefixes name none; else D, I, W, E, C or F.
+        level: "" where its prefixes name none; else D, I, W, E, C or F (fatal: its process ends).
         name, pid, ip: of the outermost process.
     """
 
@@ -131,8 +140,8 @@ def read_line(line: str) -> Printed:
             break
         text = text[prefix.end() :]
         is_own, by_ray = by_ray and bool(prefix["daemon"]), bool(prefix["ray"])
-        level = next((prefix[key][0] for key in _LEVELS if prefix[key]), level)
-        level = "F" if prefix["ray"] == "C" else level
+        said = _level(prefix)
+        level = said or level
         file = prefix["file"] or file
         if prefix["pid"] and pid is None:
             name, pid, ip = prefix["name"] or "", int(prefix["pid"]), prefix["ip"]
@@ -140,11 +149,19 @@ def read_line(line: str) -> Printed:
             prefix["pid"] or prefix["rank"] or prefix["mpi"] or prefix["task"] or (prefix["daemon"] and not name)
         )
         if names_process:  # a level before it is that of whoever has passed the line on, but in Ray's own logs
-            own = next((prefix[key][0] for key in _LEVELS if prefix[key]), "")
-            by, level = [*by, prefix[0].strip(" :")], level if is_own else own
+            by, level = [*by, prefix[0].strip(" :")], level if is_own else said
         name = name or prefix["daemon"] or ""
     text = _REPEATED.sub("", text) if "[repeated" in text else text
     return Printed(text.rstrip(), " ".join(by), "" if (file, level) == _OF_OTHERS else level, name, pid, ip)
+
+
+def _level(prefix: re.Match[str]) -> str:
+    """The letter of the level that a prefix names, F only where its process ends by it; "" if it names none."""
+    key = next((key for key in _LEVELS if prefix[key]), None)
+    letter = prefix[key][0] if key is not None else ""
+    if key == "ray":
+        return "F" if letter == "C" else letter
+    return "C" if letter == "F" and key not in _ABORTING else letter
 
 
 @dataclass(frozen=True)

@@ -187,3 +187,17 @@ def test_a_failed_check_of_compiled_code_is_the_last_word_of_its_process():
         "(raylet) A worker died: Worker PID: 7 Worker exit type: SYSTEM_ERROR Worker exit detail: End of file.",
     )
     assert find([log]).error == "Check failed: objects_valid"
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        "[2025-04-15 12:43:15 TP0] Ignore import error when loading a.b. cannot import name 'A' from 'transformers'",
+        "Skipping import of a.b: No module named 'transformers.models.b'",
+        "[2025-04-28 23:37:56,039] [WARNING] [a.py:194:f] libcudart.so.12: cannot open shared object file",
+        "Retrying in 2 s: [Errno 28] No space left on device",
+    ],
+)
+def test_what_a_program_does_without_is_no_cause(told: str):
+    assert find([driver(told, *BOOM.splitlines())]).error == "ValueError: boom"
+    assert find([driver(told)]) is None

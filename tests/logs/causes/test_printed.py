@@ -52,6 +52,10 @@ LINES = [
     ("[pod/train-0/main] ValueError: x", "ValueError: x", "", ""),
     ("2025-12-02 03:58:17.856 | ERROR    | a.b:_run:88 - boom", "boom", "", "E"),
     ("[2023-06-09 01:52:53,319 E 9906 9971] (raylet) agent_manager.cc:135: gone", "gone", "(raylet)", "E"),
+    ("[2025-04-28 23:37:56,039] [WARNING] [real_accelerator.py:194:get] No GPU", "No GPU", "", "W"),
+    ("[INFO|tokenization.py:2058] 2025-08-08 09:30:46,782 >> loading", "loading", "", "I"),
+    ("[WARNING|2025-05-29 14:43:18] llamafactory.data.converter:154 >> gone", "gone", "", "W"),
+    ("[rank0]: [ERROR] boom", "boom", "[rank0]", "E"),
     ("(W pid=7) [2025-07-06 07:14:27,052 C 7 7] a.cc:219:  Check failed: x", " Check failed: x", "(W pid=7)", "F"),
 ]  # fmt: skip
 
@@ -164,6 +168,7 @@ def test_warnings_of_python_are_no_failures(line: str):
         ("(raylet) node_manager.cc:3557:  Check failed: done", True, True),
         ("F1123 09:30:03.123000 12 a.cc:8] boom", True, True),
         ("CRITICAL:root:boom", True, False),
+        ("2025-08-30 10:00:00.123 | ERROR    | a.b:f:227 - [FATAL] No fallback, skipping", True, False),
         ("the error: none", False, False),
     ],
 )
