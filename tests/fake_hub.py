@@ -22,7 +22,7 @@ class FakeHub(ThreadingHTTPServer):
     Repositories in `repos` are there, private or not, and have `files`; others can be made unless `is_read_only`.
     `role` is that of every token.
     Objects in `refuses` are refused, once another one has arrived. `on_commit` is called before a commit, which fails
-    if that raises ConnectionError.
+    if that raises ConnectionError, and `on_object` before an object is read.
 
     Data sets in `data_sets` can be downloaded: repository -> file -> content. `sends` is called with each file that is
     asked for and what of it is left to send, and returns what is sent of that.
@@ -42,6 +42,7 @@ class FakeHub(ThreadingHTTPServer):
         self.is_read_only = False
         self.role = "write"
         self.on_commit: Callable[[], object] = lambda: None
+        self.on_object: Callable[[], object] = lambda: None
         self.data_sets: dict[str, dict[str, bytes]] = {}
         self.sends: Callable[[str, bytes], bytes] = lambda _name, content: content
 
@@ -113,6 +114,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(self.server.sends(name, content[start:]))
 
     def do_PUT(self) -> None:
+        self.server.on_object()
         oid, content = self.path.rpartition("/")[2], self._content()
         self.server.sent.append(oid)
         if oid in self.server.refuses:

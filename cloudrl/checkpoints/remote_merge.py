@@ -68,7 +68,7 @@ def merge_on_head(
         raise InputError(f"--to {path} is relative, and means a folder of the head", hint="Give an absolute path")
     source, wanted = _wanted(checkpoint, path, options)
     job = _start(source, wanted, {}, f"merge-{checkpoint.step}")
-    result = _result_of(job, source, "merge", on_progress, _no_note)
+    result = _result_of(job, source, "merge", on_progress)
     try:
         merged = as_object(result["merged"])
         return Merged(**{**merged, "path": Path(str(merged["path"])), "warnings": tuple(merged["warnings"])})
@@ -81,6 +81,7 @@ def push_on_head(
     *,
     token: str | None = None,
     on_progress: OnProgress = silent,
+    on_upload: OnProgress = silent,
     on_note: Callable[[str], None] = _no_note,
 ) -> str:
     """Merge on the head and upload from there, and follow the job that does it; the repository's URL.
@@ -92,6 +93,7 @@ def push_on_head(
         plan: Of a checkpoint of a cluster.
         token: Of the Hub, which may write there; None for the one that `hf auth login` or HF_TOKEN gives.
         on_progress: Called with bytes of the merge.
+        on_upload: Called with bytes of the upload.
         on_note: Called with sentences.
 
     Raises:
@@ -118,7 +120,7 @@ def push_on_head(
         endpoint = os.environ.get("HF_ENDPOINT") or ENDPOINT
         variables = {"HF_TOKEN": token, "HF_ENDPOINT": endpoint, "HF_HUB_OFFLINE": "0"}
         job = _start(source, wanted, variables, f"push-{plan.checkpoint.step}", {_STAGING: staging})
-    url = text_of(_result_of(job, source, "push", on_progress, on_note), "published")
+    url = text_of(_result_of(job, source, "push", on_progress, on_upload, on_note), "published")
     if not url:
         raise _no_result(job, "push", "it names no repository")
     return url
@@ -204,14 +206,23 @@ def _start(
 
 
 def _result_of(
-    job: JobHandle, source: ClusterSource, what: str, on_progress: OnProgress, on_note: Callable[[str], None]
+    job: JobHandle,
+    source: ClusterSource,
+    what: str,
+    on_progress: OnProgress,
+    on_upload: OnProgress = silent,
+    on_note: Callable[[str], None] = _no_note,
 ) -> dict[str, Any]:
     """The message in which a job says what came of it."""
     result: dict[str, Any] = {}
     try:
         for event in job.follow(lines=True, backoff=source.backoff):
             if isinstance(event, Line):
-                result = _heed(_parse(event.text), on_progress, on_note) or result
+                message = _parse(event.text)
+                if "total" in message:
+                    tell = on_upload if "sent" in message else on_progress
+                    tell(_count(message, "sent") or _count(message, "done"), _count(message, "total"))
+                result = _heed(message, on_note) or result
             elif isinstance(event, Ended):
                 raise_for_status(job, event)
     except KeyboardInterrupt:
@@ -229,20 +240,22 @@ def _result_of(
     return result
 
 
-def _heed(message: Mapping[str, Any], on_progress: OnProgress, on_note: Callable[[str], None]) -> dict[str, Any]:
+def _heed(message: Mapping[str, Any], on_note: Callable[[str], None]) -> dict[str, Any]:
     """Pass on what the job says; returns the message with its result, once it says one.
 
     Raises:
         CheckpointError: It has failed.
         Malformed: The message has another form.
     """
-    if "total" in message:
-        on_progress(int(number_of(message, "done") or 0), int(number_of(message, "total") or 0))
     if "error" in message:
         raise CheckpointError(f"on the head: {message['error']}", hint=text_of(message, "hint") or None)
     if note := text_of(message, "note"):
         on_note(note)
     return dict(message) if {"merged", "published"} & message.keys() else {}
+
+
+def _count(message: Mapping[str, Any], name: str) -> int:
+    return int(number_of(message, name) or 0)
 
 
 def _no_result(job: JobHandle, what: str, sign: str) -> JobFailed:

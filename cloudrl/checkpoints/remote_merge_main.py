@@ -21,6 +21,7 @@ from cloudrl.checkpoints.merge import Merged, merge
 from cloudrl.checkpoints.publishing import CARD, Publication, make_repository, remove_staging, upload
 from cloudrl.checkpoints.remote import READ_TIMEOUT_S, RangeClient, RemoteShard
 from cloudrl.checkpoints.saved_files import SavedFiles
+from cloudrl.checkpoints.upload_progress import upload_progress
 from cloudrl.errors import CheckpointError, CloudrlError, ConnectionFailed
 from cloudrl.options.merge import MergeOptions
 from cloudrl.protocol.backoff import Backoff, retry
@@ -87,8 +88,6 @@ def _publish(wanted: HeadMerge, publication: Publication) -> str:
         (folder / CARD).write_text(publication.card, encoding="utf-8")
     except OSError as error:
         raise CheckpointError(f"{error.filename or folder} cannot be written: {error.strerror or error}") from error
-    size_bytes = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    _report(note=f"uploading {size_text(size_bytes)} to {publication.repo}")
     _send(publication, folder, api)
     remove_staging(folder, url)
     return url
@@ -96,9 +95,12 @@ def _publish(wanted: HeadMerge, publication: Publication) -> str:
 
 def _send(publication: Publication, folder: Path, api: HfApi, *, sleep: Callable[[float], None] = time.sleep) -> None:
     """Upload, again after a pause where the Hub does not answer: no client may be there to repeat the command."""
+    size_bytes = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    _report(note=f"uploading {size_text(size_bytes)} to {publication.repo}")
     for pause_s in (*_PAUSES_S, None):
         try:
-            upload(publication, folder, api)
+            with upload_progress(size_bytes, lambda sent, total: _report(sent=sent, total=total)):
+                upload(publication, folder, api)
         except CloudrlError as failure:
             if pause_s is None or not isinstance(failure, ConnectionFailed):
                 _report(note=f"the merged model stays in {folder} of the head, for the next push of it")

@@ -110,7 +110,8 @@ def publish(plan: PushPlan, *, on_head: bool = False, on_progress: OnProgress = 
 
     on_bytes = _on_bytes("merging", plan.checkpoint, on_progress)
     if on_head:
-        return push_on_head(plan, on_progress=on_bytes, on_note=partial(notify, on_progress))
+        on_upload = _on_bytes("uploading", plan.checkpoint, on_progress)
+        return push_on_head(plan, on_progress=on_bytes, on_upload=on_upload, on_note=partial(notify, on_progress))
     return push(plan, on_progress=on_bytes)
 
 

@@ -223,13 +223,21 @@ class TestPublishing:
     def test_the_model_leaves_from_the_head(self, publisher: Publishing, hub: FakeHub, tmp_path: Path) -> None:
         plan = plan_push(latest(publisher), "me/tiny", tmp_path / "here")
         said: list[str] = []
-        assert push_on_head(plan, token="hf_x", on_note=said.append) == f"{hub.url}/me/tiny"
+        merged_bytes, sent_bytes = list[tuple[int, int]](), list[tuple[int, int]]()
+        url = push_on_head(
+            plan, token="hf_x", on_note=said.append,
+            on_progress=lambda *at: merged_bytes.append(at), on_upload=lambda *at: sent_bytes.append(at),
+        )  # fmt: skip
+        assert url == f"{hub.url}/me/tiny"
         plan.checkpoint.merge(tmp_path / "model")
         merged = {path.name: path.read_bytes() for path in (tmp_path / "model").iterdir()}
         assert hub.contents() == {**merged, "README.md": plan.card.encode()}
         assert not (tmp_path / "here").exists(), "nothing comes to this machine"
         assert list((tmp_path / "volume/.cloudrl/push").iterdir()) == []
         assert said[0].startswith("uploading ")
+        assert merged_bytes[-1][0] == merged_bytes[-1][1] > 0
+        size_bytes = sum(map(len, hub.contents().values()))
+        assert sent_bytes[-1] == (size_bytes, size_bytes)
         [job] = publisher.jobs.values()
         assert "hf_x" not in json.dumps(job.body)
         assert job.body["metadata"]["cloudrl_recipe"] == "push"
