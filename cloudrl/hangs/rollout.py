@@ -1,6 +1,7 @@
 """verl's own line about a rollout that is waited for: how many prompts are unfinished. Pure.
 
-verl 0.9.1, trainer/ppo/v1/replay_buffer.py (`_wait_for_next_poll`), each 60 s of waiting.
+verl 0.9.1, trainer/ppo/v1/replay_buffer.py (`_wait_for_next_poll`), each 60 s of waiting, or as often as the job's
+variable says (`cloudrl.verl.async_modes.COUNT_OFTEN`).
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from cloudrl.spec.hydra import integer, parse_overrides
 from cloudrl.verl import keys
 from cloudrl.verl.async_modes import (
     ASYNC,
+    COUNT_OFTEN,
     CPUS_PER_ROLLOUT_GPU,
     MINI_BATCH,
     PINNED,
@@ -113,7 +114,7 @@ def place_controller(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
     """
     job, cluster = draft.job, draft.cluster
     if draft.values.get(keys.TRAINER_MODE) in ASYNC:
-        draft = _with_same_units(draft)
+        draft = replace(_with_same_units(draft), variables={**COUNT_OFTEN, **draft.variables})
     has_disks = cluster.nodes > 1 and cluster.places_controllers and cluster.provider != LOCAL
     can_be_placed = job.entrypoint[:3] == PLAIN and sees_nodes_path(draft)
     if not has_disks or not can_be_placed or not has_key(cluster.verl_version, keys.USE_V1):

@@ -24,6 +24,9 @@ NOT_KEPT_APART = "verl places training on whichever nodes have room first, so no
 ALL_ALIKE_HINT = "All nodes alike, and some of them for the rollout: cloudrl submit grpo --rollout-nodes 2"
 CPUS_PER_ROLLOUT_GPU = 2
 """On nodes that only generate (workers/rollout/replica.py: init_standalone, max_colocate_count)."""
+COUNT_OFTEN = {"VERL_REPLAY_BUFFER_DEBUG_INTERVAL_SECONDS": "10"}
+"""Variable of the job with which verl counts the prompts in flight while training has waited for so many seconds, and
+not for 60 (trainer/ppo/v1/replay_buffer.py: _wait_for_next_poll)."""
 _UNITS = 2
 """A resume needs as many units as the save had, on whatever cluster (TransferQueue 0.1.11, simple_storage_manager.py:
 "Storage unit count mismatch"), and each takes a CPU, of the head where the queue is kept there."""

@@ -34,7 +34,7 @@ class Balance:
         age: mean steps by which the weights behind the answers are older than those that they train.
         oldest: the most such steps of any answer.
         waiting: share of its time in which training waits for a rollout on other GPUs, from 0 to 1.
-        prompts: as verl has counted them when it last waited for a minute.
+        prompts: as verl has counted them when it last waited for 10 s.
         idle: pool -> share of its time in which its GPUs compute nothing, from 0 to 1.
     """
 
