@@ -1,8 +1,8 @@
 """Every text in the source that may be shown as a hint, found by reading the source.
 
-A hint is what is passed for a parameter named `hint` or `next_command`, by name or by position, and what a name or a
-function with `hint` in its own name holds or returns. Names, constants of other modules, joined lists and calls of
-functions of cloudrl are followed to the texts that they stand for.
+A hint is what is passed for a parameter named `hint`, `next_command` or `remedy`, by name or by position, and what a
+name or a function with `hint` in its own name holds or returns. Names, constants of other modules, joined lists and
+calls of functions of cloudrl are followed to the texts that they stand for.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 
 UNKNOWN = "X"
 """Stands for a value in a hint that is made where it runs."""
-_PARAMETERS = ("hint", "next_command")
-_NAMED = re.compile(r"hint|next_command|Finding\(|Notice\(|Problem\(|Fault\(", re.IGNORECASE)
+_PARAMETERS = ("hint", "next_command", "remedy")
+_NAMED = re.compile(r"hint|next_command|Finding\(|Notice\(|Problem\(|Fault\(|RunWarning\(", re.IGNORECASE)
 """In a file that passes none of these on, there is no hint."""
 _ENDED_WORD = re.compile(rf"(?<=[a-z]){UNKNOWN}+(?=\n|$)")
 """A value at the end of a word begins a line or a sentence of its own."""

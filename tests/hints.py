@@ -40,7 +40,8 @@ def typed(hint: str) -> list[str]:
 
 def faults(hint: str) -> list[str]:
     """Why a hint cannot be followed as it stands; empty if it can."""
-    wrong = [f"cloudrl {words}: {reason}" for words in typed(hint) if (reason := _refusal(words))]
+    named = {words for words in typed(hint) if f"`cloudrl {words}`" in hint}
+    wrong = [f"cloudrl {words}: {why}" for words in typed(hint) if (why := _refusal(words, is_named=words in named))]
     loose = _OF_OTHERS.sub("", _COMMAND.sub("", hint))
     unknown = [f"{name} is an option of no command" for name in _OPTION.findall(loose) if name not in known_options()]
     open_ended = [f"cloudrl {words} leaves words out" for words in typed(hint) if re.search(r" \.\.\.?( |$)", words)]
@@ -113,10 +114,10 @@ def _secondary(command: Any) -> Iterator[str]:
 
 
 @cache
-def _refusal(words: str) -> str:
+def _refusal(words: str, *, is_named: bool) -> str:
     """What the command line says to these words before it runs anything; empty if it takes them.
 
-    `...` stands for the other words of the user's own command. A command without any words is only named.
+    `...` stands for the other words of the user's own command. In a sentence a command may only be named.
     """
     try:
         rest = [word for word in shlex.split(words) if word.strip(".")]
@@ -130,8 +131,10 @@ def _refusal(words: str) -> str:
         if (command := command.get_command(None, name)) is None:
             return f"there is no command {' '.join(path[:depth])}"
         rest = rest[1:]
-    if not rest or hasattr(command, "list_commands"):
+    if hasattr(command, "list_commands"):
         return ""
+    if not rest:
+        return "" if is_named else _refusal_of(command, [])
     reason = _refusal_of(command, [*rest]) and _refusal_of(command, ["1" if word == UNKNOWN else word for word in rest])
     return "" if "Missing" in reason and {UNKNOWN, "..."} & {*words.split()} else reason
 

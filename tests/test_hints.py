@@ -16,7 +16,10 @@ from cloudrl.verl.releases import RELEASE
 from cloudrl.verl.setting import Setting
 
 FILES = {"data.train_files": "/data/train.parquet", "data.val_files": "/data/test.parquet"}
-SITUATIONS = {"reward.reward_model.enable_resource_pool": {"trainer.nnodes": 1, "reward.reward_model.nnodes": 1}}
+SITUATIONS = {
+    "reward.reward_model.enable_resource_pool": {"trainer.nnodes": 1, "reward.reward_model.nnodes": 1},
+    "trainer.resume_mode": {"trainer.resume_from_path": "/checkpoints/mine/global_step_4"},
+}
 """What a hint sets besides, in words that are made where it runs."""
 SFT = "sft_trainer_engine"
 """The configuration of verl's supervised fine-tuning."""
@@ -79,6 +82,7 @@ def refusal(word: str) -> str:
         ("cloudrl down lab, then cloudrl up", "unexpected extra argument"),
         ("Its logs: cloudrl logs --address http://x", "No such option: --address"),
         ("Name any Ray: --adress http://x", "--adress is an option of no command"),
+        ("Stop it: cloudrl jobs stop", "Missing argument 'ID'"),
         ("See `cloudrl checkpoints merge latest`", "Missing option '--to'"),
         ("cloudrl up ... --data gsm8k", "leaves words out"),
         ("--working-dir DIR sends the folder; then name the file in it", "'sends' is no part of what is typed"),

@@ -42,6 +42,7 @@ class Evidence:
         now: seconds since the epoch.
         job: where the training stands; None if unknown.
         price_per_hour: of the cluster in US dollars; None if unknown.
+        url: of the job.
     """
 
     steps: Sequence[Step] = ()
@@ -55,3 +56,4 @@ class Evidence:
     failed_prompts: int = 0
     prompt_exception: str = ""
     pools: Mapping[int, str] = field(default_factory=dict)
+    url: str = "ID"

@@ -6,11 +6,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from cloudrl.errors import ConnectionFailed, FailedError, InputError, JobFailed, WaitTimeout, without_login
 from cloudrl.jobs.events import Ended, Event, EventReader, Line, has_progress
+from cloudrl.jobs.pools import mode_of_job
 from cloudrl.jobs.supervised import find_durable
 from cloudrl.logs.causes import Cause, Finding
 from cloudrl.logs.causes.evidence import last_lines
@@ -19,7 +20,8 @@ from cloudrl.protocol.backoff import Backoff, retry
 from cloudrl.transport import Connection
 from cloudrl.transport.log_stream import LogSource, choose_log, follow_log, split_lines
 from cloudrl.transport.ray_job import JobStatus, RayJob
-from cloudrl.verl.metrics import Step
+from cloudrl.verl.async_modes import ASYNC
+from cloudrl.verl.metrics import FailedPrompts, Step
 
 WATCH = "cloudrl watch"
 FOLLOW = "cloudrl jobs logs -f"
@@ -139,13 +141,21 @@ class JobHandle:
         return self.find_cause().cause
 
     def find_cause(self) -> Finding:
-        """The same, and whether all that there is of the job could be looked at in time."""
-        job = self.status()
+        """The same, and whether all that there is of the job could be looked at in time.
+
+        A job whose prompts fail one after the other counts as failed: in an asynchronous mode it never ends.
+        """
+        from cloudrl.jobs.warnings import prompt_warnings
+
+        job, failed = self.status(), FailedPrompts()
+        may_go_on = mode_of_job(job) in ASYNC and job.status in (JobStatus.RUNNING, JobStatus.STOPPED)
         lines: Iterable[str] = ()
-        with suppress(
-            ConnectionFailed
-        ):  # the node that the driver was on may be gone, and Ray's state is with the head
-            lines = last_lines(self.logs()) if job.status is JobStatus.FAILED else ()
+        if may_go_on or job.status is JobStatus.FAILED:
+            # the node that the driver was on may be gone, and Ray's state is with the head
+            with suppress(ConnectionFailed):
+                lines = last_lines(failed.passing(self.logs()))
+        if may_go_on and any(prompt_warnings(failed.count, failed.exception, self.url)):
+            job = replace(job, status=JobStatus.FAILED)
         return self._search(job, lines)
 
     def _search(self, job: RayJob, log_end: Iterable[str]) -> Finding:

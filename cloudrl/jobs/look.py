@@ -184,7 +184,7 @@ class JobRecord:
         per_hour = self.price.per_hour if self.price is not None else None
         evidence = Evidence(
             self._steps, self._usage, tuple(self._failures), left_s, self.stops, now, job, per_hour,
-            self._failed_prompts.count, self._failed_prompts.exception, self.pools,
+            self._failed_prompts.count, self._failed_prompts.exception, self.pools, self._url,
         )  # fmt: skip
         progress = self._progress
         if self._status.is_terminal and progress is not None:

@@ -114,7 +114,7 @@ def _gpu_memory(steps: Sequence[Step], usage: Mapping[int, Sequence[Usage]]) -> 
         f"training has needed {peak:.1f} of the {min(totals):.1f} GiB of a GPU{more}; "
         f"{'CUDA takes' if is_tuned else 'CUDA and the sleeping rollout take'} about {others:.1f}: "
         "a longer sequence may end the job",
-        f"Resume with a smaller {tokens} or {rows}, or with {keys.FUSED_KERNELS[is_tuned]}=True",
+        f"Resume with a smaller {tokens} or {rows}\nOr with fused kernels: {keys.FUSED_KERNELS[is_tuned]}=True",
     )
 
 
@@ -289,7 +289,7 @@ def _shared_memory(usage: Mapping[int, Sequence[Usage]]) -> Iterator[RunWarning]
             "shm",
             f"{MEMORY} of {ranks_text(list(full))} has {size_text(max(0, total - used))} of {size_text(total)} left: "
             "a process that finds no room there ends with a bus error",
-            f"Start the cluster with more (--set shm_size=...); {keys.USES_SHM}=False keeps no weights there",
+            f"Start the cluster with more (--set shm_size=...)\nOr keep no weights there: {keys.USES_SHM}=False",
         )
 
 

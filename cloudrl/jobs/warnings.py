@@ -35,7 +35,7 @@ def find_warnings(evidence: Evidence) -> tuple[RunWarning, ...]:
         *_debugger(evidence.stops, evidence.now),
         *_training(evidence.steps, trained),
         *_tools(evidence.tool_failures),
-        *prompt_warnings(evidence.failed_prompts, evidence.prompt_exception),
+        *prompt_warnings(evidence.failed_prompts, evidence.prompt_exception, evidence.url),
         *find_machine_warnings(evidence),
     )
 
@@ -160,19 +160,21 @@ def _tools(failures: Sequence[int]) -> Iterator[RunWarning]:
         )
 
 
-def prompt_warnings(failed: int, exception: str) -> Iterator[RunWarning]:
+def prompt_warnings(failed: int, exception: str, url: str) -> Iterator[RunWarning]:
     """In an asynchronous mode verl replaces a prompt that fails, for ever: the job neither ends nor trains.
 
     Args:
         failed: prompts since the last step.
         exception: of the newest of them; "" if unknown.
+        url: of the job.
     """
     if failed >= _FAILED_PROMPTS:
         last = f", the last one of {exception}" if exception else ""
         yield RunWarning(
             "prompts",
             f"{failed} prompts have failed since the last step{last}: verl replaces each, and may never get to a step",
-            "Stop it: cloudrl jobs stop\nThen see where it was raised, often in the reward function: cloudrl why",
+            f"See where it was raised, often in the reward function: cloudrl why {url}\n"
+            f"Stop it: cloudrl jobs stop {url}",
         )
 
 

@@ -214,7 +214,7 @@ def follow_attempt(
         Interrupted: Ctrl-C; the job goes on.
         ConnectionFailed: the cluster no longer answers; the job goes on.
     """
-    start, failing = _Start(on_progress), _FailingPrompts(on_progress if warns else silent)
+    start, failing = _Start(on_progress), _FailingPrompts(job, on_progress if warns else silent)
 
     def report_break(failure: ConnectionFailed) -> None:
         notify(on_progress, f"connection lost, trying again: {failure.message}")
@@ -273,8 +273,8 @@ class _Start:
 class _FailingPrompts:
     """Warns once when prompts fail one after the other and no step comes."""
 
-    def __init__(self, on_progress: OnProgress) -> None:
-        self._on_progress = on_progress
+    def __init__(self, job: JobHandle, on_progress: OnProgress) -> None:
+        self._url, self._on_progress = job.url, on_progress
         self._failed, self._is_told = FailedPrompts(), False
 
     def add(self, event: Event) -> None:
@@ -283,7 +283,7 @@ class _FailingPrompts:
             self._failed = FailedPrompts()
         elif isinstance(event, jobs.Line) and not self._is_told:
             self._failed.read(event.text)
-            for warning in prompt_warnings(self._failed.count, self._failed.exception):
+            for warning in prompt_warnings(self._failed.count, self._failed.exception, self._url):
                 self._on_progress(Notice(f"warning: {warning.seen}", warning.remedy))
                 self._is_told = True
 

@@ -172,6 +172,14 @@ class FailedPrompts:
             text = plain(line[:_SEARCHED]).rstrip()[:_EXCEPTION_CHARACTERS]
             self.exception = text if _EXCEPTION.fullmatch(text) else self.exception
 
+    def passing(self, lines: Iterable[str]) -> Iterator[str]:
+        """The lines of a whole log, which are read as they pass; a step begins anew."""
+        for line in lines:
+            if parse_step(line) is not None:
+                self.count, self.exception = 0, ""
+            self.read(line)
+            yield line
+
 
 def _reported(pattern: re.Pattern[str], line: str) -> int:
     if pattern.search(line[:_SEARCHED]) is None:

@@ -95,3 +95,18 @@ def test_a_failure_that_no_signature_knows_is_shown_whole(cluster: FakeCluster, 
     assert "in your file /job/a.py, line 1, in f\n" in out
     assert '    File "/job/a.py", line 1, in f\n' in out
     assert "hint" not in err
+
+
+@pytest.mark.parametrize("status", ["RUNNING", "STOPPED"])
+def test_a_job_whose_prompts_all_fail_is_told_its_cause_while_it_runs(cluster: FakeCluster, run: Run, status: str):
+    """In an asynchronous mode verl replaces each for ever."""
+    failing = b"ERROR:Error in _run_prompt for uid=1\nValueError: no rubric\n"
+    mode = {"entrypoint": "python3 -m verl.trainer.main_ppo trainer.v1.trainer_mode=colocate_async"}
+    cluster.tasks = [task("score", "ValueError: no rubric", 1000, HEAD)]
+    cluster.add("fails", 25 * failing, status, **mode)
+    cluster.add("recovers", 25 * failing + b"step:1 - timing_s/step:1.0\n", status, **mode)
+    code, out, _ = run("why", "fails")
+    assert code == 0
+    assert "[reward-fails]" in out
+    assert json.loads(run("why", "fails", "--json")[1])["status"] == status
+    assert f"recovers has not failed: {status}" in run("why", "recovers")[2]
