@@ -10,6 +10,7 @@ import pytest
 from cloudrl import recipes
 from cloudrl.jobs import SubmitOptions
 from cloudrl.sdk.runs import plan_run
+from cloudrl.spec.hydra import parse_overrides
 from cloudrl.verl.releases import RELEASE
 
 FOLDER = Path(recipes.__file__).parent
@@ -43,3 +44,16 @@ def test_every_recipe_for_gpus_and_this_release_has_one() -> None:
     """The fork of Search-R1 is verl 0.1, which the estimate does not know."""
     jobs = [recipes.load(name) for name in recipes.names()]
     assert sorted(job.name for job in jobs if job.device == "gpu" and job.verl == RELEASE.verl) == WITH_BUDGET
+
+
+AS_IN_ITS_SOURCE = "ppo-sglang-7b-offload"
+"""The settings of another team, saves included."""
+
+
+@pytest.mark.parametrize("name", [name for name in WITH_BUDGET if name != AS_IN_ITS_SOURCE])
+def test_recipes_for_gpus_save_early_and_keep_few(name: str) -> None:
+    """A run that breaks off loses 20 steps at most, and its saves do not fill a disk."""
+    values = parse_overrides(recipes.load(name).overrides)
+    assert 1 <= int(values["trainer.save_freq"]) <= 20
+    roles = ["actor", "critic"] if values["algorithm.adv_estimator"] == "gae" else ["actor"]
+    assert all(1 <= int(values[f"trainer.max_{role}_ckpt_to_keep"]) <= 2 for role in roles)

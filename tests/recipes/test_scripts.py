@@ -100,8 +100,9 @@ DIFFERENT: dict[str, dict[str, tuple[Any, Any, str]]] = {
 }  # fmt: skip
 """Recipe -> key -> value of the script, our value, why."""
 
+KEPT = {"trainer.max_actor_ckpt_to_keep": 2, "trainer.max_critic_ckpt_to_keep": 2}
 WRITTEN_OUT = {
-    "ppo": {"algorithm.adv_estimator": "gae", "actor_rollout_ref.rollout.name": "vllm"},
+    "ppo": {"algorithm.adv_estimator": "gae", "actor_rollout_ref.rollout.name": "vllm", **KEPT},
     "grpo-qwen3-32b": {
         "actor_rollout_ref.actor.use_dynamic_bsz": True,
         "actor_rollout_ref.actor.ppo_max_token_len_per_gpu": 12288,
@@ -109,7 +110,7 @@ WRITTEN_OUT = {
         "trainer.max_actor_ckpt_to_keep": 1,
     },
     "ppo-sglang-7b-offload": {"algorithm.adv_estimator": "gae"},
-    "ppo-rocm-0.5b": {"algorithm.adv_estimator": "gae", "data.filter_overlong_prompts": True},
+    "ppo-rocm-0.5b": {"algorithm.adv_estimator": "gae", "data.filter_overlong_prompts": True, **KEPT},
     **{name: {} for name in SEARCH_R1},
 }
 """Recipe -> what the script leaves to the defaults of its time and the recipe says."""
@@ -157,6 +158,7 @@ TODAY: dict[str, str] = {
     "trainer.experiment_name": UNSET,
     "trainer.logger": CONSOLE,
     "trainer.project_name": ITS_NAME,
+    "trainer.save_freq": "a run that breaks off loses 20 steps, not 100",
     "trainer.val_only": DEFAULT,
 }
 """Key of Search-R1's guide -> why `search-ppo`, for today's verl, has another value or none."""
