@@ -176,7 +176,7 @@ PLAYS = {
     "no-replacement": Play(no_replacement, "failed", "there is no such machine to be had now", SPOT, attempts=2),
     "slow-pull": Play(lambda script: (script.up(image="slow"), script.down()), "down"),
     "failed-pull": Play(lambda script: script.up(image="gone", code=4), "down", "", ONE, "docker pull gone", 2),
-    "pull-timeout": Play(lambda script: script.up(image="too-large", code=4), "down", "", ONE, "20 minutes", 2),
+    "pull-timeout": Play(lambda script: script.up(image="too-large", code=4), "down", "", ONE, "20 minutes", 3),
     "read-only": Play(
         lambda script: script.up("--volume", "/elsewhere:/checkpoints", code=4),
         "down",

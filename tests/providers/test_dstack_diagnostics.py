@@ -62,7 +62,7 @@ class TestTheEnd:
         ("code", "said", "enough", "hint"),
         [
             ("creating_container_error", "manifest unknown", 2, "docker pull nowhere/nothing:1"),
-            ("creating_container_error", "pull: context deadline exceeded", 2, "a pull 20 minutes"),
+            ("creating_container_error", "pull: context deadline exceeded", 3, "a pull 20 minutes"),
             (
                 "creating_container_error",
                 "nvidia-container-cli: requirement error: unsatisfied condition: cuda>=13.0, please update your driver",

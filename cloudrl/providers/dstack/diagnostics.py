@@ -35,6 +35,8 @@ _ENOUGH = {_NO_CONTAINER: 2, _EXITED: 3, "executor_error": 3, "waiting_runner_li
 """How often a node may end like this before its agent has said a word; then the next attempt will end so, too."""
 _PULL_TIMED_OUT = "context deadline exceeded"
 """Docker's words when dstack's 20 minutes for a pull are over (runner/internal/shim/docker.go)."""
+_TIMED_OUT_PULLS = 3
+"""So many pulls that take too long are an hour, for which a registry or a network is rarely slow by chance."""
 _ENDLESS = 5
 """So many equal failures are no bad luck, where no client waits that ends the run."""
 _HINTS = (
@@ -113,8 +115,11 @@ def _end(run: RunState) -> str:
 def _failing_start(server: Server, run: RunState, enough_of: Mapping[str, int]) -> tuple[str, str] | None:
     """Which rank has ended so often in the same way before its agent said a word, and what to do; None if none has."""
     for node in run.nodes:
-        for code, enough in enough_of.items():
-            failed = [attempt for attempt in node.attempts if attempt.code == code][-enough:]
+        for code, least in enough_of.items():
+            failed = [attempt for attempt in node.attempts if attempt.code == code]
+            timed_out = bool(failed) and _PULL_TIMED_OUT in failed[-1].reason
+            enough = max(least, _TIMED_OUT_PULLS) if timed_out else least
+            failed = failed[-enough:]
             if len(failed) < enough:
                 continue
             outputs = [_output(server, run, node.rank, attempt.number, first=True) for attempt in failed]
