@@ -31,6 +31,7 @@ def cluster(**changes: Any) -> ClusterFacts:
         "device": "gpu",
         "places_controllers": True,
         "places_training": True,
+        "divides_nodes": True,
         "checkpoint_dir": "/checkpoints",
         "data": {"gsm8k": {"train": "/data/gsm8k/train.parquet", "test": "/data/gsm8k/test.parquet"}},
         "models": {"Qwen/Qwen2.5-7B-Instruct": "/models/qwen"},
@@ -42,8 +43,8 @@ def cluster(**changes: Any) -> ClusterFacts:
 
 PATHS = {"train": "/d/train.parquet", "test": "/d/test.parquet"}
 PLAIN: dict[str, Any] = {
-    "id": "", "provider": "", "checkpoint_dir": "", "places_controllers": False, "places_training": False, "data": {},
-    "models": {}, "services": (), "verl_version": None,
+    "id": "", "provider": "", "checkpoint_dir": "", "places_controllers": False, "places_training": False,
+    "divides_nodes": False, "data": {}, "models": {}, "services": (), "verl_version": None,
 }  # fmt: skip
 
 

@@ -47,11 +47,12 @@ class Tick:
 
 @dataclass(frozen=True)
 class Planned:
-    """From which step an attempt can go on (0: the beginning), and the overrides that have verl do it."""
+    """From which step an attempt can go on (0: the beginning), and the overrides and variables that have verl do it."""
 
     job_id: str
     from_step: int
     overrides: Mapping[str, str] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -127,10 +128,11 @@ class Plan:
 
 @dataclass(frozen=True)
 class Submit:
-    """Hand an attempt to Ray, with these overrides in place of the request's own."""
+    """Hand an attempt to Ray, with these overrides and variables in place of the request's own."""
 
     job: DurableJob
     overrides: Mapping[str, str]
+    variables: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -320,7 +322,7 @@ def _planned(queue: Queue, event: Union[Planned, PlanFailed], now: float) -> Ste
     job = replace(job, attempts=(*job.attempts, attempt), waits_for="", waits_until=0.0)
     again = f"job {job.job_id}: attempt {attempt.number} goes on from {_step_text(event.from_step)}"
     said: List[Action] = [Say(again)] if attempt.number > 1 else []
-    return queue.with_job(job), [Record(job), *said, Submit(job, event.overrides)]
+    return queue.with_job(job), [Record(job), *said, Submit(job, event.overrides, event.variables)]
 
 
 def _gives_up(job: DurableJob, from_step: int) -> Optional[Tuple[Result, str]]:

@@ -13,12 +13,13 @@ JOB_KEY, ATTEMPT_KEY = "cloudrl_job", "cloudrl_attempt"
 """In the metadata that Ray keeps: of which job this is an attempt, and which one."""
 
 
-def request_of_attempt(job: DurableJob, overrides: Mapping[str, str]) -> Dict[str, Any]:
+def request_of_attempt(job: DurableJob, overrides: Mapping[str, str], variables: Mapping[str, str]) -> Dict[str, Any]:
     """The body of `POST /api/jobs/` for the newest attempt of a job.
 
     Args:
         job: with that attempt.
         overrides: take the place of the command's own for the same keys.
+        variables: likewise, of the job's environment.
     """
     attempt = job.attempts[-1]
     metadata = {**(job.request.get("metadata") or {}), JOB_KEY: job.job_id, ATTEMPT_KEY: str(attempt.number)}
@@ -27,7 +28,8 @@ def request_of_attempt(job: DurableJob, overrides: Mapping[str, str]) -> Dict[st
     more = {VALIDATE_FIRST: "False"} if is_resumed and not _sets(words, VALIDATE_FIRST) else {}
     command = shlex.join(_with_overrides(words, {**overrides, **more}))
     runtime_env = dict(job.request.get("runtime_env") or {})
-    runtime_env["env_vars"] = {**(runtime_env.get("env_vars") or {}), ATTEMPT_VARIABLE: attempt.submission_id}
+    own = runtime_env.get("env_vars") or {}
+    runtime_env["env_vars"] = {**own, **variables, ATTEMPT_VARIABLE: attempt.submission_id}
     return {
         **job.request, "entrypoint": command, "submission_id": attempt.submission_id, "metadata": metadata,
         "runtime_env": runtime_env,

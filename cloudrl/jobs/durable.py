@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from cloudrl.errors import InputError
-from cloudrl.jobs.asynchronous import LOCAL
+from cloudrl.jobs.asynchronous import LOCAL, is_placed, training_shape
 from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.jobs.save_room import save_bytes
 from cloudrl.jobs.submission import DurablePlan
@@ -22,25 +22,20 @@ def plan_durable(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
     if not draft.options.durable:
         return draft
     values, cluster = draft.values, draft.cluster
-    nodes, is_shared = integer(values.get(keys.NODES)), cluster.shared_checkpoints
-    is_elsewhere = nodes not in (None, cluster.gpu_nodes)
+    nodes, gpus = training_shape(draft)
+    takes_all = nodes == cluster.gpu_nodes
     plan = DurablePlan(
-        (nodes or cluster.gpu_nodes) * (integer(values.get(keys.GPUS)) or cluster.gpus_per_node),
+        nodes * gpus,
         integer(values.get(keys.STEPS)),
         saves=(integer(values.get(keys.SAVE_FREQ)) or -1) > 0,
-        chooses_step=is_shared and (is_elsewhere or bool(_decided(draft))),
+        chooses_step=cluster.shared_checkpoints and bool(_decided(draft)),
+        training_nodes=0 if takes_all else nodes,
+        is_placed=not takes_all and is_placed(draft),
     )
     if not plan.saves:
         anew = "the job saves nothing, so each attempt begins anew"
         draft = draft.warning(f"{'' if snapshot.is_script else '--durable: '}{anew}; {keys.SAVE_FREQ}=10 saves")
-    refused = [*_refusals(draft)] if not snapshot.is_script else []
-    if is_elsewhere and not is_shared:
-        refused.append(
-            InputError(
-                f"--durable: the job trains on {nodes} of {cluster.gpu_nodes} nodes, and it is not known on which",
-                hint=f"{keys.NODES}={cluster.gpu_nodes}",
-            )
-        )
+    refused = [*(() if snapshot.is_script else _refusals(draft)), *_not_divided(draft)]
     return replace(draft.refused(*refused).warning(*_without_room(draft)), durable=plan)
 
 
@@ -55,7 +50,7 @@ def _without_room(draft: JobDraft) -> Iterator[str]:
     cluster, report = draft.cluster, draft.memory
     if report is None or cluster.shared_checkpoints or cluster.gpu_nodes < 2 or cluster.provider == LOCAL:
         return
-    part = save_bytes(report.estimate, cluster.gpu_nodes)
+    part = save_bytes(report.estimate, training_shape(draft)[0])
     if 0 < cluster.disk_bytes < 2 * part:
         yield (
             f"--durable: a step takes {size_text(part)} of each node's disk, its copy from another node as much "
@@ -88,4 +83,26 @@ def _refusals(draft: JobDraft) -> Iterator[InputError]:
         yield InputError(
             f"--durable: {shown[0]} is part of the command, which every node would write to its disk",
             hint="Give it to the cluster, under `secrets:` in its file",
+        )
+
+
+def _not_divided(draft: JobDraft) -> Iterator[InputError]:
+    """Why the agents cannot choose the nodes of a job that does not train on all of them."""
+    cluster = draft.cluster
+    nodes, _ = training_shape(draft)
+    if nodes == cluster.gpu_nodes or not cluster.has_agents:
+        return
+    divided = f"--durable: the job trains on {nodes} of {cluster.gpu_nodes} nodes"
+    if not cluster.divides_nodes:
+        yield InputError(
+            f"{divided}, and the agents of cluster {cluster.name!r} are of an older release that cannot choose them",
+            hint=f"Start the cluster again: cloudrl down {cluster.name}\n"
+            f"Or train on all: {keys.NODES}={cluster.gpu_nodes}",
+        )
+    elif not (is_placed(draft) or cluster.shared_checkpoints or cluster.provider == LOCAL):
+        yield InputError(
+            f"{divided}, whose disks are their own: the agents can choose the nodes only of `python3 -m {keys.MAIN}` "
+            "with the cluster's own image and PYTHONPATH",
+            hint=f"Train on all: {keys.NODES}={cluster.gpu_nodes}\n"
+            "Or start a cluster whose nodes share their checkpoints: --set volumes=[NAME:/checkpoints]",
         )

@@ -117,12 +117,16 @@ class DurablePlan:
         total_steps: None where the job does not say.
         saves: whether it saves checkpoints.
         chooses_step: whether its command says from which step it goes on.
+        training_nodes: how many nodes train; 0 where all do.
+        is_placed: whether its command puts its ranks on nodes that it is given.
     """
 
     world_size: int
     total_steps: int | None
     saves: bool
     chooses_step: bool = False
+    training_nodes: int = 0
+    is_placed: bool = False
 
 
 @dataclass(frozen=True)

@@ -30,14 +30,16 @@ from cloudrl.protocol import job_calls
 from cloudrl.protocol.client import AgentClient
 from cloudrl.protocol.durable_jobs import DurableJob, Result
 from cloudrl.protocol.failures import ApiError, ErrorCode
+from cloudrl.protocol.folders import TRAINING_NODES
 from cloudrl.protocol.job_phases import JobState
 from cloudrl.protocol.job_work import SaveNote
 from cloudrl.protocol.report import NodeReport
 from cloudrl.protocol.routes import CHECKPOINTS
 from cloudrl.protocol.side_by_side import side_by_side
+from cloudrl.saves.copies import choose_nodes
 from cloudrl.saves.inventory import Checkpoint, Inventory, resume_order
 from cloudrl.saves.prune import removal_of
-from cloudrl.saves.resume import Ranks, plan_resume
+from cloudrl.saves.resume import Ranks, ResumePlan, plan_resume
 from cloudrl.saves.survey import cluster_inventory
 
 _at = attrgetter("at")
@@ -100,6 +102,7 @@ class DurableJobs:
         self._mirrored: Tuple[Tuple[str, int], ...] = ()
         self._mirror_again_at = 0.0
         self._newer: Dict[str, Tuple[Tuple[int, str], ...]] = {}
+        self._orders: Dict[str, Tuple[int, ...]] = {}
         machinery = Machinery(
             jobs=dashboard.jobs, submit=dashboard.submit, stop=dashboard.stop, record=self._record, plan=self._plan,
             prepare=self._prepare, end=self._end, hang=hang, saved=self._saved, silence_s=silence_s,
@@ -152,19 +155,21 @@ class DurableJobs:
         """Have what was saved on a second machine; without news it is looked for less often."""
         jobs = [job for job in self.supervisor.jobs if job.saves and job.last is not None and _is_of_now(job)]
         addresses = self._addresses()
-        jobs = [job for job in jobs if addresses and not job.world_size % len(addresses)]
+        jobs = [
+            job for job in jobs if _divides(job, addresses) and (not job.training_nodes or job.job_id in self._orders)
+        ]
         if not jobs or len(addresses) < 2 or self._is_shared():
             return
         saved = tuple((job.submission_id, job.attempts[-1].saved_step) for job in jobs)
         if saved == self._mirrored and time.monotonic() < self._mirror_again_at:
             return
         with contextlib.suppress(CloudrlError):  # a node is silent: looked for again
-            is_missing = self._copies.mirror(jobs, addresses)
+            is_missing = self._copies.mirror(jobs, addresses, self._orders)
             self._mirrored = saved
             self._mirror_again_at = time.monotonic() + (0.0 if is_missing else _LOOK_AGAIN_S)
 
     def _addresses(self) -> Dict[int, str]:
-        """Node -> IP address, of those that train."""
+        """Node -> IP address, of those that can train."""
         return {report.rank: report.ip for report in self._reports() if report.gpus > 0}
 
     def _records_of_others(self) -> List[DurableJob]:
@@ -210,8 +215,9 @@ class DurableJobs:
         addresses = self._addresses()
         if (without_files := self._without_files(job)) is not None:
             return without_files
-        if job.saves and (not addresses or job.world_size % len(addresses)):
-            nodes = f"{job.world_size} ranks do not divide among {len(addresses)} nodes"
+        if job.saves and not _divides(job, addresses):
+            among = f"{job.training_nodes} of " if job.training_nodes else ""
+            nodes = f"{job.world_size} ranks do not divide among {among}{len(addresses)} nodes"
             return PlanFailed(job.job_id, f"{nodes}; submit it again to this cluster")
         try:
             return self._planned(job, addresses) if job.saves else Planned(job.job_id, 0)
@@ -235,22 +241,41 @@ class DurableJobs:
 
     def _planned(self, job: DurableJob, addresses: Mapping[int, str]) -> Union[Planned, PlanFailed]:
         inventory = self._inventory()
-        if waits_for := self._copies.bring(job, inventory, addresses):
+        order = self._order(job, inventory, addresses)
+        has_places = bool(order) or not job.training_nodes  # otherwise any node finds the files
+        if has_places and (waits_for := self._copies.bring(job, inventory, addresses, order)):
             return PlanFailed(job.job_id, waits_for, may_pass=True, pause_s=COPY_EVERY_S)
+        taken = {node: addresses[node] for node in order} or addresses
+        ranks = Ranks(job.world_size, job.training_nodes or len(addresses), taken, are_placed=job.is_placed)
         try:
             resume = plan_resume(
-                inventory, job.run, ranks=Ranks(job.world_size, len(addresses), addresses),
-                checkpoint_dir=str(self._checkpoints), cluster=self._cluster,
-            )  # fmt: skip
+                inventory, job.run, ranks=ranks, checkpoint_dir=str(self._checkpoints), cluster=self._cluster
+            )
         except CheckpointError:
             if _was_ever_saved(inventory, job):
                 raise
             self._newer[job.job_id] = _newer_steps(inventory, job.run, 0)
-            return Planned(job.job_id, 0)
+            return Planned(job.job_id, 0, variables=self._placed(job, ranks, None) if order else {})
+        variables = self._placed(job, ranks, resume) if order else {}
         if resume is None:  # nothing is saved; or it is Megatron's, of which verl itself takes the step of its tracker
-            return Planned(job.job_id, _newest_whole(inventory, job.run))
+            return Planned(job.job_id, _newest_whole(inventory, job.run), variables=variables)
         self._newer[job.job_id] = _newer_steps(inventory, job.run, resume.step)
-        return Planned(job.job_id, resume.step, resume.overrides)
+        return Planned(job.job_id, resume.step, resume.overrides, variables)
+
+    def _order(self, job: DurableJob, inventory: Inventory, addresses: Mapping[int, str]) -> Tuple[int, ...]:
+        """Nodes on which a job is to train that does not take all; empty where Ray may choose any."""
+        can_tell_apart = len(set(addresses.values())) == len(addresses)
+        if not job.is_placed or not job.training_nodes or self._is_shared() or not can_tell_apart:
+            return ()
+        return choose_nodes(inventory, job.run, world_size=job.world_size, count=job.training_nodes, nodes=addresses)
+
+    def _placed(self, job: DurableJob, ranks: Ranks, resume: Optional[ResumePlan]) -> Dict[str, str]:
+        """What has the ranks of an attempt run on nodes that are chosen; these are remembered for the copies."""
+        chosen = resume.addresses if resume is not None else ()
+        chosen = chosen or tuple(ranks.addresses[node] for node in ranks.order)
+        nodes = {address: node for node, address in ranks.addresses.items()}
+        self._orders[job.job_id] = tuple(nodes[address] for address in chosen)
+        return {TRAINING_NODES: ",".join(chosen)}
 
     def _prepare(self, job: DurableJob) -> None:
         """Newer steps go out of the way, as their shards would mix with those of this attempt; Ray gets the package."""
@@ -315,6 +340,12 @@ class DurableJobs:
 def _has_failed(record: DurableJob, own: DurableJob) -> bool:
     is_failure = record.outcome is not None and record.outcome.result is Result.FAILED
     return record.job_id == own.job_id and is_failure
+
+
+def _divides(job: DurableJob, addresses: Mapping[int, str]) -> bool:
+    """Whether each node that is to train gets as many ranks as the others."""
+    count = job.training_nodes or len(addresses)
+    return 0 < count <= len(addresses) and job.world_size % count == 0
 
 
 def _is_of_now(job: DurableJob) -> bool:

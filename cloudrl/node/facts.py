@@ -51,6 +51,7 @@ def cluster_facts(
         places_controllers=any(report.places_controllers for report in reports if report.rank == 0),
         asks_trainers=len(reports) == identity.nodes and all(report.asks_trainers for report in reports),
         places_training=any(report.places_training for report in reports if report.rank == 0),
+        divides_nodes=True,
         checkpoint_dir=str(options.checkpoints),
         files_dir=str(hub.files.root),
         secrets_dir=str(hub.secrets.folder) if hub.secrets.possible else None,

@@ -48,32 +48,51 @@ class StepCopies:
         self._told: Dict[str, str] = {}
         self._failures: Dict[str, int] = {}
 
-    def mirror(self, jobs: Sequence[DurableJob], addresses: Mapping[int, str]) -> bool:
+    def mirror(
+        self, jobs: Sequence[DurableJob], addresses: Mapping[int, str], orders: Mapping[str, Sequence[int]]
+    ) -> bool:
         """Order what the newest whole step of each job lacks to be safe; returns whether anything is missing.
 
         Args:
             jobs: those that may go on.
-            addresses: node -> IP address, of all nodes that train.
+            addresses: node -> IP address, of all nodes that may keep copies.
+            orders: job -> nodes that train, as `plan_copies` has them, of those that do not take all.
         """
         inventory, is_missing = self._inventory(), False
         for job in jobs:
-            plan = plan_copies(inventory, job.run, world_size=job.world_size, addresses=addresses)
+            plan = plan_copies(
+                inventory,
+                job.run,
+                world_size=job.world_size,
+                addresses=addresses,
+                order=orders.get(job.job_id, ()),
+            )
             if plan is None or inventory.silent:
                 continue
-            orders = [*plan.needed, *plan.spare]
-            for order in orders:
+            missing = [*plan.needed, *plan.spare]
+            for order in missing:
                 self.order(replace(order, is_urgent=self._is_urgent()))
-            is_missing = is_missing or bool(orders)
-            self._tell(f"{job.run}/{plan.step}", "" if plan.is_safe else f"{_size_text(orders)} of it are being copied")
+            is_missing = is_missing or bool(missing)
+            self._tell(
+                f"{job.run}/{plan.step}", "" if plan.is_safe else f"{_size_text(missing)} of it are being copied"
+            )
         return is_missing
 
-    def bring(self, job: DurableJob, inventory: Inventory, addresses: Mapping[int, str]) -> str:
+    def bring(
+        self, job: DurableJob, inventory: Inventory, addresses: Mapping[int, str], order: Sequence[int] = ()
+    ) -> str:
         """Have every rank find its shards of the newest whole step where it is going to run.
+
+        Args:
+            job: that is going to run.
+            inventory: of all nodes.
+            addresses: node -> IP address, of all nodes that may keep copies.
+            order: see `plan_copies`.
 
         Returns:
             What is waited for; "" if nothing is missing, or if that could not be brought.
         """
-        plan = plan_copies(inventory, job.run, world_size=job.world_size, addresses=addresses)
+        plan = plan_copies(inventory, job.run, world_size=job.world_size, addresses=addresses, order=order)
         if plan is None or not plan.needed or inventory.silent:
             return ""
         step = f"{job.run}/{plan.step}"

@@ -363,7 +363,7 @@ class Supervisor:
                 return False
             self._machinery.prepare(action.job)
             self._sent_at[submission_id] = self._clock()
-        refusal = self._machinery.submit(request_of_attempt(action.job, action.overrides))
+        refusal = self._machinery.submit(request_of_attempt(action.job, action.overrides, action.variables))
         return refusal == "" or self._is_settled(submission_id, refusal)
 
     def _is_settled(self, submission_id: str, refusal: Optional[str]) -> bool:

@@ -102,6 +102,8 @@ class DurableJob:
         saves: whether it saves checkpoints.
         chooses_step: whether its command says from which step it goes on, as verl's `auto` finds it; where all nodes
             save into one folder.
+        training_nodes: how many nodes train; 0 where all do.
+        is_placed: whether its command puts its ranks on nodes that it is given, and verl's controller on node 0.
         package: the address of the files that Ray gets as its package; "" for none.
         waits_until: the next attempt starts no earlier.
         waits_for: why it waits, for a person; "" while it runs.
@@ -119,6 +121,8 @@ class DurableJob:
     total_steps: Optional[int] = None
     saves: bool = True
     chooses_step: bool = False
+    training_nodes: int = 0
+    is_placed: bool = False
     package: str = ""
     waits_until: float = 0.0
     waits_for: str = ""

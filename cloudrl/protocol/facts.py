@@ -35,6 +35,7 @@ class ClusterFacts:
         places_controllers: whether the head has the module that runs verl's controller there (`folders.ON_HEAD`).
         asks_trainers: whether every node has the callback that tells what verl has saved (`folders.SAVE_CALLBACK`).
         places_training: whether that module can also choose the nodes that train (`TRAINING_NODES`).
+        divides_nodes: whether the agents carry a durable job through that trains on some of the nodes.
         checkpoint_dir: where jobs save; absolute, on every node.
         files_dir: where files of users are on every node, below their addresses; None where no agent takes them.
         secrets_dir: where the secrets of jobs are; None where a node has no file system in memory.
@@ -69,6 +70,7 @@ class ClusterFacts:
     places_controllers: bool = False
     asks_trainers: bool = False
     places_training: bool = False
+    divides_nodes: bool = False
     checkpoint_dir: str = ""
     files_dir: Optional[str] = None
     secrets_dir: Optional[str] = None

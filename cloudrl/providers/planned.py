@@ -60,6 +60,7 @@ def planned_facts(
         places_controllers=True,
         asks_trainers=True,
         places_training=True,
+        divides_nodes=True,
         checkpoint_dir=checkpoint_dir,
         files_dir=f"{checkpoint_dir}/{OURS}/{USER_FILES}",
         secrets_dir=secrets_dir,

@@ -10,7 +10,7 @@ What is safe is counted from the copies that are seen now; nothing of it is reme
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from cloudrl.protocol.routes import CHECKPOINTS
@@ -64,15 +64,53 @@ def is_safe(roles: Sequence[Checkpoint]) -> bool:
     return all(role.complete for role in roles) and count_copies(roles) >= SAFE_COPIES
 
 
-def plan_copies(inventory: Inventory, run: str, *, world_size: int, addresses: Mapping[int, str]) -> CopyPlan | None:
+def plan_copies(
+    inventory: Inventory, run: str, *, world_size: int, addresses: Mapping[int, str], order: Sequence[int] = ()
+) -> CopyPlan | None:
     """What is to be copied of the newest whole step of a run; None without such a step, and for Megatron's.
 
     Args:
         inventory: of the cluster.
         run: its name.
         world_size: ranks of the job.
-        addresses: node -> IP address, of all nodes that train; each runs as many ranks as the others.
+        addresses: node -> IP address, of all nodes that may keep copies.
+        order: nodes on which the job trains, in the order of its ranks, if its command puts them there and the
+            controller on node 0; empty where all nodes train, as verl counts them. Each runs as many ranks as the
+            others.
     """
+    found = _newest_whole(inventory, run, world_size)
+    return None if found is None else _plan(*found, world_size, addresses, order)
+
+
+def choose_nodes(
+    inventory: Inventory, run: str, *, world_size: int, count: int, nodes: Iterable[int]
+) -> tuple[int, ...]:
+    """Nodes for a job that does not train on all of them, in the order of its ranks.
+
+    They are those that have most of what their ranks need of the newest whole step; without one, the first nodes.
+
+    Args:
+        inventory: of the cluster.
+        run: its name.
+        world_size: ranks of the job.
+        count: how many nodes it takes; they run as many ranks each.
+        nodes: that it may take.
+    """
+    held: dict[tuple[int, int], int] = defaultdict(int)
+    _, roles = _newest_whole(inventory, run, world_size) or (0, [])
+    for name, copies in _files(roles) if roles else ():
+        if (match := SHARD.fullmatch(name)) is not None:
+            group = int(match[match.re.groups]) // (world_size // count)
+            for node in _nodes(_of_one_save(copies)):
+                held[group, node] += copies[0].size_bytes
+    free, chosen = sorted(nodes), list[int]()
+    for group in range(count):
+        chosen.append(max(free, key=lambda node, group=group: held[group, node]))  # type: ignore[misc]
+        free.remove(chosen[-1])
+    return tuple(chosen)
+
+
+def _newest_whole(inventory: Inventory, run: str, world_size: int) -> tuple[int, list[Checkpoint]] | None:
     steps: dict[int, list[Checkpoint]] = defaultdict(list)
     for checkpoint in inventory.checkpoints:
         if checkpoint.run == run and all(location.root == CHECKPOINTS for location in checkpoint.locations):
@@ -82,20 +120,23 @@ def plan_copies(inventory: Inventory, run: str, *, world_size: int, addresses: M
     for step in resume_order(steps):
         roles = steps[step]
         if all(role.complete and role.world_size == world_size for role in roles):
-            return _plan(step, roles, world_size, addresses)
+            return step, roles
     return None
 
 
-def _plan(step: int, roles: Sequence[Checkpoint], world_size: int, addresses: Mapping[int, str]) -> CopyPlan:
+def _plan(
+    step: int, roles: Sequence[Checkpoint], world_size: int, addresses: Mapping[int, str], placed: Sequence[int]
+) -> CopyPlan:
     # verl numbers its ranks by the nodes' addresses, as text (verl 0.9.1, single_controller/ray/base.py)
-    order, ranks = sorted(addresses, key=lambda node: addresses[node]), sorted(addresses)
+    order, ranks = placed or sorted(addresses, key=lambda node: addresses[node]), sorted(addresses)
+    controllers = {0} if placed else set(order)
     needed: dict[tuple[int, int], list[WantedFile]] = defaultdict(list)
     spare: dict[tuple[int, int], list[WantedFile]] = defaultdict(list)
     for name, all_copies in _files(roles):
         copies = _of_one_save(all_copies)
         having, source = _nodes(copies), copies[0].location.ranks[0]
         file = WantedFile(copies[0].path, copies[0].size_bytes, copies[0].modified_at)
-        readers = _readers(name, roles, world_size, order)
+        readers = controllers if name in roles[0].step_files else _readers(name, world_size, order)
         for node in sorted(readers - having):
             needed[node, source].append(file)
         if len(having | readers) < SAFE_COPIES and source in addresses:
@@ -115,12 +156,10 @@ def _is_record(file: WantedFile) -> bool:
     return RECORD.fullmatch(file.path.rpartition("/")[2]) is not None
 
 
-def _readers(name: str, roles: Sequence[Checkpoint], world_size: int, order: Sequence[int]) -> set[int]:
-    """Nodes on which a resume looks for a file: a shard where its rank runs, the data loader's state on any."""
+def _readers(name: str, world_size: int, order: Sequence[int]) -> set[int]:
+    """Nodes on which a resume looks for a file of a role: a shard where its rank runs."""
     match = SHARD.fullmatch(name) or RECORD.fullmatch(name)
-    if match is not None:
-        return {order[int(match[match.re.groups]) // (world_size // len(order))]}
-    return set(order) if any(name in role.step_files for role in roles) else set()
+    return set() if match is None else {order[int(match[match.re.groups]) // (world_size // len(order))]}
 
 
 def _files(roles: Sequence[Checkpoint]) -> Iterator[tuple[str, tuple[FileCopy, ...]]]:

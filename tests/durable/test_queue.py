@@ -264,7 +264,8 @@ def test_the_end_for_good_beats_a_later_attempt_and_that_an_earlier_one():
 def test_the_request_of_a_later_attempt_goes_on_from_its_step_and_does_not_validate_first():
     job = replace(JOB, attempts=(Attempt(1, "a", "c1", 0, NOW, NOW), Attempt(2, "a-2", "c2", 10, NOW)))
 
-    request = request_of_attempt(job, {"trainer.resume_mode": "resume_path", "trainer.resume_from_path": "/c/a 10"})
+    overrides = {"trainer.resume_mode": "resume_path", "trainer.resume_from_path": "/c/a 10"}
+    request = request_of_attempt(job, overrides, {"CLOUDRL_TRAINING_NODES": "10.0.0.2"})
 
     assert request["submission_id"] == "a-2"
     assert request["entrypoint"] == (
@@ -272,10 +273,11 @@ def test_the_request_of_a_later_attempt_goes_on_from_its_step_and_does_not_valid
         "'trainer.resume_from_path=/c/a 10' trainer.val_before_train=False"
     )
     assert request["metadata"] == {"job_name": "a", "cloudrl_job": "a", "cloudrl_attempt": "2"}
+    assert request["runtime_env"]["env_vars"]["CLOUDRL_TRAINING_NODES"] == "10.0.0.2"
 
 
 def test_a_choice_of_the_user_to_validate_first_stays():
     words = {**REQUEST, "entrypoint": "train trainer.val_before_train=True"}
     job = replace(JOB, request=words, attempts=(Attempt(1, "a", "c1", 0, NOW, NOW), Attempt(2, "a-2", "c2", 10, NOW)))
 
-    assert request_of_attempt(job, {})["entrypoint"] == "train trainer.val_before_train=True"
+    assert request_of_attempt(job, {}, {})["entrypoint"] == "train trainer.val_before_train=True"

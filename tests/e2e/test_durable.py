@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from child_processes import until
+from drivers import driver
 
 from cloudrl.foreign import parse_json
 from cloudrl.verl.metrics import Step, parse_step
@@ -38,7 +39,7 @@ def cluster(shell) -> Path:
     shell.run("submit", *second, *own)
     saved = folder / "checkpoints" / "first" / f"global_step_{KILLED_AFTER}" / "data.pt"
     until(saved.exists, "the step is saved", timeout_s=200.0)
-    os.kill(_driver("experiment_name=first"), signal.SIGKILL)
+    os.kill(driver("experiment_name=first"), signal.SIGKILL)
     shell.run("jobs", "logs", "-f", _id(folder, "first"), "--cluster", "lost")
     shell.run("jobs", "logs", "-f", _id(folder, "second"), "--cluster", "lost")
     return folder
@@ -47,18 +48,6 @@ def cluster(shell) -> Path:
 def _id(folder: Path, run: str) -> str:
     [record] = (folder / "checkpoints" / ".cloudrl" / "jobs").glob(f"{run}-*.json")
     return record.stem
-
-
-def _driver(word: str) -> int:
-    """The process of verl's main program, which its shell has started."""
-    for process in Path("/proc").iterdir():
-        try:
-            words = (process / "cmdline").read_bytes().decode().split("\0")
-        except (OSError, UnicodeDecodeError):
-            continue
-        if words[0].endswith("python3") and any(each.endswith(word) for each in words):
-            return int(process.name)
-    raise AssertionError("no driver runs")
 
 
 def test_it_goes_on_from_its_newest_step_and_does_them_all(cluster: Path, shell) -> None:

@@ -113,6 +113,8 @@ write_job() {
     "actor_rollout_ref.rollout.gpu_memory_utilization=0.9",
     "trainer.total_epochs=15",
     "trainer.save_freq=20",
+    "trainer.max_actor_ckpt_to_keep=2",
+    "trainer.max_critic_ckpt_to_keep=2",
     "trainer.test_freq=10",
     "trainer.val_before_train=False",
     "trainer.checkpoint_callback_class=cloudrl_save_hook.SaveCallback"
@@ -140,7 +142,9 @@ write_job() {
     "world_size": 16,
     "total_steps": null,
     "saves": true,
-    "chooses_step": false
+    "chooses_step": false,
+    "training_nodes": 0,
+    "is_placed": false
   }
 }
 JOB

@@ -159,6 +159,18 @@ def test_shards_on_the_disks_of_nodes_that_need_not_train_again() -> None:
     assert warning not in checked(never, **older).warnings
 
 
+def test_a_durable_job_with_rollout_nodes() -> None:
+    durable: dict[str, Any] = {"durable": True, "overrides": {"trainer.save_freq": 5}, **SPLIT}
+    plan = checked(SubmitOptions(**durable), OWN_DISKS).durable
+    assert plan is not None
+    assert (plan.world_size, plan.training_nodes, plan.is_placed) == (16, 2, True)
+    older = told(SubmitOptions(**durable), machines=OWN_DISKS, divides_nodes=False)
+    assert "the agents of cluster 'lab' are of an older release" in older
+    own_program = SubmitOptions(env={"PYTHONPATH": "/mine"}, **durable)
+    assert "the agents can choose the nodes only of `python3 -m verl.trainer.main_ppo`" in told(own_program)
+    checked(own_program, shared_checkpoints=True)
+
+
 def test_a_queue_has_as_many_units_on_every_cluster() -> None:
     """Mistake 18, which cannot be made by another choice of machines."""
     for cpus in (28, 64, 208):

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -12,16 +13,18 @@ from small_step import write_step
 from cloudrl.errors import InputError
 from cloudrl.protocol import job_calls
 from cloudrl.protocol.durable_jobs import DurableJob, Result, Verdict
+from cloudrl.protocol.folders import TRAINING_NODES
 from cloudrl.protocol.manifest import Manifest, Part
 
 pytestmark = pytest.mark.agents
 
 
-def _start(cluster: Nodes) -> None:
+def _start(cluster: Nodes, addresses: Sequence[str] = ()) -> None:
     for rank in range(cluster.count):
         disk = cluster.folder / f"disk-{rank}"
         disk.mkdir(exist_ok=True)
-        cluster.start_one(rank, f"--checkpoints={disk}")
+        own = {"CLOUDRL_NODE_IP": addresses[rank]} if addresses else {}
+        cluster.start_one(rank, f"--checkpoints={disk}", **own)
     cluster.ready()
 
 
@@ -139,6 +142,38 @@ def test_a_job_goes_on_from_its_last_save_though_the_disk_of_the_head_is_gone(no
     assert not list((cluster.folder / "disk-0").rglob("*.part"))
     sent = cluster.folder / "disk-0" / ".cloudrl" / "user-files" / address / "reward.py"
     assert sent.read_bytes() == b"def compute_score(): ..."
+
+
+def test_a_job_that_trains_on_one_of_two_nodes_goes_on_where_its_shard_is(nodes: Maker) -> None:
+    """The other one only generates, and keeps the copy."""
+    addresses = ("127.0.0.1", "127.0.0.2")
+    cluster = nodes(2)
+    _start(cluster, addresses)
+    job = replace(_job("first"), training_nodes=1, is_placed=True, total_steps=40)
+    job_calls.submit_job(cluster[0].agent, job)
+    until(lambda: _on_ray(cluster) == {"first": "RUNNING"}, "the job runs")
+    assert _training_nodes(cluster, "first") == addresses[0]
+    whole = write_step(cluster.folder / "whole", 10)
+    shutil.copytree(cluster.folder / "whole", cluster.folder / "disk-0" / "first")
+    saved = {str(path.relative_to(whole)) for path in whole.rglob("*") if path.is_file()}
+    until(lambda: _saved_files(cluster, 1).keys() >= saved, "rank 1 has a copy of each file", timeout_s=60)
+
+    kill_all([cluster[0].pid, cluster[1].pid])
+    cluster.exit_codes()
+    until(lambda: not cluster.processes(), "all of the cluster has gone")
+    (cluster.control / "jobs").unlink()
+    shutil.rmtree(cluster.folder / "disk-0")  # another machine takes its place
+    _start(cluster, addresses)
+
+    until(lambda: _on_ray(cluster) == {"first-2": "RUNNING"}, "the job goes on", timeout_s=90)
+    assert _known(cluster)["first"].attempts[-1].from_step == 10
+    assert _training_nodes(cluster, "first-2") == addresses[1]
+    assert "data.pt" in _saved_files(cluster, 0), "the controller reads it on the head"
+
+
+def _training_nodes(cluster: Nodes, submission_id: str) -> str:
+    rows = {row["submission_id"]: row for row in json.loads((cluster.control / "jobs").read_text())}
+    return str(rows[submission_id]["runtime_env"]["env_vars"][TRAINING_NODES])
 
 
 def test_newer_steps_of_an_earlier_attempt_are_out_of_the_way(nodes: Maker) -> None:

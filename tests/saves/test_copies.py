@@ -9,7 +9,7 @@ from node_inventories import node, run, step
 from cloudrl.errors import CheckpointError
 from cloudrl.saves import copies
 from cloudrl.saves.aggregate import aggregate
-from cloudrl.saves.copies import count_copies, is_safe, partner_of, plan_copies
+from cloudrl.saves.copies import choose_nodes, count_copies, is_safe, partner_of, plan_copies
 from cloudrl.saves.resume import Ranks, plan_resume
 
 ADDRESSES = {rank: f"10.0.0.{rank + 1}" for rank in range(8)}
@@ -156,6 +156,30 @@ def test_a_copy_of_an_earlier_save_counts_for_nothing() -> None:
 
     assert disks.copies() == 1
     assert [file.path for order in disks.plan().spare for file in order.files] == [f"night/{name}"]
+
+
+def some_of_four(*steps: Any) -> Any:
+    """Node -> what it says, of four nodes of which nodes 1 and 2 have trained with the controller on node 1."""
+    own = {1: step(10, (0,)), 2: step(10, (1,), config=False, data=False)} if steps else {}
+    return aggregate([node(rank, *([run("night", own[rank])] if rank in own else [])) for rank in range(4)])
+
+
+def test_a_job_that_does_not_take_all_nodes_goes_where_its_shards_are() -> None:
+    def chosen(inventory: Any) -> tuple[int, ...]:
+        return choose_nodes(inventory, "night", world_size=2, count=2, nodes=range(4))
+
+    assert chosen(some_of_four()) == (0, 1)
+    assert chosen(some_of_four(10)) == (1, 2)
+
+
+def test_its_controller_is_on_the_head_and_any_node_keeps_a_copy() -> None:
+    addresses = {rank: ADDRESSES[rank] for rank in range(4)}
+    plan = plan_copies(some_of_four(10), "night", world_size=2, addresses=addresses, order=(1, 2))
+    assert plan is not None
+    [loader] = plan.needed
+    assert (loader.rank, [file.path for file in loader.files]) == (0, ["night/global_step_10/data.pt"])
+    assert {(order.source, order.rank) for order in plan.spare} == {(1, 0), (2, 3)}
+    assert all("_rank_" in file.path or "huggingface" in file.path for order in plan.spare for file in order.files)
 
 
 def test_records_come_last() -> None:

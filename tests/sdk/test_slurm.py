@@ -28,7 +28,8 @@ def test_the_run_has_its_name_in_the_script_and_each_task_of_an_array_one_of_its
 def test_the_agents_know_how_to_carry_it_through():
     script = slurm_script("grpo-tiny", {"trainer.save_freq": 5}, cluster=CLUSTER, name="adder", steps=20)
     job = job_of(script)
-    assert job["durable"] == {"world_size": 2, "total_steps": 20, "saves": True, "chooses_step": False}
+    plan = {"world_size": 2, "total_steps": 20, "saves": True, "chooses_step": False}
+    assert job["durable"] == {**plan, "training_nodes": 0, "is_placed": False}
     assert "trainer.checkpoint_callback_class=cloudrl_save_hook.SaveCallback" in job["argv"]
     assert slurm_script("grpo-tiny", {"trainer.save_freq": 5}, cluster=CLUSTER, name="adder", steps=20, durable=True)
 
