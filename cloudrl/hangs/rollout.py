@@ -22,7 +22,8 @@ class Unfinished:
     failure: int
 
     def __str__(self) -> str:
-        return f"{self.running} of {self.total} prompts are still running and {self.pending} have not begun"
+        pending = f", {self.pending} have not begun" if self.pending else ""
+        return f"{self.running} of {self.total} prompts are still running{pending}"
 
     @property
     def total(self) -> int:

@@ -282,7 +282,7 @@ def test_an_actor_that_was_killed():
 def test_the_line_about_unfinished_prompts():
     unfinished = parse("(TaskRunner pid=1) pending: 0, running: 1, finished: 3, failure: 0")
     assert unfinished == Unfinished(0, 1, 3, 0)
-    assert str(unfinished) == "1 of 4 prompts are still running and 0 have not begun"
+    assert str(unfinished) == "1 of 4 prompts are still running"
     assert parse("running: 1") is None
 
 

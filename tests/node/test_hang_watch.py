@@ -392,7 +392,7 @@ def test_a_loop_that_never_ends_is_told_though_it_computes(lab: Lab):
     lab.run(15)
     hang = lab.hang()
     assert (hang.grade, hang.blame[0].frame) == (Grade.SUSPECTED, "_wait (mine/reward.py:6)")
-    assert hang.waiting == "8 of 8 prompts are still running and 0 have not begun"
+    assert hang.waiting == "8 of 8 prompts are still running"
 
 
 def test_prompts_that_are_finished_are_movement(lab: Lab):
