@@ -64,10 +64,12 @@ _PROGRAM = re.compile(
     r"(?!.{0,200}(?:: error: .{0,160}(?:Exited with exit code|: Killed|CANCELLED AT)|failed with exit status))"
     r"(?:(?:srun|sbatch|salloc|slurmstepd|slurmd): (?:error|fatal): "
     r"|(?:[a-z][\w./-]{0,60}: ){0,2}(?:[Ee]rror|ERROR|[Ff]atal(?: error)?|FATAL): (?=\S)"
+    r"|(?:\S{0,60}docker ?: )?Error response from daemon: "
     r"|[^\s:]{1,200}:\d{1,10}:\d{1,10} \[-?\d{1,4}\] .{0,200}NCCL WARN )"
 )
-"""What programs say of their own errors, without a logger: Slurm's, those that keep to GNU's form (`NAME: error: ...`),
-and NCCL, whose warnings stand above what fails. Slurm also reports as errors how the job's own processes ended."""
+"""What programs say of their own errors, without a logger: Slurm's, Docker, those that keep to GNU's form
+(`NAME: error: ...`), and NCCL, whose warnings stand above what fails. Slurm also reports as errors how the job's own
+processes ended."""
 _ABORTS = "Check failed: "
 """Begins what a check in compiled code says before it ends its process (Ray's RAY_CHECK, glog, absl)."""
 _LEVELS = ("ray", "hydra", "tensorflow", "vllm", "python", "bracket", "dashed", "wandb", "glog")

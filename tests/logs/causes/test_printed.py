@@ -163,6 +163,7 @@ def test_warnings_of_python_are_no_failures(line: str):
         ("slurmstepd: error: *** STEP 1.0 ON node1 CANCELLED AT 2026-03-01T12:00:00 ***", False, False),
         ("slurmd: fatal: can't stat gres.conf file /dev/nvidia0: No such file or directory", True, False),
         ("tar: error: it is not an archive", True, False),
+        ("docker: Error response from daemon: failed to create shim task: OCI runtime create failed", True, False),
         ("node:1:2 [0] transport/p2p.cc:239 NCCL WARN hipIpcGetMemHandle failed : invalid argument", True, False),
         ("node:1:2 [0] NCCL INFO transport/p2p.cc:700 -> 1", False, False),
         ("(raylet) node_manager.cc:3557:  Check failed: done", True, True),
