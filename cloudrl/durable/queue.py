@@ -13,7 +13,7 @@ from typing import Dict, Iterable, List, Mapping, Optional, Tuple, Union
 from cloudrl.durable.verdicts import Judgement, RayEnd, judge
 from cloudrl.protocol.durable_jobs import Attempt, DurableJob, Outcome, Result, Verdict, newest
 
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 30.0, 900.0
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 10.0, 900.0
 """Between two attempts without a newer step; each is twice as long as the one before."""
 ATTEMPTS_WITHOUT_PROGRESS = 3
 """So many attempts that begin at one step end the job, whatever they have ended of (NVRx: max_no_progress_cycles)."""

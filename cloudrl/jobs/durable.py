@@ -10,7 +10,7 @@ from cloudrl.jobs.save_room import save_bytes
 from cloudrl.jobs.submission import DurablePlan
 from cloudrl.protocol.secret_names import is_secret, is_secret_override
 from cloudrl.spec.hydra import integer, parse_overrides, split_key
-from cloudrl.units import size_text
+from cloudrl.units import duration_text, size_text
 from cloudrl.verl import keys
 
 RESUME_DECIDED_BY = frozenset({keys.RESUME_MODE, keys.RESUME_FROM, keys.LOCAL_DIR})
@@ -36,7 +36,28 @@ def plan_durable(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
         anew = "the job saves nothing, so each attempt begins anew"
         draft = draft.warning(f"{'' if snapshot.is_script else '--durable: '}{anew}; {keys.SAVE_FREQ}=10 saves")
     refused = [*(() if snapshot.is_script else _refusals(draft)), *_not_divided(draft)]
-    return replace(draft.refused(*refused).warning(*_without_room(draft)), durable=plan)
+    draft = draft.refused(*refused).warning(*_without_room(draft), *_ended_for_good(draft))
+    return replace(draft.noting(*_started_again(draft)), durable=plan)
+
+
+def _ended_for_good(draft: JobDraft) -> Iterator[str]:
+    cluster = draft.cluster
+    if cluster.max_duration_s is not None and not cluster.is_started_again:
+        limit = duration_text(cluster.max_duration_s)
+        yield (
+            f"--durable: the cluster ends {limit} after its start (max_duration), and nothing starts it again: its "
+            "task has no `retry` on errors. The next cluster on the same volumes goes on with: cloudrl jobs resume ID"
+        )
+
+
+def _started_again(draft: JobDraft) -> Iterator[str]:
+    cluster = draft.cluster
+    if cluster.max_duration_s is not None and cluster.is_started_again:
+        limit = duration_text(cluster.max_duration_s)
+        yield (
+            f"--durable: each start of the cluster lasts {limit} (max_duration); it saves before that, and starts "
+            "again until the job is done. --max-cost limits what all starts cost"
+        )
 
 
 def _decided(draft: JobDraft) -> list[str]:

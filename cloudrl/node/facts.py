@@ -39,6 +39,8 @@ def cluster_facts(
         memory_bytes=min(filter(None, map(_memory_bytes, with_gpus)), default=0),
         disk_bytes=min(filter(None, map(_free_bytes, with_gpus)), default=0),
         shared_checkpoints=state.published.shared_checkpoints,
+        max_duration_s=options.limits.max_duration_s,
+        is_started_again=options.limits.is_started_again,
         unused_network=next((warning.text for warning in _warnings(reports) if warning.kind is _UNUSED), ""),
         link_gb_per_s=min(filter(None, map(_received_gb_per_s, reports)), default=0.0),
         device=options.device,

@@ -25,6 +25,7 @@ from cloudrl.node.job import ClusterJob, read_job
 from cloudrl.node.losses import BEAT_IS_LATE_S, find_loss
 from cloudrl.node.masking import node_secrets
 from cloudrl.node.partial_starts import ENOUGH, PartialStarts
+from cloudrl.node.renewal import is_due
 from cloudrl.node.save_wishes import find_wish, left_s
 from cloudrl.node.usage_history import UsageHistory
 from cloudrl.protocol import usage_rows
@@ -147,6 +148,7 @@ class Head(Agent):
         self._introduce_services()
         self._check_budget()
         self._ask_for_save()
+        self._check_renewal()
         if self._job is not None and self.ready_at is not None:
             self._job.follow(self.ray_logs())
 
@@ -320,7 +322,7 @@ class Head(Agent):
 
     def _ask_for_save(self) -> None:
         """Have the durable job that runs save before the cluster ends."""
-        ends_in_s = left_s(self.options.limits, self.cost(), self.env, time.time())
+        ends_in_s = left_s(self.options.limits, self.cost(), self.env, time.time(), self._running_s)
         wish = find_wish(self.durable_jobs.supervisor.running_attempt, ends_in_s)
         if wish and wish != self.state.published.save_wish:
             self.log.line(
@@ -328,6 +330,18 @@ class Head(Agent):
             )
             self.state.publish(save_wish=wish)
         self.job_looks.wish(self.state.published.save_wish)
+
+    def _check_renewal(self) -> None:
+        """End the cluster before the provider does for good, where a durable job goes on after a new start."""
+        limits, has_work = self.options.limits, self.ready_at is not None and self.durable_jobs.has_work
+        if is_due(limits, self._running_s, has_work=has_work, is_saving=self._is_saving()):
+            limit = duration_text(limits.max_duration_s or 0)
+            reason = f"this start may run for {limit}; the cluster starts again, as a durable job goes on"
+            raise NodeFailed(Failure(FailureKind.RENEWAL, self.identity.rank, reason))
+
+    @property
+    def _running_s(self) -> float:
+        return time.monotonic() - self.started_clock
 
     def _is_saving(self) -> bool:
         """Whether a checkpoint is written, merged, copied or published."""

@@ -23,6 +23,8 @@ class ClusterFacts:
         memory_bytes, shm_bytes, disk_bytes: of a node, the smallest one: its memory, `/dev/shm`, and what jobs may
             write where checkpoints are saved; 0 if unknown.
         shared_checkpoints: whether all nodes save into one folder, so that its free bytes count once.
+        max_duration_s: after which the provider ends each start of it; None without such a limit.
+        is_started_again: whether it is started again where it ends itself with an error before that.
         unused_network: the fast network of its nodes that NCCL is not going to use; "" without one, and if unknown.
         link_gb_per_s: of the slowest link between nodes, as measured when they were started; 0 where it was not.
         device: "gpu" or "cpu"; "" for a plain Ray cluster, which cannot tell slots from GPUs.
@@ -58,6 +60,8 @@ class ClusterFacts:
     shm_bytes: int = 0
     disk_bytes: int = 0
     shared_checkpoints: bool = False
+    max_duration_s: Optional[float] = None
+    is_started_again: bool = False
     unused_network: str = ""
     link_gb_per_s: float = 0.0
     device: str = ""

@@ -24,6 +24,8 @@ class FailureKind(str, enum.Enum):
     PULL = "pull"
     DOWN = "down"
     """The end on purpose, to save money."""
+    RENEWAL = "renewal"
+    """The end on purpose, to be started again before the provider would end the cluster for good."""
     UNKNOWN = "unknown"
 
     @classmethod
@@ -75,7 +77,7 @@ class Failure:
     @property
     def text(self) -> str:
         """The reason, and where; of a cluster that ended on purpose or lost a node the reason says it all."""
-        says_it_all = self.kind in (FailureKind.LOST, FailureKind.DOWN)
+        says_it_all = self.kind in (FailureKind.LOST, FailureKind.DOWN, FailureKind.RENEWAL)
         return self.reason if says_it_all else f"rank {self.rank}, {self.kind}: {self.reason}"
 
     @property

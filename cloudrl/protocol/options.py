@@ -59,11 +59,15 @@ class BudgetLimits:
         idle_s: seconds without work.
         max_cost: US dollars, over all attempts of the run.
         price_per_hour: US dollars for all nodes together.
+        max_duration_s: seconds after which the provider ends this start of the cluster.
+        is_started_again: whether it starts a cluster again that has ended itself with an error before.
     """
 
     idle_s: Optional[float] = None
     max_cost: Optional[float] = None
     price_per_hour: Optional[float] = None
+    max_duration_s: Optional[float] = None
+    is_started_again: bool = False
 
 
 @dataclass(frozen=True)
@@ -179,6 +183,14 @@ def _above_zero(text: str) -> float:
     return number
 
 
+def _yes(text: str) -> bool:
+    return {"yes": True, "no": False}[text]
+
+
+def _yes_or_no(value: bool) -> str:
+    return "yes" if value else "no"
+
+
 def _port_range(text: str) -> Tuple[int, int]:
     first, last = (int(part) for part in text.split("-"))
     if first > last:
@@ -246,6 +258,10 @@ _OPTIONS = (
     _Option("down-when-idle-s", "limits.idle_s", _above_zero, _number, "end after so long without work"),
     _Option("max-cost", "limits.max_cost", _above_zero, _number, "end when it has cost so many US dollars"),
     _Option("price-per-hour", "limits.price_per_hour", _above_zero, _number, "US dollars, of all nodes"),
+    _Option(
+        "max-duration-s", "limits.max_duration_s", _above_zero, _number, "after which the provider ends this start"
+    ),
+    _Option("started-again", "limits.is_started_again", _yes, _yes_or_no, "yes: after an error, by the provider"),
 )
 """In the order in which they are written."""
 _DEFAULTS = AgentOptions()

@@ -76,6 +76,31 @@ def test_what_would_not_come_back_is_refused(options, message):
     assert not fake.durable_jobs
 
 
+@pytest.mark.parametrize(
+    ("again", "sentence"), [(True, "it saves before that, and starts again until"), (False, "nothing starts it again")]
+)
+def test_the_end_that_a_provider_sets_is_told_before_the_job_is_sent(again, sentence):
+    fake = FakeCluster(nodes=2)
+    fake.status["facts"] |= {"max_duration_s": 28800.0, "is_started_again": again}
+
+    said = []
+    _submit(fake, on_progress=lambda update: said.append(getattr(update, "text", "")))
+
+    [told] = [line for line in said if "max_duration" in line]
+    assert "8 h 00 min" in told
+    assert sentence in told
+
+
+def test_where_all_nodes_share_a_folder_the_command_may_say_where_it_goes_on():
+    fake = FakeCluster(nodes=2)
+    fake.status["facts"]["shared_checkpoints"] = True
+
+    _submit(fake, overrides={"trainer.resume_mode": "disable"})
+
+    [left] = fake.durable_jobs.values()
+    assert left.chooses_step
+
+
 def test_a_secret_that_the_cluster_has_itself_comes_back_with_it():
     fake = FakeCluster(nodes=2)
     fake.status["facts"] |= {"secrets_dir": "/dev/shm/x", "variables": ["MY_TOKEN"]}

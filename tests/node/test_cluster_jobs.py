@@ -274,3 +274,19 @@ def test_a_cluster_for_a_job_that_fails_has_its_exit_code_and_tries_it_anew_when
         assert "job own: failed: ValueError: no such row" in cluster[0].text()
         (cluster.control / "jobs").unlink()
         cluster.renew_key()
+
+
+def test_a_cluster_ends_itself_before_its_time_is_up_and_its_job_goes_on(nodes: Maker) -> None:
+    cluster = nodes(2)
+    for rank in range(2):
+        cluster.start_one(rank, "--max-duration-s=12", "--started-again=yes")
+    cluster.ready()
+    job_calls.submit_job(cluster[0].agent, _job("first"))
+    reason = cluster.failed(1)
+    assert reason == "this start may run for 12 s; the cluster starts again, as a durable job goes on"
+    assert "job first is asked to save: the cluster ends in" in cluster[0].text()
+    (cluster.control / "jobs").unlink()
+
+    cluster.renew_key()
+    cluster.start().ready()
+    until(lambda: _on_ray(cluster) == {"first-2": "RUNNING"}, "the job goes on")

@@ -223,6 +223,25 @@ def test_what_is_said_of_a_lost_node_is_what_dstack_does(events: str, comment: s
     assert f"# {comment}" in to_dstack(Cluster(name="one", dstack={"retry": retry}))
 
 
+@pytest.mark.parametrize(
+    ("section", "max_duration_s", "is_started_again"),
+    [
+        ({}, None, False),
+        ({"max_duration": "off"}, None, False),
+        ({"max_duration": "8h"}, 28800.0, True),
+        ({"max_duration": 600, "retry": True}, 600.0, True),
+        ({"max_duration": "8h", "retry": False}, 28800.0, False),
+        ({"max_duration": "8h", "retry": {"on_events": ["interruption"]}}, 28800.0, False),
+        ({"max_duration": "8h", "retry": {"duration": "1h"}}, 28800.0, True),
+    ],
+)
+def test_the_agents_know_when_dstack_ends_the_task_for_good(
+    section: dict[str, Any], max_duration_s: float | None, is_started_again: bool
+):
+    limits = options_of(gpu="H100:8", dstack=section).limits
+    assert (limits.max_duration_s, limits.is_started_again) == (max_duration_s, is_started_again)
+
+
 def test_a_range_of_gpus_is_left_to_what_dstack_gives():
     assert options_of(gpu="80GB:1..8").gpus is None
 

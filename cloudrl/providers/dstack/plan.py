@@ -8,6 +8,7 @@ from typing import Any
 
 from cloudrl.errors import CapacityError, InputError
 from cloudrl.protocol.folders import secrets_folder
+from cloudrl.protocol.options import BudgetLimits
 from cloudrl.protocol.progress import Notice
 from cloudrl.providers.dstack import runs
 from cloudrl.providers.dstack.backends import SEE_CLOUDS, cannot_mount, single_node_only
@@ -17,7 +18,7 @@ from cloudrl.providers.dstack.machines import DstackFleets, offers_of, project_b
 from cloudrl.providers.dstack.mismatches import describe
 from cloudrl.providers.dstack.runs import RunState
 from cloudrl.providers.dstack.server import Server, connect, parse
-from cloudrl.providers.dstack.task import release_of, task_text
+from cloudrl.providers.dstack.task import release_of, task_text, with_duration
 from cloudrl.providers.model import Offer, Plan, Price
 from cloudrl.providers.planned import planned_facts
 from cloudrl.providers.state_folder import make_state_folder
@@ -127,19 +128,17 @@ class DstackPlan(Plan):
 def make_plan(cluster: Cluster) -> DstackPlan:
     """The task of a cluster. One whose cost is limited and whose price is unknown has that limit once it is priced."""
     release = release_of(cluster)
-    plan = DstackPlan(
-        cluster=cluster,
-        facts=planned_facts(
-            cluster,
-            "dstack",
-            checkpoint_dir=cluster.checkpoints,
-            data_dir=f"{home_of(cluster)}/data",
-            secrets_dir=secrets_folder(0, "RUN-ID"),
-            release=release if cluster.device == "gpu" else None,
-        ),
-        release=release,
-        text="",
+    facts = planned_facts(
+        cluster,
+        "dstack",
+        checkpoint_dir=cluster.checkpoints,
+        data_dir=f"{home_of(cluster)}/data",
+        secrets_dir=secrets_folder(0, "RUN-ID"),
+        release=release if cluster.device == "gpu" else None,
     )
+    limits = with_duration(BudgetLimits(), cluster.dstack)
+    facts = replace(facts, max_duration_s=limits.max_duration_s, is_started_again=limits.is_started_again)
+    plan = DstackPlan(cluster=cluster, facts=facts, release=release, text="")
     known_in_full = cluster.replace(max_cost=None) if plan.needs_price else cluster
     return replace(plan, text=task_text(known_in_full, release))
 

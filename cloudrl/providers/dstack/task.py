@@ -2,9 +2,11 @@
 
 import shlex
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from cloudrl.errors import SpecError
+from cloudrl.protocol.options import BudgetLimits
 from cloudrl.protocol.outcome import FAILED
 from cloudrl.providers.dstack.judge import check_with_dstack, refuse_rendered
 from cloudrl.providers.dstack.yaml_text import Section, document, pick, plain
@@ -17,6 +19,7 @@ from cloudrl.spec.cluster import memory_for
 from cloudrl.spec.gpu import Gpu
 from cloudrl.spec.names import secret_in
 from cloudrl.spec.ports import RAY_PORT
+from cloudrl.spec.sizes import seconds_of
 from cloudrl.spec.volume import NetworkMount, Volume
 from cloudrl.verl.releases import Release
 
@@ -241,8 +244,29 @@ def _retry_comment(retry: Mapping[str, Any] | bool) -> str:
 
 def _agent_command(cluster: Cluster, release: Release | None) -> str:
     """`exec python3 ... run`, one option a line. The last command, for the reason in its comment."""
-    words = [_option(*word.split("=", 1)) for word in agent_options(cluster, release).to_argv()]
+    options = agent_options(cluster, release)
+    options = replace(options, limits=with_duration(options.limits, cluster.dstack))
+    words = [_option(*word.split("=", 1)) for word in options.to_argv()]
     return " \\\n  ".join([f"exec python3 {AGENT_PATH} run", *words])
+
+
+def with_duration(limits: BudgetLimits, section: Mapping[str, Any]) -> BudgetLimits:
+    """With how long dstack lets the task run, and whether it starts it again after an error.
+
+    Args:
+        limits: from the portable fields.
+        section: `dstack` of the cluster.
+    """
+    given = section.get("max_duration")
+    if given in (None, False, True, "off", -1):  # off by default (core/models/profiles.py)
+        return limits
+    retry = {**_DEFAULTS, **section}["retry"]
+    events = retry.get("on_events") if isinstance(retry, Mapping) else None
+    is_started_again = retry is True or (isinstance(retry, Mapping) and (not events or "error" in events))
+    try:
+        return replace(limits, max_duration_s=float(seconds_of(given)), is_started_again=is_started_again)
+    except SpecError:  # dstack says what is wrong with it
+        return limits
 
 
 def _option(name: str, value: str) -> str:
