@@ -75,7 +75,10 @@ RecipeArgument = Annotated[
 ]
 AlgorithmOption = Annotated[str | None, option("NAME", "Use another algorithm: dapo, rloo, gspo, ...")]
 AfterOption = Annotated[
-    str | None, option("JOB", "Wait here until this job of the cluster has ended, then submit.", "--after")
+    str | None,
+    option(
+        "JOB", "Wait here until this job of the cluster has ended, then submit; a durable job waits there.", "--after"
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 WatchOption = Annotated[

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from cloudrl.jobs.events import Progress as Progress
     from cloudrl.jobs.handle import JobHandle as JobHandle
     from cloudrl.jobs.handle import find_job as find_job
+    from cloudrl.jobs.neighbours import job_of_cluster as job_of_cluster
     from cloudrl.jobs.neighbours import wait_for_end as wait_for_end
     from cloudrl.jobs.pipeline import plan_job as plan_job
     from cloudrl.jobs.submission import Submission as Submission
@@ -34,7 +35,7 @@ __getattr__ = lazy_names(
             "JobHandle",
             "find_job",
         ),
-        "cloudrl.jobs.neighbours": ("wait_for_end",),
+        "cloudrl.jobs.neighbours": ("job_of_cluster", "wait_for_end"),
         "cloudrl.jobs.pipeline": ("plan_job",),
         "cloudrl.jobs.submission": ("Submission",),
         "cloudrl.jobs.submit": (

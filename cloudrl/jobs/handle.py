@@ -1,5 +1,7 @@
 """A submitted job, from any machine that reaches the cluster."""
 
+from __future__ import annotations
+
 import math
 import shlex
 import time
@@ -17,6 +19,7 @@ from cloudrl.logs.causes import Cause, Finding
 from cloudrl.logs.causes.evidence import last_lines
 from cloudrl.logs.sent_files import by_own_names
 from cloudrl.protocol.backoff import Backoff, retry
+from cloudrl.protocol.durable_jobs import DurableJob, Result
 from cloudrl.transport import Connection
 from cloudrl.transport.log_stream import LogSource, choose_log, follow_log, split_lines
 from cloudrl.transport.ray_job import JobStatus, RayJob
@@ -27,6 +30,9 @@ WATCH = "cloudrl watch"
 FOLLOW = "cloudrl jobs logs -f"
 """For jobs that do not train."""
 _TAIL_LINES = 20
+_RESULTS = {
+    Result.SUCCEEDED: JobStatus.SUCCEEDED, Result.FAILED: JobStatus.FAILED, Result.STOPPED: JobStatus.STOPPED,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -169,6 +175,8 @@ class JobHandle:
     def wait(self, timeout_s: float | None = None) -> JobStatus:
         """Wait until the job has ended, however, without reading its log; a broken connection is taken up again.
 
+        A durable job has ended once its agents do not try it again.
+
         Args:
             timeout_s: The most to wait; None for as long as it takes.
 
@@ -178,7 +186,8 @@ class JobHandle:
             FailedError: The cluster is over, or was started again without the job.
         """
         ends_at = math.inf if timeout_s is None else time.monotonic() + timeout_s
-        while not (status := self._status_with_retry()).is_terminal:
+        ask = self._status_with_retry if self._left() is None else self._durable_status
+        while not (status := ask()).is_terminal:
             if time.monotonic() > ends_at:
                 raise WaitTimeout(
                     f"job {self.submission_id} is still {status} after {timeout_s:g} s",
@@ -195,11 +204,13 @@ class JobHandle:
             WaitTimeout: It has not ended after `timeout_s`.
             ConnectionFailed: no answer.
         """
-        if timeout_s is not None:
+        is_durable = self._left() is not None
+        if timeout_s is not None or is_durable:
             self.wait(timeout_s)
-        ended = deque(self.follow(), maxlen=1).pop()
+        newest = self._newest_attempt() if is_durable else self
+        ended = deque(newest.follow(), maxlen=1).pop()
         assert isinstance(ended, Ended)  # noqa: S101 - what `follow` promises
-        raise_for_status(self, ended)
+        raise_for_status(newest, ended)
         return ended
 
     def exception(self, timeout_s: float | None = None) -> FailedError | None:
@@ -214,6 +225,25 @@ class JobHandle:
         except FailedError as failure:
             return failure
         return None
+
+    def _left(self) -> DurableJob | None:
+        """The job as the agents know it; None where it was handed to Ray."""
+        return retry(
+            lambda: find_durable(self.connection, self.submission_id), on_break=lambda _: self._ensure_cluster_alive()
+        )
+
+    def _durable_status(self) -> JobStatus:
+        left = self._left()
+        if left is None or left.outcome is None or left.open_attempt is not None:  # None: the agents have just started
+            return JobStatus.RUNNING
+        return _RESULTS[left.outcome.result]
+
+    def _newest_attempt(self) -> JobHandle:
+        """Raises: JobFailed: it has ended before its first attempt."""
+        left = self._left()
+        if left is not None and left.outcome is not None and not left.attempts:
+            raise JobFailed(f"job {left.job_id}: {left.outcome.reason}", hint="cloudrl jobs list")
+        return replace(self, submission_id=left.submission_id) if left is not None else self
 
     def _status_with_retry(self) -> JobStatus:
         """Once somebody answers, as long as the cluster is there and knows the job."""

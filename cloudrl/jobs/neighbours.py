@@ -127,13 +127,7 @@ def wait_for_end(
         Interrupted: Ctrl-C; nothing was submitted.
         ConnectionFailed: The cluster does not answer any more.
     """
-    url = JOB_URL.fullmatch(job_id)
-    job = find_job(connection, url["id"] if url else job_id)
-    if url and job.url != job_id:
-        raise InputError(
-            f"{job_id} is not a job of cluster {connection.name}, which has {job.url}",
-            hint=f"--after {job.submission_id}",
-        )
+    job = job_of_cluster(connection, job_id)
     if not job.done():
         on_progress(Notice(f"waiting for the end of job {job.submission_id}; keep this command running"))
     try:
@@ -143,6 +137,22 @@ def wait_for_end(
             f"stopped waiting for job {job.submission_id}, which keeps running; nothing was submitted",
             hint=way_back(job.url),
         ) from None
+
+
+def job_of_cluster(connection: Connection, job_id: str) -> JobHandle:
+    """A job by its submission id or its URL.
+
+    Raises:
+        InputError: The cluster does not know the job, or the URL is of another cluster.
+    """
+    url = JOB_URL.fullmatch(job_id)
+    job = find_job(connection, url["id"] if url else job_id)
+    if url and job.url != job_id:
+        raise InputError(
+            f"{job_id} is not a job of cluster {connection.name}, which has {job.url}",
+            hint=f"--after {job.submission_id}",
+        )
+    return job
 
 
 def _uses_queue(job: RayJob) -> bool:

@@ -123,7 +123,8 @@ class RunningCluster:
         Args:
             job: what to run.
             overrides: in verl's own keys; they win over recipe and cluster.
-            after: a job of this cluster, by its id or URL; its end is waited for first.
+            after: a job of this cluster, by its id or URL; its end is waited for first. A durable job waits with the
+                agents instead, behind all that are there.
             on_progress: receives notes, uploads, and the handle.
             options: see `cloudrl.jobs.SubmitOptions`.
 

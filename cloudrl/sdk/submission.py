@@ -83,7 +83,8 @@ def submit(
         connection: the cluster.
         job: the recipe.
         options: what is asked for beyond it.
-        after: a job of the cluster by its id or URL, whose end is waited for first.
+        after: a job of the cluster by its id or URL, whose end is waited for first. A durable job waits with the
+            agents, behind all that are there.
         confirm: is asked where NCCL is not going to use the nodes' fast network.
         on_progress: receives notes, uploads, what is waited for, and the handle.
 
@@ -94,7 +95,9 @@ def submit(
         ConnectionFailed: no answer.
         Interrupted: Ctrl-C while the other job was waited for.
     """
-    if after is not None:
+    if after is not None and options.durable:
+        jobs.job_of_cluster(connection, after)  # the agents start nothing before the jobs that are there have ended
+    elif after is not None:
         with suppress(CheckpointError):  # the other job may be about to save
             prepare(connection, job, options)  # what is wrong with this one is not for tomorrow
         jobs.wait_for_end(connection, after, on_progress=on_progress)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 import cloudrl
-from cloudrl.errors import ConnectionFailed, InputError, JobFailed
+from cloudrl.errors import ConnectionFailed, InputError, JobFailed, WaitTimeout
 from cloudrl.jobs.supervised import find_durable
 from cloudrl.protocol.durable_jobs import Attempt, Outcome, Result, Verdict
 from cloudrl.sdk.submission import follow, stop_job
@@ -143,6 +143,47 @@ def test_all_attempts_are_followed():
     progress = follow(job, on_progress=said.append)
 
     assert progress.step == 5
+
+
+def test_it_has_ended_once_the_agents_do_not_try_it_again():
+    fake = FakeCluster(nodes=2)
+    job = _submit(fake)
+    fake.end(job.submission_id, "FAILED", "the driver was killed")
+    fake.durable_jobs[job.submission_id] = replace(fake.durable_jobs[job.submission_id], outcome=None)
+    with pytest.raises(WaitTimeout, match="is still RUNNING"):
+        job.wait(timeout_s=0)
+
+    _again(fake, job, Verdict.INFRASTRUCTURE, "its driver was killed (SIGKILL)")
+
+    assert job.wait() is JobStatus.SUCCEEDED
+    assert job.result().succeeded
+    assert job.exception() is None
+
+
+def test_one_that_waits_is_waited_for_and_its_end_is_told():
+    fake = FakeCluster(nodes=2)
+    job = _submit(fake)
+    _wait(fake, job)
+    with pytest.raises(WaitTimeout):
+        job.wait(timeout_s=0)
+
+    outcome = Outcome(Result.FAILED, "run 'one' cannot go on: step 3 lacks rank 1", 2.0)
+    fake.durable_jobs[job.submission_id] = replace(fake.durable_jobs[job.submission_id], outcome=outcome)
+
+    assert job.wait() is JobStatus.FAILED
+    assert "step 3 lacks rank 1" in str(job.exception())
+
+
+def test_behind_another_job_it_waits_with_the_agents_and_not_here():
+    fake = FakeCluster(nodes=2)
+    first = _submit(fake)
+    ray = cloudrl.RunningCluster(fake.connection())
+
+    second = ray.submit(JOB, durable=True, name="two", after=first.submission_id)
+
+    assert list(fake.durable_jobs) == [first.submission_id, second.submission_id]
+    with pytest.raises(InputError, match="nowhere"):
+        ray.submit(JOB, durable=True, name="three", after="nowhere")
 
 
 def test_the_end_for_good_is_the_end_of_following():

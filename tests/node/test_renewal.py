@@ -23,7 +23,7 @@ def test_the_end_comes_two_minutes_before_that_of_the_provider_or_a_tenth_of_a_s
         (EIGHT_HOURS, 28680.0, False, False, False),  # nothing would go on
         (EIGHT_HOURS, 28739.0, True, True, False),  # a save is ended first
         (EIGHT_HOURS, 28740.0, True, True, True),  # but not for longer than the provider leaves
-        (BudgetLimits(max_duration_s=28800.0), 28790.0, True, False, False),  # nobody would start it again
+        (BudgetLimits(max_duration_s=28800.0), 28790.0, True, False, False),  # dstack would not start it again
         (BudgetLimits(), 1e9, True, False, False),
     ],
 )
