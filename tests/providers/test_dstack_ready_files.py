@@ -35,7 +35,7 @@ CHAINS = {
         ("ssh", "fleets/ssh.dstack.yml", ("ppo-sglang-7b",)),
         ("cloud-h100", "fleets/cloud-h100.dstack.yml", ("ray-cluster", "grpo-qwen3-32b")),
     ),
-    "amd": (("amd", "", ("ppo-rocm",)),),
+    "amd": (("amd", "", ("ppo-rocm",))),
     "cpu": (("cpu", "", ("ray-cluster-cpu",)), ("cpu-h100", "", ("groups",))),
 }
 MACHINES = [
@@ -87,6 +87,8 @@ def apply_as_told(user: User) -> None:
     assert attached.returncode is None, attached.output
     said = user.types(*told("cloudrl submit grpo"), timeout_s=120).stdout
     assert "step 7/7" in said, said
+    watched = user.types("cloudrl", "watch", "--cluster", "ray-cluster").stdout
+    assert "GiB of RAM for 8 GPUs" in watched, watched
     user.types("cloudrl", "down", "ray-cluster", "-y")
     attached.finish(60)
 
@@ -95,7 +97,10 @@ def up_as_told(user: User) -> None:
     """On one's own machines, whose disk for checkpoints is small; a job is planned for it, and not sent."""
     said = user.types(*told("cloudrl up ray-cluster --on dstack", "docs/clusters.md"), timeout_s=200).stdout
     assert "READY: ray-cluster with 2 nodes" in said, said
-    assert "and /checkpoints has room for 21.5 GB" in said, said
+    looked = user.types("cloudrl", "status", "ray-cluster").stdout
+    for text in (said, looked):
+        assert "and /checkpoints has room for 21.5 GB" in text, text
+        assert "GiB of RAM for 8 GPUs" in text, text
     sent = user.types("cloudrl", "submit", "grpo", "--dry-run", "--cluster", "ray-cluster").stdout
     assert "trainer.nnodes=2" in sent, sent
     user.types("cloudrl", "down", "ray-cluster", "-y")
