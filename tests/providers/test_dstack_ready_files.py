@@ -35,7 +35,7 @@ CHAINS = {
         ("ssh", "fleets/ssh.dstack.yml", ("ppo-sglang-7b",)),
         ("cloud-h100", "fleets/cloud-h100.dstack.yml", ("ray-cluster", "grpo-qwen3-32b")),
     ),
-    "amd": (("amd", "", ("ppo-rocm",))),
+    "amd": (("amd", "", ("ppo-rocm",)),),
     "cpu": (("cpu", "", ("ray-cluster-cpu",)), ("cpu-h100", "", ("groups",))),
 }
 MACHINES = [
