@@ -43,9 +43,9 @@ def explained(root: Any) -> Iterator[None]:
 
 def unknown_command(context: Any, typed: str, known: Sequence[str]) -> InputError:
     """The error for a word that is no command of `cloudrl`, or of one of its nouns."""
-    words, likely = sys.argv[1:], did_you_mean(typed, known)
-    path = _command_of(context.find_root().command, words).path
-    hint = _meant(path, _replaced(words, typed, likely))
+    words, likely, root = sys.argv[1:], did_you_mean(typed, known), context.find_root().command
+    path, meant = _command_of(root, words).path, _replaced(words, typed, likely)
+    hint = _meant(path, None if meant is None else [*meant, *_arguments_left_out(root, meant)])
     return InputError(f"{path} has no command {typed!r}{likely}", hint=hint)
 
 
@@ -70,6 +70,14 @@ def _command_of(root: Any, words: Sequence[str]) -> _Command:
             break
         path, command = [*path, word], inner
     return _Command(" ".join(path), command.params)
+
+
+def _arguments_left_out(root: Any, words: Sequence[str]) -> list[str]:
+    """The names of arguments that a command needs, where nothing but the command was typed."""
+    command = _command_of(root, words)
+    if ["cloudrl", *words] != command.path.split():
+        return []
+    return [str(each.metavar) for each in command.parameters if each.required and each.param_type_name == "argument"]
 
 
 def _explained(refused: Any, command: _Command, words: Sequence[str]) -> InputError:

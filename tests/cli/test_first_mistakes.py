@@ -37,6 +37,7 @@ def _files(home: Path) -> None:
         (("grpo-tiny", "--steps", "3"), "'grpo-tiny' is a recipe", "cloudrl submit grpo-tiny --steps 3\n"),
         (("chekpoints", "list"), "cloudrl has no command 'chekpoints'", "Corrected: cloudrl checkpoints list\n"),
         (("checkpoints", "lst"), "checkpoints has no command 'lst'", "Corrected: cloudrl checkpoints list\n"),
+        (("submt",), "cloudrl has no command 'submt'", "Corrected: cloudrl submit RECIPE\n"),
         (("frobnicate",), "cloudrl has no command 'frobnicate'\n", "→ cloudrl --help"),
         (("--bogus",), "cloudrl has no option --bogus\n", "→ cloudrl --help"),
         ((*CHECK, "--stepps=3"), "did you mean '--steps'?", "Corrected: cloudrl check grpo --gpu H100:8 --steps=3\n"),
