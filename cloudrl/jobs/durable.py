@@ -31,7 +31,12 @@ def plan_durable(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
         chooses_step=cluster.shared_checkpoints and bool(_decided(draft)),
         training_nodes=0 if takes_all else nodes,
         is_placed=not takes_all and is_placed(draft),
+        keep=max(0, integer(values.get(keys.CHECKPOINTS_KEPT)) or 0),
     )
+    if plan.keep:
+        # verl removes old steps of one node before it saves, whether or not a newer one is safe; the agents do it after
+        kept = {key: None for key in (keys.CHECKPOINTS_KEPT, keys.CRITICS_KEPT) if key in values}
+        draft = draft.without(*kept).overriding(kept)
     if not plan.saves:
         anew = "the job saves nothing, so each attempt begins anew"
         draft = draft.warning(f"{'' if snapshot.is_script else '--durable: '}{anew}; {keys.SAVE_FREQ}=10 saves")

@@ -119,6 +119,7 @@ class DurablePlan:
         chooses_step: whether its command says from which step it goes on.
         training_nodes: how many nodes train; 0 where all do.
         is_placed: whether its command puts its ranks on nodes that it is given.
+        keep: how many whole steps the agents keep; 0 for all.
     """
 
     world_size: int
@@ -127,6 +128,7 @@ class DurablePlan:
     chooses_step: bool = False
     training_nodes: int = 0
     is_placed: bool = False
+    keep: int = 0
 
 
 @dataclass(frozen=True)

@@ -85,7 +85,7 @@ def leave_with_agents(
         submission.submission_id, submission.name, "", submission.request(), 0.0, world_size=plan.world_size,
         total_steps=plan.total_steps, saves=plan.saves, chooses_step=plan.chooses_step,
         training_nodes=plan.training_nodes, is_placed=plan.is_placed,
-        package=package,
+        package=package, keep=plan.keep,
     )  # fmt: skip
     retry(lambda: job_calls.submit_job(agent, job), _LOST, clock=clock, sleep=sleep)
     ends_at = clock() + _STARTS_WITHIN_S

@@ -12,6 +12,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
 
+from cloudrl.durable.attempt_plan import newest_whole, plan_attempt
 from cloudrl.durable.queue import PlanFailed, Planned
 from cloudrl.durable.verdicts import RayEnd
 from cloudrl.errors import CheckpointError, CloudrlError
@@ -20,6 +21,7 @@ from cloudrl.node.background import repeat
 from cloudrl.node.job_files import JobFiles
 from cloudrl.node.job_journal import JobJournal
 from cloudrl.node.masking import Masker
+from cloudrl.node.old_steps import OldSteps
 from cloudrl.node.ray import Dashboard
 from cloudrl.node.replication import ReplicationHub
 from cloudrl.node.step_copies import EVERY_S as COPY_EVERY_S
@@ -34,12 +36,11 @@ from cloudrl.protocol.folders import TRAINING_NODES
 from cloudrl.protocol.job_phases import JobState
 from cloudrl.protocol.job_work import SaveNote
 from cloudrl.protocol.report import NodeReport
-from cloudrl.protocol.routes import CHECKPOINTS
 from cloudrl.protocol.side_by_side import side_by_side
 from cloudrl.saves.copies import choose_nodes
-from cloudrl.saves.inventory import Checkpoint, Inventory, resume_order
-from cloudrl.saves.prune import removal_of
-from cloudrl.saves.resume import Ranks, ResumePlan, plan_resume
+from cloudrl.saves.inventory import Inventory
+from cloudrl.saves.lineage import without_abandoned
+from cloudrl.saves.resume import Ranks, ResumePlan
 from cloudrl.saves.survey import cluster_inventory
 
 _at = attrgetter("at")
@@ -98,6 +99,7 @@ class DurableJobs:
         self._hang, self._ray_logs, self._files, self._secrets, self._say = hang, ray_logs, files.files, secrets, say
         self._is_shared = is_shared
         self._copies = StepCopies(reports, agent, self._inventory, is_urgent=is_urgent, say=say)
+        self._old_steps = OldSteps(reports, agent, say=say)
         self._job_files = JobFiles(files, reports, agent)
         self._mirrored: Tuple[Tuple[str, int], ...] = ()
         self._mirror_again_at = 0.0
@@ -152,19 +154,21 @@ class DurableJobs:
         repeat(self._mirror, COPY_EVERY_S)
 
     def _mirror(self) -> None:
-        """Have what was saved on a second machine; without news it is looked for less often."""
+        """Have what was saved on a second machine, and clear what is old; without news that is done less often."""
         jobs = [job for job in self.supervisor.jobs if job.saves and job.last is not None and _is_of_now(job)]
         addresses = self._addresses()
         jobs = [
             job for job in jobs if _divides(job, addresses) and (not job.training_nodes or job.job_id in self._orders)
         ]
-        if not jobs or len(addresses) < 2 or self._is_shared():
+        if not jobs:
             return
         saved = tuple((job.submission_id, job.attempts[-1].saved_step) for job in jobs)
         if saved == self._mirrored and time.monotonic() < self._mirror_again_at:
             return
         with contextlib.suppress(CloudrlError):  # a node is silent: looked for again
-            is_missing = self._copies.mirror(jobs, addresses, self._orders)
+            has_partners = len(addresses) > 1 and not self._is_shared()
+            is_missing = has_partners and self._copies.mirror(jobs, addresses, self._orders)
+            self._old_steps.clear(jobs, self._inventory(), addresses, self._orders, self._copies.begun)
             self._mirrored = saved
             self._mirror_again_at = time.monotonic() + (0.0 if is_missing else _LOOK_AGAIN_S)
 
@@ -247,27 +251,17 @@ class DurableJobs:
             return PlanFailed(job.job_id, waits_for, may_pass=True, pause_s=COPY_EVERY_S)
         taken = {node: addresses[node] for node in order} or addresses
         ranks = Ranks(job.world_size, job.training_nodes or len(addresses), taken, are_placed=job.is_placed)
-        try:
-            resume = plan_resume(
-                inventory, job.run, ranks=ranks, checkpoint_dir=str(self._checkpoints), cluster=self._cluster
-            )
-        except CheckpointError:
-            if _was_ever_saved(inventory, job):
-                raise
-            self._newer[job.job_id] = _newer_steps(inventory, job.run, 0)
-            return Planned(job.job_id, 0, variables=self._placed(job, ranks, None) if order else {})
-        variables = self._placed(job, ranks, resume) if order else {}
-        if resume is None:  # nothing is saved; or it is Megatron's, of which verl itself takes the step of its tracker
-            return Planned(job.job_id, _newest_whole(inventory, job.run), variables=variables)
-        self._newer[job.job_id] = _newer_steps(inventory, job.run, resume.step)
-        return Planned(job.job_id, resume.step, resume.overrides, variables)
+        plan = plan_attempt(job, inventory, ranks, checkpoint_dir=str(self._checkpoints), cluster=self._cluster)
+        self._newer[job.job_id] = plan.newer
+        return replace(plan.planned, variables=self._placed(job, ranks, plan.resume) if order else {})
 
     def _order(self, job: DurableJob, inventory: Inventory, addresses: Mapping[int, str]) -> Tuple[int, ...]:
         """Nodes on which a job is to train that does not take all; empty where Ray may choose any."""
         can_tell_apart = len(set(addresses.values())) == len(addresses)
         if not job.is_placed or not job.training_nodes or self._is_shared() or not can_tell_apart:
             return ()
-        return choose_nodes(inventory, job.run, world_size=job.world_size, count=job.training_nodes, nodes=addresses)
+        valid = without_abandoned(inventory, job)
+        return choose_nodes(valid, job.run, world_size=job.world_size, count=job.training_nodes, nodes=addresses)
 
     def _placed(self, job: DurableJob, ranks: Ranks, resume: Optional[ResumePlan]) -> Dict[str, str]:
         """What has the ranks of an attempt run on nodes that are chosen; these are remembered for the copies."""
@@ -323,7 +317,7 @@ class DurableJobs:
             inventory = self._inventory()
         except CloudrlError:
             return None
-        return None if inventory.silent else _newest_whole(inventory, job.run)
+        return None if inventory.silent else newest_whole(inventory, job.run)
 
     def _log_tail(self, submission_id: str) -> str:
         logs = self._ray_logs()
@@ -350,35 +344,3 @@ def _divides(job: DurableJob, addresses: Mapping[int, str]) -> bool:
 
 def _is_of_now(job: DurableJob) -> bool:
     return job.outcome is None or time.time() - job.outcome.at < _LAST_STEP_S
-
-
-def _steps_of(inventory: Inventory, run: str) -> Dict[int, List[Checkpoint]]:
-    """Step -> its roles."""
-    steps: Dict[int, List[Checkpoint]] = {}
-    for checkpoint in inventory.checkpoints:
-        if checkpoint.run == run:
-            steps.setdefault(checkpoint.step, []).append(checkpoint)
-    return steps
-
-
-def _newest_whole(inventory: Inventory, run: str) -> int:
-    """0 without such a step."""
-    steps = _steps_of(inventory, run)
-    return next((step for step in resume_order(steps) if all(role.complete for role in steps[step])), 0)
-
-
-def _was_ever_saved(inventory: Inventory, job: DurableJob) -> bool:
-    """Whether a step of the run was whole once: half a step alone is that of an attempt lost in its first save."""
-    roles = [role for steps in _steps_of(inventory, job.run).values() for role in steps]
-    return any(role.tracked or role.complete for role in roles) or any(attempt.from_step for attempt in job.attempts)
-
-
-def _newer_steps(inventory: Inventory, run: str, step: int) -> Tuple[Tuple[int, str], ...]:
-    """(rank, path below its folder of checkpoints) of each later step, once for a folder that ranks share."""
-    removals = (removal_of(roles) for later, roles in _steps_of(inventory, run).items() if later > step)
-    return tuple(
-        (location.ranks[0], removal.path)
-        for removal in removals
-        for location in removal.locations
-        if location.ranks and location.root == CHECKPOINTS
-    )

@@ -33,7 +33,7 @@ from cloudrl.protocol.failures import ApiError, ErrorCode, Failure, FailureKind
 from cloudrl.protocol.limits import CASTS
 from cloudrl.protocol.manifest import Manifest
 from cloudrl.protocol.report import NodeReport
-from cloudrl.protocol.step_copies import CopyOrder
+from cloudrl.protocol.step_copies import ClearOrder, CopyOrder
 from cloudrl.protocol.wire import from_json, to_json
 from cloudrl.saves.below import Refused, open_below
 from cloudrl.saves.removal import set_aside
@@ -190,6 +190,13 @@ class _Handler(HttpHandler):
         if order.folder != path:
             raise ApiError(ErrorCode.BAD_REQUEST, f"the order is for {order.folder!r}, and the call says {path!r}")
         self._json(self.agent.step_copier.take(order))
+
+    def _clear_copies(self, path: str) -> None:
+        order = self._json_body(functools.partial(from_json, ClearOrder), "copies to clear", _MAX_MANIFEST_BYTES)
+        if order.folder != path:
+            raise ApiError(ErrorCode.BAD_REQUEST, f"the order is for {order.folder!r}, and the call says {path!r}")
+        with _disk_errors(ErrorCode.CONFLICT):
+            self._json({"freed_bytes": self.agent.step_copier.clear(order)})
 
     def _job_body(self, job: str) -> DurableJob:
         record = self._json_body(functools.partial(from_json, DurableJob), "a job")

@@ -14,16 +14,17 @@ import threading
 import time
 import zlib
 from pathlib import Path
-from typing import BinaryIO, Callable, Deque, Dict, List, Optional
+from typing import BinaryIO, Callable, Deque, Dict, List, Optional, Union
 
 from cloudrl.errors import CloudrlError
-from cloudrl.node.uploads import SPARE_BYTES
+from cloudrl.node.copied_files import clear_copies, note_copies
 from cloudrl.private_files import sync_to_disk
 from cloudrl.protocol import routes
 from cloudrl.protocol.client import CHECK_TIMEOUT_S, LISTING_TIMEOUT_S, AgentClient
 from cloudrl.protocol.failures import ApiError, ErrorCode
-from cloudrl.protocol.step_copies import CopyOrder, CopyState, WantedFile
+from cloudrl.protocol.step_copies import ClearOrder, CopyOrder, CopyState, WantedFile
 from cloudrl.saves.below import Refused, open_folder_below
+from cloudrl.saves.copies import refuse_changed, refuse_without_room
 from cloudrl.saves.names import STEP
 from cloudrl.units import size_text
 
@@ -89,16 +90,12 @@ class StepCopier:
             OSError, CloudrlError, ApiError, Refused, http.client.HTTPException: nothing of it counts as copied.
         """
         missing = sum(file.size_bytes for file in order.files)
-        # as much again is left to this node's own next save, which is worth more
-        if 2 * missing + SPARE_BYTES > (free := self._free_bytes(self._root)):
-            raise OSError(
-                f"{size_text(missing)} are to be copied here, and as much is kept free for the next save; "
-                f"{size_text(free)} are free"
-            )
+        refuse_without_room(missing, self._free_bytes(self._root))
         parts: List[Path] = []
         try:
             for file in order.files:
                 parts += [self._fetch(order, file)]
+            note_copies(self._root, order.folder, order.files)
             for file, part in zip(order.files, parts):  # noqa: B905  Python 3.9
                 part.replace(part.parent / file.path.rpartition("/")[2])
             for folder in {part.parent for part in parts}:
@@ -107,6 +104,16 @@ class StepCopier:
             for part in parts:
                 with contextlib.suppress(OSError):
                     part.unlink()
+
+    def clear(self, order: ClearOrder) -> int:
+        """Remove copies that this node has made; returns how many bytes that were.
+
+        Raises:
+            ApiError: BAD_REQUEST, it names other files than those of one step.
+            OSError, Refused: a copy cannot be removed.
+        """
+        _check(order)
+        return clear_copies(self._root, order)
 
     def _work(self) -> None:
         while True:
@@ -143,9 +150,7 @@ class StepCopier:
                 crc = self._receive(answer.stream, target, file)
                 target.flush()
                 os.fsync(target.fileno())
-            sums = self._sums(agent, order.source, file)
-            if sums != (file.size_bytes, crc):
-                raise OSError(f"{file.path} has changed while it was copied, or was damaged on its way")
+            refuse_changed(file, crc, self._sums(agent, order.source, file))
             os.utime(part, (file.modified_at, file.modified_at))
         except BaseException:
             with contextlib.suppress(OSError):
@@ -194,7 +199,7 @@ class StepCopier:
         os.close(open_folder_below(self._root, here))
 
 
-def _check(order: CopyOrder) -> None:
+def _check(order: Union[CopyOrder, ClearOrder]) -> None:
     """Raises: ApiError: BAD_REQUEST, a path is not below the step."""
     parts = [order.folder.split("/"), *(file.path.split("/") for file in order.files)]
     is_plain = not any(part in ("", ".", "..") or "\0" in part for words in parts for part in words)

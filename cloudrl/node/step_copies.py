@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import http.client
 from dataclasses import replace
-from typing import Callable, Dict, Mapping, Sequence
+from typing import Callable, Dict, Mapping, Optional, Sequence
 
 from cloudrl.errors import CloudrlError
 from cloudrl.protocol import job_calls
@@ -13,8 +13,9 @@ from cloudrl.protocol.durable_jobs import DurableJob
 from cloudrl.protocol.ranks import ranks_text
 from cloudrl.protocol.report import NodeReport
 from cloudrl.protocol.step_copies import CopyOrder
-from cloudrl.saves.copies import plan_copies
+from cloudrl.saves.copies import CopyPlan, plan_copies
 from cloudrl.saves.inventory import Inventory
+from cloudrl.saves.lineage import without_abandoned
 from cloudrl.units import size_text
 
 EVERY_S = 5.0
@@ -32,6 +33,9 @@ class StepCopies:
         inventory: of all nodes.
         is_urgent: whether the cluster may end soon.
         say: prints a line.
+
+    Attributes:
+        begun: run -> the step of which copies are under way; None without any.
     """
 
     def __init__(
@@ -47,6 +51,7 @@ class StepCopies:
         self._is_urgent, self._say = is_urgent, say
         self._told: Dict[str, str] = {}
         self._failures: Dict[str, int] = {}
+        self.begun: Dict[str, Optional[int]] = {}
 
     def mirror(
         self, jobs: Sequence[DurableJob], addresses: Mapping[int, str], orders: Mapping[str, Sequence[int]]
@@ -60,19 +65,16 @@ class StepCopies:
         """
         inventory, is_missing = self._inventory(), False
         for job in jobs:
-            plan = plan_copies(
-                inventory,
-                job.run,
-                world_size=job.world_size,
-                addresses=addresses,
-                order=orders.get(job.job_id, ()),
-            )
+            is_older = self.begun.get(job.run) is not None
+            order = orders.get(job.job_id, ())
+            plan = _plan(job, inventory, addresses, order, self.begun.get(job.run))
             if plan is None or inventory.silent:
                 continue
             missing = [*plan.needed, *plan.spare]
-            for order in missing:
-                self.order(replace(order, is_urgent=self._is_urgent()))
-            is_missing = is_missing or bool(missing)
+            failed = [self.order(replace(copies, is_urgent=self._is_urgent())) for copies in missing]
+            # nodes that each copy another step would never have one step between them
+            self.begun[job.run] = plan.step if missing and not any(failed) else None
+            is_missing = is_missing or bool(missing) or is_older
             self._tell(
                 f"{job.run}/{plan.step}", "" if plan.is_safe else f"{_size_text(missing)} of it are being copied"
             )
@@ -92,7 +94,7 @@ class StepCopies:
         Returns:
             What is waited for; "" if nothing is missing, or if that could not be brought.
         """
-        plan = plan_copies(inventory, job.run, world_size=job.world_size, addresses=addresses, order=order)
+        plan = _plan(job, inventory, addresses, order)
         if plan is None or not plan.needed or inventory.silent:
             return ""
         step = f"{job.run}/{plan.step}"
@@ -129,6 +131,17 @@ class StepCopies:
         if is_news:
             run, _, number = step.rpartition("/")
             self._say(f"run {run}: step {number}: {missing or 'two nodes have it now'}")
+
+
+def _plan(
+    job: DurableJob,
+    inventory: Inventory,
+    addresses: Mapping[int, str],
+    order: Sequence[int],
+    first: Optional[int] = None,
+) -> Optional[CopyPlan]:
+    valid = without_abandoned(inventory, job)
+    return plan_copies(valid, job.run, world_size=job.world_size, addresses=addresses, order=order, first=first)
 
 
 def _size_text(orders: Sequence[CopyOrder]) -> str:

@@ -104,6 +104,7 @@ class DurableJob:
             save into one folder.
         training_nodes: how many nodes train; 0 where all do.
         is_placed: whether its command puts its ranks on nodes that it is given, and verl's controller on node 0.
+        keep: of its whole steps so many stay, besides the newest that is safe; 0 for all.
         package: the address of the files that Ray gets as its package; "" for none.
         waits_until: the next attempt starts no earlier.
         waits_for: why it waits, for a person; "" while it runs.
@@ -124,6 +125,7 @@ class DurableJob:
     training_nodes: int = 0
     is_placed: bool = False
     package: str = ""
+    keep: int = 0
     waits_until: float = 0.0
     waits_for: str = ""
     attempts: Tuple[Attempt, ...] = ()

@@ -12,7 +12,7 @@ from cloudrl.protocol import routes
 from cloudrl.protocol.client import LISTING_TIMEOUT_S, REFUSALS, AgentClient
 from cloudrl.protocol.durable_jobs import DurableJob
 from cloudrl.protocol.failures import ErrorCode
-from cloudrl.protocol.step_copies import CopyOrder, CopyState
+from cloudrl.protocol.step_copies import ClearOrder, CopyOrder, CopyState
 from cloudrl.protocol.wire import from_json, to_json
 
 
@@ -91,6 +91,20 @@ def order_copies(agent: AgentClient, order: CopyOrder) -> CopyState:
         routes.COPY_STEP, rank=order.rank, path=order.folder, body=body, timeout_s=LISTING_TIMEOUT_S
     )
     return agent.call(request, partial(from_json, CopyState))
+
+
+def clear_copies(agent: AgentClient, order: ClearOrder) -> int:
+    """Have a node remove copies that it has made itself; returns how many bytes it has freed.
+
+    Raises:
+        InputError: it cannot remove them.
+        ConnectionFailed: no answer.
+    """
+    body = json.dumps(to_json(order)).encode()
+    request = agent.request(
+        routes.CLEAR_COPIES, rank=order.rank, path=order.folder, body=body, timeout_s=LISTING_TIMEOUT_S
+    )
+    return agent.call(request, lambda value: int(value["freed_bytes"]), (*REFUSALS, ErrorCode.CONFLICT))
 
 
 def _body(job: DurableJob) -> bytes:

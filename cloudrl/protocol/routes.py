@@ -115,6 +115,8 @@ SET_ASIDE = Route("set_aside", "POST", "/v1/nodes/{rank}/aside/{path}")
 """Rename a step, `RUN/global_step_10`, so that it no longer counts as a checkpoint; of rank 0."""
 COPY_STEP = Route("copy_step", "POST", "/v1/nodes/{rank}/copies/{path}")
 """A `CopyOrder` for a node, answered with `CopyState`: it copies in the background; of rank 0."""
+CLEAR_COPIES = Route("clear_copies", "POST", "/v1/nodes/{rank}/cleared/{path}")
+"""A `ClearOrder` for a node, answered with {"freed_bytes"}: it removes copies that it has made itself; of rank 0."""
 STOPS = Route("stops", "GET", "/v1/nodes/{rank}/stops")
 """{"stops": [`Stop`, ...]}: the processes of a node that wait for a debugger."""
 LOOK = Route("look", "GET", "/v1/nodes/{rank}/look")

@@ -47,6 +47,21 @@ class CopyOrder:
 
 
 @dataclass(frozen=True)
+class ClearOrder:
+    """Copies of one step that are not needed any more.
+
+    Attributes:
+        rank: of the node that has them.
+        folder: `RUN/global_step_10`, below the folder of checkpoints.
+        files: as they are listed; what the node has not copied itself stays.
+    """
+
+    rank: int
+    folder: str
+    files: Tuple[WantedFile, ...]
+
+
+@dataclass(frozen=True)
 class CopyState:
     """How far the copies of a step are on a node.
 

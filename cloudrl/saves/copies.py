@@ -18,10 +18,13 @@ from cloudrl.protocol.step_copies import CopyOrder, WantedFile
 from cloudrl.saves.inventory import Checkpoint, Inventory, resume_order
 from cloudrl.saves.names import RECORD, SHARD, is_ours, step_folder
 from cloudrl.saves.places import FileCopy
+from cloudrl.units import size_text
 
 _ONE_SAVE_S = 60.0
 """A copy has the date of its original; what is older by more is of another save."""
 SAFE_COPIES = 2
+SPARE_BYTES = 1 << 30
+"""Left free on a disk that takes copies, for whatever else writes there."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,7 @@ def partner_of(rank: int, ranks: Sequence[int]) -> int:
 
 def count_copies(roles: Sequence[Checkpoint]) -> int:
     """How many nodes have every file of a step, given all its roles; each file may be on other nodes."""
-    return min((len(_nodes(_of_one_save(copies))) for _, copies in _files(roles)), default=0)
+    return min((len(nodes_of(of_one_save(copies))) for _, copies in files_of_step(roles)), default=0)
 
 
 def is_safe(roles: Sequence[Checkpoint]) -> bool:
@@ -64,8 +67,42 @@ def is_safe(roles: Sequence[Checkpoint]) -> bool:
     return all(role.complete for role in roles) and count_copies(roles) >= SAFE_COPIES
 
 
+def refuse_without_room(missing_bytes: int, free_bytes: int) -> None:
+    """Leave a node room for its own next save, which is worth more than a copy.
+
+    Raises:
+        OSError: there is too little for both.
+    """
+    if 2 * missing_bytes + SPARE_BYTES > free_bytes:
+        raise OSError(
+            f"{size_text(missing_bytes)} are to be copied here, and as much is kept free for the next save; "
+            f"{size_text(free_bytes)} are free"
+        )
+
+
+def refuse_changed(file: WantedFile, crc32: int, sums: tuple[int, int]) -> None:
+    """Compare what was written with the original, as it is on its own disk now.
+
+    Args:
+        file: as it was ordered.
+        crc32: of what was written.
+        sums: size in bytes and CRC-32 of the original.
+
+    Raises:
+        OSError: they differ.
+    """
+    if sums != (file.size_bytes, crc32):
+        raise OSError(f"{file.path} has changed while it was copied, or was damaged on its way")
+
+
 def plan_copies(
-    inventory: Inventory, run: str, *, world_size: int, addresses: Mapping[int, str], order: Sequence[int] = ()
+    inventory: Inventory,
+    run: str,
+    *,
+    world_size: int,
+    addresses: Mapping[int, str],
+    order: Sequence[int] = (),
+    first: int | None = None,
 ) -> CopyPlan | None:
     """What is to be copied of the newest whole step of a run; None without such a step, and for Megatron's.
 
@@ -77,8 +114,9 @@ def plan_copies(
         order: nodes on which the job trains, in the order of its ranks, if its command puts them there and the
             controller on node 0; empty where all nodes train, as verl counts them. Each runs as many ranks as the
             others.
+        first: a step of which some is copied already, to be finished before a newer one as long as it is whole.
     """
-    found = _newest_whole(inventory, run, world_size)
+    found = _newest_whole(inventory, run, world_size, first)
     return None if found is None else _plan(*found, world_size, addresses, order)
 
 
@@ -98,10 +136,10 @@ def choose_nodes(
     """
     held: dict[tuple[int, int], int] = defaultdict(int)
     _, roles = _newest_whole(inventory, run, world_size) or (0, [])
-    for name, copies in _files(roles) if roles else ():
+    for name, copies in files_of_step(roles) if roles else ():
         if (match := SHARD.fullmatch(name)) is not None:
             group = int(match[match.re.groups]) // (world_size // count)
-            for node in _nodes(_of_one_save(copies)):
+            for node in nodes_of(of_one_save(copies)):
                 held[group, node] += copies[0].size_bytes
     free, chosen = sorted(nodes), list[int]()
     for group in range(count):
@@ -110,14 +148,16 @@ def choose_nodes(
     return tuple(chosen)
 
 
-def _newest_whole(inventory: Inventory, run: str, world_size: int) -> tuple[int, list[Checkpoint]] | None:
+def _newest_whole(
+    inventory: Inventory, run: str, world_size: int, first: int | None = None
+) -> tuple[int, list[Checkpoint]] | None:
     steps: dict[int, list[Checkpoint]] = defaultdict(list)
     for checkpoint in inventory.checkpoints:
         if checkpoint.run == run and all(location.root == CHECKPOINTS for location in checkpoint.locations):
             steps[checkpoint.step].append(checkpoint)
     if any(role.is_megatron for roles in steps.values() for role in roles):
         return None
-    for step in resume_order(steps):
+    for step in sorted(resume_order(steps), key=lambda step: step != first):
         roles = steps[step]
         if all(role.complete and role.world_size == world_size for role in roles):
             return step, roles
@@ -127,19 +167,17 @@ def _newest_whole(inventory: Inventory, run: str, world_size: int) -> tuple[int,
 def _plan(
     step: int, roles: Sequence[Checkpoint], world_size: int, addresses: Mapping[int, str], placed: Sequence[int]
 ) -> CopyPlan:
-    # verl numbers its ranks by the nodes' addresses, as text (verl 0.9.1, single_controller/ray/base.py)
-    order, ranks = placed or sorted(addresses, key=lambda node: addresses[node]), sorted(addresses)
-    controllers = {0} if placed else set(order)
+    places, ranks = places_of(addresses, placed), sorted(addresses)
     needed: dict[tuple[int, int], list[WantedFile]] = defaultdict(list)
     spare: dict[tuple[int, int], list[WantedFile]] = defaultdict(list)
-    for name, all_copies in _files(roles):
-        copies = _of_one_save(all_copies)
-        having, source = _nodes(copies), copies[0].location.ranks[0]
+    for name, all_copies in files_of_step(roles):
+        copies = of_one_save(all_copies)
+        having, source = nodes_of(copies), copies[0].location.ranks[0]
         file = WantedFile(copies[0].path, copies[0].size_bytes, copies[0].modified_at)
-        readers = controllers if name in roles[0].step_files else _readers(name, world_size, order)
-        for node in sorted(readers - having):
+        looking = readers(name, roles, world_size, places)
+        for node in sorted(looking - having):
             needed[node, source].append(file)
-        if len(having | readers) < SAFE_COPIES and source in addresses:
+        if len(having | looking) < SAFE_COPIES and source in addresses:
             spare[partner_of(source, ranks), source].append(file)
     folder = step_folder(roles[0].run, step)
     return CopyPlan(step, tuple(_orders(folder, needed)), tuple(_orders(folder, spare)), is_safe(roles))
@@ -156,13 +194,30 @@ def _is_record(file: WantedFile) -> bool:
     return RECORD.fullmatch(file.path.rpartition("/")[2]) is not None
 
 
-def _readers(name: str, world_size: int, order: Sequence[int]) -> set[int]:
-    """Nodes on which a resume looks for a file of a role: a shard where its rank runs."""
+@dataclass(frozen=True)
+class Places:
+    """Where a job runs: its nodes in the order of their ranks, and those that its controller may be on."""
+
+    order: tuple[int, ...]
+    controllers: frozenset[int]
+
+
+def places_of(addresses: Mapping[int, str], order: Sequence[int] = ()) -> Places:
+    """The places of a job, given the nodes' addresses and what `plan_copies` calls its order."""
+    # verl numbers its ranks by the nodes' addresses, as text (verl 0.9.1, single_controller/ray/base.py)
+    nodes = tuple(order or sorted(addresses, key=lambda node: addresses[node]))
+    return Places(nodes, frozenset({0} if order else nodes))
+
+
+def readers(name: str, roles: Sequence[Checkpoint], world_size: int, places: Places) -> set[int]:
+    """Nodes on which a resume looks for a file: a shard where its rank runs, the data's where the controller may be."""
     match = SHARD.fullmatch(name) or RECORD.fullmatch(name)
-    return set() if match is None else {order[int(match[match.re.groups]) // (world_size // len(order))]}
+    if match is not None:
+        return {places.order[int(match[match.re.groups]) // (world_size // len(places.order))]}
+    return set(places.controllers) if any(name in role.step_files for role in roles) else set()
 
 
-def _files(roles: Sequence[Checkpoint]) -> Iterator[tuple[str, tuple[FileCopy, ...]]]:
+def files_of_step(roles: Sequence[Checkpoint]) -> Iterator[tuple[str, tuple[FileCopy, ...]]]:
     """(name, copies) of all that a step consists of: files of ranks that its world size has, and their records."""
     yield from roles[0].step_files.items()
     for role in roles:
@@ -173,7 +228,7 @@ def _files(roles: Sequence[Checkpoint]) -> Iterator[tuple[str, tuple[FileCopy, .
                 yield name, copies
 
 
-def _of_one_save(copies: Sequence[FileCopy]) -> list[FileCopy]:
+def of_one_save(copies: Sequence[FileCopy]) -> list[FileCopy]:
     """The newest whole copy, and those that are equal to it as far as size and date tell."""
     first = next((copy for copy in copies if not copy.damage), copies[0])
     return [
@@ -185,5 +240,6 @@ def _of_one_save(copies: Sequence[FileCopy]) -> list[FileCopy]:
     ] or [first]
 
 
-def _nodes(copies: Sequence[FileCopy]) -> set[int]:
+def nodes_of(copies: Sequence[FileCopy]) -> set[int]:
+    """The nodes that have any of these copies."""
     return {rank for copy in copies for rank in copy.location.ranks}

@@ -80,7 +80,7 @@ class Checkpoint:
     is_link: bool = False
     parts: Mapping[str, tuple[str, ...]] = field(repr=False, default_factory=dict)
 
-    @property
+    @cached_property
     def is_megatron(self) -> bool:
         """Whether Megatron wrote it."""
         return is_megatron(self.files)
@@ -122,7 +122,7 @@ class Checkpoint:
                     ranks_at[copies[0].location] |= {int(writer[1])} if writer else set()
         return {location: tuple(sorted(ranks)) for location, ranks in ranks_at.items()}
 
-    @property
+    @cached_property
     def missing(self) -> tuple[str, ...]:
         """What is not there, one phrase each; nothing for a complete checkpoint."""
         if self.is_sharded:
@@ -146,7 +146,7 @@ class Checkpoint:
         ended = [] if self.finished else ["the end of its saving"]
         return (*ended, *self._saved_again(), *self._withdrawn_records())
 
-    @property
+    @cached_property
     def complete(self) -> bool:
         """Whether all ranks are there and what a model takes beside them, and all of it is whole as far as is known."""
         return not self.missing and not self.damaged

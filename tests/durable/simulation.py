@@ -8,22 +8,34 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
+from durable.disks import Agents, Disks, Machine
+
+from cloudrl.durable.attempt_plan import newest_whole, plan_attempt
 from cloudrl.durable.queue import PlanFailed, Planned
 from cloudrl.durable.request import JOB_KEY
 from cloudrl.durable.verdicts import RayEnd
+from cloudrl.errors import CheckpointError, CloudrlError
+from cloudrl.node.old_steps import OldSteps
+from cloudrl.node.step_copies import StepCopies
 from cloudrl.node.supervisor import Machinery, Supervisor
 from cloudrl.protocol.durable_jobs import Attempt, DurableJob, Result
 from cloudrl.protocol.failures import ApiError
 from cloudrl.protocol.job_phases import Blame, Grade, Hang, JobState
 from cloudrl.protocol.job_work import SaveNote
+from cloudrl.saves.copies import is_safe
+from cloudrl.saves.inventory import Inventory
+from cloudrl.saves.lineage import without_abandoned
+from cloudrl.saves.resume import Ranks
 
 TICK_S, HOURS = 20.0, 8
+DELAY_TICKS = 60
+STEP_TICKS = 1, 6
 FAULTS = (
     "cluster_lost", "node_replaced", "driver_killed", "ray_silent", "answers_lost", "submit_500", "disk_full",
-    "clock_jump", "hang", "raw_job", "stop", "bit_flip", "out_of_memory",
+    "clock_jump", "hang", "raw_job", "stop", "bit_flip", "out_of_memory", "node_back", "flip_on_the_way", "half_save",
 )  # fmt: skip
 
 _UNTIL = {
@@ -41,6 +53,7 @@ class Script:
         save_every: steps.
         step_ticks: ticks of the clock for a step.
         fails_at: the step at which it always fails; None for never.
+        keep: whole steps that stay; 0 for all.
         ends_early_at: ends with exit code 0 there; None for never.
     """
 
@@ -49,6 +62,7 @@ class Script:
     step_ticks: int
     fails_at: int | None = None
     ends_early_at: int | None = None
+    keep: int = 0
 
 
 @dataclass
@@ -68,15 +82,6 @@ class RayJob:
     asked_to_stop: bool = False
 
 
-@dataclass
-class Node:
-    """The disk of a machine: saves as run -> step -> the attempt that wrote them, and the journal."""
-
-    saves: dict[str, dict[int, str]] = field(default_factory=dict)
-    damaged: set[tuple[str, int]] = field(default_factory=set)
-    journal: dict[str, DurableJob] = field(default_factory=dict)
-
-
 class World:
     """A cluster of `nodes` machines; `run` plays it to its end.
 
@@ -90,9 +95,9 @@ class World:
         self.ticks = int(HOURS * 3600 / TICK_S)
         self.is_shared = self.random.random() < 0.4
         count = self.random.choice((1, 2, 3))
-        self.nodes = [Node() for _ in range(count)]
-        if self.is_shared:
-            self.nodes = [self.nodes[0]] * count
+        self.disks = Disks(count, is_shared=self.is_shared)
+        self.agents = Agents(self.disks, self)
+        self.has_copies = count > 1 and not self.is_shared
         self.scripts, self.arrivals = self._jobs()
         made = self._faults()
         self.faults = made if faults is None else faults
@@ -104,7 +109,13 @@ class World:
         self.violations: list[str] = []
         self.trace: list[str] = []
         self.attempts_of: dict[str, int] = {}
-        self.flipped_at = -1
+        self.newer: dict[str, Any] = {}
+        self.flipped_at = self.flips_until = self.disturbed_at = -1
+        self.planned_at: dict[str, int] = {}
+        self.saved_at: dict[str, tuple[int, int]] = {}
+        self.copied: Any = None
+        self.copying: tuple[str, ...] = ()
+        self.is_missing = False
         self.harm: dict[str, int] = {}
         self.supervisor: Supervisor | None = None
         self._start_cluster()
@@ -128,19 +139,40 @@ class World:
                 self._submit(job_id)
             self._train()
             self.supervisor.look()
+            self._mirror()
             self._check()
+            if self.tick % 50 == 0 and self._is_over(max(faults, default=0)):
+                break
         self._check_end()
         return self.violations
+
+    @property
+    def nodes(self) -> list[Machine]:
+        return self.disks.machines
+
+    def _is_over(self, last_fault: int) -> bool:
+        """Whether nothing is going to happen any more."""
+        assert self.supervisor is not None
+        later = max(self.down_until, self.silent_until, self.lossy_until, self.full_until, last_fault, 0) + 60
+        is_idle = not self.supervisor.has_work and not self.is_missing
+        return is_idle and self.tick > later and all(tick < self.tick for tick in self.arrivals)
 
     def _jobs(self) -> tuple[dict[str, Script], dict[int, list[str]]]:
         scripts: dict[str, Script] = {}
         arrivals: dict[int, list[str]] = {}
-        for number in range(self.random.randint(1, 4)):
-            steps, fate = self.random.randint(5, 30), self.random.random()
+        for number in range(self.random.randint(1, 3)):
+            steps, fate = self.random.randint(4, 18), self.random.random()
             fails = self.random.randint(1, steps) if fate < 0.2 else None
             short = self.random.randint(1, steps) if 0.2 < fate < 0.25 else None
             name = f"job{number}"
-            scripts[name] = Script(steps, self.random.randint(1, 5), self.random.randint(1, 6), fails, short)
+            scripts[name] = Script(
+                steps,
+                self.random.randint(1, 5),
+                self.random.randint(*STEP_TICKS),
+                fails,
+                short,
+                self.random.randint(0, 2),
+            )
             arrivals.setdefault(self.random.randint(1, 200), []).append(name)
         return scripts, arrivals
 
@@ -149,18 +181,27 @@ class World:
         last = self.ticks * 2 // 5
         faults = [(self.random.randint(1, last), self.random.choice(FAULTS)) for _ in range(count)]
         # the loss of a cluster right after another fault is what finds a record that is on one machine alone
+        if self.random.random() < 0.3:  # a machine comes back with a part of a step that has been trained again since
+            at = self.random.randint(1, last - 200)
+            times = (at, at + 31, at + 31 + self.random.randint(40, 100))
+            faults += [*zip(times, ("half_save", "node_replaced", "node_back"), strict=True)]
         faults += [(at + self.random.randint(1, 9), "cluster_lost") for at, _ in faults if self.random.random() < 0.3]
         return sorted(faults)
 
     def _break(self, kind: str) -> None:
         self._note(f"fault {kind}")
         soon, late = self.tick + self.random.randint(1, 12), self.tick + self.random.randint(1, 60)
-        if kind in ("cluster_lost", "node_replaced"):
-            self._lose_cluster(replaced=kind == "node_replaced")
+        self.disturbed_at = self.tick
+        if kind in ("cluster_lost", "node_replaced", "node_back", "half_save"):
+            if kind == "half_save":
+                self._save_half()
+            self._lose_cluster(kind)
         elif kind in ("driver_killed", "out_of_memory", "hang"):
             self._harm_jobs(kind)
         elif kind in ("bit_flip", "stop", "raw_job"):
             getattr(self, f"_{kind}")()
+        elif kind == "flip_on_the_way":
+            self.flips_until = late
         elif kind == "clock_jump":
             self.skew_s += self.random.choice((-7200.0, -60.0, 60.0, 7200.0))
         else:
@@ -184,10 +225,23 @@ class World:
     def _bit_flip(self) -> None:
         self.flipped_at = self.tick
         node = self.random.choice(self.nodes)
-        runs = [run for run in sorted(node.saves) if node.saves[run]]
+        runs = [run for run in sorted(node.runs) if node.runs[run]]
         if runs:
             run = self.random.choice(runs)
-            node.damaged.add((run, max(node.saves[run])))
+            step = max(node.runs[run])
+            name = self.random.choice(sorted(node.runs[run][step]))
+            node.put(run, step, name, node.runs[run][step][name]._replace(damage="cut", is_good=False))
+
+    def is_flipped_on_the_way(self) -> bool:
+        """Whether a byte of a copy arrives as another one."""
+        return self.tick < self.flips_until and self.random.random() < 0.3
+
+    def _save_half(self) -> None:
+        """The machines are lost while some ranks have saved and others have not."""
+        for job in self.ray.values():
+            if job.status == "RUNNING" and job.job_id in self.scripts:
+                nodes = self.random.sample(range(self.disks.count), self.random.randint(0, self.disks.count - 1))
+                self.disks.save(job.job_id, job.step + 1, job.submission_id, self.now(), nodes)
 
     def _stop(self) -> None:
         if self.acknowledged and self.supervisor is not None:
@@ -195,9 +249,10 @@ class World:
             self.stopped.setdefault(job_id, self.tick)
             self.supervisor.stop_job(job_id)
 
-    def _lose_cluster(self, *, replaced: bool) -> None:
-        if replaced and not self.is_shared:
-            self.nodes[self.random.randrange(len(self.nodes))] = Node()
+    def _lose_cluster(self, kind: str) -> None:
+        if not self.is_shared and (kind == "node_replaced" or (kind == "node_back" and self.disks.gone)):
+            back = self.random.randrange(len(self.disks.gone)) if kind == "node_back" else None
+            self.disks.replace(self.random.randrange(len(self.nodes)), back)
         for name in self.ray:
             self.harm[name] = self.tick
         self.ray, self.supervisor = {}, None
@@ -206,20 +261,31 @@ class World:
     def _start_cluster(self) -> None:
         self.epoch += 1
         self.random.shuffle(self.nodes)
+        for machine in self.nodes:
+            machine.orders.clear()
+            machine.errors.clear()
+        self.copies = StepCopies(
+            lambda: self.disks.reports, self.agents.of, lambda: self._inventory(self.copying),
+            is_urgent=lambda: False, say=self._note,
+        )  # fmt: skip
+        self.old_steps = OldSteps(lambda: self.disks.reports, self.agents.of, say=self._note)
         self.supervisor = Supervisor(
             f"epoch{self.epoch}", "run", self._machinery(), say=self._note, now=self.now, clock=self.clock
         )
         self.supervisor.restore([job for node in self.nodes for job in node.journal.values()])
         lost = set(self.acknowledged) - {job.job_id for job in self.supervisor.jobs}
         if lost and (self.is_shared or len(self.nodes) > 1) and not self._may_forget():
-            self._violate(f"S5 the journal has forgotten {sorted(lost)}")
+            self.violate(f"S5 the journal has forgotten {sorted(lost)}")
         for job_id in lost:
             del self.acknowledged[job_id]
 
     def _submit(self, job_id: str) -> None:
         assert self.supervisor is not None
         request = {"entrypoint": "python -m train", "submission_id": job_id, "metadata": {"job_name": job_id}}
-        job = DurableJob(job_id, job_id, "", request, 0.0, total_steps=self.scripts[job_id].steps)
+        job = DurableJob(
+            job_id, job_id, "", request, 0.0, world_size=self.disks.count, total_steps=self.scripts[job_id].steps,
+            keep=self.scripts[job_id].keep,
+        )  # fmt: skip
         try:
             self.acknowledged[job_id] = self.supervisor.accept(job)
         except (OSError, ApiError):
@@ -247,10 +313,9 @@ class World:
             return
         job.step += 1
         if (job.step % script.save_every == 0 or job.step == script.steps) and self.tick >= self.full_until:
-            for node in self.nodes:
-                node.saves.setdefault(job.job_id, {})[job.step] = job.submission_id
-                node.damaged.discard((job.job_id, job.step))
+            self.disks.save(job.job_id, job.step, job.submission_id, self.now(), range(self.disks.count))
             job.told = job.step
+            self.saved_at.setdefault(job.job_id, (job.step, self.tick))
         if job.step in (script.steps, script.ends_early_at):
             job.status, job.exit_code = "SUCCEEDED", 0
 
@@ -289,7 +354,7 @@ class World:
         job_id = str(request["metadata"]["cloudrl_job"])
         attempt = self._recorded_attempt(job_id, name)
         if attempt is None:
-            self._violate(f"S5 {name} was sent before it was recorded")
+            self.violate(f"S5 {name} was sent before it was recorded")
             return "400: ?"
         self._check_start(name, job_id, attempt)
         self.ray[name] = RayJob(name, job_id, step=attempt.from_step, from_step=attempt.from_step)
@@ -301,7 +366,7 @@ class World:
         if name in self.ray and self.ray[name].status == "RUNNING":
             job = self.ray[name]
             if job.job_id not in self.stopped and name not in self.harm:
-                self._violate(f"M2 {name} is stopped, and nothing was wrong with it")
+                self.violate(f"M2 {name} is stopped, and nothing was wrong with it")
             job.asked_to_stop = True
 
     def _record(self, job: DurableJob) -> int:
@@ -318,33 +383,56 @@ class World:
     def _plan(self, job: DurableJob) -> Planned | PlanFailed:
         if self.tick < self.lossy_until and self.random.random() < 0.5:
             return PlanFailed(job.job_id, "node 1 says nothing", may_pass=True)
-        steps = self._whole_steps(job.run)
-        if steps:
-            return Planned(job.job_id, max(steps), {"trainer.resume_from_path": str(max(steps))})
-        if any(node.saves.get(job.run) for node in self.nodes):
-            return PlanFailed(job.job_id, "no step is whole")
-        return Planned(job.job_id, 0)
+        inventory, addresses = self._inventory((job.run,)), self.disks.addresses
+        if self.has_copies and (waits_for := self.copies.bring(job, inventory, addresses)):
+            return PlanFailed(job.job_id, waits_for, may_pass=True, pause_s=5.0)
+        ranks = Ranks(job.world_size, len(addresses), addresses)
+        try:
+            plan = plan_attempt(job, inventory, ranks, checkpoint_dir="/c", cluster="c")
+        except CheckpointError as error:
+            if self.disks.steps_with(job.run, 2) and self._is_calm():
+                self.violate(f"M1 {job.job_id} does not go on, and a step is safe: {error.message}")
+            return PlanFailed(job.job_id, error.message)
+        except CloudrlError as error:
+            return PlanFailed(job.job_id, error.message, may_pass=True)
+        self.newer[job.job_id], self.planned_at[job.job_id] = plan.newer, self.tick
+        return plan.planned
 
-    def _whole_steps(self, run: str) -> set[int]:
-        return {
-            step
-            for step in set().union(*(node.saves.get(run, {}) for node in self.nodes))
-            if len({node.saves.get(run, {}).get(step) for node in self.nodes}) == 1
-            and not any((run, step) in node.damaged for node in self.nodes)
-        }
+    def _inventory(self, runs: tuple[str, ...]) -> Inventory:
+        """What the nodes say that answer."""
+        silent = None
+        if self.disks.count > 1 and self.tick < self.lossy_until and self.random.random() < 0.5:
+            silent = self.random.randrange(1, self.disks.count)
+        return self.disks.inventory(runs, silent)
 
     def _prepare(self, job: DurableJob) -> None:
         if self.tick < self.full_until:
             raise OSError(28, "No space left on device")
-        attempt = job.attempts[-1]
-        for node in self.nodes:
-            saves = node.saves.get(job.run, {})
-            for step in [step for step in saves if step > attempt.from_step]:
-                del saves[step]
+        for rank, path in self.newer.pop(job.job_id, ()):
+            self.nodes[rank].remove(job.run, int(path.rpartition("_")[2]))
+
+    def _mirror(self) -> None:
+        """Copies go on, and others are ordered."""
+        self.agents.work()
+        assert self.supervisor is not None
+        jobs = [job for job in self.supervisor.jobs if job.last is not None and self._is_of_now(job)]
+        runs = tuple(job.run for job in jobs)
+        state = [self.disks.state(run) for run in runs], [job.submission_id for job in jobs]
+        if not jobs or (state == self.copied and not (self.is_missing and self.tick % 3 == 0)):
+            return
+        self.copied = state
+        self.copying = runs
+        if self.has_copies:
+            self._check_safety(jobs)
+            self.is_missing = self.copies.mirror(jobs, self.disks.addresses, {})
+        self.old_steps.clear(jobs, self._inventory(runs), self.disks.addresses, {}, self.copies.begun)
+
+    def _is_of_now(self, job: DurableJob) -> bool:
+        return job.outcome is None or self.now() - job.outcome.at < 3600
 
     def _end(self, job: DurableJob, row: Mapping[str, Any]) -> RayEnd:
         ended = self.ray[str(row["submission_id"])]
-        newest = max(self._whole_steps(job.run), default=0)
+        newest = newest_whole(self.disks.inventory((job.run,)), job.run)
         trained = ended.step > ended.from_step
         return RayEnd(ended.status, ended.exit_code, ended.message, has_trained=trained, newest_step=newest)
 
@@ -381,16 +469,78 @@ class World:
     def _check_start(self, name: str, job_id: str, attempt: Attempt) -> None:
         others = [job for job in self.ray.values() if job.status == "RUNNING"]
         if others:
-            self._violate(f"S1 {name} starts beside {others[0].submission_id}")
-        if attempt.from_step and attempt.from_step not in self._whole_steps(job_id) and self.flipped_at != self.tick:
-            self._violate(f"S2 {name} goes on from step {attempt.from_step}, which is not whole")
-        if any(step > attempt.from_step for node in self.nodes for step in node.saves.get(job_id, {})):
-            self._violate(f"S2 {name} would save over steps of an earlier attempt")
+            self.violate(f"S1 {name} starts beside {others[0].submission_id}")
+        self._check_step(name, job_id, attempt)
+        if any(step > attempt.from_step for node in self.nodes for step in node.runs.get(job_id, {})):
+            self.violate(f"S2 {name} would save over steps of an earlier attempt")
         is_kept = not self._may_forget() and not any(kind == "disk_full" for _, kind in self.faults)
         if job_id in self.stopped and self.tick > self.stopped[job_id] + 1 and is_kept:
-            self._violate(f"S7 {name} starts after it was stopped")
+            self.violate(f"S7 {name} starts after it was stopped")
+
+    def _check_step(self, name: str, job_id: str, attempt: Attempt) -> None:
+        """What the ranks load is of one attempt, whole, and as new as it can be."""
+        job, step = self.nodes[0].journal[job_id], attempt.from_step
+        if step and self.flipped_at < self.planned_at[job_id]:
+            data, *shards = self.disks.loaded(job_id, step)
+            found = {file.attempt for file in (data or shards[0], *shards) if file is not None}
+            if None in shards or len(found) > 1 or not all(file.is_good for file in shards if file is not None):
+                self.violate(f"S2 {name} goes on from step {step}: {data} {shards}")
+            elif not self._is_valid(job, step, found.pop()) and "clock_jump" not in self._kinds:
+                self.violate(f"S2 {name} goes on from step {step} of an attempt that was left behind")
+        calm = self._is_calm()
+        least = 2 if self.has_copies else 1
+        safe = [
+            newer
+            for newer, attempts in self.disks.steps_with(job_id, least).items()
+            if newer > step and any(self._is_valid(job, newer, one) for one in attempts)
+        ]
+        if safe and calm and "clock_jump" not in self._kinds:
+            self.violate(f"M1 {name} goes on from step {step}, and step {max(safe)} was safe")
+
+    @property
+    def _kinds(self) -> list[str]:
+        return [kind for _, kind in self.faults]
+
+    def _is_calm(self) -> bool:
+        """Whether nothing has been in the way of copies for a while."""
+        return max(self.lossy_until, self.full_until, self.flips_until) + 60 < self.tick
+
+    def _is_valid(self, job: DurableJob, step: int, submission_id: str) -> bool:
+        """Whether every later attempt, but for the one that starts now, has begun at this step or after it."""
+        ids = [attempt.submission_id for attempt in job.attempts]
+        later = job.attempts[ids.index(submission_id) + 1 : -1] if submission_id in ids else ()
+        return all(step <= attempt.from_step for attempt in later)
+
+    def _check_safety(self, jobs: list[DurableJob]) -> None:
+        inventory = self.disks.inventory(tuple(job.run for job in jobs))
+        for job in jobs:
+            steps: dict[int, list[Any]] = {}
+            for checkpoint in without_abandoned(inventory, job).checkpoints:
+                if checkpoint.run == job.run:
+                    steps.setdefault(checkpoint.step, []).append(checkpoint)
+            for step, roles in sorted(steps.items())[-3:]:
+                if is_safe(roles) and not any(
+                    self.disks.copies(job.run, step, one) > 1 for one in self.disks.attempts_of(job.run, step)
+                ):
+                    self.violate(f"S4 step {step} of {job.run} is not on two machines")
+
+    def _check_delay(self) -> None:
+        """Without disturbance a save, or a later one, is soon on two machines."""
+        for job_id, (step, at) in list(self.saved_at.items()):
+            last = max(self.disturbed_at, self.lossy_until, self.full_until, self.flips_until, self.down_until)
+            if last + 30 > at:
+                del self.saved_at[job_id]
+            elif self.tick - at > DELAY_TICKS:
+                del self.saved_at[job_id]
+                if max(self.disks.steps_with(job_id, 2), default=0) < step:
+                    self.violate(f"L2 step {step} of {job_id} is still on one machine alone")
 
     def _check(self) -> None:
+        if self.has_copies:
+            self._check_delay()
+        self._check_jobs()
+
+    def _check_jobs(self) -> None:
         assert self.supervisor is not None
         for job in self.supervisor.jobs:
             if self.nodes[0].journal.get(job.job_id) != job:
@@ -403,31 +553,33 @@ class World:
 
     def _compare(self, before: DurableJob, job: DurableJob) -> None:
         if before.outcome is not None and job.outcome != before.outcome:
-            self._violate(f"S7 the end of {job.job_id} was taken back")
+            self.violate(f"S7 the end of {job.job_id} was taken back")
         told = [attempt.saved_step for attempt in before.attempts if attempt not in job.attempts]
         if told and len(job.attempts) == len(before.attempts) and job.attempts[-1].saved_step < told[-1]:
-            self._violate(f"S5 {job.job_id} has forgotten that step {told[-1]} was saved")
+            self.violate(f"S5 {job.job_id} has forgotten that step {told[-1]} was saved")
         if len(job.attempts) < len(before.attempts):
-            self._violate(f"S5 attempts of {job.job_id} went down")
+            self.violate(f"S5 attempts of {job.job_id} went down")
 
     def _check_end(self) -> None:
         for job_id, job in self.acknowledged.items():
             script = self.scripts[job_id]
             if job.outcome is None:
-                self._violate(f"L1 {job_id} has no end: {job.waits_for or job.attempts[-1:]}")
+                self.violate(f"L1 {job_id} has no end: {job.waits_for or job.attempts[-1:]}")
                 continue
-            newest = max(self._whole_steps(job_id), default=0)
-            is_flipped = any(kind in ("bit_flip", "node_replaced", "disk_full") for _, kind in self.faults)
+            if job.outcome.result is Result.FAILED and "says nothing" in job.outcome.reason:
+                self.violate(f"L1 {job_id} has failed because a node was silent")
+            newest = max(self.disks.steps_with(job_id, 1), default=0)
+            is_flipped = any(kind in ("bit_flip", "node_replaced", "disk_full", "node_back") for _, kind in self.faults)
             is_whole = newest == script.steps or script.ends_early_at is not None or is_flipped
             if job.outcome.result is Result.SUCCEEDED and not is_whole:
-                self._violate(f"S8 {job_id} succeeded at step {newest} of {script.steps}")
+                self.violate(f"S8 {job_id} succeeded at step {newest} of {script.steps}")
             if script.fails_at is not None and not self.faults and self.attempts_of.get(job_id, 0) > 2:
-                self._violate(f"M3 {job_id} was tried {self.attempts_of[job_id]} times")
+                self.violate(f"M3 {job_id} was tried {self.attempts_of[job_id]} times")
             is_healthy = script.fails_at is None and script.ends_early_at is None and job_id not in self.stopped
             if is_healthy and len(self.faults) < 2 and not is_flipped and job.outcome.result is not Result.SUCCEEDED:
-                self._violate(f"L1 {job_id} ended as {job.outcome.result}: {job.outcome.reason}")
+                self.violate(f"L1 {job_id} ended as {job.outcome.result}: {job.outcome.reason}")
 
-    def _violate(self, text: str) -> None:
+    def violate(self, text: str) -> None:
         self.violations.append(f"tick {self.tick}: {text}")
         self._note(text)
 

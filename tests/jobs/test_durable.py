@@ -30,6 +30,19 @@ def test_it_is_recorded_with_what_a_resume_has_to_know():
     assert ("POST", "/api/jobs/") not in fake.requests
 
 
+def test_old_steps_are_the_agents_matter_and_not_verls():
+    """verl removes old steps of one node, before it saves: one of them may be the only one that is safe."""
+    fake = FakeCluster(nodes=2)
+
+    _submit(fake, "two", overrides={"trainer.max_actor_ckpt_to_keep": 2, "trainer.max_critic_ckpt_to_keep": 2})
+    _submit(fake, "all", overrides={"trainer.max_actor_ckpt_to_keep": None})
+
+    two, everything = fake.durable_jobs.values()
+    assert (two.keep, everything.keep) == (2, 0)
+    assert "trainer.max_actor_ckpt_to_keep=null" in two.request["entrypoint"]
+    assert "ckpt_to_keep=2" not in two.request["entrypoint"]
+
+
 def test_its_package_goes_through_the_agents_and_not_to_ray(tmp_path):
     (tmp_path / "helper.py").write_text("ANSWER = 42\n")
     fake = FakeCluster(nodes=2)

@@ -23,9 +23,11 @@ from cloudrl.node.node_state import NodeState
 from cloudrl.node.replication import ReplicationHub
 from cloudrl.node.server import UNAUTHENTICATED_S, AgentServer
 from cloudrl.node.shard_worker_client import ShardWorkerClient
+from cloudrl.node.step_copier import StepCopier
 from cloudrl.node.stops import Stops
 from cloudrl.node.uploads import Store
 from cloudrl.node.usage_history import UsageHistory
+from cloudrl.protocol.client import AgentClient
 from cloudrl.protocol.facts import ClusterFacts
 from cloudrl.protocol.options import AgentOptions
 from cloudrl.protocol.report import ClusterStatus, NodeReport
@@ -85,6 +87,7 @@ class Served:
             ),
             ray_logs=lambda: self.ray_logs,
             checkpoint_store=self.checkpoint_store,
+            step_copier=StepCopier(self.checkpoints, lambda at: AgentClient(f"http://{at}", token)),
             replication=self.replication,
             transfer=self._transfer,
             stops=stops,

@@ -8,17 +8,20 @@ from pathlib import Path
 import pytest
 from server_harness import TOKEN, Served
 
+from cloudrl.errors import InputError
 from cloudrl.node import step_copier
 from cloudrl.node.step_copier import StepCopier
+from cloudrl.protocol import job_calls
 from cloudrl.protocol.client import AgentClient
 from cloudrl.protocol.failures import ApiError
-from cloudrl.protocol.step_copies import CopyOrder, WantedFile
+from cloudrl.protocol.step_copies import ClearOrder, CopyOrder, WantedFile
 from cloudrl.saves.below import Refused
 
 pytestmark = pytest.mark.io
 
 STEP = "run/global_step_3"
 SHARD, RECORD = f"{STEP}/actor/model_world_size_2_rank_1.pt", f"{STEP}/actor/cloudrl_save_world_size_2_rank_1.json"
+NOTED = ".cloudrl_copies.json"
 SHARD_BYTES, DATE = os.urandom(100_000), 1.5e9
 
 
@@ -43,7 +46,7 @@ def _copier(root: Path, free_bytes: int = 10**12) -> StepCopier:
 
 
 def _all(root: Path) -> list[str]:
-    return [str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()]
+    return [str(path.relative_to(root)) for path in root.rglob("*") if path.is_file() and path.name != NOTED]
 
 
 def test_a_copy_has_the_bytes_and_the_date_of_its_original(tmp_path: Path, order: CopyOrder) -> None:
@@ -54,6 +57,23 @@ def test_a_copy_has_the_bytes_and_the_date_of_its_original(tmp_path: Path, order
     assert (root / SHARD).read_bytes() == SHARD_BYTES
     assert (root / SHARD).stat().st_mtime == DATE
     assert sorted(_all(root)) == [RECORD, SHARD]
+
+
+def test_copies_that_are_not_needed_any_more_are_cleared_and_what_was_saved_here_stays(
+    tmp_path: Path, head: Served, worker: Served, order: CopyOrder
+) -> None:
+    _copier(head.checkpoints).copy(order)
+    own = head.checkpoints / STEP / "data.pt"
+    own.write_bytes(b"abc")
+    files = (*order.files, WantedFile(f"{STEP}/data.pt", 3, own.stat().st_mtime))
+    agent = AgentClient(f"http://127.0.0.1:{head.port}", TOKEN)
+
+    freed = job_calls.clear_copies(agent, ClearOrder(0, STEP, files))
+
+    assert freed == len(SHARD_BYTES) + 2
+    assert _all(head.checkpoints / STEP) == ["data.pt"]
+    with pytest.raises(InputError, match="is not a step"):
+        job_calls.clear_copies(agent, ClearOrder(0, "run", ()))
 
 
 def test_a_file_that_changes_or_breaks_off_is_not_copied_and_neither_are_the_others(

@@ -122,8 +122,8 @@ def test_after_the_loss_of_any_one_machine_the_job_goes_on_from_its_last_save(co
     [
         ("partner_of", lambda rank, _ranks: rank),
         ("partner_of", lambda _rank, ranks: ranks[0]),
-        ("_of_one_save", list),
-        ("_readers", lambda *_: set()),
+        ("of_one_save", list),
+        ("readers", lambda *_: set()),
         ("SAFE_COPIES", 1),
     ],
 )
