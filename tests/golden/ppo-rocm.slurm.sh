@@ -113,11 +113,11 @@ write_job() {
     "actor_rollout_ref.rollout.gpu_memory_utilization=0.9",
     "trainer.total_epochs=15",
     "trainer.save_freq=20",
-    "trainer.max_actor_ckpt_to_keep=2",
-    "trainer.max_critic_ckpt_to_keep=2",
     "trainer.test_freq=10",
     "trainer.val_before_train=False",
-    "trainer.checkpoint_callback_class=cloudrl_save_hook.SaveCallback"
+    "trainer.checkpoint_callback_class=cloudrl_save_hook.SaveCallback",
+    "trainer.max_actor_ckpt_to_keep=null",
+    "trainer.max_critic_ckpt_to_keep=null"
   ],
   "submission_id": "ppo-rocm__TASK__",
   "runtime_env": {
@@ -144,7 +144,8 @@ write_job() {
     "saves": true,
     "chooses_step": false,
     "training_nodes": 0,
-    "is_placed": false
+    "is_placed": false,
+    "keep": 2
   }
 }
 JOB

@@ -99,7 +99,7 @@ def _save(cluster: Nodes, step: int) -> None:
 
 def _saved_files(cluster: Nodes, rank: int) -> dict[str, bytes]:
     disk = cluster.folder / f"disk-{rank}" / "first" / "global_step_10"
-    names = (path for path in disk.rglob("*") if path.is_file() and "cloudrl_save" not in path.name)
+    names = (path for path in disk.rglob("*") if path.is_file() and "cloudrl_" not in path.name)
     return {str(path.relative_to(disk)): path.read_bytes() for path in names}
 
 
