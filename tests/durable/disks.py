@@ -1,6 +1,6 @@
 """Disks of simulated machines: files of saves, what a node says of them, and copies from one disk to another.
 
-What a file truly holds is known here, and to nobody else: `copies` and `steps_with` are the truth against which the
+Only these classes know what a file truly holds: `copies` and `steps_with` are the truth against which the
 product's own view is judged.
 """
 
