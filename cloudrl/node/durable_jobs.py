@@ -20,13 +20,14 @@ from cloudrl.hangs.driver_log import STEP_LINE
 from cloudrl.node.background import repeat
 from cloudrl.node.job_files import JobFiles
 from cloudrl.node.job_journal import JobJournal
+from cloudrl.node.machinery import Machinery
 from cloudrl.node.masking import Masker
 from cloudrl.node.old_steps import OldSteps
 from cloudrl.node.ray import Dashboard
 from cloudrl.node.replication import ReplicationHub
 from cloudrl.node.step_copies import EVERY_S as COPY_EVERY_S
 from cloudrl.node.step_copies import StepCopies
-from cloudrl.node.supervisor import Machinery, Supervisor
+from cloudrl.node.supervisor import Supervisor
 from cloudrl.node.tracker import point_at_whole_step
 from cloudrl.protocol import job_calls
 from cloudrl.protocol.client import AgentClient

@@ -86,10 +86,13 @@ class OldSteps:
         agents = {report.rank: self._agent(report) for report in self._reports()}
         removals = plan_prune(inventory, job.keep, run=job.run).removals
         for removal in (removal for removal in removals if removal.step != copying):
+            is_removed = True
             for location in removal.locations:
                 rank = location.ranks[0]
                 try:
                     agents[rank].remove_step(rank, location.root, removal.path)
                 except _FAILURES as error:
+                    is_removed = False
                     self._say(f"warning: {removal.path} stays on rank {rank}: {error}")
-            self._say(f"run {job.run}: step {removal.step} is removed, as the job keeps {job.keep}")
+            if is_removed:
+                self._say(f"run {job.run}: step {removal.step} is removed, as the job keeps {job.keep}")

@@ -11,20 +11,19 @@ import contextlib
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass, replace
-from typing import Any, Callable, Deque, Dict, List, Mapping, Optional, Sequence, Set, Union
+from dataclasses import replace
+from typing import Any, Callable, Deque, Dict, List, Mapping, Optional, Sequence, Set
 
 from cloudrl.durable import queue as decisions
 from cloudrl.durable.hangs import find_hang
 from cloudrl.durable.queue import Action, Event, Queue
 from cloudrl.durable.request import JOB_KEY, request_of_attempt
-from cloudrl.durable.verdicts import RayEnd
 from cloudrl.errors import CloudrlError
 from cloudrl.node.background import repeat
+from cloudrl.node.machinery import Machinery
 from cloudrl.protocol.durable_jobs import DurableJob, Outcome, Result
 from cloudrl.protocol.failures import ApiError, ErrorCode
-from cloudrl.protocol.job_phases import Grade, JobState
-from cloudrl.protocol.job_work import SaveNote
+from cloudrl.protocol.job_phases import Grade
 
 _EVERY_S = 1.0
 _ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
@@ -37,39 +36,6 @@ _LAST_WORD_S = 60.0
 _LOSS_SHOWS_S = 2.0
 """From the end of a job that failed with its node until the agents have seen that something is lost."""
 _WARN_EVERY_S, _RECORD_AGAIN_S = 300.0, 30.0
-
-
-@dataclass(frozen=True)
-class Machinery:
-    """What the supervisor calls; each of these may take its time, and raise what it names.
-
-    Attributes:
-        jobs: all that Ray knows, None while it does not answer.
-        submit: why Ray refuses a request, "" if it does not, None without an answer.
-        stop: have Ray stop a submission.
-        record: write a job to the volumes of the cluster; on how many it is then. Raises OSError where that of rank 0
-            does not take it.
-        plan: from which step a job can go on. Raises nothing.
-        prepare: have everything in its place before an attempt starts: the package in Ray, newer steps out of the way.
-            Raises OSError or CloudrlError where that may work later.
-        end: what an ended attempt has left, given Ray's row. Raises nothing.
-        hang: what the hang watch sees.
-        saved: the last save that the trainer of a submission has told of; None before the first.
-        silence_s: for how long some node has not been heard of.
-        copies: on how many volumes a record has to be, so that the loss of one machine forgets nothing.
-    """
-
-    jobs: Callable[[], Optional[Sequence[Any]]]
-    submit: Callable[[Mapping[str, Any]], Optional[str]]
-    stop: Callable[[str], object]
-    record: Callable[[DurableJob], int]
-    plan: Callable[[DurableJob], Union[decisions.Planned, decisions.PlanFailed]]
-    prepare: Callable[[DurableJob], object]
-    end: Callable[[DurableJob, Mapping[str, Any]], RayEnd]
-    hang: Callable[[], Optional[JobState]] = lambda: None
-    saved: Callable[[str], Optional[SaveNote]] = lambda _: None
-    silence_s: Callable[[], float] = lambda: 0.0
-    copies: int = 1
 
 
 class Supervisor:

@@ -18,9 +18,10 @@ from cloudrl.durable.queue import PlanFailed, Planned
 from cloudrl.durable.request import JOB_KEY
 from cloudrl.durable.verdicts import RayEnd
 from cloudrl.errors import CheckpointError, CloudrlError
+from cloudrl.node.machinery import Machinery
 from cloudrl.node.old_steps import OldSteps
 from cloudrl.node.step_copies import StepCopies
-from cloudrl.node.supervisor import Machinery, Supervisor
+from cloudrl.node.supervisor import Supervisor
 from cloudrl.protocol.durable_jobs import Attempt, DurableJob, Result
 from cloudrl.protocol.failures import ApiError
 from cloudrl.protocol.job_phases import Blame, Grade, Hang, JobState

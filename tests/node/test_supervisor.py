@@ -7,7 +7,8 @@ from typing import Any
 
 from cloudrl.durable.queue import Planned
 from cloudrl.durable.verdicts import RayEnd
-from cloudrl.node.supervisor import Machinery, Supervisor
+from cloudrl.node.machinery import Machinery
+from cloudrl.node.supervisor import Supervisor
 from cloudrl.protocol.durable_jobs import DurableJob, Result
 
 REQUEST = {"entrypoint": "train", "submission_id": "own", "runtime_env": {}, "metadata": {"job_name": "own"}}

@@ -19,7 +19,7 @@ from cloudrl.providers.local.state import LocalState
 from cloudrl.render.agent import python_sources
 from cloudrl.user_cache import cache_folder
 
-_SOURCES = ("verl_cpu", "data/addition.py", "data/capitals.py")
+_SOURCES = ("verl_cpu", "data/addition.py", "data/capitals.py", "data/capitals.jsonl")
 
 
 def bring_models(cluster: LocalState) -> None:
