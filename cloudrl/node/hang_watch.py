@@ -114,7 +114,7 @@ class HangMonitor:
         self._since: Tuple[str, float] = ("", 0.0)
         self._idle_watts: Dict[Tuple[int, int], float] = {}
         self._files = 0
-        self._is_computing = self._is_training = False
+        self._is_computing = self._is_training = self._has_stepped = False
         self._ray = self._proofs_of("")
         self._is_volume_free = threading.Lock()
 
@@ -136,11 +136,13 @@ class HangMonitor:
         may_wait = verdict.still_s >= ASK_STILL_S or verdict.is_suspicious
         waiting = self._ray.waiting() if may_wait and not sample.is_paused else self._ray.forget_waiting()
         is_halted = any(seconds > _HALTED_LOOK_S for _, seconds in halted)
-        if (verdict.is_suspicious or is_halted or waiting) and not sample.is_paused:
+        may_hang = not self._has_stepped  # the heartbeats may be older than the step's end
+        if (verdict.is_suspicious or is_halted or waiting) and may_hang and not sample.is_paused:
             self._look_if_due(reports, sample)
         else:
             self._episode = Episode()
-        self.state = self._state(sample, verdict, *self._grade(verdict, halted, waiting))
+        grade, limit_s = self._grade(verdict, halted, waiting) if may_hang else (None, verdict.limit_s)
+        self.state = self._state(sample, verdict, grade, limit_s)
         self._keep_times()
 
     # -- the job and its phase ------------------------------------------------------------------------------
@@ -181,10 +183,12 @@ class HangMonitor:
         gpus = self._gpus(reports)
         is_moving, self._is_computing = moves(cores, rate, gpus), moves(0.0, rate, gpus)
         self._log.begin(phase, since)
+        step = self._log.step
         if (logs := self._logs()) is not None:
             self._log.read(logs / f"job-driver-{self._job['submission_id']}.log")
+        self._has_stepped = self._log.step != step
         at = self._clock()
-        is_moving = self._rollout.add(self._log.unfinished_in(phase), at) or is_moving
+        is_moving = self._rollout.add(self._log.unfinished_in(phase), at) or is_moving or self._has_stepped
         is_starved = any(work.cpu_wait_percent > STARVED_PERCENT for work in works)
         return Sample(at, now, phase, since, is_moving, ended, any(work.is_paused for work in works), is_starved)
 

@@ -172,6 +172,19 @@ def test_a_stopped_rank_is_a_proof_after_a_minute(lab: Lab):
     assert (lab.hang().grade, lab.hang().blame[0].pid) == (Grade.PROOF, 31)
 
 
+def test_a_step_that_ends_disproves_what_older_heartbeats_say(lab: Lab):
+    log = lab.folder / "job-driver-one.log"
+    log.write_text("step:7 - x\n")
+    halted = Halted(31, "ray::WorkerDict.actor_rollout_update_actor", "T", 61.0)
+    lab.phase("update_actor", EndedPhase(1, "update_actor", 4.0))
+    lab.work = replace(lab.work, halted=(halted,))
+    lab.run(70)
+    assert lab.hang().grade is Grade.PROOF
+    log.write_text("step:7 - x\nstep:8 - x\n")
+    state = lab.run(5)
+    assert (state.step, state.hang) == (9, None)
+
+
 def test_resources_that_no_node_has_are_a_proof(lab: Lab):
     row = {"state": "PENDING", "creator_job_id": "02", "bundles": [{"unit_resources": {"GPU": 16.0}}]}
     stats = {"creation_request_received_ns": str(int(NOW * 1e9)), "scheduling_state": "NO_RESOURCES"}
