@@ -5,10 +5,11 @@ import ctypes
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
-from typing import Callable, Dict, Mapping, Optional, Sequence, Set, Tuple
+from typing import Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from cloudrl.private_files import open_file
 
@@ -21,6 +22,11 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 # who is not in here is an orphan that came to us.
 _LOCK = threading.Lock()
 _STARTED: Dict[int, subprocess.Popen[bytes]] = {}
+
+
+def self_command(*words: str) -> List[str]:
+    """The command that runs this same file under this same Python."""
+    return [sys.executable, str(Path(sys.argv[0]).absolute()), *words]
 
 
 def adopt_orphans() -> None:

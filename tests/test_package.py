@@ -90,7 +90,14 @@ def test_importing_it_imports_nothing_else(run_python: Callable[[str], str]) -> 
 
 
 @pytest.mark.parametrize(
-    "module", ["cloudrl.errors", "cloudrl.node.main", "cloudrl.data.addition", "cloudrl.verl_cpu.tiny_model"]
+    "module",
+    [
+        "cloudrl.errors",
+        "cloudrl.node.run",
+        "cloudrl.node.subcommands",
+        "cloudrl.data.addition",
+        "cloudrl.verl_cpu.tiny_model",
+    ],
 )
 def test_what_must_be_standard_library_only(module: str, run_python: Callable[[str], str]) -> None:
     """The node agent imports these under whatever Python an image has."""

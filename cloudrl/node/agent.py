@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Callable, ContextManager, Iterator, List, Mapping, Optional
 
-from cloudrl.child_process import Child, end_orphans, reap_orphans
+from cloudrl.child_process import Child, end_orphans, reap_orphans, self_command
 from cloudrl.node import guard, preflight
 from cloudrl.node import ray as ray_node
 from cloudrl.node.attempts import Attempts
@@ -22,7 +22,7 @@ from cloudrl.node.cost_record import CostRecord
 from cloudrl.node.environment import make_temp_folder, node_environment, with_own_python
 from cloudrl.node.facts import cluster_facts
 from cloudrl.node.failure import NodeFailed, error_code
-from cloudrl.node.fetch import Fetcher, self_command
+from cloudrl.node.fetch import Fetcher
 from cloudrl.node.host_info import HostInfo, probe_host
 from cloudrl.node.identity import Identity
 from cloudrl.node.job_looks import JobLooks

@@ -8,12 +8,11 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
-import sys
 import time
 from pathlib import Path
 from typing import Callable, Dict, Iterable, List, Mapping, Optional
 
-from cloudrl.child_process import Child
+from cloudrl.child_process import Child, self_command
 from cloudrl.data.request import folder_name, parse_request
 from cloudrl.node.download import hub_cache, progress_file
 from cloudrl.node.failure import NodeFailed
@@ -30,11 +29,6 @@ from cloudrl.protocol.wire import from_json
 _NO_BARS = {"HF_DATASETS_DISABLE_PROGRESS_BARS": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
 _AGAIN_AFTER_S = 5.0
 _LOOK_S, _LINE_CHARACTERS = 1.0, 120
-
-
-def self_command(*words: str) -> List[str]:
-    """Run this same file under this same Python."""
-    return [sys.executable, str(Path(sys.argv[0]).absolute()), *words]
 
 
 def models_dir(model: str, data_dir: Path, env: Mapping[str, str]) -> Path:

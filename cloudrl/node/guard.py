@@ -14,8 +14,7 @@ import time
 from pathlib import Path
 from typing import Callable, Mapping, Optional, Sequence, Set
 
-from cloudrl.child_process import Child, marked
-from cloudrl.node.fetch import self_command
+from cloudrl.child_process import Child, marked, self_command
 from cloudrl.node.shutdown import RELEASE, SIGNALS
 
 VARIABLE = "CLOUDRL_AGENT_ID"

@@ -9,7 +9,7 @@ from unittest.mock import MagicMock
 import pytest
 from patience import SLOWER
 
-from cloudrl.node.main import _cannot_listen, _clean_up, run
+from cloudrl.node.run import _cannot_listen, _clean_up, run
 from cloudrl.protocol.outcome import from_output
 
 
@@ -35,7 +35,7 @@ def test_wrong_input(
 
 
 def test_a_volume_that_hangs_at_the_end_loses_no_cost_and_leaves_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cloudrl.node.main.end_descendants", lambda: None)
+    monkeypatch.setattr("cloudrl.node.run.end_descendants", lambda: None)
     node = MagicMock()
     node.options.ray_temp_dir = None
     _clean_up(node, node.archiver, None, None)
@@ -45,8 +45,8 @@ def test_a_volume_that_hangs_at_the_end_loses_no_cost_and_leaves_no_secrets(monk
 
 def test_a_volume_that_hangs_for_ever_keeps_no_agent_from_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor Ray, whose GPUs are paid for."""
-    monkeypatch.setattr("cloudrl.node.main.end_descendants", lambda: None)
-    monkeypatch.setattr("cloudrl.node.main.LAST_S", 0.05)
+    monkeypatch.setattr("cloudrl.node.run.end_descendants", lambda: None)
+    monkeypatch.setattr("cloudrl.node.run.LAST_S", 0.05)
     node, over = MagicMock(), threading.Event()
     node.options.ray_temp_dir = None
     node.checkpoint_store.close.side_effect = lambda: over.wait(60 * SLOWER)
