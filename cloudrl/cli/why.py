@@ -26,7 +26,11 @@ def why(
     job_id: JobArgument = None,
     kept: KeptOption = None,
     stacks: Annotated[
-        bool, typer.Option("--stacks", help="Print the stacks of all ranks of a job that runs, taken now.")
+        bool,
+        typer.Option("--stacks", help="Print what all ranks of a running job do now: stacks of the threads at work."),
+    ] = False,
+    all_threads: Annotated[
+        bool, typer.Option("--all-threads", help="Print the stacks of all threads, also idle ones, in full.")
     ] = False,
     as_json: JsonOption = False,
     cluster: ClusterOption = None,
@@ -36,8 +40,8 @@ def why(
 
     What only follows from it is left out, such as the time-outs of the other ranks.
     """
-    if stacks:
-        _show_stacks(job_id, cluster, address, as_json=as_json)
+    if stacks or all_threads:
+        _show_stacks(job_id, cluster, address, all_threads=all_threads, as_json=as_json)
         return
     from cloudrl.sdk.failures import why as find_out
 
@@ -81,20 +85,26 @@ def _tell_state(failure: Failure) -> None:
         _output.hint(notice.hint)
 
 
-def _show_stacks(job_id: str | None, cluster: str | None, address: str | None, *, as_json: bool) -> None:
+def _show_stacks(
+    job_id: str | None, cluster: str | None, address: str | None, *, all_threads: bool, as_json: bool
+) -> None:
     from cloudrl.sdk.stacks import stacks
 
-    nodes = stacks(job_id, cluster, address)
+    found = stacks(job_id, cluster, address)
     if as_json:
-        _output.as_json([asdict(node) for node in nodes])
+        _output.as_json([asdict(node) for node in found.nodes])
         return
-    for node in nodes:
+    for node in found.nodes:
         if not node.processes:
             _output.note(f"rank {node.rank} ({node.ip}): no process of a job, or no answer")
-        for process in node.processes:
+        for process in node.processes if all_threads else ():
             source = f"by {process.source}" if process.source else "no stacks: it computes or could not be read"
             head = f"rank {node.rank} ({node.ip}), pid {process.pid}, {process.title} [{process.state}], {source}"
             _output.data(_output.visible(f"{head}\n{process.stacks}"))
+    if not all_threads:
+        _output.data(_output.visible("\n".join(found.lines())))
+        words = [*([job_id] if job_id else []), *(["--cluster", cluster] if cluster else []), "--all-threads"]
+        _output.hint(f"All threads in full: {_output.command(['why', *words])}")
 
 
 def _show(cause: Cause) -> None:

@@ -23,7 +23,10 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 _NOISE_CORES, _NOISE_BYTES_PER_S = 0.05, 50_000.0
 """Of a process that only ticks over: an idle worker of Ray takes up to 0.02 cores."""
 _HALTED = ("T", "t", "D")
-_OURS = re.compile(r"^ray::(?!IDLE|JobSupervisor|_\w*Agent|dashboard)\w|^(?:VLLM|sglang|pt_data_worker)|\bverl\b")
+_OURS = re.compile(
+    r"^ray::(?!IDLE|JobSupervisor|_\w*Agent|(?:Dashboard|RuntimeEnv)Agent\b|dashboard)\w"
+    r"|^(?:VLLM|sglang|pt_data_worker)|\bverl\b"
+)
 _NOT_OURS = re.compile(r"raylet|gcs_server|dashboard|runtime_env|log_monitor|default_worker|setup_worker|/bin/ray ")
 _SUPERVISOR = "ray::JobSupervisor"
 _METHOD = re.compile(r"^ray::WorkerDict\.(\S+)")

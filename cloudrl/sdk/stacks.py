@@ -5,6 +5,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from cloudrl.errors import CloudrlError, InputError
+from cloudrl.jobs.stack_view import stack_lines
+from cloudrl.protocol.job_phases import Blame
 from cloudrl.protocol.job_work import LookedAt
 from cloudrl.protocol.report import NodeReport
 from cloudrl.protocol.side_by_side import side_by_side
@@ -25,7 +27,24 @@ class NodeStacks:
     processes: Sequence[LookedAt]
 
 
-def stacks(job_id: str | None = None, name: str | None = None, address: str | None = None) -> tuple[NodeStacks, ...]:
+@dataclass(frozen=True)
+class JobStacks:
+    """The processes of a job.
+
+    Attributes:
+        nodes: of the cluster, in the order of their ranks.
+        blame: who holds up the others, if the job hangs and two looks have found that.
+    """
+
+    nodes: Sequence[NodeStacks]
+    blame: Sequence[Blame] = ()
+
+    def lines(self) -> list[str]:
+        """What a person reads: who holds up the job first, equal stacks once, idle threads counted."""
+        return stack_lines([(node.rank, node.ip, node.processes) for node in self.nodes], self.blame)
+
+
+def stacks(job_id: str | None = None, name: str | None = None, address: str | None = None) -> JobStacks:
     """Look at the processes of a job on all nodes; the job goes on meanwhile.
 
     Args:
@@ -49,4 +68,7 @@ def stacks(job_id: str | None = None, name: str | None = None, address: str | No
             return NodeStacks(node.rank, node.ip, agent.look(node.rank))
         return NodeStacks(node.rank, node.ip, ())
 
-    return tuple(side_by_side(look, agent.status().nodes))
+    status = agent.status()
+    is_same = status.job is not None and status.job.submission_id == job.submission_id
+    hang = status.job.hang if status.job is not None and is_same else None
+    return JobStacks(side_by_side(look, status.nodes), hang.blame if hang is not None else ())

@@ -182,6 +182,24 @@ def test_a_process_that_takes_the_signal_for_itself_gets_none(
     assert process.poll() is None
 
 
+@pytest.mark.parametrize(
+    ("title", "is_listed"),
+    [
+        ("ray::DashboardAgent", False),
+        ("ray::RuntimeEnvAgent", False),
+        ("ray::AgentLoopWorkerTQ", True),
+        ("ray::DashboardAgents.run", True),
+    ],
+)
+def test_rays_own_agents_belong_to_no_job(tmp_path: Path, title: str, *, is_listed: bool):
+    process = tmp_path / "proc" / "7"
+    process.mkdir(parents=True)
+    (process / "cmdline").write_text(title)
+    (process / "stat").write_text("7 (ray) S 1 0 0")
+    processes = JobProcesses(lambda: None, lambda: False, belongs=lambda: {7}, root=tmp_path)
+    assert [listed.title for listed in processes.listed()] == ([title] if is_listed else [])
+
+
 def test_secrets_in_titles_are_masked(monkeypatch: pytest.MonkeyPatch, looks: Looks):
     monkeypatch.setattr(JobProcesses, "listed", lambda _: (Listed(1 << 30, "sh -c KEY=hunter22 verl", "S"),))
     assert looks.look(processes_of(), Masker(["hunter22"]), ())[0].title == "sh -c KEY=*** verl"
