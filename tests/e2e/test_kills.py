@@ -20,9 +20,11 @@ from pathlib import Path
 import pytest
 from patience import SLOWER
 
+from cloudrl.errors import CloudrlError
 from cloudrl.jobs import find_job
 from cloudrl.providers.local import processes
 from cloudrl.sdk.running import attach
+from cloudrl.transport import Connection
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
@@ -70,15 +72,25 @@ class Lab:
 
     def submit(self, job: str, way: str) -> None:
         """A job of two ranks, once both are there; its driver stays below a shell."""
-        if '"ready"' not in self.shell.run("status", NAME, "--json", check=False).stdout:
-            self.shell.run("up", NAME, "--on", "local", "--nodes", "2", "--env", "RAY_memory_monitor_refresh_ms=0")
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("CLOUDRL_HOME", str(self.shell.home / "home"))
-            connection = attach(NAME).connection
+        connection = self._connection()
         script = Path(__file__).with_name("failing_ranks.py")
         command = f"{shlex.join([sys.executable, str(script), way])}; exit $?"
         connection.ray().submit_job({"entrypoint": command, "submission_id": job})
         until(lambda: "\n".join(find_job(connection, job).logs()).count("PLACE ") == 2, 120)
+
+    def _connection(self) -> Connection:
+        """To the cluster, which is started again if it has ended, or is about to."""
+        deadline = time.monotonic() + 300 * SLOWER
+        while True:
+            if '"ready"' not in self.shell.run("status", NAME, "--json", check=False).stdout:
+                self.shell.run("up", NAME, "--on", "local", "--nodes", "2", "--env", "RAY_memory_monitor_refresh_ms=0")
+            with pytest.MonkeyPatch.context() as patch, suppress(CloudrlError):
+                patch.setenv("CLOUDRL_HOME", str(self.shell.home / "home"))
+                connection = attach(NAME).connection
+                connection.ray().list_jobs()
+                return connection
+            assert time.monotonic() < deadline
+            time.sleep(2)
 
     def kill(self, kill: Kill) -> None:
         """All processes that it means, until none of them is left."""
@@ -100,7 +112,8 @@ class Lab:
         def has_failed() -> bool:
             said = self.shell.run(*asked, check=False).stdout
             cause = json.loads(said)["cause"] if said else None
-            found.extend([cause] if cause else [])
+            is_known = cause and cause["signature"] != "process-asked-to-end"  # until the loss of a node is noticed
+            found.extend([cause] if is_known else [])
             return bool(found)
 
         until(has_failed, 120)

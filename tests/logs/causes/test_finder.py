@@ -167,6 +167,15 @@ def test_a_node_that_is_lost():
     assert find(nodes=[{**node, "state_message": "Expected termination: received SIGTERM"}]) is None
 
 
+def test_a_worker_that_was_asked_to_end_is_the_cause_only_until_the_lost_node_is_known():
+    """A node that goes down ends its workers first, and the others notice its loss later."""
+    detail = "Worker exits unexpectedly. Worker exits with an exit code 1. The process receives a SIGTERM."
+    asked = {"workers": [{**worker(3, 1000, node_id="n1"), "exit_detail": detail}], "actors": [actor("", 3, "n1")]}
+    assert find(**asked).signature == "process-asked-to-end"
+    node = {"node_id": "n1", "state": "DEAD", "state_message": "Unexpected termination: health check failed"}
+    assert find(nodes=[{**node, "end_time_ms": 9000}], **asked).signature == "node-lost"
+
+
 def test_times_in_the_logs_where_the_state_is_lost():
     late = LogTail(
         "worker-a-01-1.err", 0, ("2026-11-23 09:30:05,000 INFO x", "RuntimeError: Connection closed by peer")
