@@ -58,19 +58,22 @@ def status(
     cluster: ClusterOption = None,
     address: AddressOption = None,
 ) -> None:
-    """Show what Ray reports about a job. Exit code 4 if it has failed."""
+    """Show what Ray reports about a job, and each attempt of a durable one. Exit code 4 if it has failed."""
     from cloudrl.errors import JobFailed
-    from cloudrl.jobs.format import job_fields
+    from cloudrl.jobs.format import attempt_fields, attempt_rows, job_fields
     from cloudrl.sdk.find import find_job
     from cloudrl.transport.ray_job import JobStatus
 
     handle = find_job(job_id, cluster, address, on_progress=Terminal())
     job = handle.status()
-    fields = job_fields(job)
+    fields, attempts = job_fields(job), handle.attempts()
     if as_json:
-        _output.as_json(fields)
+        _output.as_json({**fields, "attempts": attempt_fields(attempts)})
     else:
         _output.table(("job", job.submission_id), _facts(job, fields))
+    if attempts and not as_json:
+        _output.data("")
+        _output.table(("attempt", "from", "last step", "ended", "came back"), attempt_rows(attempts))
     if job.status is JobStatus.FAILED:
         cause = handle.cause()
         raise JobFailed(f"job {job.submission_id} failed: {cause or job.message}", hint=f"cloudrl why {handle.url}")

@@ -10,6 +10,7 @@ import zlib
 from dataclasses import dataclass, field, replace
 from typing import Dict, Iterable, List, Mapping, Optional, Tuple, Union
 
+from cloudrl.durable.progress import Saved, Stepped, progressed
 from cloudrl.durable.verdicts import Judgement, RayEnd, judge
 from cloudrl.protocol.durable_jobs import Attempt, DurableJob, Outcome, Result, Verdict, newest
 
@@ -98,15 +99,7 @@ class Hung:
     is_final: bool = False
 
 
-@dataclass(frozen=True)
-class Saved:
-    """The trainer of an attempt has told that all its ranks have saved a step."""
-
-    submission_id: str
-    step: int
-
-
-Event = Union[Accepted, StopAsked, Tick, Planned, PlanFailed, Refused, Ended, Gone, Hung, Saved]
+Event = Union[Accepted, StopAsked, Tick, Planned, PlanFailed, Refused, Ended, Gone, Hung, Saved, Stepped]
 
 
 # -- actions ------------------------------------------------------------------------------------------------
@@ -245,11 +238,12 @@ def step(queue: Queue, event: Event, now: float) -> Step:
     return _of_attempt(queue, event, now)
 
 
-def _of_attempt(queue: Queue, event: Union[Refused, Ended, Gone, Hung, Saved], now: float) -> Step:
+def _of_attempt(queue: Queue, event: Union[Refused, Ended, Gone, Hung, Saved, Stepped], now: float) -> Step:
     job_of_attempt = queue.of(event.submission_id)
     attempt = job_of_attempt.open_attempt if job_of_attempt is not None else None
-    if isinstance(event, Saved):
-        return _saved(queue, job_of_attempt, event, now)
+    if isinstance(event, (Saved, Stepped)):
+        job = progressed(job_of_attempt, event, now) if job_of_attempt is not None else None
+        return (queue, []) if job is None else (queue.with_job(job), [Record(job)])
     if job_of_attempt is None or attempt is None or attempt.submission_id != event.submission_id:
         return queue, []  # told a second time, or of an attempt that has ended
     return _attempt_event(queue, job_of_attempt, event, now)
@@ -258,15 +252,6 @@ def _of_attempt(queue: Queue, event: Union[Refused, Ended, Gone, Hung, Saved], n
 def next_number(queue: Queue) -> int:
     """The place of a job that comes now: behind all others."""
     return max((job.number for job in queue.jobs.values()), default=0) + 1
-
-
-def _saved(queue: Queue, job: Optional[DurableJob], event: Saved, now: float) -> Step:
-    """The last word of an attempt may come after its end."""
-    last = job.last if job is not None else None
-    if job is None or last is None or last.submission_id != event.submission_id or event.step <= last.saved_step:
-        return queue, []
-    job = job.with_last(saved_step=event.step, saved_at=now)
-    return queue.with_job(job), [Record(job)]
 
 
 def _attempt_event(queue: Queue, job: DurableJob, event: Union[Refused, Ended, Gone, Hung], now: float) -> Step:
@@ -320,7 +305,7 @@ def _planned(queue: Queue, event: Union[Planned, PlanFailed], now: float) -> Ste
         return _finish(queue, job, *given_up, now)
     attempt = Attempt(len(job.attempts) + 1, job.next_submission_id, queue.cluster, event.from_step, now)
     job = replace(job, attempts=(*job.attempts, attempt), waits_for="", waits_until=0.0)
-    again = f"job {job.job_id}: attempt {attempt.number} goes on from {_step_text(event.from_step)}"
+    again = f"job {job.job_id}: attempt {attempt.number} goes on from {step_text(event.from_step)}"
     said: List[Action] = [Say(again)] if attempt.number > 1 else []
     return queue.with_job(job), [Record(job), *said, Submit(job, event.overrides, event.variables)]
 
@@ -338,7 +323,7 @@ def _gives_up(job: DurableJob, from_step: int) -> Optional[Tuple[Result, str]]:
         return Result.FAILED, f"{last.reason}; it ended like this twice, without a newer step"
     alike = sum(attempt.from_step >= from_step for attempt in job.attempts)
     if alike >= ATTEMPTS_WITHOUT_PROGRESS:
-        return Result.FAILED, f"{alike} attempts from {_step_text(from_step)} made no newer step; {last.reason}"
+        return Result.FAILED, f"{alike} attempts from {step_text(from_step)} made no newer step; {last.reason}"
     return None
 
 
@@ -387,5 +372,6 @@ def _pause_s(job: DurableJob) -> float:
     return float(min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (alike - 1)) * jitter)
 
 
-def _step_text(step_number: int) -> str:
+def step_text(step_number: int) -> str:
+    """Where an attempt goes on from: `step 4`, or `the beginning`."""
     return f"step {step_number}" if step_number else "the beginning"

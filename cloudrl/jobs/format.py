@@ -1,13 +1,17 @@
 """Events and jobs as fields for a program. Pure functions."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from itertools import pairwise
 from typing import Any
 
+from cloudrl.durable.progress import Recovery, recovery
+from cloudrl.durable.queue import step_text
 from cloudrl.jobs.events import Event, Progress
-from cloudrl.protocol.durable_jobs import DurableJob
+from cloudrl.protocol.durable_jobs import Attempt, DurableJob
 from cloudrl.transport.ray_job import RayJob
+from cloudrl.units import duration_text
 from cloudrl.verl.charts import IN_PROGRESS
 
 
@@ -60,6 +64,41 @@ def waiting_fields(job: DurableJob) -> dict[str, Any]:
         "entrypoint": job.request.get("entrypoint", ""),
         "runtime_env": job.request.get("runtime_env") or {},
     }
+
+
+def attempt_fields(attempts: Sequence[Attempt]) -> list[dict[str, Any]]:
+    """Each attempt of a job that goes on by itself, with what it took to be back after the one before."""
+    fields = [asdict(attempt) for attempt in attempts]
+    for later, (before, attempt) in zip(fields[1:], pairwise(attempts), strict=True):
+        later["recovery"] = asdict(recovery(before, attempt))
+    return fields
+
+
+def attempt_rows(attempts: Sequence[Attempt]) -> list[tuple[str, ...]]:
+    """The same for a person: attempt, from where, the last step, why it ended, and how it came back."""
+    backs = ["", *(_back_text(recovery(*pair)) for pair in pairwise(attempts))]
+    return [
+        (
+            str(attempt.number),
+            step_text(attempt.from_step),
+            str(max(attempt.step, attempt.saved_step) or ""),
+            "" if attempt.verdict is None else f"{attempt.verdict}: {attempt.reason}".removesuffix(": "),
+            back,
+        )
+        for attempt, back in zip(attempts, backs, strict=True)
+    ]
+
+
+def _back_text(recovery: Recovery) -> str:
+    """Such as `after 3 min 10 s, first step 2 min 9 s later; 1 step again`."""
+    words = []
+    if recovery.start_s is not None:
+        words.append(f"after {duration_text(recovery.start_s)}")
+    if recovery.program_s is not None:
+        words.append(f"first step {duration_text(recovery.program_s)} later")
+    lost = recovery.lost_steps
+    again = f"{lost} step{'s' if lost > 1 else ''} again" if lost else ""
+    return "; ".join(filter(None, (", ".join(words), again)))
 
 
 def _finite(value: Any) -> Any:

@@ -19,7 +19,7 @@ from cloudrl.logs.causes import Cause, Finding
 from cloudrl.logs.causes.evidence import last_lines
 from cloudrl.logs.sent_files import by_own_names
 from cloudrl.protocol.backoff import Backoff, retry
-from cloudrl.protocol.durable_jobs import DurableJob, Result
+from cloudrl.protocol.durable_jobs import Attempt, DurableJob, Result
 from cloudrl.transport import Connection
 from cloudrl.transport.log_stream import LogSource, choose_log, follow_log, split_lines
 from cloudrl.transport.ray_job import JobStatus, RayJob
@@ -64,6 +64,15 @@ class JobHandle:
             InputError: The cluster does not know it.
         """
         return self.connection.ray().get_job(self.submission_id)
+
+    def attempts(self) -> tuple[Attempt, ...]:
+        """What the cluster's agents have written down of each attempt; empty for a job that was handed to Ray.
+
+        Raises:
+            ConnectionFailed: no answer.
+        """
+        left = find_durable(self.connection, self.submission_id)
+        return left.attempts if left is not None else ()
 
     def done(self) -> bool:
         """Whether it has ended, however."""

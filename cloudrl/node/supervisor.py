@@ -16,6 +16,7 @@ from typing import Any, Callable, Deque, Dict, List, Mapping, Optional, Sequence
 
 from cloudrl.durable import queue as decisions
 from cloudrl.durable.hangs import find_hang
+from cloudrl.durable.progress import Saved, Stepped
 from cloudrl.durable.queue import Action, Event, Queue
 from cloudrl.durable.request import JOB_KEY, request_of_attempt
 from cloudrl.errors import CloudrlError
@@ -218,6 +219,8 @@ class Supervisor:
                 self._happen(decisions.Ended(submission_id, self._machinery.end(job, row)))
             return
         state = self._machinery.hang()
+        if state is not None and state.submission_id == submission_id and state.step is not None:
+            self._happen(Stepped(submission_id, state.step - 1))  # the step that runs has not ended
         is_proven = state is not None and state.hang is not None and state.hang.grade is Grade.PROOF
         if not is_proven:
             self._proven_at = None
@@ -243,7 +246,7 @@ class Supervisor:
                 continue
             saved = self._machinery.saved(last.submission_id)
             if saved is not None and not saved.is_async:
-                self._happen(decisions.Saved(last.submission_id, saved.step))
+                self._happen(Saved(last.submission_id, saved.step))
 
     def _look_for(self, submission_id: str) -> None:
         """Ray answers without an attempt: it was never there, or is gone."""

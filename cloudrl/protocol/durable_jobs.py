@@ -57,6 +57,9 @@ class Attempt:
         signature: what two equal ends have in common; "" where nothing is known.
         saved_step: the last step that its trainer has told to be saved; 0 before, and where the trainer tells nothing.
         saved_at: when rank 0 has heard of it.
+        step: the last step known to have ended, written down once a minute at most; 0 before the first.
+        step_at: when rank 0 has seen that it had.
+        first_step_at: the same of its first step.
     """
 
     number: int
@@ -70,6 +73,9 @@ class Attempt:
     signature: str = ""
     saved_step: int = 0
     saved_at: Optional[float] = None
+    step: int = 0
+    step_at: Optional[float] = None
+    first_step_at: Optional[float] = None
 
     @property
     def is_open(self) -> bool:
@@ -165,10 +171,11 @@ class DurableJob:
         return replace(self, attempts=(*self.attempts[:-1], replace(self.attempts[-1], **changes)))
 
     @property
-    def age(self) -> Tuple[bool, int, int, int]:
+    def age(self) -> Tuple[bool, int, int, int, int]:
         """Compares two records of one job: the higher one is the newer."""
         ended = sum(not attempt.is_open for attempt in self.attempts)
-        return self.outcome is not None, len(self.attempts), ended, self.last.saved_step if self.last is not None else 0
+        saved, done = (self.last.saved_step, self.last.step) if self.last is not None else (0, 0)
+        return self.outcome is not None, len(self.attempts), ended, saved, done
 
 
 def newest(*records: DurableJob) -> DurableJob:

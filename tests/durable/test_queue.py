@@ -6,6 +6,7 @@ import pytest
 
 from cloudrl.durable import queue as decisions
 from cloudrl.durable.hangs import PROOF_LASTS_S, find_hang
+from cloudrl.durable.progress import Recovery, Saved, Stepped, recovery
 from cloudrl.durable.queue import (
     Accepted,
     Ended,
@@ -16,7 +17,6 @@ from cloudrl.durable.queue import (
     Planned,
     Queue,
     Record,
-    Saved,
     Stop,
     StopAsked,
     Submit,
@@ -83,6 +83,32 @@ def test_what_a_trainer_tells_is_recorded_once():
     assert (last.saved_step, last.saved_at) == (10, NOW)
     assert actions == [Record(queue.jobs["a"])]
     assert newest(queue.jobs["a"], _running().jobs["a"]) == queue.jobs["a"], "another node may have missed it"
+
+
+def test_steps_are_recorded_once_a_minute_and_the_first_at_once():
+    queue, actions = _play(_running(4), Stepped("a", 4), Stepped("a", 5), Stepped("a", 5), Stepped("another", 9))
+    first = queue.jobs["a"]
+    assert actions == [Record(first)]
+    assert (first.last.step, first.last.step_at, first.last.first_step_at) == (5, NOW, NOW)
+
+    queue, actions = _play(queue, Stepped("a", 6), now=NOW + 59)
+    assert actions == []
+
+    queue, actions = _play(queue, Stepped("a", 7), now=NOW + 60)
+    assert actions == [Record(queue.jobs["a"])]
+    assert (queue.jobs["a"].last.step, queue.jobs["a"].last.first_step_at) == (7, NOW)
+    assert newest(first, queue.jobs["a"]) == queue.jobs["a"], "another node may have missed it"
+
+    ended, _ = _play(queue, Gone("a"), Stepped("a", 8), now=NOW + 600)
+    assert ended.jobs["a"].last.step == 7
+
+
+def test_what_it_took_to_be_back_is_told_apart():
+    before = Attempt(1, "a", "c1", 0, NOW, NOW + 400, step=6, step_at=NOW + 100, saved_step=4)
+    again = Attempt(2, "a-2", "c2", 4, NOW + 400, step=5, first_step_at=NOW + 520)
+    assert recovery(before, again) == Recovery(start_s=300.0, program_s=120.0, lost_steps=2)
+    unknown = recovery(replace(before, step=0, step_at=None), replace(again, first_step_at=None))
+    assert unknown == Recovery(None, None, 0)
 
 
 def test_a_lost_cluster_is_no_error_of_the_job():

@@ -156,6 +156,7 @@ def test_all_attempts_are_followed():
     progress = follow(job, on_progress=said.append)
 
     assert progress.step == 5
+    assert [(attempt.number, attempt.from_step) for attempt in job.attempts()] == [(1, 0), (2, 4)]
 
 
 def test_it_has_ended_once_the_agents_do_not_try_it_again():

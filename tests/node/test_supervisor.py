@@ -10,6 +10,7 @@ from cloudrl.durable.verdicts import RayEnd
 from cloudrl.node.machinery import Machinery
 from cloudrl.node.supervisor import Supervisor
 from cloudrl.protocol.durable_jobs import DurableJob, Result
+from cloudrl.protocol.job_phases import JobState
 
 REQUEST = {"entrypoint": "train", "submission_id": "own", "runtime_env": {}, "metadata": {"job_name": "own"}}
 JOB = DurableJob("own", "own", "", REQUEST, 0.0)
@@ -23,13 +24,14 @@ class Lab:
     silence_s: float = 0.0
     now: float = 100.0
     said: list[str] = field(default_factory=list)
+    state: JobState | None = None
 
     def __post_init__(self) -> None:
         machinery = Machinery(
             jobs=lambda: self.rows, submit=self.submit, stop=lambda _: None, record=lambda _: 2,
             plan=lambda job: Planned(job.job_id, 0), prepare=lambda _: None,
             end=lambda _job, row: RayEnd(row["status"], 1, "ValueError: no such row"),
-            silence_s=lambda: self.silence_s, copies=2,
+            silence_s=lambda: self.silence_s, copies=2, hang=lambda: self.state,
         )  # fmt: skip
         clock = lambda: self.now  # noqa: E731
         self.supervisor = Supervisor("start", "run", machinery, say=self.said.append, now=clock, clock=clock)
@@ -73,3 +75,18 @@ def test_the_job_of_a_cluster_is_taken_once_and_not_before_ray_answers() -> None
     lab.supervisor.take(JOB)
     assert [job.job_id for job in lab.supervisor.jobs] == ["own"]
     assert not lab.supervisor.refusal
+
+
+def test_a_step_counts_once_the_next_one_runs() -> None:
+    lab = Lab()
+    lab.supervisor.take(JOB)
+    lab.look()
+    for step, ended in ((None, 0), (1, 0), (2, 1)):
+        lab.state = JobState("own", "gen", 0.0, step=step)
+        last = lab.look().last
+        assert last is not None
+        assert last.step == ended
+    lab.state = JobState("another", "gen", 0.0, step=9)
+    last = lab.look().last
+    assert last is not None
+    assert (last.step, last.first_step_at) == (1, lab.now - 1)
