@@ -100,6 +100,7 @@ def pytest_collection_finish() -> None:
     gc.enable()
     gc.collect()
     gc.freeze()
+    gc.set_threshold(700, 10, 100)  # what tests import later on is there to stay, too
 
 
 def _check_place(name: str, marker: str) -> None:

@@ -18,6 +18,8 @@ HEAD = "def compute_score(data_source, solution_str, ground_truth, extra_info=No
 SECONDS = 20.0 * SLOWER
 HANGS_SECONDS = 3.0 * SLOWER
 """For a function that does not end."""
+LOOPS_SECONDS = 3.0
+"""For one that uses a CPU until then, where it may also be ended before it is called."""
 
 
 def candidate(text: str, folder: Path, call: dict[str, Any] | None = None, **fields: Any) -> Candidate:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from patience import SLOWER
-from tried_reward import HANGS_SECONDS, HEAD, ROWS, SECONDS, candidate, faults, tried
+from tried_reward import HANGS_SECONDS, HEAD, LOOPS_SECONDS, ROWS, SECONDS, candidate, faults, tried
 
 from cloudrl.rewards.examine import examine
 
@@ -17,7 +17,6 @@ pytestmark = pytest.mark.io
 
 LOOP = f"{HEAD}    while True:\n        pass\n    return 1.0\n"
 HOSTILE = [
-    ("loop", LOOP, "time"),
     ("loop while it is loaded", f"while True:\n    pass\n{HEAD}    return 1.0\n", "time"),
     ("a regular expression", f"import re\n{HEAD}    return bool(re.match('(a+)+$', 'a' * 60 + 'b'))\n", "time"),
     ("exit", f"import os\n{HEAD}    os._exit(0)\n    return 1.0\n", "exit"),
@@ -33,20 +32,23 @@ HOSTILE = [
 @pytest.mark.parametrize(("text", "kind"), [case[1:] for case in HOSTILE], ids=[case[0] for case in HOSTILE])
 def test_it_ends_and_is_named(tmp_path: Path, text: str, kind: str) -> None:
     started = time.monotonic()
-    done = tried(text, tmp_path, seconds=HANGS_SECONDS if kind == "time" else SECONDS)
+    done = tried(text, tmp_path, seconds=LOOPS_SECONDS if kind == "time" else SECONDS)
     assert time.monotonic() - started < SECONDS + 10 * SLOWER
     assert kind in [fault.kind for fault in done.errors]
     assert all(fault.text.startswith("./reward.py") for fault in done.faults)
 
 
 def test_where_it_hangs(tmp_path: Path) -> None:
+    started = time.monotonic()
     [fault] = tried(LOOP, tmp_path, seconds=HANGS_SECONDS).errors
+    assert time.monotonic() - started < SECONDS + 10 * SLOWER
+    assert fault.kind == "time"
     assert fault.line in (2, 3)
     assert fault.text.startswith(f"./reward.py:{fault.line}: compute_score did not return within ")
 
 
 def test_with_the_rights_of_the_user_it_is_bounded_in_time(tmp_path: Path) -> None:
-    done = examine(candidate(LOOP, tmp_path), ROWS, shown="./reward.py", isolated=False, seconds=HANGS_SECONDS)
+    done = examine(candidate(LOOP, tmp_path), ROWS, shown="./reward.py", isolated=False, seconds=LOOPS_SECONDS)
     assert [fault.kind for fault in done.errors] == ["time"]
 
 
@@ -55,7 +57,7 @@ def test_its_children_end_with_it(tmp_path: Path) -> None:
     name = f"31{os.getpid()}"
     sleeper = f"[sys.executable, '-c', 'import time; time.sleep({name})']"
     body = f"    for _ in range(20):\n        subprocess.Popen({sleeper}, start_new_session=True)\n    return 1.0\n"
-    done = tried(f"import subprocess, sys\n{HEAD}{body}", tmp_path)
+    done = tried(f"import subprocess, sys\n{HEAD}{body}", tmp_path, ROWS[:1])
     assert done.trial is not None
     assert done.trial.scored
     listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
@@ -116,7 +118,7 @@ def test_one_that_waits_for_a_program_may_only_be_slow_here(tmp_path: Path) -> N
 
 
 def test_what_forked_processes_share_counts_once(tmp_path: Path) -> None:
-    """400 MB in nine processes."""
+    """260 MB in nine processes, which would be more than the limit of 2 GB if each counted."""
     body = """    pids = []
     for _ in range(8):
         pids.append(os.fork())
@@ -127,4 +129,4 @@ def test_what_forked_processes_share_counts_once(tmp_path: Path) -> None:
         os.waitpid(pid, 0)
     return float(ground_truth in solution_str)
 """
-    assert faults(f"import os, time\nHELD = b'x' * (400 << 20)\n{HEAD}{body}", tmp_path, ROWS[:1]) == []
+    assert faults(f"import os, time\nHELD = b'x' * (260 << 20)\n{HEAD}{body}", tmp_path, ROWS[:1]) == []
