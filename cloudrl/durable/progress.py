@@ -65,7 +65,7 @@ class Recovery:
 
 
 def recovery(before: Attempt, attempt: Attempt) -> Recovery:
-    """What lies between two attempts, one after the other."""
+    """How long the way from one attempt to the next took, and the steps that it lost."""
     start_s = None if before.step_at is None else max(0.0, attempt.started_at - before.step_at)
     first = attempt.first_step_at
     program_s = None if first is None else max(0.0, first - attempt.started_at)
