@@ -307,6 +307,10 @@ class FakeCluster:
         """Those jobs."""
         return as_json({"jobs": [to_json(job) for job in self.durable_jobs.values()]})
 
+    def agent_journal(self, call: Call, **_rank: str) -> Response:
+        """What a node's volume remembers: all of them on each."""
+        return self.agent_jobs(call)
+
     def agent_stop_job(self, _call: Call, job: str) -> Response:
         """One of them shall end."""
         known = next((each for each in self.durable_jobs.values() if each.has(job)), None)

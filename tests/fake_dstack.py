@@ -43,6 +43,8 @@ class FakeDstack:
         self.users = SimpleNamespace(get_my_user=lambda: self._answer(SimpleNamespace(username=ME)))
         self.prices = [98.32, 120.0]
         """Of the machines that are offered for a run, where there is a fleet."""
+        self.max_duration_s: int | None = None
+        """That the server sets for each run, whatever its task says."""
         self.asked: list[str] = []
         """The texts of tasks that plans were asked for."""
         self.applied: list[SimpleNamespace] = []
@@ -62,7 +64,13 @@ class FakeDstack:
         offers = [_offer(price) for price in self.prices] if self.held_fleets else []
         current = [each for each in self.held_runs if each.run_spec.run_name == configuration.name]
         return SimpleNamespace(
-            job_plans=[SimpleNamespace(offers=offers, total_offers=len(offers))],
+            job_plans=[
+                SimpleNamespace(
+                    offers=offers,
+                    total_offers=len(offers),
+                    job_spec=SimpleNamespace(max_duration=self.max_duration_s),
+                )
+            ],
             current_resource=current[-1] if current else None,
             run_spec=SimpleNamespace(configuration=configuration),
         )

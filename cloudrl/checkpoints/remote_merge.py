@@ -3,44 +3,29 @@
 The image has Python and numpy, and nothing of ours. The job outlives this program, as every job does.
 """
 
-import hashlib
-import io
-import json
 import os
-import secrets
-import shlex
-import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit
 
 from cloudrl.checkpoints.handle import CheckpointHandle
+from cloudrl.checkpoints.head_jobs import head_agent, no_note, no_result, result_of, start_on_head
 from cloudrl.checkpoints.merge import Merged
 from cloudrl.checkpoints.publishing import Publication
 from cloudrl.checkpoints.push import PushPlan
-from cloudrl.checkpoints.remote_merge_main import MARK, TOKEN, HeadMerge
+from cloudrl.checkpoints.remote_merge_main import HeadMerge
 from cloudrl.checkpoints.sources import ClusterSource
-from cloudrl.errors import CheckpointError, ConnectionFailed, InputError, Interrupted, JobFailed
-from cloudrl.foreign import NOT_AS_EXPECTED, Malformed, as_object, number_of, parse_object, text_of
-from cloudrl.jobs import Ended, JobHandle, Line
-from cloudrl.jobs.handle import FOLLOW, find_job, raise_for_status, way_back
+from cloudrl.errors import InputError
+from cloudrl.foreign import NOT_AS_EXPECTED, as_object, text_of
+from cloudrl.jobs.handle import find_job
 from cloudrl.options.merge import DEFAULTS, MergeOptions
 from cloudrl.protocol.backoff import Backoff
-from cloudrl.render.agent import SHARED_PARTS, python_sources
 from cloudrl.shards.progress import OnProgress, silent
 from cloudrl.transport import inspect_cluster
-from cloudrl.verl.metrics import plain
 
-_PARTS = (*SHARED_PARTS, "protocol", "saves", "data", "shards", "options", "checkpoints")
+_MODULE = "remote_merge_main"
 _STAGING = "cloudrl_staging"
 """In the metadata of a job that publishes: the folder of the head that the model is in until then."""
-_EPOCH = (1980, 1, 1, 0, 0, 0)
-
-
-def _no_note(_sentence: str) -> None:
-    """Report nothing."""
 
 
 def merge_on_head(
@@ -67,13 +52,13 @@ def merge_on_head(
     if not path.startswith("/"):
         raise InputError(f"--to {path} is relative, and means a folder of the head", hint="Give an absolute path")
     source, wanted = _wanted(checkpoint, path, options)
-    job = _start(source, wanted, {}, f"merge-{checkpoint.step}")
-    result = _result_of(job, source, "merge", on_progress)
+    job = start_on_head(source, _MODULE, asdict(wanted), {}, f"merge-{checkpoint.step}")
+    result = result_of(job, source, "merge", on_progress)
     try:
         merged = as_object(result["merged"])
         return Merged(**{**merged, "path": Path(str(merged["path"])), "warnings": tuple(merged["warnings"])})
     except NOT_AS_EXPECTED:
-        raise _no_result(job, "merge", "it is not what a merge says at its end") from None
+        raise no_result(job, "merge", "it is not what a merge says at its end") from None
 
 
 def push_on_head(
@@ -82,7 +67,7 @@ def push_on_head(
     token: str | None = None,
     on_progress: OnProgress = silent,
     on_upload: OnProgress = silent,
-    on_note: Callable[[str], None] = _no_note,
+    on_note: Callable[[str], None] = no_note,
 ) -> str:
     """Merge on the head and upload from there, and follow the job that does it; the repository's URL.
 
@@ -119,10 +104,12 @@ def push_on_head(
         # The token goes to the Hub that it is for, not to a mirror that the cluster downloads from.
         endpoint = os.environ.get("HF_ENDPOINT") or ENDPOINT
         variables = {"HF_TOKEN": token, "HF_ENDPOINT": endpoint, "HF_HUB_OFFLINE": "0"}
-        job = _start(source, wanted, variables, f"push-{plan.checkpoint.step}", {_STAGING: staging})
-    url = text_of(_result_of(job, source, "push", on_progress, on_upload, on_note), "published")
+        job = start_on_head(
+            source, _MODULE, asdict(wanted), variables, f"push-{plan.checkpoint.step}", {_STAGING: staging}
+        )
+    url = text_of(result_of(job, source, "push", on_progress, on_upload, on_note), "published")
     if not url:
-        raise _no_result(job, "push", "it names no repository")
+        raise no_result(job, "push", "it names no repository")
     return url
 
 
@@ -146,13 +133,8 @@ def _wanted(
     checkpoint: CheckpointHandle, path: str, options: MergeOptions, publication: Publication | None = None
 ) -> tuple[ClusterSource, HeadMerge]:
     source, info = _cluster_source(checkpoint), checkpoint.info
-    agent = source.connection.agent()
-    if agent is None:
-        raise _no_place(source)
-    head = next(node for node in agent.status().nodes if node.rank == 0)
-    port = head.agent_port or urlsplit(agent.url).port or 80
     wanted = HeadMerge(
-        f"http://127.0.0.1:{port}",
+        head_agent(source),
         info.run,
         info.step,
         info.role,
@@ -164,119 +146,3 @@ def _wanted(
         publication,
     )
     return source, wanted
-
-
-def _no_place(source: ClusterSource) -> InputError:
-    name = source.connection.name
-    return InputError(f"{name} has no place where secrets of jobs can be", hint="Leave out --on-head")
-
-
-def _start(
-    source: ClusterSource,
-    wanted: HeadMerge,
-    variables: Mapping[str, str],
-    prefix: str,
-    metadata: Mapping[str, str] | None = None,
-) -> JobHandle:
-    """Submit the job; `variables` go through the agents, as secrets do."""
-    connection = source.connection
-    cluster, agent = inspect_cluster(connection), connection.agent()
-    if agent is None or cluster.secrets_dir is None:
-        raise _no_place(source)
-    package, content = _package()
-    submission_id = f"{prefix}-{secrets.token_hex(4)}"
-    agent.put_secrets(submission_id, {TOKEN: connection.agent_token or "", **variables})
-    ray = connection.ray()
-    if not ray.package_exists(package):
-        ray.put_package(package, iter([content]), len(content))
-    command = [
-        "/bin/sh", f"{cluster.secrets_dir}/{submission_id}", "python3", "-m", "cloudrl.checkpoints.remote_merge_main",
-        json.dumps(asdict(wanted)),
-    ]  # fmt: skip
-    names = {"job_name": submission_id, "cloudrl_recipe": prefix.partition("-")[0], **(metadata or {})}
-    ray.submit_job(
-        {
-            "entrypoint": shlex.join(command),
-            "submission_id": submission_id,
-            "runtime_env": {"working_dir": f"gcs://{package}"},
-            "metadata": names,
-        }
-    )
-    return find_job(connection, submission_id)
-
-
-def _result_of(
-    job: JobHandle,
-    source: ClusterSource,
-    what: str,
-    on_progress: OnProgress,
-    on_upload: OnProgress = silent,
-    on_note: Callable[[str], None] = _no_note,
-) -> dict[str, Any]:
-    """The message in which a job says what came of it."""
-    result: dict[str, Any] = {}
-    try:
-        for event in job.follow(lines=True, backoff=source.backoff):
-            if isinstance(event, Line):
-                message = _parse(event.text)
-                if "total" in message:
-                    tell = on_upload if "sent" in message else on_progress
-                    tell(_count(message, "sent") or _count(message, "done"), _count(message, "total"))
-                result = _heed(message, on_note) or result
-            elif isinstance(event, Ended):
-                raise_for_status(job, event)
-    except KeyboardInterrupt:
-        told = f"no longer following; the {what} goes on as job {job.submission_id}"
-        raise Interrupted(told, hint=way_back(job.url, FOLLOW)) from None
-    except Malformed as failure:
-        raise _no_result(job, what, str(failure)) from None
-    except ConnectionFailed as failure:
-        told = f"{failure.message}\nthe {what} goes on as job {job.submission_id}"
-        raise type(failure)(told, hint=way_back(job.url, FOLLOW)) from failure
-    if not result:
-        raise JobFailed(
-            f"job {job.submission_id} has ended and says nothing of a model", hint=f"cloudrl jobs logs {job.url}"
-        )
-    return result
-
-
-def _heed(message: Mapping[str, Any], on_note: Callable[[str], None]) -> dict[str, Any]:
-    """Pass on what the job says; returns the message with its result, once it says one.
-
-    Raises:
-        CheckpointError: It has failed.
-        Malformed: The message has another form.
-    """
-    if "error" in message:
-        raise CheckpointError(f"on the head: {message['error']}", hint=text_of(message, "hint") or None)
-    if note := text_of(message, "note"):
-        on_note(note)
-    return dict(message) if {"merged", "published"} & message.keys() else {}
-
-
-def _count(message: Mapping[str, Any], name: str) -> int:
-    return int(number_of(message, name) or 0)
-
-
-def _no_result(job: JobHandle, what: str, sign: str) -> JobFailed:
-    return JobFailed(f"job {job.submission_id} says nothing of a {what}: {sign}", hint=f"cloudrl jobs logs {job.url}")
-
-
-def _parse(line: str) -> dict[str, Any]:
-    _, mark, text = plain(line).partition(MARK)
-    try:
-        return parse_object(text) if mark else {}
-    except Malformed:
-        return {}
-
-
-def _package() -> tuple[str, bytes]:
-    """Our code, under the name that Ray gives to what has these bytes."""
-    content = io.BytesIO()
-    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, data in sorted(python_sources(_PARTS)):
-            info = zipfile.ZipInfo(name, _EPOCH)
-            info.compress_type, info.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
-            archive.writestr(info, data)
-    packed = content.getvalue()
-    return f"_ray_pkg_{hashlib.sha256(packed).hexdigest()[:32]}.zip", packed

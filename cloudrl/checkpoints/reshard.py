@@ -9,7 +9,7 @@ from typing import Any
 
 from cloudrl.checkpoints.fsdp import shard_inputs
 from cloudrl.checkpoints.run_folder import RunOfStep, below_step, files_of, track
-from cloudrl.checkpoints.saved_files import SavedFiles
+from cloudrl.checkpoints.saved_files import OpenFile, SavedFiles
 from cloudrl.checkpoints.sources import CheckpointSource
 from cloudrl.checkpoints.staging import RESHARD, refuse_existing, staged
 from cloudrl.errors import CheckpointError, InputError
@@ -76,10 +76,10 @@ def reshard(
     step = roles[0].step
     target = folder / step_folder(".", step)
     refuse_existing(target, RESHARD)
-    plans = {role.role: _plan(role, source, world_size, torch) for role in roles}
+    plans = {role.role: plan_role(role, source.open, world_size, torch) for role in roles}
     copies, left_out = _files_beside(roles)
     size = sum(plan.size_bytes for plan in plans.values()) + sum(file.size_bytes for file in copies.values())
-    shown = _Shown(sum(plan.transfer_bytes for plan in plans.values()), on_progress)
+    shown = Shown(sum(plan.transfer_bytes for plan in plans.values()), on_progress)
     with staged(target, size, work=RESHARD, sync=True) as part:
         for name, file in copies.items():
             _copy(source.open(file), part / name)
@@ -97,7 +97,7 @@ def reshard(
     return Resharded(folder, step, world_size, was, len(written), sum(written), (*warnings, *left_out, *notes))
 
 
-class _Shown:
+class Shown:
     """Progress over all roles."""
 
     def __init__(self, total_bytes: int, on_progress: OnProgress) -> None:
@@ -117,14 +117,15 @@ class _Shown:
         self._on_progress(self._total, self._total)
 
 
-def _plan(role: Checkpoint, source: CheckpointSource, world_size: int, torch: str | None) -> ReshardPlan:
+def plan_role(role: Checkpoint, open_file: OpenFile, world_size: int, torch: str | None) -> ReshardPlan:
+    """How the shards of a role are cut for so many ranks; see `reshard`."""
     if not role.is_sharded:
         raise CheckpointError(
             f"{role.name} was not saved by FSDP: only its shards can be cut anew for another number of ranks",
             hint="Go on with the same number of GPUs, or merge the model and train on from that: "
             "cloudrl checkpoints merge --to ./model",
         )
-    save = SavedFiles(role, source.open)
+    save = SavedFiles(role, open_file)
     version = save.read_json(FSDP_CONFIG).get("FSDP_version")
     inputs = replace(shard_inputs(save), warnings=())  # they are of what a merge leaves out
     known = version if type(version) is int else None
@@ -155,14 +156,19 @@ def _is_made_anew(name: str) -> bool:
     return bool(SHARD.fullmatch(name)) or is_ours(name) or name == FSDP_CONFIG
 
 
-def _write_role(role: Checkpoint, plan: ReshardPlan, source: CheckpointSource, part: Path, shown: _Shown) -> None:
-    name, copies = next((name, copies) for name, copies in role.files.items() if SHARD.fullmatch(name))
-    folder = (part / below_step(role, name, copies[0])).parent
+def _write_role(role: Checkpoint, plan: ReshardPlan, source: CheckpointSource, part: Path, shown: Shown) -> None:
+    folder = part / folder_of(role)
     folder.mkdir(parents=True, exist_ok=True)
     write_shards(plan, folder, shown.role)
     config = SavedFiles(role, source.open).read_json(FSDP_CONFIG)
     if config:
         (folder / FSDP_CONFIG).write_text(json.dumps({**config, "world_size": plan.goal.world_size}, indent=4))
+
+
+def folder_of(role: Checkpoint) -> str:
+    """Where its shards are below the step; "" for verl's SFT trainer."""
+    name, copies = next((name, copies) for name, copies in role.files.items() if SHARD.fullmatch(name))
+    return below_step(role, name, copies[0]).rpartition("/")[0]
 
 
 def _copy(source: ShardSource, path: Path) -> None:

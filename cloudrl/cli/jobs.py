@@ -128,19 +128,37 @@ def stop(
 @app.command()
 def resume(
     job_id: Annotated[str, typer.Argument(metavar="ID", help="ID of a job that was submitted with --durable.")],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="In verl's own keys, in place of the job's.")
+    ] = None,
+    nodes: Annotated[
+        int | None,
+        typer.Option(
+            "--nodes",
+            metavar="N",
+            min=1,
+            help="Nodes that train. Default: all, or the job's own number.",
+        ),
+    ] = None,
     as_json: JsonOption = False,
     cluster: ClusterOption = None,
     address: AddressOption = None,
 ) -> None:
     """Start a durable job again, from the newest step that is whole.
 
-    It has ended, or was left with an earlier cluster whose checkpoints this one has.
+    It has ended, or was left with an earlier cluster whose checkpoints this one has. It takes all GPUs of the cluster
+    unless --nodes says less. If another number of GPUs has saved the step, the head cuts its shards anew first; the old
+    ones stay.
     """
     from cloudrl.jobs.handle import way_back
     from cloudrl.sdk.choose import Purpose
     from cloudrl.sdk.find import find
+    from cloudrl.spec import parse_typed
 
-    job = find(cluster, address, purpose=Purpose.CHANGE, on_progress=Terminal()).resume(job_id)
+    changed = parse_typed(overrides or [])
+    with Terminal() as terminal:
+        found = find(cluster, address, purpose=Purpose.CHANGE, on_progress=terminal)
+        job = found.resume(job_id, changed, nodes=nodes, on_progress=terminal)
     _output.result(job.url, {"submission_id": job.submission_id, "url": job.url}, is_json=as_json)
     _output.hint(way_back(job.url))
 

@@ -26,7 +26,7 @@ def request_of_attempt(job: DurableJob, overrides: Mapping[str, str], variables:
     words = shlex.split(str(job.request["entrypoint"]))
     is_resumed = attempt.number > 1 and attempt.from_step > 0
     more = {VALIDATE_FIRST: "False"} if is_resumed and not _sets(words, VALIDATE_FIRST) else {}
-    command = shlex.join(_with_overrides(words, {**overrides, **more}))
+    command = shlex.join(with_overrides(words, {**overrides, **more}))
     runtime_env = dict(job.request.get("runtime_env") or {})
     own = runtime_env.get("env_vars") or {}
     runtime_env["env_vars"] = {**own, **variables, ATTEMPT_VARIABLE: attempt.submission_id}
@@ -36,7 +36,8 @@ def request_of_attempt(job: DurableJob, overrides: Mapping[str, str], variables:
     }  # fmt: skip
 
 
-def _with_overrides(words: List[str], overrides: Mapping[str, str]) -> List[str]:
+def with_overrides(words: List[str], overrides: Mapping[str, str]) -> List[str]:
+    """A command with these overrides in place of its own for the same keys."""
     kept = [word for word in words if _key(word) not in overrides]
     return [*kept, *(f"{key}={value}" for key, value in overrides.items())]
 

@@ -130,17 +130,12 @@ def send_package(
     return manifest.address
 
 
-def resume_left(
-    connection: Connection, job_id: str, *, now: Callable[[], datetime] = lambda: datetime.now(timezone.utc)
-) -> DurableJob:
-    """Leave a job with the agents once more that has ended, or was left with an earlier cluster on these volumes.
-
-    It is a job of its own, with another id, and goes on from the newest step of the run that is whole.
+def find_left(connection: Connection, job_id: str) -> DurableJob:
+    """A job that has ended, or was left with an earlier cluster on these volumes.
 
     Args:
         connection: The cluster.
         job_id: Of the job, or of an attempt of it.
-        now: For its id.
 
     Raises:
         InputError: No volume of the cluster remembers it, or it has not ended.
@@ -162,8 +157,28 @@ def resume_left(
             f"the volumes of {connection.name} remember no job {job_id!r}",
             hint="Submit it again, and it continues from the newest complete step: --name RUN",
         )
-    before = newest(*known)
-    again = replace(before, job_id=f"{before.run}-{now():%Y%m%d-%H%M%S}", attempts=(), outcome=None, waits_for="")
+    return newest(*known)
+
+
+def leave_again(
+    connection: Connection, job: DurableJob, *, now: Callable[[], datetime] = lambda: datetime.now(timezone.utc)
+) -> DurableJob:
+    """Leave a job with the agents once more.
+
+    It is a job of its own, with another id, and goes on from the newest step of the run that is whole.
+
+    Args:
+        connection: The cluster.
+        job: See `find_left`.
+        now: For its id.
+
+    Raises:
+        InputError: The agents refuse it.
+        ConnectionFailed: no answer.
+    """
+    agent = connection.agent()
+    assert agent is not None  # noqa: S101  `find_left`
+    again = replace(job, job_id=f"{job.run}-{now():%Y%m%d-%H%M%S}", attempts=(), outcome=None, waits_for="")
     return job_calls.submit_job(agent, again)
 
 

@@ -223,7 +223,7 @@ class DurableJobs:
         if job.saves and not _divides(job, addresses):
             among = f"{job.training_nodes} of " if job.training_nodes else ""
             nodes = f"{job.world_size} ranks do not divide among {among}{len(addresses)} nodes"
-            return PlanFailed(job.job_id, f"{nodes}; submit it again to this cluster")
+            return PlanFailed(job.job_id, f"{nodes}; go on with other numbers: cloudrl jobs resume {job.job_id}")
         try:
             return self._planned(job, addresses) if job.saves else Planned(job.job_id, 0)
         except CheckpointError as error:

@@ -158,8 +158,8 @@ def _newest_whole(
     if any(role.is_megatron for roles in steps.values() for role in roles):
         return None
     for step in sorted(resume_order(steps), key=lambda step: step != first):
-        roles = steps[step]
-        if all(role.complete and role.world_size == world_size for role in roles):
+        roles = [role for role in steps[step] if role.world_size == world_size]  # it may be there for others, too
+        if {role.role for role in roles} == {role.role for role in steps[step]} and all(r.complete for r in roles):
             return step, roles
     return None
 

@@ -22,7 +22,8 @@ from cloudrl.providers.registry import locate, provider
 from cloudrl.saves.inventory import SaveVersion
 from cloudrl.sdk.callbacks import Confirm, Notice, OnProgress, silent, unattended
 from cloudrl.sdk.costs import costs
-from cloudrl.sdk.submission import resume_job, submit
+from cloudrl.sdk.resumption import resume_job
+from cloudrl.sdk.submission import submit
 from cloudrl.sdk.teardown import assess, end, ending, patient, teardown
 from cloudrl.spec import Job
 from cloudrl.spec.ports import RAY_PORT
@@ -137,14 +138,30 @@ class RunningCluster:
         wanted = submit_options(overrides, options)
         return submit(self.connection, loaded, wanted, after=after, on_progress=on_progress)
 
-    def resume(self, job_id: str) -> JobHandle:
+    def resume(
+        self,
+        job_id: str,
+        overrides: Mapping[str, Any] | None = None,
+        *,
+        nodes: int | None = None,
+        on_progress: OnProgress = silent,
+    ) -> JobHandle:
         """Start a durable job again that has ended, or was left with an earlier cluster on the same volumes.
 
+        If another number of ranks has saved its newest step, the head cuts the shards anew first; the old ones stay.
+
+        Args:
+            job_id: of the job.
+            overrides: in verl's own keys, in place of the job's.
+            nodes: how many nodes train; None for all, unless the job has chosen a number.
+            on_progress: receives notes and bytes.
+
         Raises:
-            InputError: no volume remembers it, or it has not ended.
+            InputError: no volume remembers it, it has not ended, or it cannot go on with these GPUs.
+            CheckpointError: its step cannot be cut for them, or there is no room.
             ConnectionFailed: no answer.
         """
-        return resume_job(self.connection, job_id)
+        return resume_job(self.connection, job_id, nodes=nodes, overrides=overrides, on_progress=on_progress)
 
     def job(self, submission_id: str) -> JobHandle:
         """The handle of a job that was submitted before.

@@ -14,9 +14,9 @@ from cloudrl import jobs, recipes
 from cloudrl.errors import CheckpointError, ConnectionFailed, FailedError, InputError, Interrupted, JobFailed
 from cloudrl.jobs import JobHandle, Progress, Submission, SubmitOptions
 from cloudrl.jobs.events import Event
-from cloudrl.jobs.handle import WATCH, job_handle, raise_for_status, way_back
+from cloudrl.jobs.handle import WATCH, raise_for_status, way_back
 from cloudrl.jobs.memory_runs import keep_run, read_runs
-from cloudrl.jobs.supervised import find_durable, resume_left, wait_for_attempt, wait_for_ray, wait_for_verdict
+from cloudrl.jobs.supervised import find_durable, wait_for_attempt, wait_for_ray, wait_for_verdict
 from cloudrl.jobs.warnings import StepWarnings, prompt_warnings
 from cloudrl.protocol import job_calls
 from cloudrl.protocol.durable_jobs import DurableJob, Result
@@ -107,19 +107,6 @@ def submit(
     if question is not None and not confirm(question):
         raise InputError("nothing was submitted", hint=f"What the nodes lack: cloudrl status {connection.name}")
     return jobs.send(connection, submission, on_progress=on_progress)
-
-
-def resume_job(connection: Connection, job_id: str) -> JobHandle:
-    """Start a job again that was left with the agents of this cluster, or of an earlier one on the same volumes.
-
-    It goes on from the newest step of its run that is whole.
-
-    Raises:
-        InputError: no volume remembers it, or it has not ended.
-        ConnectionFailed: no answer.
-    """
-    left = resume_left(connection, job_id)
-    return job_handle(connection, left.job_id, left.request.get("metadata") or {})
 
 
 def follow(

@@ -1,30 +1,25 @@
 """The merge on the head: what is sent runs under a Python that has numpy and nothing else."""
 
-import io
 import json
-import os
 import shlex
 import shutil
-import subprocess
 import sys
-import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 from fake_clock import Clock
-from fake_cluster import FakeCluster
 from fake_hub import FakeHub
 from huggingface_hub import HfApi
 from lora_step import write_lora_step
 from megatron_files import expected, extracted
-from node_image import link_numpy
+from running_head import Head
 from shard_files import read_safetensors
 from small_step import tree, write_step
 
 from cloudrl.checkpoints.handle import CheckpointHandle, Checkpoints
+from cloudrl.checkpoints.head_side import HeadSource
 from cloudrl.checkpoints.publishing import Publication
 from cloudrl.checkpoints.push import plan_push
 from cloudrl.checkpoints.remote_merge import merge_on_head, push_on_head
@@ -33,43 +28,8 @@ from cloudrl.checkpoints.sources import ClusterSource, LocalSource
 from cloudrl.errors import CheckpointError, ConnectionFailed, Interrupted, JobFailed
 from cloudrl.options.merge import MergeOptions
 from cloudrl.protocol.backoff import Backoff
-from cloudrl.protocol.client import AgentClient
 
 pytestmark = pytest.mark.io
-
-
-class Head(FakeCluster):
-    """Runs what is submitted to it, in a folder with the package, and keeps what it prints."""
-
-    packages_of_the_image: tuple[str, ...] = ()
-    variables_of_the_cluster: Mapping[str, str] = {}
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__()
-        self.folder = folder
-        self.status["facts"]["secrets_dir"] = "/dev/shm/secrets"
-        self.status["nodes"][0]["agent_port"] = urlsplit(self.agent_url).port
-        self.on_submit = self._run
-
-    def _run(self, submission_id: str) -> None:
-        job = self.jobs[submission_id]
-        place = self.folder / submission_id
-        (content,) = self.packages.values()
-        with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            archive.extractall(place)
-        shell, secrets, python, *words = shlex.split(job.body["entrypoint"])
-        assert (shell, secrets, python) == ("/bin/sh", f"/dev/shm/secrets/{submission_id}", "python3")
-        base = getattr(sys, "_base_executable", sys.executable)
-        packages = place / "packages"  # numpy and nothing else
-        packages.mkdir()
-        link_numpy(packages)
-        path = os.pathsep.join((str(packages), *self.packages_of_the_image))
-        env = {**self.variables_of_the_cluster, "PYTHONPATH": path, "PATH": os.environ["PATH"]}
-        done = subprocess.run(
-            [base, *words], cwd=place, env={**env, **self.secrets[submission_id]}, capture_output=True, timeout=60
-        )
-        self.write(submission_id, b"(driver pid=1) warm-up\n" + done.stdout + done.stderr)
-        self.end(submission_id, "SUCCEEDED" if done.returncode == 0 else "FAILED", f"exit {done.returncode}")
 
 
 @pytest.fixture
@@ -162,7 +122,7 @@ def test_a_job_that_dies(head: Head, tmp_path: Path) -> None:
     with pytest.raises(JobFailed, match="killed"):
         merge_on_head(latest(head), str(tmp_path / "out"))
     head.on_submit = head.end
-    with pytest.raises(JobFailed, match="says nothing of a model"):
+    with pytest.raises(JobFailed, match="says nothing of its result"):
         merge_on_head(latest(head), str(tmp_path / "out"))
 
 
@@ -179,16 +139,16 @@ WANTED = HeadMerge("", "mine", 7, "actor", 2, "/out", MergeOptions("bf16"), give
 
 def test_a_node_that_is_silent_for_a_moment_is_waited_for(head: Head, clock: Clock) -> None:
     """Else an older copy on another node would be merged in its place."""
-    agent, away = AgentClient(head.agent_url, head.token), head.disks.pop(1)
+    source, away = HeadSource(head.agent_url, head.token, 600.0, sleep=clock.sleep), head.disks.pop(1)
     clock.on_sleep = lambda: head.disks.update({1: away}) if len(clock.slept) == 2 else None
-    assert _find(agent, WANTED, sleep=clock.sleep).ranks == (0, 1)
+    assert _find(source, WANTED).ranks == (0, 1)
     assert len(clock.slept) == 2
 
 
 def test_a_node_that_stays_silent_is_not_passed_over(head: Head) -> None:
     del head.disks[1]
     with pytest.raises(ConnectionFailed, match="it may have newer files of this step"):
-        _find(AgentClient(head.agent_url, head.token), WANTED, Backoff(give_up_s=0.0))
+        _find(HeadSource(head.agent_url, head.token, 0.0), WANTED)
 
 
 def test_the_head_waits_as_long_as_was_asked_for(head: Head, tmp_path: Path) -> None:

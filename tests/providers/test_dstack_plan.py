@@ -205,6 +205,19 @@ class TestThePrice:
         assert DstackProvider().up(plan) == "connected"  # not priced: it is asked for now
         assert len(dstack.asked) == 2
 
+    def test_the_agents_know_a_time_limit_that_the_server_sets(self, dstack: FakeDstack) -> None:
+        """They end the cluster before it, so that dstack starts it again."""
+        dstack.held_fleets, dstack.max_duration_s = [fleet(idle_s=-1)], 7200
+        priced = DstackProvider().plan(Cluster(name="lab", nodes=2)).priced()
+        assert (priced.facts.max_duration_s, priced.facts.is_started_again) == (7200.0, True)
+        assert "max_duration: 7200s" in priced.text
+        assert "--max-duration-s 7200" in " ".join(priced.answer.run_spec.configuration.commands)
+
+    def test_and_one_of_the_task_stays_as_it_is(self, dstack: FakeDstack) -> None:
+        dstack.held_fleets, dstack.max_duration_s = [fleet(idle_s=-1)], 7200
+        plan = DstackProvider().plan(Cluster(name="lab", nodes=2, dstack={"max_duration": "2h"}))
+        assert plan.priced().text == plan.text
+
     def test_no_machine_and_no_fleet(self, dstack: FakeDstack) -> None:
         plan = DstackProvider().plan(Cluster(name="lab", nodes=2, gpu="H100:8", dstack={"regions": ["us"]}))
         with pytest.raises(NoFleet, match="has no fleet that it may run on") as caught:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cloudrl.errors import CapacityError, InputError
+from cloudrl.protocol.facts import ClusterFacts
 from cloudrl.protocol.folders import secrets_folder
 from cloudrl.protocol.options import BudgetLimits
 from cloudrl.protocol.progress import Notice
@@ -116,13 +117,14 @@ class DstackPlan(Plan):
         per_hour = self.cluster.nodes * offers[0].price
         notices = (*_notices(offers, fleets), *_small_disks(self.cluster, job.offers))
         price = Price(per_hour, offers, job.total_offers, notices)
-        if not self.needs_price:
+        cluster = with_time_limit(self.cluster, job.job_spec.max_duration)
+        cluster = with_price(cluster, per_hour) if self.needs_price else cluster
+        if cluster == self.cluster:
             return replace(plan, price=price)
-        cluster = with_price(self.cluster, per_hour)
         text = task_text(cluster, self.release)
         _write(server, self.name, text)
-        plan.answer.run_spec.configuration = parse(text)  # its commands alone differ: no offer depends on those
-        return replace(plan, price=price, cluster=cluster, text=text)
+        plan.answer.run_spec.configuration = parse(text)  # no offer depends on what differs
+        return replace(plan, price=price, cluster=cluster, text=text, facts=_with_end(self.facts, cluster))
 
 
 def make_plan(cluster: Cluster) -> DstackPlan:
@@ -136,11 +138,29 @@ def make_plan(cluster: Cluster) -> DstackPlan:
         secrets_dir=secrets_folder(0, "RUN-ID"),
         release=release if cluster.device == "gpu" else None,
     )
-    limits = with_duration(BudgetLimits(), cluster.dstack)
-    facts = replace(facts, max_duration_s=limits.max_duration_s, is_started_again=limits.is_started_again)
-    plan = DstackPlan(cluster=cluster, facts=facts, release=release, text="")
+    plan = DstackPlan(cluster=cluster, facts=_with_end(facts, cluster), release=release, text="")
     known_in_full = cluster.replace(max_cost=None) if plan.needs_price else cluster
     return replace(plan, text=task_text(known_in_full, release))
+
+
+def _with_end(facts: ClusterFacts, cluster: Cluster) -> ClusterFacts:
+    limits = with_duration(BudgetLimits(), cluster.dstack)
+    return replace(facts, max_duration_s=limits.max_duration_s, is_started_again=limits.is_started_again)
+
+
+def with_time_limit(cluster: Cluster, max_duration_s: int | None) -> Cluster:
+    """The same with the `max_duration` of dstack's plan, where that is another one: its agents have to know it.
+
+    A server may set one by its policies (dstack 0.22.5, server/services/runs: apply_plugin_policies).
+
+    Args:
+        cluster: as it is declared.
+        max_duration_s: of the job in the plan; None without such a limit.
+    """
+    known_s = with_duration(BudgetLimits(), cluster.dstack).max_duration_s
+    if max_duration_s is None or max_duration_s <= 0 or known_s == max_duration_s:
+        return cluster
+    return cluster.replace(dstack={**cluster.dstack, "max_duration": f"{max_duration_s}s"})
 
 
 def with_price(cluster: Cluster, per_hour: float) -> Cluster:
