@@ -109,6 +109,10 @@ class Image:
         for name, source in sources.items():
             self.module(name, source)
 
+    def without_driver(self) -> None:
+        """Leave the driver's programs to the machine."""
+        (self.python.parent / "nvidia-smi").unlink()
+
     def module(self, name: str, source: str) -> None:
         path = self.packages.joinpath(*name.split(".")).with_suffix(".py")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -150,6 +154,7 @@ def with_real_ray(folder: Path, image: Image, run: str) -> Path:
     real = Image(folder / "python3", folder / "packages")
     real.packages.mkdir()
     real.look_like_verls()
+    real.without_driver()
     (real.packages / "numpy.py").unlink()
     for pinned in (word for command in release().install for word in command.split() if "==" in word):
         real.have(*pinned.split("=="))  # set-up runs the pip of the real Python, which finds them there

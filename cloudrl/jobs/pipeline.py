@@ -118,6 +118,11 @@ def limit_steps(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
     return replace(draft, overrides={keys.STEPS: steps, keys.EPOCHS: steps, **draft.overrides})
 
 
+_STEP_KNOWN_LATER = "the step that the run continues from is known once the cluster is up"
+_TELL_START = ("run {!r} starts from step 1", "run {!r} continues from step ", _STEP_KNOWN_LATER)
+"""Notes of `plan_resume`, by their beginnings."""
+
+
 def continues_a_run(job: Job, options: SubmitOptions) -> bool:
     """Whether what the cluster has saved decides where the job starts: it has a name, and no option says otherwise."""
     values = parse_overrides(job.with_overrides(options.overrides).overrides)
@@ -136,7 +141,7 @@ def plan_resume(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
     """
     cluster, saved, values = draft.cluster, snapshot.saved, draft.values
     if snapshot.is_expected and continues_a_run(draft.job, draft.options):
-        return draft.noting("the step that the run continues from is known once the cluster is up")
+        return draft.noting(_STEP_KNOWN_LATER)
     if saved is None or not cluster.has_agents or not has_key(cluster.verl_version, keys.RESUME_MODE):
         return draft
     nodes, gpus = training_shape(draft)
@@ -180,8 +185,8 @@ def note_surprises(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
     """Pass: what a user may not expect of the finished job."""
     values, options, checkpoint_dir = draft.values, draft.options, draft.cluster.checkpoint_dir
     folder, logger, notes = values.get(keys.LOCAL_DIR, ""), values.get(keys.LOGGER), []
-    is_known = any(note.startswith(f"run {draft.name!r} starts from step 1") for note in draft.notes)
-    if options.name is not None and values.get(keys.RESUME_MODE) == "auto" and not is_known:
+    is_told = any(note.startswith(tuple(text.format(draft.name) for text in _TELL_START)) for note in draft.notes)
+    if options.name is not None and values.get(keys.RESUME_MODE) == "auto" and not is_told:
         notes.append(f"run {draft.name!r} continues from the newest checkpoint in {folder}, if there is one")
     if checkpoint_dir and folder.startswith("/") and not f"{folder}/".startswith(checkpoint_dir.rstrip("/") + "/"):
         notes.append(f"{folder} is outside {checkpoint_dir}: cloudrl can neither list nor merge it")

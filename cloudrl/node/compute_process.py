@@ -131,6 +131,7 @@ class _Process:
     def _compute(self) -> None:
         torch, on_gpu = self._torch, self._ask.device == "gpu"
         if on_gpu:
+            torch.cuda.init()  # raises in the driver's own words, where the count is 0 without a reason
             seen = torch.cuda.device_count()
             if seen < self._ask.processes:
                 raise RuntimeError(f"torch sees {seen} GPUs of {self._ask.processes}")

@@ -39,6 +39,7 @@ _REMEDIES = {
         "the container does not have all GPUs of this machine: start it with them (docker run --gpus all), and turn "
         "MIG off (nvidia-smi -mig 0)",
     ),
+    "Torch not compiled with CUDA": "the torch of this image is for CPUs: take the image of this verl release",
     "undefined symbol": "a package was compiled for another torch: take the image of this verl release",
 }
 """By words of the error, which are its code, too."""

@@ -16,11 +16,12 @@ from cloudrl.logs.causes import Cause, Finding, cluster_end
 from cloudrl.logs.causes.finder import search
 from cloudrl.logs.causes.kept import kept_evidence, newest_kept_job
 from cloudrl.protocol.job_phases import JobState
+from cloudrl.protocol.phases import Phase
 from cloudrl.protocol.progress import Notice
 from cloudrl.providers.model import Status
 from cloudrl.sdk.callbacks import OnProgress, silent
 from cloudrl.sdk.costs import prices
-from cloudrl.sdk.find import Kept, cluster_of, find_job, find_kept
+from cloudrl.sdk.find import Kept, cluster_of, find_job, find_kept, look
 from cloudrl.transport.ray_job import JobStatus
 
 
@@ -29,7 +30,7 @@ class Failure:
     """The end of a job.
 
     Attributes:
-        submission_id: the job's.
+        submission_id: the job's; the name of a cluster that has failed before it had one.
         status: Ray's word for it; None where only its logs are left. The last one if `cluster_is_gone`.
         cause: None where it has not failed, or nothing says why.
         log_command: what prints its log.
@@ -79,9 +80,12 @@ def why(
         status, finding, (state, price) = job.status().status, job.find_cause(), _state_of(job)
     except CloudrlError:
         archived = find_kept(job_id, name, address)
-        if archived is None:
+        if archived is not None:
+            return _kept(archived)
+        failed = _failed_start(name) if job_id is None and name is not None else None
+        if failed is None:
             raise
-        return _kept(archived)
+        return failed
     log_command = f"cloudrl jobs logs {job.url}"
     return Failure(
         job.submission_id, str(status), finding.cause, log_command, finding.is_complete,
@@ -113,6 +117,23 @@ def _state_of(job: JobHandle) -> tuple[JobState | None, float | None]:
         return None, None
     found = prices(job.connection.name, status) if status.job.hang is not None else None
     return status.job, found[1] if found is not None else None
+
+
+def _failed_start(name: str) -> Failure | None:
+    """Why the nodes of a cluster have ended, as its provider tells it, where their logs are not on this machine."""
+    statuses = []
+    with suppress(CloudrlError):
+        statuses = look(name)
+    if len(statuses) != 1 or statuses[0].phase is not Phase.FAILED or not statuses[0].reason:
+        return None
+    [status] = statuses
+    return Failure(
+        f"{status.ref}",
+        JobStatus.FAILED,
+        cluster_end.cause_of(status.reason),
+        f"cloudrl logs {status.ref}",
+        cluster_is_gone=True,
+    )
 
 
 def _kept(place: Kept) -> Failure:

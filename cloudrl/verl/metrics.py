@@ -188,6 +188,7 @@ def _reported(pattern: re.Pattern[str], line: str) -> int:
     return int(repeated[1]) if repeated else 1
 
 
+@lru_cache(maxsize=2)  # each line of a log is asked about several times in a row
 def plain(line: str) -> str:
     """The line without terminal codes and without Ray's `(Actor pid=1, ip=...)` in front."""
     return _ACTOR.sub("", without_ansi(line), count=1) if "pid=" in line else without_ansi(line)

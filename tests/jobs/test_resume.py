@@ -15,7 +15,7 @@ from cloudrl import RunningCluster
 from cloudrl.errors import CheckpointError, ConnectionFailed, InputError
 from cloudrl.jobs import SubmitOptions
 from cloudrl.jobs.draft import JobDraft
-from cloudrl.jobs.pipeline import choose_verl, name_run, plan_resume
+from cloudrl.jobs.pipeline import choose_verl, name_run, note_surprises, plan_resume
 from cloudrl.jobs.submit import take_snapshot
 from cloudrl.protocol.folders import ON_HEAD, TRAINING_NODES
 from cloudrl.spec import Job
@@ -109,6 +109,16 @@ def test_a_run_that_has_done_its_steps_is_refused_before_anything_is_sent(lab: L
 def test_one_with_steps_left_says_how_many_and_one_that_only_validates_may(lab: Lab) -> None:
     assert lab.resume(total_training_steps=5)[1][0] == "run 'mine' continues from step 2 of 5"
     assert lab.resume(total_training_steps=2, val_only="True")[0] == "/vol/checkpoints/mine/global_step_2"
+
+
+def test_where_a_durable_job_begins_is_said_once(lab: Lab) -> None:
+    """Its agents plan each attempt when it starts, so verl's `resume_mode=auto` stays."""
+    options = SubmitOptions(name="mine", durable=True)
+    snapshot = take_snapshot(lab.connection, PLACED, options, {})
+    named = name_run(JobDraft(job=PLACED, options=options, cluster=snapshot.cluster, overrides={}), snapshot)
+    planned = plan_resume(choose_verl(named, snapshot), snapshot).overriding({"trainer.resume_mode": "auto"})
+    notes = note_surprises(planned, snapshot).notes
+    assert [note for note in notes if "continues from" in note] == ["run 'mine' continues from step 2"]
 
 
 def test_a_new_name_starts_from_step_1(lab: Lab) -> None:

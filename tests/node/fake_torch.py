@@ -1,13 +1,17 @@
 """A stand-in for torch, as far as a node's check of its GPUs calls it. Standard library only, Python 3.9.
 
 The file in $FAKE_TORCH steers it: JSON of GPU -> what goes wrong there, {"1": "error: words"}, {"1": "hang"}, {"1":
-"wrong"}, and "count": how many GPUs there are, 8 if it is not there.
+"wrong"}, and "count": how many GPUs there are, 8 if it is not there. Where `nvidia-smi --version` says that the driver
+runs an older CUDA only, CUDA cannot be initialised, in the words of c10/cuda/CUDAFunctions.cpp (torch 2.13).
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
+import subprocess
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -47,6 +51,26 @@ class Tensor(list):  # type: ignore[type-arg]
 
 _state = SimpleNamespace(fault="", rank=0, world=1)
 bfloat16, float32, uint8 = "bfloat16", "float32", "uint8"
+
+
+_TOO_OLD = (
+    "The NVIDIA driver on your system is too old (found version {}). Please update your GPU driver by downloading and "
+    "installing a new version from the URL: http://www.nvidia.com/Download/index.aspx Alternatively, go to: "
+    "https://pytorch.org to install a PyTorch version that has been compiled with your version of the CUDA driver."
+)
+
+
+def _init() -> None:
+    """Look at the driver, as torch does before it touches a GPU."""
+    if shutil.which("nvidia-smi") is None:
+        return
+    said = subprocess.run(["nvidia-smi", "--version"], capture_output=True, text=True, timeout=60).stdout
+    found = re.search(r"^CUDA Version +: (\d+)\.(\d+)$", said, re.MULTILINE)
+    driver, own = (
+        tuple(map(int, text)) for text in (found.groups() if found else ("99", "0"), version.cuda.split("."))
+    )
+    if driver < own:
+        raise RuntimeError(_TOO_OLD.format(driver[0] * 1000 + driver[1] * 10))
 
 
 def _set_device(index: int) -> None:
@@ -103,6 +127,7 @@ def _exchange(_operations: object) -> list[Any]:
 
 version = SimpleNamespace(cuda="13.0", hip=None)
 cuda = SimpleNamespace(
+    init=_init,
     device_count=lambda: int(_asked().get("count", 8)),
     set_device=_set_device,
     synchronize=_nothing,

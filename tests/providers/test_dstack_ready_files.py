@@ -28,6 +28,7 @@ from cloudrl.verl.releases import release
 
 pytestmark = pytest.mark.dstack
 
+OLD_DRIVER = "old driver"
 REPOSITORY = Path(__file__).parents[2]
 CHAINS = {
     # what runs one after the other: (fleet, its file or the machines that it rents, tasks)
@@ -47,9 +48,11 @@ OWN = {
     "admin": "ubuntu", "gpus": 8, "gpu_name": "NVIDIA H100 80GB HBM3", "gpu_memory_mib": 81559,
     "cpus": 208, "memory_bytes": 1900 << 30,
 }  # fmt: skip
-LARGE = "gpu-3.example.com"
+LARGE, BEHIND = "gpu-3.example.com", "gpu-4.example.com"
 FREE_GIB = dict(zip([*HOSTS, LARGE], (800, 1700, 3500), strict=True))
 """Of each of one's own hosts, below Docker's root: of a DGX, of one whose disk is nearly empty, of one with more."""
+OLD_CUDA = "12.2"
+"""The newest that the driver of `BEHIND` can run; verl's image has 13.0."""
 SYSTEM_DISK = 20 << 30
 """Of each of them: Docker's root is on another disk than `/var/lib/cloudrl`. A save of 7B is larger."""
 
@@ -106,11 +109,29 @@ def up_as_told(user: User) -> None:
     user.types("cloudrl", "down", "ray-cluster", "-y")
 
 
+def own_fleet(user: User, name: str, host: str) -> None:
+    """A fleet of one of one's own hosts."""
+    key = str(user.lab.home / ".ssh/id_ed25519")
+    user.types("cloudrl", "fleet", "create", name, "--ssh-host", host, "--ssh-user", "ubuntu", "--ssh-key", key, "-y")
+
+
+def old_driver_is_named(user: User) -> None:
+    """On a machine of one's own whose driver was not updated; `up` gives up, and what is left says why."""
+    own_fleet(user, "behind", BEHIND)
+    words = ("--on", "dstack", "--gpu", "80GB..:8", "--nodes", "1", "--set", "dstack.fleets=[behind]", "-y")
+    said = user.types("cloudrl", "up", "behind", *words, code=4, timeout_s=300).stdout
+    status = user.status("behind")
+    why = user.types("cloudrl", "why", "--cluster", "behind").stdout
+    for text in (said, status["reason"], why):
+        assert "The NVIDIA driver on your system is too old (found version 12020)" in text, text
+        assert "update it there, or take an image with an older CUDA (--image)" in text, text
+    assert (status["phase"], user.lab.runs.attempts("behind")) == ("failed", 2), status
+    user.types("cloudrl", "fleet", "delete", "behind", "-y")
+
+
 def disks_are_named(user: User) -> None:
     """Which of one's own hosts has too small a disk for a wish, with both numbers and the option."""
-    key = str(user.lab.home / ".ssh/id_ed25519")
-    own = ("--ssh-host", LARGE, "--ssh-user", "ubuntu", "--ssh-key", key)
-    user.types("cloudrl", "fleet", "create", "large", *own, "-y")
+    own_fleet(user, "large", LARGE)
     wish = ("--gpu", "80GB..:8", "--set", "dstack.fleets=[ssh, large]", "--set", "disk=5TB..")
     said = user.types("cloudrl", "up", "wide", "--on", "dstack", *wish, "-y", code=3).stdout
     for host, free in FREE_GIB.items():
@@ -192,7 +213,9 @@ def files_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
         release(vendor="amd").image: ImageConfig(path_first=str(amd.python.parent)),
         get_default_image(): ImageConfig(path_first=str(real)),
     }
+    nvidia.without_driver()  # each host has its own
     own = {name: {**OWN, "disk_bytes": free << 30, "system_disk_bytes": SYSTEM_DISK} for name, free in FREE_GIB.items()}
+    own[BEHIND] = {**OWN, "cuda": OLD_CUDA}
     lab = start_or_skip(
         Lab(
             hosts=10, cloud=Cloud(MACHINES), own=own,
@@ -222,11 +245,17 @@ def applied(files_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     shutil.copytree(REPOSITORY / "tasks", folder, ignore=shutil.ignore_patterns("*.pyz"))
     build = (sys.executable, REPOSITORY / "cloudrl/render/agent.py", folder)  # as `make agent`
     subprocess.run(build, check=True, timeout=60, env={**os.environ, "PYTHONPATH": str(REPOSITORY)})
-    with ThreadPoolExecutor(len(CHAINS)) as threads:
-        yield {name: threads.submit(apply_files, files_lab, name, folder) for name in CHAINS}
+    with ThreadPoolExecutor(len(CHAINS) + 1) as threads:
+        behind = threads.submit(old_driver_is_named, User(files_lab))
+        yield {OLD_DRIVER: behind, **{name: threads.submit(apply_files, files_lab, name, folder) for name in CHAINS}}
 
 
 @pytest.mark.parametrize("name", CHAINS)
 def test_files_of_the_repository_start_as_they_are(applied: dict[str, Future[None]], name: str) -> None:
     """On machines that say to have the GPUs; image, models and data sets are stand-ins."""
     applied[name].result(timeout=900)
+
+
+def test_a_driver_older_than_the_cuda_of_the_image(applied: dict[str, Future[None]]) -> None:
+    """Beside the files above."""
+    applied[OLD_DRIVER].result(timeout=900)

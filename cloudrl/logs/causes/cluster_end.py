@@ -6,6 +6,7 @@ import re
 import signal
 from collections.abc import Iterator
 
+from cloudrl.logs.causes.cause import Cause
 from cloudrl.logs.causes.evidence import AgentLog, Evidence
 from cloudrl.logs.causes.printed import read_line
 from cloudrl.logs.causes.signatures import recognise
@@ -34,6 +35,19 @@ def end_of_cluster(evidence: Evidence) -> Suspect | None:
         return None
     text = "the agents of all nodes are gone, and none of them has logged why"
     return Suspect(text, (text,), process="agent", crashed=True, signature=recognise(text))
+
+
+def cause_of(reason: str) -> Cause:
+    """The cause that the reason of a failed cluster names; its rank is the first one in it."""
+    named, signature = _RANK.search(reason), recognise(reason)
+    return Cause(
+        error=reason,
+        rank=int(named["rank"]) if named is not None else None,
+        process="agent",
+        signature=signature.name if signature else None,
+        meaning=signature.cause if signature else "",
+        remedy=signature.remedy if signature else "",
+    )
 
 
 def has_failed(evidence: Evidence) -> bool:

@@ -53,6 +53,7 @@ class HostConfig:
         gpu_vendor: "nvidia" or "amd".
         gpu_name: as its driver calls it.
         gpu_memory_mib: of each.
+        cuda: the newest CUDA that its driver can run, which its `nvidia-smi --version` says.
         binds: folders of the machine that an overlay would hide: home folders, other file systems. Read-only.
         images: those that are not like the machine's own root, by name.
         writable: the only folders in which tasks may make others, as on a host whose `/` is read-only; none for all.
@@ -78,6 +79,7 @@ class HostConfig:
     gpu_vendor: str = "nvidia"
     gpu_name: str = "NVIDIA H100 80GB HBM3"
     gpu_memory_mib: int = 81559
+    cuda: str = "13.0"
     binds: list[str] = field(default_factory=list)
     images: dict[str, ImageConfig] = field(default_factory=dict)
     writable: list[str] = field(default_factory=list)

@@ -18,6 +18,7 @@ _PROGRAM = """\
 #!/bin/sh
 for gpu in /dev/nvidia[0-9]*; do
     case "$1" in
+    --version) echo "CUDA Version        : CUDA" && break ;;
     -L) echo "GPU ${gpu#/dev/nvidia}: NAME (UUID: GPU-${gpu#/dev/nvidia})" ;;
     *) cat "$gpu" ;;
     esac
@@ -33,7 +34,7 @@ def device(host: HostConfig, number: int) -> str:
 def install(host: HostConfig) -> None:
     """Have the devices, idle, and their driver, on the host itself."""
     if host.gpus and host.gpu_vendor == "nvidia":
-        _NVIDIA_SMI.write_text(_PROGRAM.replace("NAME", host.gpu_name))
+        _NVIDIA_SMI.write_text(_PROGRAM.replace("NAME", host.gpu_name).replace(": CUDA", f": {host.cuda}"))
         _NVIDIA_SMI.chmod(0o755)
     for path in (*_shared(host), *(device(host, number) for number in range(host.gpus))):
         Path(path).parent.mkdir(exist_ok=True)
