@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,15 +14,18 @@ from typing import TYPE_CHECKING
 from cloudrl.checkpoints.remote import RangeClient, RemoteShard
 from cloudrl.errors import CheckpointError, ConnectionFailed, InputError
 from cloudrl.protocol.backoff import Backoff
+from cloudrl.protocol.job_calls import mirrored_steps
+from cloudrl.protocol.mirrors import MirroredStep
 from cloudrl.saves.aggregate import local_inventory
 from cloudrl.saves.archive import FOLDER
 from cloudrl.saves.below import Refused
 from cloudrl.saves.inventory import Inventory
-from cloudrl.saves.names import STEP
+from cloudrl.saves.names import STEP, of_run
 from cloudrl.saves.places import FileCopy, Location
 from cloudrl.saves.removal import purge, remove_step, runs_with_rest
 from cloudrl.saves.survey import cluster_inventory
 from cloudrl.shards.source import LocalShard, ShardSource
+from cloudrl.units import duration_text, size_text
 
 _BELOW_A_RUN = re.compile(rf"{STEP.pattern}|actor|critic")
 _DEPTH = 4
@@ -160,7 +163,8 @@ class ClusterSource:
             ConnectionFailed: The cluster does not answer.
             CheckpointError: A node gives a name that is not a path below a folder.
         """
-        return cluster_inventory(self._agent.status().nodes, self._agent.inventory)
+        inventory = cluster_inventory(self._agent.status().nodes, self._agent.inventory)
+        return replace(inventory, notes=(*inventory.notes, *_mirror_notes(self._agent)))
 
     def commands(self, run: str) -> list[str]:
         """See `LocalSource`; without secrets, and nothing if Ray does not answer."""
@@ -207,3 +211,16 @@ class ClusterSource:
 
 CheckpointSource = LocalSource | ClusterSource
 """One collection of checkpoints."""
+
+
+def _mirror_notes(agent: AgentClient) -> Iterator[str]:
+    """Which steps the mirrors of the cluster's jobs have."""
+    by_run: dict[tuple[str, str], list[MirroredStep]] = {}
+    with suppress(ConnectionFailed):  # the nodes have answered, and that is what was asked for
+        for step in mirrored_steps(agent):
+            by_run.setdefault((step.run, step.mirror), []).append(step)
+    for (run, mirror), steps in sorted(by_run.items()):
+        last = steps[-1]
+        numbers = ", ".join(str(step.step) for step in steps)
+        took = f"{size_text(last.size_bytes)} in {duration_text(last.seconds)}"
+        yield f"{of_run(run)}safe in {mirror}: step{'s' * (len(steps) > 1)} {numbers} (the last took {took})"

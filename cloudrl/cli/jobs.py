@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cloudrl.cli import _output
-from cloudrl.cli._options import AddressOption, ClusterOption, JsonOption, YesOption
+from cloudrl.cli._options import AddressOption, ClusterOption, JsonOption, YesOption, option
 from cloudrl.cli._terminal import Terminal
 
 if TYPE_CHECKING:
@@ -140,14 +140,18 @@ def resume(
             help="Nodes that train. Default: all, or the job's own number.",
         ),
     ] = None,
+    mirror: Annotated[
+        str | None,
+        option("URL", "Keep copies of a durable job's steps in a folder that outlives the machines.", "--mirror"),
+    ] = None,
     as_json: JsonOption = False,
     cluster: ClusterOption = None,
     address: AddressOption = None,
 ) -> None:
     """Start a durable job again, from the newest step that is whole.
 
-    It has ended, or was left with an earlier cluster whose checkpoints this one has. It takes all GPUs of the cluster
-    unless --nodes says less. If another number of GPUs has saved the step, the head cuts its shards anew first; the old
+    It has ended, or was left with an earlier cluster whose checkpoints this one has, or a mirror. It takes all GPUs of
+    the cluster unless --nodes says less. If another number of GPUs has saved the step, the head cuts its shards anew first; the old
     ones stay.
     """
     from cloudrl.jobs.handle import way_back
@@ -158,7 +162,7 @@ def resume(
     changed = parse_typed(overrides or [])
     with Terminal() as terminal:
         found = find(cluster, address, purpose=Purpose.CHANGE, on_progress=terminal)
-        job = found.resume(job_id, changed, nodes=nodes, on_progress=terminal)
+        job = found.resume(job_id, changed, nodes=nodes, mirror=mirror, on_progress=terminal)
     _output.result(job.url, {"submission_id": job.submission_id, "url": job.url}, is_json=as_json)
     _output.hint(way_back(job.url))
 

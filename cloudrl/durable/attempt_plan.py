@@ -88,5 +88,5 @@ def _newer_steps(inventory: Inventory, run: str, step: int) -> Tuple[Tuple[int, 
         (location.ranks[0], removal.path)
         for removal in removals
         for location in removal.locations
-        if location.ranks and location.root == CHECKPOINTS
+        if location.ranks and location.ranks[0] >= 0 and location.root == CHECKPOINTS
     )

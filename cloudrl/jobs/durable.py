@@ -8,8 +8,10 @@ from cloudrl.jobs.asynchronous import LOCAL, is_placed, training_shape
 from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.jobs.save_room import save_bytes
 from cloudrl.jobs.submission import DurablePlan
+from cloudrl.protocol.mirrors import parse_mirror
 from cloudrl.protocol.secret_names import is_secret, is_secret_override
 from cloudrl.spec.hydra import integer, parse_overrides, split_key
+from cloudrl.spec.sizes import size_bytes
 from cloudrl.units import duration_text, size_text
 from cloudrl.verl import keys
 
@@ -19,8 +21,10 @@ RESUME_DECIDED_BY = frozenset({keys.RESUME_MODE, keys.RESUME_FROM, keys.LOCAL_DI
 
 def plan_durable(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
     """Pass: whether the agents can carry the job through; nothing where it was not asked for."""
+    mirror = draft.options.mirror or ""
     if not draft.options.durable:
-        return draft
+        needs = InputError("--mirror keeps copies of a durable job alone", hint="Add --durable, or leave out --mirror")
+        return draft.refused(needs) if mirror else draft
     values, cluster = draft.values, draft.cluster
     nodes, gpus = training_shape(draft)
     takes_all = nodes == cluster.gpu_nodes
@@ -32,6 +36,8 @@ def plan_durable(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
         training_nodes=0 if takes_all else nodes,
         is_placed=not takes_all and is_placed(draft),
         keep=max(0, integer(values.get(keys.CHECKPOINTS_KEPT)) or 0),
+        mirror=mirror,
+        mirror_rate=size_bytes(draft.options.mirror_rate) if draft.options.mirror_rate else 0,
     )
     if plan.keep:
         # verl removes old steps of one node before it saves, whether or not a newer one is safe; the agents do it after
@@ -42,7 +48,26 @@ def plan_durable(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
         draft = draft.warning(f"{'' if snapshot.is_script else '--durable: '}{anew}; {keys.SAVE_FREQ}=10 saves")
     refused = [*(() if snapshot.is_script else _refusals(draft)), *_not_divided(draft)]
     draft = draft.refused(*refused).warning(*_without_room(draft), *_ended_for_good(draft))
+    draft = draft.refused(*_bad_mirror(draft)).noting(*_mirrored(draft))
     return replace(draft.noting(*_started_again(draft)), durable=plan)
+
+
+def _bad_mirror(draft: JobDraft) -> Iterator[InputError]:
+    """Why copies cannot be kept there, as far as is known before the cluster is asked."""
+    text = draft.options.mirror
+    if text:
+        try:
+            parse_mirror(text)
+        except InputError as error:
+            yield error
+
+
+def _mirrored(draft: JobDraft) -> Iterator[str]:
+    text, report = draft.options.mirror, draft.memory
+    if text:
+        part = save_bytes(report.estimate, training_shape(draft)[0]) if report is not None else 0
+        takes = f" ({size_text(part)} of each node a save)" if part else ""
+        yield f"--mirror: each save is copied to {text}{takes}; all nodes look at it before the job is sent"
 
 
 def _ended_for_good(draft: JobDraft) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import secrets
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -16,6 +17,7 @@ from cloudrl.protocol import job_calls
 from cloudrl.protocol.backoff import Backoff, retry
 from cloudrl.protocol.durable_jobs import DurableJob, newest
 from cloudrl.protocol.manifest import Manifest, Part
+from cloudrl.protocol.mirrors import parse_mirror
 from cloudrl.protocol.progress import Notice
 from cloudrl.protocol.side_by_side import side_by_side
 from cloudrl.transport import AgentClient, Connection
@@ -48,6 +50,9 @@ def send_to_agents(
     """
     agent = connection.agent()
     assert agent is not None  # noqa: S101  `plan_durable`
+    if submission.durable is not None and submission.durable.mirror:
+        for warning in check_mirror(agent, submission.durable.mirror):
+            on_progress(Notice(f"warning: {warning}"))
     deliver(connection, submission, on_upload, lambda sentence: on_progress(Notice(sentence)))
     package = ""
     if submission.package is not None:
@@ -85,7 +90,7 @@ def leave_with_agents(
         submission.submission_id, submission.name, "", submission.request(), 0.0, world_size=plan.world_size,
         total_steps=plan.total_steps, saves=plan.saves, chooses_step=plan.chooses_step,
         training_nodes=plan.training_nodes, is_placed=plan.is_placed,
-        package=package, keep=plan.keep,
+        package=package, keep=plan.keep, mirror=plan.mirror, mirror_rate=plan.mirror_rate,
     )  # fmt: skip
     retry(lambda: job_calls.submit_job(agent, job), _LOST, clock=clock, sleep=sleep)
     ends_at = clock() + _STARTS_WITHIN_S
@@ -130,12 +135,13 @@ def send_package(
     return manifest.address
 
 
-def find_left(connection: Connection, job_id: str) -> DurableJob:
+def find_left(connection: Connection, job_id: str, *, mirror: str = "") -> DurableJob:
     """A job that has ended, or was left with an earlier cluster on these volumes.
 
     Args:
         connection: The cluster.
         job_id: Of the job, or of an attempt of it.
+        mirror: A place that remembers it, with its steps, where the volumes do not; it keeps further copies.
 
     Raises:
         InputError: No volume of the cluster remembers it, or it has not ended.
@@ -151,13 +157,18 @@ def find_left(connection: Connection, job_id: str) -> DurableJob:
         raise InputError(f"{here.job_id} has not ended: it goes on by itself", hint="See it: cloudrl jobs list")
     ranks = [node.rank for node in agent.status().nodes]
     records = [job for jobs in side_by_side(lambda rank: job_calls.read_journal(agent, rank), ranks) for job in jobs]
+    if mirror:
+        check_mirror(agent, mirror)
+        records += [replace(record, mirror=mirror) for record in job_calls.jobs_in_mirror(agent, mirror)]
     known = [record for record in records if record.has(job_id)]
     if not known:
         raise InputError(
             f"the volumes of {connection.name} remember no job {job_id!r}",
-            hint="Submit it again, and it continues from the newest complete step: --name RUN",
+            hint="In a mirror: --mirror URL\n"
+            "Submit it again, and it continues from the newest complete step: --name RUN",
         )
-    return newest(*known)
+    left = newest(*known)
+    return replace(left, mirror=mirror or left.mirror)
 
 
 def leave_again(
@@ -180,6 +191,37 @@ def leave_again(
     assert agent is not None  # noqa: S101  `find_left`
     again = replace(job, job_id=f"{job.run}-{now():%Y%m%d-%H%M%S}", attempts=(), outcome=None, waits_for="")
     return job_calls.submit_job(agent, again)
+
+
+def check_mirror(agent: AgentClient, mirror: str) -> list[str]:
+    """Have every node look at a mirror, rank 0 first; returns what makes it less than it should be.
+
+    Raises:
+        InputError: A node cannot use it, or has another folder under that name.
+        ConnectionFailed: no answer.
+    """
+    parse_mirror(mirror)
+    token = secrets.token_hex(16)
+    first, *others = sorted(node.rank for node in agent.status().nodes)
+    try:
+        checks = {first: job_calls.check_mirror(agent, first, mirror, token)}
+    except InputError as error:
+        raise InputError(
+            f"--mirror: the agents of the cluster cannot look at it: {error.message}",
+            hint="Agents of an older release have no mirrors: start the cluster again",
+        ) from error
+    if not checks[first].error:
+        ask = lambda rank: (rank, job_calls.check_mirror(agent, rank, mirror, token))  # noqa: E731
+        checks |= dict(side_by_side(ask, others))
+    for rank, check in checks.items():
+        if check.error:
+            raise InputError(f"--mirror {mirror}: node {rank} cannot use it: {check.error}", hint=check.hint)
+        if not check.is_seen:
+            raise InputError(
+                f"--mirror {mirror}: node {rank} has another folder there than node {first}",
+                hint="Mount one network volume on every node: --set volumes=[NAME:/mnt/volume]",
+            )
+    return sorted({check.warning for check in checks.values() if check.warning})
 
 
 def durable_jobs(connection: Connection) -> tuple[DurableJob, ...]:

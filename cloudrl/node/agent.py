@@ -29,6 +29,7 @@ from cloudrl.node.job_looks import JobLooks
 from cloudrl.node.job_secrets import JobSecrets, folder_of
 from cloudrl.node.log import Log
 from cloudrl.node.masking import node_secrets
+from cloudrl.node.mirror_copier import MirrorCopier
 from cloudrl.node.node_state import NodeState
 from cloudrl.node.oom_kills import start_watching
 from cloudrl.node.replication import ReplicationHub
@@ -93,7 +94,9 @@ class Agent:
         self.replication = ReplicationHub(self.state, identity.nodes, *stores)
         secrets = lambda: node_secrets(self.tokens, self.env, self.replication.secrets.values())  # noqa: E731
         self.job_looks = JobLooks(options.run_dir, identity, self.stops, secrets)
-        self.step_copier = StepCopier(options.checkpoints, lambda at: AgentClient(f"http://{at}", tokens.agent))
+        self.mirror_copier = MirrorCopier(options.checkpoints, self.env)
+        nodes, mirror = lambda at: AgentClient(f"http://{at}", tokens.agent), self.mirror_copier.store
+        self.step_copier = StepCopier(options.checkpoints, nodes, mirror=mirror)
         self.checkpoint_store = CheckpointStore(
             options.checkpoints, options.ray_temp_dir or ray_node.TEMP_DIR, run_id=identity.run_id,
             rank=identity.rank, child=ShardWorkerClient(self._shard_child), say=log.line,

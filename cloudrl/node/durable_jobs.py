@@ -8,6 +8,7 @@ import shlex
 import threading
 import time
 from dataclasses import replace
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
@@ -22,6 +23,8 @@ from cloudrl.node.job_files import JobFiles
 from cloudrl.node.job_journal import JobJournal
 from cloudrl.node.machinery import Machinery
 from cloudrl.node.masking import Masker
+from cloudrl.node.mirror_stores import Store
+from cloudrl.node.mirrors import FAILURES, Mirrors, all_mirrors
 from cloudrl.node.old_steps import OldSteps
 from cloudrl.node.ray import Dashboard
 from cloudrl.node.replication import ReplicationHub
@@ -66,6 +69,8 @@ class DurableJobs:
         dashboard: Ray's.
         ray_logs: where Ray keeps the logs of drivers; None before it is up.
         files: what users have sent, on its way to all nodes.
+        store: opens a mirror by its address.
+        mirror: the address of one in which jobs of an earlier start may be; "" for none.
         secrets: what must not be written down.
         hang: what the hang watch sees.
         is_shared: whether all nodes save into one folder.
@@ -87,6 +92,8 @@ class DurableJobs:
         dashboard: Dashboard,
         ray_logs: Callable[[], Optional[Path]],
         files: ReplicationHub,
+        store: Callable[[str], Store],
+        mirror: str = "",
         secrets: Callable[[], Iterable[str]],
         hang: Callable[[], Optional[JobState]],
         is_shared: Callable[[], bool],
@@ -100,6 +107,8 @@ class DurableJobs:
         self._hang, self._ray_logs, self._files, self._secrets, self._say = hang, ray_logs, files.files, secrets, say
         self._is_shared = is_shared
         self._copies = StepCopies(reports, agent, self._inventory, is_urgent=is_urgent, say=say)
+        self._mirror_of_cluster = mirror
+        self.mirrors = Mirrors(reports, agent, store, files.files, is_urgent=is_urgent, say=say)
         self._old_steps = OldSteps(reports, agent, say=say)
         self._job_files = JobFiles(files, reports, agent)
         self._mirrored: Tuple[Tuple[str, int], ...] = ()
@@ -136,6 +145,8 @@ class DurableJobs:
             shlex.split(job.request["entrypoint"])
         except (KeyError, ValueError, AttributeError) as error:
             raise ApiError(ErrorCode.BAD_REQUEST, f"its command cannot be read: {error}") from error
+        if job.mirror:
+            self.mirrors.take(job)
         if job.package and self._files.manifest(job.package) is None:
             raise ApiError(ErrorCode.CONFLICT, "its package is not on rank 0; submit it again")
         try:
@@ -146,6 +157,8 @@ class DurableJobs:
 
     def _start(self, own: Optional[DurableJob]) -> None:
         records = [*self.journal.read(), *self._records_of_others()]
+        for mirror in sorted(all_mirrors([own, *records], self._mirror_of_cluster)):
+            records += self._asked_for_a_while(f"the mirror {mirror}", partial(self.mirrors.begin, mirror))
         if own is None:
             self.supervisor.restore(records)
         else:
@@ -156,6 +169,7 @@ class DurableJobs:
 
     def _mirror(self) -> None:
         """Have what was saved on a second machine, and clear what is old; without news that is done less often."""
+        self.mirrors.flush()
         jobs = [job for job in self.supervisor.jobs if job.saves and job.last is not None and _is_of_now(job)]
         addresses = self._addresses()
         jobs = [
@@ -169,7 +183,10 @@ class DurableJobs:
         with contextlib.suppress(CloudrlError):  # a node is silent: looked for again
             has_partners = len(addresses) > 1 and not self._is_shared()
             is_missing = has_partners and self._copies.mirror(jobs, addresses, self._orders)
-            self._old_steps.clear(jobs, self._inventory(), addresses, self._orders, self._copies.begun)
+            inventory = self._inventory()
+            is_missing = self.mirrors.upload(jobs, inventory) or is_missing
+            begun = {job.run: {self._copies.begun.get(job.run), self.mirrors.begun.get(job.run)} for job in jobs}
+            self._old_steps.clear(jobs, inventory, addresses, self._orders, begun)
             self._mirrored = saved
             self._mirror_again_at = time.monotonic() + (0.0 if is_missing else _LOOK_AGAIN_S)
 
@@ -180,18 +197,22 @@ class DurableJobs:
     def _records_of_others(self) -> List[DurableJob]:
         """What the volumes of other nodes remember; one that does not answer is asked again for a while."""
 
-        def ask(report: NodeReport) -> Tuple[DurableJob, ...]:
-            ends_at = time.monotonic() + _ASK_FOR_S
-            while True:
-                try:
-                    return job_calls.read_journal(self._agent(report), report.rank)
-                except CloudrlError as error:
-                    if time.monotonic() > ends_at:
-                        self._say(f"warning: rank {report.rank} does not tell of its jobs: {error}")
-                        return ()
-                time.sleep(_ASK_AGAIN_S)
+        def ask(report: NodeReport) -> Sequence[DurableJob]:
+            read = lambda: job_calls.read_journal(self._agent(report), report.rank)  # noqa: E731
+            return self._asked_for_a_while(f"rank {report.rank}", read)
 
         return [job for jobs in side_by_side(ask, self._others()) for job in jobs]
+
+    def _asked_for_a_while(self, who: str, ask: Callable[[], Sequence[DurableJob]]) -> Sequence[DurableJob]:
+        ends_at = time.monotonic() + _ASK_FOR_S
+        while True:
+            try:
+                return ask()
+            except FAILURES as error:
+                if time.monotonic() > ends_at:
+                    self._say(f"warning: {who} does not tell of its jobs: {error}")
+                    return ()
+            time.sleep(_ASK_AGAIN_S)
 
     def _others(self) -> List[NodeReport]:
         return [report for report in self._reports() if report.rank]
@@ -199,6 +220,7 @@ class DurableJobs:
     def _record(self, job: DurableJob) -> int:
         """On this node, and on as many others as answer now."""
         self.journal.write(job)
+        self.mirrors.note(job)
 
         def tell(report: NodeReport) -> bool:
             try:
@@ -234,6 +256,8 @@ class DurableJobs:
     def _without_files(self, job: DurableJob) -> Optional[PlanFailed]:
         """Bring what it was sent with to nodes that have lost it; None once all have it."""
         try:
+            if job.mirror:
+                self.mirrors.bring_files(job)
             missing = self._job_files.missing(job)
             waits_for = "" if missing else self._job_files.waits_for(job)
         except (CloudrlError, ApiError, OSError, ValueError, http.client.HTTPException) as error:
@@ -245,10 +269,12 @@ class DurableJobs:
         return None
 
     def _planned(self, job: DurableJob, addresses: Mapping[int, str]) -> Union[Planned, PlanFailed]:
-        inventory = self._inventory()
+        inventory = self.mirrors.with_saves(job, self._inventory(), self._copies.unreadable)
         order = self._order(job, inventory, addresses)
         has_places = bool(order) or not job.training_nodes  # otherwise any node finds the files
-        if has_places and (waits_for := self._copies.bring(job, inventory, addresses, order)):
+        # one node brings what all nodes find in their folder
+        getting = dict(list(addresses.items())[:1]) if self._is_shared() else addresses
+        if has_places and (waits_for := self._copies.bring(job, inventory, getting, order)):
             return PlanFailed(job.job_id, waits_for, may_pass=True, pause_s=COPY_EVERY_S)
         taken = {node: addresses[node] for node in order} or addresses
         ranks = Ranks(job.world_size, job.training_nodes or len(addresses), taken, are_placed=job.is_placed)

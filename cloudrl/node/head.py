@@ -33,6 +33,7 @@ from cloudrl.protocol.client import AgentClient
 from cloudrl.protocol.failures import Failure, FailureKind
 from cloudrl.protocol.job_phases import JobPhase
 from cloudrl.protocol.job_work import LookedAt
+from cloudrl.protocol.mirrors import MIRROR_VARIABLE
 from cloudrl.protocol.ranks import names_text, ranks_text, texts_by_rank
 from cloudrl.protocol.report import BudgetStatus, ClusterStatus, NodeReport
 from cloudrl.protocol.side_by_side import side_by_side
@@ -68,6 +69,7 @@ class Head(Agent):
             nodes=self.identity.nodes, cluster=self.identity.name, cluster_run=self.identity.run_id,
             attempt=self.tokens.attempt_id, checkpoints=self.options.checkpoints, reports=self.state.reports,
             agent=self._agent_of, dashboard=self.dashboard, ray_logs=self.ray_logs, files=self.replication,
+            store=self.mirror_copier.store, mirror=self.env.get(MIRROR_VARIABLE, ""),
             secrets=lambda: node_secrets(self.tokens, self.env, self.replication.secrets.values()),
             hang=lambda: self.hang_monitor.state, is_shared=lambda: self.state.published.shared_checkpoints,
             is_urgent=lambda: bool(self.state.published.save_wish), silence_s=self._silence_s, say=self.log.line,

@@ -7,7 +7,7 @@ import json
 import re
 import secrets
 from pathlib import Path
-from typing import Iterator, List
+from typing import Iterable, Iterator, List
 
 from cloudrl.foreign import parse_json
 from cloudrl.private_files import sync_to_disk, write_file
@@ -40,11 +40,7 @@ class JobJournal:
             ApiError: BAD_REQUEST, the id of the job is no name of a file; TOO_LARGE, it would not be read again.
             OSError: the volume does not take it.
         """
-        if not _ID.fullmatch(job.job_id):
-            raise ApiError(ErrorCode.BAD_REQUEST, f"{job.job_id[:40]!r} is not the id of a job")
-        text = json.dumps({"format": _FORMAT, **to_json(job)})
-        if len(text) > MAX_BYTES:
-            raise ApiError(ErrorCode.TOO_LARGE, f"the record of {job.job_id} takes more than {limit_text(MAX_BYTES)}")
+        text = record_text(job)
         self._folder.mkdir(parents=True, exist_ok=True)
         path, written = self._folder / f"{job.job_id}.json", self._folder / f".{job.job_id}.{secrets.token_hex(4)}"
         try:
@@ -63,7 +59,28 @@ class JobJournal:
     def _read(self) -> Iterator[DurableJob]:
         with contextlib.suppress(OSError):
             for path in sorted(self._folder.glob("*.json")):
-                with contextlib.suppress(OSError, ValueError):
-                    value = parse_json(path.read_bytes()[:MAX_BYTES])
-                    if isinstance(value, dict) and value.get("format") == _FORMAT:
-                        yield from_json(DurableJob, value)
+                with contextlib.suppress(OSError):
+                    yield from records_in([path.read_bytes()[:MAX_BYTES]])
+
+
+def record_text(job: DurableJob) -> str:
+    """A record as JSON.
+
+    Raises:
+        ApiError: BAD_REQUEST, the id of the job is no name of a file; TOO_LARGE, it would not be read again.
+    """
+    if not _ID.fullmatch(job.job_id):
+        raise ApiError(ErrorCode.BAD_REQUEST, f"{job.job_id[:40]!r} is not the id of a job")
+    text = json.dumps({"format": _FORMAT, **to_json(job)})
+    if len(text) > MAX_BYTES:
+        raise ApiError(ErrorCode.TOO_LARGE, f"the record of {job.job_id} takes more than {limit_text(MAX_BYTES)}")
+    return text
+
+
+def records_in(contents: Iterable[bytes]) -> Iterator[DurableJob]:
+    """The jobs of records that can be read; one that was cut off, or is of another release, is left out."""
+    for content in contents:
+        with contextlib.suppress(ValueError):
+            value = parse_json(content)
+            if isinstance(value, dict) and value.get("format") == _FORMAT:
+                yield from_json(DurableJob, value)

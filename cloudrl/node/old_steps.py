@@ -7,7 +7,7 @@ is seen at that moment.
 from __future__ import annotations
 
 import http.client
-from typing import Callable, Dict, Mapping, Optional, Sequence, Set
+from typing import Callable, Collection, Dict, Mapping, Optional, Sequence, Set
 
 from cloudrl.errors import CloudrlError
 from cloudrl.protocol import job_calls
@@ -48,7 +48,7 @@ class OldSteps:
         inventory: Inventory,
         addresses: Mapping[int, str],
         orders: Mapping[str, Sequence[int]],
-        copying: Mapping[str, Optional[int]],
+        copying: Mapping[str, Collection[Optional[int]]],
     ) -> None:
         """Clear what each of these jobs does not need; nothing while a node is silent.
 
@@ -57,7 +57,7 @@ class OldSteps:
             inventory: of all nodes.
             addresses: node -> IP address, of all nodes that may keep copies.
             orders: job -> nodes that train, as `plan_copies` has them, of those that do not take all.
-            copying: run -> the step of which copies are under way, which stays.
+            copying: run -> the steps of which copies are under way, which stay.
         """
         if inventory.silent:
             return
@@ -65,7 +65,7 @@ class OldSteps:
             valid = without_abandoned(inventory, job)
             self._clear_copies(job, valid, addresses, orders.get(job.job_id, ()))
             if job.keep:
-                self._prune(job, valid, copying.get(job.run))
+                self._prune(job, valid, copying.get(job.run, ()))
 
     def _clear_copies(
         self, job: DurableJob, inventory: Inventory, addresses: Mapping[int, str], order: Sequence[int]
@@ -82,10 +82,10 @@ class OldSteps:
                 except _FAILURES as error:
                     self._say(f"warning: copies of {copies.folder} stay on rank {copies.rank}: {error}")
 
-    def _prune(self, job: DurableJob, inventory: Inventory, copying: Optional[int]) -> None:
+    def _prune(self, job: DurableJob, inventory: Inventory, copying: Collection[Optional[int]]) -> None:
         agents = {report.rank: self._agent(report) for report in self._reports()}
         removals = plan_prune(inventory, job.keep, run=job.run).removals
-        for removal in (removal for removal in removals if removal.step != copying):
+        for removal in (removal for removal in removals if removal.step not in copying):
             is_removed = True
             for location in removal.locations:
                 rank = location.ranks[0]

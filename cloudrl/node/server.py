@@ -22,6 +22,7 @@ from cloudrl.node.archiver import Archiver
 from cloudrl.node.durable_jobs import DurableJobs
 from cloudrl.node.http_handler import BYTES, HttpHandler, check_request, refusal
 from cloudrl.node.job_journal import JobJournal
+from cloudrl.node.mirrors import FAILURES
 from cloudrl.node.ranges import Span, number, parse_ranges
 from cloudrl.node.relay import Relays
 from cloudrl.node.shard_worker_client import ShardUnreadable, ShardWorkerFailed
@@ -32,6 +33,7 @@ from cloudrl.protocol.durable_jobs import DurableJob
 from cloudrl.protocol.failures import ApiError, ErrorCode, Failure, FailureKind
 from cloudrl.protocol.limits import CASTS
 from cloudrl.protocol.manifest import Manifest
+from cloudrl.protocol.mirrors import UploadOrder
 from cloudrl.protocol.report import NodeReport
 from cloudrl.protocol.step_copies import ClearOrder, CopyOrder
 from cloudrl.protocol.wire import from_json, to_json
@@ -197,6 +199,27 @@ class _Handler(HttpHandler):
             raise ApiError(ErrorCode.BAD_REQUEST, f"the order is for {order.folder!r}, and the call says {path!r}")
         with _disk_errors(ErrorCode.CONFLICT):
             self._json({"freed_bytes": self.agent.step_copier.clear(order)})
+
+    def _upload_step(self, path: str) -> None:
+        order = self._json_body(functools.partial(from_json, UploadOrder), "an upload", _MAX_MANIFEST_BYTES)
+        if order.folder != path:
+            raise ApiError(ErrorCode.BAD_REQUEST, f"the order is for {order.folder!r}, and the call says {path!r}")
+        self._json(self.agent.mirror_copier.take(order))
+
+    def _check_mirror(self) -> None:
+        asked = self._json_body(dict, "a mirror")
+        writes = self.agent.identity.rank == 0
+        self._json(self.agent.mirror_copier.check(str(asked.get("mirror")), str(asked.get("token")), writes=writes))
+
+    def _jobs_in_mirror(self) -> None:
+        asked = self._json_body(dict, "a mirror")
+        try:
+            self._json({"jobs": self._supervised.mirrors.records(str(asked.get("mirror")))})
+        except FAILURES as error:
+            raise ApiError(ErrorCode.CONFLICT, f"the mirror cannot be read: {error}") from error
+
+    def _mirrored(self) -> None:
+        self._json({"steps": self.durable_jobs.mirrors.steps if self.durable_jobs is not None else ()})
 
     def _job_body(self, job: str) -> DurableJob:
         record = self._json_body(functools.partial(from_json, DurableJob), "a job")

@@ -1,4 +1,4 @@
-"""Has copies of what other nodes have saved on this node's disk, at the same paths.
+"""Has copies of what other nodes have saved, or a mirror has, on this node's disk, at the same paths.
 
 A file comes as `.NAME.part`. Its CRC-32 is compared with what the source reads from its own disk, which is synced then,
 as the copy is. The files of an order appear together at the end, records last: until then nothing counts them.
@@ -14,18 +14,21 @@ import threading
 import time
 import zlib
 from pathlib import Path
-from typing import BinaryIO, Callable, Deque, Dict, List, Optional, Union
+from typing import BinaryIO, Callable, ContextManager, Deque, Dict, Iterator, List, Optional, Protocol, Tuple, Union
 
 from cloudrl.errors import CloudrlError
 from cloudrl.node.copied_files import clear_copies, note_copies
+from cloudrl.node.mirror_saves import read_save
+from cloudrl.node.mirror_stores import Store, open_store
 from cloudrl.private_files import sync_to_disk
 from cloudrl.protocol import routes
 from cloudrl.protocol.client import CHECK_TIMEOUT_S, LISTING_TIMEOUT_S, AgentClient
 from cloudrl.protocol.failures import ApiError, ErrorCode
+from cloudrl.protocol.mirrors import MIRROR_RANK, file_key
 from cloudrl.protocol.step_copies import ClearOrder, CopyOrder, CopyState, WantedFile
 from cloudrl.saves.below import Refused, open_folder_below
 from cloudrl.saves.copies import refuse_changed, refuse_without_room
-from cloudrl.saves.names import STEP
+from cloudrl.saves.names import is_step_path
 from cloudrl.units import size_text
 
 _PIECE_BYTES = 8 << 20
@@ -39,6 +42,7 @@ class StepCopier:
     Args:
         root: the folder of checkpoints.
         client: of the agent at an address, `10.0.0.2:8266`.
+        mirror: opens one by its address.
         free_bytes: of the disk of a folder.
         sleep: waits that many seconds.
         clock: seconds that never run backwards.
@@ -49,11 +53,12 @@ class StepCopier:
         root: Path,
         client: Callable[[str], AgentClient],
         *,
+        mirror: Callable[[str], Store] = lambda address: open_store(address, os.environ),
         free_bytes: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._root, self._client = root, client
+        self._root, self._client, self._mirror = root, client, mirror
         self._free_bytes, self._sleep, self._clock = free_bytes, sleep, clock
         self._changed = threading.Condition()
         self._orders: Deque[CopyOrder] = Deque()
@@ -93,8 +98,9 @@ class StepCopier:
         refuse_without_room(missing, self._free_bytes(self._root))
         parts: List[Path] = []
         try:
+            source = self._source(order)
             for file in order.files:
-                parts += [self._fetch(order, file)]
+                parts += [self._fetch(source, file)]
             note_copies(self._root, order.folder, order.files)
             for file, part in zip(order.files, parts):  # noqa: B905  Python 3.9
                 part.replace(part.parent / file.path.rpartition("/")[2])
@@ -132,25 +138,25 @@ class StepCopier:
                 if error:
                     self._errors[order.folder] = error
 
-    def _fetch(self, order: CopyOrder, file: WantedFile) -> Path:
+    def _source(self, order: CopyOrder) -> _Source:
+        if order.source == MIRROR_RANK:
+            return _Mirror(self._mirror(order.address), order)
+        return _Node(self._client(order.address), order.source)
+
+    def _fetch(self, source: _Source, file: WantedFile) -> Path:
         """Bring one file; returns where it is until it gets its name."""
         folder, _, name = file.path.rpartition("/")
         self._make(folder)
         part = self._root / folder / f".{name}.part"
-        agent = self._client(order.address)
-        request = agent.request(
-            routes.CHECKPOINT_FILE, rank=order.source, root=routes.CHECKPOINTS, path=file.path,
-            timeout_s=LISTING_TIMEOUT_S,
-        )  # fmt: skip
         with contextlib.suppress(FileNotFoundError):
             part.unlink()
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
-            with os.fdopen(os.open(part, flags, 0o644), "wb") as target, agent.open(request) as answer:
-                crc = self._receive(answer.stream, target, file)
+            with os.fdopen(os.open(part, flags, 0o644), "wb") as target, source.open(file) as stream:
+                crc = self._receive(stream, target, file)
                 target.flush()
                 os.fsync(target.fileno())
-            refuse_changed(file, crc, self._sums(agent, order.source, file))
+            refuse_changed(file, crc, source.sums(file))
             os.utime(part, (file.modified_at, file.modified_at))
         except BaseException:
             with contextlib.suppress(OSError):
@@ -177,14 +183,6 @@ class StepCopier:
             raise OSError(f"{file.path} broke off after {size_text(size)} of {size_text(file.size_bytes)}")
         return crc
 
-    def _sums(self, agent: AgentClient, source: int, file: WantedFile) -> "tuple[int, int]":
-        """Size and CRC-32 of the original, which is on its disk then."""
-        request = agent.request(
-            routes.CHECKPOINT_FILE, rank=source, root=routes.CHECKPOINTS, path=file.path,
-            query={"crc32": 0, "sync": 1}, timeout_s=CHECK_TIMEOUT_S,
-        )  # fmt: skip
-        return agent.call(request, lambda value: (int(value["size_bytes"]), int(value["crc32"])))
-
     def _make(self, folder: str) -> None:
         """Make a folder below the root, and pass no link on the way."""
         here = ""
@@ -201,8 +199,57 @@ class StepCopier:
 
 def _check(order: Union[CopyOrder, ClearOrder]) -> None:
     """Raises: ApiError: BAD_REQUEST, a path is not below the step."""
-    parts = [order.folder.split("/"), *(file.path.split("/") for file in order.files)]
-    is_plain = not any(part in ("", ".", "..") or "\0" in part for words in parts for part in words)
-    is_below = all(file.path.startswith(f"{order.folder}/") for file in order.files)
-    if not (is_plain and is_below and STEP.fullmatch(parts[0][-1])):
+    attempt = order.attempt if isinstance(order, CopyOrder) else ""
+    if not is_step_path(order.folder, attempt, *(file.path for file in order.files)):
         raise ApiError(ErrorCode.BAD_REQUEST, f"{order.folder[:200]!r} is not a step, or has no such files")
+
+
+class _Source(Protocol):
+    """Where files of a step come from."""
+
+    def open(self, file: WantedFile) -> ContextManager[BinaryIO]:
+        """Its bytes."""
+
+    def sums(self, file: WantedFile) -> Tuple[int, int]:
+        """Size and CRC-32 of the original, which outlives a loss of power then."""
+
+
+class _Node:
+    """Another node's agent."""
+
+    def __init__(self, agent: AgentClient, rank: int) -> None:
+        self._agent, self._rank = agent, rank
+
+    @contextlib.contextmanager
+    def open(self, file: WantedFile) -> Iterator[BinaryIO]:
+        request = self._agent.request(
+            routes.CHECKPOINT_FILE, rank=self._rank, root=routes.CHECKPOINTS, path=file.path,
+            timeout_s=LISTING_TIMEOUT_S,
+        )  # fmt: skip
+        with self._agent.open(request) as answer:
+            yield answer.stream
+
+    def sums(self, file: WantedFile) -> Tuple[int, int]:
+        request = self._agent.request(
+            routes.CHECKPOINT_FILE, rank=self._rank, root=routes.CHECKPOINTS, path=file.path,
+            query={"crc32": 0, "sync": 1}, timeout_s=CHECK_TIMEOUT_S,
+        )  # fmt: skip
+        return self._agent.call(request, lambda value: (int(value["size_bytes"]), int(value["crc32"])))
+
+
+class _Mirror:
+    """A save in a mirror, compared with its manifest."""
+
+    def __init__(self, store: Store, order: CopyOrder) -> None:
+        self._store, self._order = store, order
+        save = read_save(store, order.attempt, order.folder)
+        self._files = {file.path: file for file in save.files}
+
+    def open(self, file: WantedFile) -> ContextManager[BinaryIO]:
+        return self._store.open(file_key(self._order.attempt, file.path, self._order.folder))
+
+    def sums(self, file: WantedFile) -> Tuple[int, int]:
+        known = self._files.get(file.path)
+        if known is None:
+            raise OSError(f"the mirror has no {file.path} of this save")
+        return known.size_bytes, known.crc32

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import http.client
 from dataclasses import replace
-from typing import Callable, Dict, Mapping, Optional, Sequence
+from typing import Callable, Dict, Mapping, Optional, Sequence, Set, Tuple
 
 from cloudrl.errors import CloudrlError
 from cloudrl.protocol import job_calls
 from cloudrl.protocol.client import AgentClient
 from cloudrl.protocol.durable_jobs import DurableJob
+from cloudrl.protocol.mirrors import MIRROR_RANK
 from cloudrl.protocol.ranks import ranks_text
 from cloudrl.protocol.report import NodeReport
 from cloudrl.protocol.step_copies import CopyOrder
@@ -36,6 +37,7 @@ class StepCopies:
 
     Attributes:
         begun: run -> the step of which copies are under way; None without any.
+        unreadable: (run, step) of what could not be brought from a mirror.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class StepCopies:
         self._told: Dict[str, str] = {}
         self._failures: Dict[str, int] = {}
         self.begun: Dict[str, Optional[int]] = {}
+        self.unreadable: Set[Tuple[str, int]] = set()
 
     def mirror(
         self, jobs: Sequence[DurableJob], addresses: Mapping[int, str], orders: Mapping[str, Sequence[int]]
@@ -98,10 +101,14 @@ class StepCopies:
         if plan is None or not plan.needed or inventory.silent:
             return ""
         step = f"{job.run}/{plan.step}"
-        failed = [error for order in plan.needed if (error := self.order(replace(order, is_urgent=True)))]
+        needed = [replace(order, is_urgent=True, address=job.mirror) for order in plan.needed]
+        failed = [error for order in needed if (error := self.order(order))]
         self._failures[step] = self._failures.get(step, 0) + bool(failed)
         if self._failures[step] > _TRIES:
-            return ""
+            if all(order.source != MIRROR_RANK for order in plan.needed):
+                return ""
+            self.unreadable.add((job.run, plan.step))
+            return f"step {plan.step} cannot be brought from the mirror: {failed[0] if failed else 'it has failed'}"
         ranks = ranks_text(sorted({order.rank for order in plan.needed}), "node")
         return f"{_size_text(plan.needed)} of step {plan.step} are copied to {ranks}" + (
             f": {failed[0]}" if failed else ""
@@ -111,16 +118,18 @@ class StepCopies:
         """Send one to its node; returns why the one before for this step failed, or this cannot be sent."""
         reports = {report.rank: report for report in self._reports()}
         source, target = reports.get(order.source), reports.get(order.rank)
-        if source is None or target is None:
+        if target is None or (source is None and order.source != MIRROR_RANK):
             return "a node is gone"
-        order = replace(order, address=f"{source.ip}:{source.agent_port}")
+        if source is not None:
+            order = replace(order, address=f"{source.ip}:{source.agent_port}")
         try:
             error = job_calls.order_copies(self._agent(target), order).error
         except (CloudrlError, OSError, http.client.HTTPException) as failure:
             error = str(failure)
         key = f"{order.rank} {order.folder}"
         if error and self._told.get(key) != error:
-            self._say(f"warning: {order.folder} is not copied from rank {order.source} to rank {order.rank}: {error}")
+            source_text = "the mirror" if source is None else f"rank {order.source}"
+            self._say(f"warning: {order.folder} is not copied from {source_text} to rank {order.rank}: {error}")
         self._told[key] = error
         return error
 

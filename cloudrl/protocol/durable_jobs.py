@@ -111,6 +111,8 @@ class DurableJob:
         training_nodes: how many nodes train; 0 where all do.
         is_placed: whether its command puts its ranks on nodes that it is given, and verl's controller on node 0.
         keep: of its whole steps so many stay, besides the newest that is safe; 0 for all.
+        mirror: the address of the place that keeps copies of its steps after the machines; "" for none.
+        mirror_rate: the most bytes a second that a node sends there; 0 for half of its time.
         package: the address of the files that Ray gets as its package; "" for none.
         waits_until: the next attempt starts no earlier.
         waits_for: why it waits, for a person; "" while it runs.
@@ -132,6 +134,8 @@ class DurableJob:
     is_placed: bool = False
     package: str = ""
     keep: int = 0
+    mirror: str = ""
+    mirror_rate: int = 0
     waits_until: float = 0.0
     waits_for: str = ""
     attempts: Tuple[Attempt, ...] = ()

@@ -9,9 +9,10 @@ from typing import Any, Tuple
 
 from cloudrl.errors import InputError
 from cloudrl.protocol import routes
-from cloudrl.protocol.client import LISTING_TIMEOUT_S, REFUSALS, AgentClient
+from cloudrl.protocol.client import CHECK_TIMEOUT_S, LISTING_TIMEOUT_S, REFUSALS, AgentClient
 from cloudrl.protocol.durable_jobs import DurableJob
 from cloudrl.protocol.failures import ErrorCode
+from cloudrl.protocol.mirrors import MirrorCheck, MirroredStep, UploadOrder, UploadState
 from cloudrl.protocol.step_copies import ClearOrder, CopyOrder, CopyState
 from cloudrl.protocol.wire import from_json, to_json
 
@@ -105,6 +106,57 @@ def clear_copies(agent: AgentClient, order: ClearOrder) -> int:
         routes.CLEAR_COPIES, rank=order.rank, path=order.folder, body=body, timeout_s=LISTING_TIMEOUT_S
     )
     return agent.call(request, lambda value: int(value["freed_bytes"]), (*REFUSALS, ErrorCode.CONFLICT))
+
+
+def order_upload(agent: AgentClient, order: UploadOrder) -> UploadState:
+    """Have a node copy files of a step to a mirror; the same order once more changes nothing.
+
+    Raises:
+        InputError: it names other files than those of a step.
+        ConnectionFailed: no answer.
+    """
+    body = json.dumps(to_json(order)).encode()
+    request = agent.request(
+        routes.UPLOAD_STEP, rank=order.rank, path=order.folder, body=body, timeout_s=LISTING_TIMEOUT_S
+    )
+    return agent.call(request, partial(from_json, UploadState))
+
+
+def check_mirror(agent: AgentClient, rank: int, mirror: str, token: str) -> MirrorCheck:
+    """Have a node look whether it can use a mirror, rank 0 before the others.
+
+    Raises:
+        InputError: the agents are of a release that has no mirrors.
+        ConnectionFailed: no answer.
+    """
+    body = json.dumps({"mirror": mirror, "token": token}).encode()
+    request = agent.request(routes.CHECK_MIRROR, rank=rank, body=body, timeout_s=CHECK_TIMEOUT_S)
+    return agent.call(request, partial(from_json, MirrorCheck))
+
+
+def jobs_in_mirror(agent: AgentClient, mirror: str) -> Tuple[DurableJob, ...]:
+    """The jobs that a mirror remembers, as rank 0 sees it.
+
+    Raises:
+        InputError: the mirror cannot be read.
+        ConnectionFailed: no answer.
+    """
+    body = json.dumps({"mirror": mirror}).encode()
+    request = agent.request(routes.JOBS_IN_MIRROR, body=body, timeout_s=CHECK_TIMEOUT_S)
+    return agent.call(request, _jobs, (*REFUSALS, ErrorCode.CONFLICT))
+
+
+def mirrored_steps(agent: AgentClient) -> Tuple[MirroredStep, ...]:
+    """The steps that the mirrors of a cluster's jobs have; none of agents of a release without mirrors.
+
+    Raises:
+        ConnectionFailed: no answer.
+    """
+    try:
+        rows = agent.call(agent.request(routes.MIRRORED), itemgetter("steps"))
+    except InputError:
+        return ()
+    return tuple(from_json(MirroredStep, row) for row in rows)
 
 
 def _body(job: DurableJob) -> bytes:

@@ -117,6 +117,14 @@ COPY_STEP = Route("copy_step", "POST", "/v1/nodes/{rank}/copies/{path}")
 """A `CopyOrder` for a node, answered with `CopyState`: it copies in the background; of rank 0."""
 CLEAR_COPIES = Route("clear_copies", "POST", "/v1/nodes/{rank}/cleared/{path}")
 """A `ClearOrder` for a node, answered with {"freed_bytes"}: it removes copies that it has made itself; of rank 0."""
+UPLOAD_STEP = Route("upload_step", "POST", "/v1/nodes/{rank}/uploads/{path}")
+"""An `UploadOrder` for a node, answered with `UploadState`: it copies to a mirror in the background; of rank 0."""
+CHECK_MIRROR = Route("check_mirror", "POST", "/v1/nodes/{rank}/mirror")
+"""{"mirror", "token"}, answered with `MirrorCheck`: whether a node can use a mirror."""
+JOBS_IN_MIRROR = Route("jobs_in_mirror", "POST", "/v1/mirrored-jobs")
+"""{"mirror"}, answered with {"jobs": [`DurableJob`, ...]}: those that a mirror remembers; of rank 0."""
+MIRRORED = Route("mirrored", "GET", "/v1/mirrored")
+"""{"steps": [`MirroredStep`, ...]}: what the mirrors of the cluster's jobs have; of rank 0."""
 STOPS = Route("stops", "GET", "/v1/nodes/{rank}/stops")
 """{"stops": [`Stop`, ...]}: the processes of a node that wait for a debugger."""
 LOOK = Route("look", "GET", "/v1/nodes/{rank}/look")

@@ -29,7 +29,8 @@ class CopyOrder:
         source: of the node that has them.
         folder: `RUN/global_step_10`, below the folder of checkpoints.
         files: in the order in which they appear.
-        address: of the source's agent, `10.0.0.2:8266`; rank 0 fills it in.
+        address: of the source's agent, `10.0.0.2:8266`, or of a mirror; rank 0 fills it in.
+        attempt: names the save in a mirror; "" for a node.
         is_urgent: whether the source may be gone soon, so that the copy may take all of the network.
     """
 
@@ -39,6 +40,7 @@ class CopyOrder:
     files: Tuple[WantedFile, ...]
     address: str = ""
     is_urgent: bool = False
+    attempt: str = ""
 
     @property
     def size_bytes(self) -> int:

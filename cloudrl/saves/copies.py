@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from cloudrl.protocol.mirrors import MIRROR_RANK
 from cloudrl.protocol.routes import CHECKPOINTS
 from cloudrl.protocol.step_copies import CopyOrder, WantedFile
 from cloudrl.saves.inventory import Checkpoint, Inventory, resume_order
@@ -116,7 +117,7 @@ def plan_copies(
             others.
         first: a step of which some is copied already, to be finished before a newer one as long as it is whole.
     """
-    found = _newest_whole(inventory, run, world_size, first)
+    found = newest_whole_step(inventory, run, world_size, first)
     return None if found is None else _plan(*found, world_size, addresses, order)
 
 
@@ -135,7 +136,7 @@ def choose_nodes(
         nodes: that it may take.
     """
     held: dict[tuple[int, int], int] = defaultdict(int)
-    _, roles = _newest_whole(inventory, run, world_size) or (0, [])
+    _, roles = newest_whole_step(inventory, run, world_size) or (0, [])
     for name, copies in files_of_step(roles) if roles else ():
         if (match := SHARD.fullmatch(name)) is not None:
             group = int(match[match.re.groups]) // (world_size // count)
@@ -148,9 +149,10 @@ def choose_nodes(
     return tuple(chosen)
 
 
-def _newest_whole(
+def newest_whole_step(
     inventory: Inventory, run: str, world_size: int, first: int | None = None
 ) -> tuple[int, list[Checkpoint]] | None:
+    """(step, its roles) of the newest step that so many ranks have saved to the end, or of `first` if that is whole."""
     steps: dict[int, list[Checkpoint]] = defaultdict(list)
     for checkpoint in inventory.checkpoints:
         if checkpoint.run == run and all(location.root == CHECKPOINTS for location in checkpoint.locations):
@@ -170,24 +172,32 @@ def _plan(
     places, ranks = places_of(addresses, placed), sorted(addresses)
     needed: dict[tuple[int, int], list[WantedFile]] = defaultdict(list)
     spare: dict[tuple[int, int], list[WantedFile]] = defaultdict(list)
+    attempt = ""
     for name, all_copies in files_of_step(roles):
         copies = of_one_save(all_copies)
-        having, source = nodes_of(copies), copies[0].location.ranks[0]
-        file = WantedFile(copies[0].path, copies[0].size_bytes, copies[0].modified_at)
-        looking = readers(name, roles, world_size, places)
+        chosen = next((copy for copy in copies if MIRROR_RANK not in copy.location.ranks), copies[0])
+        having, source = nodes_of(copies), chosen.location.ranks[0]
+        attempt = chosen.location.folder if source == MIRROR_RANK else attempt
+        file = WantedFile(chosen.path, chosen.size_bytes, chosen.modified_at)
+        # what no node has goes to that of rank 0, as a save puts it there
+        looking = readers(name, roles, world_size, places) or ({places.order[0]} if having == {MIRROR_RANK} else set())
         for node in sorted(looking - having):
             needed[node, source].append(file)
         if len(having | looking) < SAFE_COPIES and source in addresses:
             spare[partner_of(source, ranks), source].append(file)
     folder = step_folder(roles[0].run, step)
-    return CopyPlan(step, tuple(_orders(folder, needed)), tuple(_orders(folder, spare)), is_safe(roles))
+    is_safe_now = is_safe(roles)
+    return CopyPlan(step, tuple(_orders(folder, needed, attempt)), tuple(_orders(folder, spare)), is_safe_now)
 
 
-def _orders(folder: str, wanted: Mapping[tuple[int, int], Sequence[WantedFile]]) -> Iterator[CopyOrder]:
+def _orders(
+    folder: str, wanted: Mapping[tuple[int, int], Sequence[WantedFile]], attempt: str = ""
+) -> Iterator[CopyOrder]:
     for (node, source), files in sorted(wanted.items()):
         if node != source:
             # a record speaks of files that are there
-            yield CopyOrder(node, source, folder, tuple(sorted(files, key=lambda file: (_is_record(file), file.path))))
+            ordered = tuple(sorted(files, key=lambda file: (_is_record(file), file.path)))
+            yield CopyOrder(node, source, folder, ordered, attempt=attempt if source == MIRROR_RANK else "")
 
 
 def _is_record(file: WantedFile) -> bool:

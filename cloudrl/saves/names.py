@@ -112,3 +112,12 @@ def record_file(world_size: int, rank: int) -> str:
 def withdrawn_file(world_size: int, rank: int) -> str:
     """The name of what says that the record of a rank's save was removed."""
     return f"cloudrl_withdrawn_world_size_{world_size}_rank_{rank}"
+
+
+def is_step_path(folder: str, attempt: str, *paths: str) -> bool:
+    """Whether a folder, `RUN/global_step_10`, is that of a step, and paths are below it; an attempt is a plain name."""
+    parts = [folder.split("/"), *(path.split("/") for path in paths)]
+    is_plain = not any(part in ("", ".", "..") or "\0" in part for words in parts for part in words)
+    is_name = "/" not in attempt and "\0" not in attempt and attempt not in (".", "..")
+    is_below = all(path.startswith(f"{folder}/") for path in paths)
+    return is_plain and is_below and is_name and STEP.fullmatch(parts[0][-1]) is not None

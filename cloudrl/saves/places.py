@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from cloudrl.protocol.mirrors import MIRROR_RANK
 from cloudrl.protocol.ranks import ranks_text, spans
 from cloudrl.saves.names import on_one_line
 
@@ -33,6 +34,8 @@ class Location:
         """For messages: `node 1 (10.0.0.2)`."""
         if not self.ranks:
             return "this machine"
+        if self.ranks[0] == MIRROR_RANK:
+            return "the mirror"
         return f"node {self.ranks[0]} ({self.addresses[0]})"
 
     @property
@@ -40,7 +43,7 @@ class Location:
         """For a table; nothing for this machine."""
         if not self.ranks:
             return ""
-        return ranks_text(self.ranks, "node")
+        return ranks_text(self.ranks, "node") if self.ranks[0] != MIRROR_RANK else "the mirror"
 
 
 @dataclass(frozen=True)

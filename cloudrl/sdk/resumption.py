@@ -26,6 +26,7 @@ def resume_job(
     *,
     nodes: int | None = None,
     overrides: Mapping[str, Any] | None = None,
+    mirror: str | None = None,
     on_progress: OnProgress = silent,
 ) -> JobHandle:
     """Start a job again that was left with the agents of this cluster, or of an earlier one on the same volumes.
@@ -38,14 +39,15 @@ def resume_job(
         job_id: of the job.
         nodes: how many of the cluster's nodes train; see `reshape` for the default.
         overrides: in verl's own keys, in place of the job's.
+        mirror: the place with copies of its steps that remembers it where the volumes do not; it keeps further copies.
         on_progress: receives notes and bytes.
 
     Raises:
-        InputError: no volume remembers it, it has not ended, or it cannot go on with these GPUs.
+        InputError: no volume and no mirror remembers it, it has not ended, or it cannot go on with these GPUs.
         CheckpointError: its step cannot be cut for them, or there is no room.
         ConnectionFailed: no answer.
     """
-    before = find_left(connection, job_id)
+    before = find_left(connection, job_id, mirror=mirror or "")
     cluster = inspect_cluster(connection)
     job = reshape(before, cluster, nodes=nodes, overrides=overrides)
     if job.world_size != before.world_size:
@@ -73,6 +75,13 @@ def _fit_step(connection: Connection, before: DurableJob, job: DurableJob, on_pr
     inventory = cluster_inventory(reports, agent.inventory)
     inventory.refuse_silent("it may have the newest step of the run", "Try again when it answers")
     roles = step_to_cut(without_abandoned(inventory, before), job.run, job.world_size)
+    is_here = any(checkpoint.run == job.run for checkpoint in inventory.checkpoints)
+    if job.mirror and job.world_size != before.world_size and not is_here:
+        raise InputError(
+            f"the steps of job {before.job_id} in {job.mirror} are those of {before.world_size} GPUs, and the cluster "
+            f"has {job.world_size}: a step can be cut only on the nodes",
+            hint=f"Start a cluster with {before.world_size} GPUs",
+        )
     if not roles or (roles[0].world_size is None and job.world_size == before.world_size):
         return
     was = roles[0].world_size or before.world_size

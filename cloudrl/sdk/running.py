@@ -144,6 +144,7 @@ class RunningCluster:
         overrides: Mapping[str, Any] | None = None,
         *,
         nodes: int | None = None,
+        mirror: str | None = None,
         on_progress: OnProgress = silent,
     ) -> JobHandle:
         """Start a durable job again that has ended, or was left with an earlier cluster on the same volumes.
@@ -154,14 +155,17 @@ class RunningCluster:
             job_id: of the job.
             overrides: in verl's own keys, in place of the job's.
             nodes: how many nodes train; None for all, unless the job has chosen a number.
+            mirror: the place with copies of its steps that remembers it after the loss of all disks.
             on_progress: receives notes and bytes.
 
         Raises:
-            InputError: no volume remembers it, it has not ended, or it cannot go on with these GPUs.
+            InputError: no volume and no mirror remembers it, it has not ended, or it cannot go on with these GPUs.
             CheckpointError: its step cannot be cut for them, or there is no room.
             ConnectionFailed: no answer.
         """
-        return resume_job(self.connection, job_id, nodes=nodes, overrides=overrides, on_progress=on_progress)
+        return resume_job(
+            self.connection, job_id, nodes=nodes, overrides=overrides, mirror=mirror, on_progress=on_progress
+        )
 
     def job(self, submission_id: str) -> JobHandle:
         """The handle of a job that was submitted before.

@@ -35,6 +35,16 @@ def size(value: object) -> str:
     return kept
 
 
+def size_bytes(value: object) -> int:
+    """The bytes of `128GB`, or of `0.5TB`.
+
+    Raises:
+        SpecError: As `size`.
+    """
+    size(value)
+    return round(_size(value)[0] * 2**30)
+
+
 def size_range(value: object) -> str:
     """`128GB`, `128GB..`, `..1TB` or `16GB..64GB`, in its usual spelling.
 

@@ -15,8 +15,10 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from cloudrl.errors import ConnectionFailed
+from cloudrl.node.mirror_saves import read_save
 from cloudrl.protocol import routes
 from cloudrl.protocol.durable_jobs import DurableJob
+from cloudrl.protocol.mirrors import MIRROR_RANK, UploadOrder, UploadState, file_key
 from cloudrl.protocol.report import NodeReport
 from cloudrl.protocol.step_copies import ClearOrder, CopyOrder, CopyState, WantedFile
 from cloudrl.protocol.wire import from_json
@@ -173,6 +175,13 @@ class Disks:
         self.machines[node].orders.clear()
         self.gone.append(lost)
 
+    def replace_all(self) -> None:
+        """All machines are gone; others with empty disks take their places."""
+        self._made += self.count
+        self.machines = [Machine(self._made - number) for number in range(self.count)]
+        if self.is_shared:
+            self.machines = [self.machines[0]] * self.count
+
     def save(self, run: str, step: int, attempt: str, at: float, nodes: Sequence[int]) -> None:
         """Ranks on these nodes save; the controller, on node 0, ends the save if all have."""
         for node in nodes:
@@ -263,6 +272,12 @@ class Agents:
                 machine.ready_at = self._world.tick + self._world.random.randint(1, 6)
         return CopyState(is_coming, 0, error)
 
+    def upload(self, node: int, body: Any) -> UploadState:
+        if self._is_cut():
+            raise ConnectionFailed("node does not answer", hint="")
+        state: UploadState = self._world.mirror.take(node, from_json(UploadOrder, body))
+        return state
+
     def clear(self, node: int, order: ClearOrder) -> int:
         run, _ = run_and_step(order.folder)
         with self._nothing_is_lost(run, order.folder):
@@ -298,6 +313,9 @@ class Agents:
         return bool(self._world.tick < self._world.lossy_until and self._world.random.random() < 0.5)
 
     def _copy(self, machine: Machine, order: CopyOrder) -> None:
+        if order.source == MIRROR_RANK:
+            self._bring(machine, order)
+            return
         source = next((each for each in self._disks.machines if f"{each.address}:8266" == order.address), None)
         if source is None or self._is_cut():
             raise OSError("the source does not answer")
@@ -308,6 +326,17 @@ class Agents:
             come[name] = self._receive(file, source.runs.get(run, {}).get(step, {}).get(name))
         for name, saved in come.items():
             machine.put(run, step, name, saved)
+
+    def _bring(self, machine: Machine, order: CopyOrder) -> None:
+        """From the mirror."""
+        mirror = self._world.mirror
+        sums = {file.path: file.crc32 for file in read_save(mirror, order.attempt, order.folder).files}
+        run, step = run_and_step(order.folder)
+        for file in order.files:
+            original = mirror.files.get(file_key(order.attempt, file.path, order.folder))
+            received = self._receive(file, original)
+            copies.refuse_changed(file, received.crc32, (file.size_bytes, sums[file.path]))
+            machine.put(run, step, file.path[len(order.folder) + 1 :], received)
 
     def _receive(self, file: WantedFile, original: SavedFile | None) -> SavedFile:
         if original is None or original.size_bytes != file.size_bytes:
@@ -331,6 +360,8 @@ class _Agent:
     def call(self, request: tuple[routes.Route, dict[str, Any]], _read: Any, *_: Any) -> Any:
         route, arguments = request
         body = json.loads(arguments["body"])
+        if route is routes.UPLOAD_STEP:
+            return self._agents.upload(self._node, body)
         if route is routes.COPY_STEP:
             return self._agents.take(self._node, body)
         assert route is routes.CLEAR_COPIES

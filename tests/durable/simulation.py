@@ -9,9 +9,10 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from durable.disks import Agents, Disks, Machine
+from durable.mirror import Mirror
 
 from cloudrl.durable.attempt_plan import newest_whole, plan_attempt
 from cloudrl.durable.queue import PlanFailed, Planned
@@ -19,6 +20,7 @@ from cloudrl.durable.request import JOB_KEY
 from cloudrl.durable.verdicts import RayEnd
 from cloudrl.errors import CheckpointError, CloudrlError
 from cloudrl.node.machinery import Machinery
+from cloudrl.node.mirrors import Mirrors
 from cloudrl.node.old_steps import OldSteps
 from cloudrl.node.step_copies import StepCopies
 from cloudrl.node.supervisor import Supervisor
@@ -99,6 +101,9 @@ class World:
         self.disks = Disks(count, is_shared=self.is_shared)
         self.agents = Agents(self.disks, self)
         self.has_copies = count > 1 and not self.is_shared
+        self.has_mirror = seed % 8 == 3  # those that have found a fault go on as they did
+        self.mirror = Mirror(self.disks, self)
+        self.mirrored_at: dict[str, tuple[int, int]] = {}
         self.scripts, self.arrivals = self._jobs()
         made = self._faults()
         self.faults = made if faults is None else faults
@@ -116,7 +121,7 @@ class World:
         self.saved_at: dict[str, tuple[int, int]] = {}
         self.copied: Any = None
         self.copying: tuple[str, ...] = ()
-        self.is_missing = False
+        self.is_missing = self.is_mirroring = False
         self.harm: dict[str, int] = {}
         self.supervisor: Supervisor | None = None
         self._start_cluster()
@@ -155,7 +160,7 @@ class World:
         """Whether nothing is going to happen any more."""
         assert self.supervisor is not None
         later = max(self.down_until, self.silent_until, self.lossy_until, self.full_until, last_fault, 0) + 60
-        is_idle = not self.supervisor.has_work and not self.is_missing
+        is_idle = not self.supervisor.has_work and not self.is_missing and not self.is_mirroring
         return is_idle and self.tick > later and all(tick < self.tick for tick in self.arrivals)
 
     def _jobs(self) -> tuple[dict[str, Script], dict[int, list[str]]]:
@@ -187,13 +192,15 @@ class World:
             times = (at, at + 31, at + 31 + self.random.randint(40, 100))
             faults += [*zip(times, ("half_save", "node_replaced", "node_back"), strict=True)]
         faults += [(at + self.random.randint(1, 9), "cluster_lost") for at, _ in faults if self.random.random() < 0.3]
+        if self.has_mirror and self.random.random() < 0.6:
+            faults += [(self.random.randint(1, last), "all_lost") for _ in range(self.random.randint(1, 2))]
         return sorted(faults)
 
     def _break(self, kind: str) -> None:
         self._note(f"fault {kind}")
         soon, late = self.tick + self.random.randint(1, 12), self.tick + self.random.randint(1, 60)
         self.disturbed_at = self.tick
-        if kind in ("cluster_lost", "node_replaced", "node_back", "half_save"):
+        if kind in ("all_lost", "cluster_lost", "node_replaced", "node_back", "half_save"):
             if kind == "half_save":
                 self._save_half()
             self._lose_cluster(kind)
@@ -251,6 +258,8 @@ class World:
             self.supervisor.stop_job(job_id)
 
     def _lose_cluster(self, kind: str) -> None:
+        if kind == "all_lost":
+            self.disks.replace_all()
         if not self.is_shared and (kind == "node_replaced" or (kind == "node_back" and self.disks.gone)):
             back = self.random.randrange(len(self.disks.gone)) if kind == "node_back" else None
             self.disks.replace(self.random.randrange(len(self.nodes)), back)
@@ -269,25 +278,41 @@ class World:
             lambda: self.disks.reports, self.agents.of, lambda: self._inventory(self.copying),
             is_urgent=lambda: False, say=self._note,
         )  # fmt: skip
+        self.mirror.forget_uploads()
+        self.mirrors = Mirrors(
+            lambda: self.disks.reports, self.agents.of, lambda _: cast("Any", self.mirror), is_urgent=lambda: False,
+            say=self._note, now=self.now, clock=self.clock,
+        )  # fmt: skip
         self.old_steps = OldSteps(lambda: self.disks.reports, self.agents.of, say=self._note)
         self.supervisor = Supervisor(
             f"epoch{self.epoch}", "run", self._machinery(), say=self._note, now=self.now, clock=self.clock
         )
-        self.supervisor.restore([job for node in self.nodes for job in node.journal.values()])
+        mirrored = self._records_in_mirror() if self.has_mirror else []
+        self.supervisor.restore([*mirrored, *(job for node in self.nodes for job in node.journal.values())])
         lost = set(self.acknowledged) - {job.job_id for job in self.supervisor.jobs}
-        if lost and (self.is_shared or len(self.nodes) > 1) and not self._may_forget():
+        if lost and (self.is_shared or len(self.nodes) > 1 or self.has_mirror) and not self._may_forget():
             self.violate(f"S5 the journal has forgotten {sorted(lost)}")
         for job_id in lost:
             del self.acknowledged[job_id]
+
+    def _records_in_mirror(self) -> list[DurableJob]:
+        """It is asked until it answers."""
+        while True:
+            try:
+                return self.mirrors.begin("mirror")
+            except OSError:
+                continue
 
     def _submit(self, job_id: str) -> None:
         assert self.supervisor is not None
         request = {"entrypoint": "python -m train", "submission_id": job_id, "metadata": {"job_name": job_id}}
         job = DurableJob(
             job_id, job_id, "", request, 0.0, world_size=self.disks.count, total_steps=self.scripts[job_id].steps,
-            keep=self.scripts[job_id].keep,
+            keep=self.scripts[job_id].keep, mirror="mirror" if self.has_mirror else "",
         )  # fmt: skip
         try:
+            if self.has_mirror:
+                self.mirrors.take(job)
             self.acknowledged[job_id] = self.supervisor.accept(job)
         except (OSError, ApiError):
             later = self.tick + 30
@@ -317,6 +342,7 @@ class World:
             self.disks.save(job.job_id, job.step, job.submission_id, self.now(), range(self.disks.count))
             job.told = job.step
             self.saved_at.setdefault(job.job_id, (job.step, self.tick))
+            self.mirrored_at.setdefault(job.job_id, (job.step, self.tick))
         if job.step in (script.steps, script.ends_early_at):
             job.status, job.exit_code = "SUCCEEDED", 0
 
@@ -374,6 +400,7 @@ class World:
         if self.tick < self.full_until:
             raise OSError(28, "No space left on device")
         copies = 0
+        self.mirrors.note(job)
         for number, node in enumerate(self.nodes):
             if number and not self.is_shared and self.tick < self.lossy_until and self.random.random() < 0.7:
                 continue  # this node does not hear of it
@@ -385,7 +412,13 @@ class World:
         if self.tick < self.lossy_until and self.random.random() < 0.5:
             return PlanFailed(job.job_id, "node 1 says nothing", may_pass=True)
         inventory, addresses = self._inventory((job.run,)), self.disks.addresses
-        if self.has_copies and (waits_for := self.copies.bring(job, inventory, addresses)):
+        try:
+            inventory = self.mirrors.with_saves(job, inventory, self.copies.unreadable)
+        except CloudrlError as error:
+            return PlanFailed(job.job_id, error.message, may_pass=True)
+        getting = {0: addresses[0]} if self.is_shared else addresses
+        is_brought = self.has_copies or self.has_mirror
+        if is_brought and (waits_for := self.copies.bring(job, inventory, getting)):
             return PlanFailed(job.job_id, waits_for, may_pass=True, pause_s=5.0)
         ranks = Ranks(job.world_size, len(addresses), addresses)
         try:
@@ -415,18 +448,24 @@ class World:
     def _mirror(self) -> None:
         """Copies go on, and others are ordered."""
         self.agents.work()
+        self.mirror.work()
         assert self.supervisor is not None
         jobs = [job for job in self.supervisor.jobs if job.last is not None and self._is_of_now(job)]
         runs = tuple(job.run for job in jobs)
         state = [self.disks.state(run) for run in runs], [job.submission_id for job in jobs]
-        if not jobs or (state == self.copied and not (self.is_missing and self.tick % 3 == 0)):
+        self.mirrors.flush()
+        is_missing = self.is_missing or self.is_mirroring
+        if not jobs or (state == self.copied and not (is_missing and self.tick % 3 == 0)):
             return
         self.copied = state
         self.copying = runs
         if self.has_copies:
             self._check_safety(jobs)
             self.is_missing = self.copies.mirror(jobs, self.disks.addresses, {})
-        self.old_steps.clear(jobs, self._inventory(runs), self.disks.addresses, {}, self.copies.begun)
+        if self.has_mirror:
+            self.is_mirroring = self.mirrors.upload(jobs, self._inventory(runs))
+        begun = {run: (self.copies.begun.get(run), self.mirrors.begun.get(run)) for run in runs}
+        self.old_steps.clear(jobs, self._inventory(runs), self.disks.addresses, {}, begun)
 
     def _is_of_now(self, job: DurableJob) -> bool:
         return job.outcome is None or self.now() - job.outcome.at < 3600
@@ -458,6 +497,8 @@ class World:
         """Whether machines with all copies of a record may be gone: too many, or one while another was not heard."""
         kinds = [kind for _, kind in self.faults]
         replaced = kinds.count("node_replaced")
+        if self.has_mirror:
+            return "answers_lost" in kinds
         return not self.is_shared and (
             replaced >= min(2, len(self.nodes)) or (replaced and "answers_lost" in kinds) > 0
         )
@@ -495,6 +536,13 @@ class World:
             for newer, attempts in self.disks.steps_with(job_id, least).items()
             if newer > step and any(self._is_valid(job, newer, one) for one in attempts)
         ]
+        if self.has_mirror:
+            in_mirror = self.mirror.steps(job_id).items()
+            safe += [
+                newer
+                for newer, ids in in_mirror
+                if newer > step and any(self._is_valid(job, newer, one) for one in ids)
+            ]
         if safe and calm and "clock_jump" not in self._kinds:
             self.violate(f"M1 {name} goes on from step {step}, and step {max(safe)} was safe")
 
@@ -536,7 +584,20 @@ class World:
                 if max(self.disks.steps_with(job_id, 2), default=0) < step:
                     self.violate(f"L2 step {step} of {job_id} is still on one machine alone")
 
+    def _check_mirror_delay(self) -> None:
+        """Likewise in the mirror."""
+        for job_id, (step, at) in list(self.mirrored_at.items()):
+            last = max(self.disturbed_at, self.lossy_until, self.full_until, self.flips_until, self.down_until)
+            if last + 30 > at:
+                del self.mirrored_at[job_id]
+            elif self.tick - at > DELAY_TICKS:
+                del self.mirrored_at[job_id]
+                if max(self.mirror.steps(job_id), default=0) < step:
+                    self.violate(f"L2 step {step} of {job_id} is still not in the mirror")
+
     def _check(self) -> None:
+        if self.has_mirror:
+            self._check_mirror_delay()
         if self.has_copies:
             self._check_delay()
         self._check_jobs()
@@ -570,13 +631,18 @@ class World:
             if job.outcome.result is Result.FAILED and "says nothing" in job.outcome.reason:
                 self.violate(f"L1 {job_id} has failed because a node was silent")
             newest = max(self.disks.steps_with(job_id, 1), default=0)
-            is_flipped = any(kind in ("bit_flip", "node_replaced", "disk_full", "node_back") for _, kind in self.faults)
+            is_flipped = any(
+                kind in ("bit_flip", "node_replaced", "disk_full", "node_back", "all_lost") for _, kind in self.faults
+            )
             is_whole = newest == script.steps or script.ends_early_at is not None or is_flipped
             if job.outcome.result is Result.SUCCEEDED and not is_whole:
                 self.violate(f"S8 {job_id} succeeded at step {newest} of {script.steps}")
             if script.fails_at is not None and not self.faults and self.attempts_of.get(job_id, 0) > 2:
                 self.violate(f"M3 {job_id} was tried {self.attempts_of[job_id]} times")
             is_healthy = script.fails_at is None and script.ends_early_at is None and job_id not in self.stopped
+            is_mirrored = self.has_mirror and self._kinds == ["all_lost"]
+            if is_healthy and is_mirrored and job.outcome.result is not Result.SUCCEEDED:
+                self.violate(f"L1 {job_id} ended as {job.outcome.result}, and a mirror has its steps")
             if is_healthy and len(self.faults) < 2 and not is_flipped and job.outcome.result is not Result.SUCCEEDED:
                 self.violate(f"L1 {job_id} ended as {job.outcome.result}: {job.outcome.reason}")
 

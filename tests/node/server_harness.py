@@ -19,6 +19,7 @@ from cloudrl.node.checkpoint_store import CheckpointStore
 from cloudrl.node.identity import Identity
 from cloudrl.node.job_looks import JobLooks
 from cloudrl.node.job_secrets import JobSecrets
+from cloudrl.node.mirror_copier import MirrorCopier
 from cloudrl.node.node_state import NodeState
 from cloudrl.node.replication import ReplicationHub
 from cloudrl.node.server import UNAUTHENTICATED_S, AgentServer
@@ -88,6 +89,7 @@ class Served:
             ray_logs=lambda: self.ray_logs,
             checkpoint_store=self.checkpoint_store,
             step_copier=StepCopier(self.checkpoints, lambda at: AgentClient(f"http://{at}", token)),
+            mirror_copier=MirrorCopier(self.checkpoints, {}),
             replication=self.replication,
             transfer=self._transfer,
             stops=stops,

@@ -11,9 +11,10 @@ from node_harness import Maker, Nodes, kill_all, until
 from small_step import write_step
 
 from cloudrl.errors import InputError
+from cloudrl.jobs.supervised import check_mirror
 from cloudrl.protocol import job_calls
 from cloudrl.protocol.durable_jobs import DurableJob, Result, Verdict
-from cloudrl.protocol.folders import TRAINING_NODES
+from cloudrl.protocol.folders import TRAINING_NODES, USER_FILES
 from cloudrl.protocol.manifest import Manifest, Part
 
 pytestmark = pytest.mark.agents
@@ -290,3 +291,45 @@ def test_a_cluster_ends_itself_before_its_time_is_up_and_its_job_goes_on(nodes: 
     cluster.renew_key()
     cluster.start().ready()
     until(lambda: _on_ray(cluster) == {"first-2": "RUNNING"}, "the job goes on")
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_all_disks_are_lost_and_the_job_goes_on_from_its_mirror(nodes: Maker, count: int) -> None:
+    cluster = nodes(count)
+    mirror = cluster.folder / "mirror"
+    for rank in range(count):
+        cluster.start_one(rank, f"--checkpoints={cluster.folder / f'disk-{rank}'}", CLOUDRL_MIRROR=str(mirror))
+    cluster.ready()
+    address = _send_file(cluster, b"def compute_score(): ...")
+    job = replace(_job("first"), total_steps=40, mirror=str(mirror))
+    request = {**job.request, "entrypoint": f"train --reward {USER_FILES}/{address}/reward.py"}
+    agent = cluster[0].agent
+    assert check_mirror(agent, str(mirror)), "the test's mirror is on the disk of the nodes"
+    job_calls.submit_job(agent, replace(job, request=request))
+    until(lambda: _on_ray(cluster) == {"first": "RUNNING"}, "the job runs")
+    if count == 2:
+        _save(cluster, 10)
+    else:
+        write_step(cluster.folder / "disk-0" / "first", 10)
+    saved = {name: content for rank in range(count) for name, content in _saved_files(cluster, rank).items()}
+    until(lambda: job_calls.mirrored_steps(agent), "the step is in the mirror")
+    [step] = job_calls.mirrored_steps(agent)
+    assert (step.step, step.mirror) == (10, str(mirror))
+
+    kill_all([cluster[rank].pid for rank in range(count)])
+    cluster.exit_codes()
+    until(lambda: not cluster.processes(), "all of the cluster has gone")
+    (cluster.control / "jobs").unlink()
+    cluster.renew_key()
+    for rank in range(count):
+        shutil.rmtree(cluster.folder / f"disk-{rank}")
+        cluster.start_one(rank, f"--checkpoints={cluster.folder / f'disk-{rank}'}", CLOUDRL_MIRROR=str(mirror))
+    cluster.ready()
+
+    until(lambda: _on_ray(cluster) == {"first-2": "RUNNING"}, "the job goes on")
+    assert _known(cluster)["first"].attempts[-1].from_step == 10
+    brought = [_saved_files(cluster, rank) for rank in range(count)]
+    assert all(brought[rank][name] == saved[name] for rank in range(count) for name in brought[rank])
+    assert set(saved) == {name for files in brought for name in files}
+    if count == 2:
+        assert not any("_rank_0" in name for name in brought[1])

@@ -75,7 +75,7 @@ def _removed(steps: dict[int, tuple[Any, Any]], *, keep: int, copying: int | Non
     old_steps = OldSteps(lambda: reports, lambda _: agent, say=lambda _: None)  # type: ignore[arg-type,return-value]
     job = DurableJob("job", "night", "", {}, 0.0, world_size=2, keep=keep)
     for _ in range(2):
-        old_steps.clear([job], inventory, ADDRESSES, {}, {"night": copying})
+        old_steps.clear([job], inventory, ADDRESSES, {}, {"night": (copying,)})
     return agent.asked
 
 

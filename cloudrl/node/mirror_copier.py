@@ -1,0 +1,193 @@
+"""Copies files of this node's steps to a mirror, in the background."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import http.client
+import os
+import platform
+import sys
+import threading
+import time
+import zlib
+from collections import deque
+from pathlib import Path
+from typing import Callable, Deque, Dict, Mapping, Optional, Tuple
+
+from cloudrl.errors import CloudrlError
+from cloudrl.node.mirror_stores import Store, open_store
+from cloudrl.protocol.failures import ApiError, ErrorCode
+from cloudrl.protocol.mirrors import MirrorCheck, UploadOrder, UploadState, file_key, parse_mirror
+from cloudrl.protocol.step_copies import WantedFile
+from cloudrl.saves.below import Refused, open_below
+from cloudrl.saves.names import is_step_path
+
+_PIECE_BYTES = 8 << 20
+_REST = 1.0
+"""After each piece as long a pause as it took: training uses the same network and the same disk."""
+_KEPT = 8
+"""So many orders that are done are remembered."""
+_PROBE = ".cloudrl/probe"
+_IO_PRIORITY_SET = {"x86_64": 251, "aarch64": 30}
+_IDLE = 3 << 13
+_Key = Tuple[str, str, str]
+
+
+class MirrorCopier:
+    """One node's; it works on one order at a time, in a thread of its own.
+
+    Args:
+        root: the folder of checkpoints.
+        environment: of the node.
+        store: opens a mirror.
+        sleep: waits that many seconds.
+        clock: seconds that never run backwards.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        environment: Mapping[str, str],
+        *,
+        store: Callable[[str, Mapping[str, str]], Store] = open_store,
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._root, self._environment, self._open = root, environment, store
+        self._sleep, self._clock = sleep, clock
+        self._changed = threading.Condition()
+        self._orders: Deque[UploadOrder] = deque()
+        self._done: Dict[_Key, UploadState] = {}
+        self._errors: Dict[_Key, str] = {}
+        self._copied_bytes, self._piece_at = 0, 0.0
+        self._urgent, self._bytes_per_s = False, 0
+        self._thread: Optional[threading.Thread] = None
+
+    def store(self, mirror: str) -> Store:
+        """Open a mirror.
+
+        Raises:
+            InputError: its address or its keys are missing or wrong.
+        """
+        return self._open(mirror, self._environment)
+
+    def take(self, order: UploadOrder) -> UploadState:
+        """Copy these files; an order that is under way changes nothing but its pace.
+
+        Of an order that has failed the next call tells why, and the one after that tries again.
+
+        Raises:
+            ApiError: BAD_REQUEST, it names other files than those of one step.
+        """
+        _check(order)
+        key = order.mirror, order.attempt, order.folder
+        with self._changed:
+            self._urgent, self._bytes_per_s = order.is_urgent, order.bytes_per_s
+            done = self._done.get(key)
+            if done is not None and set(done.sums) == {file.path for file in order.files}:
+                return done
+            is_coming = any((known.mirror, known.attempt, known.folder) == key for known in self._orders)
+            error = "" if is_coming else self._errors.pop(key, "")
+            if not is_coming and not error:
+                self._orders.append(order)
+                self._changed.notify()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, daemon=True)
+                self._thread.start()
+            return UploadState({}, self._copied_bytes if is_coming else 0, error=error)
+
+    def copy(self, order: UploadOrder) -> UploadState:
+        """Copy the files of an order.
+
+        Raises:
+            OSError, CloudrlError, Refused, http.client.HTTPException: one of them is not there.
+        """
+        began, store = self._clock(), self.store(order.mirror)
+        self._copied_bytes, sums = 0, {}
+        for file in order.files:
+            key = file_key(order.attempt, file.path, order.folder)
+            sums[file.path] = self._copy(store, key, file)
+        return UploadState(sums, self._copied_bytes, self._clock() - began)
+
+    def check(self, mirror: str, token: str, *, writes: bool) -> MirrorCheck:
+        """Whether this node can use a mirror, and sees there what rank 0 has put there.
+
+        Args:
+            mirror: its address.
+            token: what is put there.
+            writes: whether this is rank 0.
+        """
+        try:
+            store = self.store(mirror)
+            if writes:
+                store.begin()
+                store.put(_PROBE, token.encode())
+            content = store.get(_PROBE, 1 << 10)
+        except CloudrlError as error:
+            return MirrorCheck(error.message, error.hint or "")
+        except (OSError, http.client.HTTPException) as error:
+            folder = parse_mirror(mirror).prefix
+            return MirrorCheck(str(error), f"Mount a volume on every node: --set volumes=[NAME:{folder}]")
+        return MirrorCheck(warning=store.warning((Path("/"), self._root)), is_seen=content == token.encode())
+
+    def _work(self) -> None:
+        use_disk_when_idle()
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: bool(self._orders))
+                order = self._orders[0]
+            error, state = "", None
+            try:
+                state = self.copy(order)
+            except (OSError, CloudrlError, http.client.HTTPException, ValueError) as failure:
+                error = str(failure) or type(failure).__name__
+            except Refused:
+                error = "a link is in the way"
+            key = order.mirror, order.attempt, order.folder
+            with self._changed:
+                self._orders.popleft()
+                if state is not None:
+                    self._done[key] = state
+                    for old in list(self._done)[:-_KEPT]:
+                        del self._done[old]
+                else:
+                    self._errors[key] = error
+
+    def _copy(self, store: Store, key: str, file: WantedFile) -> int:
+        """Returns the CRC-32 of the file, which is on its own disk then."""
+        self._piece_at = self._clock()
+        with open_below(self._root, file.path) as source:
+            state, crc = os.fstat(source.fileno()), 0
+            if state.st_size != file.size_bytes or abs(state.st_mtime - file.modified_at) > 1.0:
+                raise OSError(f"{file.path} has changed")
+            os.fsync(source.fileno())
+            while piece := source.read(_PIECE_BYTES):
+                crc = zlib.crc32(piece, crc)
+                self._pace(0)
+            source.seek(0)
+            store.upload(key, source, file.size_bytes, crc, self._pace)
+        return crc
+
+    def _pace(self, count: int) -> None:
+        """Wait after a piece of so many bytes."""
+        took = self._clock() - self._piece_at
+        self._copied_bytes += count
+        if not self._urgent:
+            limit_s = count / self._bytes_per_s - took if self._bytes_per_s else _REST * took
+            self._sleep(max(0.0, limit_s))
+        self._piece_at = self._clock()
+
+
+def use_disk_when_idle() -> None:
+    """Have this thread's reads wait for those of others, where the disk's scheduler knows that (ioprio_set(2))."""
+    number = _IO_PRIORITY_SET.get(platform.machine())
+    if number is not None and sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).syscall(number, 1, 0, _IDLE)
+
+
+def _check(order: UploadOrder) -> None:
+    """Raises: ApiError: BAD_REQUEST, a path is not below the step."""
+    if not is_step_path(order.folder, order.attempt, *(file.path for file in order.files)):
+        raise ApiError(ErrorCode.BAD_REQUEST, f"{order.folder[:200]!r} is not a step, or has no such files")

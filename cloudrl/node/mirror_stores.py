@@ -1,0 +1,49 @@
+"""Opens a mirror by its address."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import BinaryIO, Dict, Iterable, Mapping, Optional, Protocol
+
+from cloudrl.node.mirror_folder import FolderStore, Pace
+from cloudrl.protocol.mirrors import parse_mirror
+
+
+class Store(Protocol):
+    """Files by their keys; see `FolderStore`, whose methods these are."""
+
+    def begin(self) -> None:
+        """Make sure that it may be written."""
+
+    def put(self, key: str, content: bytes) -> None:
+        """Write a small file."""
+
+    def get(self, key: str, limit_bytes: int) -> Optional[bytes]:
+        """A small file; None if absent."""
+
+    def names(self, prefix: str) -> Dict[str, int]:
+        """Key -> bytes of the files in a folder."""
+
+    def remove(self, keys: Iterable[str]) -> None:
+        """Remove files."""
+
+    def open(self, key: str) -> BinaryIO:
+        """Open a file for reading."""
+
+    def upload(self, key: str, source: BinaryIO, size_bytes: int, crc32: int, pace: Pace) -> None:
+        """Have a file there, whole and compared."""
+
+    def warning(self, of_node: Iterable[Path]) -> str:
+        """What may make it go with the machine."""
+
+
+def open_store(mirror: str, _environment: Mapping[str, str]) -> Store:
+    """The store at an address.
+
+    Args:
+        mirror: its address.
+
+    Raises:
+        InputError: the address is not that of a mirror.
+    """
+    return FolderStore(Path(parse_mirror(mirror).prefix))

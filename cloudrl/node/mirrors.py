@@ -1,0 +1,365 @@
+"""Rank 0 has each step of a durable job in the job's mirror, with the job's record and what it was sent with."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+import time
+import zlib
+from dataclasses import replace
+from typing import BinaryIO, Callable, Collection, Dict, Iterable, List, Optional, Sequence, Set, Tuple
+
+from cloudrl.errors import CloudrlError, ConnectionFailed
+from cloudrl.foreign import parse_json
+from cloudrl.node.job_files import addresses_of
+from cloudrl.node.job_journal import MAX_BYTES, record_text, records_in
+from cloudrl.node.mirror_saves import COMING, GONE, RunInMirror, forget_upload, remove_save, write_save
+from cloudrl.node.mirror_stores import Store
+from cloudrl.node.uploads import Store as Files
+from cloudrl.protocol import job_calls
+from cloudrl.protocol.client import AgentClient
+from cloudrl.protocol.durable_jobs import DurableJob
+from cloudrl.protocol.failures import ApiError, ErrorCode
+from cloudrl.protocol.manifest import Manifest
+from cloudrl.protocol.mirrors import MirroredFile, MirroredSave, MirroredStep
+from cloudrl.protocol.report import NodeReport
+from cloudrl.saves.copies import newest_whole_step
+from cloudrl.saves.inventory import Inventory
+from cloudrl.saves.lineage import without_abandoned
+from cloudrl.saves.mirrored import (
+    UploadPlan,
+    attempt_of,
+    plan_removal,
+    plan_upload,
+    save_name,
+    valid_saves,
+    with_mirror,
+)
+from cloudrl.units import duration_text, size_text
+
+FAILURES = (CloudrlError, ApiError, OSError, ValueError, http.client.HTTPException)
+_JOBS, _FILES = ".cloudrl/jobs/", ".cloudrl/files/"
+_MANIFEST_BYTES = 32 << 20
+_WAITED_FOR_S = 1800.0
+
+
+class Mirrors:
+    """Orders uploads, writes the manifests, removes what need not stay.
+
+    Args:
+        reports: of all nodes, the newest.
+        agent: the client of a node's agent, given its report.
+        store: opens a mirror.
+        files: what users have sent to rank 0.
+        is_urgent: whether the cluster may end soon.
+        say: prints a line.
+        now: seconds since the epoch.
+        clock: seconds that never run backwards.
+
+    Attributes:
+        begun: run -> the step that is being uploaded; None without any.
+    """
+
+    def __init__(
+        self,
+        reports: Callable[[], Sequence[NodeReport]],
+        agent: Callable[[NodeReport], AgentClient],
+        store: Callable[[str], Store],
+        files: Optional[Files] = None,
+        *,
+        is_urgent: Callable[[], bool],
+        say: Callable[[str], object],
+        now: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock, self._silent_since = clock, {}  # type: Callable[[], float], Dict[str, float]
+        self._reports, self._agent, self._store, self._files = reports, agent, store, files
+        self._is_urgent, self._say, self._now = is_urgent, say, now
+        self._runs: Dict[Tuple[str, str], RunInMirror] = {}
+        self._saves: Dict[Tuple[str, str], Tuple[MirroredSave, ...]] = {}
+        self._told: Dict[str, str] = {}
+        self._to_record: Dict[str, DurableJob] = {}
+        self._lock = threading.Lock()
+        self.begun: Dict[str, Optional[int]] = {}
+
+    # -- steps ----------------------------------------------------------------------------------------------
+
+    @property
+    def steps(self) -> Tuple[MirroredStep, ...]:
+        """What the mirrors had at the last look."""
+        return tuple(
+            MirroredStep(save.run, save.step, mirror, save.size_bytes, save.seconds, save.mirrored_at)
+            for (mirror, _), saves in sorted(self._saves.items())
+            for save in sorted(saves, key=lambda save: save.step)
+        )
+
+    def saves(self, job: DurableJob) -> Dict[int, MirroredSave]:
+        """Step -> the save of it that the mirror of a job has, and that a resume may take.
+
+        Raises:
+            OSError, CloudrlError, http.client.HTTPException: the mirror does not answer.
+        """
+        return valid_saves(job, self._look(job)[""])
+
+    def with_saves(self, job: DurableJob, inventory: Inventory, unreadable: Collection[Tuple[str, int]]) -> Inventory:
+        """What the nodes have, and what the mirror of a job has besides.
+
+        Args:
+            job: that is about to go on.
+            inventory: of the nodes.
+            unreadable: (run, step) of saves that could not be brought.
+
+        Raises:
+            ConnectionFailed: the mirror does not answer, and may have a later step than the nodes. It is waited for,
+                half an hour in a row at most.
+        """
+        if not job.mirror:
+            return inventory
+        try:
+            saves = self.saves(job)
+        except FAILURES as error:
+            since = self._silent_since.setdefault(job.job_id, self._clock())
+            told = max((attempt.saved_step for attempt in job.attempts), default=0)
+            newest = newest_whole_step(without_abandoned(inventory, job), job.run, job.world_size)
+            has_all = newest is not None and 0 < told <= newest[0]
+            if has_all or self._clock() - since > _WAITED_FOR_S:
+                self._tell(job.job_id, f"warning: job {job.job_id} goes on without its mirror: {error}")
+                return inventory
+            raise ConnectionFailed(
+                f"the mirror {job.mirror} does not answer: {error}", hint="It is asked again"
+            ) from error
+        self._silent_since.pop(job.job_id, None)
+        readable = [save for step, save in saves.items() if (job.run, step) not in unreadable]
+        return with_mirror(inventory, job, job.mirror, readable)
+
+    def begin(self, mirror: str) -> List[DurableJob]:
+        """Make sure that a mirror may be written; returns the jobs that it remembers.
+
+        Raises:
+            OSError, CloudrlError, http.client.HTTPException: it does not answer.
+        """
+        self._store(mirror).begin()
+        return self.records(mirror)
+
+    def _look(self, job: DurableJob) -> Dict[str, Tuple[MirroredSave, ...]]:
+        key = job.mirror, job.run
+        if key not in self._runs:
+            self._runs[key] = RunInMirror(self._store(job.mirror), job.run)
+        states = self._runs[key].look()
+        gone = {(save.attempt, save.step) for save in states[GONE]}
+        states[""] = tuple(save for save in states[""] if (save.attempt, save.step) not in gone)
+        self._saves[key] = states[""]
+        return states
+
+    def upload(self, jobs: Sequence[DurableJob], inventory: Inventory) -> bool:
+        """Order what the mirrors lack of the newest whole step of each job; returns whether anything is missing.
+
+        Args:
+            jobs: those that may go on.
+            inventory: of all nodes.
+        """
+        if self.flush():
+            return True  # a step in the mirror without its attempt would be nobody's
+        is_missing = False
+        for job in (job for job in jobs if job.mirror):
+            try:
+                is_missing = self._upload(job, inventory) or is_missing
+                self._tell(job.mirror, "")
+            except FAILURES as error:
+                self._tell(job.mirror, f"warning: the mirror {job.mirror} does not take run {job.run}: {error}")
+                is_missing = True
+        return is_missing
+
+    def _upload(self, job: DurableJob, inventory: Inventory) -> bool:
+        states = self._look(job)
+        valid = valid_saves(job, states[""])
+        plan = None
+        if not inventory.silent:
+            kept = without_abandoned(inventory, job)
+            plan = plan_upload(kept, job, tuple(valid.values()), first=self.begun.get(job.run))
+        self.begun[job.run] = None if plan is None else plan.step
+        self._clear(job, states, plan)
+        if plan is None:
+            return False
+        if not any(_is_of(save, plan) for save in states[COMING]):
+            write_save(self._store(job.mirror), _save(job, plan, {}, self._now(), 0.0), COMING)
+        sums, seconds = self._order(plan)
+        if any(file.path not in sums for order in plan.orders for file in order.files):
+            return True
+        save = _save(job, plan, sums, self._now(), seconds)
+        store = self._store(job.mirror)
+        write_save(store, save)
+        forget_upload(store, save)
+        self.begun[job.run] = None
+        key = job.mirror, job.run
+        self._saves[key] = (*self._saves.get(key, ()), save)
+        self._say(f"run {job.run}: step {plan.step}: {job.mirror} has it now, {_speed_text(save)}")
+        return True
+
+    def _order(self, plan: UploadPlan) -> Tuple[Dict[str, int], float]:
+        """(path -> CRC-32 of files that are there, seconds of the slowest node)."""
+        reports = {report.rank: report for report in self._reports()}
+        sums: Dict[str, int] = {}
+        seconds = 0.0
+        for order in plan.orders:
+            if order.rank not in reports:
+                continue
+            urgent = replace(order, is_urgent=self._is_urgent())
+            try:
+                state = job_calls.order_upload(self._agent(reports[order.rank]), urgent)
+            except FAILURES as error:
+                self._tell(f"{order.rank} {order.folder}", f"warning: rank {order.rank} does not mirror: {error}")
+                continue
+            text = f"warning: {order.folder} of rank {order.rank} is not mirrored: {state.error}" if state.error else ""
+            self._tell(f"{order.rank} {order.folder}", text)
+            sums.update(state.sums)
+            seconds = max(seconds, state.seconds)
+        return sums, seconds
+
+    def _clear(self, job: DurableJob, states: Dict[str, Tuple[MirroredSave, ...]], plan: Optional[UploadPlan]) -> None:
+        """Remove what need not stay, and what uploads and removals have left that broke off."""
+        store, newest = self._store(job.mirror), max((save.step for save in states[""]), default=0)
+        own = {save_name(attempt) for attempt in job.attempts}
+        left = [
+            save
+            for save in states[COMING]
+            if save.attempt in own and not (plan is not None and _is_of(save, plan))
+            if save.step <= newest or save.attempt != attempt_of(job, save.step)
+        ]
+        for save in left:
+            if any((one.attempt, one.step) == (save.attempt, save.step) for one in states[""]):
+                forget_upload(store, save)
+            else:
+                remove_save(store, save)
+        for save in (*states[GONE], *plan_removal(job, states[""])):
+            remove_save(store, save)
+            self._say(f"run {job.run}: step {save.step} is removed from {job.mirror}")
+
+    # -- jobs -----------------------------------------------------------------------------------------------
+
+    def take(self, job: DurableJob) -> None:
+        """Have in the mirror what a start of the job without any disk needs, and on rank 0 what only the mirror has.
+
+        Raises:
+            ApiError: CONFLICT, the mirror does not take it.
+        """
+        try:
+            store = self._store(job.mirror)
+            store.begin()
+            for address in addresses_of(job):
+                self._exchange(store, address)
+            store.put(_record_key(job), record_text(job).encode())
+        except FAILURES as error:
+            raise ApiError(ErrorCode.CONFLICT, f"the mirror {job.mirror} does not take it: {error}") from error
+
+    def bring_files(self, job: DurableJob) -> None:
+        """Have on rank 0 what a job was sent with, as far as its mirror has it.
+
+        Raises:
+            OSError, CloudrlError, ApiError, ValueError, http.client.HTTPException: the mirror does not answer.
+        """
+        store = self._store(job.mirror)
+        for address in addresses_of(job):
+            self._fetch(store, address)
+
+    def _exchange(self, store: Store, address: str) -> None:
+        assert self._files is not None  # noqa: S101  rank 0 has them
+        manifest = self._files.manifest(address)
+        if manifest is None:
+            self._fetch(store, address)
+        elif store.get(f"{_FILES}{address}.json", _MANIFEST_BYTES) is None:
+            for part in manifest.parts:
+                path = self._files.root / address / part.path
+                with path.open("rb") as source:
+                    crc = _crc(source)
+                    source.seek(0)
+                    store.upload(f"{_FILES}{address}/{part.path}", source, part.size_bytes, crc, lambda _: None)
+            store.put(f"{_FILES}{address}.json", json.dumps(manifest.to_json()).encode())
+
+    def _fetch(self, store: Store, address: str) -> None:
+        assert self._files is not None  # noqa: S101  rank 0 has them
+        if self._files.manifest(address) is not None:
+            return
+        content = store.get(f"{_FILES}{address}.json", _MANIFEST_BYTES)
+        if content is None:
+            return
+        manifest = Manifest.from_json(parse_json(content))
+        here = self._files.begin(manifest)
+        for part in manifest.parts:
+            offset = here[part.path]
+            if offset < part.size_bytes:
+                with store.open(f"{_FILES}{address}/{part.path}") as source:
+                    source.seek(offset)
+                    self._files.write(address, part.path, offset, part.size_bytes - offset, source)
+
+    def note(self, job: DurableJob) -> None:
+        """Have the record of a job in its mirror soon; returns at once."""
+        if job.mirror:
+            with self._lock:
+                self._to_record[job.job_id] = job
+
+    def flush(self) -> bool:
+        """Write records that have changed; returns whether some are left."""
+        with self._lock:
+            waiting = list(self._to_record.values())
+        for job in waiting:
+            try:
+                self._store(job.mirror).put(_record_key(job), record_text(job).encode())
+            except FAILURES as error:
+                self._tell(job.mirror, f"warning: the mirror {job.mirror} does not record {job.job_id}: {error}")
+                return True
+            with self._lock:
+                if self._to_record.get(job.job_id) is job:
+                    del self._to_record[job.job_id]
+        return False
+
+    def records(self, mirror: str) -> List[DurableJob]:
+        """The jobs that a mirror remembers.
+
+        Raises:
+            OSError, CloudrlError, http.client.HTTPException: it does not answer.
+        """
+        store = self._store(mirror)
+        contents = (store.get(key, MAX_BYTES) for key in sorted(store.names(_JOBS)) if key.endswith(".json"))
+        return list(records_in(content for content in contents if content is not None))
+
+    def _tell(self, subject: str, text: str) -> None:
+        """A warning, once until it changes."""
+        if text and self._told.get(subject) != text:
+            self._say(text)
+        self._told[subject] = text
+
+
+def all_mirrors(jobs: Iterable[Optional[DurableJob]], more: str = "") -> Set[str]:
+    """The addresses of the mirrors of jobs, and another one."""
+    return {address for address in (more, *(job.mirror for job in jobs if job is not None)) if address}
+
+
+def _is_of(save: MirroredSave, plan: UploadPlan) -> bool:
+    return (save.attempt, save.step) == (plan.attempt, plan.step)
+
+
+def _save(job: DurableJob, plan: UploadPlan, sums: Dict[str, int], now: float, seconds: float) -> MirroredSave:
+    files = tuple(
+        MirroredFile(file.path, file.size_bytes, file.modified_at, sums.get(file.path, 0))
+        for order in plan.orders
+        for file in order.files
+    )
+    return MirroredSave(job.run, plan.step, plan.attempt, files, now, seconds)
+
+
+def _crc(source: BinaryIO) -> int:
+    crc = 0
+    while piece := source.read(1 << 20):
+        crc = zlib.crc32(piece, crc)
+    return crc
+
+
+def _record_key(job: DurableJob) -> str:
+    return f"{_JOBS}{job.job_id}.json"
+
+
+def _speed_text(save: MirroredSave) -> str:
+    speed = f", {size_text(round(save.size_bytes / save.seconds))} a second" if save.seconds else ""
+    return f"{size_text(save.size_bytes)} in {duration_text(save.seconds)}{speed}"

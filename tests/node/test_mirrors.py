@@ -1,0 +1,348 @@
+"""A mirror in a folder: what nodes have saved is there, and comes back to nodes with empty disks."""
+
+import hashlib
+import io
+import json
+import os
+import shutil
+import zlib
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_step import write_step
+
+from cloudrl.durable.attempt_plan import plan_attempt
+from cloudrl.errors import ConnectionFailed, InputError
+from cloudrl.node import mirror_folder
+from cloudrl.node.mirror_copier import MirrorCopier
+from cloudrl.node.mirror_folder import FolderStore
+from cloudrl.node.mirror_stores import open_store
+from cloudrl.node.mirrors import Mirrors
+from cloudrl.node.step_copier import StepCopier
+from cloudrl.node.step_copies import StepCopies
+from cloudrl.node.uploads import Store as Files
+from cloudrl.protocol import routes
+from cloudrl.protocol.durable_jobs import Attempt, DurableJob
+from cloudrl.protocol.failures import ApiError
+from cloudrl.protocol.manifest import Manifest, Part
+from cloudrl.protocol.mirrors import MIRROR_RANK, UploadOrder, parse_mirror
+from cloudrl.protocol.report import NodeReport
+from cloudrl.protocol.step_copies import CopyOrder, CopyState, WantedFile
+from cloudrl.protocol.wire import from_json
+from cloudrl.saves.aggregate import aggregate
+from cloudrl.saves.inventory import Inventory
+from cloudrl.saves.resume import Ranks
+from cloudrl.saves.scan import scan
+from cloudrl.saves.wholeness import Inspector
+
+FIRST = Attempt(1, "night-1", "cluster-1", 0, 1000.0)
+
+
+class Cluster:
+    """Nodes with disks of their own whose agents work at once, and the mirror of their job."""
+
+    def __init__(self, folder: Path, count: int) -> None:
+        self.mirror, self.count, self.said = folder / "mirror", count, list[str]()
+        self.disks = [folder / f"node-{rank}" for rank in range(count)]
+        for disk in self.disks:
+            disk.mkdir(parents=True, exist_ok=True)
+        store: Callable[[str], Any] = lambda address: open_store(address, {})  # noqa: E731
+        self.uploads = [MirrorCopier(disk, {}, sleep=lambda _: None) for disk in self.disks]
+        self.copiers = [
+            StepCopier(disk, lambda _: pytest.fail("no node has it"), mirror=store, free_bytes=lambda _: 10**12)
+            for disk in self.disks
+        ]
+        reports = lambda: [NodeReport(rank, f"10.0.0.{rank + 1}", gpus=1) for rank in range(count)]  # noqa: E731
+        self.clock = 0.0
+        self.files = Files(folder / "files", free_bytes=lambda _: 10**12)
+        self.mirrors = Mirrors(
+            reports, self._agent, store, self.files, is_urgent=lambda: False, say=self.said.append,
+            clock=lambda: self.clock,
+        )  # fmt: skip
+        self.copies = StepCopies(reports, self._agent, self.inventory, is_urgent=lambda: False, say=self.said.append)
+        self.job = DurableJob(
+            "night-1", "night", "run", {"entrypoint": "true"}, 0.0, world_size=2, attempts=(FIRST,),
+            mirror=str(self.mirror),
+        )  # fmt: skip
+
+    def _agent(self, report: NodeReport) -> Any:
+        return _Agent(self, report.rank)
+
+    @property
+    def addresses(self) -> dict[int, str]:
+        return {rank: f"10.0.0.{rank + 1}" for rank in range(self.count)}
+
+    def save(self, step: int) -> None:
+        """Two ranks save; with two nodes each has the shards of one."""
+        write_step(self.disks[0] / "night", step)
+        folder = self.disks[0] / "night" / f"global_step_{step}"
+        for path in [*folder.rglob("*_rank_1*")] if self.count > 1 else ():
+            target = self.disks[1] / path.relative_to(self.disks[0])
+            target.parent.mkdir(parents=True, exist_ok=True)
+            path.rename(target)
+
+    def inventory(self) -> Inventory:
+        inspector, answers = Inspector(), []
+        for rank, disk in enumerate(self.disks):
+            place = {"root": "checkpoints", "folder": "/c", "identity": f"{rank}", "marker": "", "markers": []}
+            runs = scan(disk, inspector=inspector)
+            answers.append((NodeReport(rank, f"10.0.0.{rank + 1}"), {"locations": [{**place, "runs": runs}]}))
+        return aggregate(answers)
+
+    def upload(self) -> None:
+        for _ in range(3):
+            if not self.mirrors.upload([self.job], self.inventory()):
+                return
+        assert not self.mirrors.upload([self.job], self.inventory()), self.said
+
+    def lose_all(self) -> None:
+        for disk in self.disks:
+            shutil.rmtree(disk)
+            disk.mkdir()
+
+    def resume_step(self) -> int:
+        """As `DurableJobs` plans it."""
+        for _ in range(20):
+            inventory = self.mirrors.with_saves(self.job, self.inventory(), self.copies.unreadable)
+            if not self.copies.bring(self.job, inventory, self.addresses):
+                ranks = Ranks(2, self.count, self.addresses)
+                return plan_attempt(self.job, inventory, ranks, checkpoint_dir="/c", cluster="c").planned.from_step
+        raise AssertionError(self.said)
+
+    def files_of_step(self, step: int) -> dict[str, bytes]:
+        """On any node: name -> content."""
+        paths = (path for disk in self.disks for path in disk.glob(f"night/global_step_{step}/**/*"))
+        return {path.name: path.read_bytes() for path in paths if path.is_file() and not path.name.startswith(".")}
+
+    @property
+    def steps(self) -> list[int]:
+        return sorted(self.mirrors.saves(self.job))
+
+
+class _Agent:
+    """Does at once what it is ordered to, and tells of it at the next call, as agents do."""
+
+    def __init__(self, cluster: Cluster, rank: int) -> None:
+        self._cluster, self._rank = cluster, rank
+
+    def request(self, route: routes.Route, **arguments: Any) -> tuple[routes.Route, Any]:
+        return route, json.loads(arguments["body"])
+
+    def call(self, request: tuple[routes.Route, Any], _read: Any, *_: Any) -> Any:
+        route, body = request
+        if route is routes.UPLOAD_STEP:
+            return self._cluster.uploads[self._rank].copy(from_json(UploadOrder, body))
+        assert route is routes.COPY_STEP
+        order = from_json(CopyOrder, body)
+        if order.source != MIRROR_RANK:
+            for file in order.files:
+                target = self._cluster.disks[self._rank] / file.path
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(self._cluster.disks[order.source] / file.path, target)
+            return CopyState(is_coming=True)
+        try:
+            self._cluster.copiers[self._rank].copy(order)
+        except (OSError, ValueError) as error:
+            return CopyState(error=str(error))
+        return CopyState(is_coming=True)
+
+
+@pytest.fixture(params=[1, 2])
+def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Cluster:
+    made = Cluster(tmp_path, request.param)
+    made.mirrors.take(made.job)
+    return made
+
+
+def test_a_job_goes_on_from_its_mirror_after_the_loss_of_all_disks(cluster: Cluster) -> None:
+    cluster.save(2)
+    before = cluster.files_of_step(2)
+    cluster.upload()
+    cluster.lose_all()
+
+    assert cluster.resume_step() == 2
+    assert cluster.files_of_step(2) == before
+    if cluster.count > 1:
+        assert [*cluster.disks[1].rglob("model_*_rank_1.pt")]
+        assert not [*cluster.disks[1].rglob("model_*_rank_0.pt")]
+
+
+def test_a_step_counts_once_all_nodes_have_mirrored_their_part(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, 2)
+    cluster.mirrors.take(cluster.job)
+    cluster.save(2)
+    upload, cluster.uploads[1].copy = cluster.uploads[1].copy, _failing  # type: ignore[method-assign]
+
+    assert cluster.mirrors.upload([cluster.job], cluster.inventory())
+    assert cluster.steps == []
+    assert any("rank 1 does not mirror: the volume is full" in line for line in cluster.said)
+
+    cluster.uploads[1].copy = upload  # type: ignore[method-assign]
+    cluster.upload()
+    assert cluster.steps == [2]
+
+
+def _failing(_: object) -> Any:
+    raise OSError("the volume is full")
+
+
+def test_a_damaged_file_of_the_mirror_is_not_taken_and_the_step_before_is(cluster: Cluster) -> None:
+    for step in (2, 4):
+        cluster.save(step)
+        cluster.upload()
+    cluster.lose_all()
+    [shard] = cluster.mirror.rglob("global_step_4/actor/model_*_rank_0.pt")
+    content = bytearray(shard.read_bytes())
+    content[len(content) // 2] ^= 1
+    shard.write_bytes(content)
+
+    assert cluster.resume_step() == 2
+    assert any("was damaged on its way" in line for line in cluster.said)
+
+
+def test_as_many_steps_stay_as_on_the_disks_and_never_none(cluster: Cluster) -> None:
+    cluster.job = replace(cluster.job, keep=1)
+    cluster.save(2)
+    cluster.upload()
+    assert cluster.steps == [2]
+    cluster.save(4)
+    cluster.upload()
+    cluster.upload()
+
+    assert cluster.steps == [4]
+    assert not [*cluster.mirror.rglob("global_step_2/*")]
+
+
+def test_what_an_upload_has_left_that_broke_off_is_removed(cluster: Cluster) -> None:
+    cluster.save(2)
+    for copier in cluster.uploads:
+        copier.copy = _failing  # type: ignore[method-assign]
+    cluster.mirrors.upload([cluster.job], cluster.inventory())
+    assert [path.name for path in cluster.mirror.rglob("*.coming.json")]
+    # another attempt takes its place
+    second = Attempt(2, "night-1-2", "cluster-1", 0, 2000.0)
+    cluster.job = replace(cluster.job, attempts=(FIRST, second))
+    for copier in cluster.uploads:
+        copier.copy = MirrorCopier.copy.__get__(copier)  # type: ignore[method-assign]
+    cluster.upload()
+
+    assert not [*cluster.mirror.rglob("*.coming.json")]
+    assert [path.name for path in (cluster.mirror / "night").iterdir() if path.name.startswith("night-1.")] == []
+    assert cluster.steps == [2]
+
+
+def test_a_save_of_an_attempt_that_was_left_behind_does_not_count(cluster: Cluster) -> None:
+    cluster.save(6)
+    cluster.upload()
+    second = Attempt(2, "night-1-2", "cluster-2", 4, 2000.0)
+    cluster.job = replace(cluster.job, attempts=(FIRST, second))
+
+    assert cluster.steps == []
+
+
+def test_a_mirror_that_does_not_answer_is_waited_for_unless_the_nodes_have_the_newest_step(cluster: Cluster) -> None:
+    cluster.save(2)
+    cluster.upload()
+    (cluster.mirror / mirror_folder._MARK).unlink()  # it is not mounted
+    told = replace(FIRST, saved_step=2)
+    cluster.job = replace(cluster.job, attempts=(told,))
+
+    inventory = cluster.inventory()
+    assert cluster.mirrors.with_saves(cluster.job, inventory, ()) is inventory
+    cluster.lose_all()
+    with pytest.raises(ConnectionFailed, match="is not mounted"):
+        cluster.mirrors.with_saves(cluster.job, cluster.inventory(), ())
+    cluster.clock += 3600.0
+    assert cluster.mirrors.with_saves(cluster.job, cluster.inventory(), ()).checkpoints == ()
+
+
+def test_a_volume_that_is_not_mounted_is_not_written(cluster: Cluster) -> None:
+    cluster.save(2)
+    shutil.rmtree(cluster.mirror)
+    cluster.mirror.mkdir()
+
+    assert cluster.mirrors.upload([cluster.job], cluster.inventory())
+    assert [*cluster.mirror.rglob("*")] == []
+    with pytest.raises(ApiError, match="No such file"):
+        cluster.mirrors.take(replace(cluster.job, mirror=str(cluster.mirror / "absent" / "runs")))
+
+
+def test_a_job_and_what_it_was_sent_with_come_back(tmp_path: Path) -> None:
+    content = os.urandom(5000)
+    part = Part("package.zip", len(content), hashlib.sha256(content).hexdigest())
+    manifest = Manifest((part,))
+    first, second = Cluster(tmp_path / "a", 1), Cluster(tmp_path / "b", 1)
+    first.files.begin(manifest)
+    first.files.write(manifest.address, part.path, 0, len(content), io.BytesIO(content))
+    job = replace(first.job, package=manifest.address)
+
+    first.mirrors.take(job)
+    ended = replace(job, waits_for="a machine")
+    first.mirrors.note(ended)
+    first.mirrors.upload([], first.inventory())
+
+    assert second.mirrors.begin(job.mirror) == [ended]
+    second.mirrors.bring_files(job)
+    assert (second.files.root / manifest.address / part.path).read_bytes() == content
+
+
+def test_a_file_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
+    store, source = FolderStore(tmp_path / "mirror"), tmp_path / "file"
+    store.begin()
+    source.write_bytes(b"x" * 100)
+    with source.open("rb") as file, pytest.raises(OSError, match="damaged on its way"):
+        store.upload("a/b", file, 100, 1, lambda _: None)
+    assert [path.name for path in (tmp_path / "mirror" / "a").iterdir()] == []
+
+    with source.open("rb") as file:
+        store.upload("a/b", file, 100, zlib.crc32(b"x" * 100), lambda _: None)
+    assert store.get("a/b", 100) == b"x" * 100
+    store.remove(["a/b", "a/absent"])
+    assert not (tmp_path / "mirror" / "a").exists()
+
+
+def test_nodes_look_whether_they_have_the_same_folder(tmp_path: Path) -> None:
+    copier = MirrorCopier(tmp_path, {})
+    mirror = str(tmp_path / "mirror")
+
+    assert copier.check(mirror, "token", writes=True).is_seen
+    assert "goes with the machine" in copier.check(mirror, "token", writes=True).warning
+    assert not copier.check(mirror, "other", writes=False).is_seen
+    absent = copier.check(str(tmp_path / "absent" / "mirror"), "token", writes=True)
+    assert "No such file" in absent.error
+    assert "volumes=[NAME:" in absent.hint
+
+
+@pytest.mark.parametrize("text", ["runs", "/mnt/../etc", "ftp://host/x", "/", "/mnt//x"])
+def test_an_address_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match="--mirror"):
+        parse_mirror(text)
+
+
+def test_training_goes_first_unless_the_node_may_be_gone_soon(tmp_path: Path) -> None:
+    now, slept = [0.0], list[float]()
+
+    def clock() -> float:
+        now[0] += 0.5
+        return now[0]
+
+    (tmp_path / "night" / "global_step_2").mkdir(parents=True)
+    data = tmp_path / "night" / "global_step_2" / "data.pt"
+    data.write_bytes(b"x" * 1000)
+    FolderStore(tmp_path / "mirror").begin()
+    wanted = WantedFile("night/global_step_2/data.pt", 1000, data.stat().st_mtime)
+    copier = MirrorCopier(tmp_path, {}, clock=clock, sleep=slept.append)
+    order = UploadOrder(0, str(tmp_path / "mirror"), "night/global_step_2", "night-1.0", (wanted,))
+
+    copier.copy(order)
+    assert set(slept) == {0.5}, "as long as the piece took"
+    copier._urgent = True
+    slept.clear()
+    copier.copy(replace(order, attempt="night-1.1"))
+    assert slept == []
+    copier._urgent, copier._bytes_per_s = False, 100
+    copier.copy(replace(order, attempt="night-1.2"))
+    assert max(slept) == pytest.approx(9.5), "1000 bytes at 100 a second, less the half second that it took"
