@@ -142,7 +142,9 @@ def resume(
     ] = None,
     mirror: Annotated[
         str | None,
-        option("URL", "Keep copies of a durable job's steps in a folder that outlives the machines.", "--mirror"),
+        option(
+            "URL", "Keep copies of a durable job's steps in a folder or bucket that outlives the machines.", "--mirror"
+        ),
     ] = None,
     as_json: JsonOption = False,
     cluster: ClusterOption = None,

@@ -8,7 +8,7 @@ from cloudrl.jobs.asynchronous import LOCAL, is_placed, training_shape
 from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.jobs.save_room import save_bytes
 from cloudrl.jobs.submission import DurablePlan
-from cloudrl.protocol.mirrors import parse_mirror
+from cloudrl.protocol.mirrors import S3_KEYS, parse_mirror
 from cloudrl.protocol.secret_names import is_secret, is_secret_override
 from cloudrl.spec.hydra import integer, parse_overrides, split_key
 from cloudrl.spec.sizes import size_bytes
@@ -54,12 +54,21 @@ def plan_durable(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
 
 def _bad_mirror(draft: JobDraft) -> Iterator[InputError]:
     """Why copies cannot be kept there, as far as is known before the cluster is asked."""
-    text = draft.options.mirror
-    if text:
-        try:
-            parse_mirror(text)
-        except InputError as error:
-            yield error
+    text, cluster = draft.options.mirror, draft.cluster
+    if not text:
+        return
+    try:
+        place = parse_mirror(text)
+    except InputError as error:
+        yield error
+        return
+    missing = [name for name in S3_KEYS if name not in cluster.variables]
+    if place.bucket and missing and cluster.provider != LOCAL:
+        yield InputError(
+            f"--mirror {text}: cluster {cluster.name!r} has no {' and no '.join(missing)}",
+            hint="Give them to the cluster, under `secrets:` in its file, with AWS_REGION and, for another store than "
+            "AWS, AWS_ENDPOINT_URL_S3 under `env:`",
+        )
 
 
 def _mirrored(draft: JobDraft) -> Iterator[str]:

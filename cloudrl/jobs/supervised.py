@@ -219,7 +219,7 @@ def check_mirror(agent: AgentClient, mirror: str) -> list[str]:
         if not check.is_seen:
             raise InputError(
                 f"--mirror {mirror}: node {rank} has another folder there than node {first}",
-                hint="Mount one network volume on every node: --set volumes=[NAME:/mnt/volume]",
+                hint="Mount one network volume on every node: --set volumes=[NAME:/mnt/volume]\nOr a bucket: s3://BUCKET/PREFIX",
             )
     return sorted({check.warning for check in checks.values() if check.warning})
 

@@ -39,7 +39,7 @@ class MirrorCopier:
 
     Args:
         root: the folder of checkpoints.
-        environment: of the node.
+        environment: of the node; has the keys of S3.
         store: opens a mirror.
         sleep: waits that many seconds.
         clock: seconds that never run backwards.
@@ -127,8 +127,12 @@ class MirrorCopier:
         except CloudrlError as error:
             return MirrorCheck(error.message, error.hint or "")
         except (OSError, http.client.HTTPException) as error:
-            folder = parse_mirror(mirror).prefix
-            return MirrorCheck(str(error), f"Mount a volume on every node: --set volumes=[NAME:{folder}]")
+            place = parse_mirror(mirror)
+            volume = f"Mount a volume on every node: --set volumes=[NAME:{place.prefix}]"
+            variables = (
+                "Its keys are those of the cluster's `secrets:`, AWS_ENDPOINT_URL_S3 and AWS_REGION of its `env:`"
+            )
+            return MirrorCheck(str(error), variables if place.bucket else volume)
         return MirrorCheck(warning=store.warning((Path("/"), self._root)), is_seen=content == token.encode())
 
     def _work(self) -> None:

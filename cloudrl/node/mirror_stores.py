@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import BinaryIO, Dict, Iterable, Mapping, Optional, Protocol
 
 from cloudrl.node.mirror_folder import FolderStore, Pace
+from cloudrl.node.mirror_s3 import S3Store
+from cloudrl.node.s3_calls import S3Calls, place_of
 from cloudrl.protocol.mirrors import parse_mirror
 
 
@@ -37,13 +39,15 @@ class Store(Protocol):
         """What may make it go with the machine."""
 
 
-def open_store(mirror: str, _environment: Mapping[str, str]) -> Store:
+def open_store(mirror: str, environment: Mapping[str, str]) -> Store:
     """The store at an address.
 
     Args:
         mirror: its address.
+        environment: has the keys of S3.
 
     Raises:
-        InputError: the address is not that of a mirror.
+        InputError: the address is not that of a mirror, or keys are missing.
     """
-    return FolderStore(Path(parse_mirror(mirror).prefix))
+    place = parse_mirror(mirror)
+    return S3Store(place, S3Calls(place_of(place, environment))) if place.bucket else FolderStore(Path(place.prefix))

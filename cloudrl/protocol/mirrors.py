@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from typing import Dict, Optional, Tuple
+from urllib.parse import parse_qsl, urlsplit
 
 from cloudrl.errors import InputError
 from cloudrl.protocol.step_copies import WantedFile
@@ -23,7 +24,10 @@ MIRROR_RANK = -1
 """Stands for a mirror where a node of a copy is named."""
 MIRROR_VARIABLE = "CLOUDRL_MIRROR"
 """In the environment of a cluster: a mirror whose jobs the agents take up after the loss of all disks."""
-MIRROR_FORMS = "a folder that all nodes mount, /mnt/volume/runs"
+MIRROR_FORMS = "a folder that all nodes mount, /mnt/volume/runs, or s3://BUCKET/PREFIX"
+S3_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+_STYLES = ("path", "virtual")
 
 
 @dataclass(frozen=True)
@@ -31,24 +35,40 @@ class MirrorUrl:
     """A mirror's address, taken apart.
 
     Attributes:
-        prefix: the absolute path of the folder.
+        bucket: of S3; "" for a folder.
+        prefix: of the keys in the bucket, or the absolute path of the folder.
+        style: how the bucket is named to an endpoint, "path" or "virtual"; "" where the endpoint decides.
     """
 
+    bucket: str
     prefix: str
+    style: str = ""
 
 
 def parse_mirror(text: str) -> MirrorUrl:
     """Take a mirror's address apart.
 
     Raises:
-        InputError: it is not the path of a folder.
+        InputError: it is neither a folder nor a bucket, or holds a secret.
     """
     hint = f"A mirror is {MIRROR_FORMS}"
     if text.startswith("/"):
         if any(part in ("", ".", "..") for part in text.strip("/").split("/")) or "\0" in text:
             raise InputError(f"--mirror {text!r} is not the path of a folder", hint=hint)
-        return MirrorUrl("/" + text.strip("/"))
-    raise InputError(f"--mirror {text!r} is not an absolute path", hint=hint)
+        return MirrorUrl("", "/" + text.strip("/"))
+    place = urlsplit(text)
+    if place.scheme != "s3":
+        raise InputError(f"--mirror {text!r} is neither an absolute path nor s3://BUCKET/PREFIX", hint=hint)
+    if "@" in place.netloc:
+        raise InputError(
+            "--mirror holds a login; keys come from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY", hint=hint
+        )
+    options = dict(parse_qsl(place.query, keep_blank_values=True))
+    style, parts = options.pop("style", ""), place.path.strip("/").split("/")
+    is_plain = not any(part in ("", ".", "..") for part in parts) or not place.path.strip("/")
+    if not _BUCKET.fullmatch(place.netloc) or not is_plain or options or style not in ("", *_STYLES):
+        raise InputError(f"--mirror {text!r} is not s3://BUCKET/PREFIX, with ?style=path or ?style=virtual", hint=hint)
+    return MirrorUrl(place.netloc, place.path.strip("/"), style)
 
 
 @dataclass(frozen=True)
