@@ -153,8 +153,8 @@ def resume(
     """Start a durable job again, from the newest step that is whole.
 
     It has ended, or was left with an earlier cluster whose checkpoints this one has, or a mirror. It takes all GPUs of
-    the cluster unless --nodes says less. If another number of GPUs has saved the step, the head cuts its shards anew first; the old
-    ones stay.
+    the cluster unless --nodes says less. If another number of GPUs has saved the step, the head cuts its shards anew
+    first; the old ones stay.
     """
     from cloudrl.jobs.handle import way_back
     from cloudrl.sdk.choose import Purpose

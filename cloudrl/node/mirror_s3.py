@@ -9,9 +9,9 @@ from __future__ import annotations
 import hashlib
 import http.client
 import io
+import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import BinaryIO, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple, cast
-from xml.etree import ElementTree
 
 from cloudrl.node.mirror_folder import Pace
 from cloudrl.node.s3_calls import Answer, S3Calls, S3Error, error_of
@@ -148,11 +148,11 @@ class S3Store:
             yield tag
 
     def _complete(self, key: str, upload: str, tags: List[str]) -> None:
-        root = ElementTree.Element("CompleteMultipartUpload")
+        root = ET.Element("CompleteMultipartUpload")
         for number, tag in enumerate(tags, 1):
-            part = ElementTree.SubElement(root, "Part")
-            ElementTree.SubElement(part, "PartNumber").text = str(number)
-            ElementTree.SubElement(part, "ETag").text = tag
+            part = ET.SubElement(root, "Part")
+            ET.SubElement(part, "PartNumber").text = str(number)
+            ET.SubElement(part, "ETag").text = tag
 
         def check(answer: Answer) -> None:
             # the head of the answer is sent before the parts are put together (AWS, CompleteMultipartUpload)
@@ -160,7 +160,7 @@ class S3Store:
                 code = answer.xml.findtext("Code", "")
                 raise error_of(200, answer.body, f"the parts of {key}") if code else S3Error(500, "", key)
 
-        self._calls.call("POST", key, {"uploadId": upload}, body=ElementTree.tostring(root), check=check)
+        self._calls.call("POST", key, {"uploadId": upload}, body=ET.tostring(root), check=check)
 
     def _begun(self, key: str) -> Tuple[str, Dict[int, Tuple[int, str]]]:
         """The upload of a key that broke off, and number -> (bytes, MD5) of its parts; "" without one."""

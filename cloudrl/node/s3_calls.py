@@ -9,10 +9,10 @@ import random
 import re
 import ssl
 import time
+import xml.etree.ElementTree as ET
 from dataclasses import dataclass
 from typing import Callable, Iterator, Mapping, Optional
 from urllib.parse import urlsplit
-from xml.etree import ElementTree
 
 from cloudrl.errors import InputError
 from cloudrl.foreign import read_all
@@ -71,7 +71,7 @@ def place_of(url: MirrorUrl, environment: Mapping[str, str]) -> Place:
         raise InputError(
             f"the node has no {' and no '.join(missing)}", hint="Give them to the cluster, under `secrets:` in its file"
         )
-    keys = Keys(*(environment[name] for name in S3_KEYS), environment.get("AWS_SESSION_TOKEN", ""))
+    keys = Keys(environment[S3_KEYS[0]], environment[S3_KEYS[1]], environment.get("AWS_SESSION_TOKEN", ""))
     region = environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION") or "us-east-1"
     own = environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL")
     endpoint = urlsplit(own or f"https://s3.{region}.amazonaws.com")
@@ -94,7 +94,7 @@ class Answer:
     body: bytes
 
     @property
-    def xml(self) -> ElementTree.Element:
+    def xml(self) -> ET.Element:
         """Its body.
 
         Raises:
@@ -103,8 +103,8 @@ class Answer:
         if b"<!DOCTYPE" in self.body or b"<!ENTITY" in self.body:
             raise OSError("the storage answers with XML that declares entities")
         try:
-            root = ElementTree.fromstring(self.body.strip())  # noqa: S314  without entities it cannot grow
-        except ElementTree.ParseError as error:
+            root = ET.fromstring(self.body.strip())  # noqa: S314  without entities it cannot grow
+        except ET.ParseError as error:
             raise OSError(f"the storage answers with what is not XML ({error})") from error
         for element in root.iter():
             element.tag = element.tag.rpartition("}")[2]

@@ -38,7 +38,7 @@ def encoded_query(query: Mapping[str, str]) -> str:
     return "&".join(f"{quote(name, safe='~')}={quote(query[name], safe='~')}" for name in sorted(query))
 
 
-def signed_headers(  # noqa: PLR0913  all that is signed
+def signed_headers(
     keys: Keys,
     region: str,
     method: str,

@@ -9,13 +9,13 @@ from __future__ import annotations
 import hashlib
 import hmac
 import threading
+import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl, unquote
-from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
 ACCESS, SECRET, REGION, BUCKET = "AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", "us-east-1", "runs"
@@ -155,7 +155,7 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._object(key, body, failure)
 
-    do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _handle
+    do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _handle  # noqa: N815  names of http.server
 
     def _list(self, query: dict[str, str]) -> None:
         prefix, delimiter = query.get("prefix", ""), query.get("delimiter")
@@ -244,7 +244,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(200, "InternalError")
             return
         _, metadata, parts = self.fake.uploads[upload]
-        rows = [(int(part.findtext("PartNumber", "0")), part.findtext("ETag")) for part in ElementTree.fromstring(body)]
+        rows = [(int(part.findtext("PartNumber", "0")), part.findtext("ETag")) for part in ET.fromstring(body)]
         if any(tag != f'"{hashlib.md5(parts[number]).hexdigest()}"' for number, tag in rows):
             self._refuse(400, "InvalidPart")
             return

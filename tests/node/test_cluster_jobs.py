@@ -3,10 +3,12 @@
 import hashlib
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from fake_s3 import BUCKET, SECRET, serve
 from node_harness import Maker, Nodes, kill_all, until
 from small_step import write_step
 
@@ -293,18 +295,33 @@ def test_a_cluster_ends_itself_before_its_time_is_up_and_its_job_goes_on(nodes: 
     until(lambda: _on_ray(cluster) == {"first-2": "RUNNING"}, "the job goes on")
 
 
-@pytest.mark.parametrize("count", [1, 2])
-def test_all_disks_are_lost_and_the_job_goes_on_from_its_mirror(nodes: Maker, count: int) -> None:
+@pytest.mark.parametrize(("count", "has_bucket"), [(1, False), (2, False), (2, True)])
+def test_all_disks_are_lost_and_the_job_goes_on_from_its_mirror(nodes: Maker, count: int, has_bucket: bool) -> None:
     cluster = nodes(count)
-    mirror = cluster.folder / "mirror"
+    with serve() as storage:
+        if has_bucket:
+            _lose_all_disks(cluster, count, f"s3://{BUCKET}/jobs", storage.environment)
+            assert not any(SECRET in log for log in _all_text(cluster.folder)), "keys are written nowhere"
+        else:
+            _lose_all_disks(cluster, count, str(cluster.folder / "mirror"), {})
+
+
+def _all_text(folder: Path) -> Iterator[str]:
+    for path in folder.rglob("*"):
+        if path.is_file() and path.name != "control":
+            yield path.read_text(errors="replace")
+
+
+def _lose_all_disks(cluster: Nodes, count: int, mirror: str, keys: Mapping[str, str]) -> None:
+    variables = {**keys, "CLOUDRL_MIRROR": mirror}
     for rank in range(count):
-        cluster.start_one(rank, f"--checkpoints={cluster.folder / f'disk-{rank}'}", CLOUDRL_MIRROR=str(mirror))
+        cluster.start_one(rank, f"--checkpoints={cluster.folder / f'disk-{rank}'}", **variables)
     cluster.ready()
     address = _send_file(cluster, b"def compute_score(): ...")
-    job = replace(_job("first"), total_steps=40, mirror=str(mirror))
+    job = replace(_job("first"), total_steps=40, mirror=mirror)
     request = {**job.request, "entrypoint": f"train --reward {USER_FILES}/{address}/reward.py"}
     agent = cluster[0].agent
-    assert check_mirror(agent, str(mirror)), "the test's mirror is on the disk of the nodes"
+    assert check_mirror(agent, mirror) or keys, "a folder of the test is on the disk of the nodes"
     job_calls.submit_job(agent, replace(job, request=request))
     until(lambda: _on_ray(cluster) == {"first": "RUNNING"}, "the job runs")
     if count == 2:
@@ -314,7 +331,7 @@ def test_all_disks_are_lost_and_the_job_goes_on_from_its_mirror(nodes: Maker, co
     saved = {name: content for rank in range(count) for name, content in _saved_files(cluster, rank).items()}
     until(lambda: job_calls.mirrored_steps(agent), "the step is in the mirror")
     [step] = job_calls.mirrored_steps(agent)
-    assert (step.step, step.mirror) == (10, str(mirror))
+    assert (step.step, step.mirror) == (10, mirror)
 
     kill_all([cluster[rank].pid for rank in range(count)])
     cluster.exit_codes()
@@ -323,7 +340,7 @@ def test_all_disks_are_lost_and_the_job_goes_on_from_its_mirror(nodes: Maker, co
     cluster.renew_key()
     for rank in range(count):
         shutil.rmtree(cluster.folder / f"disk-{rank}")
-        cluster.start_one(rank, f"--checkpoints={cluster.folder / f'disk-{rank}'}", CLOUDRL_MIRROR=str(mirror))
+        cluster.start_one(rank, f"--checkpoints={cluster.folder / f'disk-{rank}'}", **variables)
     cluster.ready()
 
     until(lambda: _on_ray(cluster) == {"first-2": "RUNNING"}, "the job goes on")
