@@ -62,6 +62,11 @@ def _bad_mirror(draft: JobDraft) -> Iterator[InputError]:
     except InputError as error:
         yield error
         return
+    if decided := _decided(draft):
+        yield InputError(
+            f"--mirror: the job sets {decided[0]}, and no step of a mirror would be found there",
+            hint=f"Leave out {', '.join(decided)}\nTo continue a run: --name RUN",
+        )
     missing = [name for name in S3_KEYS if name not in cluster.variables]
     if place.bucket and missing and cluster.provider != LOCAL:
         yield InputError(

@@ -3,11 +3,14 @@
 import threading
 import time
 import traceback
-from typing import Callable, Mapping, Set
+from typing import Callable, List, Mapping, Set, TypeVar
 
 from cloudrl.node.failure import NodeFailed, unforeseen
 from cloudrl.node.node_state import NodeState
 from cloudrl.protocol.failures import FailureKind
+from cloudrl.units import duration_text
+
+_Result = TypeVar("_Result")
 
 
 def start_thread(kind: FailureKind, work: Callable[[], object], state: NodeState) -> threading.Thread:
@@ -54,6 +57,34 @@ def within(limit_s: float, work: Callable[[], object]) -> None:
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     thread.join(limit_s)
+
+
+def call_within(limit_s: float, call: Callable[[], _Result], what: str) -> _Result:
+    """What a call returns that may never return.
+
+    Args:
+        limit_s: seconds that it is waited for; after that it is left to itself.
+        call: the call.
+        what: is asked, for the message.
+
+    Raises:
+        OSError: it has not returned in time. Otherwise what the call raises.
+    """
+    results: List[_Result] = []
+    failures: List[Exception] = []
+
+    def run() -> None:
+        try:
+            results.append(call())
+        except Exception as failure:  # noqa: BLE001  raised again by whoever waits
+            failures.append(failure)
+
+    within(limit_s, run)
+    for failure in failures:
+        raise failure
+    if not results:
+        raise OSError(f"{what} has not answered for {duration_text(limit_s)}")
+    return results[0]
 
 
 def run_parallel(works: Mapping[FailureKind, Callable[[], object]], state: NodeState) -> None:

@@ -18,11 +18,13 @@ from cloudrl.durable.queue import PlanFailed, Planned
 from cloudrl.durable.verdicts import RayEnd
 from cloudrl.errors import CheckpointError, CloudrlError
 from cloudrl.hangs.driver_log import STEP_LINE
-from cloudrl.node.background import repeat
+from cloudrl.node.background import call_within, repeat
+from cloudrl.node.driver_tail import LOG_TAIL_BYTES, driver_tail
 from cloudrl.node.job_files import JobFiles
 from cloudrl.node.job_journal import JobJournal
 from cloudrl.node.machinery import Machinery
 from cloudrl.node.masking import Masker
+from cloudrl.node.mirror_folder import NotMountedError
 from cloudrl.node.mirror_stores import Store
 from cloudrl.node.mirrors import FAILURES, Mirrors, all_mirrors
 from cloudrl.node.old_steps import OldSteps
@@ -48,9 +50,8 @@ from cloudrl.saves.resume import Ranks, ResumePlan
 from cloudrl.saves.survey import cluster_inventory
 
 _at = attrgetter("at")
-_LOG_TAIL_BYTES = 256 << 10
 _RECORD_TIMEOUT_S = 5.0
-_ASK_AGAIN_S, _ASK_FOR_S = 1.0, 30.0
+_ASK_AGAIN_S, _ASK_FOR_S, _ANSWER_S = 1.0, 30.0, 60.0
 _LOOK_AGAIN_S = 30.0
 _LAST_STEP_S = 3600.0
 """After the end of a job its last step is still copied."""
@@ -112,7 +113,8 @@ class DurableJobs:
         self._old_steps = OldSteps(reports, agent, say=say)
         self._job_files = JobFiles(files, reports, agent)
         self._mirrored: Tuple[Tuple[str, int], ...] = ()
-        self._mirror_again_at = 0.0
+        self._uploaded: Tuple[Tuple[str, int], ...] = ()
+        self._mirror_again_at = self._upload_again_at = 0.0
         self._newer: Dict[str, Tuple[Tuple[int, str], ...]] = {}
         self._orders: Dict[str, Tuple[int, ...]] = {}
         machinery = Machinery(
@@ -157,8 +159,12 @@ class DurableJobs:
 
     def _start(self, own: Optional[DurableJob]) -> None:
         records = [*self.journal.read(), *self._records_of_others()]
-        for mirror in sorted(all_mirrors([own, *records], self._mirror_of_cluster)):
-            records += self._asked_for_a_while(f"the mirror {mirror}", partial(self.mirrors.begin, mirror))
+        if own is not None and own.mirror and not any(record.job_id == own.job_id for record in records):
+            self._asked_for_a_while(f"the mirror {own.mirror}", partial(_begin, self.mirrors, own.mirror))
+        going_on = [record for record in records if record.cluster_run == self.supervisor.cluster_run]
+        going_on = [record for record in going_on if record.outcome is None]
+        for mirror in sorted(all_mirrors([own, *going_on], self._mirror_of_cluster)):
+            records += self._asked_for_a_while(f"the mirror {mirror}", partial(self.mirrors.records, mirror))
         if own is None:
             self.supervisor.restore(records)
         else:
@@ -166,27 +172,41 @@ class DurableJobs:
             self.supervisor.take(own)
         self.supervisor.start()
         repeat(self._mirror, COPY_EVERY_S)
+        repeat(self._upload, COPY_EVERY_S)  # a mirror that hangs holds up nothing else
+
+    def _upload(self) -> None:
+        """Have what was saved in the mirrors, and the records of jobs."""
+        jobs = [job for job in self._copied_jobs() if job.mirror]
+        saved = _saved_steps(jobs)
+        if not jobs or (saved == self._uploaded and time.monotonic() < self._upload_again_at):
+            self.mirrors.flush()
+            return
+        with contextlib.suppress(CloudrlError):  # a node is silent: looked for again
+            is_missing = self.mirrors.upload(jobs, self._inventory())
+            self._uploaded = saved
+            self._upload_again_at = time.monotonic() + (0.0 if is_missing else _LOOK_AGAIN_S)
+
+    def _copied_jobs(self) -> List[DurableJob]:
+        """Those whose steps are copied now."""
+        jobs = [job for job in self.supervisor.jobs if job.saves and job.last is not None and _is_of_now(job)]
+        addresses = self._addresses()
+        return [
+            job for job in jobs if _divides(job, addresses) and (not job.training_nodes or job.job_id in self._orders)
+        ]
 
     def _mirror(self) -> None:
         """Have what was saved on a second machine, and clear what is old; without news that is done less often."""
-        self.mirrors.flush()
-        jobs = [job for job in self.supervisor.jobs if job.saves and job.last is not None and _is_of_now(job)]
-        addresses = self._addresses()
-        jobs = [
-            job for job in jobs if _divides(job, addresses) and (not job.training_nodes or job.job_id in self._orders)
-        ]
+        jobs, addresses = self._copied_jobs(), self._addresses()
         if not jobs:
             return
-        saved = tuple((job.submission_id, job.attempts[-1].saved_step) for job in jobs)
+        saved = _saved_steps(jobs)
         if saved == self._mirrored and time.monotonic() < self._mirror_again_at:
             return
         with contextlib.suppress(CloudrlError):  # a node is silent: looked for again
             has_partners = len(addresses) > 1 and not self._is_shared()
             is_missing = has_partners and self._copies.mirror(jobs, addresses, self._orders)
-            inventory = self._inventory()
-            is_missing = self.mirrors.upload(jobs, inventory) or is_missing
             begun = {job.run: {self._copies.begun.get(job.run), self.mirrors.begun.get(job.run)} for job in jobs}
-            self._old_steps.clear(jobs, inventory, addresses, self._orders, begun)
+            self._old_steps.clear(jobs, self._inventory(), addresses, self._orders, begun)
             self._mirrored = saved
             self._mirror_again_at = time.monotonic() + (0.0 if is_missing else _LOOK_AGAIN_S)
 
@@ -207,7 +227,10 @@ class DurableJobs:
         ends_at = time.monotonic() + _ASK_FOR_S
         while True:
             try:
-                return ask()
+                return call_within(_ANSWER_S, ask, who)
+            except NotMountedError as error:
+                self._say(f"{who} has no jobs: {error}")
+                return ()
             except FAILURES as error:
                 if time.monotonic() > ends_at:
                     self._say(f"warning: {who} does not tell of its jobs: {error}")
@@ -256,9 +279,10 @@ class DurableJobs:
     def _without_files(self, job: DurableJob) -> Optional[PlanFailed]:
         """Bring what it was sent with to nodes that have lost it; None once all have it."""
         try:
-            if job.mirror:
-                self.mirrors.bring_files(job)
             missing = self._job_files.missing(job)
+            if missing and job.mirror:
+                self.mirrors.bring_files(job)
+                missing = self._job_files.missing(job)
             waits_for = "" if missing else self._job_files.waits_for(job)
         except (CloudrlError, ApiError, OSError, ValueError, http.client.HTTPException) as error:
             return PlanFailed(job.job_id, f"its files cannot be copied to rank 0: {error}", may_pass=True)
@@ -271,7 +295,7 @@ class DurableJobs:
     def _planned(self, job: DurableJob, addresses: Mapping[int, str]) -> Union[Planned, PlanFailed]:
         inventory = self.mirrors.with_saves(job, self._inventory(), self._copies.unreadable)
         order = self._order(job, inventory, addresses)
-        has_places = bool(order) or not job.training_nodes  # otherwise any node finds the files
+        has_places = bool(order) or not job.training_nodes or self._is_shared()  # otherwise any node finds the files
         # one node brings what all nodes find in their folder
         getting = dict(list(addresses.items())[:1]) if self._is_shared() else addresses
         if has_places and (waits_for := self._copies.bring(job, inventory, getting, order)):
@@ -279,6 +303,9 @@ class DurableJobs:
         taken = {node: addresses[node] for node in order} or addresses
         ranks = Ranks(job.world_size, job.training_nodes or len(addresses), taken, are_placed=job.is_placed)
         plan = plan_attempt(job, inventory, ranks, checkpoint_dir=str(self._checkpoints), cluster=self._cluster)
+        lost = [step for run, step in self._copies.unreadable if run == job.run]
+        if lost and plan.planned.from_step == 0:  # nothing that was trained is thrown away without a word
+            raise CheckpointError(f"step {max(lost)} is in {job.mirror}, and cannot be brought to the nodes")
         self._newer[job.job_id] = plan.newer
         return replace(plan.planned, variables=self._placed(job, ranks, plan.resume) if order else {})
 
@@ -319,14 +346,14 @@ class DurableJobs:
         """What is recorded of an end comes from here, so secrets are masked here, before it is cut or changed."""
         code, submission_id = row.get("driver_exit_code"), str(row.get("submission_id"))
         mask = Masker(self._secrets()).mask_all
-        tail, status = mask(self._log_tail(submission_id)), str(row.get("status"))
+        tail, status = mask(driver_tail(self._ray_logs(), submission_id)), str(row.get("status"))
         newest = self._newest_step(job) if job.saves else None
         seen, attempt = self._hang(), job.attempts[-1]
         has_stepped = seen is not None and seen.submission_id == submission_id and seen.step is not None
         return RayEnd(
             status,
             code if isinstance(code, int) else None,
-            mask(str(row.get("message") or ""))[-_LOG_TAIL_BYTES:],
+            mask(str(row.get("message") or ""))[-LOG_TAIL_BYTES:],
             tail,
             has_trained=has_stepped
             or max(newest or 0, attempt.saved_step) > attempt.from_step
@@ -346,16 +373,14 @@ class DurableJobs:
             return None
         return None if inventory.silent else newest_whole(inventory, job.run)
 
-    def _log_tail(self, submission_id: str) -> str:
-        logs = self._ray_logs()
-        if logs is None:
-            return ""
-        try:
-            with (logs / f"job-driver-{submission_id}.log").open("rb") as file:
-                file.seek(max(0, file.seek(0, 2) - _LOG_TAIL_BYTES))
-                return file.read().decode("utf-8", "replace")
-        except OSError:
-            return ""
+
+def _begin(mirrors: Mirrors, mirror: str) -> Sequence[DurableJob]:
+    mirrors.begin(mirror)
+    return ()
+
+
+def _saved_steps(jobs: Iterable[DurableJob]) -> Tuple[Tuple[str, int], ...]:
+    return tuple((job.submission_id, job.attempts[-1].saved_step) for job in jobs)
 
 
 def _has_failed(record: DurableJob, own: DurableJob) -> bool:

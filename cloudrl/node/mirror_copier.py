@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import http.client
+import io
 import os
 import platform
 import sys
@@ -13,7 +14,7 @@ import time
 import zlib
 from collections import deque
 from pathlib import Path
-from typing import Callable, Deque, Dict, Mapping, Optional, Tuple
+from typing import Callable, Deque, Dict, FrozenSet, Mapping, Optional, Tuple
 
 from cloudrl.errors import CloudrlError
 from cloudrl.node.mirror_stores import Store, open_store
@@ -24,11 +25,13 @@ from cloudrl.saves.below import Refused, open_below
 from cloudrl.saves.names import is_step_path
 
 _PIECE_BYTES = 8 << 20
+_LONGEST_REST_S = 10.0
+"""Storage ends a connection that is silent in the middle of a file (AWS: RequestTimeout, after 20 s or so)."""
 _REST = 1.0
 """After each piece as long a pause as it took: training uses the same network and the same disk."""
 _KEPT = 8
 """So many orders that are done are remembered."""
-_PROBE = ".cloudrl/probe"
+_PROBE, _REMOVED_PROBE = ".cloudrl/probe", ".cloudrl/removed-probe"
 _IO_PRIORITY_SET = {"x86_64": 251, "aarch64": 30}
 _IDLE = 3 << 13
 _Key = Tuple[str, str, str]
@@ -58,7 +61,7 @@ class MirrorCopier:
         self._sleep, self._clock = sleep, clock
         self._changed = threading.Condition()
         self._orders: Deque[UploadOrder] = deque()
-        self._done: Dict[_Key, UploadState] = {}
+        self._done: Dict[_Key, Tuple[FrozenSet[WantedFile], UploadState]] = {}
         self._errors: Dict[_Key, str] = {}
         self._copied_bytes, self._piece_at = 0, 0.0
         self._urgent, self._bytes_per_s = False, 0
@@ -85,8 +88,8 @@ class MirrorCopier:
         with self._changed:
             self._urgent, self._bytes_per_s = order.is_urgent, order.bytes_per_s
             done = self._done.get(key)
-            if done is not None and set(done.sums) == {file.path for file in order.files}:
-                return done
+            if done is not None and done[0] == frozenset(order.files):
+                return done[1]  # a file that was written again has another size or date
             is_coming = any((known.mirror, known.attempt, known.folder) == key for known in self._orders)
             error = "" if is_coming else self._errors.pop(key, "")
             if not is_coming and not error:
@@ -123,10 +126,13 @@ class MirrorCopier:
             if writes:
                 store.begin()
                 store.put(_PROBE, token.encode())
+                store.names(".cloudrl/")
+                store.upload(_REMOVED_PROBE, io.BytesIO(b"-"), 1, zlib.crc32(b"-"), lambda _: None)
+                store.remove([_REMOVED_PROBE])  # keys that may not remove would fill the place
             content = store.get(_PROBE, 1 << 10)
         except CloudrlError as error:
             return MirrorCheck(error.message, error.hint or "")
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, ValueError, http.client.HTTPException) as error:
             place = parse_mirror(mirror)
             volume = f"Mount a volume on every node: --set volumes=[NAME:{place.prefix}]"
             variables = (
@@ -152,7 +158,7 @@ class MirrorCopier:
             with self._changed:
                 self._orders.popleft()
                 if state is not None:
-                    self._done[key] = state
+                    self._done[key] = frozenset(order.files), state
                     for old in list(self._done)[:-_KEPT]:
                         del self._done[old]
                 else:
@@ -179,7 +185,7 @@ class MirrorCopier:
         self._copied_bytes += count
         if not self._urgent:
             limit_s = count / self._bytes_per_s - took if self._bytes_per_s else _REST * took
-            self._sleep(max(0.0, limit_s))
+            self._sleep(min(_LONGEST_REST_S, max(0.0, limit_s)))
         self._piece_at = self._clock()
 
 

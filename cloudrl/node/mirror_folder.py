@@ -1,13 +1,15 @@
 """A mirror in a folder that outlives the machines: a network volume, NFS.
 
-A file comes as `.NAME.part`, is synced, read again and compared, and gets its name then. A file at the mirror's root
-tells that the volume is mounted: without it nothing is written, as that would fill the disk of the node.
+A file comes as `.NAME.RANDOM.part`, is synced, read again and compared, and gets its name then. A file at the mirror's
+root tells that the volume is mounted: without it nothing is written, as that would fill the disk of the node.
 """
 
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
+import secrets
 import zlib
 from pathlib import Path
 from typing import BinaryIO, Callable, Dict, Iterable, Optional
@@ -17,9 +19,14 @@ from cloudrl.private_files import sync_to_disk, write_file
 
 _PIECE_BYTES = 8 << 20
 _MARK = ".cloudrl-mirror"
+_PART = ".part"
 
 Pace = Callable[[int], object]
 """Called with the bytes of each piece; waits where training is not to notice."""
+
+
+class NotMountedError(OSError):
+    """The mirror's mark is not there: its volume is not mounted, or nothing was ever mirrored there."""
 
 
 class FolderStore:
@@ -95,8 +102,9 @@ class FolderStore:
         self._refuse_unmounted()
         for key in keys:
             path = self.root / key
-            with contextlib.suppress(FileNotFoundError):
-                path.unlink()
+            for left in (path, *path.parent.glob(f".{glob.escape(path.name)}.*{_PART}")):
+                with contextlib.suppress(FileNotFoundError):
+                    left.unlink()
             with contextlib.suppress(OSError):
                 for folder in path.parents:
                     if folder == self.root:
@@ -122,9 +130,7 @@ class FolderStore:
         with contextlib.suppress(FileNotFoundError):
             if path.stat().st_size == size_bytes and _crc_of(path, pace) == crc32:
                 return
-        part = path.with_name(f".{path.name}.part")
-        with contextlib.suppress(FileNotFoundError):
-            part.unlink()
+        part = path.with_name(f".{path.name}.{secrets.token_hex(4)}{_PART}")
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
             with os.fdopen(os.open(part, flags, 0o600), "wb") as target:
@@ -160,7 +166,7 @@ class FolderStore:
 
     def _refuse_unmounted(self) -> None:
         if not (self.root / _MARK).exists():
-            raise OSError(f"{self.root} is not mounted: it has no file {_MARK}")
+            raise NotMountedError(f"{self.root} is not mounted: it has no file {_MARK}")
 
 
 def _crc_of(path: Path, pace: Pace) -> int:

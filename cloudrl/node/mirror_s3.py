@@ -74,7 +74,11 @@ class S3Store:
     def remove(self, keys: Iterable[str]) -> None:
         """Remove objects, and what uploads of them have left. Raises: OSError: one cannot be removed."""
         for key in keys:
-            self._calls.call("DELETE", self._prefix + key)
+            try:
+                self._calls.call("DELETE", self._prefix + key)
+            except S3Error as error:  # AWS says 204 of one that is absent, other storage does not
+                if error.status != http.client.NOT_FOUND:
+                    raise
             for upload in self._uploads(self._prefix + key):
                 self._abort(self._prefix + key, upload)
 
@@ -124,6 +128,8 @@ class S3Store:
                 # the parts are not those that were sent, or the upload has gone: all of them again
                 if error.code not in ("InvalidPart", "InvalidPartOrder", "NoSuchUpload", "EntityTooSmall"):
                     raise
+                if self._is_there(key, size, int(metadata[_CRC])):
+                    return  # it was put together, and the answer was lost
                 self._abort(key, upload)
                 if number + 1 == _UPLOAD_TRIES:
                     raise

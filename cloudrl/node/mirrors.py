@@ -10,8 +10,9 @@ import zlib
 from dataclasses import replace
 from typing import BinaryIO, Callable, Collection, Dict, Iterable, List, Optional, Sequence, Set, Tuple
 
-from cloudrl.errors import CloudrlError, ConnectionFailed
+from cloudrl.errors import CheckpointError, CloudrlError, ConnectionFailed
 from cloudrl.foreign import parse_json
+from cloudrl.node.background import call_within
 from cloudrl.node.job_files import addresses_of
 from cloudrl.node.job_journal import MAX_BYTES, record_text, records_in
 from cloudrl.node.mirror_saves import COMING, GONE, RunInMirror, forget_upload, remove_save, write_save
@@ -41,7 +42,7 @@ from cloudrl.units import duration_text, size_text
 FAILURES = (CloudrlError, ApiError, OSError, ValueError, http.client.HTTPException)
 _JOBS, _FILES = ".cloudrl/jobs/", ".cloudrl/files/"
 _MANIFEST_BYTES = 32 << 20
-_WAITED_FOR_S = 1800.0
+_WAITED_FOR_S, _ANSWER_S = 1800.0, 60.0
 
 
 class Mirrors:
@@ -113,17 +114,24 @@ class Mirrors:
         Raises:
             ConnectionFailed: the mirror does not answer, and may have a later step than the nodes. It is waited for,
                 half an hour in a row at most.
+            CheckpointError: it has not answered for so long, and the nodes have no step either.
         """
         if not job.mirror:
             return inventory
         try:
-            saves = self.saves(job)
+            saves = call_within(_ANSWER_S, lambda: self.saves(job), "it")  # a volume may hang
         except FAILURES as error:
             since = self._silent_since.setdefault(job.job_id, self._clock())
             told = max((attempt.saved_step for attempt in job.attempts), default=0)
             newest = newest_whole_step(without_abandoned(inventory, job), job.run, job.world_size)
             has_all = newest is not None and 0 < told <= newest[0]
-            if has_all or self._clock() - since > _WAITED_FOR_S:
+            is_late = self._clock() - since > _WAITED_FOR_S
+            if is_late and newest is None:  # it may have all that was trained
+                raise CheckpointError(
+                    f"the mirror {job.mirror} has not answered for {duration_text(_WAITED_FOR_S)} ({error}), and no "
+                    "node has a whole step; once it answers, the job can be resumed"
+                ) from error
+            if has_all or is_late:
                 self._tell(job.job_id, f"warning: job {job.job_id} goes on without its mirror: {error}")
                 return inventory
             raise ConnectionFailed(
@@ -133,14 +141,13 @@ class Mirrors:
         readable = [save for step, save in saves.items() if (job.run, step) not in unreadable]
         return with_mirror(inventory, job, job.mirror, readable)
 
-    def begin(self, mirror: str) -> List[DurableJob]:
-        """Make sure that a mirror may be written; returns the jobs that it remembers.
+    def begin(self, mirror: str) -> None:
+        """Make a mirror that is not there yet; no start of the cluster does so later, as its volume may be missing.
 
         Raises:
-            OSError, CloudrlError, http.client.HTTPException: it does not answer.
+            OSError, CloudrlError, http.client.HTTPException: it cannot be written.
         """
         self._store(mirror).begin()
-        return self.records(mirror)
 
     def _look(self, job: DurableJob) -> Dict[str, Tuple[MirroredSave, ...]]:
         key = job.mirror, job.run
@@ -179,29 +186,36 @@ class Mirrors:
             kept = without_abandoned(inventory, job)
             plan = plan_upload(kept, job, tuple(valid.values()), first=self.begun.get(job.run))
         self.begun[job.run] = None if plan is None else plan.step
-        self._clear(job, states, plan)
-        if plan is None:
-            return False
+        if plan is not None:
+            self._send(job, plan, states)
+        try:
+            self._clear(job, states, plan)
+            self._tell(f"{job.mirror} {job.run}", "")
+        except FAILURES as error:
+            self._tell(f"{job.mirror} {job.run}", f"warning: old steps of run {job.run} stay in {job.mirror}: {error}")
+        return plan is not None
+
+    def _send(self, job: DurableJob, plan: UploadPlan, states: Dict[str, Tuple[MirroredSave, ...]]) -> None:
+        """Have the nodes copy what a step consists of; once all of it is there, the manifest makes it count."""
         if not any(_is_of(save, plan) for save in states[COMING]):
             write_save(self._store(job.mirror), _save(job, plan, {}, self._now(), 0.0), COMING)
-        sums, seconds = self._order(plan)
+        sums, seconds, has_failed = self._order(plan)
+        if has_failed:
+            self.begun[job.run] = None  # a newer step may do better
         if any(file.path not in sums for order in plan.orders for file in order.files):
-            return True
+            return
         save = _save(job, plan, sums, self._now(), seconds)
-        store = self._store(job.mirror)
-        write_save(store, save)
-        forget_upload(store, save)
+        write_save(self._store(job.mirror), save)
         self.begun[job.run] = None
         key = job.mirror, job.run
         self._saves[key] = (*self._saves.get(key, ()), save)
         self._say(f"run {job.run}: step {plan.step}: {job.mirror} has it now, {_speed_text(save)}")
-        return True
 
-    def _order(self, plan: UploadPlan) -> Tuple[Dict[str, int], float]:
-        """(path -> CRC-32 of files that are there, seconds of the slowest node)."""
+    def _order(self, plan: UploadPlan) -> Tuple[Dict[str, int], float, bool]:
+        """(path -> CRC-32 of files that are there, seconds of the slowest node, whether a node could not)."""
         reports = {report.rank: report for report in self._reports()}
         sums: Dict[str, int] = {}
-        seconds = 0.0
+        seconds, has_failed = 0.0, False
         for order in plan.orders:
             if order.rank not in reports:
                 continue
@@ -213,9 +227,10 @@ class Mirrors:
                 continue
             text = f"warning: {order.folder} of rank {order.rank} is not mirrored: {state.error}" if state.error else ""
             self._tell(f"{order.rank} {order.folder}", text)
+            has_failed = has_failed or bool(state.error)
             sums.update(state.sums)
             seconds = max(seconds, state.seconds)
-        return sums, seconds
+        return sums, seconds, has_failed
 
     def _clear(self, job: DurableJob, states: Dict[str, Tuple[MirroredSave, ...]], plan: Optional[UploadPlan]) -> None:
         """Remove what need not stay, and what uploads and removals have left that broke off."""
@@ -246,10 +261,10 @@ class Mirrors:
         """
         try:
             store = self._store(job.mirror)
-            store.begin()
             for address in addresses_of(job):
                 self._exchange(store, address)
-            store.put(_record_key(job), record_text(job).encode())
+            if store.get(_record_key(job), MAX_BYTES) is None:  # else the answer to an earlier call was lost
+                store.put(_record_key(job), record_text(job).encode())
         except FAILURES as error:
             raise ApiError(ErrorCode.CONFLICT, f"the mirror {job.mirror} does not take it: {error}") from error
 

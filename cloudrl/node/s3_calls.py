@@ -71,7 +71,13 @@ def place_of(url: MirrorUrl, environment: Mapping[str, str]) -> Place:
         raise InputError(
             f"the node has no {' and no '.join(missing)}", hint="Give them to the cluster, under `secrets:` in its file"
         )
-    keys = Keys(environment[S3_KEYS[0]], environment[S3_KEYS[1]], environment.get("AWS_SESSION_TOKEN", ""))
+    key_id, secret, token = (environment.get(name, "").strip() for name in (*S3_KEYS, "AWS_SESSION_TOKEN"))
+    if not all(value.isascii() and value.isprintable() for value in (key_id, secret, token)):
+        raise InputError(
+            f"one of {', '.join(S3_KEYS)}, AWS_SESSION_TOKEN has characters that no key has",
+            hint="Give them to the cluster anew, under `secrets:` in its file",
+        )
+    keys = Keys(key_id, secret, token)
     region = environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION") or "us-east-1"
     own = environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL")
     endpoint = urlsplit(own or f"https://s3.{region}.amazonaws.com")

@@ -21,7 +21,7 @@ from cloudrl.units import size_text
 
 EVERY_S = 5.0
 """Between two looks at what is on one machine alone."""
-_TRIES = 3
+_TRIES, _TRIES_FROM_MIRROR = 3, 30
 """After as many failures a job goes on without these copies, from an older step."""
 
 
@@ -104,8 +104,9 @@ class StepCopies:
         needed = [replace(order, is_urgent=True, address=job.mirror) for order in plan.needed]
         failed = [error for order in needed if (error := self.order(order))]
         self._failures[step] = self._failures.get(step, 0) + bool(failed)
-        if self._failures[step] > _TRIES:
-            if all(order.source != MIRROR_RANK for order in plan.needed):
+        is_mirrored = any(order.source == MIRROR_RANK for order in plan.needed)
+        if self._failures[step] > (_TRIES_FROM_MIRROR if is_mirrored else _TRIES):
+            if not is_mirrored:
                 return ""
             self.unreadable.add((job.run, plan.step))
             return f"step {plan.step} cannot be brought from the mirror: {failed[0] if failed else 'it has failed'}"

@@ -24,7 +24,8 @@ def submit_job(agent: AgentClient, job: DurableJob) -> DurableJob:
         InputError: its id is taken, or it cannot be recorded.
         ConnectionFailed: no answer; it may be there.
     """
-    request = agent.request(routes.SUBMIT_JOB, job=job.job_id, body=_body(job), timeout_s=LISTING_TIMEOUT_S)
+    timeout_s = CHECK_TIMEOUT_S if job.mirror else LISTING_TIMEOUT_S
+    request = agent.request(routes.SUBMIT_JOB, job=job.job_id, body=_body(job), timeout_s=timeout_s)
     return agent.call(request, partial(from_json, DurableJob), (*REFUSALS, ErrorCode.CONFLICT))
 
 

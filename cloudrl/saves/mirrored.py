@@ -165,7 +165,8 @@ def plan_upload(
 def plan_removal(job: DurableJob, saves: Collection[MirroredSave]) -> tuple[MirroredSave, ...]:
     """Saves that a mirror need not keep: beyond the newest `keep`, and of attempts that were left behind before them.
 
-    A job that keeps all of its steps keeps them there, too. The newest save that counts always stays.
+    A job that keeps all of its steps keeps them there, too. The newest save that counts always stays. What was left
+    behind goes once a step that counts is as far: an attempt that had to begin anew takes no progress with it.
     """
     valid = valid_saves(job, saves)
     if not job.keep or not valid:
@@ -179,5 +180,5 @@ def plan_removal(job: DurableJob, saves: Collection[MirroredSave]) -> tuple[Mirr
         if save.run == job.run
         and (save.step, save.attempt) not in stays
         # what another cluster or job has saved is removed once it counts and is old, not before
-        and (save.attempt in own or (valid.get(save.step) is save and save.step < min(kept)))
+        and ((save.attempt in own and save.step <= kept[0]) or (valid.get(save.step) is save and save.step < min(kept)))
     )

@@ -299,7 +299,7 @@ class World:
         """It is asked until it answers."""
         while True:
             try:
-                return self.mirrors.begin("mirror")
+                return self.mirrors.records("mirror")
             except OSError:
                 continue
 

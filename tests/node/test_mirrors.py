@@ -5,6 +5,8 @@ import io
 import json
 import os
 import shutil
+import threading
+import time
 import zlib
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,10 +17,11 @@ import pytest
 from small_step import write_step
 
 from cloudrl.durable.attempt_plan import plan_attempt
-from cloudrl.errors import ConnectionFailed, InputError
+from cloudrl.errors import CheckpointError, ConnectionFailed, InputError
 from cloudrl.node import mirror_folder
+from cloudrl.node.background import call_within
 from cloudrl.node.mirror_copier import MirrorCopier
-from cloudrl.node.mirror_folder import FolderStore
+from cloudrl.node.mirror_folder import FolderStore, NotMountedError
 from cloudrl.node.mirror_stores import open_store
 from cloudrl.node.mirrors import Mirrors
 from cloudrl.node.step_copier import StepCopier
@@ -28,7 +31,7 @@ from cloudrl.protocol import routes
 from cloudrl.protocol.durable_jobs import Attempt, DurableJob
 from cloudrl.protocol.failures import ApiError
 from cloudrl.protocol.manifest import Manifest, Part
-from cloudrl.protocol.mirrors import MIRROR_RANK, UploadOrder, parse_mirror
+from cloudrl.protocol.mirrors import MIRROR_RANK, UploadOrder, UploadState, parse_mirror
 from cloudrl.protocol.report import NodeReport
 from cloudrl.protocol.step_copies import CopyOrder, CopyState, WantedFile
 from cloudrl.protocol.wire import from_json
@@ -105,7 +108,7 @@ class Cluster:
 
     def resume_step(self) -> int:
         """As `DurableJobs` plans it."""
-        for _ in range(20):
+        for _ in range(60):
             inventory = self.mirrors.with_saves(self.job, self.inventory(), self.copies.unreadable)
             if not self.copies.bring(self.job, inventory, self.addresses):
                 ranks = Ranks(2, self.count, self.addresses)
@@ -153,6 +156,7 @@ class _Agent:
 @pytest.fixture(params=[1, 2])
 def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Cluster:
     made = Cluster(tmp_path, request.param)
+    made.mirrors.begin(made.job.mirror)
     made.mirrors.take(made.job)
     return made
 
@@ -172,6 +176,7 @@ def test_a_job_goes_on_from_its_mirror_after_the_loss_of_all_disks(cluster: Clus
 
 def test_a_step_counts_once_all_nodes_have_mirrored_their_part(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path, 2)
+    cluster.mirrors.begin(cluster.job.mirror)
     cluster.mirrors.take(cluster.job)
     cluster.save(2)
     upload, cluster.uploads[1].copy = cluster.uploads[1].copy, _failing  # type: ignore[method-assign]
@@ -256,7 +261,12 @@ def test_a_mirror_that_does_not_answer_is_waited_for_unless_the_nodes_have_the_n
     with pytest.raises(ConnectionFailed, match="is not mounted"):
         cluster.mirrors.with_saves(cluster.job, cluster.inventory(), ())
     cluster.clock += 3600.0
-    assert cluster.mirrors.with_saves(cluster.job, cluster.inventory(), ()).checkpoints == ()
+    with pytest.raises(CheckpointError, match="no node has a whole step"):  # it must not begin anew
+        cluster.mirrors.with_saves(cluster.job, cluster.inventory(), ())
+    cluster.save(2)
+    cluster.job = replace(cluster.job, attempts=(replace(FIRST, saved_step=4),))
+    older = cluster.inventory()
+    assert cluster.mirrors.with_saves(cluster.job, older, ()) is older
 
 
 def test_a_volume_that_is_not_mounted_is_not_written(cluster: Cluster) -> None:
@@ -266,8 +276,85 @@ def test_a_volume_that_is_not_mounted_is_not_written(cluster: Cluster) -> None:
 
     assert cluster.mirrors.upload([cluster.job], cluster.inventory())
     assert [*cluster.mirror.rglob("*")] == []
-    with pytest.raises(ApiError, match="No such file"):
-        cluster.mirrors.take(replace(cluster.job, mirror=str(cluster.mirror / "absent" / "runs")))
+    with pytest.raises(ApiError, match="is not mounted"):
+        cluster.mirrors.take(cluster.job)
+    with pytest.raises(NotMountedError):
+        cluster.mirrors.records(cluster.job.mirror)
+    assert [*cluster.mirror.rglob("*")] == []
+
+
+def test_what_an_attempt_that_began_anew_has_saved_removes_nothing_that_is_further(cluster: Cluster) -> None:
+    cluster.job = replace(cluster.job, keep=1)
+    cluster.save(6)
+    cluster.upload()
+    cluster.lose_all()
+    cluster.job = replace(cluster.job, attempts=(FIRST, Attempt(2, "night-1-2", "cluster-2", 0, 2000.0)))
+    for step in (2, 4, 6):
+        cluster.save(step)
+        cluster.upload()
+        cluster.upload()
+        of_first = [*cluster.mirror.glob("night/night-1.*/global_step_6/actor/*")]
+        assert bool(of_first) == (step < 6)
+    assert cluster.steps == [6]
+
+
+def test_a_mirror_whose_old_steps_cannot_be_removed_still_takes_new_ones(cluster: Cluster, monkeypatch: Any) -> None:
+    def refuse(_store: Any, _keys: Any) -> None:
+        raise OSError("AccessDenied (403)")
+
+    monkeypatch.setattr("cloudrl.node.mirror_folder.FolderStore.remove", refuse)
+    for step in (2, 4):
+        cluster.save(step)
+        cluster.upload()
+    assert cluster.steps == [2, 4]
+    assert any("AccessDenied" in line for line in cluster.said)
+    check = cluster.uploads[0].check(cluster.job.mirror, "token", writes=True)
+    assert "AccessDenied" in check.error
+
+
+def test_a_step_that_a_node_cannot_upload_does_not_keep_out_the_next_one(cluster: Cluster) -> None:
+    cluster.save(2)
+    for copier in cluster.uploads:
+        copier.copy = lambda _: UploadState({}, error="Input/output error")  # type: ignore[method-assign]
+    assert cluster.mirrors.upload([cluster.job], cluster.inventory())
+    assert cluster.mirrors.begun["night"] is None
+
+
+def test_a_file_that_was_written_again_is_copied_again(tmp_path: Path) -> None:
+    path = tmp_path / "night" / "global_step_2" / "data.pt"
+    path.parent.mkdir(parents=True)
+    copier = MirrorCopier(tmp_path, {}, sleep=lambda _: None)
+    FolderStore(tmp_path / "mirror").begin()
+
+    def sent() -> dict[str, int]:
+        wanted = WantedFile("night/global_step_2/data.pt", path.stat().st_size, path.stat().st_mtime)
+        order = UploadOrder(0, str(tmp_path / "mirror"), "night/global_step_2", "night-1", (wanted,), 0)
+        until = time.monotonic() + 30
+        while not (state := copier.take(order)).sums and time.monotonic() < until:
+            time.sleep(0.01)
+        return state.sums
+
+    path.write_bytes(b"one")
+    assert sent() == {"night/global_step_2/data.pt": zlib.crc32(b"one")}
+    path.write_bytes(b"another")
+    assert sent() == {"night/global_step_2/data.pt": zlib.crc32(b"another")}
+
+
+def test_parts_of_uploads_that_broke_off_go_with_their_file(tmp_path: Path) -> None:
+    store = FolderStore(tmp_path / "mirror")
+    store.begin()
+    folder = tmp_path / "mirror" / "night"
+    folder.mkdir()
+    for name in (".data.pt.0a1b2c3d.part", "data.pt", ".other.pt.0a1b2c3d.part"):
+        (folder / name).write_bytes(b"half")
+    store.remove(["night/data.pt"])
+    assert [path.name for path in folder.iterdir()] == [".other.pt.0a1b2c3d.part"]
+
+
+def test_a_call_that_never_returns_is_left() -> None:
+    with pytest.raises(OSError, match="it has not answered"):
+        call_within(0.05, threading.Event().wait, "it")
+    assert call_within(10.0, lambda: 3, "it") == 3
 
 
 def test_a_job_and_what_it_was_sent_with_come_back(tmp_path: Path) -> None:
@@ -279,12 +366,13 @@ def test_a_job_and_what_it_was_sent_with_come_back(tmp_path: Path) -> None:
     first.files.write(manifest.address, part.path, 0, len(content), io.BytesIO(content))
     job = replace(first.job, package=manifest.address)
 
+    first.mirrors.begin(job.mirror)
     first.mirrors.take(job)
     ended = replace(job, waits_for="a machine")
     first.mirrors.note(ended)
     first.mirrors.upload([], first.inventory())
 
-    assert second.mirrors.begin(job.mirror) == [ended]
+    assert second.mirrors.records(job.mirror) == [ended]
     second.mirrors.bring_files(job)
     assert (second.files.root / manifest.address / part.path).read_bytes() == content
 
