@@ -145,7 +145,9 @@ write_job() {
     "chooses_step": false,
     "training_nodes": 0,
     "is_placed": false,
-    "keep": 2
+    "keep": 2,
+    "mirror": "",
+    "mirror_rate": 0
   }
 }
 JOB
