@@ -303,13 +303,11 @@ class FakeCluster:
         self.on_submit(job)
         return as_json(to_json(self.durable_jobs[job]))
 
-    def agent_jobs(self, _call: Call) -> Response:
-        """Those jobs."""
+    def agent_jobs(self, _call: Call, **_rank: str) -> Response:
+        """Those jobs, which the volume of each node remembers."""
         return as_json({"jobs": [to_json(job) for job in self.durable_jobs.values()]})
 
-    def agent_journal(self, call: Call, **_rank: str) -> Response:
-        """What a node's volume remembers: all of them on each."""
-        return self.agent_jobs(call)
+    agent_journal = agent_jobs
 
     def agent_stop_job(self, _call: Call, job: str) -> Response:
         """One of them shall end."""

@@ -62,7 +62,7 @@ def _bad_mirror(draft: JobDraft) -> Iterator[InputError]:
     except InputError as error:
         yield error
         return
-    if decided := _decided(draft):
+    if cluster.shared_checkpoints and (decided := _decided(draft)):  # otherwise `_refusals` has said it
         yield InputError(
             f"--mirror: the job sets {decided[0]}, and no step of a mirror would be found there",
             hint=f"Leave out {', '.join(decided)}\nTo continue a run: --name RUN",

@@ -74,9 +74,9 @@ class Mirrors:
         now: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._clock, self._silent_since = clock, {}  # type: Callable[[], float], Dict[str, float]
         self._reports, self._agent, self._store, self._files = reports, agent, store, files
-        self._is_urgent, self._say, self._now = is_urgent, say, now
+        self._is_urgent, self._say, self._now, self._clock = is_urgent, say, now, clock
+        self._silent_since: Dict[str, float] = {}
         self._runs: Dict[Tuple[str, str], RunInMirror] = {}
         self._saves: Dict[Tuple[str, str], Tuple[MirroredSave, ...]] = {}
         self._told: Dict[str, str] = {}

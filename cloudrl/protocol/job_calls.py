@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from functools import partial
 from operator import itemgetter
-from typing import Any, Tuple
+from typing import Any, Tuple, Union
 
 from cloudrl.errors import InputError
 from cloudrl.protocol import routes
 from cloudrl.protocol.client import CHECK_TIMEOUT_S, LISTING_TIMEOUT_S, REFUSALS, AgentClient
 from cloudrl.protocol.durable_jobs import DurableJob
+from cloudrl.protocol.exchange import Request
 from cloudrl.protocol.failures import ErrorCode
 from cloudrl.protocol.mirrors import MirrorCheck, MirroredStep, UploadOrder, UploadState
 from cloudrl.protocol.step_copies import ClearOrder, CopyOrder, CopyState
@@ -88,11 +89,7 @@ def order_copies(agent: AgentClient, order: CopyOrder) -> CopyState:
         InputError: it names other files than those of a step.
         ConnectionFailed: no answer.
     """
-    body = json.dumps(to_json(order)).encode()
-    request = agent.request(
-        routes.COPY_STEP, rank=order.rank, path=order.folder, body=body, timeout_s=LISTING_TIMEOUT_S
-    )
-    return agent.call(request, partial(from_json, CopyState))
+    return agent.call(_ordered(agent, routes.COPY_STEP, order), partial(from_json, CopyState))
 
 
 def clear_copies(agent: AgentClient, order: ClearOrder) -> int:
@@ -102,10 +99,7 @@ def clear_copies(agent: AgentClient, order: ClearOrder) -> int:
         InputError: it cannot remove them.
         ConnectionFailed: no answer.
     """
-    body = json.dumps(to_json(order)).encode()
-    request = agent.request(
-        routes.CLEAR_COPIES, rank=order.rank, path=order.folder, body=body, timeout_s=LISTING_TIMEOUT_S
-    )
+    request = _ordered(agent, routes.CLEAR_COPIES, order)
     return agent.call(request, lambda value: int(value["freed_bytes"]), (*REFUSALS, ErrorCode.CONFLICT))
 
 
@@ -116,11 +110,7 @@ def order_upload(agent: AgentClient, order: UploadOrder) -> UploadState:
         InputError: it names other files than those of a step.
         ConnectionFailed: no answer.
     """
-    body = json.dumps(to_json(order)).encode()
-    request = agent.request(
-        routes.UPLOAD_STEP, rank=order.rank, path=order.folder, body=body, timeout_s=LISTING_TIMEOUT_S
-    )
-    return agent.call(request, partial(from_json, UploadState))
+    return agent.call(_ordered(agent, routes.UPLOAD_STEP, order), partial(from_json, UploadState))
 
 
 def check_mirror(agent: AgentClient, rank: int, mirror: str, token: str) -> MirrorCheck:
@@ -158,6 +148,12 @@ def mirrored_steps(agent: AgentClient) -> Tuple[MirroredStep, ...]:
     except InputError:
         return ()
     return tuple(from_json(MirroredStep, row) for row in rows)
+
+
+def _ordered(agent: AgentClient, route: routes.Route, order: Union[CopyOrder, ClearOrder, UploadOrder]) -> Request:
+    """The request that gives an order to the node that it names."""
+    body = json.dumps(to_json(order)).encode()
+    return agent.request(route, rank=order.rank, path=order.folder, body=body, timeout_s=LISTING_TIMEOUT_S)
 
 
 def _body(job: DurableJob) -> bytes:
