@@ -53,8 +53,8 @@ class Recovery:
     """What it took to be back after an attempt.
 
     Attributes:
-        start_s: from its last known step until the next attempt was handed to Ray: the loss was noticed, machines and
-            Ray came back, files were brought to their places. None if the step is not known.
+        start_s: from its end until the next attempt was handed to Ray: machines and Ray came back, files were brought
+            to their places. Where the cluster was lost, the end is its last known step; None if that is not known.
         program_s: from then until the first step of the next attempt: imports, models, engines. None before that step.
         lost_steps: steps that are done again, as far as they were written down.
     """
@@ -66,7 +66,8 @@ class Recovery:
 
 def recovery(before: Attempt, attempt: Attempt) -> Recovery:
     """How long the way from one attempt to the next took, and the steps that it lost."""
-    start_s = None if before.step_at is None else max(0.0, attempt.started_at - before.step_at)
+    ended_at = before.ended_at if attempt.cluster == before.cluster else before.step_at
+    start_s = None if ended_at is None else max(0.0, attempt.started_at - ended_at)
     first = attempt.first_step_at
     program_s = None if first is None else max(0.0, first - attempt.started_at)
     return Recovery(start_s, program_s, max(0, max(before.step, before.saved_step) - attempt.from_step))

@@ -28,13 +28,13 @@ def test_each_attempt_and_what_the_way_back_took() -> None:
     lost = Attempt(1, "one", "c1", 0, 50.0, 410.0, Verdict.INFRASTRUCTURE, "the cluster was lost")
     attempts = (
         replace(lost, saved_step=4, step=5, step_at=100.0),
-        Attempt(2, "one-2", "c2", 4, 420.0, step=5, step_at=549.0, first_step_at=549.0),
+        Attempt(2, "one-2", "c2", 4, 420.0, 588.0, step=5, step_at=549.0, first_step_at=549.0),
         Attempt(3, "one-3", "c2", 5, 600.0),
     )
     assert attempt_rows(attempts) == [
         ("1", "the beginning", "5", "infrastructure: the cluster was lost", ""),
         ("2", "step 4", "5", "", "after 5 min 20 s, first step 2 min 09 s later; 1 step again"),
-        ("3", "step 5", "", "", "after 51 s"),
+        ("3", "step 5", "", "", "after 12 s"),
     ]
     first, second, _ = attempt_fields(attempts)
     assert second["recovery"] == {"start_s": 320.0, "program_s": 129.0, "lost_steps": 1}

@@ -109,6 +109,7 @@ def test_what_it_took_to_be_back_is_told_apart():
     assert recovery(before, again) == Recovery(start_s=300.0, program_s=120.0, lost_steps=2)
     unknown = recovery(replace(before, step=0, step_at=None), replace(again, first_step_at=None))
     assert unknown == Recovery(None, None, 0)
+    assert recovery(replace(before, cluster="c2", ended_at=NOW + 388), again).start_s == 12.0
 
 
 def test_a_lost_cluster_is_no_error_of_the_job():
