@@ -18,6 +18,7 @@ from typing import Callable, Deque, Dict, FrozenSet, Mapping, Optional, Tuple
 
 from cloudrl.errors import CloudrlError
 from cloudrl.node.mirror_stores import Store, open_store
+from cloudrl.node.s3_calls import S3Error
 from cloudrl.protocol.failures import ApiError, ErrorCode
 from cloudrl.protocol.mirrors import MirrorCheck, UploadOrder, UploadState, file_key, parse_mirror
 from cloudrl.protocol.step_copies import WantedFile
@@ -138,7 +139,8 @@ class MirrorCopier:
             variables = (
                 "Its keys are those of the cluster's `secrets:`, AWS_ENDPOINT_URL_S3 and AWS_REGION of its `env:`"
             )
-            return MirrorCheck(str(error), variables if place.bucket else volume)
+            hint = error.hint if isinstance(error, S3Error) else ""
+            return MirrorCheck(str(error), hint or (variables if place.bucket else volume))
         return MirrorCheck(warning=store.warning((Path("/"), self._root)), is_seen=content == token.encode())
 
     def _work(self) -> None:

@@ -296,7 +296,7 @@ class _Reader(io.RawIOBase):
         self._connection, self._answer = self._calls.send("GET", self._key, {}, b"", headers)
         is_part = self._answer.status == http.client.PARTIAL_CONTENT
         if not is_part and (self._answer.status != http.client.OK or self._at):
-            raise error_of(self._answer.status, self._answer.read(64 << 10), f"GET {self._key}")
+            raise self._calls.error_of(self._answer, self._answer.read(64 << 10), f"GET {self._key}")
 
     def _drop(self) -> None:
         if self._answer is not None:

@@ -11,6 +11,7 @@ import ssl
 import time
 import xml.etree.ElementTree as ET
 from dataclasses import dataclass
+from email.utils import mktime_tz, parsedate_tz
 from typing import Callable, Iterator, Mapping, Optional
 from urllib.parse import urlsplit
 
@@ -18,6 +19,7 @@ from cloudrl.errors import InputError
 from cloudrl.foreign import read_all
 from cloudrl.node.s3_signature import Keys, encoded_path, encoded_query, signed_headers
 from cloudrl.protocol.mirrors import S3_KEYS, MirrorUrl
+from cloudrl.units import duration_text
 
 _TRIES = 8
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
@@ -27,15 +29,22 @@ _PIECE_BYTES = 1 << 20
 _AGAIN = (408, 429, 500, 502, 503, 504)
 _AGAIN_CODES = ("SlowDown", "InternalError", "ServiceUnavailable", "RequestTimeout", "BadDigest", "IncompleteBody")
 _CODE = re.compile(r"<Code>([A-Za-z0-9_.-]{1,80})</Code>")
+_SKEWED = "RequestTimeTooSkewed"
+_MOST_SKEW_S = 300.0
+"""Storage refuses signatures that are 15 minutes off (AWS, S3 API Reference, "Error Responses"), some of it less."""
+_CLOCK_HINT = (
+    "Set the clock of the machine itself, a container has no other: sudo timedatectl set-ntp true\n"
+    "With chrony, at once: sudo chronyc makestep"
+)
 _REGION = re.compile(r"<Region>([a-z0-9-]{1,40})</Region>")
 
 
 class S3Error(OSError):
-    """The storage refuses; `code` is its own word for why."""
+    """The storage refuses; `code` is its own word for why, and `hint` says what helps, if that is known."""
 
-    def __init__(self, status: int, code: str, what: str) -> None:
+    def __init__(self, status: int, code: str, what: str, *, hint: str = "") -> None:
         super().__init__(f"{what}: {code or 'HTTP'} ({status})")
-        self.status, self.code = status, code
+        self.status, self.code, self.hint = status, code, hint
 
     @property
     def may_pass(self) -> bool:
@@ -171,7 +180,7 @@ class S3Calls:
                     _refuse_cut(answer, content, method)
                     read = Answer({name.lower(): value for name, value in answer.getheaders()}, content)
                     if answer.status >= 300:
-                        raise error_of(answer.status, content, f"{method} {key or 'the bucket'}")
+                        raise self.error_of(answer, content, f"{method} {key or 'the bucket'}")
                     check(read)
                     return read
             except S3Error as error:
@@ -181,6 +190,18 @@ class S3Calls:
             except (OSError, http.client.HTTPException) as error:
                 failure = OSError(f"{method} {key or 'the bucket'}: {error or type(error).__name__}")
         raise failure
+
+    def error_of(self, answer: http.client.HTTPResponse, body: bytes, what: str) -> S3Error:
+        """What an answer says is wrong, and how far the node's clock is off where that is why."""
+        error = error_of(answer.status, body, what)
+        date = parsedate_tz(answer.getheader("Date") or "")
+        ahead_s = self._now() - mktime_tz(date) if date is not None else 0.0
+        is_refusal = answer.status in (http.client.BAD_REQUEST, http.client.FORBIDDEN)
+        if error.code != _SKEWED and not (is_refusal and abs(ahead_s) > _MOST_SKEW_S):
+            return error
+        off = f"{duration_text(abs(ahead_s))} {'ahead of' if ahead_s > 0 else 'behind'}" if ahead_s else "not that of"
+        clock = f"the clock of the node is {off} the storage's"
+        return S3Error(error.status, error.code, f"{clock}; {what}", hint=_CLOCK_HINT)
 
     def pause(self, failures: int) -> None:
         """Wait after so many failures in a row."""

@@ -9,10 +9,12 @@ from __future__ import annotations
 import hashlib
 import hmac
 import threading
+import time
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl, unquote
@@ -29,6 +31,7 @@ class FakeS3:
         failures: (method, what is in the target, what happens), each once: "503", "cut", "error in 200", "cut answer".
         page: rows of a list.
         wrong_tags: whether uploaded parts get tags that the storage does not know again.
+        ahead_s: how far its clock is ahead of the node's; beyond 15 minutes it refuses, as AWS does.
     """
 
     objects: dict[str, tuple[bytes, dict[str, str]]] = field(default_factory=dict)
@@ -37,6 +40,7 @@ class FakeS3:
     requests: list[tuple[str, str]] = field(default_factory=list)
     page: int = 1000
     wrong_tags: int = 0
+    ahead_s: float = 0.0
     port: int = 0
     token: str = ""
 
@@ -84,8 +88,12 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, *_: Any) -> None:
         pass
 
-    def handle_one_request(self) -> None:
-        super().handle_one_request()
+    def date_time_string(self, timestamp: float | None = None) -> str:
+        return super().date_time_string((time.time() if timestamp is None else timestamp) + self.fake.ahead_s)
+
+    def _is_skewed(self) -> bool:
+        signed = datetime.strptime(self.headers["x-amz-date"], "%Y%m%dT%H%M%SZ").replace(tzinfo=timezone.utc)
+        return abs(time.time() + self.fake.ahead_s - signed.timestamp()) > 900
 
     def _answer(self, status: int, body: bytes = b"", headers: dict[str, str] | None = None) -> None:
         self.send_response(status)
@@ -142,6 +150,9 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if not self._signature_is_right(body):
             self._refuse(403, "SignatureDoesNotMatch")
+            return
+        if self._is_skewed():
+            self._refuse(403, "RequestTimeTooSkewed")
             return
         path, _, query_text = self.path.partition("?")
         query = dict(parse_qsl(query_text, keep_blank_values=True))

@@ -2,13 +2,16 @@
 
 import io
 import os
+import re
 import zlib
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from fake_s3 import ACCESS, SECRET, FakeS3, serve
 
 from cloudrl.errors import InputError
+from cloudrl.node.mirror_copier import MirrorCopier
 from cloudrl.node.mirror_s3 import S3Store
 from cloudrl.node.mirror_stores import open_store
 from cloudrl.node.s3_calls import S3Calls, S3Error, place_of
@@ -158,6 +161,31 @@ def test_what_does_not_pass_is_told_at_once_and_no_secret_is(fake: FakeS3) -> No
         open_store("s3://absent/x", fake.environment).get("a", 10)
     with pytest.raises(InputError, match="no AWS_SECRET_ACCESS_KEY"):
         open_store("s3://runs/x", {"AWS_ACCESS_KEY_ID": ACCESS})
+
+
+@pytest.mark.parametrize(("ahead_s", "said"), [(1230.0, "20 min [23][0-9] s behind"), (-7290.0, "2 h 01 min ahead of")])
+def test_a_clock_that_is_off_is_told_with_the_difference(
+    fake: FakeS3, tmp_path: Path, ahead_s: float, said: str
+) -> None:
+    fake.ahead_s = ahead_s
+
+    check = MirrorCopier(tmp_path, fake.environment).check("s3://runs/x", "token", writes=True)
+
+    assert re.search(rf"the clock of the node is {said} the storage's; PUT .*RequestTimeTooSkewed", check.error)
+    assert "sudo timedatectl set-ntp true" in check.hint
+    with pytest.raises(S3Error, match=f"{said} the storage's; HEAD"):  # an answer to HEAD has no body, so no code
+        _store(fake).open("night/a=b/data.pt")
+
+
+def test_a_clock_that_is_a_little_off_is_not_blamed(fake: FakeS3, tmp_path: Path) -> None:
+    fake.ahead_s = 200.0
+    assert MirrorCopier(tmp_path, fake.environment).check("s3://runs/x", "token", writes=True).is_seen
+
+    wrong = {**fake.environment, "AWS_SECRET_ACCESS_KEY": "another"}
+    check = MirrorCopier(tmp_path, wrong).check("s3://runs/x", "token", writes=True)
+
+    assert "clock" not in check.error + check.hint
+    assert "SignatureDoesNotMatch" in check.error
 
 
 def test_the_bucket_is_named_as_the_endpoint_wants_it() -> None:
