@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from cloudrl.errors import CloudrlError
+from cloudrl.errors import CloudrlError, InputError
 from cloudrl.jobs.handle import JobHandle
 from cloudrl.jobs.hangs import hang_notice
 from cloudrl.logs.archive import Archive, FolderArchive
@@ -19,9 +19,9 @@ from cloudrl.protocol.job_phases import JobState
 from cloudrl.protocol.phases import Phase
 from cloudrl.protocol.progress import Notice
 from cloudrl.providers.model import Status
-from cloudrl.sdk.callbacks import OnProgress, silent
+from cloudrl.sdk.callbacks import OnProgress, notify, silent
 from cloudrl.sdk.costs import prices
-from cloudrl.sdk.find import Kept, cluster_of, find_job, find_kept, look
+from cloudrl.sdk.find import Kept, cluster_of, find_job, find_kept, look, names_of
 from cloudrl.transport.ray_job import JobStatus
 
 
@@ -78,14 +78,8 @@ def why(
     try:
         job = find_job(job_id, name, address)
         status, finding, (state, price) = job.status().status, job.find_cause(), _state_of(job)
-    except CloudrlError:
-        archived = find_kept(job_id, name, address)
-        if archived is not None:
-            return _kept(archived)
-        failed = _failed_start(name) if job_id is None and name is not None else None
-        if failed is None:
-            raise
-        return failed
+    except CloudrlError as error:
+        return _of_cluster_that_is_gone(job_id, name, address, error, on_progress)
     log_command = f"cloudrl jobs logs {job.url}"
     return Failure(
         job.submission_id, str(status), finding.cause, log_command, finding.is_complete,
@@ -119,17 +113,35 @@ def _state_of(job: JobHandle) -> tuple[JobState | None, float | None]:
     return status.job, found[1] if found is not None else None
 
 
-def _failed_start(name: str) -> Failure | None:
-    """Why the nodes of a cluster have ended, as its provider tells it, where their logs are not on this machine."""
+def _of_cluster_that_is_gone(
+    job_id: str | None, name: str | None, address: str | None, error: CloudrlError, on_progress: OnProgress
+) -> Failure:
+    """From what is kept of a job, or from how its cluster ended; raises `error` if neither is known."""
+    archived = find_kept(job_id, name, address)
+    if archived is not None:
+        try:
+            return _kept(archived)
+        except InputError as nothing_kept:
+            error = nothing_kept
+    failed = _failed_cluster(*names_of(job_id, name), on_progress) if address is None else None
+    if failed is None:
+        raise error
+    return failed
+
+
+def _failed_cluster(job_id: str | None, name: str | None, on_progress: OnProgress) -> Failure | None:
+    """Why the nodes of a cluster have ended, as its provider tells it, where nothing of the job is on this machine."""
     statuses = []
     with suppress(CloudrlError):
-        statuses = look(name)
+        statuses = look(name) if name is not None else []
     if len(statuses) != 1 or statuses[0].phase is not Phase.FAILED or not statuses[0].reason:
         return None
     [status] = statuses
+    if job_id is not None:
+        notify(on_progress, f"nothing of job {job_id} is kept on this machine; this is how its cluster ended:")
     return Failure(
-        f"{status.ref}",
-        JobStatus.FAILED,
+        job_id or f"{status.ref}",
+        JobStatus.FAILED if job_id is None else None,
         cluster_end.cause_of(status.reason),
         f"cloudrl logs {status.ref}",
         cluster_is_gone=True,

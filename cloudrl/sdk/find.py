@@ -168,18 +168,23 @@ def find_kept(job_id: str | None = None, name: str | None = None, address: str |
 
     The arguments are those of `find_job`. None where its folder of checkpoints is not on this machine.
     """
-    url = JOB_URL.fullmatch(job_id) if job_id else None
-    name = name or (url["place"] if url else None)
+    job_id, name = names_of(job_id, name)
     status = find_here(name) if name is not None and address is None else None
     if status is None:
         return None
     return Kept(
         Path(status.facts.checkpoint_dir),
-        url["id"] if url else job_id,
+        job_id,
         status.name,
         status.facts.id or None,
         status.is_over,
     )
+
+
+def names_of(job_id: str | None, name: str | None) -> tuple[str | None, str | None]:
+    """The submission id and the cluster that a job's id or URL, and perhaps the name of its cluster, stand for."""
+    url = JOB_URL.fullmatch(job_id) if job_id else None
+    return (url["id"], name or url["place"]) if url else (job_id, name)
 
 
 def folder_here(status: Status) -> Path | None:

@@ -5,7 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -24,9 +24,17 @@ class Shell:
         self.home = home
         (home / "tmp").mkdir()
 
-    def run(self, *words: str, timeout_s: float = 900.0, check: bool = True) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, *words: str, timeout_s: float = 900.0, check: bool = True, through: Sequence[str] = ()
+    ) -> subprocess.CompletedProcess[str]:
+        """Wait for its end; `through` is a command that starts it."""
         done = subprocess.run(
-            [str(CLOUDRL), *words], env=self.env, capture_output=True, text=True, timeout=timeout_s, cwd=self.home
+            [*through, str(CLOUDRL), *words],
+            env=self.env,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            cwd=self.home,
         )
         if check and done.returncode:
             pytest.fail(f"cloudrl {' '.join(words)} exited with {done.returncode}\n{done.stdout}\n{done.stderr}")

@@ -1,4 +1,4 @@
-"""What a user's code may wait for without an end: each is switched on by a file in the folder `PLANTS`.
+"""What a user's code may wait for without an end, or fill: each is switched on by a file in the folder `PLANTS`.
 
 The code is a reward function, a reward manager, a data set and an agent loop of verl 0.9.1. A test copies this file
 beside its job, with `PLANTS` replaced; it runs in the processes of that job.
@@ -7,6 +7,7 @@ beside its job, with `PLANTS` replaced; it runs in the processes of that job.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 import socket
@@ -22,6 +23,7 @@ from verl.utils.dataset.rl_dataset import RLHFDataset
 
 _PLANTS = Path("PLANTS")
 _LOCK = threading.Lock()
+_KEPT: list[tuple[float, bytearray]] = []
 _EVIL = re.compile(r"(a+)+$")
 _ANSWER = "a" * 24 + "b"
 """Takes about a second; each further letter doubles it."""
@@ -31,8 +33,8 @@ def _is_planted(name: str) -> bool:
     return (_PLANTS / name).exists()
 
 
-def _port(name: str) -> int:
-    """Of a server that never answers."""
+def _number(name: str) -> int:
+    """That a test has written: the port of a server that never answers, or how much is taken."""
     return int((_PLANTS / name).read_text())
 
 
@@ -66,6 +68,17 @@ class Judge:
     """More than a node has."""
 
 
+def _keep_memory() -> None:
+    """So many bytes more in each second, as of a reward function that keeps what it has seen."""
+    now = time.monotonic()
+    _KEPT.append((now, bytearray(int(_number("memory") * (now - _KEPT[-1][0])) if _KEPT else 0)))
+
+
+def _fill_shared_memory() -> None:
+    with contextlib.suppress(FileExistsError), open("/dev/shm/planted", "xb") as file:
+        os.posix_fallocate(file.fileno(), 0, _number("shm"))
+
+
 async def _wait_for_an_actor() -> None:
     actor: Any = Judge
     judge = actor.remote()
@@ -78,6 +91,10 @@ def compute_score(*, solution_str: str, ground_truth: str, **_: Any) -> float:
     """verl's reward function, in a thread."""
     _sleep("reward")
     _match()
+    if _is_planted("memory"):
+        _keep_memory()
+    if _is_planted("shm"):
+        _fill_shared_memory()
     return float(solution_str.strip() == ground_truth)
 
 
@@ -90,7 +107,7 @@ class PlantedManager(NaiveRewardManager):
         if _is_planted("actor"):
             await _wait_for_an_actor()
         if _is_planted("judge"):
-            reader, _writer = await asyncio.open_connection("127.0.0.1", _port("judge"))
+            reader, _writer = await asyncio.open_connection("127.0.0.1", _number("judge"))
             await reader.readline()
         scored: dict[str, Any] = await super().run_single(data)
         return scored
@@ -119,6 +136,6 @@ class PlantedLoop(SingleTurnAgentLoop):
 
 
 def _call_tool() -> bytes:
-    with socket.create_connection(("127.0.0.1", _port("tool"))) as connection:
+    with socket.create_connection(("127.0.0.1", _number("tool"))) as connection:
         connection.sendall(f"{os.getpid()}\n".encode())
         return connection.recv(64)

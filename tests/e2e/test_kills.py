@@ -12,12 +12,12 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from limited_memory import little_memory, until
 from patience import SLOWER
 
 from cloudrl.errors import CloudrlError
@@ -29,8 +29,6 @@ from cloudrl.transport import Connection
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 NAME = "kills"
-GROUPS = {"memory": ("memory.limit_in_bytes", "/sys/fs/cgroup/memory"), "": ("memory.max", "/sys/fs/cgroup")}
-"""The name of a hierarchy in /proc/self/cgroup, in version 1 and 2 -> its file of limits, and where it is mounted."""
 MEMORY_BYTES = 6 << 30
 """Enough for a cluster of two nodes without a model."""
 
@@ -124,13 +122,6 @@ class Lab:
         return str(state["id"])
 
 
-def until(is_so: Callable[[], bool], limit_s: float) -> None:
-    deadline = time.monotonic() + limit_s * SLOWER
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(2)
-
-
 def _is_meant(pid: int, kill: Kill) -> bool:
     try:
         command = Path("/proc", str(pid), "cmdline").read_bytes().replace(b"\0", b" ").decode()
@@ -156,36 +147,10 @@ def test_the_process_that_was_killed(name: str, lab: Lab):
     assert (str(cause["process"]).partition(" ")[0], cause["rank"]) == (kill.process, kill.said_rank), cause
 
 
-@contextmanager
-def little_memory() -> Iterator[None]:
-    """Whatever this process starts has so much memory together."""
-    places = dict(re.findall(r"^\d+:([^:\n]*):(.*)$", Path("/proc/self/cgroup").read_text(), re.MULTILINE))
-    name = "memory" if "memory" in places else ""
-    limit, mount = GROUPS[name]
-    group = Path(mount, f"cloudrl-test-{os.getpid()}")
-    try:
-        group.mkdir()
-        (group / limit).write_text(str(MEMORY_BYTES))
-    except OSError as error:
-        with suppress(OSError):
-            group.rmdir()
-        pytest.skip(f"NOT TESTED: a group of processes with a limit of memory cannot be made here ({error})")
-    try:
-        (group / "cgroup.procs").write_text(str(os.getpid()))
-        yield
-    finally:
-        Path(mount, places[name].lstrip("/"), "cgroup.procs").write_text(str(os.getpid()))
-        for pid in (group / "cgroup.procs").read_text().split():
-            with suppress(OSError):
-                os.kill(int(pid), signal.SIGKILL)
-        until(lambda: not (group / "cgroup.procs").read_text(), 10)
-        group.rmdir()
-
-
 @pytest.mark.root
 def test_a_worker_that_the_kernel_killed_for_lack_of_memory(lab: Lab, shell):
     shell.run("down", NAME, "-y", check=False)
-    with little_memory():
+    with little_memory(MEMORY_BYTES):
         lab.submit("memory", "takes_all_memory")
         cause = lab.why("memory")
         shell.run("down", NAME, "-y")

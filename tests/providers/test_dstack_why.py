@@ -45,6 +45,15 @@ def test_for_a_program(dstack: FakeDstack, run: Run) -> None:
     assert (told["cause"]["error"], told["cause"]["rank"]) == ("rank 0, setup: pip has failed", 0)
 
 
+def test_a_job_of_which_nothing_is_kept_here(dstack: FakeDstack, run: Run) -> None:
+    end_with(dstack, Outcome(Phase.FAILED, "rank 1 (node-1, 10.0.0.2) was lost: no heartbeat", final=True, at=1.0))
+    code, out, err = run("why", "ray://lab/night-1", "--json")
+    told = json.loads(out)
+    assert (code, told["submission_id"], told["status"]) == (0, "night-1", None)
+    assert (told["cause"]["signature"], told["cause"]["rank"]) == ("node-lost", 1)
+    assert "nothing of job night-1 is kept on this machine; this is how its cluster ended:" in err
+
+
 @pytest.mark.parametrize("phase", [Phase.DOWN, Phase.ENDED])
 def test_a_cluster_that_ended_as_it_should_has_no_cause(dstack: FakeDstack, run: Run, phase: Phase) -> None:
     end_with(dstack, Outcome(phase, "idle for 5m", final=True, at=1.0))
