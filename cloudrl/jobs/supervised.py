@@ -17,6 +17,7 @@ from cloudrl.protocol import job_calls
 from cloudrl.protocol.backoff import Backoff, retry
 from cloudrl.protocol.durable_jobs import DurableJob, newest
 from cloudrl.protocol.manifest import Manifest, Part
+from cloudrl.protocol.mirror_checks import refusal
 from cloudrl.protocol.mirrors import parse_mirror
 from cloudrl.protocol.progress import Notice
 from cloudrl.protocol.side_by_side import side_by_side
@@ -213,14 +214,8 @@ def check_mirror(agent: AgentClient, mirror: str) -> list[str]:
     if not checks[first].error:
         ask = lambda rank: (rank, job_calls.check_mirror(agent, rank, mirror, token))  # noqa: E731
         checks |= dict(side_by_side(ask, others))
-    for rank, check in checks.items():
-        if check.error:
-            raise InputError(f"--mirror {mirror}: node {rank} cannot use it: {check.error}", hint=check.hint)
-        if not check.is_seen:
-            raise InputError(
-                f"--mirror {mirror}: node {rank} has another folder there than node {first}",
-                hint="Mount one network volume on every node: --set volumes=[NAME:/mnt/volume]\nOr a bucket: s3://BUCKET/PREFIX",
-            )
+    if (refused := refusal(mirror, checks)) is not None:
+        raise refused
     return sorted({check.warning for check in checks.values() if check.warning})
 
 

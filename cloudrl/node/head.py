@@ -24,6 +24,7 @@ from cloudrl.node.hang_watch import HangMonitor
 from cloudrl.node.job import ClusterJob, read_job
 from cloudrl.node.losses import BEAT_IS_LATE_S, find_loss
 from cloudrl.node.masking import node_secrets
+from cloudrl.node.mirror_look import MirrorLook, has_begun
 from cloudrl.node.partial_starts import ENOUGH, PartialStarts
 from cloudrl.node.renewal import is_due
 from cloudrl.node.save_wishes import find_wish, left_s
@@ -42,6 +43,7 @@ from cloudrl.units import duration_text
 _TELL_WORKERS_S = 4.0
 _FINAL_WORD_S = 60.0  # then the provider ends the ranks that were never started: dstack by stop_criteria
 _POLL_AGAIN_S = 2.0  # while a save or a transfer may still take what is left of the money
+_LOOK_FOR_RANKS_S = 0.2
 _HEAR_OF_ALL_S = 8.0  # less than a worker waits for the verdict
 
 
@@ -111,6 +113,7 @@ class Head(Agent):
             FailureKind.DATA: lambda: self._prepare_data(fetcher),
             FailureKind.MODEL: lambda: self._fetch_models(fetcher),
             FailureKind.ARTIFACT: lambda: self._make_artifacts(fetcher),
+            FailureKind.PREFLIGHT: self._look_at_mirror,
         }
         run_parallel(works, self.state)
 
@@ -271,6 +274,18 @@ class Head(Agent):
         for artifact in self.options.artifacts:
             self.state.add("artifacts", artifact.name, fetcher.make_artifact(artifact))
             self.state.publish(artifacts=dict(self.state.own.artifacts))
+
+    def _look_at_mirror(self) -> None:
+        job = self._own_job
+        # one that has trained waits for its mirror where it needs it, and is not given up for that
+        if job is not None and job.mirror and not has_begun(job, self.durable_jobs.journal.read()):
+            look = MirrorLook(job.mirror, self.mirror_copier, self._agent_of, self.log.line)
+            look.look(self._others_that_joined)
+
+    def _others_that_joined(self) -> Sequence[NodeReport]:
+        while self._missing_ranks() and self._running_s < self.options.join_timeout_s:
+            time.sleep(_LOOK_FOR_RANKS_S)
+        return [report for report in self.state.reports() if report.rank]
 
     def _blocked_ports(self) -> str:
         """Ray does not name the port that is closed, and it wants them open in both directions."""

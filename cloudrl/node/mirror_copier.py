@@ -136,6 +136,10 @@ class MirrorCopier:
         except (OSError, ValueError, http.client.HTTPException) as error:
             place = parse_mirror(mirror)
             volume = f"Mount a volume on every node: --set volumes=[NAME:{place.prefix}]"
+            if self._environment.get("CLOUDRL_PROVIDER") == "slurm":
+                volume = (
+                    "Name a folder that all nodes share; nodes that run containers see those of slurm.volumes alone"
+                )
             variables = (
                 "Its keys are those of the cluster's `secrets:`, AWS_ENDPOINT_URL_S3 and AWS_REGION of its `env:`"
             )

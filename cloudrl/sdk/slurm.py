@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloudrl import jobs, recipes
 from cloudrl.errors import InputError
 from cloudrl.jobs import Submission, SubmitOptions, run_plan
 from cloudrl.options.job import JobKeywords, submit_options
+from cloudrl.protocol.mirrors import parse_mirror
+from cloudrl.providers.slurm.cluster import SlurmCluster
 from cloudrl.providers.slurm.script import TASK, to_slurm
 from cloudrl.sdk.callbacks import Notice, OnProgress, notify, silent
 from cloudrl.sdk.cluster import Cluster
@@ -69,9 +73,36 @@ def render_script(
     submission = jobs.prepare(job, options, snapshot, on_progress=lambda update: on_progress(_readable(update)))
     _refuse_what_is_here(submission)
     assert submission.durable is not None  # noqa: S101  it was asked for
+    notify(on_progress, *(f"warning: {text}" for text in _look_at_mirror(declared, submission.durable.mirror)))
     fields = ("submission_id", "runtime_env", "metadata")
     sent = {"argv": list(submission.argv), **{field: submission.request()[field] for field in fields}}
     return to_slurm(declared, {**sent, "durable": asdict(submission.durable)})
+
+
+def _look_at_mirror(declared: Cluster, mirror: str) -> Iterator[str]:
+    """What this machine, as a rule the login node, sees of a folder that the nodes are to write; they look again.
+
+    Raises:
+        InputError: it cannot be a mirror.
+    """
+    place = parse_mirror(mirror) if mirror else None
+    if place is None or place.bucket:
+        return
+    on_slurm, where = SlurmCluster.read(declared), f"--mirror {mirror}"
+    on_host = place.prefix if on_slurm.back_end == "bare" else on_slurm.on_host(place.prefix)
+    if on_host is None:
+        if on_slurm.back_end in ("docker", "podman") and not on_slurm.own.container_options:
+            raise InputError(
+                f"{where}: it is on none of the volumes in section slurm, and goes with each node's container",
+                hint=f"Add it there: '/SHARED{place.prefix}:{place.prefix}'\nOr a bucket: --mirror s3://BUCKET/PREFIX",
+            )
+        return
+    folder = Path(on_host) if os.access(on_host, os.F_OK) else Path(on_host).parent
+    if not os.access(folder, os.F_OK):
+        yield f"{where}: this machine has no {folder}; if the nodes have none either, the job ends at its start"
+    elif not folder.is_dir() or not (os.access(folder, os.W_OK | os.X_OK) or on_slurm.runs_as_root):
+        what = "cannot be written by you" if folder.is_dir() else "is a file"
+        raise InputError(f"{where}: {folder} {what}", hint="Name a folder that all nodes share and you can write to")
 
 
 def _readable(update: Any) -> Any:

@@ -6,6 +6,7 @@ job must come to an end. `violations` holds what the product must never do.
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -111,6 +112,7 @@ class World:
         self.down_until = self.silent_until = self.lossy_until = self.full_until = self.refuses_until = -1
         self.ray: dict[str, RayJob] = {}
         self.acknowledged: dict[str, DurableJob] = {}
+        self.to_stop: set[str] = set()
         self.stopped: dict[str, int] = {}
         self.violations: list[str] = []
         self.trace: list[str] = []
@@ -143,6 +145,7 @@ class World:
                 continue
             for job_id in self.arrivals.get(self.tick, ()):
                 self._submit(job_id)
+            self._ask_to_stop()
             self._train()
             self.supervisor.look()
             self._mirror()
@@ -253,9 +256,16 @@ class World:
 
     def _stop(self) -> None:
         if self.acknowledged and self.supervisor is not None:
-            job_id = self.random.choice(sorted(self.acknowledged))
-            self.stopped.setdefault(job_id, self.tick)
-            self.supervisor.stop_job(job_id)
+            self.to_stop.add(self.random.choice(sorted(self.acknowledged)))
+            self._ask_to_stop()
+
+    def _ask_to_stop(self) -> None:
+        """The user asks again until the end is recorded."""
+        assert self.supervisor is not None
+        for job_id in sorted(self.to_stop - self.stopped.keys()):
+            with contextlib.suppress(OSError):
+                self.supervisor.stop_job(job_id)
+                self.stopped[job_id] = self.tick
 
     def _lose_cluster(self, kind: str) -> None:
         if kind == "all_lost":
@@ -392,7 +402,7 @@ class World:
     def _end_job(self, name: str) -> None:
         if name in self.ray and self.ray[name].status == "RUNNING":
             job = self.ray[name]
-            if job.job_id not in self.stopped and name not in self.harm:
+            if job.job_id not in self.to_stop and name not in self.harm:
                 self.violate(f"M2 {name} is stopped, and nothing was wrong with it")
             job.asked_to_stop = True
 
@@ -515,8 +525,7 @@ class World:
         self._check_step(name, job_id, attempt)
         if any(step > attempt.from_step for node in self.nodes for step in node.runs.get(job_id, {})):
             self.violate(f"S2 {name} would save over steps of an earlier attempt")
-        is_kept = not self._may_forget() and not any(kind == "disk_full" for _, kind in self.faults)
-        if job_id in self.stopped and self.tick > self.stopped[job_id] + 1 and is_kept:
+        if job_id in self.stopped and self.tick > self.stopped[job_id] + 1 and not self._may_forget():
             self.violate(f"S7 {name} starts after it was stopped")
 
     def _check_step(self, name: str, job_id: str, attempt: Attempt) -> None:
@@ -639,7 +648,7 @@ class World:
                 self.violate(f"S8 {job_id} succeeded at step {newest} of {script.steps}")
             if script.fails_at is not None and not self.faults and self.attempts_of.get(job_id, 0) > 2:
                 self.violate(f"M3 {job_id} was tried {self.attempts_of[job_id]} times")
-            is_healthy = script.fails_at is None and script.ends_early_at is None and job_id not in self.stopped
+            is_healthy = script.fails_at is None and script.ends_early_at is None and job_id not in self.to_stop
             is_mirrored = self.has_mirror and self._kinds == ["all_lost"]
             if is_healthy and is_mirrored and job.outcome.result is not Result.SUCCEEDED:
                 self.violate(f"L1 {job_id} ended as {job.outcome.result}, and a mirror has its steps")

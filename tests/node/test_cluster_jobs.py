@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -221,15 +222,15 @@ def test_the_id_of_another_job_is_taken(nodes: Maker) -> None:
     assert _on_ray(cluster) == {"raw": "RUNNING"}
 
 
-def _start_for_a_job(cluster: Nodes) -> None:
+def _start_for_a_job(cluster: Nodes, mirror: str = "", variables: Sequence[Mapping[str, str]] = ({}, {})) -> None:
     """As a script for Slurm does, in each of its starts."""
     file = cluster.folder / "job.json"
-    plan = {"world_size": cluster.count, "total_steps": None, "saves": True, "chooses_step": False}
+    plan = {"world_size": cluster.count, "total_steps": None, "saves": True, "chooses_step": False, "mirror": mirror}
     job = {"submission_id": "own", "argv": ["train"], "runtime_env": {}, "metadata": {"job_name": "first"}}
     file.write_text(json.dumps({**job, "durable": plan}))
     for rank in range(cluster.count):
         words = [f"--job={file}"] if rank == 0 else []
-        cluster.start_one(rank, *words, CLOUDRL_RETRY_STATUS="75")
+        cluster.start_one(rank, *words, CLOUDRL_RETRY_STATUS="75", **variables[rank])
 
 
 def _log(cluster: Nodes, name: str, text: str) -> None:
@@ -277,6 +278,34 @@ def test_a_cluster_for_a_job_that_fails_has_its_exit_code_and_tries_it_anew_when
         assert "job own: failed: ValueError: no such row" in cluster[0].text()
         (cluster.control / "jobs").unlink()
         cluster.renew_key()
+
+
+def test_a_cluster_for_a_job_whose_mirror_cannot_be_used_ends_before_its_training(nodes: Maker) -> None:
+    cluster = nodes(2)
+    _start_for_a_job(cluster, str(cluster.folder / "absent" / "mirror"))
+    assert cluster.exit_codes()[0] == 4, "it is not started again"
+    reason = cluster[0].reason()
+    assert re.search(r"rank 0, preflight: --mirror /.*: node 0 cannot use it: .*No such file.* Mount a volume", reason)
+    assert not (cluster.control / "jobs").exists(), "no training began"
+
+    cluster.renew_key()
+    with serve() as storage:
+        wrong = {**storage.environment, "AWS_SECRET_ACCESS_KEY": "another"}
+        _start_for_a_job(cluster, f"s3://{BUCKET}/jobs", [storage.environment, wrong])
+        assert cluster.exit_codes()[0] == 4
+        assert "node 1 cannot use it: GET jobs/.cloudrl/probe: SignatureDoesNotMatch (403)" in cluster[0].reason()
+        assert not (cluster.control / "jobs").exists()
+
+        cluster.renew_key()
+        _start_for_a_job(cluster, f"s3://{BUCKET}/jobs", [storage.environment] * 2)
+        until(lambda: _on_ray(cluster) == {"own": "RUNNING"}, "with the right keys it trains")
+        kill_all([cluster[1].pid])
+        assert cluster.exit_codes()[0] == 75
+        (cluster.control / "jobs").unlink()
+
+    cluster.renew_key()
+    _start_for_a_job(cluster, f"s3://{BUCKET}/jobs", [storage.environment] * 2)  # that does not answer any more
+    until(lambda: "READY" in cluster[0].text(), "a job that has trained before is not given up")
 
 
 def test_a_cluster_ends_itself_before_its_time_is_up_and_its_job_goes_on(nodes: Maker) -> None:

@@ -1,6 +1,7 @@
 """A job and its cluster as one script for sbatch."""
 
 import json
+import os
 import re
 from typing import Any
 
@@ -52,6 +53,43 @@ def test_a_script_that_saves_nothing_says_so():
         on_progress=lambda update: told.append(update.text),
     )  # fmt: skip
     assert [line for line in told if line.startswith("warning: the job saves nothing")]
+
+
+def _told(mirror: str, **section: Any) -> list[str]:
+    told: list[str] = []
+    cluster = {**CLUSTER, "slurm": {**CLUSTER["slurm"], **section}}
+    slurm_script("grpo-tiny", cluster=cluster, mirror=mirror, on_progress=lambda update: told.append(update.text))
+    return [line for line in told if "--mirror" in line and line.startswith("warning: ")]
+
+
+def test_a_mirror_that_this_machine_sees_is_looked_at_when_the_script_is_written(tmp_path):
+    (tmp_path / "file").write_text("")
+    assert _told(f"{tmp_path}/mirror") == _told(str(tmp_path)) == []
+    assert list(tmp_path.iterdir()) == [tmp_path / "file"], "the nodes make it"
+    [warning] = _told(f"{tmp_path}/absent/mirror")
+    assert f"this machine has no {tmp_path}/absent; if the nodes have none either, the job ends" in warning
+    with pytest.raises(InputError, match="/file is a file"):
+        _told(f"{tmp_path}/file")
+    with pytest.raises(InputError, match="is neither an absolute path nor"):
+        _told("runs")
+
+
+@pytest.mark.skipif(os.geteuid() == 0 and os.access("/proc/sys", os.W_OK), reason="no folder is closed to this user")
+def test_a_mirror_that_the_user_cannot_write_is_refused():
+    with pytest.raises(InputError, match="cannot be written by you"):
+        _told("/proc/sys")
+
+
+def test_a_mirror_in_a_container_has_to_be_on_a_volume(tmp_path):
+    (tmp_path / "file").write_text("")
+    docker = {"container": "docker", "volumes": ["/shared/ckpt:/checkpoints", f"{tmp_path}:/mirror"]}
+    assert _told("/mirror/runs", **docker) == []
+    with pytest.raises(InputError, match=rf"{tmp_path}/file is a file"):
+        _told("/mirror/file", **docker)
+    with pytest.raises(InputError, match="on none of the volumes") as error:
+        _told("/elsewhere", **docker)
+    assert "'/SHARED/elsewhere:/elsewhere'" in str(error.value.hint)
+    assert _told("/elsewhere", **docker, container_options=["--volume=/a:/elsewhere"]) == []
 
 
 def test_a_recipe_brings_its_cluster():

@@ -137,15 +137,25 @@ class SlurmCluster:
         Raises:
             SpecError: no volume holds it.
         """
-        inside = PurePosixPath(self.cluster.checkpoints)
-        for mount in self.volumes:
-            if mount.holds(str(inside)):
-                outside = PurePosixPath(mount.instance_path) / inside.relative_to(mount.path)
-                return str(outside if self.back_end == "bare" else inside)
+        outside = self.on_host(self.cluster.checkpoints)
+        if outside is not None:
+            return outside if self.back_end == "bare" else str(PurePosixPath(self.cluster.checkpoints))
         raise SpecError(
             f"checkpoints {self.cluster.checkpoints!r} is on none of the volumes in section slurm",
             hint=set_hint("volumes", f"['/shared/checkpoints:{self.cluster.checkpoints}']"),
         )
+
+    def on_host(self, path: str) -> str | None:
+        """Where the nodes themselves have a folder that is on a volume; None if it is on none.
+
+        Raises:
+            SpecError: as `volumes`.
+        """
+        inside = PurePosixPath(path)
+        for mount in self.volumes:
+            if mount.holds(str(inside)):
+                return str(PurePosixPath(mount.instance_path) / inside.relative_to(mount.path))
+        return None
 
     @property
     def data_folder(self) -> str:
