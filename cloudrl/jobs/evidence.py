@@ -15,8 +15,8 @@ class RunWarning:
 
     Attributes:
         kind: `hang`, `debugger`, `nan`, `reward`, `entropy`, `length`, `tools`, `prompts`, `node`, `gpu`, `memory`,
-            `shm`, `store`, `disk`, or one of a node's own, `machine`, `network` or `slow`; there is one of a kind at
-            most.
+            `shm`, `store`, `disk`, `spot`, or one of a node's own, `machine`, `network` or `slow`; there is one of a
+            kind at most.
         seen: what is seen, with its numbers.
         remedy: what to do.
     """

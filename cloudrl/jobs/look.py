@@ -11,7 +11,7 @@ from cloudrl.jobs.events import Ended, Event, Line, Progress
 from cloudrl.jobs.evidence import Evidence, RunWarning
 from cloudrl.jobs.format import as_fields
 from cloudrl.jobs.history import add_step
-from cloudrl.jobs.node_warnings import node_warnings
+from cloudrl.jobs.node_warnings import interruption_notice, node_warnings
 from cloudrl.jobs.pools import mode_of_job
 from cloudrl.jobs.warnings import find_warnings
 from cloudrl.protocol.job_phases import JobState, phase_text
@@ -204,7 +204,7 @@ class JobRecord:
             starting=None if self._status.is_terminal else self._starting,
             starting_s=now - (self._starting_at or now),
             lines=tuple(self._lines),
-            warnings=(*find_warnings(evidence), *self._node_warnings()),
+            warnings=(*self._notices(now), *find_warnings(evidence), *self._node_warnings()),
             notice=self.notice,
             phase=phase_text(job, now) if job is not None else "",
             balance=balance(self._mode, self._steps[-_BALANCED_STEPS:], self._prompts, self.pools, self._recent()),
@@ -217,6 +217,10 @@ class JobRecord:
             rank: [sample for sample in samples if sample.sampled_at >= samples[-1].sampled_at - _RECENT_S]
             for rank, samples in self._usage.items()
         }
+
+    def _notices(self, now: float) -> Iterator[RunWarning]:
+        if (notice := interruption_notice(self._nodes, now)) is not None:
+            yield RunWarning("spot", notice.text, notice.hint)
 
     def _node_warnings(self) -> Iterator[RunWarning]:
         for kind, notice in node_warnings(self._nodes).items():

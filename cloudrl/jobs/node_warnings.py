@@ -1,7 +1,8 @@
-"""What the checks of nodes warn of, for `up`, `run`, `status` and `watch`. Pure."""
+"""What nodes warn of, by their checks and by notices of their cloud, for `up`, `run`, `status` and `watch`. Pure."""
 
 from collections.abc import Iterable, Mapping
 
+from cloudrl.protocol.interruptions import countdown_text
 from cloudrl.protocol.progress import Notice
 from cloudrl.protocol.ranks import ranks_text
 from cloudrl.protocol.report import NodeReport, WarningKind
@@ -21,3 +22,19 @@ def node_warnings(nodes: Iterable[NodeReport]) -> Mapping[WarningKind, Notice]:
         )
         for kind in kinds
     }
+
+
+_GOES_ON = (
+    "A durable job saves if there is time, and goes on by itself; any other one with: cloudrl submit NAME --name RUN"
+)
+
+
+def interruption_notice(nodes: Iterable[NodeReport], now: float) -> Notice | None:
+    """Which machines are about to be taken back; None without a notice.
+
+    Args:
+        nodes: of a cluster.
+        now: seconds since the epoch.
+    """
+    texts = [countdown_text(node.rank, node.interruption, now) for node in nodes if node.interruption is not None]
+    return Notice("; ".join(texts), _GOES_ON) if texts else None

@@ -28,10 +28,10 @@ from cloudrl.node.identity import Identity
 from cloudrl.node.job_looks import JobLooks
 from cloudrl.node.job_secrets import JobSecrets, folder_of
 from cloudrl.node.log import Log
+from cloudrl.node.machine_watches import watch_machine
 from cloudrl.node.masking import node_secrets
 from cloudrl.node.mirror_copier import MirrorCopier
 from cloudrl.node.node_state import NodeState
-from cloudrl.node.oom_kills import start_watching
 from cloudrl.node.replication import ReplicationHub
 from cloudrl.node.services import Services, service_variables
 from cloudrl.node.shard_worker_client import ShardWorkerClient
@@ -41,7 +41,6 @@ from cloudrl.node.stops import Stops, ready
 from cloudrl.node.timeouts import PhaseTimeouts
 from cloudrl.node.tokens import write_tokens
 from cloudrl.node.uploads import Store
-from cloudrl.node.usage import start_sampling
 from cloudrl.protocol.client import AgentClient
 from cloudrl.protocol.failures import Failure, FailureKind
 from cloudrl.protocol.folders import USER_FILES
@@ -184,8 +183,7 @@ class Agent:
             NodeFailed: this node or, as all nodes learn, another one has failed.
             Shutdown: a signal, or the loss of the starter.
         """
-        start_watching(self.state, self.log.line)
-        start_sampling(self.state, self.options, has_gpus=self.options.device == "gpu" and self.gpus > 0)
+        watch_machine(self.state, self.options, self.gpus, self.env, self.log.line)
         self._set_up()
         self._preflight()
         with self._as_preflight_failure("checkpoints", "the folder of checkpoints"):

@@ -78,4 +78,6 @@ def _probed(reports: Sequence[NodeReport], probe: Callable[[NodeReport], str]) -
 
 
 def _how(report: NodeReport) -> str:
+    if report.interruption is not None:
+        return f"was taken back ({report.interruption.name})"
     return "was ended there" if _is_ended(report) else f"was lost in phase {report.phase}"

@@ -152,8 +152,9 @@ class NodeState:
             ip = self._members[rank].report.ip if rank in self._members else ""
             gpus_of_ray = tuple(address for address in self._published.gpus_of_ray if address == ip)
             return dataclasses.replace(
-                self._published, phase=self._own.phase, failure=self._judged, gpus_of_ray=gpus_of_ray
-            )
+                self._published, phase=self._own.phase, failure=self._judged, gpus_of_ray=gpus_of_ray,
+                interruption=self._own.interruption,
+            )  # fmt: skip
 
     def uninformed_ranks(self) -> List[int]:
         """Ranks that were heard of and do not know of the failure yet."""

@@ -43,7 +43,7 @@ class OomWatch:
         return (_count(self._file) or 0) if self._file is not None else 0
 
 
-def start_watching(state: NodeState, log: Callable[[str], None]) -> None:
+def start_watching(state: NodeState, log: Callable[[str], object]) -> None:
     """Keep this node's report up to date, and log each rise, in a thread."""
     watch = OomWatch()
 

@@ -236,6 +236,8 @@ class Worker(Agent):
         """Before the first answer the head may still be starting; afterwards its silence is a loss."""
         if self._heard_at is not None and time.monotonic() - self._heard_at > limit_s:
             silence_s = time.monotonic() - self._heard_at
-            reason = f"the head (rank 0, {self.identity.head_ip}) was lost: {what}, last heard {silence_s:.0f} s ago"
+            notice = self.reply.interruption
+            how = f"was taken back ({notice.name})" if notice is not None else "was lost"
+            reason = f"the head (rank 0, {self.identity.head_ip}) {how}: {what}, last heard {silence_s:.0f} s ago"
             self._lost = Failure(FailureKind.LOST, 0, reason)
             self.state.fail(self._lost)

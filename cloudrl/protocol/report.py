@@ -9,6 +9,7 @@ from typing import Dict, Optional, Tuple
 from cloudrl.protocol.compute import NodeCheck, Rendezvous
 from cloudrl.protocol.facts import ClusterFacts
 from cloudrl.protocol.failures import Failure, PastFailure
+from cloudrl.protocol.interruptions import Interruption
 from cloudrl.protocol.job_phases import JobState
 from cloudrl.protocol.job_work import JobWork
 from cloudrl.protocol.oom_kills import OomKills
@@ -146,6 +147,7 @@ class NodeReport:
         usage: how busy it is; None before its first look.
         oom_kills: processes that its kernel has ended for lack of memory; None for none, and from older agents.
         work: what the processes of jobs do on it; None before its first look.
+        interruption: its cloud's notice that it takes the machine back; None without one, and from older agents.
         seen_s_ago: since its last heartbeat; only in the status.
     """
 
@@ -186,6 +188,7 @@ class NodeReport:
     usage: Optional[Usage] = None
     oom_kills: Optional[OomKills] = None
     work: Optional[JobWork] = None
+    interruption: Optional[Interruption] = None
     seen_s_ago: float = 0.0
 
 
@@ -211,6 +214,7 @@ class HeartbeatReply:
         save_wish: `SUBMISSION_ID NUMBER` of the attempt that is to save at the end of its step, with another number for
             each time; "" before the first.
         rendezvous: which nodes compute together as a check; None before all are ready for it, and after the barrier.
+        interruption: of rank 0, as in `NodeReport`.
     """
 
     phase: Phase = Phase.START
@@ -230,6 +234,7 @@ class HeartbeatReply:
     shared_checkpoints: bool = False
     save_wish: str = ""
     rendezvous: Optional[Rendezvous] = None
+    interruption: Optional[Interruption] = None
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
 """What `cloudrl status` says below its table: what goes wrong with a cluster, and how fast its nodes exchange."""
 
+import time
 from collections.abc import Sequence
 
-from cloudrl.jobs.node_warnings import node_warnings
+from cloudrl.jobs.node_warnings import interruption_notice, node_warnings
 from cloudrl.protocol.progress import Notice
 from cloudrl.protocol.report import NodeReport
 from cloudrl.providers.model import Status
@@ -16,7 +17,8 @@ from cloudrl.units import size_text
 
 def status_warnings(cluster: Status) -> list[Notice]:
     """What goes wrong with a cluster, its job and its nodes, each with what to do."""
-    own = (hang_of(cluster), waiting(cluster), idle_gpus(cluster), save_room(cluster.facts))
+    taken_back = interruption_notice(cluster.nodes, time.time())
+    own = (taken_back, hang_of(cluster), waiting(cluster), idle_gpus(cluster), save_room(cluster.facts))
     machines = (*machine_warnings(cluster), *node_warnings(cluster.nodes).values())
     return [*cluster.warnings, *filter(None, own), *machines]
 

@@ -1,10 +1,14 @@
 """What the checks of nodes warn of reaches people: `up` and `run`, `status`, and `watch`."""
 
+import time
+from dataclasses import replace
+
 from cloudrl.cli import cluster
 from cloudrl.jobs.look import JobRecord
-from cloudrl.jobs.node_warnings import node_warnings
+from cloudrl.jobs.node_warnings import interruption_notice, node_warnings
 from cloudrl.protocol.compute import NodeCheck
 from cloudrl.protocol.facts import ClusterFacts
+from cloudrl.protocol.interruptions import Interruption
 from cloudrl.protocol.phases import Phase
 from cloudrl.protocol.progress import Notice
 from cloudrl.protocol.report import NodeReport, NodeWarning, WarningKind
@@ -62,3 +66,18 @@ def test_watch() -> None:
         ("network", SAID),
         ("machine", "rank 1: `ulimit -n` is 1024"),
     ]
+
+
+def test_a_machine_that_is_taken_back_comes_first(capsys) -> None:
+    soon = Interruption("AWS", "spot", time.time() + 3600)
+    nodes = [replace(NODES[0], interruption=soon), *NODES[1:]]
+    cluster._show(replace(STATUS, nodes=nodes))
+    [first, hint, *_] = [line for line in capsys.readouterr().err.splitlines() if "warning" in line or "→" in line]
+    assert first.startswith("warning: node 0 is taken back in ")
+    assert first.endswith(": spot notice of AWS")
+    assert "--name RUN" in hint
+    record = JobRecord("ray://lab/one")
+    record.add_nodes(nodes)
+    warning, *_ = record.look(soon.ends_at - 110).warnings
+    assert (warning.kind, warning.seen) == ("spot", "node 0 is taken back in 1 min 50 s: spot notice of AWS")
+    assert interruption_notice(NODES, 0.0) is None

@@ -1,12 +1,15 @@
 """How many ranks were lost, of 256."""
 
 import threading
+from dataclasses import replace
 
 import pytest
 from patience import SLOWER
 
+from cloudrl.logs.causes.signatures import recognise
 from cloudrl.node.losses import find_loss
 from cloudrl.protocol.failures import Failure, FailureKind
+from cloudrl.protocol.interruptions import Interruption
 from cloudrl.protocol.phases import Phase
 from cloudrl.protocol.report import NodeReport
 from cloudrl.protocol.side_by_side import AT_ONCE
@@ -105,3 +108,14 @@ def test_probes_are_sent_side_by_side() -> None:
 
     assert find_loss(ranks.reports, lambda rank: 20.0 if rank < 64 else 0.1, probe, lost_after_s=30.0) is None
     assert ranks.probes == 64
+
+
+def test_a_notice_is_its_reason() -> None:
+    ranks = Ranks({14: 31.2})
+    ranks.reports[14] = replace(ranks.reports[14], interruption=Interruption("AWS", "spot", 0.0))
+    failure = ranks.find()
+    assert failure is not None
+    assert failure.reason == "rank 14 (host-14, 10.0.0.14) was taken back (spot notice of AWS): no heartbeat for 31 s"
+    found = recognise(failure.reason)
+    assert found is not None
+    assert found.name == "spot-interrupted"

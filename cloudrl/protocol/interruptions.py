@@ -1,0 +1,55 @@
+"""A cloud's notice that it takes a machine back, as a node reports it and as a person reads it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Mapping
+
+from cloudrl.units import duration_text
+
+SWITCH = "CLOUDRL_SPOT_NOTICES"
+"""Set to `off` in the environment of a cluster: no node asks its cloud for notices."""
+
+
+@dataclass(frozen=True)
+class Interruption:
+    """One notice; notices are best effort, and machines go without one, too.
+
+    Attributes:
+        cloud: "AWS", "GCP" or "Azure".
+        event: "spot", "maintenance", "reboot", "redeploy" or "terminate".
+        ends_at: seconds since the epoch; from then on the machine may be gone.
+    """
+
+    cloud: str
+    event: str
+    ends_at: float
+
+    @property
+    def name(self) -> str:
+        """For example `spot notice of AWS`."""
+        return f"{self.event} notice of {self.cloud}"
+
+
+Notices = Mapping[int, Interruption]
+"""Rank of a node -> its notice."""
+
+
+def countdown_text(rank: int, notice: Interruption, now: float) -> str:
+    """For a person: `node 1 is taken back in 1 min 50 s: spot notice of AWS`.
+
+    Args:
+        rank: of the node.
+        notice: its notice.
+        now: seconds since the epoch.
+    """
+    left_s = notice.ends_at - now
+    when = f"in {duration_text(left_s)}" if left_s > 0 else "at any moment"
+    return f"node {rank} is taken back {when}: {notice.name}"
+
+
+def end_text(notices: Notices) -> str:
+    """What ended an attempt, as far as notices tell: `AWS takes back node 1 (spot notice)`; "" without a notice."""
+    return "; ".join(
+        f"{notice.cloud} takes back node {rank} ({notice.event} notice)" for rank, notice in sorted(notices.items())
+    )
