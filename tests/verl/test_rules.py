@@ -17,6 +17,7 @@ from cloudrl.verl.batches import with_fitting_batches
 from cloudrl.verl.composition import Problem, compose
 from cloudrl.verl.release_files import source_of
 from cloudrl.verl.releases import RELEASE
+from cloudrl.verl.rules import batches, names, parallelism
 from cloudrl.verl.setting import Setting
 from cloudrl.verl_cpu.tiny_model import make_tiny_model
 
@@ -283,8 +284,8 @@ CHOICES: dict[str, tuple[Any, ...]] = {
 """Values of what verl's driver validates; most are left alone, so that often one thing is wrong, or none."""
 CASES = 480 if os.environ.get("CLOUDRL_SLOW") == "1" else 60
 OF_THE_DRIVER: tuple[Any, ...] = (
-    rules.batch_is_divided, rules.micro_batches_are_given, rules.mini_batches_fit, rules.rollout_is_possible,
-    rules.names_are_known, rules.sequences_are_split,
+    batches.batch_is_divided, batches.micro_batches_are_given, batches.mini_batches_fit,
+    parallelism.rollout_is_possible, names.names_are_known, parallelism.sequences_are_split,
 )  # fmt: skip
 
 

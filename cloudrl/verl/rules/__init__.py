@@ -1,7 +1,8 @@
 """What verl refuses of a configuration, and what its workers would find out minutes into a job; read in verl 0.9.1.
 
 A rule looks at the composed configuration and at the GPUs of the cluster, and gives a `Problem` for each thing that
-cannot work. Each names where verl checks it. A test holds those of verl's driver against verl's own validation.
+cannot work. Each names where verl checks it. A module lists its rules in `RULES`. A test holds those of verl's driver
+against verl's own validation.
 
 `what_verl_builds` follows verl's own code and goes with any release; all others were read in `READ_IN`.
 """
@@ -13,83 +14,25 @@ from collections.abc import Callable, Iterator
 from cloudrl.verl.composition import Problem
 from cloudrl.verl.keys import ACTOR, ROLLOUT
 from cloudrl.verl.releases import RELEASE
-from cloudrl.verl.rules.batches import (
-    batch_is_divided,
-    dynamic_batches_agree,
-    log_probs_are_divided,
-    micro_batches_are_given,
-    mini_batches_are_divided,
-    mini_batches_fit,
-)
+from cloudrl.verl.rules import batches, megatron, names, parallelism, pools, servers, structure, texts, values
 from cloudrl.verl.rules.built import what_verl_builds
-from cloudrl.verl.rules.megatron import megatron_features_fit, megatron_groups_fit
-from cloudrl.verl.rules.names import estimators_have_what_they_ask, names_are_known, unknown_names
-from cloudrl.verl.rules.parallelism import (
-    engines_have_their_sections,
-    replicas_fit,
-    rollout_is_possible,
-    sequences_are_split,
-    shards_are_whole,
-)
-from cloudrl.verl.rules.pools import (
-    async_steps_fit,
-    filtering_is_possible,
-    generated_batches_fit,
-    pools_fit_the_cluster,
-    resume_is_named,
-    switches_are_possible,
-)
-from cloudrl.verl.rules.servers import (
-    data_parallel_servers_fit,
-    disaggregation_is_possible,
-    distillation_is_possible,
-    overlong_answers_have_limits,
-    rewards_have_what_they_ask,
-)
-from cloudrl.verl.rules.structure import sections_are_given, structure_notes, structure_problems
-from cloudrl.verl.rules.texts import texts_are_texts
-from cloudrl.verl.rules.values import (
-    files_are_read,
-    flags_for_numbers,
-    optimizers_know_their_options,
-    values_are_possible,
-)
+from cloudrl.verl.rules.names import unknown_names
+from cloudrl.verl.rules.structure import structure_notes, structure_problems
+from cloudrl.verl.rules.values import flags_for_numbers
 from cloudrl.verl.setting import Setting
 
 READ_IN = (RELEASE.verl,)
 """Releases in whose source the rules were read."""
 RULES: tuple[Callable[[Setting], Iterator[Problem]], ...] = (
-    sections_are_given,
-    values_are_possible,
-    texts_are_texts,
-    files_are_read,
-    optimizers_know_their_options,
-    names_are_known,
-    estimators_have_what_they_ask,
-    batch_is_divided,
-    micro_batches_are_given,
-    mini_batches_fit,
-    mini_batches_are_divided,
-    log_probs_are_divided,
-    dynamic_batches_agree,
-    sequences_are_split,
-    shards_are_whole,
-    rollout_is_possible,
-    replicas_fit,
-    pools_fit_the_cluster,
-    async_steps_fit,
-    switches_are_possible,
-    filtering_is_possible,
-    resume_is_named,
-    engines_have_their_sections,
-    megatron_groups_fit,
-    megatron_features_fit,
-    generated_batches_fit,
-    data_parallel_servers_fit,
-    disaggregation_is_possible,
-    rewards_have_what_they_ask,
-    overlong_answers_have_limits,
-    distillation_is_possible,
+    *structure.RULES,
+    *values.RULES,
+    *texts.RULES,
+    *names.RULES,
+    *batches.RULES,
+    *parallelism.RULES,
+    *pools.RULES,
+    *megatron.RULES,
+    *servers.RULES,
 )
 
 

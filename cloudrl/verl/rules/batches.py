@@ -161,3 +161,13 @@ def _nearest(setting: Setting, size: int, parts: int) -> int:
     """The number of prompts, nearest below or the least one, whose answers can be divided."""
     step = parts // math.gcd(parts, setting.rollout_n)
     return max(step, size // step * step)
+
+
+RULES = (
+    batch_is_divided,
+    micro_batches_are_given,
+    mini_batches_fit,
+    mini_batches_are_divided,
+    log_probs_are_divided,
+    dynamic_batches_agree,
+)

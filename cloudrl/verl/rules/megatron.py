@@ -78,3 +78,6 @@ def _largest(setting: Setting, role: str, name: str, size: int, gpus: int, other
     fitting = next(each for each in range(min(size, room), 0, -1) if room % each == 0)
     roles = (ACTOR, REF) if role == REF and setting.whole(f"{ACTOR}.megatron.{name}") == size else (role,)
     return " ".join(f"{each}.megatron.{name}={fitting}" for each in roles)
+
+
+RULES = (megatron_groups_fit, megatron_features_fit)

@@ -191,3 +191,6 @@ def estimators_have_what_they_ask(setting: Setting) -> Iterator[Problem]:
     is_built_in = setting.get(MODE) in ("sync", *ASYNC)
     if name in _OLDER_TRAINER and setting.trains and setting.is_v1 and is_built_in:
         yield Problem(f"{key}={name} works with verl's older trainer alone", f"{keys.USE_V1}=False")
+
+
+RULES = (names_are_known, estimators_have_what_they_ask)

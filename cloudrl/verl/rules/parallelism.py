@@ -102,3 +102,12 @@ def replicas_fit(setting: Setting) -> Iterator[Problem]:
         fits = 0 if rest else _largest(replica, room)
         yield Problem(f"a replica of the rollout takes {replica} GPUs, which do not divide {setting.world_size}",
                       f"{key}={fits}" if fits else "")  # fmt: skip
+
+
+RULES = (
+    sequences_are_split,
+    shards_are_whole,
+    rollout_is_possible,
+    replicas_fit,
+    engines_have_their_sections,
+)

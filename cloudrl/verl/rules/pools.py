@@ -118,3 +118,13 @@ def resume_is_named(setting: Setting) -> Iterator[Problem]:
     path = setting.get(keys.RESUME_FROM)
     if setting.get(keys.RESUME_MODE) == "resume_path" and OF_STEP not in str(path):
         yield Problem(f"{keys.RESUME_FROM}={path} names no step", f"{keys.RESUME_FROM}=.../{step_folder('.', 40)}")
+
+
+RULES = (
+    pools_fit_the_cluster,
+    async_steps_fit,
+    switches_are_possible,
+    filtering_is_possible,
+    resume_is_named,
+    generated_batches_fit,
+)

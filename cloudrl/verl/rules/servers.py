@@ -97,3 +97,12 @@ def distillation_is_possible(setting: Setting) -> Iterator[Problem]:
     top = setting.whole(f"{loss}.topk")
     if top is None:
         yield Problem(f"{loss}.loss_mode=forward_kl_topk needs {loss}.topk", f"{loss}.topk=64")
+
+
+RULES = (
+    data_parallel_servers_fit,
+    disaggregation_is_possible,
+    rewards_have_what_they_ask,
+    overlong_answers_have_limits,
+    distillation_is_possible,
+)

@@ -186,3 +186,6 @@ def _joined(path: str, key: str) -> str:
 def _short(value: object) -> str:
     text = "null" if value is None else str(value)
     return text if len(text) < 60 else f"{text[:57]}..."
+
+
+RULES = (sections_are_given,)

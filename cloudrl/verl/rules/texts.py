@@ -127,3 +127,6 @@ def _of_agents(setting: Setting) -> Iterator[Text]:
     for name in ("multi_turn.tool_config_path", "multi_turn.function_tool_path", "agent.agent_loop_config_path"):
         yield Text(f"{ROLLOUT}.{name}", worker)
     yield Text(f"{ROLLOUT}.agent.default_agent_loop", worker)  # rows of data may name their own loops
+
+
+RULES = (texts_are_texts,)

@@ -349,3 +349,10 @@ def _of_engines(setting: Setting) -> Iterator[Row]:
             for size in ("tensor_model", "pipeline_model", "context", "expert_model"):
                 yield Row(f"{role}.megatron.{size}_parallel_size", mesh, low=1)
             yield Row(f"{role}.megatron.expert_tensor_parallel_size", mesh, low=1, null=True)
+
+
+RULES = (
+    values_are_possible,
+    files_are_read,
+    optimizers_know_their_options,
+)
