@@ -307,11 +307,7 @@ class Agent:
         options = self.options
         with self._as_preflight_failure("machine", "this machine cannot be inspected"):
             host = probe_host(self.identity.ip, options.ray_temp_dir or ray_node.TEMP_DIR, self.env)
-        self.state.update(
-            ray_version=host.ray_version, python_version=host.python_version, verl_version=host.verl_version,
-            rollouts=tuple(host.rollout_versions), rollout_versions=host.rollout_versions,
-            cpus=options.cpus or host.cpus, gpu_software={"driver": host.driver} if host.driver else {},
-        )  # fmt: skip
+        self.state.update(**{**host.reported, "cpus": options.cpus or host.cpus})
         faults, warnings = preflight.check_node(host, self.env, options, gpus=self.gpus, nodes=self.identity.nodes)
         self.warn(*warnings)
         if faults:

@@ -12,7 +12,7 @@ import struct
 import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Dict, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 
 from cloudrl.control_groups import cpu_quota, memory_limits
 from cloudrl.node.memlock import locked_memory_limit
@@ -68,6 +68,19 @@ class HostInfo:
     driver: str = ""
     rollout_versions: Dict[str, str] = field(default_factory=dict)
     memlock_bytes: Optional[int] = None
+
+    @property
+    def reported(self) -> Dict[str, Any]:
+        """What the node tells of it: fields of `NodeReport`."""
+        return {
+            "cpus": self.cpus,
+            "ray_version": self.ray_version,
+            "python_version": self.python_version,
+            "verl_version": self.verl_version,
+            "rollouts": tuple(self.rollout_versions),
+            "rollout_versions": self.rollout_versions,
+            "gpu_software": {"driver": self.driver} if self.driver else {},
+        }
 
 
 def probe_host(ip: str, temp_dir: Path, env: Mapping[str, str] = os.environ) -> HostInfo:

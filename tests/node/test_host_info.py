@@ -2,12 +2,14 @@
 
 import os
 import platform
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from cloudrl.node import host_info
 from cloudrl.node.host_info import Gpus
+from cloudrl.protocol.report import NodeReport
 
 
 def test_the_interface_of_an_address() -> None:
@@ -23,6 +25,10 @@ def test_this_machine(tmp_path: Path) -> None:
     assert seen.python_version == platform.python_version()
     assert seen.interface == "lo"
     assert seen.open_files > 0
+    told = replace(NodeReport(0, "127.0.0.1"), **seen.reported)
+    assert (told.cpus, told.python_version, told.rollouts) == (
+        seen.cpus, seen.python_version, tuple(seen.rollout_versions),
+    )  # fmt: skip
 
 
 def test_a_job_of_slurm_has_what_slurm_says_and_no_other_program_is_asked(tmp_path: Path) -> None:
