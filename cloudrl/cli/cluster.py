@@ -136,6 +136,7 @@ def _list(statuses: list[Status], *, as_json: bool) -> None:
 
 def _show(cluster: Status) -> None:
     from cloudrl.cli._nodes import columns, node_table, rows_of
+    from cloudrl.jobs.format import mirror_lines
     from cloudrl.protocol.job_phases import phase_text
     from cloudrl.sdk.costs import describe
     from cloudrl.sdk.failures import newest_failure
@@ -149,6 +150,7 @@ def _show(cluster: Status) -> None:
     else:
         _output.table([*columns()], [cells for cells, _ in rows_of(cluster.nodes)])
     lines = [*map(describe_attempt, cluster.previous_attempts), *describe(cluster), links_text(cluster.nodes)]
+    lines += mirror_lines(cluster.mirrors, time.time())
     for line in filter(None, lines):
         _output.note(line)
     if cluster.job is not None:

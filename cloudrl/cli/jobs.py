@@ -7,6 +7,7 @@ import shlex
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import asdict
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -60,20 +61,23 @@ def status(
 ) -> None:
     """Show what Ray reports about a job, and each attempt of a durable one. Exit code 4 if it has failed."""
     from cloudrl.errors import JobFailed
-    from cloudrl.jobs.format import attempt_fields, attempt_rows, job_fields
+    from cloudrl.jobs.format import attempt_fields, attempt_rows, job_fields, mirror_text
     from cloudrl.sdk.find import find_job
     from cloudrl.transport.ray_job import JobStatus
 
     handle = find_job(job_id, cluster, address, on_progress=Terminal())
     job = handle.status()
-    fields, attempts = job_fields(job), handle.attempts()
+    fields, attempts, mirror = job_fields(job), handle.attempts(), handle.mirror()
     if as_json:
-        _output.as_json({**fields, "attempts": attempt_fields(attempts)})
+        shown = None if mirror is None else asdict(mirror)
+        _output.as_json({**fields, "attempts": attempt_fields(attempts), "mirror": shown})
     else:
         _output.table(("job", job.submission_id), _facts(job, fields))
     if attempts and not as_json:
         _output.data("")
         _output.table(("attempt", "from", "last step", "ended", "came back"), attempt_rows(attempts))
+    if mirror is not None and not as_json:
+        _output.note(f"{mirror.mirror}: {mirror_text(mirror, time.time())}")
     if job.status is JobStatus.FAILED:
         cause = handle.cause()
         raise JobFailed(f"job {job.submission_id} failed: {cause or job.message}", hint=f"cloudrl why {handle.url}")

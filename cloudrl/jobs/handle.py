@@ -20,6 +20,7 @@ from cloudrl.logs.causes.evidence import last_lines
 from cloudrl.logs.sent_files import by_own_names
 from cloudrl.protocol.backoff import Backoff, retry
 from cloudrl.protocol.durable_jobs import Attempt, DurableJob, Result
+from cloudrl.protocol.mirrors import MirrorStatus
 from cloudrl.transport import Connection
 from cloudrl.transport.log_stream import LogSource, choose_log, follow_log, split_lines
 from cloudrl.transport.ray_job import JobStatus, RayJob
@@ -73,6 +74,18 @@ class JobHandle:
         """
         left = find_durable(self.connection, self.submission_id)
         return left.attempts if left is not None else ()
+
+    def mirror(self) -> MirrorStatus | None:
+        """How far the mirror of a durable job is; None without a mirror, and before its first attempt runs.
+
+        Raises:
+            ConnectionFailed: no answer.
+        """
+        left, agent = find_durable(self.connection, self.submission_id), self.connection.agent()
+        if left is None or agent is None or not left.mirror:
+            return None
+        mirrors = agent.status().mirrors
+        return next((each for each in mirrors if (each.run, each.mirror) == (left.run, left.mirror)), None)
 
     def done(self) -> bool:
         """Whether it has ended, however."""

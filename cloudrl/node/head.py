@@ -225,6 +225,7 @@ class Head(Agent):
             ready_at=self.ready_at,
             budget=budget_now,
             job=self.hang_monitor.state,
+            mirrors=self.durable_jobs.mirrors.statuses,
         )
 
     def _look_at(self, report: NodeReport) -> Tuple[LookedAt, ...]:

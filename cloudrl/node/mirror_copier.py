@@ -64,7 +64,7 @@ class MirrorCopier:
         self._orders: Deque[UploadOrder] = deque()
         self._done: Dict[_Key, Tuple[FrozenSet[WantedFile], UploadState]] = {}
         self._errors: Dict[_Key, str] = {}
-        self._copied_bytes, self._piece_at = 0, 0.0
+        self._copied_bytes, self._piece_at, self._began_at = 0, 0.0, 0.0
         self._urgent, self._bytes_per_s = False, 0
         self._thread: Optional[threading.Thread] = None
 
@@ -85,13 +85,13 @@ class MirrorCopier:
             ApiError: BAD_REQUEST, it names other files than those of one step.
         """
         _check(order)
-        key = order.mirror, order.attempt, order.folder
+        key = _key_of(order)
         with self._changed:
             self._urgent, self._bytes_per_s = order.is_urgent, order.bytes_per_s
             done = self._done.get(key)
             if done is not None and done[0] == frozenset(order.files):
                 return done[1]  # a file that was written again has another size or date
-            is_coming = any((known.mirror, known.attempt, known.folder) == key for known in self._orders)
+            is_coming = any(_key_of(known) == key for known in self._orders)
             error = "" if is_coming else self._errors.pop(key, "")
             if not is_coming and not error:
                 self._orders.append(order)
@@ -99,7 +99,9 @@ class MirrorCopier:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, daemon=True)
                 self._thread.start()
-            return UploadState({}, self._copied_bytes if is_coming else 0, error=error)
+            if not is_coming or _key_of(self._orders[0]) != key:
+                return UploadState({}, error=error)  # it waits for another one
+            return UploadState({}, self._copied_bytes, self._clock() - self._began_at)
 
     def copy(self, order: UploadOrder) -> UploadState:
         """Copy the files of an order.
@@ -107,8 +109,8 @@ class MirrorCopier:
         Raises:
             OSError, CloudrlError, Refused, http.client.HTTPException: one of them is not there.
         """
-        began, store = self._clock(), self.store(order.mirror)
-        self._copied_bytes, sums = 0, {}
+        self._copied_bytes, self._began_at = 0, self._clock()
+        began, store, sums = self._began_at, self.store(order.mirror), {}
         for file in order.files:
             key = file_key(order.attempt, file.path, order.folder)
             sums[file.path] = self._copy(store, key, file)
@@ -160,7 +162,7 @@ class MirrorCopier:
                 error = str(failure) or type(failure).__name__
             except Refused:
                 error = "a link is in the way"
-            key = order.mirror, order.attempt, order.folder
+            key = _key_of(order)
             with self._changed:
                 self._orders.popleft()
                 if state is not None:
@@ -201,6 +203,10 @@ def use_disk_when_idle() -> None:
     if number is not None and sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).syscall(number, 1, 0, _IDLE)
+
+
+def _key_of(order: UploadOrder) -> _Key:
+    return order.mirror, order.attempt, order.folder
 
 
 def _check(order: UploadOrder) -> None:

@@ -15,6 +15,7 @@ from cloudrl.foreign import parse_json
 from cloudrl.node.background import call_within
 from cloudrl.node.job_files import addresses_of
 from cloudrl.node.job_journal import MAX_BYTES, record_text, records_in
+from cloudrl.node.mirror_progress import MirrorProgress, order_subject
 from cloudrl.node.mirror_saves import COMING, GONE, RunInMirror, forget_upload, remove_save, write_save
 from cloudrl.node.mirror_stores import Store
 from cloudrl.node.uploads import Store as Files
@@ -23,7 +24,7 @@ from cloudrl.protocol.client import AgentClient
 from cloudrl.protocol.durable_jobs import DurableJob
 from cloudrl.protocol.failures import ApiError, ErrorCode
 from cloudrl.protocol.manifest import Manifest
-from cloudrl.protocol.mirrors import MirroredFile, MirroredSave, MirroredStep
+from cloudrl.protocol.mirrors import MirroredFile, MirroredSave, MirroredStep, MirrorStatus, UploadState
 from cloudrl.protocol.report import NodeReport
 from cloudrl.saves.copies import newest_whole_step
 from cloudrl.saves.inventory import Inventory
@@ -79,7 +80,7 @@ class Mirrors:
         self._silent_since: Dict[str, float] = {}
         self._runs: Dict[Tuple[str, str], RunInMirror] = {}
         self._saves: Dict[Tuple[str, str], Tuple[MirroredSave, ...]] = {}
-        self._told: Dict[str, str] = {}
+        self._progress = MirrorProgress(say)
         self._to_record: Dict[str, DurableJob] = {}
         self._lock = threading.Lock()
         self.begun: Dict[str, Optional[int]] = {}
@@ -94,6 +95,11 @@ class Mirrors:
             for (mirror, _), saves in sorted(self._saves.items())
             for save in sorted(saves, key=lambda save: save.step)
         )
+
+    @property
+    def statuses(self) -> Tuple[MirrorStatus, ...]:
+        """How far they are, of the jobs whose steps are copied or were since the cluster was ready."""
+        return self._progress.statuses(dict(self._saves))
 
     def saves(self, job: DurableJob) -> Dict[int, MirroredSave]:
         """Step -> the save of it that the mirror of a job has, and that a resume may take.
@@ -132,7 +138,7 @@ class Mirrors:
                     "node has a whole step; once it answers, the job can be resumed"
                 ) from error
             if has_all or is_late:
-                self._tell(job.job_id, f"warning: job {job.job_id} goes on without its mirror: {error}")
+                self._progress.tell(job.job_id, f"warning: job {job.job_id} goes on without its mirror: {error}")
                 return inventory
             raise ConnectionFailed(
                 f"the mirror {job.mirror} does not answer: {error}", hint="It is asked again"
@@ -166,15 +172,20 @@ class Mirrors:
             jobs: those that may go on.
             inventory: of all nodes.
         """
+        mirrored = [job for job in jobs if job.mirror]
+        for job in mirrored:
+            self._progress.watch(job.mirror, job.run)
         if self.flush():
             return True  # a step in the mirror without its attempt would be nobody's
         is_missing = False
-        for job in (job for job in jobs if job.mirror):
+        for job in mirrored:
             try:
                 is_missing = self._upload(job, inventory) or is_missing
-                self._tell(job.mirror, "")
+                self._progress.tell(job.mirror, "")
             except FAILURES as error:
-                self._tell(job.mirror, f"warning: the mirror {job.mirror} does not take run {job.run}: {error}")
+                self._progress.tell(
+                    job.mirror, f"warning: the mirror {job.mirror} does not take run {job.run}: {error}"
+                )
                 is_missing = True
         return is_missing
 
@@ -188,49 +199,54 @@ class Mirrors:
         self.begun[job.run] = None if plan is None else plan.step
         if plan is not None:
             self._send(job, plan, states)
+        else:
+            self._progress.is_sent(job.mirror, job.run)
         try:
             self._clear(job, states, plan)
-            self._tell(f"{job.mirror} {job.run}", "")
+            self._progress.tell(f"{job.mirror} {job.run}", "")
         except FAILURES as error:
-            self._tell(f"{job.mirror} {job.run}", f"warning: old steps of run {job.run} stay in {job.mirror}: {error}")
+            self._progress.tell(
+                f"{job.mirror} {job.run}", f"warning: old steps of run {job.run} stay in {job.mirror}: {error}"
+            )
         return plan is not None
 
     def _send(self, job: DurableJob, plan: UploadPlan, states: Dict[str, Tuple[MirroredSave, ...]]) -> None:
         """Have the nodes copy what a step consists of; once all of it is there, the manifest makes it count."""
         if not any(_is_of(save, plan) for save in states[COMING]):
             write_save(self._store(job.mirror), _save(job, plan, {}, self._now(), 0.0), COMING)
-        sums, seconds, has_failed = self._order(plan)
-        if has_failed:
+        states_of_nodes = self._order(plan)
+        self._progress.sending(job.mirror, job.run, plan, states_of_nodes)
+        sums = {path: crc for state in states_of_nodes.values() for path, crc in state.sums.items()}
+        if any(state.error for state in states_of_nodes.values()):
             self.begun[job.run] = None  # a newer step may do better
         if any(file.path not in sums for order in plan.orders for file in order.files):
             return
+        seconds = max(state.seconds for state in states_of_nodes.values())
         save = _save(job, plan, sums, self._now(), seconds)
         write_save(self._store(job.mirror), save)
         self.begun[job.run] = None
+        self._progress.is_sent(job.mirror, job.run)
         key = job.mirror, job.run
         self._saves[key] = (*self._saves.get(key, ()), save)
         self._say(f"run {job.run}: step {plan.step}: {job.mirror} has it now, {_speed_text(save)}")
 
-    def _order(self, plan: UploadPlan) -> Tuple[Dict[str, int], float, bool]:
-        """(path -> CRC-32 of files that are there, seconds of the slowest node, whether a node could not)."""
+    def _order(self, plan: UploadPlan) -> Dict[int, UploadState]:
+        """Rank -> how far it is, of the nodes that answer."""
         reports = {report.rank: report for report in self._reports()}
-        sums: Dict[str, int] = {}
-        seconds, has_failed = 0.0, False
+        states: Dict[int, UploadState] = {}
         for order in plan.orders:
             if order.rank not in reports:
                 continue
-            urgent = replace(order, is_urgent=self._is_urgent())
+            urgent, subject = replace(order, is_urgent=self._is_urgent()), order_subject(order.rank, order.folder)
             try:
                 state = job_calls.order_upload(self._agent(reports[order.rank]), urgent)
             except FAILURES as error:
-                self._tell(f"{order.rank} {order.folder}", f"warning: rank {order.rank} does not mirror: {error}")
+                self._progress.tell(subject, f"warning: rank {order.rank} does not mirror: {error}")
                 continue
             text = f"warning: {order.folder} of rank {order.rank} is not mirrored: {state.error}" if state.error else ""
-            self._tell(f"{order.rank} {order.folder}", text)
-            has_failed = has_failed or bool(state.error)
-            sums.update(state.sums)
-            seconds = max(seconds, state.seconds)
-        return sums, seconds, has_failed
+            self._progress.tell(subject, text)
+            states[order.rank] = state
+        return states
 
     def _clear(self, job: DurableJob, states: Dict[str, Tuple[MirroredSave, ...]], plan: Optional[UploadPlan]) -> None:
         """Remove what need not stay, and what uploads and removals have left that broke off."""
@@ -322,7 +338,9 @@ class Mirrors:
             try:
                 self._store(job.mirror).put(_record_key(job), record_text(job).encode())
             except FAILURES as error:
-                self._tell(job.mirror, f"warning: the mirror {job.mirror} does not record {job.job_id}: {error}")
+                self._progress.tell(
+                    job.mirror, f"warning: the mirror {job.mirror} does not record {job.job_id}: {error}"
+                )
                 return True
             with self._lock:
                 if self._to_record.get(job.job_id) is job:
@@ -338,12 +356,6 @@ class Mirrors:
         store = self._store(mirror)
         contents = (store.get(key, MAX_BYTES) for key in sorted(store.names(_JOBS)) if key.endswith(".json"))
         return list(records_in(content for content in contents if content is not None))
-
-    def _tell(self, subject: str, text: str) -> None:
-        """A warning, once until it changes."""
-        if text and self._told.get(subject) != text:
-            self._say(text)
-        self._told[subject] = text
 
 
 def all_mirrors(jobs: Iterable[Optional[DurableJob]], more: str = "") -> Set[str]:

@@ -178,6 +178,30 @@ class MirroredStep:
     mirrored_at: float
 
 
+@dataclass(frozen=True)
+class MirrorStatus:
+    """How far the mirror of a run is.
+
+    Attributes:
+        step: the newest that it has; None without one.
+        mirrored_at: when all of that had arrived, seconds since the epoch.
+        coming: the step that is on its way; None without one.
+        size_bytes, sent_bytes: of that step, all nodes together.
+        bytes_per_s: with which it is sent, likewise; 0 before that is known.
+        error: what holds it up; "" for nothing.
+    """
+
+    run: str
+    mirror: str
+    step: Optional[int] = None
+    mirrored_at: float = 0.0
+    coming: Optional[int] = None
+    size_bytes: int = 0
+    sent_bytes: int = 0
+    bytes_per_s: int = 0
+    error: str = ""
+
+
 def file_key(save: str, path: str, folder: str) -> str:
     """Where a mirror has a file of a step: `RUN/ATTEMPT/global_step_10/data.pt`.
 

@@ -12,6 +12,7 @@ from cloudrl.protocol.failures import Failure, PastFailure
 from cloudrl.protocol.interruptions import Interruption
 from cloudrl.protocol.job_phases import JobState
 from cloudrl.protocol.job_work import JobWork
+from cloudrl.protocol.mirrors import MirrorStatus
 from cloudrl.protocol.oom_kills import OomKills
 from cloudrl.protocol.phases import Phase
 from cloudrl.protocol.progress import Fetching
@@ -261,6 +262,7 @@ class ClusterStatus:
         phase: of the answering node; "failed" or "ended" once the cluster has a failure.
         started_at, ready_at: seconds since the epoch.
         job: where the training stands that runs; None without one, and while its phase is unknown.
+        mirrors: how far the mirrors of its durable jobs are.
     """
 
     facts: ClusterFacts
@@ -272,3 +274,4 @@ class ClusterStatus:
     nodes: Tuple[NodeReport, ...] = ()
     budget: BudgetStatus = field(default_factory=BudgetStatus)
     job: Optional[JobState] = None
+    mirrors: Tuple[MirrorStatus, ...] = ()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from cloudrl.errors import ConnectionFailed
 from cloudrl.protocol.facts import ClusterFacts
 from cloudrl.protocol.job_phases import JobState
+from cloudrl.protocol.mirrors import MirrorStatus
 from cloudrl.protocol.phases import Phase
 from cloudrl.protocol.progress import Notice
 from cloudrl.protocol.report import BudgetStatus, ClusterStatus, NodeReport
@@ -172,6 +173,7 @@ class Status:
         cost: US dollars so far, those of earlier attempts included; None if unknown.
         budget: when it ends by itself, as its agents see it.
         job: where the training stands that runs; None without one, and while its phase is unknown.
+        mirrors: how far the mirrors of its durable jobs are.
         owner: the user that it belongs to; "" for oneself.
         has_agent: whether it runs the node agent; what has a cluster's name may be something else.
         retention: what becomes of its checkpoints when it ends; None if unknown.
@@ -194,6 +196,7 @@ class Status:
     cost: float | None = None
     budget: BudgetStatus = field(default_factory=BudgetStatus)
     job: JobState | None = None
+    mirrors: tuple[MirrorStatus, ...] = ()
     owner: str = ""
     has_agent: bool = True
     retention: CheckpointRetention | None = None
@@ -249,6 +252,7 @@ def agent_fields(status: ClusterStatus) -> Mapping[str, Any]:
         "ready_at": status.ready_at,
         "budget": status.budget,
         "job": status.job,
+        "mirrors": status.mirrors,
     }
 
 

@@ -1,6 +1,7 @@
 """`cloudrl up`, `status`, `down` and `env`, as they are typed."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,9 @@ from fake_local import KEY, FakeLocal
 from recordings import keep, load
 from typed_command import Run
 
+from cloudrl.protocol.durable_jobs import Attempt, DurableJob
 from cloudrl.protocol.job_phases import Grade, Hang, JobState
+from cloudrl.protocol.mirrors import MirrorStatus
 from cloudrl.protocol.outcome import Outcome
 from cloudrl.protocol.phases import Phase
 from cloudrl.protocol.report import Usage
@@ -108,6 +111,21 @@ def test_status_warns_about_the_machines_of_a_training_as_watch_does(run: Run, l
     assert "  → Keep fewer checkpoints" in done.err
     lab.cluster.write("one", b"step:999 - training/global_step:999 - timing_s/step:100.0\n")
     assert "warning: the disk" not in run("status", "lab").err
+
+
+def test_status_tells_how_far_the_mirror_of_a_run_is(run: Run, lab: FakeLocal) -> None:
+    lab.cluster.add("one")
+    job = DurableJob("one", "night", "", {}, 0.0, mirror="/mnt/runs", attempts=(Attempt(1, "one", "c", 0, 0.0),))
+    lab.cluster.durable_jobs["one"] = job
+    assert json.loads(run("jobs", "status", "one", "--json").ended(0).out)["mirror"] is None
+    mirror = MirrorStatus("night", "/mnt/runs", 40, time.time() - 7200.0, 50, 100, error="disk quota exceeded")
+    lab.cluster.status["mirrors"] = [to_json(mirror)]
+
+    far = "step 40, 2 h 00 min ago; step 50 on its way, 0 B of 100 B; held up: disk quota exceeded"
+    assert f"run night in /mnt/runs: {far}\n" in run("status", "lab").ended(0).err
+    assert json.loads(run("status", "lab", "--json").out)["mirrors"][0]["coming"] == 50
+    assert f"/mnt/runs: {far}\n" in run("jobs", "status", "one").ended(0).err
+    assert json.loads(run("jobs", "status", "one", "--json").out)["mirror"]["step"] == 40
 
 
 def test_what_a_hang_costs_where_the_cost_so_far_is_unknown(run: Run, lab: FakeLocal) -> None:

@@ -1,12 +1,14 @@
 import json
 import math
 from dataclasses import asdict
+from typing import Any
 
 import pytest
 
 from cloudrl.jobs import Ended, Line, Progress, Step
-from cloudrl.jobs.format import as_fields, job_fields
+from cloudrl.jobs.format import as_fields, job_fields, mirror_text
 from cloudrl.logs.causes import Cause
+from cloudrl.protocol.mirrors import MirrorStatus
 from cloudrl.transport.ray_job import JobStatus, RayJob
 
 
@@ -43,3 +45,22 @@ def test_a_job_whose_variables_are_of_another_form(variables: object):
     """Ray takes what a client sends it."""
     job = RayJob.read({"status": "RUNNING", "submission_id": "a", "runtime_env": {"env_vars": variables}})
     assert "12345678" not in json.dumps(job_fields(job))
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({}, "no step yet"),
+        ({"step": 40, "mirrored_at": 800.0}, "step 40, 3 min 20 s ago"),
+        (
+            {"coming": 50, "size_bytes": 4_600_000_000, "sent_bytes": 1_000_000_000, "bytes_per_s": 200_000_000},
+            "no step yet; step 50 on its way, 1.0 GB of 4.6 GB, 200 MB a second, 18 s left",
+        ),
+        (
+            {"step": 40, "mirrored_at": 990.0, "coming": 50, "size_bytes": 5000, "error": "disk quota exceeded"},
+            "step 40, 10 s ago; step 50 on its way, 0 B of 5.0 kB; held up: disk quota exceeded",
+        ),
+    ],
+)
+def test_how_far_a_mirror_is(fields: dict[str, Any], text: str):
+    assert mirror_text(MirrorStatus("night", "/mnt/runs", **fields), 1000.0) == text

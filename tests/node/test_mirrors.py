@@ -31,7 +31,7 @@ from cloudrl.protocol import routes
 from cloudrl.protocol.durable_jobs import Attempt, DurableJob
 from cloudrl.protocol.failures import ApiError
 from cloudrl.protocol.manifest import Manifest, Part
-from cloudrl.protocol.mirrors import MIRROR_RANK, UploadOrder, UploadState, parse_mirror
+from cloudrl.protocol.mirrors import MIRROR_RANK, MirrorStatus, UploadOrder, UploadState, parse_mirror
 from cloudrl.protocol.report import NodeReport
 from cloudrl.protocol.step_copies import CopyOrder, CopyState, WantedFile
 from cloudrl.protocol.wire import from_json
@@ -188,6 +188,38 @@ def test_a_step_counts_once_all_nodes_have_mirrored_their_part(tmp_path: Path) -
     cluster.uploads[1].copy = upload  # type: ignore[method-assign]
     cluster.upload()
     assert cluster.steps == [2]
+
+
+def test_how_far_a_mirror_is(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, 2)
+    run, mirror = cluster.job.run, cluster.job.mirror
+    assert cluster.mirrors.statuses == ()
+    cluster.save(2)
+    assert cluster.mirrors.upload([cluster.job], cluster.inventory())
+    [status] = cluster.mirrors.statuses
+    assert (status.run, status.step, status.coming) == (run, None, None)
+    assert status.error.startswith(f"the mirror {mirror} does not take run night: {mirror} is not mounted")
+
+    cluster.mirrors.begin(mirror)
+    whole, cluster.uploads[1].copy = (
+        cluster.uploads[1].copy, lambda _: UploadState({}, copied_bytes=100, seconds=4.0)
+    )  # type: ignore[method-assign]  # fmt: skip
+    assert cluster.mirrors.upload([cluster.job], cluster.inventory())
+    [status] = cluster.mirrors.statuses
+    size = sum(map(len, cluster.files_of_step(2).values()))
+    of_second = sum(path.stat().st_size for path in cluster.disks[1].rglob("*") if path.is_file())
+    assert (status.step, status.coming, status.size_bytes) == (None, 2, size)
+    assert (status.sent_bytes, status.bytes_per_s, status.error) == (size - of_second + 100, 25, "")
+
+    cluster.uploads[1].copy = lambda _: UploadState({}, error="disk quota exceeded")  # type: ignore[method-assign]
+    assert cluster.mirrors.upload([cluster.job], cluster.inventory())
+    assert "night/global_step_2 of rank 1 is not mirrored: disk quota exceeded" in cluster.mirrors.statuses[0].error
+
+    cluster.uploads[1].copy = whole  # type: ignore[method-assign]
+    cluster.upload()
+    [status] = cluster.mirrors.statuses
+    assert status.mirrored_at > 0
+    assert replace(status, mirrored_at=0.0) == MirrorStatus(run, mirror, 2)
 
 
 def _failing(_: object) -> Any:
@@ -427,6 +459,11 @@ def test_training_goes_first_unless_the_node_may_be_gone_soon(tmp_path: Path) ->
 
     copier.copy(order)
     assert set(slept) == {0.5}, "as long as the piece took"
+    copier._orders.extend([order, replace(order, attempt="night-1.9")])
+    copier._thread = threading.current_thread()  # which works on the first one
+    assert copier.take(order).copied_bytes == 1000
+    assert copier.take(order).seconds > 1
+    assert copier.take(replace(order, attempt="night-1.9")) == UploadState({}), "it waits for the first one"
     copier._urgent = True
     slept.clear()
     copier.copy(replace(order, attempt="night-1.1"))
