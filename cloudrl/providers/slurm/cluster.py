@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from cloudrl.errors import SpecError
-from cloudrl.providers.slurm.section import SlurmSection, read_slurm, set_hint
+from cloudrl.providers.slurm.section import ENGINES, SlurmSection, read_slurm, set_hint
 from cloudrl.render.agent_options import HONOURED, honoured_for_image, image_release
 from cloudrl.render.hub_cache import home_of, hub_cache
 from cloudrl.spec import Cluster
@@ -54,7 +54,7 @@ class SlurmCluster:
                 hint=f"{set_hint('container', 'docker')}\nOr podman, apptainer, pyxis, or bare: a Python of the nodes",
             )
         back_end = own.container or "bare"
-        if own.dockerfile is not None and back_end not in ("docker", "podman"):
+        if own.dockerfile is not None and back_end not in ENGINES:
             raise SpecError(f"slurm.dockerfile: {back_end} builds no image", hint=set_hint("container", "docker"))
         if own.image is not None and back_end not in ("apptainer", "pyxis"):
             raise SpecError(f"slurm.image: {back_end} runs no file", hint=set_hint("container", "apptainer"))
@@ -104,7 +104,7 @@ class SlurmCluster:
         inside = [mount for mount in volumes if PurePosixPath(mount.path).is_relative_to("/root")]
         if not inside or self.runs_as_root or self.back_end == "bare":
             return
-        user = f"user {self.cluster.user}" if self.back_end in ("docker", "podman") else "you"
+        user = f"user {self.cluster.user}" if self.back_end in ENGINES else "you"
         moved = ", ".join(f"'{mount.instance_path}:/hub'" if mount == inside[0] else f"'{mount}'" for mount in volumes)
         raise SpecError(
             f"volume {inside[0]}: programs in {self.back_end} run as {user}, who cannot use the home of root",
@@ -114,7 +114,7 @@ class SlurmCluster:
     @property
     def runs_as_root(self) -> bool:
         """Whether the user in the container is root, or is shown as root."""
-        if self.back_end in ("docker", "podman"):
+        if self.back_end in ENGINES:
             return home_of(self.cluster) == "/root"
         if self.back_end == "pyxis":
             return "container-remap-root" in self.given
@@ -179,9 +179,9 @@ class SlurmCluster:
             "checkpoints": True,
             "slurm": True,
             "image": self.back_end != "bare" and self.own.image is None,
-            "user": self.back_end in ("docker", "podman"),
-            "shm_size": self.back_end in ("docker", "podman"),
-            "working_dir": self.back_end in ("docker", "podman", "apptainer"),
+            "user": self.back_end in ENGINES,
+            "shm_size": self.back_end in ENGINES,
+            "working_dir": self.back_end in (*ENGINES, "apptainer"),
             "volumes": self.own.volumes is None,
             "cpu": not self.counts_cpus,
             "memory": not self.sizes_memory,

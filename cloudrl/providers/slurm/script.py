@@ -37,7 +37,7 @@ from typing import Any
 
 from cloudrl.errors import SpecError
 from cloudrl.providers.slurm.cluster import SlurmCluster
-from cloudrl.providers.slurm.section import SlurmSection, set_hint
+from cloudrl.providers.slurm.section import ENGINES, SlurmSection, set_hint
 from cloudrl.render.agent import AGENT_FILE, build_agent
 from cloudrl.render.agent_options import CPU_SLOTS, agent_options, refuse_secrets
 from cloudrl.render.search import files_of
@@ -82,6 +82,13 @@ _LONGEST_SOCKET = "/cr-67108863-99-0/ray/session_2026-01-01_00-00-00_000000_4194
 2.60, _private/node.py) of the last process of Linux; and of the sockets that Ray refuses with a longer path
 (_private/utils.py: validate_socket_filepath) the one with the longest name, a module of the head's dashboard."""
 _TEXTS = Path(__file__).parent / "job"
+_BACK_ENDS = {
+    **dict.fromkeys(ENGINES, ("docker",)),
+    "apptainer": ("apptainer",),
+    "pyxis": ("pyxis", "own_process"),
+    "bare": ("bare", "own_process"),
+}
+"""What the nodes run the agent in -> the texts with its functions, as `job.sh` calls them."""
 
 _HEADER = """\
 #!/bin/bash
@@ -120,8 +127,7 @@ def to_slurm(cluster: Cluster, job: Mapping[str, Any] | None = None, *, agent: b
         f"TMP_DIR={_tmp_dir(own, back_end)}",
         *_settings(on_slurm, _notice_s(directives)),
         _set_up_node(own),
-        (_TEXTS / "job.sh").read_text().rstrip(),
-        (_TEXTS / f"{'docker' if back_end == 'podman' else back_end}.sh").read_text().rstrip(),
+        *((_TEXTS / f"{name}.sh").read_text().rstrip() for name in ("job", *_BACK_ENDS[back_end])),
         _job(job),
         _agent(build_agent(for_cpu=cluster.needs_cpu_parts) if agent is None else agent),
         _files(_limited(files_of(cluster))),
@@ -204,14 +210,14 @@ def _settings(on_slurm: SlurmCluster, notice_s: int) -> Iterator[str]:
     yield f"TIME_LIMIT_NOTICE_S={notice_s} # as in --signal"
     yield f"JOIN_TIMEOUT_S={seconds_of(own.join_timeout)}"
     yield f"PYTHON={_quote(own.python)}"
-    if back_end in ("docker", "podman"):
+    if back_end in ENGINES:
         yield f"ENGINE={back_end}"
         yield f"DOCKERFILE={_quote(own.dockerfile or '')}"
         yield f"SHM_SIZE={cluster.shared_memory or ''}"
     if back_end != "bare":
         yield f"IMAGE={_quote(image)}"
         yield _array("VOLUMES", volumes)
-    if back_end in ("docker", "podman", "apptainer"):
+    if back_end in (*ENGINES, "apptainer"):
         yield _array("CONTAINER_OPTIONS", [*_container_words(cluster, back_end), *own.container_options])
         yield _array("VARIABLES", list(on_slurm.environment))
     yield _array("SECRETS", cluster.secrets)
@@ -232,7 +238,7 @@ def _settings(on_slurm: SlurmCluster, notice_s: int) -> Iterator[str]:
 def _tmp_dir(own: SlurmSection, back_end: str) -> str:
     """Raises: SpecError: Ray's sockets could not be in it; in docker and podman they are in the container's own."""
     length, most = len(own.tmp_dir.encode()), _SOCKET_BYTES - len(_LONGEST_SOCKET)
-    if length > most and back_end not in ("docker", "podman"):
+    if length > most and back_end not in ENGINES:
         raise SpecError(
             f"slurm.tmp_dir: {own.tmp_dir} has {length} bytes, and at most {most} leave room for the paths of Ray's "
             f"sockets, which end at {_SOCKET_BYTES}",

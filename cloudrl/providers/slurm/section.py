@@ -15,6 +15,8 @@ from cloudrl.spec.sizes import duration_with_unit
 from cloudrl.spec.volume import Mount, mount_list
 from cloudrl.verl.async_modes import ALL_ALIKE_HINT, NOT_KEPT_APART
 
+ENGINES = ("docker", "podman")
+"""Values of `container` with which a program of the node keeps a container for the agent, and may build its image."""
 _OPTION = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _OF_TWO_KINDS = ("hetjob", "packjob", "het-group", "pack-group")
 """Words of Slurm's heterogeneous jobs, whose components have options of their own (Slurm 22.05, sbatch and srun)."""
