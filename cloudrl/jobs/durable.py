@@ -7,6 +7,7 @@ from cloudrl.errors import InputError
 from cloudrl.jobs.asynchronous import LOCAL, is_placed, training_shape
 from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.jobs.save_room import save_bytes
+from cloudrl.jobs.step_copies import warnings_of_copies
 from cloudrl.jobs.submission import DurablePlan
 from cloudrl.protocol.mirrors import S3_KEYS, parse_mirror
 from cloudrl.protocol.secret_names import is_secret, is_secret_override
@@ -49,6 +50,7 @@ def plan_durable(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
     refused = [*(() if snapshot.is_script else _refusals(draft)), *_not_divided(draft)]
     draft = draft.refused(*refused).warning(*_without_room(draft), *_ended_for_good(draft))
     draft = draft.refused(*_bad_mirror(draft)).noting(*_mirrored(draft))
+    draft = draft.warning(*warnings_of_copies(draft, snapshot, plan))
     return replace(draft.noting(*_started_again(draft)), durable=plan)
 
 
