@@ -40,9 +40,9 @@ class Shell:
             pytest.fail(f"cloudrl {' '.join(words)} exited with {done.returncode}\n{done.stdout}\n{done.stderr}")
         return done
 
-    def driver_log(self, cluster: str) -> list[str]:
+    def driver_log(self, cluster: str, jobs: str = "*") -> list[str]:
         """What jobs of a cluster have printed, line by line, also when it is down."""
-        said = self.run("logs", "--cluster", cluster, "--log", "job-driver-*", "--json").stdout
+        said = self.run("logs", "--cluster", cluster, "--log", f"job-driver-{jobs}", "--json").stdout
         return [json.loads(line)["text"] for line in said.splitlines()]
 
     def in_terminal(self, columns: int, rows: int, *words: str) -> AbstractContextManager[Seen]:

@@ -67,6 +67,7 @@ class Lab:
 
     def __init__(self, shell) -> None:
         self.shell = shell
+        self.places: dict[int, int] = {}
 
     def submit(self, job: str, way: str) -> None:
         """A job of two ranks, once both are there; its driver stays below a shell."""
@@ -74,7 +75,13 @@ class Lab:
         script = Path(__file__).with_name("failing_ranks.py")
         command = f"{shlex.join([sys.executable, str(script), way])}; exit $?"
         connection.ray().submit_job({"entrypoint": command, "submission_id": job})
-        until(lambda: "\n".join(find_job(connection, job).logs()).count("PLACE ") == 2, 120)
+        until(lambda: len(self._places(connection, job)) == 2, 120)
+        self.places = self._places(connection, job)
+
+    def _places(self, connection: Connection, job: str) -> dict[int, int]:
+        """The process id of each rank, once it says where it is."""
+        said = re.findall(r"PLACE (\{.*?\})", "\n".join(find_job(connection, job).logs()))
+        return {place["rank"]: place["pid"] for place in map(json.loads, said)}
 
     def _connection(self) -> Connection:
         """To the cluster, which is started again if it has ended, or is about to."""
@@ -155,4 +162,4 @@ def test_a_worker_that_the_kernel_killed_for_lack_of_memory(lab: Lab, shell):
         cause = lab.why("memory")
         shell.run("down", NAME, "-y")
     assert cause["signature"] == "kernel-memory", cause
-    assert (str(cause["process"]).partition(" ")[0], cause["rank"]) == ("Rank", 1)
+    assert cause["process"] == f"Rank (pid {lab.places[1]})", cause

@@ -45,7 +45,7 @@ def wait_for_warning(training: Training, words: str, limit_s: float) -> str:
 def test_shared_memory_that_is_full(training: Training):
     before = training.shell.run("status", NAME).stdout
     assert "/dev/shm" not in before
-    (training.plants / "shm").write_text(str(SHARED_BYTES - (600 << 20)))
+    (training.plants / "shm").write_text(str(SHARED_BYTES - (64 << 20)))
     print(wait_for_warning(training, "/dev/shm of rank", 90))
     (training.plants / "shm").unlink()
 

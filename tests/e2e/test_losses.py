@@ -1,0 +1,182 @@
+"""A durable job on two local nodes with verl loses a process, a rank, and all of its machines, one after the other.
+
+It loses them in a save, in a resume, in a step and while it stands still. Then its curve is compared with that of the
+same job undisturbed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from child_processes import until
+from drivers import driver
+
+from cloudrl.foreign import parse_json
+from cloudrl.providers.local import processes
+from cloudrl.verl.metrics import Step, parse_step
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+NAME, STEPS, EVERY = "losses", 40, 2
+TINY = ("--data", "addition", "--model", "tiny-adder")
+OF_DATA = "prompt_length/mean"
+"""Says which prompts a step had: it differs from step to step, and is the same in each run of one seed."""
+
+
+class Job:
+    """One job and what its cluster remembers of it."""
+
+    def __init__(self, shell: Any, run: str) -> None:
+        self.shell, self.run = shell, run
+        self.folder = Path(shell.home) / "home" / "clusters" / NAME / "checkpoints"
+
+    @property
+    def record(self) -> dict[str, Any]:
+        [path] = (self.folder / ".cloudrl" / "jobs").glob(f"{self.run}-*.json")
+        record: dict[str, Any] = parse_json(path.read_bytes())
+        return record
+
+    @property
+    def attempts(self) -> list[dict[str, Any]]:
+        attempts: list[dict[str, Any]] = self.record["attempts"]
+        return attempts
+
+    @property
+    def saved(self) -> int:
+        """The newest step whose save is finished: verl writes `data.pt` last."""
+        return max((_step(path.parent) for path in (self.folder / self.run).glob("global_step_*/data.pt")), default=0)
+
+    def submit(self) -> None:
+        own = ("--durable", "--no-wait", "--cluster", NAME, "--name", self.run, "--steps", str(STEPS))
+        self.shell.run("submit", "grpo-tiny", *own, f"trainer.save_freq={EVERY}")
+
+    def saves_beyond(self, step: int) -> None:
+        until(lambda: self.saved > step, f"a step after {step} is saved", timeout_s=240.0)
+
+    def is_in_a_save(self) -> bool:
+        """Whether the newest step has shards, but not yet its last file."""
+        newest = max((self.folder / self.run).glob("global_step_*"), key=_step, default=None)
+        return newest is not None and any(newest.rglob("*.pt")) and not (newest / "data.pt").exists()
+
+    def has_attempts(self, count: int, timeout_s: float = 120.0) -> None:
+        until(lambda: len(self.attempts) == count, f"attempt {count} has started", timeout_s=timeout_s)
+
+    def follow(self) -> None:
+        self.shell.run("jobs", "logs", "-f", self.record["job_id"], "--cluster", NAME)
+
+    def steps(self) -> dict[int, Step]:
+        """The last line of each step, of all attempts."""
+        lines = self.shell.driver_log(NAME, f"{self.run}-*")
+        texts = [line for line in lines if isinstance(parse_step(line), Step)]
+        return {step.step: step for step in map(parse_step, texts) if isinstance(step, Step) and step.step}
+
+
+def _step(folder: Path) -> int:
+    return int(folder.name.rpartition("_")[2])
+
+
+def kill(pid: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def when(condition: Callable[[], object], pid: Callable[[], int], what: str) -> None:
+    """Kill a process at once when something is so; what passes quickly is not missed."""
+    until(condition, what, timeout_s=240.0)
+    kill(pid())
+
+
+def cluster_id(shell: Any) -> str:
+    [state] = shell.states()
+    return str(state["id"])
+
+
+def rank_of(shell: Any, title: str) -> int:
+    """The process id of one rank of the training."""
+    for pid in sorted(processes.of_cluster(cluster_id(shell))):
+        with suppress(OSError):
+            if Path("/proc", str(pid), "cmdline").read_text().startswith(title):
+                return pid
+    raise AssertionError(f"no process is called {title}")
+
+
+@pytest.fixture(scope="module")
+def job(shell: Any) -> Job:
+    """The one that was disturbed, after its end; each loss came after a newer step was saved."""
+    shell.run("up", NAME, "--on", "local", "--nodes", "2", *TINY)
+    job = Job(shell, "disturbed")
+    job.submit()
+    own_driver = lambda: driver("experiment_name=disturbed")  # noqa: E731
+    job.saves_beyond(0)
+    when(job.is_in_a_save, own_driver, "a save has begun")
+    job.has_attempts(2)
+    when(lambda: _is_there(own_driver), own_driver, "the resume has begun")
+    job.has_attempts(3)
+    job.saves_beyond(job.attempts[-1]["from_step"])
+    kill(rank_of(shell, "ray::WorkerDict"))
+    job.has_attempts(4)
+    job.saves_beyond(job.attempts[-1]["from_step"])
+    os.kill(rank_of(shell, "ray::WorkerDict"), signal.SIGSTOP)
+    job.has_attempts(5, 600.0)
+    job.saves_beyond(job.attempts[-1]["from_step"])
+    processes.end(cluster_id(shell))
+    shell.run("up", NAME, "--on", "local", "--nodes", "2", *TINY)
+    shell.run("jobs", "resume", job.record["job_id"], "--cluster", NAME)
+    job.follow()
+    return job
+
+
+def _is_there(pid: Callable[[], int]) -> bool:
+    with suppress(AssertionError):
+        return bool(pid())
+    return False
+
+
+def test_each_attempt_goes_on_from_what_the_ones_before_have_saved(job: Job) -> None:
+    for attempt in job.attempts:
+        print(attempt["number"], attempt["verdict"], "from", attempt["from_step"], attempt["reason"])
+    starts = [attempt["from_step"] for attempt in job.attempts]
+    assert starts == sorted(starts)
+    assert [attempt["verdict"] for attempt in job.attempts[-1:]] == ["succeeded"]
+    assert job.attempts[3]["verdict"] == "hang"
+    assert all(start % EVERY == 0 for start in starts), "only whole saves are resumed from"
+    assert starts[2] == starts[1] > 0, "the second one was killed before its first step"
+    assert starts[3] > starts[2]
+    assert starts[4] > starts[3]
+
+
+def test_no_step_is_missing_and_the_last_one_is_saved(job: Job) -> None:
+    assert sorted(job.steps()) == [*range(1, STEPS + 1)]
+    assert job.saved == STEPS
+    assert job.record["outcome"]["result"] == "succeeded"
+
+
+def test_its_curve_is_that_of_a_run_that_nothing_has_disturbed(job: Job, shell: Any) -> None:
+    disturbed = job.steps()
+    other = Job(shell, "undisturbed")
+    other.submit()
+    other.follow()
+    assert len(other.attempts) == 1
+    undisturbed = other.steps()
+    for step in range(1, STEPS + 1):
+        print(f"{step:3} reward {disturbed[step].reward:.3f} {undisturbed[step].reward:.3f}")
+    assert {step: row.metrics[OF_DATA] for step, row in disturbed.items()} == {
+        step: row.metrics[OF_DATA] for step, row in undisturbed.items()
+    }, "each step had the same prompts"
+    last = range(STEPS - 9, STEPS + 1)
+    means = [sum(steps[step].reward or 0.0 for step in last) / len(last) for steps in (disturbed, undisturbed)]
+    assert abs(means[0] - means[1]) < 0.1, means
+
+
+def test_its_story_is_told(job: Job, shell: Any) -> None:
+    told = " ".join(shell.run("jobs", "status", job.record["job_id"], "--cluster", NAME).stdout.split())
+    print(told)
+    for attempt in job.attempts[:-1]:
+        assert re.search(rf"\b{attempt['number']}\b.*{re.escape(attempt['reason'][:40])}", told)
