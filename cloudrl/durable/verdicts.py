@@ -12,6 +12,11 @@ _SIGNATURE_CHARACTERS = 200
 _EXCEPTION = re.compile(
     r"^\s*(?:\(\S+ pid=[^)]*\)\s*)?((?:[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt))\b.*)$", re.MULTILINE
 )
+_DEAD_ACTOR = re.compile(
+    r"ActorDiedError: [^\n]*\n\s+class_name: [^\n]*?(?P<name>\w+)\n(?:\s+\w+: [^\n]*\n)*?\s+pid: (?P<pid>\d+)\n"
+    r"(?:\s+\w+: [^\n]*\n)*?\s+ip: (?P<ip>\S+)"
+)
+"""Ray 2.60, exceptions.py: ActorDiedError."""
 _NUMBERS = re.compile(r"0x[0-9a-f]+|[0-9a-f]{8,}|\d+", re.IGNORECASE)
 
 _OF_MACHINES = (
@@ -79,7 +84,12 @@ def judge(end: RayEnd, job: DurableJob) -> Judgement:
         return Judgement(Verdict.STOPPED, "it was stopped")
     text = f"{end.log_tail[-_SEARCHED_CHARACTERS:]}\n{end.message}"
     signature = signature_of(text)
-    reason = signature or _last_line(end.message) or f"the driver ended with exit code {end.exit_code}"
+    reason = (
+        _death_of_actor(text)
+        or signature
+        or _last_line(end.message)
+        or f"the driver ended with exit code {end.exit_code}"
+    )
     if was_killed(end.exit_code):
         return Judgement(Verdict.INFRASTRUCTURE, f"its driver was killed ({_signal_text(end.exit_code)})", signature)
     of_machine = _MACHINE.search(text)
@@ -111,6 +121,14 @@ def signature_of(text: str) -> str:
     """The last line that names an exception, without what differs from attempt to attempt; "" without such a line."""
     lines = _EXCEPTION.findall(text)
     return _NUMBERS.sub("N", lines[-1].strip())[:_SIGNATURE_CHARACTERS] if lines else ""
+
+
+def _death_of_actor(text: str) -> str:
+    """For example `its WorkerDict (pid 42, 10.0.0.1) died`; "" where no death of an actor is the last error."""
+    found = list(_DEAD_ACTOR.finditer(text))
+    if not found or "ActorDiedError" not in signature_of(text):
+        return ""
+    return f"its {found[-1]['name']} (pid {found[-1]['pid']}, {found[-1]['ip']}) died"
 
 
 def _last_line(text: str) -> str:

@@ -273,6 +273,26 @@ def test_whose_fault_an_end_was(end, verdict):
     assert judge(end, _running().jobs["a"]).verdict is verdict
 
 
+def test_a_process_that_died_is_named():
+    """As verl's main program prints it with Ray 2.60."""
+    log = """Traceback (most recent call last):
+ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.
+	class_name: create_colocated_worker_cls.<locals>.WorkerDict
+	actor_id: 250460d8164eb54872ce155103000000
+	pid: 21784
+	name: bjXmBBWorkerDict_0:0
+	namespace: b4d6433c-7bfb-45ba-a177-f37371be4b4f
+	ip: 192.0.2.2
+The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR
+"""
+
+    assert (
+        judge(RayEnd("FAILED", 1, "", log), _running().jobs["a"]).reason == "its WorkerDict (pid 21784, 192.0.2.2) died"
+    )
+    later = judge(RayEnd("FAILED", 1, "", f"{log}ValueError: mine\n"), _running().jobs["a"])
+    assert later.reason == "ValueError: mine"
+
+
 def test_equal_errors_have_equal_signatures():
     first = "(WorkerDict pid=12, ip=10.0.0.1) ValueError: row 17 of 0x7f00aa\nmore"
 
