@@ -67,13 +67,14 @@ def refuse_foreign(path: Path) -> None:
                     raise PermissionError(errno.EPERM, f"it belongs to another user (uid {owner})", str(place))
 
 
-def write_file(path: Path, content: Union[str, bytes], *, mode: int = _FILE_MODE) -> None:
+def write_file(path: Path, content: Union[str, bytes], *, mode: int = _FILE_MODE, sync: bool = False) -> None:
     """Write a file whole or not at all; what has its name is replaced, and no link is followed.
 
     Args:
         path: The file; its folder exists.
         content: Text is written as UTF-8.
         mode: Permissions, less those of the umask. By default only this user can read the file.
+        sync: The disk has the file when this returns. Without it, a loss of power may leave the file empty.
 
     Raises:
         OSError: The file cannot be written. What was there is unchanged.
@@ -83,11 +84,16 @@ def write_file(path: Path, content: Union[str, bytes], *, mode: int = _FILE_MODE
     try:
         with os.fdopen(os.open(part, flags, mode), "wb") as file:
             file.write(content.encode() if isinstance(content, str) else content)
+            if sync:
+                file.flush()
+                os.fsync(file.fileno())
         part.replace(path)
     except BaseException:
         with contextlib.suppress(OSError):
             part.unlink()
         raise
+    if sync:
+        sync_to_disk(path.parent)
 
 
 def open_file(path: Union[str, Path], flags: int) -> int:

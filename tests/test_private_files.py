@@ -69,6 +69,24 @@ def test_a_file_is_written_whole(tmp_path: Path, umask: int) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_a_file_is_on_the_disk_before_it_takes_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[tuple[Path, str]] = []
+    path = tmp_path / "file"
+    path.write_text("old")
+    really = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        really(descriptor)
+        synced.append((Path(os.readlink(f"/proc/self/fd/{descriptor}")), path.read_text()))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    write_file(path, "unsynced")
+    assert synced == []
+    write_file(path, "new", sync=True)
+    [(part, before), (folder, after)] = synced
+    assert (part.parent, before, folder, after) == (tmp_path, "unsynced", tmp_path, "new")
+
+
 def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     with pytest.raises(OSError, match="directory"):

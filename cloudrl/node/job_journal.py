@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import secrets
 from pathlib import Path
 from typing import Iterable, Iterator, List
 
 from cloudrl.foreign import parse_json
-from cloudrl.private_files import sync_to_disk, write_file
+from cloudrl.private_files import write_file
 from cloudrl.protocol.durable_jobs import DurableJob
 from cloudrl.protocol.failures import ApiError, ErrorCode
 from cloudrl.protocol.wire import from_json, to_json
@@ -42,15 +41,7 @@ class JobJournal:
         """
         text = record_text(job)
         self._folder.mkdir(parents=True, exist_ok=True)
-        path, written = self._folder / f"{job.job_id}.json", self._folder / f".{job.job_id}.{secrets.token_hex(4)}"
-        try:
-            write_file(written, text, mode=0o600)
-            sync_to_disk(written)  # before it takes the place of the last one, which a loss of power would leave empty
-            written.replace(path)
-        finally:
-            with contextlib.suppress(FileNotFoundError):
-                written.unlink()
-        sync_to_disk(path.parent)
+        write_file(self._folder / f"{job.job_id}.json", text, sync=True)
 
     def read(self) -> List[DurableJob]:
         """All records that can be read; one that was cut off, or is of another release, is left out."""
