@@ -7,7 +7,7 @@ from cloudrl.errors import InputError
 from cloudrl.jobs.asynchronous import LOCAL, is_placed, training_shape
 from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.jobs.save_room import save_bytes
-from cloudrl.jobs.step_copies import warnings_of_copies
+from cloudrl.jobs.step_copies import copied_bytes, warnings_of_copies
 from cloudrl.jobs.submission import DurablePlan
 from cloudrl.protocol.mirrors import S3_KEYS, parse_mirror
 from cloudrl.protocol.secret_names import is_secret, is_secret_override
@@ -79,10 +79,10 @@ def _bad_mirror(draft: JobDraft) -> Iterator[InputError]:
 
 
 def _mirrored(draft: JobDraft) -> Iterator[str]:
-    text, report = draft.options.mirror, draft.memory
+    text, part = draft.options.mirror, copied_bytes(draft)
     if text:
-        part = save_bytes(report.estimate, training_shape(draft)[0]) if report is not None else 0
-        takes = f" ({size_text(part)} of each node a save)" if part else ""
+        whose = "rank 0, which sends all," if draft.cluster.shared_checkpoints else "each node"
+        takes = f" ({size_text(part)} of {whose} a save)" if part else ""
         yield f"--mirror: each save is copied to {text}{takes}; all nodes look at it before the job is sent"
 
 

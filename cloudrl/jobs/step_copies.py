@@ -28,13 +28,16 @@ def warnings_of_copies(draft: JobDraft, snapshot: Snapshot, plan: DurablePlan) -
         snapshot: with the step times of earlier runs.
         plan: what the agents know of the job.
     """
-    if draft.memory is None or not plan.saves:
-        return
-    nodes = 1 if draft.cluster.shared_checkpoints else training_shape(draft)[0]
-    part = save_bytes(draft.memory.estimate, nodes)
-    if part:
+    part = copied_bytes(draft)
+    if part and plan.saves:
         yield from _short_of_room(draft, plan, part)
         yield from _slow_mirror(draft, snapshot, plan, part)
+
+
+def copied_bytes(draft: JobDraft) -> int:
+    """What each node copies of a save, rank 0 alone of a folder that all share; 0 if unknown."""
+    nodes = 1 if draft.cluster.shared_checkpoints else training_shape(draft)[0]
+    return save_bytes(draft.memory.estimate, nodes) if draft.memory is not None else 0
 
 
 def _short_of_room(draft: JobDraft, plan: DurablePlan, part: int) -> Iterator[str]:

@@ -60,7 +60,8 @@ def test_nothing_is_said_of_what_is_not_known(more: dict[str, Any]) -> None:
 
 
 def test_one_node_sends_all_of_a_shared_folder() -> None:
-    [text] = mirrored("trainer.save_freq=8", facts={"shared_checkpoints": True})
+    shared = {"shared_checkpoints": True}
+    [text] = mirrored("trainer.save_freq=8", facts=shared)
     assert "a save of 91.4 GB takes a node 14 min 32 s" in text
 
 
