@@ -56,6 +56,7 @@ from cloudrl.jobs.shell_text import check_shell_text
 from cloudrl.jobs.submission import Submission
 from cloudrl.jobs.tracking import continue_tracking
 from cloudrl.jobs.uploads import plan_uploads
+from cloudrl.options.declaration import declared
 from cloudrl.options.environment import checked_env
 from cloudrl.options.job import SubmitOptions
 from cloudrl.protocol.secret_names import MASK, is_secret, is_secret_override
@@ -267,21 +268,8 @@ def _draft(job: Job, options: SubmitOptions, snapshot: Snapshot) -> JobDraft:
 def _asked_overrides(options: SubmitOptions) -> str:
     """What the user has asked for beyond the recipe, as one types it, without values of secrets."""
     shown = {key: MASK if is_secret_override(split_key(key)[1]) else value for key, value in options.overrides.items()}
-    named = {
-        "model": options.model,
-        "data": options.data,
-        "reward": options.reward,
-        "steps": options.steps,
-        "track": options.track,
-        "rollout-nodes": options.rollout_nodes,
-    }
-    words = [
-        f"--{option}={each}"
-        for option, value in named.items()
-        for each in (value if isinstance(value, tuple) else (value,))
-        if each is not None
-    ]
-    words += ["--async"] if options.asynchronous else []
+    aliases = (option for option in declared(SubmitOptions) if option.option.is_alias)
+    words = [word for alias in aliases for word in alias.words(getattr(options, alias.field))]
     return shlex.join(redact_words([*words, *(override_argument(key, value) for key, value in shown.items())]))
 
 

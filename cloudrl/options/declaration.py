@@ -25,6 +25,7 @@ class Option:
         read: makes the field's value of what is typed.
         least, most: of a number that is typed.
         variable: of the environment, which gives the value where nothing is typed.
+        is_alias: whether it stands for overrides of a job, which a run is told apart by.
     """
 
     help: str
@@ -36,6 +37,7 @@ class Option:
     least: float | None = None
     most: float | None = None
     variable: str | None = None
+    is_alias: bool = False
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,13 @@ class Declared:
     def names(self) -> tuple[str, ...]:
         """As they are typed, the long one first."""
         return self.option.names or (f"--{self.parameter.replace('_', '-')}",)
+
+    def words(self, value: Any) -> list[str]:
+        """The words by which a value of the field is typed; none for the value of a field that was left out."""
+        if self.option.sets is not None:
+            return [self.names[0]] if value == self.option.sets else []
+        values = value if isinstance(value, tuple) else (value,)
+        return [f"{self.names[0]}={one}" for one in values if one is not None]
 
 
 def declared(fields: type) -> Iterator[Declared]:

@@ -31,28 +31,40 @@ ENV = Option(
 class SubmitOptions:
     """What a job is to be beyond its recipe; None leaves the choice to cloudrl."""
 
-    model: Annotated[str | None, Option("Model: a Hub ID, or a folder here (with ./).", "HUB_ID|./DIR")] = None
+    model: Annotated[
+        str | None, Option("Model: a Hub ID, or a folder here (with ./).", "HUB_ID|./DIR", is_alias=True)
+    ] = None
     """Also one that the cluster has prepared, or an absolute folder on the nodes."""
     data: Annotated[
         tuple[str, ...],
         Option(
             "Data set by name or Hub ID, a parquet, jsonl or csv file, or a folder of them. What verl cannot read is "
             "converted. Repeatable.",
-            "NAME|PATH", typed=list[str], read=tuple,
+            "NAME|PATH", typed=list[str], read=tuple, is_alias=True,
         ),
     ] = ()  # fmt: skip
-    reward: Annotated[str | None, Option("Reward function. Default FUNCTION: compute_score.", "FILE.py[:FUNCTION]")] = (
-        None
-    )
-    steps: Annotated[int | None, Option("Total training steps.", "N")] = None
+    reward: Annotated[
+        str | None, Option("Reward function. Default FUNCTION: compute_score.", "FILE.py[:FUNCTION]", is_alias=True)
+    ] = None
+    steps: Annotated[int | None, Option("Total training steps.", "N", is_alias=True)] = None
     asynchronous: Annotated[
         bool,
-        Option("Generate the next answers while training (verl's mode colocate_async).", names=("--async",), sets=True),
+        Option(
+            "Generate the next answers while training (verl's mode colocate_async).",
+            names=("--async",),
+            sets=True,
+            is_alias=True,
+        ),
     ] = False
     """Pays off with long answers: verl measures a third less time."""
     rollout_nodes: Annotated[
         int | None,
-        Option("Nodes that only generate, while the others train (verl's mode separate_async).", "N", least=1),
+        Option(
+            "Nodes that only generate, while the others train (verl's mode separate_async).",
+            "N",
+            least=1,
+            is_alias=True,
+        ),
     ] = None
     """Implies `asynchronous`."""
     name: Annotated[str | None, Option("Run name. Using the same name again resumes from its checkpoints.", "RUN")] = (
@@ -69,7 +81,7 @@ class SubmitOptions:
         tuple[str, ...],
         Option(
             "Send metrics to wandb, tensorboard, swanlab, mlflow or trackio. Repeatable.",
-            "LOGGER", typed=list[str], read=tuple,
+            "LOGGER", typed=list[str], read=tuple, is_alias=True,
         ),
     ] = ()  # fmt: skip
     """Beside the console. A run that resumes goes on as one curve in the first three."""

@@ -85,6 +85,11 @@ def test_the_job_keeps_what_was_asked_for_as_one_types_it():
     assert asked.metadata["cloudrl_overrides"] == "--steps=5 --track=tensorboard data.seed=1 'a.b.api_key=***'"
 
 
+def test_every_alias_of_overrides_is_kept():
+    asked = planned(model="/m", data=("gsm8k",), asynchronous=True, name="run", unchecked=True)
+    assert asked.metadata["cloudrl_overrides"] == "--model=/m --data=gsm8k --async"
+
+
 class TestRefusals:
     @pytest.mark.parametrize(
         ("arguments", "says"),

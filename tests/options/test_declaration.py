@@ -36,6 +36,12 @@ def test_what_is_typed_becomes_values_of_fields():
     assert read_typed(Meal, {"eggs": None, "side": None}) == {}
 
 
+def test_a_value_is_typed_in_these_words():
+    meal = Meal(eggs=0, sides=("bread", "beans"), tea="lemon")
+    words = [entry.words(getattr(meal, entry.field)) for entry in declared(Meal)]
+    assert words == [["--eggs=0"], ["--side=bread", "--side=beans"], [], ["--with-lemon"], []]
+
+
 def test_a_typed_dict_declares_options_too():
     class Keywords(TypedDict, total=False):
         eggs: Annotated[int, Option("How many.", "N")]
