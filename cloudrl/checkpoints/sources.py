@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING
 from cloudrl.checkpoints.remote import RangeClient, RemoteShard
 from cloudrl.errors import CheckpointError, ConnectionFailed, InputError
 from cloudrl.protocol.backoff import Backoff
-from cloudrl.protocol.job_calls import mirrored_steps
+from cloudrl.protocol.durable_jobs import DurableJob
+from cloudrl.protocol.job_calls import list_jobs, mirrored_steps
 from cloudrl.protocol.mirrors import MirroredStep
 from cloudrl.saves.aggregate import local_inventory
 from cloudrl.saves.archive import FOLDER
 from cloudrl.saves.below import Refused
 from cloudrl.saves.inventory import Inventory
+from cloudrl.saves.keeping import mark_kept
 from cloudrl.saves.names import STEP, of_run
 from cloudrl.saves.places import FileCopy, Location
 from cloudrl.saves.removal import purge, remove_step, runs_with_rest
@@ -164,6 +166,8 @@ class ClusterSource:
             CheckpointError: A node gives a name that is not a path below a folder.
         """
         inventory = cluster_inventory(self._agent.status().nodes, self._agent.inventory)
+        for job in _newest_jobs(self._agent):
+            inventory = mark_kept(inventory, job)
         return replace(inventory, notes=(*inventory.notes, *_mirror_notes(self._agent)))
 
     def commands(self, run: str) -> list[str]:
@@ -211,6 +215,13 @@ class ClusterSource:
 
 CheckpointSource = LocalSource | ClusterSource
 """One collection of checkpoints."""
+
+
+def _newest_jobs(agent: AgentClient) -> Iterable[DurableJob]:
+    """The last durable job of each run: what it keeps counts."""
+    with suppress(ConnectionFailed, InputError):  # agents of an older release have none
+        return {job.run: job for job in list_jobs(agent)}.values()
+    return ()
 
 
 def _mirror_notes(agent: AgentClient) -> Iterator[str]:

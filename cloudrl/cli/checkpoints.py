@@ -221,13 +221,22 @@ def reshard(
 @app.command()
 def prune(
     keep: Annotated[int, option("N", "Number of complete steps to keep per run.", "--keep-last")],
+    every: Annotated[
+        int | None,
+        typer.Option(
+            "--keep-every", metavar="N", help="Also keep steps that are multiples of N, and not what jobs keep.", min=0
+        ),
+    ] = None,
     cluster: ClusterOption = None,
     folder: DirOption = None,
     run: RunOption = None,
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Delete old steps on all nodes, but never the newest complete one or one that a job would resume from."""
+    """Delete old steps on all nodes, but never the newest complete one or one that a job would resume from.
+
+    What a durable job keeps for good (--keep-every, --keep-best of `submit`) stays, unless --keep-every says otherwise.
+    """
     from cloudrl.sdk.checkpoints import find_checkpoints
     from cloudrl.sdk.checkpoints import prune as prune_checkpoints
     from cloudrl.sdk.choose import Purpose
@@ -235,7 +244,9 @@ def prune(
 
     with Terminal(yes=yes) as terminal:
         checkpoints = find_checkpoints(cluster, folder, purpose=Purpose.END, on_progress=terminal)
-        plan = prune_checkpoints(checkpoints, keep, run=run, confirm=terminal.confirm, on_progress=terminal)
+        plan = prune_checkpoints(
+            checkpoints, keep, every=every, run=run, confirm=terminal.confirm, on_progress=terminal
+        )
     removed = [
         {"run": removal.run, "step": removal.step, "size_bytes": removal.size_bytes} for removal in plan.removals
     ]
@@ -252,7 +263,8 @@ def _row(checkpoint: CheckpointHandle) -> tuple[str, ...]:
     missing = [f"missing: {', '.join(info.missing)}"] if info.missing else []
     flaws = (*missing, *info.damage_phrases) or ("complete",)
     safe = ["safe"] if info.complete and checkpoint.copies > 1 else []
-    state = "; ".join((*flaws, *safe, *(["resume point"] if info.resumes else [])))
+    kept = [f"kept: {info.kept}"] if info.kept else []
+    state = "; ".join((*flaws, *safe, *(["resume point"] if info.resumes else []), *kept))
     age = duration_text(max(0.0, time.time() - info.modified_at))
     return (
         info.run, str(info.step), info.role, ranks, places_text(info.locations), size_text(info.size_bytes), age, state,
@@ -280,6 +292,7 @@ def _fields(checkpoint: CheckpointHandle) -> dict[str, Any]:
         "missing": list(info.missing),
         "damaged": dict(info.damaged),
         "resumes": info.resumes,
+        "kept": info.kept,
         "recorded_ranks": sorted(info.records),
     }
 

@@ -61,6 +61,12 @@ def plan_attempt(
     return AttemptPlan(Planned(job.job_id, resume.step, resume.overrides), newer, resume)
 
 
+def divides(job: DurableJob, nodes: int) -> bool:
+    """Whether each of the cluster's nodes that is to train gets as many ranks as the others."""
+    count = job.training_nodes or nodes
+    return 0 < count <= nodes and job.world_size % count == 0
+
+
 def newest_whole(inventory: Inventory, run: str) -> int:
     """The newest whole step of a run; 0 without such a step."""
     steps = _steps_of(inventory, run)

@@ -1,11 +1,11 @@
-"""What an attempt tells while it runs: the steps that it has done, and those that it has saved. Pure."""
+"""What an attempt tells while it runs: the steps that it has done and saved, and their scores. Pure."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Optional, Union
+from dataclasses import dataclass, replace
+from typing import Optional, Tuple, Union
 
-from cloudrl.protocol.durable_jobs import Attempt, DurableJob
+from cloudrl.protocol.durable_jobs import Attempt, DurableJob, Score
 
 _NOTE_EVERY_S = 60.0
 """Steps are written down no more often; a record is synced to the disks of several nodes."""
@@ -27,7 +27,15 @@ class Stepped:
     step: int
 
 
-def progressed(job: DurableJob, event: Union[Saved, Stepped], now: float) -> Optional[DurableJob]:
+@dataclass(frozen=True)
+class Scored:
+    """What the saved steps have of the metric by which the best one is kept; in place of what was known."""
+
+    submission_id: str
+    scores: Tuple[Score, ...]
+
+
+def progressed(job: DurableJob, event: Union[Saved, Stepped, Scored], now: float) -> Optional[DurableJob]:
     """The job with what is worth recording of an event; None if nothing is.
 
     Args:
@@ -38,6 +46,8 @@ def progressed(job: DurableJob, event: Union[Saved, Stepped], now: float) -> Opt
     last = job.last
     if last is None or last.submission_id != event.submission_id:
         return None
+    if isinstance(event, Scored):
+        return replace(job, scores=event.scores) if event.scores != job.scores else None
     if isinstance(event, Saved):
         return job.with_last(saved_step=event.step, saved_at=now) if event.step > last.saved_step else None
     if not last.is_open or event.step <= max(last.step, last.from_step):

@@ -10,9 +10,9 @@ import zlib
 from dataclasses import dataclass, field, replace
 from typing import Dict, Iterable, List, Mapping, Optional, Tuple, Union
 
-from cloudrl.durable.progress import Saved, Stepped, progressed
+from cloudrl.durable.progress import Saved, Scored, Stepped, progressed
 from cloudrl.durable.verdicts import Judgement, RayEnd, judge
-from cloudrl.protocol.durable_jobs import Attempt, DurableJob, Outcome, Result, Verdict, newest
+from cloudrl.protocol.durable_jobs import Attempt, DurableJob, Outcome, Result, Score, Verdict, newest
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 10.0, 900.0
 """Between two attempts without a newer step; each is twice as long as the one before."""
@@ -99,7 +99,7 @@ class Hung:
     is_final: bool = False
 
 
-Event = Union[Accepted, StopAsked, Tick, Planned, PlanFailed, Refused, Ended, Gone, Hung, Saved, Stepped]
+Event = Union[Accepted, StopAsked, Tick, Planned, PlanFailed, Refused, Ended, Gone, Hung, Saved, Stepped, Scored]
 
 
 # -- actions ------------------------------------------------------------------------------------------------
@@ -238,10 +238,10 @@ def step(queue: Queue, event: Event, now: float) -> Step:
     return _of_attempt(queue, event, now)
 
 
-def _of_attempt(queue: Queue, event: Union[Refused, Ended, Gone, Hung, Saved, Stepped], now: float) -> Step:
+def _of_attempt(queue: Queue, event: Union[Refused, Ended, Gone, Hung, Saved, Stepped, Scored], now: float) -> Step:
     job_of_attempt = queue.of(event.submission_id)
     attempt = job_of_attempt.open_attempt if job_of_attempt is not None else None
-    if isinstance(event, (Saved, Stepped)):
+    if isinstance(event, (Saved, Stepped, Scored)):
         job = progressed(job_of_attempt, event, now) if job_of_attempt is not None else None
         return (queue, []) if job is None else (queue.with_job(job), [Record(job)])
     if job_of_attempt is None or attempt is None or attempt.submission_id != event.submission_id:
@@ -304,10 +304,19 @@ def _planned(queue: Queue, event: Union[Planned, PlanFailed], now: float) -> Ste
     if given_up is not None:
         return _finish(queue, job, *given_up, now)
     attempt = Attempt(len(job.attempts) + 1, job.next_submission_id, queue.cluster, event.from_step, now)
-    job = replace(job, attempts=(*job.attempts, attempt), waits_for="", waits_until=0.0)
+    scores = _scores_up_to(queue, job, event.from_step)
+    job = replace(job, attempts=(*job.attempts, attempt), scores=scores, waits_for="", waits_until=0.0)
     again = f"job {job.job_id}: attempt {attempt.number} goes on from {step_text(event.from_step)}"
     said: List[Action] = [Say(again)] if attempt.number > 1 else []
     return queue.with_job(job), [Record(job), *said, Submit(job, event.overrides, event.variables)]
+
+
+def _scores_up_to(queue: Queue, job: DurableJob, step: int) -> Tuple[Score, ...]:
+    """What is known of a run's steps, also from its jobs before; later steps are trained again."""
+    earlier = [other for other in queue.jobs.values() if other.run == job.run and other.keep_best == job.keep_best]
+    in_order = [*sorted(earlier, key=lambda other: other.number), job]
+    known = {score.step: score for other in in_order for score in other.scores}
+    return tuple(known[saved] for saved in sorted(known) if saved <= step)
 
 
 def _gives_up(job: DurableJob, from_step: int) -> Optional[Tuple[Result, str]]:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from cloudrl.errors import InputError
 from cloudrl.jobs.asynchronous import LOCAL, is_placed, training_shape
 from cloudrl.jobs.draft import JobDraft, Snapshot
+from cloudrl.jobs.keeping import look_at_kept, newest_kept, refuse_without_durable
 from cloudrl.jobs.save_room import save_bytes
 from cloudrl.jobs.step_copies import copied_bytes, warnings_of_copies
 from cloudrl.jobs.submission import DurablePlan
@@ -25,7 +26,7 @@ def plan_durable(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
     mirror = draft.options.mirror or ""
     if not draft.options.durable:
         needs = InputError("--mirror keeps copies of a durable job alone", hint="Add --durable, or leave out --mirror")
-        return draft.refused(needs) if mirror else draft
+        return draft.refused(*((needs,) if mirror else ()), *refuse_without_durable(draft))
     values, cluster = draft.values, draft.cluster
     nodes, gpus = training_shape(draft)
     takes_all = nodes == cluster.gpu_nodes
@@ -36,7 +37,9 @@ def plan_durable(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
         chooses_step=cluster.shared_checkpoints and bool(_decided(draft)),
         training_nodes=0 if takes_all else nodes,
         is_placed=not takes_all and is_placed(draft),
-        keep=max(0, integer(values.get(keys.CHECKPOINTS_KEPT)) or 0),
+        keep=newest_kept(draft),
+        keep_every=draft.options.keep_every or 0,
+        keep_best=draft.options.keep_best or "",
         mirror=mirror,
         mirror_rate=size_bytes(draft.options.mirror_rate) if draft.options.mirror_rate else 0,
     )
@@ -51,6 +54,7 @@ def plan_durable(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
     draft = draft.refused(*refused).warning(*_without_room(draft), *_ended_for_good(draft))
     draft = draft.refused(*_bad_mirror(draft)).noting(*_mirrored(draft))
     draft = draft.warning(*warnings_of_copies(draft, snapshot, plan))
+    draft = look_at_kept(draft)
     return replace(draft.noting(*_started_again(draft)), durable=plan)
 
 

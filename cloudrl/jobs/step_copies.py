@@ -45,12 +45,13 @@ def _short_of_room(draft: JobDraft, plan: DurablePlan, part: int) -> Iterator[st
     cluster = draft.cluster
     if cluster.shared_checkpoints or cluster.gpu_nodes < 2 or cluster.provider == LOCAL:
         return
-    own = max(1, plan.keep) + 1
-    needed = (own + _COPIES) * part
+    for_good = bool(plan.keep_best) + ((plan.total_steps or 0) // plan.keep_every if plan.keep_every else 0)
+    own, copies = max(1, plan.keep) + 1 + for_good, _COPIES + for_good
+    needed = (own + copies) * part
     if _COPIES * part <= cluster.disk_bytes < needed:  # with less a copy never fits, which is a warning of its own
         fewer = f", or {keys.CHECKPOINTS_KEPT}=1" if plan.keep > 1 else ""
         yield (
-            f"each node needs room for {own} of its own saves and for copies of {_COPIES} from another node, "
+            f"each node needs room for {own} of its own saves and for copies of {copies} from another node, "
             f"{size_text(needed)}, and {size_text(cluster.disk_bytes)} are free: some steps will stay on one machine. "
             f"A larger disk: --set disk=SIZE{fewer}"
         )

@@ -120,6 +120,7 @@ class DurablePlan:
         training_nodes: how many nodes train; 0 where all do.
         is_placed: whether its command puts its ranks on nodes that it is given.
         keep: how many whole steps the agents keep; 0 for all.
+        keep_every, keep_best: which they keep besides, as `DurableJob` has them.
         mirror: the address of the place where copies of its steps outlive the machines; "" for none.
         mirror_rate: the most bytes a second that a node sends there; 0 for half of its time.
     """
@@ -131,6 +132,8 @@ class DurablePlan:
     training_nodes: int = 0
     is_placed: bool = False
     keep: int = 0
+    keep_every: int = 0
+    keep_best: str = ""
     mirror: str = ""
     mirror_rate: int = 0
 

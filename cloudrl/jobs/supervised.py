@@ -91,9 +91,17 @@ def leave_with_agents(
         submission.submission_id, submission.name, "", submission.request(), 0.0, world_size=plan.world_size,
         total_steps=plan.total_steps, saves=plan.saves, chooses_step=plan.chooses_step,
         training_nodes=plan.training_nodes, is_placed=plan.is_placed,
-        package=package, keep=plan.keep, mirror=plan.mirror, mirror_rate=plan.mirror_rate,
+        package=package, keep=plan.keep, keep_every=plan.keep_every, keep_best=plan.keep_best,
+        mirror=plan.mirror, mirror_rate=plan.mirror_rate,
     )  # fmt: skip
-    retry(lambda: job_calls.submit_job(agent, job), _LOST, clock=clock, sleep=sleep)
+    taken = retry(lambda: job_calls.submit_job(agent, job), _LOST, clock=clock, sleep=sleep)
+    if (taken.keep_every, taken.keep_best) != (job.keep_every, job.keep_best):
+        retry(lambda: job_calls.stop_job(agent, job.job_id), _LOST, clock=clock, sleep=sleep)
+        raise InputError(
+            "the agents of the cluster are of an older release, and would remove steps that --keep-every or "
+            "--keep-best keeps; the job is stopped",
+            hint="Start the cluster again, or leave out these options",
+        )
     ends_at = clock() + _STARTS_WITHIN_S
     while clock() < ends_at:
         jobs = retry(lambda: job_calls.list_jobs(agent), _LOST, clock=clock, sleep=sleep)

@@ -9,11 +9,10 @@ import threading
 import time
 from dataclasses import replace
 from functools import partial
-from operator import attrgetter
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
 
-from cloudrl.durable.attempt_plan import newest_whole, plan_attempt
+from cloudrl.durable.attempt_plan import divides, newest_whole, plan_attempt
 from cloudrl.durable.queue import PlanFailed, Planned
 from cloudrl.durable.verdicts import RayEnd
 from cloudrl.errors import CheckpointError, CloudrlError
@@ -30,6 +29,7 @@ from cloudrl.node.mirrors import FAILURES, Mirrors, all_mirrors
 from cloudrl.node.old_steps import OldSteps
 from cloudrl.node.ray import Dashboard
 from cloudrl.node.replication import ReplicationHub
+from cloudrl.node.scores import Scores
 from cloudrl.node.step_copies import EVERY_S as COPY_EVERY_S
 from cloudrl.node.step_copies import StepCopies
 from cloudrl.node.supervisor import Supervisor
@@ -49,7 +49,6 @@ from cloudrl.saves.lineage import without_abandoned
 from cloudrl.saves.resume import Ranks, ResumePlan
 from cloudrl.saves.survey import cluster_inventory
 
-_at = attrgetter("at")
 _RECORD_TIMEOUT_S = 5.0
 _ASK_AGAIN_S, _ASK_FOR_S, _ANSWER_S = 1.0, 30.0, 60.0
 _LOOK_AGAIN_S = 30.0
@@ -123,6 +122,7 @@ class DurableJobs:
             copies=min(2, nodes),
         )  # fmt: skip
         self.supervisor = Supervisor(attempt, cluster_run, machinery, say=say)
+        self._scores = Scores(ray_logs, self.supervisor.note, say=say)
 
     def start(self, own: Optional[DurableJob] = None) -> None:
         """The cluster is ready: take up what its volumes remember, in a thread of its own.
@@ -182,7 +182,8 @@ class DurableJobs:
             self.mirrors.flush()
             return
         with contextlib.suppress(CloudrlError):  # a node is silent: looked for again
-            is_missing = self.mirrors.upload(jobs, self._inventory())
+            inventory = self._inventory()
+            is_missing = self.mirrors.upload(self._scores.of_all(jobs, inventory), inventory)
             self._uploaded = saved
             self._upload_again_at = time.monotonic() + (0.0 if is_missing else _LOOK_AGAIN_S)
 
@@ -191,7 +192,9 @@ class DurableJobs:
         jobs = [job for job in self.supervisor.jobs if job.saves and job.last is not None and _is_of_now(job)]
         addresses = self._addresses()
         return [
-            job for job in jobs if _divides(job, addresses) and (not job.training_nodes or job.job_id in self._orders)
+            job
+            for job in jobs
+            if divides(job, len(addresses)) and (not job.training_nodes or job.job_id in self._orders)
         ]
 
     def _mirror(self) -> None:
@@ -206,7 +209,9 @@ class DurableJobs:
             has_partners = len(addresses) > 1 and not self._is_shared()
             is_missing = has_partners and self._copies.mirror(jobs, addresses, self._orders)
             begun = {job.run: {self._copies.begun.get(job.run), self.mirrors.begun.get(job.run)} for job in jobs}
-            self._old_steps.clear(jobs, self._inventory(), addresses, self._orders, begun)
+            inventory = self._inventory()
+            scored = self._scores.of_all(jobs, inventory)
+            self._old_steps.clear(scored, inventory, addresses, self._orders, begun)
             self._mirrored = saved
             self._mirror_again_at = time.monotonic() + (0.0 if is_missing else _LOOK_AGAIN_S)
 
@@ -265,7 +270,7 @@ class DurableJobs:
         addresses = self._addresses()
         if (without_files := self._without_files(job)) is not None:
             return without_files
-        if job.saves and not _divides(job, addresses):
+        if job.saves and not divides(job, len(addresses)):
             among = f"{job.training_nodes} of " if job.training_nodes else ""
             nodes = f"{job.world_size} ranks do not divide among {among}{len(addresses)} nodes"
             return PlanFailed(job.job_id, f"{nodes}; go on with other numbers: cloudrl jobs resume {job.job_id}")
@@ -364,7 +369,9 @@ class DurableJobs:
     def _saved(self, submission_id: str) -> Optional[SaveNote]:
         works = (report.work for report in self._reports())
         notes = (work.saved for work in works if work is not None and work.saved is not None)
-        return max((note for note in notes if note.submission_id == submission_id), key=_at, default=None)
+        return max(
+            (note for note in notes if note.submission_id == submission_id), key=lambda note: note.at, default=None
+        )
 
     def _newest_step(self, job: DurableJob) -> Optional[int]:
         try:
@@ -386,12 +393,6 @@ def _saved_steps(jobs: Iterable[DurableJob]) -> Tuple[Tuple[str, int], ...]:
 def _has_failed(record: DurableJob, own: DurableJob) -> bool:
     is_failure = record.outcome is not None and record.outcome.result is Result.FAILED
     return record.job_id == own.job_id and is_failure
-
-
-def _divides(job: DurableJob, addresses: Mapping[int, str]) -> bool:
-    """Whether each node that is to train gets as many ranks as the others."""
-    count = job.training_nodes or len(addresses)
-    return 0 < count <= len(addresses) and job.world_size % count == 0
 
 
 def _is_of_now(job: DurableJob) -> bool:

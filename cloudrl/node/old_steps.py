@@ -17,6 +17,7 @@ from cloudrl.protocol.report import NodeReport
 from cloudrl.protocol.step_copies import ClearOrder
 from cloudrl.saves.clearing import plan_clearing
 from cloudrl.saves.inventory import Inventory
+from cloudrl.saves.keeping import mark_kept
 from cloudrl.saves.lineage import without_abandoned
 from cloudrl.saves.prune import plan_prune
 
@@ -53,7 +54,7 @@ class OldSteps:
         """Clear what each of these jobs does not need; nothing while a node is silent.
 
         Args:
-            jobs: those that may go on.
+            jobs: those that may go on, in the order of the queue.
             inventory: of all nodes.
             addresses: node -> IP address, of all nodes that may keep copies.
             orders: job -> nodes that train, as `plan_copies` has them, of those that do not take all.
@@ -61,8 +62,8 @@ class OldSteps:
         """
         if inventory.silent:
             return
-        for job in jobs:
-            valid = without_abandoned(inventory, job)
+        for job in {job.run: job for job in jobs}.values():  # of a run the last one decides
+            valid = mark_kept(without_abandoned(inventory, job), job)
             self._clear_copies(job, valid, addresses, orders.get(job.job_id, ()))
             if job.keep:
                 self._prune(job, valid, copying.get(job.run, ()))

@@ -165,6 +165,10 @@ class Supervisor:
                     self._machinery.record(action.job)
         return True
 
+    def note(self, event: Event) -> None:
+        """Take what somebody else has seen, at the next look; returns at once."""
+        self._events.append(event)
+
     # -- the thread -----------------------------------------------------------------------------------------
 
     def look(self) -> None:

@@ -125,6 +125,16 @@ class SubmitOptions:
         None
     )
     """`trainer.save_freq` counts as well, where the user sets it."""
+    keep_every: Annotated[
+        int | None, Option("Steps that are multiples of N stay for good, of a durable job.", "N", least=1)
+    ] = None
+    """Beside them the newest `trainer.max_actor_ckpt_to_keep` steps stay to go on from; 2 without that key."""
+    keep_best: Annotated[
+        str | None,
+        Option("The saved step with the highest value of a metric stays for good; min:METRIC the lowest.", "METRIC"),
+    ] = None
+    """As verl names it: `val-core/openai/gsm8k/reward/mean@1`, `critic/score/mean`. A step without a value of its own
+    has the last one since the save before."""
     unchecked: Annotated[bool, Option("Send the job even if its verl configuration cannot work.", sets=True)] = False
     """What is known to be wrong with it becomes notes."""
     overrides: Mapping[str, Any] = field(default_factory=dict)
@@ -158,6 +168,8 @@ class JobKeywords(TypedDict, total=False):
     mirror: str | None
     mirror_rate: str | None
     save_every: str | None
+    keep_every: int | None
+    keep_best: str | None
     unchecked: bool
 
 

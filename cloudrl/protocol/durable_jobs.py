@@ -84,6 +84,21 @@ class Attempt:
 
 
 @dataclass(frozen=True)
+class Score:
+    """The value that a saved step has for `DurableJob.keep_best`.
+
+    Attributes:
+        step: the saved one.
+        value: of the metric, finite.
+        measured_at: the step at which verl has logged it.
+    """
+
+    step: int
+    value: float
+    measured_at: int
+
+
+@dataclass(frozen=True)
 class Outcome:
     """The end of a job. It is never taken back."""
 
@@ -111,6 +126,9 @@ class DurableJob:
         training_nodes: how many nodes train; 0 where all do.
         is_placed: whether its command puts its ranks on nodes that it is given, and verl's controller on node 0.
         keep: of its whole steps so many stay, besides the newest that is safe; 0 for all.
+        keep_every: steps that are multiples of it stay for good; 0 for none.
+        keep_best: the metric whose best step stays for good, `min:METRIC` where less is better; "" for none.
+        scores: what saved steps have of that metric, in their order.
         mirror: the address of the place that keeps copies of its steps after the machines; "" for none.
         mirror_rate: the most bytes a second that a node sends there; 0 for half of its time.
         package: the address of the files that Ray gets as its package; "" for none.
@@ -134,6 +152,9 @@ class DurableJob:
     is_placed: bool = False
     package: str = ""
     keep: int = 0
+    keep_every: int = 0
+    keep_best: str = ""
+    scores: Tuple[Score, ...] = ()
     mirror: str = ""
     mirror_rate: int = 0
     waits_until: float = 0.0
@@ -175,11 +196,12 @@ class DurableJob:
         return replace(self, attempts=(*self.attempts[:-1], replace(self.attempts[-1], **changes)))
 
     @property
-    def age(self) -> Tuple[bool, int, int, int, int]:
+    def age(self) -> Tuple[bool, int, int, int, int, int]:
         """Compares two records of one job: the higher one is the newer."""
         ended = sum(not attempt.is_open for attempt in self.attempts)
         saved, done = (self.last.saved_step, self.last.step) if self.last is not None else (0, 0)
-        return self.outcome is not None, len(self.attempts), ended, saved, done
+        scored = self.scores[-1].step if self.scores else 0
+        return self.outcome is not None, len(self.attempts), ended, saved, done, scored
 
 
 def newest(*records: DurableJob) -> DurableJob:

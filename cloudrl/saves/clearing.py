@@ -17,7 +17,8 @@ def plan_clearing(
 ) -> tuple[ClearOrder, ...]:
     """Copies of steps before the newest one that is safe; of every file one node keeps what it has.
 
-    A node clears what it has copied itself, and nothing that its own ranks have saved.
+    A node clears what it has copied itself, and nothing that its own ranks have saved. Copies of steps that stay for
+    good stay there.
 
     Args:
         inventory: of all nodes; what a silent node has is not known.
@@ -34,7 +35,7 @@ def plan_clearing(
     if safe is None:
         return ()
     places, orders = places_of(addresses, order), list[ClearOrder]()
-    for step in sorted(earlier for earlier in steps if earlier < safe):
+    for step in sorted(earlier for earlier in steps if earlier < safe and not steps[earlier][0].kept):
         spare: dict[int, list[WantedFile]] = defaultdict(list)
         for name, all_copies in files_of_step(steps[step]):
             having = nodes_of(of_one_save(all_copies))

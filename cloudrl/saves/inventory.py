@@ -64,6 +64,7 @@ class Checkpoint:
         tracker_at: When the newest tracker of the run was written, Unix seconds; None without one.
         is_link: Whether the step's folder is a link, on this machine.
         parts: Megatron's `.metadata` below the role's folder -> the `.distcp` files that it names, beside it.
+        kept: Why its step stays for good, `every 100`; "" for one that may go.
     """
 
     run: str
@@ -79,6 +80,7 @@ class Checkpoint:
     tracker_at: float | None = None
     is_link: bool = False
     parts: Mapping[str, tuple[str, ...]] = field(repr=False, default_factory=dict)
+    kept: str = ""
 
     @cached_property
     def is_megatron(self) -> bool:

@@ -19,6 +19,7 @@ from cloudrl.protocol.step_copies import WantedFile
 from cloudrl.saves.aggregate import aggregate
 from cloudrl.saves.copies import files_of_step, newest_whole_step, of_one_save
 from cloudrl.saves.inventory import Checkpoint, Inventory
+from cloudrl.saves.keeping import kept_steps, mark_kept
 from cloudrl.saves.names import OF_LOADER, SHARD, step_folder
 from cloudrl.saves.places import FileCopy
 
@@ -134,7 +135,7 @@ def _listed(save: MirroredSave) -> dict[str, object]:
 def plan_upload(
     inventory: Inventory, job: DurableJob, saves: Collection[MirroredSave], *, first: int | None = None
 ) -> UploadPlan | None:
-    """What a mirror lacks of the newest whole step of a run; None if it lacks nothing that it could get.
+    """What a mirror lacks of the newest whole step of a run, then of those that stay for good; None if it has all.
 
     Args:
         inventory: of the nodes, without abandoned files.
@@ -143,12 +144,15 @@ def plan_upload(
         first: a step of which some is copied already, to be finished before a newer one as long as it is whole.
     """
     there = {save.step for save in saves}
+    inventory = mark_kept(inventory, job)
     found = newest_whole_step(inventory, job.run, job.world_size, None if first in there else first)
     if found is None or found[0] in there:
+        found = _kept_and_missing(inventory, job, there)
+    if found is None:
         return None
     step, roles = found
     attempt = attempt_of(job, step)
-    if not attempt or step <= max(there, default=0):
+    if not attempt or (step <= max(there, default=0) and not roles[0].kept):
         return None  # of an earlier job, or older than what is there
     by_node: dict[int, list[WantedFile]] = defaultdict(list)
     for _, all_copies in files_of_step(roles):
@@ -162,18 +166,32 @@ def plan_upload(
     return UploadPlan(step, attempt, tuple(orders))
 
 
+def _kept_and_missing(
+    inventory: Inventory, job: DurableJob, there: Collection[int]
+) -> tuple[int, list[Checkpoint]] | None:
+    """The oldest whole step that the job keeps for good and the mirror has not: it was passed over for newer ones."""
+    steps = {one.step for one in inventory.checkpoints if one.run == job.run and one.kept and attempt_of(job, one.step)}
+    for step in sorted(steps - set(there)):
+        found = newest_whole_step(inventory, job.run, job.world_size, step)
+        if found is not None and found[0] == step:
+            return found
+    return None
+
+
 def plan_removal(job: DurableJob, saves: Collection[MirroredSave]) -> tuple[MirroredSave, ...]:
     """Saves that a mirror need not keep: beyond the newest `keep`, and of attempts that were left behind before them.
 
-    A job that keeps all of its steps keeps them there, too. The newest save that counts always stays. What was left
-    behind goes once a step that counts is as far: an attempt that had to begin anew takes no progress with it.
+    A job that keeps all of its steps keeps them there, too, and so it does those that stay for good. The newest save
+    that counts always stays. What was left behind goes once a step that counts is as far: an attempt that had to begin
+    anew takes no progress with it.
     """
     valid = valid_saves(job, saves)
     if not job.keep or not valid:
         return ()
     kept = sorted(valid, reverse=True)[: job.keep]
+    for_good = kept_steps(job, valid, valid)
     own = {save_name(attempt) for attempt in job.attempts}
-    stays = {(valid[step].step, valid[step].attempt) for step in kept}
+    stays = {(valid[step].step, valid[step].attempt) for step in (*kept, *for_good)}
     return tuple(
         save
         for save in saves

@@ -85,11 +85,17 @@ def plan_prune(inventory: Inventory, keep: int, *, run: str | None = None, comma
                 reason = "a job would go on from it: the later ones are incomplete, or of an earlier attempt"
             elif step == safe:
                 reason = "the later ones are on one machine alone"
+            reason = reason or kept_text(steps[step])
             if reason:
                 notes.append(f"{of_run(name)}step {step} stays: {reason}")
             else:
                 removals.append(removal_of(steps[step]))
     return PrunePlan(tuple(removals), tuple(notes))
+
+
+def kept_text(roles: Sequence[Checkpoint]) -> str:
+    """Why a step stays for good, given all its roles; "" for one that may go."""
+    return next((f"it is kept for good: {role.kept}" for role in roles if role.kept), "")
 
 
 def _uncounted(run: str, steps: Mapping[int, Sequence[Checkpoint]]) -> list[str]:

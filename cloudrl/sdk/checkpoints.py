@@ -20,6 +20,7 @@ from cloudrl.protocol.ranks import ranks_text
 from cloudrl.protocol.side_by_side import side_by_side
 from cloudrl.providers import registry
 from cloudrl.providers.state_folder import home
+from cloudrl.saves.keeping import mark_every
 from cloudrl.saves.names import of_run
 from cloudrl.saves.places import Location, nodes_text
 from cloudrl.saves.prune import PrunePlan, Removal, plan_prune
@@ -119,6 +120,7 @@ def prune(
     checkpoints: Checkpoints,
     keep: int,
     *,
+    every: int | None = None,
     run: str | None = None,
     confirm: Confirm = unattended,
     on_progress: OnProgress = silent,
@@ -128,6 +130,7 @@ def prune(
     Args:
         checkpoints: all checkpoints of a cluster or a folder.
         keep: how many complete steps of each run stay.
+        every: steps that are multiples of it stay, too, in place of those that durable jobs keep for good; 0 for none.
         run: of this run alone.
         confirm: is asked before anything goes.
         on_progress: receives each step that goes, and why others stay.
@@ -138,7 +141,8 @@ def prune(
         CheckpointError: a step cannot be removed.
     """
     checkpoints.inventory.refuse_silent("what it has would be left half-removed", "Try again when it answers")
-    plan = plan_prune(checkpoints.inventory, keep, run=run, commands=_commands(checkpoints))
+    inventory = checkpoints.inventory if every is None else mark_every(checkpoints.inventory, every)
+    plan = plan_prune(inventory, keep, run=run, commands=_commands(checkpoints))
     notify(on_progress, *(f"note: {note}" for note in plan.notes), *map(_describe, plan.removals))
     question = f"Remove {plan.steps_text}, {size_text(plan.size_bytes)}, from {checkpoints.source.place}?"
     if plan.removals and not confirm(Question(question, default=None)):

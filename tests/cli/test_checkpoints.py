@@ -18,6 +18,7 @@ from small_step import tree, write_step
 from typed_command import Run
 
 from cloudrl.cli._terminal import Terminal
+from cloudrl.protocol.durable_jobs import DurableJob, Score
 from cloudrl.protocol.facts import ClusterFacts
 from cloudrl.protocol.phases import Phase
 from cloudrl.protocol.report import BudgetStatus, ClusterStatus
@@ -272,6 +273,21 @@ def test_prune_on_all_nodes(run: Run, lab: FakeLocal) -> None:
     left = {path.name for disk in lab.cluster.disks.values() for path in (disk / "mine").glob("global_step_*")}
     assert left == {"global_step_2"}
     assert "removed 0 steps" in run("checkpoints", "prune", "--keep-last", "1", "-y").out
+
+
+def test_what_a_durable_job_keeps_for_good_is_listed_and_stays(run: Run, lab: FakeLocal) -> None:
+    scores = (Score(1, 0.9375, 1), Score(2, 0.5, 2))
+    kept = DurableJob("job", "mine", "", {}, 0.0, keep=1, keep_best="critic/score/mean", scores=scores)
+    lab.cluster.durable_jobs["job"] = kept
+
+    rows = run("checkpoints", "list").ended(0).out.splitlines()
+    assert [("kept: best critic/score/mean 0.9375" in row) for row in rows if " actor " in row] == [True, False]
+    assert json.loads(run("checkpoints", "list", "--json").out)["checkpoints"][0]["kept"]
+    done = run("checkpoints", "prune", "--keep-last", "1", "-y").ended(0)
+    assert "mine: step 1 stays: it is kept for good: best critic/score/mean 0.9375" in done.err
+    assert "removed 0 steps" in done.out
+    assert "removed 0 steps" in run("checkpoints", "prune", "--keep-last", "1", "--keep-every", "1", "-y").out
+    assert "removed 1 step" in run("checkpoints", "prune", "--keep-last", "1", "--keep-every", "0", "-y").out
 
 
 def test_what_a_running_job_resumes_from_stays(run: Run, lab: FakeLocal) -> None:

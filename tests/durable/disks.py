@@ -285,6 +285,8 @@ class Agents:
         return 0
 
     def remove(self, node: int, run: str, step: int) -> None:
+        if step in self._world.kept(run, self._disks.steps_with(run, 1)):
+            self._world.violate(f"K1 step {step} of {run} is removed, and it is to stay for good")
         with self._nothing_is_lost(run, f"step {step}", removed=step):
             self._disks.machines[node].remove(run, step)
 

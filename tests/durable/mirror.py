@@ -10,6 +10,7 @@ from typing import Any
 from durable.disks import Disks, SavedFile, names_of_step, run_and_step
 
 from cloudrl.protocol.mirrors import UploadOrder, UploadState, file_key, parse_manifest_name
+from cloudrl.saves.mirrored import attempt_of
 
 
 @dataclass
@@ -62,11 +63,22 @@ class Mirror:
     def remove(self, keys: Iterable[str]) -> None:
         self._refuse_cut()
         for key in keys:
+            self._check_kept(key)
             self.files.pop(key, None)
             if self.texts.pop(key, None) is not None and self._is_manifest(key):
                 run = key.partition("/")[0]
                 if not self.steps(run):
                     self._world.violate(f"S3 the last step of {run} is removed from the mirror: {key}")
+
+    def _check_kept(self, key: str) -> None:
+        """A save that counts and is of the job's own lineage stays if its step does."""
+        run, job = key.partition("/")[0], self._world.nodes[0].journal.get(key.partition("/")[0])
+        if key not in self.texts or not self._is_manifest(key) or job is None:
+            return
+        attempt, folder, _ = parse_manifest_name(key.rpartition("/")[2]) or ("", "", "")
+        step = run_and_step(folder)[1]
+        if step in self._world.kept(run, self.steps(run)) and attempt == attempt_of(job, step):
+            self._world.violate(f"K1 {key} is removed, and its step is to stay for good")
 
     def forget_uploads(self) -> None:
         """The agents have ended."""

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from durable.disks import Agents, Disks, Machine
 from durable.mirror import Mirror
 
 from cloudrl.durable.attempt_plan import newest_whole, plan_attempt
+from cloudrl.durable.progress import Scored
 from cloudrl.durable.queue import PlanFailed, Planned
 from cloudrl.durable.request import JOB_KEY
 from cloudrl.durable.verdicts import RayEnd
@@ -31,6 +32,7 @@ from cloudrl.protocol.job_phases import Blame, Grade, Hang, JobState
 from cloudrl.protocol.job_work import SaveNote
 from cloudrl.saves.copies import is_safe
 from cloudrl.saves.inventory import Inventory
+from cloudrl.saves.keeping import score_steps
 from cloudrl.saves.lineage import without_abandoned
 from cloudrl.saves.resume import Ranks
 
@@ -59,6 +61,7 @@ class Script:
         fails_at: the step at which it always fails; None for never.
         keep: whole steps that stay; 0 for all.
         ends_early_at: ends with exit code 0 there; None for never.
+        keep_every, keep_best: what stays besides; 0 and "" for nothing.
     """
 
     steps: int
@@ -67,6 +70,8 @@ class Script:
     fails_at: int | None = None
     ends_early_at: int | None = None
     keep: int = 0
+    keep_every: int = 0
+    keep_best: str = ""
 
 
 @dataclass
@@ -103,6 +108,7 @@ class World:
         self.agents = Agents(self.disks, self)
         self.has_copies = count > 1 and not self.is_shared
         self.has_mirror = seed % 8 == 3  # those that have found a fault go on as they did
+        self.keeps_some, self.seed = seed % 8 == 7 or seed % 16 == 11, seed
         self.mirror = Mirror(self.disks, self)
         self.mirrored_at: dict[str, tuple[int, int]] = {}
         self.scripts, self.arrivals = self._jobs()
@@ -118,6 +124,8 @@ class World:
         self.trace: list[str] = []
         self.attempts_of: dict[str, int] = {}
         self.newer: dict[str, Any] = {}
+        self.scored: dict[str, DurableJob] = {}
+        self.unrecorded: dict[str, int] = {}
         self.flipped_at = self.flips_until = self.disturbed_at = -1
         self.planned_at: dict[str, int] = {}
         self.saved_at: dict[str, tuple[int, int]] = {}
@@ -183,7 +191,14 @@ class World:
                 self.random.randint(0, 2),
             )
             arrivals.setdefault(self.random.randint(1, 200), []).append(name)
+            if self.keeps_some:
+                every, best = self.seed // 16 % 4, ("", "m", "min:m")[self.seed // 64 % 3]
+                scripts[name] = replace(scripts[name], keep=1 + number % 2, keep_every=every, keep_best=best)
         return scripts, arrivals
+
+    def value(self, step: int) -> float:
+        """Of the metric by which the best step stays; each second step has one."""
+        return float((step * 37 + self.seed) % 11)
 
     def _faults(self) -> list[tuple[int, str]]:
         count = self.random.choice((0, 1, 2, 4, 8))
@@ -275,7 +290,7 @@ class World:
             self.disks.replace(self.random.randrange(len(self.nodes)), back)
         for name in self.ray:
             self.harm[name] = self.tick
-        self.ray, self.supervisor = {}, None
+        self.ray, self.supervisor, self.scored = {}, None, {}
         self.down_until = self.tick + self.random.randint(2, 30)
 
     def _start_cluster(self) -> None:
@@ -318,7 +333,8 @@ class World:
         request = {"entrypoint": "python -m train", "submission_id": job_id, "metadata": {"job_name": job_id}}
         job = DurableJob(
             job_id, job_id, "", request, 0.0, world_size=self.disks.count, total_steps=self.scripts[job_id].steps,
-            keep=self.scripts[job_id].keep, mirror="mirror" if self.has_mirror else "",
+            keep=self.scripts[job_id].keep, keep_every=self.scripts[job_id].keep_every,
+            keep_best=self.scripts[job_id].keep_best, mirror="mirror" if self.has_mirror else "",
         )  # fmt: skip
         try:
             if self.has_mirror:
@@ -473,9 +489,45 @@ class World:
             self._check_safety(jobs)
             self.is_missing = self.copies.mirror(jobs, self.disks.addresses, {})
         if self.has_mirror:
-            self.is_mirroring = self.mirrors.upload(jobs, self._inventory(runs))
+            inventory = self._inventory(runs)
+            self.is_mirroring = self.mirrors.upload([self._scored(job, inventory) for job in jobs], inventory)
         begun = {run: (self.copies.begun.get(run), self.mirrors.begun.get(run)) for run in runs}
-        self.old_steps.clear(jobs, self._inventory(runs), self.disks.addresses, {}, begun)
+        inventory = self._inventory(runs)
+        scored = [self._scored(job, inventory) for job in jobs]
+        self.old_steps.clear(scored, inventory, self.disks.addresses, {}, begun)
+
+    def _scored(self, job: DurableJob, inventory: Inventory) -> DurableJob:
+        """As `cloudrl.node.scores` reads it in a log, which is gone after a loss."""
+        trained = self.ray.get(job.submission_id)
+        if not job.keep_best or trained is None or inventory.silent:
+            return job
+        valid = without_abandoned(inventory, job)
+        steps = {checkpoint.step for checkpoint in valid.checkpoints if checkpoint.run == job.run}
+        values = {step: self.value(step) for step in range(trained.from_step + 1, trained.step + 1) if step % 2 == 0}
+        scores = score_steps(job.scores, steps, values, trained.step)
+        assert self.supervisor is not None
+        self.supervisor.note(Scored(job.submission_id, scores))
+        scored = replace(job, scores=scores)
+        if scores != job.scores and self._is_calm() and "disk_full" not in self._kinds:
+            self.unrecorded[job.run] = self.unrecorded.get(job.run, 0) + 1
+            if self.unrecorded[job.run] > 20:
+                self.violate(f"S5 scores of {job.run} are not recorded: {scores}")
+        else:
+            self.unrecorded[job.run] = 0
+        self.scored[job.run] = scored
+        return scored
+
+    def kept(self, run: str, steps: Iterable[int]) -> set[int]:
+        """Steps of these that must stay for good, by what is recorded or is about to be."""
+        job = self.nodes[0].journal.get(run)
+        if job is None or not self.keeps_some:
+            return set()
+        newer = self.scored.get(run, job)
+        job = newer if newer.submission_id == job.submission_id else job
+        due = {step for step in steps if job.keep_every and step % job.keep_every == 0}
+        scores = {score.step: score.value for score in job.scores if score.step in steps}
+        best = (min if job.keep_best.startswith("min:") else max)(scores.values(), default=0.0)
+        return due | {max((step for step, value in scores.items() if value == best), default=0)} - {0}
 
     def _is_of_now(self, job: DurableJob) -> bool:
         return job.outcome is None or self.now() - job.outcome.at < 3600
@@ -639,6 +691,9 @@ class World:
                 continue
             if job.outcome.result is Result.FAILED and "says nothing" in job.outcome.reason:
                 self.violate(f"L1 {job_id} has failed because a node was silent")
+            missing = self.kept(job_id, self.disks.steps_with(job_id, 1)) - set(self.mirror.steps(job_id))
+            if self.has_mirror and missing and not self.faults:
+                self.violate(f"K2 steps {sorted(missing)} of {job_id} stay for good, and the mirror has not got them")
             newest = max(self.disks.steps_with(job_id, 1), default=0)
             is_flipped = any(
                 kind in ("bit_flip", "node_replaced", "disk_full", "node_back", "all_lost") for _, kind in self.faults

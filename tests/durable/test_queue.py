@@ -6,7 +6,7 @@ import pytest
 
 from cloudrl.durable import queue as decisions
 from cloudrl.durable.hangs import PROOF_LASTS_S, find_hang
-from cloudrl.durable.progress import Recovery, Saved, Stepped, recovery
+from cloudrl.durable.progress import Recovery, Saved, Scored, Stepped, recovery
 from cloudrl.durable.queue import (
     Accepted,
     Ended,
@@ -26,7 +26,7 @@ from cloudrl.durable.queue import (
 )
 from cloudrl.durable.request import request_of_attempt
 from cloudrl.durable.verdicts import RayEnd, judge, signature_of
-from cloudrl.protocol.durable_jobs import Attempt, DurableJob, Outcome, Result, Verdict, newest
+from cloudrl.protocol.durable_jobs import Attempt, DurableJob, Outcome, Result, Score, Verdict, newest
 from cloudrl.protocol.job_phases import Blame, Grade, Hang, JobState
 
 NOW = 1e9
@@ -49,6 +49,31 @@ def _play(queue, *events, now=NOW):
 def _running(from_step=0, job=JOB):
     queue, _ = _play(Queue("c1"), Accepted(job), Tick(is_ray_free=True), Planned(job.job_id, from_step))
     return queue
+
+
+def test_scores_of_steps_that_are_trained_again_are_forgotten():
+    scores = tuple(Score(saved, saved / 10, saved) for saved in (2, 4, 6))
+    queue, actions = _play(_running(), Scored("a", scores), Scored("a", scores))
+    assert [action.job.scores for action in actions] == [scores]
+
+    queue, _ = _play(queue, Gone("a"), Tick(is_ray_free=True), now=NOW + 10)
+    queue, _ = _play(queue, Tick(is_ray_free=True), Planned("a", 4), now=NOW + 60)
+
+    assert queue.jobs["a"].scores == scores[:2]
+    assert _play(queue, Scored("a", ()))[1] == []  # an attempt that has ended tells no more
+
+
+def test_a_later_job_of_the_run_knows_the_scores_of_the_one_before():
+    done = replace(
+        JOB, keep_best="m", scores=(Score(2, 0.5, 2), Score(8, 0.9, 8)), outcome=Outcome(Result.FAILED, "", NOW)
+    )
+    other = replace(done, job_id="b", run="b", scores=(Score(3, 0.7, 3),), number=2)
+    again = replace(JOB, job_id="c", keep_best="m", number=3)
+    queue = Queue("c1", {"a": done, "b": other})
+
+    queue, _ = _play(queue, Accepted(again), Tick(is_ray_free=True), Planned("c", 6))
+
+    assert queue.jobs["c"].scores == (Score(2, 0.5, 2),)
 
 
 def test_a_job_is_planned_recorded_and_sent():

@@ -12,11 +12,11 @@ from cloudrl.durable.verdicts import Judgement
 from cloudrl.node import step_copies, supervisor
 from cloudrl.node.supervisor import Supervisor
 from cloudrl.protocol.durable_jobs import DurableJob, Verdict
-from cloudrl.saves import clearing, copies, prune, resume
+from cloudrl.saves import clearing, copies, mirrored, prune, resume
 
 FOUND = (73, 926, 941, 1678, 3686, 698, 106)
 """Seeds that have shown a fault once."""
-QUICK = (13, 29, 93, 101, 106, 9, 36, 38, 207, 282)
+QUICK = (13, 29, 93, 101, 106, 9, 36, 38, 207, 282, 31, 43, 75, 667)
 """Seeds that show the planted faults, so that few others have to be looked at."""
 SEEDS = 500
 MANY = 10_000
@@ -43,7 +43,7 @@ def test_many_seeds():
 
 def _plant(monkeypatch, name):
     """A fault in the real code."""
-    plain = {each: getattr(queue, each) for each in ("_planned", "_stop")}
+    plain = {each: getattr(queue, each) for each in ("_planned", "_stop", "progressed")}
     faults = {
         "a silent node is the end": lambda: monkeypatch.setattr(
             queue, "_planned", lambda state, event, now: plain["_planned"](
@@ -84,6 +84,15 @@ def _plant(monkeypatch, name):
         "any step will do": lambda: monkeypatch.setattr(resume, "_blockers", lambda *_: []),
         "the newest steps stay, safe or not": lambda: monkeypatch.setattr(prune, "is_safe", lambda _: False),
         "a step that was safe once is safe": lambda: _remember(monkeypatch),
+        "nothing stays for good": lambda: monkeypatch.setattr(prune, "kept_text", lambda _: ""),
+        "nothing stays for good in a mirror": lambda: monkeypatch.setattr(mirrored, "kept_steps", lambda *_: {}),
+        "scores are not recorded": lambda: monkeypatch.setattr(
+            queue, "progressed", lambda job, event, now: plain["progressed"](job, event, now)
+            if not isinstance(event, queue.Scored) else None,
+        ),
+        "a mirror gets newest steps alone": lambda: monkeypatch.setattr(
+            mirrored, "_kept_and_missing", lambda *_: None
+        ),
     }  # fmt: skip
     faults[name]()
     if name == "silence is the end":  # jobs have to run while Ray is silent
@@ -127,7 +136,8 @@ PLANTED = (
     "others are not seen", "the journal is not read", "an id is used twice", "any end is the infrastructure's",
     "a stop is not recorded", "another step than the whole one", "a copy is not compared", "one copy is enough",
     "each node copies another step", "any step will do", "the newest steps stay, safe or not",
-    "a step that was safe once is safe",
+    "a step that was safe once is safe", "nothing stays for good", "nothing stays for good in a mirror",
+    "scores are not recorded", "a mirror gets newest steps alone",
 )  # fmt: skip
 
 

@@ -43,6 +43,77 @@ def test_old_steps_are_the_agents_matter_and_not_verls():
     assert "ckpt_to_keep=2" not in two.request["entrypoint"]
 
 
+def test_steps_that_stay_for_good_are_the_agents_matter():
+    fake, said = FakeCluster(nodes=2), []
+
+    _submit(
+        fake, keep_every=100, keep_best="min:val-core/x/mean@1", on_progress=lambda update: said.append(str(update))
+    )
+    _submit(fake, "three", keep_every=50, overrides={"trainer.max_actor_ckpt_to_keep": 3})
+
+    both, three = fake.durable_jobs.values()
+    assert (both.keep, both.keep_every, both.keep_best) == (2, 100, "min:val-core/x/mean@1")
+    assert (three.keep, three.keep_every, three.keep_best) == (3, 50, "")
+    assert "trainer.max_actor_ckpt_to_keep=null" in three.request["entrypoint"]
+    note = "each step that is a multiple of 100 and the step with the lowest val-core/x/mean@1 for good"
+    assert any("the newest 2 steps stay to go on from" in text and note in text for text in said)
+
+
+@pytest.mark.parametrize(
+    ("metric", "test_freq", "warning"),
+    [
+        ("val-core/gsm8k/reward/mean@1", 5, ""),
+        ("val-core/gsm8k/reward/mean@1", -1, "comes from validations, and the job has none; trainer.test_freq=10"),
+        ("critic/score/mean", -1, ""),
+        ("critic/score/maen", -1, "is not among the metrics that cloudrl knows of verl: do you mean critic/score/mean"),
+        ("actor/pg_loss", -1, "for the lowest: --keep-best min:actor/pg_loss"),
+    ],
+)
+def test_a_metric_that_verl_may_never_log_is_told_before_the_job_is_sent(metric, test_freq, warning):
+    fake, said = FakeCluster(nodes=2), []
+
+    overrides = {"trainer.test_freq": test_freq}
+    _submit(fake, keep_best=metric, overrides=overrides, on_progress=lambda update: said.append(str(update)))
+
+    found = [text for text in said if "warning" in text and "--keep-best" in text]
+    assert bool(found) == bool(warning)
+    assert any(warning in text for text in found) or not warning
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"keep_best": "min:"}, "names no metric"),
+        ({"keep_best": "m", "overrides": {"trainer.logger": ["wandb"]}}, "has no console"),
+    ],
+)
+def test_a_metric_that_cannot_be_read_is_refused(options, message):
+    with pytest.raises(InputError, match=message):
+        _submit(FakeCluster(nodes=2), **options)
+
+
+@pytest.mark.parametrize("option", [{"keep_every": 10}, {"keep_best": "critic/score/mean"}])
+def test_only_the_agents_can_keep_steps_for_good(option):
+    fake = FakeCluster(nodes=2)
+
+    with pytest.raises(InputError, match="is for durable jobs alone") as refused:
+        cloudrl.RunningCluster(fake.connection()).submit(JOB, name="one", **option)
+
+    assert "prune" in str(refused.value.hint)
+
+
+def test_agents_that_would_remove_what_is_to_stay_get_no_job(monkeypatch):
+    fake = FakeCluster(nodes=2)
+    monkeypatch.setattr(
+        "cloudrl.protocol.job_calls.submit_job", lambda agent, job: fake.durable_jobs.setdefault("x", job) and replace(
+            job, keep_every=0
+        )
+    )  # fmt: skip
+
+    with pytest.raises(InputError, match="older release"):
+        _submit(fake, keep_every=10)
+
+
 def test_its_package_goes_through_the_agents_and_not_to_ray(tmp_path):
     (tmp_path / "helper.py").write_text("ANSWER = 42\n")
     fake = FakeCluster(nodes=2)

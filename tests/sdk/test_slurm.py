@@ -30,7 +30,7 @@ def test_the_agents_know_how_to_carry_it_through():
     script = slurm_script("grpo-tiny", {"trainer.save_freq": 5}, cluster=CLUSTER, name="adder", steps=20)
     job = job_of(script)
     plan = {"world_size": 2, "total_steps": 20, "saves": True, "chooses_step": False}
-    no_mirror = {"mirror": "", "mirror_rate": 0}
+    no_mirror = {"keep_every": 0, "keep_best": "", "mirror": "", "mirror_rate": 0}
     assert job["durable"] == {**plan, "training_nodes": 0, "is_placed": False, "keep": 0, **no_mirror}
     assert "trainer.checkpoint_callback_class=cloudrl_save_hook.SaveCallback" in job["argv"]
     assert slurm_script("grpo-tiny", {"trainer.save_freq": 5}, cluster=CLUSTER, name="adder", steps=20, durable=True)

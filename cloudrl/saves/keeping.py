@@ -1,0 +1,129 @@
+"""Which steps a durable job keeps for good, beside the newest ones from which it recovers. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from operator import attrgetter
+
+from cloudrl.errors import InputError
+from cloudrl.protocol.durable_jobs import DurableJob, Score
+from cloudrl.saves.inventory import Inventory
+
+LAST = 2
+"""So many newest steps stay where a job keeps some for good and says nothing of the others."""
+_MOST_SCORES = 500
+"""A record of a job is written to disks with each change."""
+_value_of = attrgetter("value")
+_LOWEST, _HIGHEST = "min:", "max:"
+
+
+def parse_best(text: str) -> tuple[str, bool]:
+    """(metric, whether the lowest value is the best) of `METRIC`, `max:METRIC` or `min:METRIC`.
+
+    Raises:
+        InputError: it names no metric.
+    """
+    metric = text.removeprefix(_LOWEST).removeprefix(_HIGHEST)
+    if not metric or any(character.isspace() for character in metric):
+        raise InputError(
+            f"--keep-best {text!r} names no metric",
+            hint="A metric of verl's: --keep-best critic/score/mean\nWhere less is better: --keep-best min:val/loss",
+        )
+    return metric, text.startswith(_LOWEST)
+
+
+def kept_steps(job: DurableJob, steps: Iterable[int], whole: Collection[int]) -> dict[int, str]:
+    """Step -> why it stays for good.
+
+    Of several steps with the best value the newest stays (as in NeMo-RL, nemo_rl/utils/checkpoint.py). A step that is
+    not whole now stays, too, if it is the best of all: the machine with the rest of it may come back.
+
+    Args:
+        job: with its scores.
+        steps: that are there.
+        whole: those of which all files are.
+    """
+    reasons = {step: [f"every {job.keep_every}"] for step in steps if _is_due(step, job.keep_every)}
+    if job.keep_best:
+        there = set(steps)
+        scores = [score for score in job.scores if score.step in there]
+        for choice in (scores, [score for score in scores if score.step in whole]):
+            score = _best(choice, job.keep_best)
+            if score is not None:
+                found = reasons.setdefault(score.step, [])
+                found += [text for text in (_best_text(score, job.keep_best),) if text not in found]
+    return {step: ", ".join(found) for step, found in reasons.items()}
+
+
+def _is_due(step: int, every: int) -> bool:
+    return every > 0 and step > 0 and step % every == 0
+
+
+def _best(scores: Iterable[Score], best: str) -> Score | None:
+    is_lowest = parse_best(best)[1]
+    return max(scores, key=lambda score: (-score.value if is_lowest else score.value, score.step), default=None)
+
+
+def _best_text(score: Score, best: str) -> str:
+    metric, is_lowest = parse_best(best)
+    at = "" if score.measured_at == score.step else f" (of step {score.measured_at})"
+    return f"{'lowest' if is_lowest else 'best'} {metric} {score.value:.4g}{at}"
+
+
+def mark_kept(inventory: Inventory, job: DurableJob) -> Inventory:
+    """The same, with the reason in each step of the job's run that it keeps for good."""
+    if not (job.keep_every or job.keep_best):
+        return inventory
+    mine = [checkpoint for checkpoint in inventory.checkpoints if checkpoint.run == job.run]
+    partial = {checkpoint.step for checkpoint in mine if not checkpoint.complete}
+    steps = {checkpoint.step for checkpoint in mine}
+    reasons = kept_steps(job, steps, steps - partial)
+    marked = (
+        replace(checkpoint, kept=reasons[checkpoint.step])
+        if checkpoint.run == job.run and checkpoint.step in reasons
+        else checkpoint
+        for checkpoint in inventory.checkpoints
+    )
+    return replace(inventory, checkpoints=tuple(marked))
+
+
+def mark_every(inventory: Inventory, every: int) -> Inventory:
+    """The same, with every N-th step of each run kept in place of what jobs keep; none with 0."""
+    marked = (
+        replace(checkpoint, kept=f"every {every}" if _is_due(checkpoint.step, every) else "")
+        for checkpoint in inventory.checkpoints
+    )
+    return replace(inventory, checkpoints=tuple(marked))
+
+
+def score_steps(
+    scores: Collection[Score], steps: Collection[int], values: Mapping[int, float], reached: int
+) -> tuple[Score, ...]:
+    """What is known of saved steps, in their order, and the scores of those that have come since.
+
+    A step has the value that the metric had at this step. Where it had none, the step has the last value since the
+    step that was saved before it: a validation of its own weights is better, one of weights close by is what there is.
+
+    Args:
+        scores: that are known already. Those of steps that are gone stay: a mirror may have them, or a machine that
+            comes back.
+        steps: that the nodes have.
+        values: step -> value of the metric, as far as the newest attempt has logged it.
+        reached: the last step that was logged; later ones have no score yet.
+    """
+    known = {score.step: score for score in scores}
+    finite = {step: value for step, value in values.items() if math.isfinite(value)}
+    before = 0
+    for step in sorted({*steps, *known}):
+        if step not in known and step <= reached:
+            measured_at = max((at for at in finite if before < at <= step), default=None)
+            if measured_at is not None:
+                known[step] = Score(step, finite[measured_at], measured_at)
+        before = step
+    extremes = {choose(known.values(), key=_value_of).step for choose in (min, max) if known}
+    gone = sorted(step for step in known if step not in steps and step not in extremes)
+    for step in gone[: max(0, len(known) - _MOST_SCORES)]:
+        del known[step]
+    return tuple(known[step] for step in sorted(known))
