@@ -15,7 +15,6 @@ from cloudrl.jobs.handle import find_job
 from cloudrl.protocol.backoff import Backoff
 from cloudrl.protocol.facts import ClusterFacts
 from cloudrl.protocol.report import NodeReport
-from cloudrl.protocol.routes import CHECKPOINTS
 from cloudrl.saves.copies import refuse_without_room
 from cloudrl.saves.inventory import Checkpoint, Inventory, resume_order
 from cloudrl.saves.names import KINDS
@@ -35,10 +34,7 @@ def step_to_cut(inventory: Inventory, run: str, world_size: int) -> list[Checkpo
         run: Its name.
         world_size: Ranks that are going to resume.
     """
-    steps: dict[int, list[Checkpoint]] = defaultdict(list)
-    for checkpoint in inventory.checkpoints:
-        if checkpoint.run == run and all(location.root == CHECKPOINTS for location in checkpoint.locations):
-            steps[checkpoint.step].append(checkpoint)
+    steps = inventory.saved_steps(run)
     for step in resume_order(steps):
         names = {role.role for role in steps[step]}
         by_size: dict[int | None, list[Checkpoint]] = defaultdict(list)

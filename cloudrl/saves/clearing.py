@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from cloudrl.protocol.routes import CHECKPOINTS
 from cloudrl.protocol.step_copies import ClearOrder, WantedFile
 from cloudrl.saves.copies import files_of_step, is_safe, nodes_of, of_one_save, places_of, readers
-from cloudrl.saves.inventory import Checkpoint, Inventory, resume_order
+from cloudrl.saves.inventory import Inventory, resume_order
 from cloudrl.saves.names import step_folder
 
 
@@ -27,10 +26,7 @@ def plan_clearing(
         addresses: node -> IP address, of all nodes that may keep copies.
         order: see `plan_copies`.
     """
-    steps: dict[int, list[Checkpoint]] = defaultdict(list)
-    for checkpoint in inventory.checkpoints:
-        if checkpoint.run == run and all(location.root == CHECKPOINTS for location in checkpoint.locations):
-            steps[checkpoint.step].append(checkpoint)
+    steps = inventory.saved_steps(run)
     safe = next((step for step in resume_order(steps) if is_safe(steps[step])), None)
     if safe is None:
         return ()

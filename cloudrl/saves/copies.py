@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from cloudrl.protocol.mirrors import MIRROR_RANK
-from cloudrl.protocol.routes import CHECKPOINTS
 from cloudrl.protocol.step_copies import CopyOrder, WantedFile
 from cloudrl.saves.inventory import Checkpoint, Inventory, resume_order
 from cloudrl.saves.names import RECORD, SHARD, is_ours, step_folder
@@ -153,10 +152,7 @@ def newest_whole_step(
     inventory: Inventory, run: str, world_size: int, first: int | None = None
 ) -> tuple[int, list[Checkpoint]] | None:
     """(step, its roles) of the newest step that so many ranks have saved to the end, or of `first` if that is whole."""
-    steps: dict[int, list[Checkpoint]] = defaultdict(list)
-    for checkpoint in inventory.checkpoints:
-        if checkpoint.run == run and all(location.root == CHECKPOINTS for location in checkpoint.locations):
-            steps[checkpoint.step].append(checkpoint)
+    steps = inventory.saved_steps(run)
     if any(role.is_megatron for roles in steps.values() for role in roles):
         return None
     for step in sorted(resume_order(steps), key=lambda step: step != first):

@@ -11,6 +11,7 @@ from typing import Tuple
 
 from cloudrl.errors import CheckpointError, ConnectionFailed, InputError
 from cloudrl.protocol.ranks import missing_ranks, ranks_text, spans
+from cloudrl.protocol.routes import CHECKPOINTS
 from cloudrl.saves.megatron_layout import (
     DIST_FILE,
     Weights,
@@ -319,6 +320,14 @@ class Inventory:
         if len(runs) > 1:
             raise InputError(f"several runs have step {step}: {', '.join(runs)}", hint=f"Choose one: --name {runs[0]}")
         return max(chosen, key=lambda candidate: (candidate.complete, candidate.modified_at))
+
+    def saved_steps(self, run: str) -> dict[int, list[Checkpoint]]:
+        """Step of a run -> its roles in the folder of checkpoints. A resume does not look into Ray's own folder."""
+        steps: dict[int, list[Checkpoint]] = defaultdict(list)
+        for checkpoint in self.checkpoints:
+            if checkpoint.run == run and all(location.root == CHECKPOINTS for location in checkpoint.locations):
+                steps[checkpoint.step].append(checkpoint)
+        return steps
 
     def refuse_silent(self, why: str, hint: str) -> None:
         """Raises: ConnectionFailed: a node has not answered."""

@@ -7,7 +7,6 @@ that breaks off after minutes.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -15,7 +14,6 @@ from typing import NamedTuple
 from cloudrl.errors import CheckpointError
 from cloudrl.protocol.folders import TRAINING_NODES
 from cloudrl.protocol.ranks import ranks_text
-from cloudrl.protocol.routes import CHECKPOINTS
 from cloudrl.saves.inventory import Checkpoint, Inventory, resume_order
 from cloudrl.saves.names import (
     DATA,
@@ -104,10 +102,7 @@ def plan_resume(
         CheckpointError: there are steps, and none can be loaded.
         ConnectionFailed: a node is silent that may have the newest one.
     """
-    steps: dict[int, list[Checkpoint]] = defaultdict(list)
-    for checkpoint in inventory.checkpoints:
-        if checkpoint.run == run and all(location.root == CHECKPOINTS for location in checkpoint.locations):
-            steps[checkpoint.step].append(checkpoint)
+    steps = inventory.saved_steps(run)
     if any(checkpoint.is_megatron for roles in steps.values() for checkpoint in roles):
         return _instead_of_damaged(steps, run, checkpoint_dir, cluster)
     inventory.refuse_silent("it may have the newest step of the run", "Try again when it answers")
