@@ -156,13 +156,12 @@ class Supervisor:
             OSError: the volume of rank 0 does not take it; the job ends as soon as it does.
         """
         with self._lock:
-            if self._queue.of(submission_id) is None:
+            job = self._queue.of(submission_id)
+            if job is None:
                 return False
             self._queue, actions = decisions.step(self._queue, decisions.StopAsked(submission_id), self._now())
             self._to_do.extend(actions)
-            for action in actions:
-                if isinstance(action, decisions.Record):
-                    self._machinery.record(action.job)
+            self._machinery.record(self._queue.jobs[job.job_id])  # also where an earlier call could not
         return True
 
     def note(self, event: Event) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
+
 from cloudrl.durable.queue import Planned
 from cloudrl.durable.verdicts import RayEnd
 from cloudrl.node.machinery import Machinery
@@ -25,16 +27,24 @@ class Lab:
     now: float = 100.0
     said: list[str] = field(default_factory=list)
     state: JobState | None = None
+    is_full: bool = False
+    recorded: list[DurableJob] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         machinery = Machinery(
-            jobs=lambda: self.rows, submit=self.submit, stop=lambda _: None, record=lambda _: 2,
+            jobs=lambda: self.rows, submit=self.submit, stop=lambda _: None, record=self.record,
             plan=lambda job: Planned(job.job_id, 0), prepare=lambda _: None,
             end=lambda _job, row: RayEnd(row["status"], 1, "ValueError: no such row"),
             silence_s=lambda: self.silence_s, copies=2, hang=lambda: self.state,
         )  # fmt: skip
         clock = lambda: self.now  # noqa: E731
         self.supervisor = Supervisor("start", "run", machinery, say=self.said.append, now=clock, clock=clock)
+
+    def record(self, job: DurableJob) -> int:
+        if self.is_full:
+            raise OSError(28, "No space left on device")
+        self.recorded.append(job)
+        return 2
 
     def submit(self, request: Any) -> str:
         assert self.rows is not None
@@ -90,3 +100,20 @@ def test_a_step_counts_once_the_next_one_runs() -> None:
     last = lab.look().last
     assert last is not None
     assert (last.step, last.first_step_at) == (1, lab.now - 1)
+
+
+def test_no_call_says_that_a_job_is_stopped_before_that_is_recorded() -> None:
+    """A cluster that is lost meanwhile would start it again."""
+    lab = Lab()
+    lab.supervisor.take(JOB)
+    lab.look()
+    lab.is_full = True
+    for _ in range(2):
+        with pytest.raises(OSError, match="No space left"):
+            lab.supervisor.stop_job("own")
+    assert lab.recorded[-1].outcome is None
+    lab.is_full = False
+    assert lab.supervisor.stop_job("own")
+    ended = lab.recorded[-1].outcome
+    assert ended is not None
+    assert ended.result is Result.STOPPED
