@@ -59,7 +59,7 @@ class Terminal:
         self._waiting: Waiting | None = None
         self._text, self._has_progress = "", False
         self._screen: Screen | None = None
-        self._warned: set[str] = set()
+        self._warned: set[tuple[str, str]] = set()
         self._paces: dict[tuple[str, int], TransferPace] = {}
         self._tail = deque[str](maxlen=_TAIL_LINES)
 
@@ -152,9 +152,9 @@ class Terminal:
         """Shows progress on a terminal. Without a terminal, prints each problem once."""
         if not _output.can_redraw():
             for warning in look.warnings:
-                if warning.kind not in self._warned:
+                if (warning.kind, warning.of) not in self._warned:
                     self._notice(f"warning: {warning.seen}", warning.remedy)
-                self._warned.add(warning.kind)
+                self._warned.add((warning.kind, warning.of))
             return
         from cloudrl.cli._screen import Screen
         from cloudrl.cli._watch_view import draw

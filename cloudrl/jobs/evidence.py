@@ -19,11 +19,13 @@ class RunWarning:
             kind at most.
         seen: what is seen, with its numbers.
         remedy: what to do.
+        of: which one of its kind, where another may follow; "" for others.
     """
 
     kind: str
     seen: str
     remedy: str
+    of: str = ""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from cloudrl.jobs.events import Ended, Event, Line, Progress
 from cloudrl.jobs.evidence import Evidence, RunWarning
 from cloudrl.jobs.format import as_fields
 from cloudrl.jobs.history import add_step
-from cloudrl.jobs.node_warnings import interruption_notice, node_warnings
+from cloudrl.jobs.node_warnings import interrupted_text, interruption_notice, node_warnings
 from cloudrl.jobs.pools import mode_of_job
 from cloudrl.jobs.warnings import find_warnings
 from cloudrl.protocol.job_phases import JobState, phase_text
@@ -220,7 +220,7 @@ class JobRecord:
 
     def _notices(self, now: float) -> Iterator[RunWarning]:
         if (notice := interruption_notice(self._nodes, now)) is not None:
-            yield RunWarning("spot", notice.text, notice.hint)
+            yield RunWarning("spot", notice.text, notice.hint, interrupted_text(self._nodes))
 
     def _node_warnings(self) -> Iterator[RunWarning]:
         for kind, notice in node_warnings(self._nodes).items():

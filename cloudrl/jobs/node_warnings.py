@@ -38,3 +38,8 @@ def interruption_notice(nodes: Iterable[NodeReport], now: float) -> Notice | Non
     """
     texts = [countdown_text(node.rank, node.interruption, now) for node in nodes if node.interruption is not None]
     return Notice("; ".join(texts), _GOES_ON) if texts else None
+
+
+def interrupted_text(nodes: Iterable[NodeReport]) -> str:
+    """The same without the time that is left: `rank 1: spot notice of AWS`."""
+    return "; ".join(f"rank {node.rank}: {node.interruption.name}" for node in nodes if node.interruption is not None)

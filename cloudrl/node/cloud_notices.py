@@ -18,9 +18,8 @@ import re
 import threading
 import time
 from calendar import timegm
-from dataclasses import replace
 from email.utils import parsedate_to_datetime
-from typing import Callable, Mapping, Optional, Protocol, Sequence, Tuple
+from typing import Callable, Dict, Mapping, Optional, Protocol, Sequence, Tuple
 
 from cloudrl.foreign import NOT_AS_EXPECTED, as_list, checked_time, parse_object, text_of
 from cloudrl.node.node_state import NodeState
@@ -40,6 +39,7 @@ _MAINTENANCE_S = {True: 3600.0, False: 60.0}
 """GCP's time before maintenance ends a machine, by whether it has GPUs."""
 _STALE_S = 600.0
 """After its time a notice of a machine that is still there says nothing."""
+_CLOCKS_DIFFER_S = 2.0
 _TOKEN = re.compile(r"[\x21-\x7e]{16,512}")
 _INSTANCE = re.compile(r"i-[0-9a-f]{8,32}")
 _EVENTS = {"Preempt": "spot", "Reboot": "reboot", "Redeploy": "redeploy", "Terminate": "terminate"}
@@ -58,8 +58,8 @@ class Cloud(Protocol):
     def is_here(self) -> bool:
         """Whether its metadata service answers, in its own form."""
 
-    def notice(self) -> Optional[Interruption]:
-        """What it says now; None while the machine stays.
+    def notices(self) -> Sequence[Interruption]:
+        """What it says now; none while the machine stays.
 
         Raises:
             OSError, http.client.HTTPException, ValueError: it does not answer as it should.
@@ -76,16 +76,25 @@ class CloudNotices:
     """
 
     def __init__(self, *, has_gpus: bool, address: str = ADDRESS, now: Callable[[], float] = time.time) -> None:
+        self._node_now = now
+        self._ahead_s = 0.0
+
         def ask(
             method: str, path: str, headers: Mapping[str, str], timeout_s: float
         ) -> Tuple[int, Mapping[str, str], str]:
             request = Request(method, address + path, headers, timeout_s=timeout_s, connect_timeout_s=_ANSWER_S)
             with send(request) as answer:
-                return answer.status, _lower(answer), answer.content(_MAX_BYTES).decode("utf-8", "replace").strip()
+                headers = _lower(answer)
+                self._ahead_s = _ahead_s(headers.get("date", ""), now(), self._ahead_s)
+                return answer.status, headers, answer.content(_MAX_BYTES).decode("utf-8", "replace").strip()
 
-        self._clouds: Sequence[Cloud] = (_Aws(ask), _Gcp(ask, now, has_gpus=has_gpus), _Azure(ask, now))
-        self._now, self._notice = now, None  # type: Callable[[], float], Optional[Interruption]
+        self._clouds: Sequence[Cloud] = (_Aws(ask), _Gcp(ask, self.now, has_gpus=has_gpus), _Azure(ask, self.now))
         self._cloud: Optional[Cloud] = None
+        self._notices: Sequence[Interruption] = ()
+
+    def now(self) -> float:
+        """Seconds since the epoch by the cloud's clock, whose times are compared with it."""
+        return self._node_now() - self._ahead_s
 
     def find(self) -> str:
         """The name of the cloud whose machine this is; "" if none of those that give notices answers."""
@@ -93,14 +102,14 @@ class CloudNotices:
         return self._cloud.name if self._cloud is not None else ""
 
     def look(self) -> Optional[Interruption]:
-        """The notice as it is now; the one before while the cloud does not answer, None long after its time."""
-        before, now = self._notice, self._now()
+        """The notice as it is now; the one before while the cloud does not answer, None long after its time.
+
+        Of several, that of a spot machine, which has the least time, and else the one whose time comes first.
+        """
         with contextlib.suppress(*_FAILURES):
-            self._notice = self._cloud.notice() if self._cloud is not None else None
-        notice = self._notice
-        if notice is not None and before is not None and notice.name == before.name:
-            self._notice = notice = replace(notice, ends_at=min(before.ends_at, notice.ends_at))  # some only say `soon`
-        return notice if notice is not None and now < notice.ends_at + _STALE_S else None
+            self._notices = self._cloud.notices() if self._cloud is not None else ()
+        new = [notice for notice in self._notices if self.now() < notice.ends_at + _STALE_S]
+        return min(new, key=lambda notice: (notice.event != "spot", notice.ends_at), default=None)
 
 
 def start_asking(state: NodeState, say: Callable[[str], object], env: Mapping[str, str], *, has_gpus: bool) -> None:
@@ -141,12 +150,13 @@ def report(notices: CloudNotices, state: NodeState, say: Callable[[str], object]
     if notice == before:
         return
     state.update(interruption=notice)
-    if notice is None:
-        say(f"the {before.name if before else 'notice'} is withdrawn")
-    else:
+    if notice is not None:
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(notice.ends_at))
-        left = duration_text(notice.ends_at - time.time())
+        left = duration_text(notice.ends_at - notices.now())
         say(f"{notice.name}: this machine is taken back in {left}, at {when} UTC")
+    elif before is not None:
+        is_over = notices.now() >= before.ends_at
+        say(f"the {before.name} {'has passed, and the machine is still there' if is_over else 'is withdrawn'}")
 
 
 class _Aws:
@@ -162,17 +172,17 @@ class _Aws:
         status, _, text = self._get("instance-id")
         return status == http.client.OK and _INSTANCE.fullmatch(text) is not None
 
-    def notice(self) -> Optional[Interruption]:
+    def notices(self) -> Sequence[Interruption]:
         status, _, text = self._get("spot/instance-action")
         if status == http.client.UNAUTHORIZED:
             self._token = self._new_token()
             status, _, text = self._get("spot/instance-action")
         if status == http.client.NOT_FOUND:
-            return None
+            return ()
         if status != http.client.OK:
             raise ValueError(f"it answers with {status}")
         ends_at = timegm(time.strptime(text_of(parse_object(text), "time"), "%Y-%m-%dT%H:%M:%SZ"))
-        return Interruption(self.name, "spot", checked_time(float(ends_at)))
+        return (Interruption(self.name, "spot", checked_time(float(ends_at))),)
 
     def _get(self, name: str) -> Tuple[int, Mapping[str, str], str]:
         return self._ask("GET", f"/latest/meta-data/{name}", {"X-aws-ec2-metadata-token": self._token}, _ANSWER_S)
@@ -186,20 +196,27 @@ class _Aws:
 
 
 class _Gcp:
+    """It says only that the machine ends soon, so the time is counted from when that was seen first."""
+
     name = "GCP"
 
     def __init__(self, ask: Ask, now: Callable[[], float], *, has_gpus: bool) -> None:
-        self._ask, self._now, self._has_gpus = ask, now, has_gpus
+        self._ask, self._now = ask, now
+        self._lasts_s = {"spot": _SPOT_S, "maintenance": _MAINTENANCE_S[has_gpus]}
+        self._ends_at: Dict[str, float] = {}
 
     def is_here(self) -> bool:
         return self._get("preempted") in ("TRUE", "FALSE")
 
-    def notice(self) -> Optional[Interruption]:
-        if self._get("preempted") == "TRUE":
-            return Interruption(self.name, "spot", self._now() + _SPOT_S)
-        if self._get("maintenance-event") == "TERMINATE_ON_HOST_MAINTENANCE":
-            return Interruption(self.name, "maintenance", self._now() + _MAINTENANCE_S[self._has_gpus])
-        return None
+    def notices(self) -> Sequence[Interruption]:
+        said = {
+            "spot": self._get("preempted") == "TRUE",
+            "maintenance": self._get("maintenance-event") == "TERMINATE_ON_HOST_MAINTENANCE",
+        }
+        self._ends_at = {
+            event: self._ends_at.get(event, self._now() + self._lasts_s[event]) for event in said if said[event]
+        }
+        return [Interruption(self.name, event, ends_at) for event, ends_at in self._ends_at.items()]
 
     def _get(self, name: str) -> str:
         path, headers = f"/computeMetadata/v1/instance/{name}", {"Metadata-Flavor": "Google"}
@@ -214,22 +231,28 @@ class _Azure:
 
     def __init__(self, ask: Ask, now: Callable[[], float]) -> None:
         self._ask, self._now, self._vm, self._timeout_s = ask, now, "", _FIRST_EVENTS_S
+        self._begun: Dict[str, float] = {}
 
     def is_here(self) -> bool:
         compute = parse_object(self._get("/metadata/instance/compute?api-version=2021-02-01", _ANSWER_S))
         self._vm = text_of(compute, "name")
         return bool(self._vm) and text_of(compute, "azEnvironment").startswith("Azure")
 
-    def notice(self) -> Optional[Interruption]:
+    def notices(self) -> Sequence[Interruption]:
         text = self._get("/metadata/scheduledevents?api-version=2020-07-01", self._timeout_s)
         self._timeout_s = EVERY_S
-        found = []
+        found, begun = [], {}
         for event in as_list(parse_object(text).get("Events"), "Events"):
             kind = _EVENTS.get(text_of(event, "EventType"))
             names = [str(name).casefold() for name in as_list(event.get("Resources"), "Resources")]
             if kind is not None and self._vm.casefold() in names:  # others are of machines of the same set
-                found.append(Interruption(self.name, kind, _begins_at(text_of(event, "NotBefore"), self._now())))
-        return min(found, key=lambda notice: notice.ends_at, default=None)
+                begins_at = _begins_at(text_of(event, "NotBefore"))
+                if begins_at is None:
+                    name = text_of(event, "EventId")
+                    begins_at = begun[name] = self._begun.get(name, self._now())
+                found.append(Interruption(self.name, kind, begins_at))
+        self._begun = begun
+        return found
 
     def _get(self, path: str, timeout_s: float) -> str:
         status, _, text = self._ask("GET", path, {"Metadata": "true"}, timeout_s)
@@ -238,9 +261,17 @@ class _Azure:
         return text
 
 
-def _begins_at(text: str, now: float) -> float:
-    """The time before which an event of Azure does not begin; empty once it has begun."""
-    return checked_time(parsedate_to_datetime(text).timestamp()) if text else now
+def _begins_at(text: str) -> Optional[float]:
+    """The time before which an event of Azure does not begin; None once it has begun."""
+    return checked_time(parsedate_to_datetime(text).timestamp()) if text else None
+
+
+def _ahead_s(date: str, now: float, before: float) -> float:
+    """Seconds by which the node's clock is ahead of an answer's `Date`, which has whole seconds; else as before."""
+    with contextlib.suppress(*NOT_AS_EXPECTED):
+        ahead_s = now - parsedate_to_datetime(date).timestamp()
+        return ahead_s if abs(ahead_s) > _CLOCKS_DIFFER_S else 0.0
+    return before
 
 
 def _is_here(cloud: Cloud) -> bool:

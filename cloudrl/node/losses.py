@@ -1,8 +1,10 @@
 """Which ranks are lost, by their heartbeats and by whether anybody still listens at their addresses."""
 
+import time
 from typing import Callable, List, Optional, Sequence, Tuple
 
 from cloudrl.protocol.failures import Failure, FailureKind
+from cloudrl.protocol.interruptions import loss_text
 from cloudrl.protocol.phases import Phase
 from cloudrl.protocol.ranks import ranks_text
 from cloudrl.protocol.report import NodeReport
@@ -78,6 +80,8 @@ def _probed(reports: Sequence[NodeReport], probe: Callable[[NodeReport], str]) -
 
 
 def _how(report: NodeReport) -> str:
+    if _is_ended(report):
+        return "was ended there"
     if report.interruption is not None:
-        return f"was taken back ({report.interruption.name})"
-    return "was ended there" if _is_ended(report) else f"was lost in phase {report.phase}"
+        return loss_text(report.interruption, time.time())
+    return f"was lost in phase {report.phase}"

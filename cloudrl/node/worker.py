@@ -21,6 +21,7 @@ from cloudrl.node.replication import Replicator
 from cloudrl.protocol.client import AgentClient, AgentRefused
 from cloudrl.protocol.exchange import is_network_error
 from cloudrl.protocol.failures import ApiError, Failure, FailureKind
+from cloudrl.protocol.interruptions import loss_text
 from cloudrl.protocol.phases import Phase
 from cloudrl.protocol.report import HeartbeatReply, NodeWarning
 
@@ -237,7 +238,7 @@ class Worker(Agent):
         if self._heard_at is not None and time.monotonic() - self._heard_at > limit_s:
             silence_s = time.monotonic() - self._heard_at
             notice = self.reply.interruption
-            how = f"was taken back ({notice.name})" if notice is not None else "was lost"
+            how = loss_text(notice, time.time()) if notice is not None else "was lost"
             reason = f"the head (rank 0, {self.identity.head_ip}) {how}: {what}, last heard {silence_s:.0f} s ago"
             self._lost = Failure(FailureKind.LOST, 0, reason)
             self.state.fail(self._lost)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import Mapping
 
@@ -18,7 +19,7 @@ class Interruption:
     Attributes:
         cloud: "AWS", "GCP" or "Azure".
         event: "spot", "maintenance", "reboot", "redeploy" or "terminate".
-        ends_at: seconds since the epoch; from then on the machine may be gone.
+        ends_at: seconds since the epoch, by the cloud's clock; from then on the machine may be gone.
     """
 
     cloud: str
@@ -29,6 +30,24 @@ class Interruption:
     def name(self) -> str:
         """For example `spot notice of AWS`."""
         return f"{self.event} notice of {self.cloud}"
+
+
+_SOON_S = 60.0
+"""A machine may be gone somewhat before its time: clocks differ."""
+
+
+def loss_text(notice: Interruption, now: float) -> str:
+    """How a node was lost that had a notice: `was taken back (spot notice of AWS)`.
+
+    What is announced for later has not ended it: `was lost, with a maintenance notice of GCP for 12:40 UTC`.
+
+    Args:
+        notice: the last one of the node.
+        now: seconds since the epoch.
+    """
+    if notice.event == "spot" or now >= notice.ends_at - _SOON_S:
+        return f"was taken back ({notice.name})"
+    return f"was lost, with a {notice.name} for {time.strftime('%H:%M UTC', time.gmtime(notice.ends_at))}"
 
 
 Notices = Mapping[int, Interruption]

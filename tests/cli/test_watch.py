@@ -9,6 +9,11 @@ from fake_local import FakeLocal
 from terminal_page import in_terminal
 from typed_command import Run
 
+from cloudrl.cli._terminal import Terminal
+from cloudrl.jobs.evidence import RunWarning
+from cloudrl.jobs.look import Look
+from cloudrl.transport.ray_job import JobStatus
+
 pytestmark = pytest.mark.io
 
 STEP = (
@@ -139,3 +144,19 @@ class TestInATerminal:
             assert seen.end() == 0  # the page takes no code that we do not write
 
         assert "31mred" in seen.screen
+
+
+def test_without_a_terminal_each_problem_is_printed_once_and_another_notice_as_well(capsys: pytest.CaptureFixture[str]):
+    def look(left_s: int, rank: int) -> Look:
+        seen = f"node {rank} is taken back in {left_s} s: spot notice of AWS"
+        return Look(
+            "u", JobStatus.RUNNING, warnings=(RunWarning("spot", seen, "", f"rank {rank}: spot notice of AWS"),)
+        )
+
+    with Terminal() as terminal:
+        for left_s, rank in ((110, 1), (105, 1), (110, 0)):
+            terminal(look(left_s, rank))
+    assert [line for line in capsys.readouterr().err.splitlines() if "taken back" in line] == [
+        "warning: node 1 is taken back in 110 s: spot notice of AWS",
+        "warning: node 0 is taken back in 110 s: spot notice of AWS",
+    ]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -25,6 +27,8 @@ class Metadata:
         token: that AWS takes.
         asked: method and path of each request.
         status: of every answer, in place of the right one.
+        location: where such an answer sends its reader.
+        clock: seconds since the epoch, as its answers have them.
     """
 
     def __init__(self, cloud: str) -> None:
@@ -35,10 +39,12 @@ class Metadata:
         self.token = TOKEN
         self.asked: list[str] = []
         self.status: int | None = None
+        self.location = ""
+        self.clock: Callable[[], float] = time.time
 
     def answer(self, method: str, path: str, headers: Any) -> tuple[int, dict[str, str], str]:
         if self.status is not None:
-            return self.status, {"Location": f"http://127.0.0.1:9{path}"}, ""
+            return self.status, {"Location": f"{self.location}{path}"}, ""
         if self.cloud == "AWS":
             return self._aws(method, path, headers)
         if self.cloud == "GCP":
@@ -93,6 +99,9 @@ def serving(metadata: Metadata, address: tuple[str, int] = ("127.0.0.1", 0)) -> 
 
         def do_PUT(self) -> None:
             self.do_GET()
+
+        def date_time_string(self, timestamp: float | None = None) -> str:
+            return formatdate(metadata.clock(), usegmt=True)
 
         def log_message(self, *args: object) -> None:
             pass

@@ -20,6 +20,16 @@ AT = 1505722800.0
 """2017-09-18T08:20:00Z, two minutes before the time of the example in AWS's documentation."""
 
 
+def asked_at(metadata: Metadata, address: str, *, has_gpus: bool = True, ahead_s: float = 0.0) -> CloudNotices:
+    """A node that asks it at `AT`, by the cloud's clock, which a test may change.
+
+    Args:
+        ahead_s: seconds by which the node's own clock is ahead.
+    """
+    metadata.clock = lambda: AT
+    return CloudNotices(has_gpus=has_gpus, address=address, now=lambda: metadata.clock() + ahead_s)
+
+
 def _spot(metadata: Metadata) -> None:
     metadata.action = {"action": "terminate", "time": "2017-09-18T08:22:00Z"}
 
@@ -53,7 +63,8 @@ SOON = "Mon, 18 Sep 2017 08:20:30 GMT"
         ("GCP", _preempted, "spot", 30.0),
         ("GCP", _maintenance, "maintenance", 3600.0),
         ("Azure", _events(("Preempt", ["gpu_1"], SOON)), "spot", 30.0),
-        ("Azure", _events(("Reboot", ["gpu_0", "GPU_1"], ""), ("Preempt", ["gpu_1"], SOON)), "reboot", 0.0),
+        ("Azure", _events(("Reboot", ["gpu_0", "GPU_1"], ""), ("Preempt", ["gpu_1"], SOON)), "spot", 30.0),
+        ("Azure", _events(("Reboot", ["gpu_0", "GPU_1"], "")), "reboot", 0.0),
         ("Azure", _events(("Redeploy", ["gpu_1"], "Mon, 18 Sep 2017 08:30:00 GMT")), "redeploy", 600.0),
         ("Azure", _events(("Freeze", ["gpu_1"], SOON), ("Terminate", ["gpu_2"], SOON)), None, 0.0),
     ],
@@ -63,7 +74,7 @@ def test_a_notice_comes_and_goes(
 ) -> None:
     metadata = Metadata(cloud)
     with serving(metadata) as address:
-        notices = CloudNotices(has_gpus=True, address=address, now=lambda: AT)
+        notices = asked_at(metadata, address)
         assert notices.find() == cloud
         assert notices.look() is None
         change(metadata)
@@ -77,24 +88,58 @@ def test_a_notice_comes_and_goes(
 
 
 def test_who_says_only_that_it_is_soon_is_taken_at_its_first_word() -> None:
-    metadata, now = Metadata("GCP"), [AT]
+    metadata = Metadata("GCP")
     with serving(metadata) as address:
-        notices = CloudNotices(has_gpus=False, address=address, now=lambda: now[0])
+        notices = asked_at(metadata, address, has_gpus=False)
         notices.find()
         _maintenance(metadata)
         assert notices.look() == Interruption("GCP", "maintenance", AT + 60)
-        now[0] += 20
+        metadata.clock = lambda: AT + 20
         assert notices.look() == Interruption("GCP", "maintenance", AT + 60)
         _preempted(metadata)
         assert notices.look() == Interruption("GCP", "spot", AT + 50)
-        now[0] += 700
+        metadata.clock = lambda: AT + 720
         assert notices.look() is None, "the machine is still there long after"
+
+
+def test_an_event_that_is_put_off_has_its_new_time() -> None:
+    metadata = Metadata("Azure")
+    with serving(metadata) as address:
+        notices = asked_at(metadata, address)
+        notices.find()
+        for minute in (30, 55):
+            _events(("Reboot", ["gpu_1"], f"Mon, 18 Sep 2017 08:{minute}:00 GMT"))(metadata)
+            assert notices.look() == Interruption("Azure", "reboot", AT + 60 * (minute - 20))
+
+
+def test_an_event_that_has_begun_long_ago_hides_no_other() -> None:
+    metadata = Metadata("Azure")
+    with serving(metadata) as address:
+        notices = asked_at(metadata, address)
+        notices.find()
+        _events(("Redeploy", ["gpu_1"], ""))(metadata)
+        assert notices.look() == Interruption("Azure", "redeploy", AT)
+        metadata.clock = lambda: AT + 700
+        assert notices.look() is None
+        _events(("Redeploy", ["gpu_1"], ""), ("Terminate", ["gpu_1"], "Mon, 18 Sep 2017 08:40:00 GMT"))(metadata)
+        assert notices.look() == Interruption("Azure", "terminate", AT + 1200)
+
+
+@pytest.mark.parametrize("ahead_s", [-1200.0, 1200.0])
+def test_a_node_whose_clock_is_off_tells_the_time_of_the_cloud(ahead_s: float) -> None:
+    metadata = Metadata("AWS")
+    with serving(metadata) as address:
+        notices = asked_at(metadata, address, ahead_s=ahead_s)
+        notices.find()
+        _spot(metadata)
+        assert notices.look() == Interruption("AWS", "spot", AT + 120)
+        assert notices.now() == AT
 
 
 def test_a_token_of_aws_that_has_ended_is_renewed() -> None:
     metadata = Metadata("AWS")
     with serving(metadata) as address:
-        notices = CloudNotices(has_gpus=True, address=address, now=lambda: AT)
+        notices = asked_at(metadata, address)
         notices.find()
         _spot(metadata)
         metadata.token = "another-token-of-the-same-service"
@@ -107,17 +152,26 @@ def test_a_token_of_aws_that_has_ended_is_renewed() -> None:
 
 
 def test_what_has_another_form_is_no_cloud() -> None:
-    for kind, status in (("a proxy", None), ("AWS", 302), ("GCP", 500)):
+    for kind, status in (("a proxy", None), ("GCP", 500)):
         metadata = Metadata(kind)
         metadata.status = status
         with serving(metadata) as address:
             assert CloudNotices(has_gpus=True, address=address).find() == ""
 
 
+def test_no_redirect_is_followed() -> None:
+    first, second = Metadata("a proxy"), Metadata("GCP")
+    with serving(first) as address, serving(second) as other:
+        first.status, first.location = 302, other
+        assert CloudNotices(has_gpus=True, address=address).find() == ""
+        assert first.asked
+        assert second.asked == []
+
+
 def test_garbled_notices_are_none_and_end_nothing() -> None:
     metadata = Metadata("AWS")
     with serving(metadata) as address:
-        notices = CloudNotices(has_gpus=True, address=address, now=lambda: AT)
+        notices = asked_at(metadata, address)
         notices.find()
         for action in ({"action": "terminate", "time": "soon"}, {"time": 7}, {}):
             metadata.action = action  # type: ignore[assignment]
@@ -142,7 +196,7 @@ def test_the_report_and_the_log_have_it() -> None:
     metadata, said = Metadata("AWS"), []  # type: ignore[var-annotated]
     state = NodeState(NodeReport(1, "10.0.0.1"))
     with serving(metadata) as address:
-        notices = CloudNotices(has_gpus=True, address=address, now=lambda: AT)
+        notices = asked_at(metadata, address)
         notices.find()
         for action in (None, {"action": "terminate", "time": "2017-09-18T08:22:00Z"}, None):
             metadata.action = action
@@ -150,7 +204,7 @@ def test_the_report_and_the_log_have_it() -> None:
             report(notices, state, said.append)
             assert (state.own.interruption is not None) == (action is not None)
     assert said == [
-        "spot notice of AWS: this machine is taken back in 0 s, at 2017-09-18 08:22:00 UTC",
+        "spot notice of AWS: this machine is taken back in 2 min 00 s, at 2017-09-18 08:22:00 UTC",
         "the spot notice of AWS is withdrawn",
     ]
 

@@ -1,6 +1,7 @@
 """How many ranks were lost, of 256."""
 
 import threading
+import time
 from dataclasses import replace
 
 import pytest
@@ -108,6 +109,19 @@ def test_probes_are_sent_side_by_side() -> None:
 
     assert find_loss(ranks.reports, lambda rank: 20.0 if rank < 64 else 0.1, probe, lost_after_s=30.0) is None
     assert ranks.probes == 64
+
+
+def test_what_is_announced_for_later_is_not_what_has_ended_it() -> None:
+    ranks = Ranks({14: 31.2})
+    later = Interruption("GCP", "maintenance", time.time() + 3000)
+    ranks.reports[14] = replace(ranks.reports[14], interruption=later)
+    failure = ranks.find()
+    assert failure is not None
+    when = time.strftime("%H:%M UTC", time.gmtime(later.ends_at))
+    assert f"was lost, with a maintenance notice of GCP for {when}: no heartbeat" in failure.reason
+    found = recognise(failure.reason)
+    assert found is not None
+    assert found.name == "node-lost"
 
 
 def test_a_notice_is_its_reason() -> None:
