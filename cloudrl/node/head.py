@@ -24,7 +24,7 @@ from cloudrl.node.hang_watch import HangMonitor
 from cloudrl.node.job import ClusterJob, read_job
 from cloudrl.node.losses import BEAT_IS_LATE_S, find_loss
 from cloudrl.node.masking import node_secrets
-from cloudrl.node.mirror_look import MirrorLook, has_begun
+from cloudrl.node.mirror_look import MirrorLook
 from cloudrl.node.partial_starts import ENOUGH, PartialStarts
 from cloudrl.node.renewal import is_due
 from cloudrl.node.save_wishes import find_wish, left_s
@@ -43,7 +43,6 @@ from cloudrl.units import duration_text
 _TELL_WORKERS_S = 4.0
 _FINAL_WORD_S = 60.0  # then the provider ends the ranks that were never started: dstack by stop_criteria
 _POLL_AGAIN_S = 2.0  # while a save or a transfer may still take what is left of the money
-_LOOK_FOR_RANKS_S = 0.2
 _HEAR_OF_ALL_S = 8.0  # less than a worker waits for the verdict
 
 
@@ -77,6 +76,10 @@ class Head(Agent):
             is_urgent=lambda: bool(self.state.published.save_wish), silence_s=self._silence_s, say=self.log.line,
         )  # fmt: skip
         job, supervisor = self._own_job, self.durable_jobs.supervisor
+        self._mirror_look = MirrorLook(
+            job, self.durable_jobs.journal, self.mirror_copier, self._agent_of, self.state, self.identity.nodes,
+            say=self.log.line,
+        )  # fmt: skip
         self._job = ClusterJob(job.job_id, supervisor, self.dashboard.job) if job is not None else None
 
     def run_phases(self) -> None:
@@ -100,6 +103,7 @@ class Head(Agent):
 
     def fetch(self, fetcher: Fetcher) -> None:
         """Prepare the data for all; fetch the models, and say so to nodes that share the folder."""
+        self._mirror_look.start()  # it waits for ranks that join late, which is no part of this phase
         options, run_id = self.options, self.identity.run_id
         folders = {options.data_dir, *(models_dir(m, options.data_dir, self.env) for m in options.models)}
         markers = {}
@@ -113,7 +117,6 @@ class Head(Agent):
             FailureKind.DATA: lambda: self._prepare_data(fetcher),
             FailureKind.MODEL: lambda: self._fetch_models(fetcher),
             FailureKind.ARTIFACT: lambda: self._make_artifacts(fetcher),
-            FailureKind.PREFLIGHT: self._look_at_mirror,
         }
         run_parallel(works, self.state)
 
@@ -276,18 +279,6 @@ class Head(Agent):
             self.state.add("artifacts", artifact.name, fetcher.make_artifact(artifact))
             self.state.publish(artifacts=dict(self.state.own.artifacts))
 
-    def _look_at_mirror(self) -> None:
-        job = self._own_job
-        # one that has trained waits for its mirror where it needs it, and is not given up for that
-        if job is not None and job.mirror and not has_begun(job, self.durable_jobs.journal.read()):
-            look = MirrorLook(job.mirror, self.mirror_copier, self._agent_of, self.log.line)
-            look.look(self._others_that_joined)
-
-    def _others_that_joined(self) -> Sequence[NodeReport]:
-        while self._missing_ranks() and self._running_s < self.options.join_timeout_s:
-            time.sleep(_LOOK_FOR_RANKS_S)
-        return [report for report in self.state.reports() if report.rank]
-
     def _blocked_ports(self) -> str:
         """Ray does not name the port that is closed, and it wants them open in both directions."""
         reports, ports = self.state.reports(), self.options.ports
@@ -309,9 +300,11 @@ class Head(Agent):
             if rank not in reports or not (reports[rank].ray_up and reports[rank].fetched)
         ]
         together = "" if self._gang.is_over else "all nodes compute together"
-        self.state.update(detail=f"waiting for {texts_by_rank(waiting)}" if waiting else together)
+        looking = "" if self._mirror_look.is_over else "all nodes look at the mirror"
+        waits_for = f"waiting for {texts_by_rank(waiting)}" if waiting else together or looking
+        self.state.update(detail=waits_for)
         self._check_missing(ranks - set(reports))
-        return not waiting and self._gang.is_over
+        return not waits_for
 
     def _check_missing(self, missing: Set[int]) -> None:
         if missing and time.monotonic() - self.started_clock > self.options.join_timeout_s:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import secrets
+import time
 from functools import partial
-from typing import Callable, Dict, Iterable, Sequence, Tuple
+from typing import Callable, Dict, Iterable, Optional, Tuple
 
 from cloudrl.errors import ConnectionFailed
-from cloudrl.node.background import call_within
+from cloudrl.node.background import call_within, start_thread
 from cloudrl.node.failure import NodeFailed, describe
+from cloudrl.node.job_journal import JobJournal
 from cloudrl.node.mirror_copier import MirrorCopier
+from cloudrl.node.node_state import NodeState
 from cloudrl.protocol import job_calls
 from cloudrl.protocol.backoff import Backoff, retry
 from cloudrl.protocol.client import AgentClient
@@ -21,41 +24,65 @@ from cloudrl.protocol.report import NodeReport
 from cloudrl.protocol.side_by_side import side_by_side
 
 _ANSWER_S = 120.0
+_LOOK_FOR_RANKS_S = 0.2
 _SILENT = Backoff(first_s=0.5, longest_s=5.0, give_up_s=60.0)
 
 
 class MirrorLook:
-    """A look of all nodes at one mirror.
+    """A look of all nodes at the mirror of their own job, in a thread; it puts a failure into the state of rank 0.
+
+    A job that has begun waits for its mirror where it needs it, so its mirror is not looked at.
 
     Args:
-        mirror: its address.
+        job: that the cluster is for; None without one.
+        journal: of rank 0.
         copier: of rank 0.
         agent: the client of a node's agent, given its report.
+        state: of rank 0, which hears of all nodes.
+        nodes: how many there are.
         say: prints a line.
+
+    Attributes:
+        is_over: whether all nodes have looked and can use it, or none has to look.
     """
 
     def __init__(
         self,
-        mirror: str,
+        job: Optional[DurableJob],
+        journal: JobJournal,
         copier: MirrorCopier,
         agent: Callable[[NodeReport], AgentClient],
+        state: NodeState,
+        nodes: int,
+        *,
         say: Callable[[str], object],
     ) -> None:
-        self._mirror, self._copier, self._agent, self._say = mirror, copier, agent, say
-        self._token = secrets.token_hex(16)
+        self._job, self._journal, self._copier, self._agent = job, journal, copier, agent
+        self._state, self._nodes, self._say = state, nodes, say
+        self._mirror, self._token = "" if job is None else job.mirror, secrets.token_hex(16)
+        self.is_over = not self._mirror
 
-    def look(self, others: Callable[[], Sequence[NodeReport]]) -> None:
-        """Have rank 0 look, then the others.
+    def start(self) -> None:
+        """Have rank 0 look, and the others once all of them have joined; returns at once."""
+        if not self.is_over:
+            start_thread(FailureKind.PREFLIGHT, self._run, self._state)
 
-        Args:
-            others: waits for the other nodes and returns those that have come.
+    def _run(self) -> None:
+        assert self._job is not None  # noqa: S101  it has a mirror
+        if not has_begun(self._job, self._journal.read()):
+            self._look()
+        self.is_over = True
 
-        Raises:
-            NodeFailed: a node cannot use it.
-        """
+    def _look(self) -> None:
+        """Raises: NodeFailed: a node cannot use it."""
         own = self._answer(partial(self._copier.check, self._mirror, self._token, writes=True))
         self._judge({0: own})
-        self._judge({0: own, **dict(side_by_side(self._ask, others()))})
+        while len(self._state.reports()) < self._nodes:  # the barrier ends the wait for ranks that never join
+            if self._state.failure is not None:
+                return
+            time.sleep(_LOOK_FOR_RANKS_S)
+        others = [report for report in self._state.reports() if report.rank]
+        self._judge({0: own, **dict(side_by_side(self._ask, others))})
         if own.warning:
             self._say(f"warning: {own.warning}")
 

@@ -222,13 +222,17 @@ def test_the_id_of_another_job_is_taken(nodes: Maker) -> None:
     assert _on_ray(cluster) == {"raw": "RUNNING"}
 
 
-def _start_for_a_job(cluster: Nodes, mirror: str = "", variables: Sequence[Mapping[str, str]] = ({}, {})) -> None:
+def _start_for_a_job(
+    cluster: Nodes, mirror: str = "", variables: Sequence[Mapping[str, str]] = ({}, {}), *, is_late: bool = False
+) -> None:
     """As a script for Slurm does, in each of its starts."""
     file = cluster.folder / "job.json"
     plan = {"world_size": cluster.count, "total_steps": None, "saves": True, "chooses_step": False, "mirror": mirror}
     job = {"submission_id": "own", "argv": ["train"], "runtime_env": {}, "metadata": {"job_name": "first"}}
     file.write_text(json.dumps({**job, "durable": plan}))
     for rank in range(cluster.count):
+        if rank and is_late:
+            cluster[0].await_detail("waiting for rank 1: not heard of")
         words = [f"--job={file}"] if rank == 0 else []
         cluster.start_one(rank, *words, CLOUDRL_RETRY_STATUS="75", **variables[rank])
 
@@ -297,7 +301,8 @@ def test_a_cluster_for_a_job_whose_mirror_cannot_be_used_ends_before_its_trainin
         assert not (cluster.control / "jobs").exists()
 
         cluster.renew_key()
-        _start_for_a_job(cluster, f"s3://{BUCKET}/jobs", [storage.environment] * 2)
+        # rank 0 waits for a late rank at the barrier, whose limit is that of joining
+        _start_for_a_job(cluster, f"s3://{BUCKET}/jobs", [storage.environment] * 2, is_late=True)
         until(lambda: _on_ray(cluster) == {"own": "RUNNING"}, "with the right keys it trains")
         kill_all([cluster[1].pid])
         assert cluster.exit_codes()[0] == 75

@@ -47,7 +47,7 @@ class Waiting:
         self.identity: Any = SimpleNamespace(nodes=256, ip="10.0.0.1", rank=0)
         self.options = SimpleNamespace(join_timeout_s=60.0, ports=Ports())
         self.started_clock = time.monotonic() - 61
-        self._gang = SimpleNamespace(is_over=False)
+        self._gang, self._mirror_look = SimpleNamespace(is_over=False), SimpleNamespace(is_over=False)
         self.state = NodeState(NodeReport(0, "10.0.0.1", ray_up=True, fetched=True))
         for rank, phase in phases.items():
             self.state.record_heartbeat(NodeReport(rank, f"10.0.0.{rank}", phase=phase))
@@ -69,6 +69,17 @@ def test_who_is_waited_for_and_who_did_not_join() -> None:
     with pytest.raises(NodeFailed, match="ranks 253-255 did not join"):
         Head._all_done(few)
     assert few.state.own.detail == "waiting for ranks 1-2, 4-252: ray; rank 3: fetch; ranks 253-255: not heard of"
+
+
+def test_the_barrier_waits_for_what_all_nodes_do_together() -> None:
+    head: Any = Waiting({})
+    for rank in range(1, 256):
+        head.state.record_heartbeat(NodeReport(rank, f"10.0.0.{rank}", ray_up=True, fetched=True))
+    for look, detail in ((head._gang, "compute together"), (head._mirror_look, "look at the mirror")):
+        assert not Head._all_done(head)
+        assert head.state.own.detail == f"all nodes {detail}"
+        look.is_over = True
+    assert Head._all_done(head)
 
 
 def test_ports_that_are_closed_between_many_nodes() -> None:
