@@ -24,7 +24,7 @@ from cloudrl.foreign import parse_json
 from cloudrl.providers.local import processes
 from cloudrl.verl.metrics import Step, parse_step
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(3600)]
 
 NAME, STEPS, EVERY = "losses", 40, 2
 TINY = ("--data", "addition", "--model", "tiny-adder")
