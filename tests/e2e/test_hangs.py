@@ -155,7 +155,7 @@ def test_a_second_submission_is_refused_and_the_first_goes_on(training: Training
     words = ("grpo-tiny", "--cluster", NAME, "--no-wait", "--steps", "5", "--name", "second")
     second = training.shell.run("submit", *words, check=False)
     assert second.returncode
-    assert "training one runs on this cluster" in " ".join(second.stderr.split())
+    assert "job one is training on this cluster, and a second one would stop it" in " ".join(second.stderr.split())
     after = training.wait_for(lambda state: (state.step or 0) > before + 5, 240)
     assert (after.submission_id, after.hang) == (training.job, None)
 
