@@ -63,6 +63,7 @@ def status(
     from cloudrl.errors import JobFailed
     from cloudrl.jobs.format import attempt_fields, attempt_rows, job_fields, mirror_text
     from cloudrl.sdk.find import find_job
+    from cloudrl.sdk.run_warnings import taken_back
     from cloudrl.transport.ray_job import JobStatus
 
     handle = find_job(job_id, cluster, address, on_progress=Terminal())
@@ -78,6 +79,9 @@ def status(
         _output.table(("attempt", "from", "last step", "ended", "came back"), attempt_rows(attempts))
     if mirror is not None and not as_json:
         _output.note(f"{mirror.mirror}: {mirror_text(mirror, time.time())}")
+    if not job.status.is_terminal and (notice := taken_back(handle)) is not None:
+        _output.note(f"warning: {notice.text}")
+        _output.hint(notice.hint)
     if job.status is JobStatus.FAILED:
         cause = handle.cause()
         raise JobFailed(f"job {job.submission_id} failed: {cause or job.message}", hint=f"cloudrl why {handle.url}")

@@ -10,16 +10,16 @@ import zlib
 from dataclasses import dataclass, field, replace
 from typing import Dict, Iterable, List, Mapping, Optional, Tuple, Union
 
+from cloudrl.durable.giving_up import gives_up, step_text
+from cloudrl.durable.notices import Noticed, explained, held, noted
 from cloudrl.durable.progress import Saved, Scored, Stepped, progressed
 from cloudrl.durable.verdicts import Judgement, RayEnd, judge
 from cloudrl.protocol.durable_jobs import Attempt, DurableJob, Outcome, Result, Score, Verdict, newest
+from cloudrl.protocol.interruptions import Interruption, countdown_text
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 10.0, 900.0
 """Between two attempts without a newer step; each is twice as long as the one before."""
-ATTEMPTS_WITHOUT_PROGRESS = 3
-"""So many attempts that begin at one step end the job, whatever they have ended of (NVRx: max_no_progress_cycles)."""
 _JITTER = 0.2
-_TWICE_IS_ENOUGH = (Verdict.UNKNOWN, Verdict.HANG, Verdict.SHORT)
 
 
 # -- events -------------------------------------------------------------------------------------------------
@@ -99,7 +99,9 @@ class Hung:
     is_final: bool = False
 
 
-Event = Union[Accepted, StopAsked, Tick, Planned, PlanFailed, Refused, Ended, Gone, Hung, Saved, Stepped, Scored]
+Event = Union[
+    Accepted, StopAsked, Tick, Planned, PlanFailed, Refused, Ended, Gone, Hung, Saved, Stepped, Scored, Noticed
+]  # fmt: skip
 
 
 # -- actions ------------------------------------------------------------------------------------------------
@@ -157,12 +159,14 @@ class Queue:
         jobs: by their ids.
         planning: the job for which a plan was asked for, until the answer.
         hung: attempts that are stopped because they stand still.
+        notices: rank -> the notice of a cloud that it takes the machine back.
     """
 
     cluster: str
     jobs: Mapping[str, DurableJob] = field(default_factory=dict)
     planning: str = ""
     hung: Mapping[str, Hung] = field(default_factory=dict)
+    notices: Mapping[int, Interruption] = field(default_factory=dict)
 
     @property
     def waiting(self) -> List[DurableJob]:
@@ -212,7 +216,7 @@ def restore(records: Iterable[DurableJob], *, cluster: str, cluster_run: str, no
     for job in jobs.values():
         attempt = job.open_attempt
         if attempt is not None and attempt.cluster != cluster:
-            lost = Judgement(Verdict.INFRASTRUCTURE, "the cluster was lost")
+            lost = explained(Judgement(Verdict.INFRASTRUCTURE, "the cluster was lost"), attempt.notice)
             queue, more = _close(queue, job, lost, now, pause_s=0.0)
             actions += more
     return queue, actions
@@ -235,6 +239,8 @@ def step(queue: Queue, event: Event, now: float) -> Step:
         return _planned(queue, event, now)
     if isinstance(event, StopAsked):
         return _stop(queue, event.job_id, now)
+    if isinstance(event, Noticed):
+        return _noticed(queue, event, now)
     return _of_attempt(queue, event, now)
 
 
@@ -266,9 +272,8 @@ def _attempt_event(queue: Queue, job: DurableJob, event: Union[Refused, Ended, G
     if hang is not None:
         verdict = Verdict.PROGRAM if hang.is_final else Verdict.HANG
         return _close(queue, job, Judgement(verdict, hang.reason), now)
-    if isinstance(event, Gone):
-        return _close(queue, job, Judgement(Verdict.INFRASTRUCTURE, event.reason), now)
-    return _close(queue, job, judge(event.end, job), now)
+    found = Judgement(Verdict.INFRASTRUCTURE, event.reason) if isinstance(event, Gone) else judge(event.end, job)
+    return _close(queue, job, explained(found, job.attempts[-1].notice), now)
 
 
 def _tick(queue: Queue, event: Tick, now: float) -> Step:
@@ -277,20 +282,35 @@ def _tick(queue: Queue, event: Tick, now: float) -> Step:
         attempt = running.open_attempt
         assert attempt is not None  # noqa: S101  what `running` says
         is_to_end = running.outcome is not None or attempt.submission_id in queue.hung
-        return queue, [Stop(attempt.submission_id)] if is_to_end else []
+        queue, actions = _note(queue, now)
+        return queue, [*actions, *([Stop(attempt.submission_id)] if is_to_end else [])]
     if queue.planning or not event.is_ray_free or not queue.waiting:
         return queue, []
     job = queue.waiting[0]
     # a clock that was set back must not keep a job waiting for hours
     if now < job.waits_until <= now + LONGEST_PAUSE_S * (1 + _JITTER):
         return queue, []
+    if (waiting := held(job, queue.notices, now)) is not None:
+        return (queue, []) if waiting == job else (queue.with_job(waiting), [Record(waiting)])
     return replace(queue, planning=job.job_id), [Plan(job)]
+
+
+def _noticed(queue: Queue, event: Noticed, now: float) -> Step:
+    new = [item for item in sorted(event.notices.items()) if item not in queue.notices.items()]
+    queue, actions = _note(replace(queue, notices=event.notices), now)
+    return queue, [*actions, *(Say(countdown_text(rank, notice, now)) for rank, notice in new)]
+
+
+def _note(queue: Queue, now: float) -> Step:
+    """Record the notices that concern the attempt that runs, so that a restart knows why it was lost."""
+    job = noted(queue.running, queue.notices, now)
+    return (queue, []) if job is None else (queue.with_job(job), [Record(job)])
 
 
 def _planned(queue: Queue, event: Union[Planned, PlanFailed], now: float) -> Step:
     job = queue.jobs.get(event.job_id)
     queue = replace(queue, planning="")
-    if job is None or job.outcome is not None or queue.running is not None:
+    if job is None or job.outcome is not None or queue.running is not None or held(job, queue.notices, now):
         return queue, []
     if isinstance(event, PlanFailed):
         if not event.may_pass:
@@ -300,7 +320,7 @@ def _planned(queue: Queue, event: Union[Planned, PlanFailed], now: float) -> Ste
     # it was lost between its last save and its end
     if job.attempts and job.total_steps and event.from_step >= job.total_steps:
         return _finish(queue, job, Result.SUCCEEDED, f"all {job.total_steps} steps are done", now)
-    given_up = _gives_up(job, event.from_step)
+    given_up = gives_up(job, event.from_step)
     if given_up is not None:
         return _finish(queue, job, *given_up, now)
     attempt = Attempt(len(job.attempts) + 1, job.next_submission_id, queue.cluster, event.from_step, now)
@@ -317,27 +337,6 @@ def _scores_up_to(queue: Queue, job: DurableJob, step: int) -> Tuple[Score, ...]
     in_order = [*sorted(earlier, key=lambda other: other.number), job]
     known = {score.step: score for other in in_order for score in other.scores}
     return tuple(known[saved] for saved in sorted(known) if saved <= step)
-
-
-def _gives_up(job: DurableJob, from_step: int) -> Optional[Tuple[Result, str]]:
-    """Why a job is not tried again from this step; None where it is."""
-    last = job.last
-    if last is None or from_step > last.from_step:
-        return None
-    before = job.attempts[-2] if len(job.attempts) > 1 else None
-    is_same = before is not None and before.verdict is last.verdict
-    if is_same and last.verdict is Verdict.SHORT:
-        return Result.SUCCEEDED, f"{last.reason}, and so did the attempt before"
-    if before is not None and is_same and (last.verdict in _TWICE_IS_ENOUGH or _is_equal(before, last)):
-        return Result.FAILED, f"{last.reason}; it ended like this twice, without a newer step"
-    alike = sum(attempt.from_step >= from_step for attempt in job.attempts)
-    if alike >= ATTEMPTS_WITHOUT_PROGRESS:
-        return Result.FAILED, f"{alike} attempts from {step_text(from_step)} made no newer step; {last.reason}"
-    return None
-
-
-def _is_equal(before: Attempt, last: Attempt) -> bool:
-    return bool(last.signature) and before.signature == last.signature
 
 
 def _close(queue: Queue, job: DurableJob, found: Judgement, now: float, pause_s: Optional[float] = None) -> Step:
@@ -379,8 +378,3 @@ def _pause_s(job: DurableJob) -> float:
     alike = sum(attempt.from_step == last.from_step for attempt in job.attempts)
     jitter = 1 + _JITTER * (zlib.crc32(last.submission_id.encode()) % 1000) / 1000
     return float(min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (alike - 1)) * jitter)
-
-
-def step_text(step_number: int) -> str:
-    """Where an attempt goes on from: `step 4`, or `the beginning`."""
-    return f"step {step_number}" if step_number else "the beginning"

@@ -86,6 +86,19 @@ class HangWatch:
         self._longest_still_s = 0.0
         self._seen_number = 0
         self._is_spoiled = False
+        self._step: int | None = None
+        self._step_began: float | None = None
+
+    def note_step(self, step: int | None, at: float) -> None:
+        """The last step that has ended, as the log says at a time; the next one begins when that is news."""
+        if step != self._step:
+            self._step_began = at if self._step is not None or self._last is not None else None
+            self._step = step
+
+    def left_in_step_s(self, at: float) -> float:
+        """Until the step that runs has ended, if it takes as long as usual; 0 if that is not known."""
+        usual_s = self.times.usual_s(str(JobPhase.STEP))
+        return max(0.0, self._step_began + usual_s - at) if self._step_began is not None and usual_s else 0.0
 
     def add(self, sample: Sample, *, exact_phase: str | None = None) -> Verdict:
         """The next sample, and what follows.

@@ -6,8 +6,8 @@ from dataclasses import asdict
 from itertools import pairwise
 from typing import Any
 
+from cloudrl.durable.giving_up import step_text
 from cloudrl.durable.progress import Recovery, recovery
-from cloudrl.durable.queue import step_text
 from cloudrl.jobs.events import Event, Progress
 from cloudrl.protocol.durable_jobs import Attempt, DurableJob
 from cloudrl.protocol.mirrors import MirrorStatus

@@ -29,6 +29,7 @@ from cloudrl.node.mirrors import FAILURES, Mirrors, all_mirrors
 from cloudrl.node.old_steps import OldSteps
 from cloudrl.node.ray import Dashboard
 from cloudrl.node.replication import ReplicationHub
+from cloudrl.node.save_wishes import notices_of
 from cloudrl.node.scores import Scores
 from cloudrl.node.step_copies import EVERY_S as COPY_EVERY_S
 from cloudrl.node.step_copies import StepCopies
@@ -36,7 +37,7 @@ from cloudrl.node.supervisor import Supervisor
 from cloudrl.node.tracker import point_at_whole_step
 from cloudrl.protocol import job_calls
 from cloudrl.protocol.client import AgentClient
-from cloudrl.protocol.durable_jobs import DurableJob, Result
+from cloudrl.protocol.durable_jobs import DurableJob
 from cloudrl.protocol.failures import ApiError, ErrorCode
 from cloudrl.protocol.folders import TRAINING_NODES
 from cloudrl.protocol.job_phases import JobState
@@ -102,12 +103,10 @@ class DurableJobs:
         say: Callable[[str], object],
     ) -> None:
         self.journal = JobJournal(checkpoints)
-        self._cluster, self._checkpoints = cluster, checkpoints
-        self._reports, self._agent, self._dashboard = reports, agent, dashboard
+        self._cluster, self._checkpoints, self._mirror_of_cluster = cluster, checkpoints, mirror
+        self._reports, self._agent, self._dashboard, self._is_shared = reports, agent, dashboard, is_shared
         self._hang, self._ray_logs, self._files, self._secrets, self._say = hang, ray_logs, files.files, secrets, say
-        self._is_shared = is_shared
         self._copies = StepCopies(reports, agent, self._inventory, is_urgent=is_urgent, say=say)
-        self._mirror_of_cluster = mirror
         self.mirrors = Mirrors(reports, agent, store, files.files, is_urgent=is_urgent, say=say)
         self._old_steps = OldSteps(reports, agent, say=say)
         self._job_files = JobFiles(files, reports, agent)
@@ -119,7 +118,7 @@ class DurableJobs:
         machinery = Machinery(
             jobs=dashboard.jobs, submit=dashboard.submit, stop=dashboard.stop, record=self._record, plan=self._plan,
             prepare=self._prepare, end=self._end, hang=hang, saved=self._saved, silence_s=silence_s,
-            copies=min(2, nodes),
+            copies=min(2, nodes), notices=lambda: notices_of(reports()),
         )  # fmt: skip
         self.supervisor = Supervisor(attempt, cluster_run, machinery, say=say)
         self._scores = Scores(ray_logs, self.supervisor.note, say=say)
@@ -136,6 +135,13 @@ class DurableJobs:
     def has_work(self) -> bool:
         """Whether any job has not ended for good, so that the cluster is not idle."""
         return self.supervisor.has_work
+
+    def copy_pace(self) -> Tuple[float, float]:
+        """See `StepCopies.pace`: of the job that runs, until a step of it outlives a machine."""
+        job = next((job for job in self.supervisor.jobs if job.open_attempt is not None), None)
+        if job is None or self._is_shared():
+            return 0.0, 0.0
+        return (self._copies if len(self._addresses()) > 1 else self.mirrors).pace(job.run)
 
     def accept(self, job: DurableJob) -> DurableJob:
         """Take a job from a client.
@@ -168,7 +174,8 @@ class DurableJobs:
         if own is None:
             self.supervisor.restore(records)
         else:
-            self.supervisor.restore([record for record in records if not _has_failed(record, own)])
+            kept = [record for record in records if record.job_id != own.job_id or not record.has_failed]
+            self.supervisor.restore(kept)
             self.supervisor.take(own)
         self.supervisor.start()
         repeat(self._mirror, COPY_EVERY_S)
@@ -369,9 +376,8 @@ class DurableJobs:
     def _saved(self, submission_id: str) -> Optional[SaveNote]:
         works = (report.work for report in self._reports())
         notes = (work.saved for work in works if work is not None and work.saved is not None)
-        return max(
-            (note for note in notes if note.submission_id == submission_id), key=lambda note: note.at, default=None
-        )
+        own = (note for note in notes if note.submission_id == submission_id)
+        return max(own, key=lambda note: note.at, default=None)
 
     def _newest_step(self, job: DurableJob) -> Optional[int]:
         try:
@@ -388,11 +394,6 @@ def _begin(mirrors: Mirrors, mirror: str) -> Sequence[DurableJob]:
 
 def _saved_steps(jobs: Iterable[DurableJob]) -> Tuple[Tuple[str, int], ...]:
     return tuple((job.submission_id, job.attempts[-1].saved_step) for job in jobs)
-
-
-def _has_failed(record: DurableJob, own: DurableJob) -> bool:
-    is_failure = record.outcome is not None and record.outcome.result is Result.FAILED
-    return record.job_id == own.job_id and is_failure
 
 
 def _is_of_now(job: DurableJob) -> bool:

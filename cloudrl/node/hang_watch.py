@@ -166,6 +166,11 @@ class HangMonitor:
             self._is_training = False
         self._job = job
 
+    def pace(self) -> Tuple[float, float]:
+        """Seconds until the step that runs has ended, and those of a save, as measured of this run; 0 if unknown."""
+        watch = self._watch
+        return watch.left_in_step_s(self._clock()), watch.times.usual_s(str(JobPhase.SAVE_CHECKPOINT)) or 0.0
+
     def _proofs_of(self, job_id: str) -> RayProofs:
         return RayProofs(self._dashboard, job_id, self._clock, self._now)
 
@@ -189,6 +194,7 @@ class HangMonitor:
         self._has_stepped = self._log.step != step
         at = self._clock()
         is_moving = self._rollout.add(self._log.unfinished_in(phase), at) or is_moving or self._has_stepped
+        self._watch.note_step(self._log.step, at)
         is_starved = any(work.cpu_wait_percent > STARVED_PERCENT for work in works)
         return Sample(at, now, phase, since, is_moving, ended, any(work.is_paused for work in works), is_starved)
 

@@ -10,6 +10,7 @@ from typing import Any, ContextManager, Dict, List, Optional, Sequence, Set, Tup
 
 from cloudrl.child_process import Child
 from cloudrl.data.request import parse_request
+from cloudrl.durable.notices import Pace
 from cloudrl.node import budget
 from cloudrl.node import ray as ray_node
 from cloudrl.node.agent import Agent
@@ -27,7 +28,7 @@ from cloudrl.node.masking import node_secrets
 from cloudrl.node.mirror_look import MirrorLook
 from cloudrl.node.partial_starts import ENOUGH, PartialStarts
 from cloudrl.node.renewal import is_due
-from cloudrl.node.save_wishes import find_wish, left_s
+from cloudrl.node.save_wishes import SaveAsker, left_s, notices_of
 from cloudrl.node.usage_history import UsageHistory
 from cloudrl.protocol import usage_rows
 from cloudrl.protocol.client import AgentClient
@@ -73,12 +74,16 @@ class Head(Agent):
             store=self.mirror_copier.store, mirror=self.env.get(MIRROR_VARIABLE, ""),
             secrets=lambda: node_secrets(self.tokens, self.env, self.replication.secrets.values()),
             hang=lambda: self.hang_monitor.state, is_shared=lambda: self.state.published.shared_checkpoints,
-            is_urgent=lambda: bool(self.state.published.save_wish), silence_s=self._silence_s, say=self.log.line,
+            is_urgent=lambda: self._saves.is_urgent, silence_s=self._silence_s, say=self.log.line,
         )  # fmt: skip
         job, supervisor = self._own_job, self.durable_jobs.supervisor
         self._mirror_look = MirrorLook(
             job, self.durable_jobs.journal, self.mirror_copier, self._agent_of, self.state, self.identity.nodes,
             say=self.log.line,
+        )  # fmt: skip
+        self._saves = SaveAsker(
+            lambda: supervisor.running_attempt, self._ends_in_s, lambda: notices_of(self.state.reports()),
+            lambda: Pace(*self.hang_monitor.pace(), *self.durable_jobs.copy_pace()), self.log.line,
         )  # fmt: skip
         self._job = ClusterJob(job.job_id, supervisor, self.dashboard.job) if job is not None else None
 
@@ -332,15 +337,13 @@ class Head(Agent):
                 raise NodeFailed(Failure(FailureKind.DOWN, self.identity.rank, reason, final=True))
 
     def _ask_for_save(self) -> None:
-        """Have the durable job that runs save before the cluster ends."""
-        ends_in_s = left_s(self.options.limits, self.cost(), self.env, time.time(), self._running_s)
-        wish = find_wish(self.durable_jobs.supervisor.running_attempt, ends_in_s)
-        if wish and wish != self.state.published.save_wish:
-            self.log.line(
-                f"job {wish.split()[0]} is asked to save: the cluster ends in {duration_text(ends_in_s or 0)}"
-            )
-            self.state.publish(save_wish=wish)
-        self.job_looks.wish(self.state.published.save_wish)
+        """Have the durable job that runs save before the cluster ends, or a machine is taken back."""
+        wish = self._saves.look()
+        self.state.publish(save_wish=wish)
+        self.job_looks.wish(wish)
+
+    def _ends_in_s(self) -> Optional[float]:
+        return left_s(self.options.limits, self.cost(), self.env, time.time(), self._running_s)
 
     def _check_renewal(self) -> None:
         """End the cluster before the provider does for good, where a durable job goes on after a new start."""

@@ -54,8 +54,8 @@ class JobLooks:
         return self.ray_env
 
     def wish(self, text: str) -> None:
-        """Have a trainer on this node save at the end of its step; see `HeartbeatReply.save_wish`."""
-        if text and self.ray_env:
+        """Have a trainer on this node save at the end of its step, or not; see `HeartbeatReply.save_wish`."""
+        if self.ray_env:
             self._looks.wish(text)
 
     def look(self, reports: Iterable[NodeReport]) -> Tuple[LookedAt, ...]:

@@ -8,6 +8,7 @@ from typing import Any, Callable, Mapping, Optional, Sequence, Union
 from cloudrl.durable import queue as decisions
 from cloudrl.durable.verdicts import RayEnd
 from cloudrl.protocol.durable_jobs import DurableJob
+from cloudrl.protocol.interruptions import Notices
 from cloudrl.protocol.job_phases import JobState
 from cloudrl.protocol.job_work import SaveNote
 
@@ -29,6 +30,7 @@ class Machinery:
         hang: what the hang watch sees.
         saved: the last save that the trainer of a submission has told of; None before the first.
         silence_s: for how long some node has not been heard of.
+        notices: rank -> its cloud's notice that it takes the machine back.
         copies: on how many volumes a record has to be, so that the loss of one machine forgets nothing.
     """
 
@@ -42,4 +44,5 @@ class Machinery:
     hang: Callable[[], Optional[JobState]] = lambda: None
     saved: Callable[[str], Optional[SaveNote]] = lambda _: None
     silence_s: Callable[[], float] = lambda: 0.0
+    notices: Callable[[], Notices] = dict
     copies: int = 1

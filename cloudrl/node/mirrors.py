@@ -101,6 +101,12 @@ class Mirrors:
         """How far they are, of the jobs whose steps are copied or were since the cluster was ready."""
         return self._progress.statuses(dict(self._saves))
 
+    def pace(self, run: str) -> Tuple[float, float]:
+        """As `StepCopies.pace`, of the newest step of a run that a mirror has."""
+        saves = [save for (_, of), saves in self._saves.items() if of == run for save in saves]
+        took_s = max(saves, key=lambda save: save.step).seconds / 2 if saves else 0.0
+        return took_s if self.begun.get(run) is not None else 0.0, took_s
+
     def saves(self, job: DurableJob) -> Dict[int, MirroredSave]:
         """Step -> the save of it that the mirror of a job has, and that a resume may take.
 

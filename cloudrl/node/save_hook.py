@@ -58,13 +58,16 @@ class SaveCallback:
             self._own.on_save(*args, **kwargs)
 
     def look(self) -> None:
-        """Have the step that runs saved, if the agent wants it or it is time."""
+        """Have the step that runs saved, if the agent wants it or it is time, and no longer if it does not."""
         wish = self._wish()
         is_late = self._every_s is not None and self._clock() - self._saved_at >= self._every_s
-        if self._usual_freq is None and (is_late or (wish and wish != self._answered)):
+        is_wanted = is_late or wish not in ("", self._answered)
+        if self._usual_freq is None and is_wanted:
             usual = self.config.trainer.save_freq
             self.config.trainer.save_freq = 1
             self._usual_freq = usual
+        elif self._usual_freq is not None and not is_wanted:  # the save would come too late
+            self.config.trainer.save_freq, self._usual_freq = self._usual_freq, None
 
     def __getattr__(self, name: str) -> Any:
         """Of the user's own; a trainer of another release may call more than `on_save`."""

@@ -1,25 +1,68 @@
-"""When a job that runs is asked to save at the end of its step: before the cluster ends. Pure."""
+"""When a job that runs is asked to save at the end of its step: before the cluster ends, or a machine is taken back."""
 
 from __future__ import annotations
 
-from typing import Mapping, Optional
+import time
+from dataclasses import dataclass, field
+from typing import Callable, Dict, Iterable, Mapping, Optional
 
+from cloudrl.durable.notices import LEADS_S, Pace, SaveWishes, near
 from cloudrl.node.renewal import runs_for_s
+from cloudrl.protocol.interruptions import Interruption, Notices, countdown_text
 from cloudrl.protocol.options import BudgetLimits
+from cloudrl.protocol.report import NodeReport
+from cloudrl.units import duration_text
 
-LEADS_S = (900.0, 300.0)
-"""Before the end it is asked once with each of these left. A step that runs is ended first, which may take minutes."""
+
+def notices_of(reports: Iterable[NodeReport]) -> Dict[int, Interruption]:
+    """Rank -> notice, of nodes that have one."""
+    return {report.rank: report.interruption for report in reports if report.interruption is not None}
 
 
-def find_wish(submission_id: Optional[str], left_s: Optional[float]) -> str:
-    """`SUBMISSION_ID NUMBER` for `HeartbeatReply.save_wish`; "" while nothing is wanted.
+@dataclass
+class SaveAsker:
+    """Asks on behalf of rank 0, and says when it does.
 
-    Args:
-        submission_id: of the attempt that runs; None without one.
+    Attributes:
+        attempt: the submission id of the durable job that runs; None without one.
         left_s: until the cluster ends; None if nothing is known of an end.
+        notices: rank -> notice that its machine is taken back.
+        pace: of the run.
+        say: prints a line.
+        now: seconds since the epoch.
     """
-    number = sum(left_s < lead_s for lead_s in LEADS_S) if left_s is not None else 0
-    return f"{submission_id} {number}" if submission_id and number else ""
+
+    attempt: Callable[[], Optional[str]]
+    left_s: Callable[[], Optional[float]]
+    notices: Callable[[], Notices]
+    pace: Callable[[], Pace]
+    say: Callable[[str], object]
+    now: Callable[[], float] = time.time
+    _wishes: SaveWishes = field(default_factory=SaveWishes)
+    _wish: str = ""
+    _told: str = ""
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether the cluster or a machine is about to end, so that copies may take all of the network."""
+        left_s = self.left_s()
+        return (left_s is not None and left_s < LEADS_S[0]) or bool(near(self.notices(), self.now()))
+
+    def look(self) -> str:
+        """The wish as it is now, for `HeartbeatReply.save_wish`."""
+        attempt, notices, now = self.attempt(), self.notices(), self.now()
+        left_s, pace = self.left_s(), self.pace() if notices else Pace()
+        wish = self._wishes.find(attempt, left_s, notices, pace, now)
+        words = [f"the cluster ends in {duration_text(left_s)}"] if left_s is not None and left_s < LEADS_S[0] else []
+        words += [countdown_text(rank, notice, now) for rank, notice in sorted(notices.items())]
+        needed = f"a save and its copy would take {duration_text(pace.needed_s)}"
+        if wish and wish != self._wish:
+            self.say(f"job {attempt} is asked to save: {'; '.join(words)}")
+        elif attempt and notices and not wish and self._told != f"{attempt} {sorted(notices)}":
+            self._told = f"{attempt} {sorted(notices)}"
+            self.say(f"job {attempt} is not asked to save: {'; '.join(words)}, and {needed}")
+        self._wish = wish
+        return wish
 
 
 def left_s(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import time
 from dataclasses import replace
 from typing import Callable, Dict, Mapping, Optional, Sequence, Set, Tuple
 
@@ -21,6 +22,8 @@ from cloudrl.units import size_text
 
 EVERY_S = 5.0
 """Between two looks at what is on one machine alone."""
+_THROTTLED = 0.5
+"""Of the time of network and disk, while nothing is urgent (`step_copier`)."""
 _TRIES, _TRIES_FROM_MIRROR = 3, 30
 """After as many failures a job goes on without these copies, from an older step."""
 
@@ -34,6 +37,7 @@ class StepCopies:
         inventory: of all nodes.
         is_urgent: whether the cluster may end soon.
         say: prints a line.
+        clock: seconds that never run backwards.
 
     Attributes:
         begun: run -> the step of which copies are under way; None without any.
@@ -48,9 +52,12 @@ class StepCopies:
         *,
         is_urgent: Callable[[], bool],
         say: Callable[[str], object],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._reports, self._agent, self._inventory = reports, agent, inventory
-        self._is_urgent, self._say = is_urgent, say
+        self._is_urgent, self._say, self._clock = is_urgent, say, clock
+        self._began: Dict[str, float] = {}
+        self._took_s: Dict[str, float] = {}
         self._told: Dict[str, str] = {}
         self._failures: Dict[str, int] = {}
         self.begun: Dict[str, Optional[int]] = {}
@@ -134,12 +141,25 @@ class StepCopies:
         self._told[key] = error
         return error
 
+    def pace(self, run: str) -> Tuple[float, float]:
+        """Seconds until the step of a run that is being copied is safe, and of such a copy; 0 for what is not known.
+
+        Both with all of the network: a copy that takes half of the time was measured, as a rule.
+        """
+        took_s, began = self._took_s.get(run, 0.0), self._began.get(run)
+        return max(0.0, took_s - (self._clock() - began)) if began is not None else 0.0, took_s
+
     def _tell(self, step: str, missing: str) -> None:
         """One line when copies begin, and one when the step is safe; none if it was safe at the first look."""
         before, self._told[step] = self._told.get(step, ""), missing
         is_news = bool(before) != bool(missing)
         if is_news:
             run, _, number = step.rpartition("/")
+            if missing:
+                self._began[run] = self._clock()
+            elif run in self._began:
+                share = 1.0 if self._is_urgent() else _THROTTLED
+                self._took_s[run] = share * (self._clock() - self._began.pop(run))
             self._say(f"run {run}: step {number}: {missing or 'two nodes have it now'}")
 
 

@@ -16,6 +16,7 @@ from typing import Any, Callable, Deque, Dict, List, Mapping, Optional, Sequence
 
 from cloudrl.durable import queue as decisions
 from cloudrl.durable.hangs import find_hang
+from cloudrl.durable.notices import Noticed
 from cloudrl.durable.progress import Saved, Stepped
 from cloudrl.durable.queue import Action, Event, Queue
 from cloudrl.durable.request import JOB_KEY, request_of_attempt
@@ -174,6 +175,8 @@ class Supervisor:
         """One round: what others asked for, what Ray says, and what follows."""
         while self._events:
             self._happen(self._events.popleft())
+        if (notices := self._machinery.notices()) != self._queue.notices:
+            self._happen(Noticed(notices))
         if not self._do():
             return
         with contextlib.suppress(OSError):

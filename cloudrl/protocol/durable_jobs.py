@@ -60,6 +60,7 @@ class Attempt:
         step: the last step known to have ended, written down once a minute at most; 0 before the first.
         step_at: when rank 0 has seen that it had.
         first_step_at: the same of its first step.
+        notice: which machines a cloud has said to take back about now; "" for none.
     """
 
     number: int
@@ -76,6 +77,7 @@ class Attempt:
     step: int = 0
     step_at: Optional[float] = None
     first_step_at: Optional[float] = None
+    notice: str = ""
 
     @property
     def is_open(self) -> bool:
@@ -187,6 +189,11 @@ class DurableJob:
         """Whether it has not ended for good, and no attempt of it runs."""
         return self.outcome is None and self.open_attempt is None
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether it has ended for good, and failed."""
+        return self.outcome is not None and self.outcome.result is Result.FAILED
+
     def has(self, submission_id: str) -> bool:
         """Whether this id is the job's own or that of one of its attempts."""
         return submission_id == self.job_id or any(a.submission_id == submission_id for a in self.attempts)
@@ -196,12 +203,13 @@ class DurableJob:
         return replace(self, attempts=(*self.attempts[:-1], replace(self.attempts[-1], **changes)))
 
     @property
-    def age(self) -> Tuple[bool, int, int, int, int, int]:
+    def age(self) -> Tuple[bool, int, int, int, int, int, bool]:
         """Compares two records of one job: the higher one is the newer."""
         ended = sum(not attempt.is_open for attempt in self.attempts)
         saved, done = (self.last.saved_step, self.last.step) if self.last is not None else (0, 0)
         scored = self.scores[-1].step if self.scores else 0
-        return self.outcome is not None, len(self.attempts), ended, saved, done, scored
+        has_notice = self.last is not None and bool(self.last.notice)
+        return self.outcome is not None, len(self.attempts), ended, saved, done, scored, has_notice
 
 
 def newest(*records: DurableJob) -> DurableJob:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
@@ -11,6 +12,7 @@ from cloudrl.jobs.events import EventReader, Progress
 from cloudrl.jobs.evidence import Evidence
 from cloudrl.jobs.handle import JobHandle
 from cloudrl.jobs.machine_warnings import find_machine_warnings
+from cloudrl.jobs.node_warnings import interruption_notice
 from cloudrl.protocol.client import AgentClient
 from cloudrl.protocol.progress import Notice
 from cloudrl.protocol.report import NodeReport, Usage
@@ -35,6 +37,14 @@ def machine_warnings(cluster: Status) -> tuple[Notice, ...]:
         with suppress(CloudrlError):  # agents of an older release, or no answer
             evidence = _asked(cluster, cluster.job.submission_id)
     return tuple(Notice(warning.seen, warning.remedy) for warning in find_machine_warnings(evidence))
+
+
+def taken_back(job: JobHandle) -> Notice | None:
+    """Which machines of the cluster of a job are about to be taken back; None without a notice or an answer."""
+    with suppress(CloudrlError):
+        if (agent := job.connection.agent()) is not None:
+            return interruption_notice(agent.status().nodes, time.time())
+    return None
 
 
 def _asked(cluster: Status, submission_id: str) -> Evidence:

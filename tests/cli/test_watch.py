@@ -3,6 +3,7 @@
 import json
 import signal
 import sys
+import time
 
 import pytest
 from fake_local import FakeLocal
@@ -160,3 +161,14 @@ def test_without_a_terminal_each_problem_is_printed_once_and_another_notice_as_w
         "warning: node 1 is taken back in 110 s: spot notice of AWS",
         "warning: node 0 is taken back in 110 s: spot notice of AWS",
     ]
+
+
+def test_jobs_status_names_a_machine_that_is_taken_back(job: FakeLocal, run: Run):
+    notice = {"cloud": "AWS", "event": "spot", "ends_at": time.time() - 1.0}
+    job.cluster.status["nodes"][1]["interruption"] = notice
+    assert "taken back" not in run("jobs", "status", "one").err, "the job has ended"
+
+    job.cluster.jobs["one"].status = "RUNNING"
+
+    said = "warning: node 1 is taken back at any moment: spot notice of AWS\n  → A durable job saves if there is time"
+    assert said in run("jobs", "status", "one").err

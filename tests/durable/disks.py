@@ -270,6 +270,8 @@ class Agents:
             machine.orders.append(order)
             if len(machine.orders) == 1:
                 machine.ready_at = self._world.tick + self._world.random.randint(1, 6)
+        if order.is_urgent and self._world.taken_back.is_urgent():
+            machine.ready_at = min(machine.ready_at, self._world.tick + 2)
         return CopyState(is_coming, 0, error)
 
     def upload(self, node: int, body: Any) -> UploadState:

@@ -107,6 +107,8 @@ class Mirror:
             mine.orders.append(order)
             if len(mine.orders) == 1:
                 mine.ready_at = self._world.tick + self._world.random.randint(1, 6)
+        if order.is_urgent:
+            mine.ready_at = min(mine.ready_at, self._world.tick + 2)
         return UploadState({}, error=error)
 
     def work(self) -> None:

@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from durable.disks import Agents, Disks, Machine
 from durable.mirror import Mirror
+from durable.taken_back import TakenBack
 
 from cloudrl.durable.attempt_plan import newest_whole, plan_attempt
 from cloudrl.durable.progress import Scored
@@ -89,6 +90,8 @@ class RayJob:
     message: str = ""
     is_hung: bool = False
     asked_to_stop: bool = False
+    answered: str = ""
+    saved_at: int = -1
 
 
 class World:
@@ -112,7 +115,9 @@ class World:
         self.mirror = Mirror(self.disks, self)
         self.mirrored_at: dict[str, tuple[int, int]] = {}
         self.scripts, self.arrivals = self._jobs()
-        made = self._faults()
+        self.tick_s, self.taken_back = TICK_S, TakenBack(self)
+        self.started_at: dict[str, int] = {}
+        made = self._with_notices(seed, self._faults())
         self.faults = made if faults is None else faults
         self.tick, self.skew_s, self.epoch = 0, 0.0, 0
         self.down_until = self.silent_until = self.lossy_until = self.full_until = self.refuses_until = -1
@@ -145,6 +150,7 @@ class World:
             faults.setdefault(at, []).append(kind)
         for tick in range(self.ticks):
             self.tick = tick
+            self.taken_back.pass_time()
             for kind in faults.get(self.tick, ()):
                 self._break(kind)
             if self.supervisor is None and self.tick >= self.down_until:
@@ -156,6 +162,7 @@ class World:
             self._ask_to_stop()
             self._train()
             self.supervisor.look()
+            self.taken_back.look()
             self._mirror()
             self._check()
             if self.tick % 50 == 0 and self._is_over(max(faults, default=0)):
@@ -214,6 +221,15 @@ class World:
             faults += [(self.random.randint(1, last), "all_lost") for _ in range(self.random.randint(1, 2))]
         return sorted(faults)
 
+    def _with_notices(self, seed: int, faults: list[tuple[int, str]]) -> list[tuple[int, str]]:
+        """In some worlds a cloud takes machines back, in half of these nothing else goes wrong."""
+        if seed % 11 not in (0, 4, 8):  # those that have found a fault go on as they did
+            return faults
+        comes = sorted(self.arrivals)  # jobs are short
+        times = (self.random.choice(comes) + self.random.randint(1, 80) for _ in range(self.random.randint(1, 3)))
+        notices = [(at, "notice") for at in times]
+        return sorted([*notices, *(faults if self.random.random() < 0.5 else [])])
+
     def _break(self, kind: str) -> None:
         self._note(f"fault {kind}")
         soon, late = self.tick + self.random.randint(1, 12), self.tick + self.random.randint(1, 60)
@@ -228,6 +244,8 @@ class World:
             getattr(self, f"_{kind}")()
         elif kind == "flip_on_the_way":
             self.flips_until = late
+        elif kind == "notice":
+            self.taken_back.give()
         elif kind == "clock_jump":
             self.skew_s += self.random.choice((-7200.0, -60.0, 60.0, 7200.0))
         else:
@@ -282,6 +300,14 @@ class World:
                 self.supervisor.stop_job(job_id)
                 self.stopped[job_id] = self.tick
 
+    def lose_machine(self, node: int) -> None:
+        """A machine goes, and the cluster with it."""
+        self._note(f"node {node} is taken back")
+        if not self.is_shared:
+            self.disks.replace(node)
+        self.disturbed_at = self.tick
+        self._lose_cluster("cluster_lost")
+
     def _lose_cluster(self, kind: str) -> None:
         if kind == "all_lost":
             self.disks.replace_all()
@@ -301,12 +327,12 @@ class World:
             machine.errors.clear()
         self.copies = StepCopies(
             lambda: self.disks.reports, self.agents.of, lambda: self._inventory(self.copying),
-            is_urgent=lambda: False, say=self._note,
+            is_urgent=self.taken_back.is_urgent, say=self._note, clock=self.clock,
         )  # fmt: skip
         self.mirror.forget_uploads()
         self.mirrors = Mirrors(
-            lambda: self.disks.reports, self.agents.of, lambda _: cast("Any", self.mirror), is_urgent=lambda: False,
-            say=self._note, now=self.now, clock=self.clock,
+            lambda: self.disks.reports, self.agents.of, lambda _: cast("Any", self.mirror),
+            is_urgent=self.taken_back.is_urgent, say=self._note, now=self.now, clock=self.clock,
         )  # fmt: skip
         self.old_steps = OldSteps(lambda: self.disks.reports, self.agents.of, say=self._note)
         self.supervisor = Supervisor(
@@ -364,7 +390,10 @@ class World:
             job.status, job.exit_code, job.message = "FAILED", 1, "ValueError: the reward is no number"
             return
         job.step += 1
-        if (job.step % script.save_every == 0 or job.step == script.steps) and self.tick >= self.full_until:
+        is_due = job.step % script.save_every == 0 or job.step == script.steps or self.taken_back.is_wanted(job)
+        if is_due and self.tick >= self.full_until:
+            self.taken_back.note_save(job)
+            job.saved_at = self.tick
             self.disks.save(job.job_id, job.step, job.submission_id, self.now(), range(self.disks.count))
             job.told = job.step
             self.saved_at.setdefault(job.job_id, (job.step, self.tick))
@@ -386,6 +415,7 @@ class World:
         return Machinery(
             jobs=self._jobs_of_ray, submit=self._take, stop=self._end_job, record=self._record, plan=self._plan,
             prepare=self._prepare, end=self._end, hang=self._hang, saved=self._saved, copies=min(2, len(self.nodes)),
+            notices=self.taken_back.notices,
         )  # fmt: skip
 
     def _jobs_of_ray(self) -> list[dict[str, Any]] | None:
@@ -410,6 +440,7 @@ class World:
             self.violate(f"S5 {name} was sent before it was recorded")
             return "400: ?"
         self._check_start(name, job_id, attempt)
+        self.started_at[name] = self.tick
         self.ray[name] = RayJob(name, job_id, step=attempt.from_step, from_step=attempt.from_step)
         self.attempts_of[job_id] = self.attempts_of.get(job_id, 0) + 1
         self._note(f"ray runs {name} from {attempt.from_step}")
@@ -558,7 +589,7 @@ class World:
     def _may_forget(self) -> bool:
         """Whether machines with all copies of a record may be gone: too many, or one while another was not heard."""
         kinds = [kind for _, kind in self.faults]
-        replaced = kinds.count("node_replaced")
+        replaced = kinds.count("node_replaced") + kinds.count("notice")
         if self.has_mirror:
             return "answers_lost" in kinds
         return not self.is_shared and (
@@ -574,6 +605,7 @@ class World:
         others = [job for job in self.ray.values() if job.status == "RUNNING"]
         if others:
             self.violate(f"S1 {name} starts beside {others[0].submission_id}")
+        self.taken_back.check_start(name)
         self._check_step(name, job_id, attempt)
         if any(step > attempt.from_step for node in self.nodes for step in node.runs.get(job_id, {})):
             self.violate(f"S2 {name} would save over steps of an earlier attempt")
@@ -686,6 +718,7 @@ class World:
     def _check_end(self) -> None:
         for job_id, job in self.acknowledged.items():
             script = self.scripts[job_id]
+            self.taken_back.check_reasons(job)
             if job.outcome is None:
                 self.violate(f"L1 {job_id} has no end: {job.waits_for or job.attempts[-1:]}")
                 continue
@@ -696,7 +729,8 @@ class World:
                 self.violate(f"K2 steps {sorted(missing)} of {job_id} stay for good, and the mirror has not got them")
             newest = max(self.disks.steps_with(job_id, 1), default=0)
             is_flipped = any(
-                kind in ("bit_flip", "node_replaced", "disk_full", "node_back", "all_lost") for _, kind in self.faults
+                kind in ("bit_flip", "node_replaced", "disk_full", "node_back", "all_lost", "notice")
+                for _, kind in self.faults
             )
             is_whole = newest == script.steps or script.ends_early_at is not None or is_flipped
             if job.outcome.result is Result.SUCCEEDED and not is_whole:

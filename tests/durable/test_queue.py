@@ -6,6 +6,7 @@ import pytest
 
 from cloudrl.durable import queue as decisions
 from cloudrl.durable.hangs import PROOF_LASTS_S, find_hang
+from cloudrl.durable.notices import Noticed
 from cloudrl.durable.progress import Recovery, Saved, Scored, Stepped, recovery
 from cloudrl.durable.queue import (
     Accepted,
@@ -17,6 +18,7 @@ from cloudrl.durable.queue import (
     Planned,
     Queue,
     Record,
+    Say,
     Stop,
     StopAsked,
     Submit,
@@ -27,6 +29,7 @@ from cloudrl.durable.queue import (
 from cloudrl.durable.request import request_of_attempt
 from cloudrl.durable.verdicts import RayEnd, judge, signature_of
 from cloudrl.protocol.durable_jobs import Attempt, DurableJob, Outcome, Result, Score, Verdict, newest
+from cloudrl.protocol.interruptions import Interruption
 from cloudrl.protocol.job_phases import Blame, Grade, Hang, JobState
 
 NOW = 1e9
@@ -353,3 +356,62 @@ def test_a_choice_of_the_user_to_validate_first_stays():
     job = replace(JOB, request=words, attempts=(Attempt(1, "a", "c1", 0, NOW, NOW), Attempt(2, "a-2", "c2", 10, NOW)))
 
     assert request_of_attempt(job, {}, {})["entrypoint"] == "train trainer.val_before_train=True"
+
+
+SPOT = {1: Interruption("AWS", "spot", NOW + 120)}
+TAKEN = "AWS takes back node 1 (spot notice)"
+
+
+def test_the_loss_that_a_notice_has_announced_has_it_as_its_reason():
+    queue, actions = _play(_running(), Noticed(SPOT), Noticed(SPOT))
+    assert queue.jobs["a"].last.notice == TAKEN
+    assert actions == [Record(queue.jobs["a"]), Say("node 1 is taken back in 2 min 00 s: spot notice of AWS")]
+    [record] = [action.job for action in actions if isinstance(action, Record)]
+
+    again, _ = restore([record], cluster="c2", cluster_run="run", now=NOW + 300)
+
+    assert again.jobs["a"].last.verdict is Verdict.INFRASTRUCTURE
+    assert again.jobs["a"].last.reason == f"the cluster was lost: {TAKEN}"
+
+
+@pytest.mark.parametrize("event", [Gone("a"), Ended("a", USER_ERROR)])
+def test_what_fails_while_a_machine_goes_is_not_the_programs_fault(event):
+    queue, _ = _play(_running(), Noticed(SPOT), event)
+
+    last = queue.jobs["a"].last
+    assert (last.verdict, last.reason.endswith(f": {TAKEN}")) == (Verdict.INFRASTRUCTURE, True)
+
+
+def test_a_notice_that_is_withdrawn_or_long_past_explains_nothing():
+    withdrawn, _ = _play(_running(), Noticed(SPOT), Noticed({}), Ended("a", USER_ERROR))
+    assert withdrawn.jobs["a"].last.verdict is Verdict.UNKNOWN
+
+    queue, _ = _play(_running(), Noticed(SPOT))
+    queue, actions = _play(queue, Tick(is_ray_free=False), now=NOW + 500)
+    assert actions == [Record(queue.jobs["a"])]
+    assert queue.jobs["a"].last.notice == ""
+
+
+def test_maintenance_in_an_hour_concerns_an_attempt_when_it_comes_near():
+    queue, actions = _play(_running(), Noticed({0: Interruption("GCP", "maintenance", NOW + 3600)}))
+    assert [type(action) for action in actions] == [Say]
+    queue, _ = _play(queue, Tick(is_ray_free=False), now=NOW + 3000)
+    assert queue.jobs["a"].last.notice == "GCP takes back node 0 (maintenance notice)"
+
+
+def test_no_attempt_starts_on_a_machine_that_is_about_to_go():
+    queue, _ = _play(Queue("c1"), Accepted(JOB), Noticed(SPOT))
+    queue, actions = _play(queue, Tick(is_ray_free=True), Tick(is_ray_free=True))
+    assert actions == [Record(queue.jobs["a"])], "it waits, and says so once"
+    assert queue.jobs["a"].waits_for == TAKEN
+
+    _, actions = _play(queue, Tick(is_ray_free=True), now=NOW + 500)
+    assert actions == [Plan(queue.jobs["a"])], "the machine is still there"
+    _, actions = _play(queue, Tick(is_ray_free=True), now=NOW - 7200)
+    assert actions == [Plan(queue.jobs["a"])], "a clock was set back"
+
+
+def test_a_plan_that_comes_after_the_notice_is_left():
+    queue, _ = _play(Queue("c1"), Accepted(JOB), Tick(is_ray_free=True), Noticed(SPOT))
+    queue, actions = _play(queue, Planned("a", 0))
+    assert (actions, queue.planning, queue.running) == ([], "", None)

@@ -29,6 +29,7 @@ from quiet_ports import free_ports
 from cloudrl.errors import ConnectionFailed
 from cloudrl.protocol.client import AgentClient
 from cloudrl.protocol.failures import Failure
+from cloudrl.protocol.interruptions import SWITCH
 from cloudrl.protocol.tokens import derive
 from cloudrl.protocol.wire import from_json, to_json
 from cloudrl.render.agent import AGENT_FILE, build_agent
@@ -234,6 +235,7 @@ class Nodes:
             "CLOUDRL_NODES_NUM": str(self.count),
             "CLOUDRL_HEAD_IP": IP,
             "CLOUDRL_NODE_IP": IP,
+            SWITCH: "off",
         }
 
     def renew_key(self) -> None:

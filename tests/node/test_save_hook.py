@@ -72,6 +72,14 @@ def test_one_wish_of_the_agent_is_one_save(tmp_path: Path, looks: Looks) -> None
     assert callback.config.trainer.save_freq == 1
 
 
+def test_a_wish_that_is_taken_back_is_not_fulfilled(tmp_path: Path, looks: Looks) -> None:
+    callback = _callback(tmp_path / "looks-0", save_freq=50)
+    for wish, save_freq in (("night-2 1", 1), ("", 50), ("night-2 2", 1), ("another-job 1", 50)):
+        looks.wish(wish)
+        callback.look()
+        assert callback.config.trainer.save_freq == save_freq
+
+
 def test_it_saves_when_the_last_save_is_long_ago(tmp_path: Path) -> None:
     clock = Clock()
     callback = _callback(tmp_path, clock=clock, CLOUDRL_SAVE_EVERY_S="600")

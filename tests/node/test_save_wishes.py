@@ -1,8 +1,12 @@
 """When a running job is asked to save."""
 
+from dataclasses import replace
+
 import pytest
 
-from cloudrl.node.save_wishes import find_wish, left_s
+from cloudrl.durable.notices import Pace, SaveWishes
+from cloudrl.node.save_wishes import SaveAsker, left_s
+from cloudrl.protocol.interruptions import Interruption
 from cloudrl.protocol.options import BudgetLimits
 
 
@@ -10,8 +14,66 @@ from cloudrl.protocol.options import BudgetLimits
     ("seconds", "wish"), [(None, ""), (901.0, ""), (899.0, "night 1"), (299.0, "night 2"), (-5.0, "night 2")]
 )
 def test_it_is_asked_before_the_end_and_once_more_close_to_it(seconds: float | None, wish: str) -> None:
-    assert find_wish("night", seconds) == wish
-    assert find_wish(None, seconds) == ""
+    assert SaveWishes().find("night", seconds, {}, Pace(), 0.0) == wish
+    assert SaveWishes().find(None, seconds, {}, Pace(), 0.0) == ""
+
+
+SPOT = Interruption("AWS", "spot", 1120.0)
+MAINTENANCE = Interruption("GCP", "maintenance", 4600.0)
+
+
+def test_a_notice_asks_for_one_save_that_is_done_in_time() -> None:
+    wishes, pace = SaveWishes(), Pace(step_left_s=60.0, save_s=20.0, copy_s=30.0)
+    assert pace.needed_s == 110.0
+    assert wishes.find("night", None, {}, pace, 1000.0) == ""
+    assert wishes.find("night", None, {1: SPOT}, pace, 1000.0) == "night 1"
+    later = replace(pace, step_left_s=10.0)
+    assert wishes.find("night", None, {1: SPOT}, later, 1050.0) == "night 1", "once"
+    assert wishes.find("night", None, {1: SPOT, 2: SPOT}, later, 1050.0) == "night 2", "another machine goes"
+    assert wishes.find("night", None, {}, later, 1060.0) == "", "the notices were withdrawn"
+    assert wishes.find("night-2", None, {1: SPOT}, later, 1060.0) == "night-2 1"
+
+
+def test_a_save_that_would_be_half_is_not_begun() -> None:
+    slow = Pace(step_left_s=100.0, save_s=20.0)
+    wishes = SaveWishes()
+    assert wishes.find("night", None, {1: SPOT}, replace(slow, copy_s=10.0), 1000.0) == ""
+    assert wishes.find("night", None, {1: SPOT}, slow, 1000.0) == "night 1"
+    assert wishes.find("night", None, {1: SPOT}, slow, 1010.0) == "", "the step takes longer than usual"
+    assert wishes.find("night", None, {1: SPOT}, Pace(), 1015.0) == "", "and that is final"
+    assert wishes.find("night", 200.0, {1: SPOT}, Pace(), 1015.0) == "night 3", "the end of the cluster asks anyway"
+
+
+def test_a_step_that_is_being_copied_goes_first() -> None:
+    assert Pace(step_left_s=10.0, save_s=5.0, copying_s=40.0, copy_s=40.0).needed_s == 80.0
+
+
+def test_a_notice_of_an_hour_asks_again_as_its_time_comes() -> None:
+    wishes, notices = SaveWishes(), {0: MAINTENANCE}
+    times = (1000.0, 3000.0, 3701.0, 4301.0, 4600.0)
+    assert [wishes.find("night", None, notices, Pace(), now) for now in times] == [
+        "night 1", "night 1", "night 2", "night 3", "",
+    ]  # fmt: skip
+
+
+def test_what_is_asked_is_said() -> None:
+    said: list[str] = []
+    now, notices, pace = [1000.0], {1: SPOT}, [Pace(save_s=500.0)]
+    asker = SaveAsker(lambda: "night", lambda: None, lambda: notices, lambda: pace[0], said.append, lambda: now[0])
+    assert asker.is_urgent
+    assert asker.look() == asker.look() == ""
+    pace[0] = Pace()
+    assert asker.look() == "night 1"
+    notices.clear()
+    assert asker.look() == ""
+    assert not asker.is_urgent
+    taken = "node 1 is taken back in 2 min 00 s: spot notice of AWS"
+    assert said == [
+        f"job night is not asked to save: {taken}, and a save and its copy would take 8 min 20 s",
+        f"job night is asked to save: {taken}",
+    ]
+    notices[0] = MAINTENANCE
+    assert not asker.is_urgent, "copies have time"
 
 
 def test_the_end_is_that_of_the_money_or_of_slurms_time_limit() -> None:
