@@ -74,7 +74,7 @@ def _bad_mirror(draft: JobDraft) -> Iterator[InputError]:
             hint=f"Leave out {', '.join(decided)}\nTo continue a run: --name RUN",
         )
     missing = [name for name in S3_KEYS if name not in cluster.variables]
-    if place.bucket and missing and cluster.provider != LOCAL:
+    if place.is_s3 and missing and cluster.provider != LOCAL:
         yield InputError(
             f"--mirror {text}: cluster {cluster.name!r} has no {' and no '.join(missing)}",
             hint="Give them to the cluster, under `secrets:` in its file, with AWS_REGION and, for another store than "

@@ -93,7 +93,7 @@ class Agent:
         self.replication = ReplicationHub(self.state, identity.nodes, *stores)
         secrets = lambda: node_secrets(self.tokens, self.env, self.replication.secrets.values())  # noqa: E731
         self.job_looks = JobLooks(options.run_dir, identity, self.stops, secrets)
-        self.mirror_copier = MirrorCopier(options.checkpoints, self.env)
+        self.mirror_copier = MirrorCopier(options.checkpoints, self.env, log=options.run_dir / "mirror.log")
         nodes, mirror = lambda at: AgentClient(f"http://{at}", tokens.agent), self.mirror_copier.store
         self.step_copier = StepCopier(options.checkpoints, nodes, mirror=mirror)
         self.checkpoint_store = CheckpointStore(

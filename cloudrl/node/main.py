@@ -23,6 +23,10 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         from cloudrl.node import shard_worker
 
         return shard_worker.main(words[1:])
+    if command == "mirror":
+        from cloudrl.node import arrow_worker
+
+        return arrow_worker.main(words[1:])
     if command == "guard":
         from cloudrl.node import guard
 
@@ -31,5 +35,5 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 
     if command in subcommands.WORK:
         return subcommands.main(words)
-    print(f"usage: cloudrl-node.pyz run|shards|guard|{'|'.join(subcommands.WORK)} ...", file=sys.stderr)
+    print(f"usage: cloudrl-node.pyz run|shards|mirror|guard|{'|'.join(subcommands.WORK)} ...", file=sys.stderr)
     return 2

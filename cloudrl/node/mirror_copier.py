@@ -33,6 +33,13 @@ _REST = 1.0
 _KEPT = 8
 """So many orders that are done are remembered."""
 _PROBE, _REMOVED_PROBE = ".cloudrl/probe", ".cloudrl/removed-probe"
+_CREDENTIALS = {
+    "gs": "On machines of Google Cloud their service account needs the role Storage Object User; elsewhere "
+    "GOOGLE_APPLICATION_CREDENTIALS names the file of a key on every node, under `env:` of the cluster's file",
+    "abfss": "The cluster's `secrets:` have AZURE_STORAGE_KEY, or AZURE_CLIENT_SECRET with AZURE_CLIENT_ID and "
+    "AZURE_TENANT_ID under `env:`; on machines of Azure their identity needs the role Storage Blob Data Contributor",
+}
+"""Scheme -> what a node needs."""
 _IO_PRIORITY_SET = {"x86_64": 251, "aarch64": 30}
 _IDLE = 3 << 13
 _Key = Tuple[str, str, str]
@@ -44,6 +51,7 @@ class MirrorCopier:
     Args:
         root: the folder of checkpoints.
         environment: of the node; has the keys of S3.
+        log: of the children that some mirrors need.
         store: opens a mirror.
         sleep: waits that many seconds.
         clock: seconds that never run backwards.
@@ -54,12 +62,14 @@ class MirrorCopier:
         root: Path,
         environment: Mapping[str, str],
         *,
-        store: Callable[[str, Mapping[str, str]], Store] = open_store,
+        log: Path = Path("mirror.log"),
+        store: Callable[[str, Mapping[str, str], Path], Store] = open_store,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._root, self._environment, self._open = root, environment, store
-        self._sleep, self._clock = sleep, clock
+        self._sleep, self._clock, self._log = sleep, clock, log
+        self._stores: Dict[str, Store] = {}
         self._changed = threading.Condition()
         self._orders: Deque[UploadOrder] = deque()
         self._done: Dict[_Key, Tuple[FrozenSet[WantedFile], UploadState]] = {}
@@ -74,7 +84,12 @@ class MirrorCopier:
         Raises:
             InputError: its address or its keys are missing or wrong.
         """
-        return self._open(mirror, self._environment)
+        if mirror not in self._stores:
+            store = self._open(mirror, self._environment, self._log)
+            if not parse_mirror(mirror).scheme:
+                return store
+            self._stores[mirror] = store  # its child waits for the next call
+        return self._stores[mirror]
 
     def take(self, order: UploadOrder) -> UploadState:
         """Copy these files; an order that is under way changes nothing but its pace.
@@ -145,7 +160,7 @@ class MirrorCopier:
             variables = (
                 "Its keys are those of the cluster's `secrets:`, AWS_ENDPOINT_URL_S3 and AWS_REGION of its `env:`"
             )
-            hint = error.hint if isinstance(error, S3Error) else ""
+            hint = error.hint if isinstance(error, S3Error) else _CREDENTIALS.get(place.scheme, "")
             return MirrorCheck(str(error), hint or (variables if place.bucket else volume))
         return MirrorCheck(warning=store.warning((Path("/"), self._root)), is_seen=content == token.encode())
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Dict, Iterable, Mapping, Optional, Protocol
 
+from cloudrl.child_process import Child, self_command
+from cloudrl.node.mirror_arrow import ArrowStore
 from cloudrl.node.mirror_folder import FolderStore, Pace
 from cloudrl.node.mirror_s3 import S3Store
 from cloudrl.node.s3_calls import S3Calls, place_of
@@ -39,15 +42,23 @@ class Store(Protocol):
         """What may make it go with the machine."""
 
 
-def open_store(mirror: str, environment: Mapping[str, str]) -> Store:
+def open_store(mirror: str, environment: Mapping[str, str], log: Path = Path("mirror.log")) -> Store:
     """The store at an address.
 
     Args:
         mirror: its address.
-        environment: has the keys of S3.
+        environment: has the keys of S3, and what Google's and Azure's libraries look for.
+        log: of the children that these need.
 
     Raises:
         InputError: the address is not that of a mirror, or keys are missing.
     """
     place = parse_mirror(mirror)
+    if place.scheme:
+        command = partial(self_command, "mirror", mirror)
+
+        def start(descriptor: int) -> Child:
+            return Child(command(str(descriptor)), log=log, env=environment, pass_fds=(descriptor,), bound=False)
+
+        return ArrowStore(start, is_whole=place.scheme == "gs")
     return S3Store(place, S3Calls(place_of(place, environment))) if place.bucket else FolderStore(Path(place.prefix))

@@ -24,10 +24,17 @@ MIRROR_RANK = -1
 """Stands for a mirror where a node of a copy is named."""
 MIRROR_VARIABLE = "CLOUDRL_MIRROR"
 """In the environment of a cluster: a mirror whose jobs the agents take up after the loss of all disks."""
-MIRROR_FORMS = "a folder that all nodes mount, /mnt/volume/runs, or s3://BUCKET/PREFIX"
+MIRROR_FORMS = (
+    "a folder that all nodes mount, /mnt/volume/runs, or a bucket: s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, "
+    "abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PREFIX"
+)
 S3_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _STYLES = ("path", "virtual")
+_GCS_BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
+_AZURE = re.compile(
+    r"(?P<container>[a-z0-9$][a-z0-9-]{1,61}[a-z0-9])@(?P<account>[a-z0-9]{3,24}\.dfs\.[a-z0-9.-]{3,80})"
+)
 
 
 @dataclass(frozen=True)
@@ -35,14 +42,23 @@ class MirrorUrl:
     """A mirror's address, taken apart.
 
     Attributes:
-        bucket: of S3; "" for a folder.
+        bucket: of S3 or Google, or Azure's container; "" for a folder.
         prefix: of the keys in the bucket, or the absolute path of the folder.
         style: how the bucket is named to an endpoint, "path" or "virtual"; "" where the endpoint decides.
+        scheme: `gs` or `abfss`, for which pyarrow is needed; "" for a folder and S3.
+        account: of Azure, as a host: `ACCOUNT.dfs.core.windows.net`.
     """
 
     bucket: str
     prefix: str
     style: str = ""
+    scheme: str = ""
+    account: str = ""
+
+    @property
+    def is_s3(self) -> bool:
+        """Whether it is S3-compatible storage."""
+        return bool(self.bucket) and not self.scheme
 
 
 def parse_mirror(text: str) -> MirrorUrl:
@@ -57,6 +73,8 @@ def parse_mirror(text: str) -> MirrorUrl:
             raise InputError(f"--mirror {text!r} is not the path of a folder", hint=hint)
         return MirrorUrl("", "/" + text.strip("/"))
     place = urlsplit(text)
+    if place.scheme in ("gs", "abfss"):
+        return _of_arrow(text, hint)
     if place.scheme != "s3":
         raise InputError(f"--mirror {text!r} is neither an absolute path nor s3://BUCKET/PREFIX", hint=hint)
     if "@" in place.netloc:
@@ -69,6 +87,20 @@ def parse_mirror(text: str) -> MirrorUrl:
     if not _BUCKET.fullmatch(place.netloc) or not is_plain or options or style not in ("", *_STYLES):
         raise InputError(f"--mirror {text!r} is not s3://BUCKET/PREFIX, with ?style=path or ?style=virtual", hint=hint)
     return MirrorUrl(place.netloc, place.path.strip("/"), style)
+
+
+def _of_arrow(text: str, hint: str) -> MirrorUrl:
+    """An address of Google's or Azure's storage."""
+    place = urlsplit(text)
+    parts, prefix = place.path.strip("/").split("/"), place.path.strip("/")
+    is_plain = not prefix or not any(part in ("", ".", "..") for part in parts)
+    if place.scheme == "gs" and _GCS_BUCKET.fullmatch(place.netloc) and is_plain and not place.query + place.fragment:
+        return MirrorUrl(place.netloc, prefix, scheme="gs")
+    azure = _AZURE.fullmatch(place.netloc) if place.scheme == "abfss" else None
+    if azure is None or not is_plain or place.query or place.fragment:
+        form = "gs://BUCKET/PREFIX" if place.scheme == "gs" else "abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PREFIX"
+        raise InputError(f"--mirror is not {form}; a login or a key is no part of it", hint=hint)
+    return MirrorUrl(azure["container"], prefix, scheme="abfss", account=azure["account"])
 
 
 @dataclass(frozen=True)

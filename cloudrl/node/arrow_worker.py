@@ -1,0 +1,165 @@
+"""Files in Google Cloud Storage or Azure, by pyarrow: a child of the agent, whose crash would end a cluster.
+
+It answers on a socket: a JSON line of the question, with the bytes of a file behind it, and a JSON line of the answer,
+likewise. A write that fails ends the process on the spot: pyarrow's streams would otherwise be closed, and a part of a
+file would appear under its name.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import zlib
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any, BinaryIO, Callable, Dict, Mapping, Optional, Sequence, Tuple, cast
+
+from cloudrl.protocol.mirrors import MirrorUrl, parse_mirror
+
+_PIECE_BYTES = 8 << 20
+_RETRY_S = 60
+EMULATOR = "STORAGE_EMULATOR_HOST"
+"""Of Google's own libraries: the URL of a stand-in for GCS."""
+_CLIENT_FAILED = 3
+
+
+class Files:
+    """A folder of a pyarrow file system.
+
+    Args:
+        filesystem: see `pyarrow.fs.FileSystem`.
+        root: `BUCKET/PREFIX`.
+    """
+
+    def __init__(self, filesystem: Any, root: str) -> None:
+        self.filesystem, self.root = filesystem, root
+        self._reading: Tuple[str, Any] = ("", None)
+        self._writing: Any = None
+        """What is not closed yet; a stream that nothing refers to is closed, and its part of a file appears."""
+
+    def path(self, key: str) -> str:
+        """Of a file, or of the folder for ""."""
+        return "/".join(part for part in (self.root, key.strip("/")) if part)
+
+    def size(self, key: str) -> Optional[int]:
+        """Bytes of a file; None if absent."""
+        [info] = self.filesystem.get_file_info([self.path(key)])
+        return int(info.size) if info.is_file else None
+
+    def names(self, key: str) -> Dict[str, int]:
+        """Name -> bytes of the files in a folder."""
+        from pyarrow.fs import FileSelector
+
+        listed = self.filesystem.get_file_info(FileSelector(self.path(key), allow_not_found=True))
+        return {info.base_name: int(info.size) for info in listed if info.is_file}
+
+    def remove(self, key: str) -> None:
+        """Remove a file, if it is there."""
+        with suppress(FileNotFoundError):
+            self.filesystem.delete_file(self.path(key))
+
+    def read(self, key: str, offset: int, count: int) -> bytes:
+        """Bytes of a file, fewer at its end. Raises: FileNotFoundError."""
+        path, file = self._reading
+        if path != key:
+            file = self.filesystem.open_input_file(self.path(key))
+            self._reading = key, file
+        file.seek(offset)
+        return bytes(file.read(count))
+
+    def forget(self) -> None:
+        """The file that was read may be another one the next time."""
+        self._reading = "", None
+
+    def crc32(self, key: str, offset: int, count: int, start: int) -> int:
+        """Of a part of a file, given that of what is before it."""
+        end = offset + count
+        for place in range(offset, end, _PIECE_BYTES):
+            start = zlib.crc32(self.read(key, place, min(_PIECE_BYTES, end - place)), start)
+        return start
+
+    def write(self, key: str, source: BinaryIO, count: int) -> None:
+        """Have a file with the next bytes of a source. In GCS it appears whole, in Azure empty at first."""
+        self._writing = self.filesystem.open_output_stream(self.path(key), compression=None)
+        while count:
+            piece = source.read(min(_PIECE_BYTES, count))
+            if not piece:
+                os._exit(_CLIENT_FAILED)
+            self._writing.write(piece)
+            count -= len(piece)
+        self._writing.close()
+
+
+def open_files(url: MirrorUrl, environment: Mapping[str, str]) -> Files:
+    """Raises: ImportError: there is no pyarrow, or it is built without this storage."""
+    root = f"{url.bucket}/{url.prefix}".strip("/")
+    if url.scheme == "gs":
+        from pyarrow.fs import GcsFileSystem
+
+        stand_in: Dict[str, Any] = {}
+        if environment.get(EMULATOR):
+            scheme, _, host = environment[EMULATOR].rpartition("://")
+            stand_in = {"anonymous": True, "scheme": scheme or "http", "endpoint_override": host}
+        return Files(GcsFileSystem(retry_time_limit=timedelta(seconds=_RETRY_S), **stand_in), root)
+    from pyarrow.fs import AzureFileSystem
+
+    account, _, suffix = url.account.partition(".dfs.")
+    key, sas = environment.get("AZURE_STORAGE_KEY"), environment.get("AZURE_STORAGE_SAS_TOKEN")
+    given = {"account_key": key} if key else {"sas_token": sas} if sas else {}
+    return Files(
+        AzureFileSystem(
+            account, blob_storage_authority=f".blob.{suffix}", dfs_storage_authority=f".dfs.{suffix}", **given
+        ),
+        root,
+    )
+
+
+def serve(files: Files, connection: socket.socket) -> None:
+    """Answer until the other end is closed."""
+    with connection, connection.makefile("rwb") as stream:
+        while line := stream.readline():
+            question = json.loads(line)
+            do, key = question.pop("do"), question.pop("key", "")
+            content = b""
+            try:
+                if do == "write":
+                    files.write(key, cast("BinaryIO", stream), question["count"])
+                    answer: Any = None
+                elif do == "read":
+                    content = files.read(key, **question)
+                    answer = len(content)
+                else:
+                    answer = _SIMPLE[do](files, key, **question)
+                text = {"answer": answer}
+            except FileNotFoundError as error:
+                text = {"missing": str(error)}
+            except Exception as error:  # noqa: BLE001  whatever a library says goes to the agent
+                text = {"error": str(error) or type(error).__name__}
+            if do not in ("read", "crc32") or "answer" not in text:
+                files.forget()
+            stream.write(json.dumps(text).encode() + b"\n" + content)
+            stream.flush()
+            if do == "write" and "answer" not in text:
+                os._exit(_CLIENT_FAILED)
+
+
+_SIMPLE: Mapping[str, Callable[..., Any]] = {
+    "size": Files.size, "names": Files.names, "remove": Files.remove, "crc32": Files.crc32,
+}  # fmt: skip
+
+
+def main(words: Sequence[str]) -> int:
+    """`ADDRESS DESCRIPTOR`: a mirror, and a socket. The first line says whether it can be used."""
+    connection = socket.socket(fileno=int(words[1]))
+    try:
+        files = open_files(parse_mirror(words[0]), os.environ)
+    except Exception as error:  # noqa: BLE001  likewise
+        kind = "no_pyarrow" if isinstance(error, ImportError) else "error"
+        connection.sendall(json.dumps({kind: str(error)}).encode() + b"\n")
+        return 1
+    connection.sendall(b'{"answer": null}\n')
+    serve(files, connection)
+    sys.stdout.flush()
+    return 0
