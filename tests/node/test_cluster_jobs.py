@@ -148,6 +148,28 @@ def test_a_job_goes_on_from_its_last_save_though_the_disk_of_the_head_is_gone(no
     assert sent.read_bytes() == b"def compute_score(): ..."
 
 
+def test_the_best_step_stays_by_what_the_log_says_and_the_record_remembers_it(nodes: Maker) -> None:
+    cluster = nodes(1)
+    _start(cluster)
+    run = cluster.folder / "disk-0" / "first"
+    job = replace(_job("first"), total_steps=40, keep=1, keep_best="val-core/x/mean@1")
+    job_calls.submit_job(cluster[0].agent, job)
+    until(lambda: _on_ray(cluster) == {"first": "RUNNING"}, "the job runs")
+
+    for step in (10, 20, 30):
+        write_step(run, step)
+    _log(
+        cluster, "first",
+        "".join(f"(TaskRunnerV1 pid=1) step:{10 * n} - val-core/x/mean@1:0.{9 - n} - a:1\n" for n in (1, 2, 3)),
+    )  # fmt: skip
+
+    until(lambda: not (run / "global_step_20").exists(), "the step between goes", timeout_s=90)
+    assert sorted(path.name for path in run.glob("global_step_*")) == ["global_step_10", "global_step_30"]
+    until(lambda: len(_known(cluster)["first"].scores) == 3, "the values are recorded")
+    [recorded] = job_calls.read_journal(cluster[0].agent, 0)
+    assert (recorded.scores[0].step, recorded.scores[0].value) == (10, 0.8)
+
+
 def test_a_job_that_trains_on_one_of_two_nodes_goes_on_where_its_shard_is(nodes: Maker) -> None:
     """The other one only generates, and keeps the copy."""
     addresses = ("127.0.0.1", "127.0.0.2")
