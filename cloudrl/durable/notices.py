@@ -61,7 +61,7 @@ def near(notices: Notices, now: float) -> Dict[int, Interruption]:
 
 def noted(job: Optional[DurableJob], notices: Notices, now: float) -> Optional[DurableJob]:
     """The job that runs with the notices that concern its attempt; None without a job, and if they are known."""
-    text = end_text(near(notices, now))
+    text = end_text({rank: notice for rank, notice in near(notices, now).items() if notice.explains_loss(now)})
     return None if job is None or job.attempts[-1].notice == text else job.with_last(notice=text)
 
 

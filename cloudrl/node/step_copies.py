@@ -85,9 +85,9 @@ class StepCopies:
             # nodes that each copy another step would never have one step between them
             self.begun[job.run] = plan.step if missing and not any(failed) else None
             is_missing = is_missing or bool(missing) or is_older
-            self._tell(
-                f"{job.run}/{plan.step}", "" if plan.is_safe else f"{_size_text(missing)} of it are being copied"
-            )
+            pace = " with all of the network" if self._is_urgent() else ""
+            copied = "" if plan.is_safe else f"{_size_text(missing)} of it are being copied{pace}"
+            self._tell(f"{job.run}/{plan.step}", copied)
         return is_missing
 
     def bring(

@@ -31,6 +31,10 @@ class Interruption:
         """For example `spot notice of AWS`."""
         return f"{self.event} notice of {self.cloud}"
 
+    def explains_loss(self, now: float) -> bool:
+        """Whether it has ended a machine that is lost now, in seconds since the epoch: what comes later has not."""
+        return self.event == "spot" or now >= self.ends_at - _SOON_S
+
 
 _SOON_S = 60.0
 """A machine may be gone somewhat before its time: clocks differ."""
@@ -45,7 +49,7 @@ def loss_text(notice: Interruption, now: float) -> str:
         notice: the last one of the node.
         now: seconds since the epoch.
     """
-    if notice.event == "spot" or now >= notice.ends_at - _SOON_S:
+    if notice.explains_loss(now):
         return f"was taken back ({notice.name})"
     return f"was lost, with a {notice.name} for {time.strftime('%H:%M UTC', time.gmtime(notice.ends_at))}"
 

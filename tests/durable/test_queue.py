@@ -395,7 +395,9 @@ def test_a_notice_that_is_withdrawn_or_long_past_explains_nothing():
 def test_maintenance_in_an_hour_concerns_an_attempt_when_it_comes_near():
     queue, actions = _play(_running(), Noticed({0: Interruption("GCP", "maintenance", NOW + 3600)}))
     assert [type(action) for action in actions] == [Say]
-    queue, _ = _play(queue, Tick(is_ray_free=False), now=NOW + 3000)
+    queue, actions = _play(queue, Tick(is_ray_free=False), now=NOW + 3000)
+    assert actions == [], "what is lost 10 minutes before is lost to something else"
+    queue, _ = _play(queue, Tick(is_ray_free=False), now=NOW + 3550)
     assert queue.jobs["a"].last.notice == "GCP takes back node 0 (maintenance notice)"
 
 
