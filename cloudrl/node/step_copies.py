@@ -17,6 +17,7 @@ from cloudrl.protocol.report import NodeReport
 from cloudrl.protocol.step_copies import CopyOrder
 from cloudrl.saves.copies import CopyPlan, plan_copies
 from cloudrl.saves.inventory import Inventory
+from cloudrl.saves.keeping import mark_kept
 from cloudrl.saves.lineage import without_abandoned
 from cloudrl.units import size_text
 
@@ -66,7 +67,9 @@ class StepCopies:
     def mirror(
         self, jobs: Sequence[DurableJob], addresses: Mapping[int, str], orders: Mapping[str, Sequence[int]]
     ) -> bool:
-        """Order what the newest whole step of each job lacks to be safe; returns whether anything is missing.
+        """Order what the newest whole step of each job lacks to be safe, then those that stay for good.
+
+        Returns whether anything is missing.
 
         Args:
             jobs: those that may go on.
@@ -80,6 +83,8 @@ class StepCopies:
             plan = _plan(job, inventory, addresses, order, self.begun.get(job.run))
             if plan is None or inventory.silent:
                 continue
+            if not (plan.needed or plan.spare):
+                plan = _plan_kept(job, inventory, addresses, order) or plan
             missing = [*plan.needed, *plan.spare]
             failed = [self.order(replace(copies, is_urgent=self._is_urgent())) for copies in missing]
             # nodes that each copy another step would never have one step between them
@@ -172,6 +177,18 @@ def _plan(
 ) -> Optional[CopyPlan]:
     valid = without_abandoned(inventory, job)
     return plan_copies(valid, job.run, world_size=job.world_size, addresses=addresses, order=order, first=first)
+
+
+def _plan_kept(
+    job: DurableJob, inventory: Inventory, addresses: Mapping[int, str], order: Sequence[int]
+) -> Optional[CopyPlan]:
+    """What the oldest step that stays for good lacks: newer ones came while it was to be copied."""
+    valid = mark_kept(without_abandoned(inventory, job), job)
+    for step in sorted({one.step for one in valid.checkpoints if one.run == job.run and one.kept}):
+        plan = _plan(job, inventory, addresses, order, step)
+        if plan is not None and plan.step == step and (plan.needed or plan.spare):
+            return plan
+    return None
 
 
 def _size_text(orders: Sequence[CopyOrder]) -> str:

@@ -724,7 +724,10 @@ class World:
                 continue
             if job.outcome.result is Result.FAILED and "says nothing" in job.outcome.reason:
                 self.violate(f"L1 {job_id} has failed because a node was silent")
-            missing = self.kept(job_id, self.disks.steps_with(job_id, 1)) - set(self.mirror.steps(job_id))
+            kept = self.kept(job_id, self.disks.steps_with(job_id, 1))
+            if self.has_copies and not self.faults and kept - set(self.disks.steps_with(job_id, 2)):
+                self.violate(f"K3 steps {sorted(kept)} of {job_id} stay for good, and are not all on two machines")
+            missing = kept - set(self.mirror.steps(job_id))
             if self.has_mirror and missing and not self.faults:
                 self.violate(f"K2 steps {sorted(missing)} of {job_id} stay for good, and the mirror has not got them")
             newest = max(self.disks.steps_with(job_id, 1), default=0)
