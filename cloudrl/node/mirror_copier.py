@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Callable, Deque, Dict, FrozenSet, Mapping, Optional, Tuple
 
 from cloudrl.errors import CloudrlError
+from cloudrl.node.mirror_outages import is_outage
 from cloudrl.node.mirror_stores import Store, open_store
 from cloudrl.node.s3_calls import S3Error
 from cloudrl.protocol.failures import ApiError, ErrorCode
@@ -161,7 +162,11 @@ class MirrorCopier:
                 "Its keys are those of the cluster's `secrets:`, AWS_ENDPOINT_URL_S3 and AWS_REGION of its `env:`"
             )
             hint = error.hint if isinstance(error, S3Error) else _CREDENTIALS.get(place.scheme, "")
-            return MirrorCheck(str(error), hint or (variables if place.bucket else volume))
+            return MirrorCheck(
+                str(error) or type(error).__name__,
+                hint or (variables if place.bucket else volume),
+                may_pass=is_outage(error),
+            )
         return MirrorCheck(warning=store.warning((Path("/"), self._root)), is_seen=content == token.encode())
 
     def _work(self) -> None:

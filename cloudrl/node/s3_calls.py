@@ -189,6 +189,7 @@ class S3Calls:
                 failure = error
             except (OSError, http.client.HTTPException) as error:
                 failure = OSError(f"{method} {key or 'the bucket'}: {error or type(error).__name__}")
+                failure.__cause__ = error
         raise failure
 
     def error_of(self, answer: http.client.HTTPResponse, body: bytes, what: str) -> S3Error:

@@ -190,12 +190,14 @@ class MirrorCheck:
         hint: what one can do about it.
         warning: what may make it useless after a loss.
         is_seen: whether it has what rank 0 has just put there.
+        may_pass: whether the error is an outage, not a mistake of the user.
     """
 
     error: str = ""
     hint: str = ""
     warning: str = ""
     is_seen: bool = True
+    may_pass: bool = False
 
 
 @dataclass(frozen=True)
