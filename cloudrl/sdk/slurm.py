@@ -80,7 +80,7 @@ def render_script(
 
 
 def _look_at_mirror(declared: Cluster, mirror: str) -> Iterator[str]:
-    """What this machine, as a rule the login node, sees of a folder that the nodes are to write; they look again.
+    """What can be said here of a folder that the nodes are to write. Only they can judge it, and they look again.
 
     Raises:
         InputError: it cannot be a mirror.
@@ -97,12 +97,18 @@ def _look_at_mirror(declared: Cluster, mirror: str) -> Iterator[str]:
                 hint=f"Add it there: '/SHARED{place.prefix}:{place.prefix}'\nOr a bucket: --mirror s3://BUCKET/PREFIX",
             )
         return
-    folder = Path(on_host) if os.access(on_host, os.F_OK) else Path(on_host).parent
-    if not os.access(folder, os.F_OK):
-        yield f"{where}: this machine has no {folder}; if the nodes have none either, the job ends at its start"
-    elif not folder.is_dir() or not (os.access(folder, os.W_OK | os.X_OK) or on_slurm.runs_as_root):
-        what = "cannot be written by you" if folder.is_dir() else "is a file"
-        raise InputError(f"{where}: {folder} {what}", hint="Name a folder that all nodes share and you can write to")
+    folder, is_login_node = Path(on_host), on_slurm.own.login is None
+    is_there = is_login_node and os.access(folder, os.F_OK)
+    if is_there and not folder.is_dir():
+        raise InputError(f"{where}: {folder} is a file", hint="Name a folder that all nodes share")
+    if is_there and not (_can_write(folder) or on_slurm.runs_as_root):
+        yield f"{where}: you cannot write {folder} on this machine; if a node cannot either, the job ends at its start"
+    elif not is_there and not (is_login_node and _can_write(folder.parent)):
+        yield f"{where}: this machine cannot tell whether {folder} can be a mirror; if not, the job ends at its start"
+
+
+def _can_write(folder: Path) -> bool:
+    return os.access(folder, os.W_OK | os.X_OK) and folder.is_dir()
 
 
 def _readable(update: Any) -> Any:

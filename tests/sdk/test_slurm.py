@@ -66,18 +66,33 @@ def test_a_mirror_that_this_machine_sees_is_looked_at_when_the_script_is_written
     (tmp_path / "file").write_text("")
     assert _told(f"{tmp_path}/mirror") == _told(str(tmp_path)) == []
     assert list(tmp_path.iterdir()) == [tmp_path / "file"], "the nodes make it"
-    [warning] = _told(f"{tmp_path}/absent/mirror")
-    assert f"this machine has no {tmp_path}/absent; if the nodes have none either, the job ends" in warning
     with pytest.raises(InputError, match="/file is a file"):
         _told(f"{tmp_path}/file")
     with pytest.raises(InputError, match="is neither an absolute path nor"):
         _told("runs")
 
 
-@pytest.mark.skipif(os.geteuid() == 0 and os.access("/proc/sys", os.W_OK), reason="no folder is closed to this user")
-def test_a_mirror_that_the_user_cannot_write_is_refused():
-    with pytest.raises(InputError, match="cannot be written by you"):
-        _told("/proc/sys")
+@pytest.mark.parametrize("folder", ["absent", "absent/runs", "/mnt-of-the-nodes", "file/runs", "link", "link/runs"])
+def test_a_mirror_that_is_not_here_is_the_nodes_to_judge(tmp_path, folder, monkeypatch):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "link").symlink_to("/mnt-of-the-nodes/runs")
+    real = os.access  # for root no folder is closed
+    monkeypatch.setattr(os, "access", lambda path, mode: str(path) not in ("/", str(tmp_path)) and real(path, mode))
+    [warning] = _told(str(tmp_path / folder))
+    assert f"whether {tmp_path / folder} can be a mirror; if not, the job ends at its start" in warning
+
+
+def test_a_machine_with_another_login_node_judges_no_mirror(tmp_path):
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path, tmp_path / "file", tmp_path / "mirror"):
+        [warning] = _told(str(path), login="me@cluster")
+        assert "this machine cannot tell" in warning
+
+
+def test_a_mirror_that_cannot_be_written_here_may_be_written_by_the_nodes(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda _, mode: mode == os.F_OK)  # as scratch that login nodes mount read-only
+    [warning] = _told(str(tmp_path))
+    assert f"you cannot write {tmp_path} on this machine" in warning
 
 
 def test_a_mirror_in_a_container_has_to_be_on_a_volume(tmp_path):
