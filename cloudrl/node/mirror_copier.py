@@ -161,7 +161,9 @@ class MirrorCopier:
             variables = (
                 "Its keys are those of the cluster's `secrets:`, AWS_ENDPOINT_URL_S3 and AWS_REGION of its `env:`"
             )
-            hint = error.hint if isinstance(error, S3Error) else _CREDENTIALS.get(place.scheme, "")
+            hint = _CREDENTIALS.get(place.scheme, "")
+            if isinstance(error, S3Error):
+                hint = error.hint or "\n".join(filter(None, (variables, error.more_hint)))
             return MirrorCheck(
                 str(error) or type(error).__name__,
                 hint or (variables if place.bucket else volume),

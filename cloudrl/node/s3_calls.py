@@ -30,7 +30,7 @@ _AGAIN = (408, 429, 500, 502, 503, 504)
 _AGAIN_CODES = ("SlowDown", "InternalError", "ServiceUnavailable", "RequestTimeout", "BadDigest", "IncompleteBody")
 _CODE = re.compile(r"<Code>([A-Za-z0-9_.-]{1,80})</Code>")
 _SKEWED = "RequestTimeTooSkewed"
-_MOST_SKEW_S = 300.0
+_TOO_SKEWED_S, _ODD_SKEW_S = 900.0, 300.0
 """Storage refuses signatures that are 15 minutes off (AWS, S3 API Reference, "Error Responses"), some of it less."""
 _CLOCK_HINT = (
     "Set the clock of the machine itself, a container has no other: sudo timedatectl set-ntp true\n"
@@ -40,11 +40,18 @@ _REGION = re.compile(r"<Region>([a-z0-9-]{1,40})</Region>")
 
 
 class S3Error(OSError):
-    """The storage refuses; `code` is its own word for why, and `hint` says what helps, if that is known."""
+    """The storage refuses.
+
+    Attributes:
+        status: of HTTP.
+        code: the storage's own word for why; "" without one.
+        hint: what helps; "" if that is not known.
+        more_hint: what may be why besides the keys.
+    """
 
     def __init__(self, status: int, code: str, what: str, *, hint: str = "") -> None:
         super().__init__(f"{what}: {code or 'HTTP'} ({status})")
-        self.status, self.code, self.hint = status, code, hint
+        self.status, self.code, self.hint, self.more_hint = status, code, hint, ""
 
     @property
     def may_pass(self) -> bool:
@@ -197,12 +204,14 @@ class S3Calls:
         error = error_of(answer.status, body, what)
         date = parsedate_tz(answer.getheader("Date") or "")
         ahead_s = self._now() - mktime_tz(date) if date is not None else 0.0
-        is_refusal = answer.status in (http.client.BAD_REQUEST, http.client.FORBIDDEN)
-        if error.code != _SKEWED and not (is_refusal and abs(ahead_s) > _MOST_SKEW_S):
-            return error
         off = f"{duration_text(abs(ahead_s))} {'ahead of' if ahead_s > 0 else 'behind'}" if ahead_s else "not that of"
         clock = f"the clock of the node is {off} the storage's"
-        return S3Error(error.status, error.code, f"{clock}; {what}", hint=_CLOCK_HINT)
+        is_refusal = answer.status in (http.client.BAD_REQUEST, http.client.FORBIDDEN)
+        if error.code == _SKEWED or (is_refusal and not error.code and abs(ahead_s) > _TOO_SKEWED_S):
+            return S3Error(error.status, error.code, f"{clock}; {what}", hint=_CLOCK_HINT)
+        if is_refusal and abs(ahead_s) > _ODD_SKEW_S:
+            error.more_hint = f"If not they, {clock}: sudo timedatectl set-ntp true"
+        return error
 
     def pause(self, failures: int) -> None:
         """Wait after so many failures in a row."""

@@ -177,15 +177,26 @@ def test_a_clock_that_is_off_is_told_with_the_difference(
         _store(fake).open("night/a=b/data.pt")
 
 
-def test_a_clock_that_is_a_little_off_is_not_blamed(fake: FakeS3, tmp_path: Path) -> None:
-    fake.ahead_s = 200.0
+@pytest.mark.parametrize(("ahead_s", "is_odd"), [(200.0, False), (400.0, True), (-880.0, True)])
+def test_a_wrong_key_is_not_blamed_on_the_clock(fake: FakeS3, tmp_path: Path, ahead_s: float, is_odd: bool) -> None:
+    fake.ahead_s = ahead_s
     assert MirrorCopier(tmp_path, fake.environment).check("s3://runs/x", "token", writes=True).is_seen
 
     wrong = {**fake.environment, "AWS_SECRET_ACCESS_KEY": "another"}
     check = MirrorCopier(tmp_path, wrong).check("s3://runs/x", "token", writes=True)
 
-    assert "clock" not in check.error + check.hint
+    assert "clock" not in check.error
     assert "SignatureDoesNotMatch" in check.error
+    keys, *clock = check.hint.splitlines()
+    assert "`secrets:`" in keys
+    side = "behind" if ahead_s > 0 else "ahead of"
+    said = (
+        rf"If not they, the clock of the node is \d+ min( \d+ s)? {side} the storage's: sudo timedatectl set-ntp true"
+    )
+    assert [re.fullmatch(said, line) is not None for line in clock] == [True] * is_odd
+    with pytest.raises(S3Error) as raised:  # an answer to HEAD has no code
+        open_store("s3://runs/x", wrong).open("data.pt")
+    assert "clock" not in str(raised.value)
 
 
 def test_the_bucket_is_named_as_the_endpoint_wants_it() -> None:
