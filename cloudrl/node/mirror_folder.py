@@ -57,10 +57,7 @@ class FolderStore:
         Raises:
             OSError: it cannot be written.
         """
-        path = self._place(key)
-        write_file(path, content, mode=0o600)
-        sync_to_disk(path)
-        sync_to_disk(path.parent)
+        write_file(self._place(key), content, sync=True)
 
     def get(self, key: str, limit_bytes: int) -> Optional[bytes]:
         """A small file; None if absent.
