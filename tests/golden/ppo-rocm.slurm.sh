@@ -146,6 +146,8 @@ write_job() {
     "training_nodes": 0,
     "is_placed": false,
     "keep": 2,
+    "keep_every": 0,
+    "keep_best": "",
     "mirror": "",
     "mirror_rate": 0
   }
