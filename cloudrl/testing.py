@@ -108,7 +108,7 @@ class FakeCluster:
         facts = ClusterFacts(
             name, "id-1", "local", nodes, gpu_nodes=nodes, gpus_per_node=gpus_per_node, device=device,
             ray_version=_RAY_VERSION, ray_session="session_x", verl_version=RELEASE.verl, rollouts=("vllm",),
-            debuggers=(("debugpy", "pdb"),) * nodes, checkpoint_dir="/vol/checkpoints",
+            debuggers=(("debugpy", "pdb"),) * nodes, divides_nodes=True, checkpoint_dir="/vol/checkpoints",
             data={"addition": {"train": "/vol/data/train.parquet", "test": "/vol/data/test.parquet"}},
             models={"tiny-adder": "/vol/models/tiny-adder"},
         )  # fmt: skip
@@ -215,7 +215,7 @@ class FakeCluster:
         return as_json({"result": True, "msg": "", "data": {"result": {"total": len(rows), "result": rows}}})
 
     def _job_list(self, _call: Call) -> Response:
-        driver = {"type": "DRIVER", "submission_id": None, "job_id": "01000000", "status": "RUNNING"}
+        driver = {"type": "DRIVER", "submission_id": None, "job_id": "01000000", "status": "SUCCEEDED"}
         return as_json([*map(self._details, reversed(self.jobs)), driver])
 
     def _submit(self, call: Call) -> Response:

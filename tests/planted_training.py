@@ -66,7 +66,9 @@ class Training:
         """Start a training that goes on for ever, in place of the one before."""
         if self.job:
             self.shell.run("jobs", "stop", self.job, "--cluster", NAME, "-y")
-        own = ("--submission-id", job, "--name", job, "--no-wait", "--steps", "100000", "--working-dir", "job")
+        # the agents would end a durable job that stands still
+        lasting = ("--no-durable", "--no-wait", "--steps", "100000")
+        own = (*lasting, "--submission-id", job, "--name", job, "--working-dir", "job")
         self.shell.run(
             "submit", "grpo-tiny", "--cluster", NAME, *own, "--reward", f"{CODE}:compute_score",
             f"data.custom_cls.path={CODE}", "data.custom_cls.name=PlantedData",

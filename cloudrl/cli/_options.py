@@ -77,7 +77,7 @@ AlgorithmOption = Annotated[str | None, option("NAME", "Use another algorithm: d
 AfterOption = Annotated[
     str | None,
     option(
-        "JOB", "Wait here until this job of the cluster has ended, then submit; a durable job waits there.", "--after"
+        "JOB", "Start once this job of the cluster has ended. A durable job waits there, any other one here.", "--after"
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]

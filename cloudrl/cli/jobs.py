@@ -135,7 +135,7 @@ def stop(
 
 @app.command()
 def resume(
-    job_id: Annotated[str, typer.Argument(metavar="ID", help="ID of a job that was submitted with --durable.")],
+    job_id: Annotated[str, typer.Argument(metavar="ID", help="ID of a durable job.")],
     overrides: Annotated[
         list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="In verl's own keys, in place of the job's.")
     ] = None,

@@ -35,6 +35,8 @@ def submit(
 ) -> None:
     """Submit a job and follow it. Ctrl-C leaves it running. Exit code 4 if it fails.
 
+    The cluster's agents start it again after a loss. If they cannot, a note says why.
+
     Files: ./x, ../x, ~/x, and x if it exists here, are uploaded from this machine. /x is a path on the nodes.
     owner/name is a model on the Hub. This applies to --model, --data, --reward and every override that names a file
     verl reads, such as data.train_files=./mine.parquet.

@@ -45,6 +45,19 @@ class Machines:
 
 
 @dataclass(frozen=True)
+class Neighbour:
+    """A job that runs on the cluster, or a driver that was not submitted.
+
+    Attributes:
+        name: for messages.
+        is_exclusive: whether it would end the training of another such job (`cloudrl.verl.transfer_queue`).
+    """
+
+    name: str
+    is_exclusive: bool = False
+
+
+@dataclass(frozen=True)
 class Snapshot:
     """All that the passes read. They do no I/O, so the same snapshot gives the same submission."""
 
@@ -76,6 +89,8 @@ class Snapshot:
     """Data files of this machine, by the names that the job has for them."""
     machines: Machines | None = None
     """None for a cluster that is up."""
+    running: tuple[Neighbour, ...] = ()
+    """Jobs and drivers of the cluster that have not ended, where that decides how the job gets there."""
     reward: Examined | None = field(default=None, repr=False)
     """What the job's own reward function scores; None if it has none of this machine."""
 
@@ -118,6 +133,19 @@ class JobDraft:
     """Whether it fits; None where that is not known."""
     durable: DurablePlan | None = None
     """What the agents have to know to carry it through; None for a job that is handed to Ray."""
+    plain_because: str = ""
+    """Why the agents do not carry it through, with a remedy, where the user has left that open; "" if they do."""
+
+    @property
+    def may_be_durable(self) -> bool:
+        """Whether it is planned as a job that the agents carry through, until `plan_durable` has the last word."""
+        return self.options.durable is not False
+
+    @property
+    def must_be_durable(self) -> bool:
+        """Whether the user has asked for that, also by an option for such jobs alone: what prevents it is an error."""
+        options = self.options
+        return bool(options.durable or options.mirror or options.keep_every or options.keep_best)
 
     @property
     def asked(self) -> Job:

@@ -12,14 +12,16 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from cloudrl.errors import ConnectionFailed, FailedError, InputError, JobFailed, WaitTimeout, without_login
+from cloudrl.jobs.durable_status import status_of, waiting_job
 from cloudrl.jobs.events import Ended, Event, EventReader, Line, has_progress
 from cloudrl.jobs.pools import mode_of_job
 from cloudrl.jobs.supervised import find_durable
 from cloudrl.logs.causes import Cause, Finding
 from cloudrl.logs.causes.evidence import last_lines
 from cloudrl.logs.sent_files import by_own_names
+from cloudrl.protocol import job_calls
 from cloudrl.protocol.backoff import Backoff, retry
-from cloudrl.protocol.durable_jobs import Attempt, DurableJob, Result
+from cloudrl.protocol.durable_jobs import Attempt, DurableJob
 from cloudrl.protocol.mirrors import MirrorStatus
 from cloudrl.transport import Connection
 from cloudrl.transport.log_stream import LogSource, choose_log, follow_log, split_lines
@@ -31,9 +33,6 @@ WATCH = "cloudrl watch"
 FOLLOW = "cloudrl jobs logs -f"
 """For jobs that do not train."""
 _TAIL_LINES = 20
-_RESULTS = {
-    Result.SUCCEEDED: JobStatus.SUCCEEDED, Result.FAILED: JobStatus.FAILED, Result.STOPPED: JobStatus.STOPPED,
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -59,12 +58,18 @@ class JobHandle:
         return self.url
 
     def status(self) -> RayJob:
-        """What Ray says of the job now.
+        """What Ray says of the job now; PENDING for one that the agents have not yet handed to Ray.
 
         Raises:
             InputError: The cluster does not know it.
         """
-        return self.connection.ray().get_job(self.submission_id)
+        try:
+            return self.connection.ray().get_job(self.submission_id)
+        except InputError:
+            left = find_durable(self.connection, self.submission_id)
+            if left is None or not left.may_come(self.submission_id):
+                raise
+            return waiting_job(left, self.submission_id)
 
     def attempts(self) -> tuple[Attempt, ...]:
         """What the cluster's agents have written down of each attempt; empty for a job that was handed to Ray.
@@ -88,11 +93,15 @@ class JobHandle:
         return next((each for each in mirrors if (each.run, each.mirror) == (left.run, left.mirror)), None)
 
     def done(self) -> bool:
-        """Whether it has ended, however."""
-        return self.status().status.is_terminal
+        """Whether it has ended, however; a durable job once its agents do not try it again."""
+        left = find_durable(self.connection, self.submission_id)
+        return self.status().status.is_terminal if left is None else status_of(left).is_terminal
 
     def cancel(self) -> bool:
-        """Ask the job to stop and return at once; False when it was not running."""
+        """Ask the job to stop, for good, and return at once; False when it was not running."""
+        left, agent = find_durable(self.connection, self.submission_id), self.connection.agent()
+        if left is not None and agent is not None:
+            return left.outcome is None and job_calls.stop_job(agent, left.job_id)
         if self.done():  # Ray says that it stops one that has ended, too, while its supervisor is still there
             return False
         return self.connection.ray().stop_job(self.submission_id)
@@ -105,9 +114,16 @@ class JobHandle:
         """The log from byte `offset` on, as it is now.
 
         Raises:
+            InputError: The job has not started, or the cluster does not know it.
             ConnectionFailed: no answer.
         """
-        return self._find_log().read(offset, follow=False)
+        try:
+            log = self._find_log()
+        except InputError:
+            reason = self.status().message
+            later = f"Once it has started: {FOLLOW} {self.url}"
+            raise InputError(f"job {self.submission_id} has no log: {reason}", hint=later) from None
+        return log.read(offset, follow=False)
 
     def follow(
         self,
@@ -180,7 +196,7 @@ class JobHandle:
         lines: Iterable[str] = ()
         if may_go_on or job.status is JobStatus.FAILED:
             # the node that the driver was on may be gone, and Ray's state is with the head
-            with suppress(ConnectionFailed):
+            with suppress(ConnectionFailed, InputError):  # it may have ended before it came to Ray
                 lines = last_lines(failed.passing(self.logs()))
         if may_go_on and any(prompt_warnings(failed.count, failed.exception, self.url)):
             job = replace(job, status=JobStatus.FAILED)
@@ -256,9 +272,7 @@ class JobHandle:
 
     def _durable_status(self) -> JobStatus:
         left = self._left()
-        if left is None or left.outcome is None or left.open_attempt is not None:  # None: the agents have just started
-            return JobStatus.RUNNING
-        return _RESULTS[left.outcome.result]
+        return JobStatus.RUNNING if left is None else status_of(left)  # None: the agents have just started
 
     def _newest_attempt(self) -> JobHandle:
         """Raises: JobFailed: it has ended before its first attempt."""

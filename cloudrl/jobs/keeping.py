@@ -30,7 +30,7 @@ def refuse_without_durable(draft: JobDraft) -> Iterator[InputError]:
     if keeps_some(draft):
         yield InputError(
             f"{option} is for durable jobs alone, whose old steps the agents remove",
-            hint=f"Add --durable, or leave out {option}\n"
+            hint=f"Leave out --no-durable, or {option}\n"
             "Remove old steps by hand: cloudrl checkpoints prune --keep-last 2 --keep-every 100",
         )
 

@@ -5,8 +5,10 @@ from contextlib import suppress
 from typing import Any
 
 from cloudrl.errors import CloudrlError, InputError, Interrupted
+from cloudrl.jobs.draft import Neighbour
 from cloudrl.jobs.handle import JobHandle, find_job, way_back
 from cloudrl.jobs.submission import Submission
+from cloudrl.jobs.supervised import durable_jobs
 from cloudrl.protocol.progress import Notice
 from cloudrl.transport import Connection, RayClient
 from cloudrl.transport.job_url import JOB_URL
@@ -46,16 +48,33 @@ class ClusterJobs:
                 raise InputError(
                     f"run {submission.name!r} is still running as job {job.submission_id}, "
                     "which saves into the same folder",
-                    hint=self._ways_out(job),
+                    hint=self._ways_out(job, submission),
                 )
         trainers = [job for job in running if _uses_queue(job)]
         if submission.uses_transfer_queue:
             if trainers:
-                raise self._in_the_way(trainers[0])
-            self._refuse_hidden_queue(jobs)
+                raise self._in_the_way(trainers[0], submission)
+            self._refuse_hidden_queue(jobs, submission)
         elif trainers:
             text = f"job {trainers[0].submission_id} is training; if this one starts verl, it stops that one"
             on_progress(Notice(f"{text}. {_WHY}"))
+
+    def ensure_first_of(self, connection: Connection) -> None:
+        """Refuse a job that would wait in the queue of the agents without its user's having asked for that.
+
+        Raises:
+            InputError: A job waits there, or is between two attempts.
+            ConnectionFailed: no answer.
+        """
+        waiting = [job for job in durable_jobs(connection) if job.is_waiting]
+        if waiting:
+            first = waiting[0]
+            why = f": {first.waits_for}" if first.waits_for else ""
+            raise InputError(
+                f"job {first.job_id} waits in the queue of cluster {connection.name}{why}",
+                hint=f"Behind it: --queue\nNow, before it, and not started again after a loss: --no-durable\n"
+                f"Stop it:   cloudrl jobs stop {connection.job_url(first.job_id)}",
+            )
 
     def withdraw_if_late(self, submission: Submission) -> None:
         """Stop the job that was just submitted where another one came first, unseen by `ensure_free_for`.
@@ -75,10 +94,10 @@ class ClusterJobs:
         raise InputError(
             f"job {first.submission_id} was submitted to this cluster a moment before; {submission.submission_id} is "
             f"stopped again\n{_WHY}",
-            hint=self._ways_out(first),
+            hint=self._ways_out(first, submission),
         )
 
-    def _refuse_hidden_queue(self, jobs: Sequence[RayJob]) -> None:
+    def _refuse_hidden_queue(self, jobs: Sequence[RayJob], submission: Submission) -> None:
         """Refuse where a queue belongs to a program whose command says nothing of it, such as `bash train.sh`."""
         actors: tuple[Mapping[str, Any], ...] = ()
         with suppress(CloudrlError):  # a Ray that does not tell its actors
@@ -94,17 +113,25 @@ class ClusterJobs:
                     hint="Another cluster: --cluster NAME",
                 )
             if not owner.status.is_terminal:
-                raise self._in_the_way(owner)
+                raise self._in_the_way(owner, submission)
 
-    def _in_the_way(self, job: RayJob) -> InputError:
+    def _in_the_way(self, job: RayJob, submission: Submission) -> InputError:
         return InputError(
             f"job {job.submission_id} is training on this cluster, and a second one would stop it\n{_WHY}",
-            hint=self._ways_out(job),
+            hint=self._ways_out(job, submission),
         )
 
-    def _ways_out(self, job: RayJob) -> str:
-        after = f"When it has ended: --after {job.submission_id}\nNow, on another cluster: --cluster NAME"
+    def _ways_out(self, job: RayJob, submission: Submission) -> str:
+        later = f"--after {job.submission_id}" if submission.durable is None else "--queue"
+        after = f"When it has ended: {later}\nNow, on another cluster: --cluster NAME"
         return f"{after}\n{way_back(self._api.job_url(job.submission_id))}"
+
+
+def running_beside(api: RayClient) -> tuple[Neighbour, ...]:
+    """All that has not ended on a cluster, also drivers that were not submitted: the agents start no job beside it."""
+    running = [job for job in api.list_jobs() if not job.status.is_terminal]
+    drivers = [Neighbour(f"program {job_id}, which was not submitted,") for job_id in api.running_drivers()]
+    return (*(Neighbour(f"job {job.submission_id}", _uses_queue(job)) for job in running), *drivers)
 
 
 def wait_for_end(

@@ -15,7 +15,8 @@ A pass takes a draft and the snapshot and returns another draft. Their order, an
    `ask_trainer`, `continue_tracking`: for the trainer and the loggers that the complete job has.
 9. `check_data`, `check_reward`, `check_config`, `note_surprises`: look at the complete job.
 10. `collect_secrets`, `deliver_secrets`: what the complete job needs, and how it gets there.
-11. `plan_durable`: whether all of it would be there again after a restart of the cluster.
+11. `plan_durable`: whether all of it would be there again after a restart of the cluster. If it would not, and the user
+    has not asked for a durable job, all passes run once more for a job that goes to Ray alone.
 
 Validating before there is a cluster is the same pipeline over the snapshot that is expected. Since passes are cheap,
 `submit.prepare` runs them twice: what is going to be sent is read only when nothing is in the way.
@@ -45,7 +46,8 @@ from cloudrl.jobs.data_check import check_data
 from cloudrl.jobs.debugging import set_debugger
 from cloudrl.jobs.defaults import take_cluster_defaults
 from cloudrl.jobs.draft import JobDraft, Snapshot
-from cloudrl.jobs.durable import RESUME_DECIDED_BY, plan_durable
+from cloudrl.jobs.durability import RESUME_DECIDED_BY
+from cloudrl.jobs.durable import plan_durable
 from cloudrl.jobs.engine import change_engine
 from cloudrl.jobs.findings import Finding
 from cloudrl.jobs.redaction import redact_words
@@ -163,7 +165,7 @@ def plan_resume(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
     of = "" if total is None else f" of {total}"
     note = f"run {draft.name!r} continues from step {resume.step}{of}"
     draft = draft.noting(note, *resume.notes)
-    if draft.options.durable:  # the agents plan each attempt themselves, when it starts
+    if draft.may_be_durable:  # the agents plan each attempt themselves, when it starts
         return draft
     return replace(draft, variables={**draft.variables, **resume.variables}).overriding(resume.overrides)
 
@@ -256,7 +258,16 @@ def plan_job(job: Job, options: SubmitOptions, snapshot: Snapshot) -> Submission
 
 
 def _draft(job: Job, options: SubmitOptions, snapshot: Snapshot) -> JobDraft:
-    draft = JobDraft(job=job, options=options, cluster=snapshot.cluster, overrides=options.overrides)
+    """All passes, and once more for a plain job if the agents cannot carry this one through by default."""
+    draft = _passed(JobDraft(job=job, options=options, cluster=snapshot.cluster, overrides=options.overrides), snapshot)
+    if not draft.plain_because:
+        return draft
+    options = replace(options, durable=False)
+    plain = JobDraft(job=job, options=options, cluster=snapshot.cluster, overrides=options.overrides)
+    return _passed(plain, snapshot).noting(draft.plain_because)
+
+
+def _passed(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
     for each in PASSES:
         try:
             draft = each(draft, snapshot)

@@ -29,7 +29,7 @@ def ask_trainer(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
         InputError: `--save-every` is not a duration, or the trainer has no such callback.
     """
     every = draft.options.save_every
-    if not draft.options.durable and every is None:
+    if not draft.may_be_durable and every is None:
         return draft
     every_s = seconds_of(duration_with_unit(every)) if every is not None else None
     missing = _why_not(draft)

@@ -72,7 +72,7 @@ def deliver_secrets(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
     the job's environment and that of `ray.init` have. So verl gets them by its own key (verl 0.9.1,
     trainer/config/ppo_trainer.yaml: ray_kwargs; "inherited by the TaskRunner and every worker actor").
     """
-    draft = _with_the_clusters_own(draft) if draft.options.durable else draft
+    draft = _with_the_clusters_own(draft) if draft.may_be_durable else draft
     variables, cluster = draft.variables, draft.cluster
     secrets = {name: value for name, value in variables.items() if is_secret(name) and value}
     blocker = delivery_blocker(draft.runtime_env, cluster)
@@ -101,7 +101,8 @@ def _with_the_clusters_own(draft: JobDraft) -> JobDraft:
     if not own:
         return draft
     rest = {name: value for name, value in draft.variables.items() if name not in own}
-    return draft.noting(f"--durable: the job finds the cluster's own {', '.join(own)}", variables=rest)
+    found = f"the job finds the cluster's own {', '.join(own)}, also after a restart"
+    return draft.noting(found, variables=rest)
 
 
 def delivery_blocker(runtime_env: Mapping[str, Any], cluster: ClusterFacts) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 import yaml
@@ -207,11 +207,15 @@ class Submission:
         return redacted
 
     def sent_before(self) -> dict[str, Any]:
-        """What reaches the cluster before the request does; of secrets the names."""
+        """What reaches the cluster before the request does, and what its agents are told; of secrets the names."""
         files = [
             {"path": item.text, "to": item.to, "by": item.by, "size_bytes": item.size_bytes} for item in self.uploads
         ]
-        return {**({"files": files} if files else {}), **({"secrets": sorted(self.secrets)} if self.secrets else {})}
+        return {
+            **({"files": files} if files else {}),
+            **({"secrets": sorted(self.secrets)} if self.secrets else {}),
+            **({"durable": asdict(self.durable)} if self.durable is not None else {}),
+        }
 
     def render(self) -> str:
         """The request as YAML, secrets masked; `entrypoint`, one argument a line, is the same to a shell."""
@@ -284,6 +288,8 @@ class Submission:
         lines = ["# Files of this machine, where the job finds them:", *lines] if lines else []
         if self.secrets:
             lines.append(f"# Secrets, through the agents: {', '.join(sorted(self.secrets))}")
+        if self.durable is not None:
+            lines.append("# For the agents, which hand it to Ray, and again after a loss (--no-durable: once)")
         return "".join(f"{line}\n" for line in lines)
 
 

@@ -18,7 +18,7 @@ from cloudrl.jobs.handle import JobHandle, job_handle
 from cloudrl.jobs.local_files import digests_of, inspect_files
 from cloudrl.jobs.memory_runs import keep_run, read_runs
 from cloudrl.jobs.model_files import find_model_configs
-from cloudrl.jobs.neighbours import ClusterJobs
+from cloudrl.jobs.neighbours import ClusterJobs, running_beside
 from cloudrl.jobs.pipeline import continues_a_run, plan_job
 from cloudrl.jobs.prompt_lengths import find_prompt_lengths
 from cloudrl.jobs.reward_check import examine_reward
@@ -42,7 +42,9 @@ OnProgress = Callable[[Notice | Transfer | JobHandle], None]
 _LOST = Backoff(first_s=1.0, longest_s=5.0, give_up_s=60.0)
 
 
-def take_snapshot(connection: Connection, job: Job, options: SubmitOptions, shell: Mapping[str, str]) -> Snapshot:
+def take_snapshot(
+    connection: Connection, job: Job, options: SubmitOptions, shell: Mapping[str, str], *, joins_queue: bool = False
+) -> Snapshot:
     """Look at the cluster and at this machine; data that verl cannot read is converted, and nothing else changes.
 
     Args:
@@ -50,6 +52,7 @@ def take_snapshot(connection: Connection, job: Job, options: SubmitOptions, shel
         job: The recipe.
         options: What the user asks for.
         shell: The variables from which secrets that the job needs are taken.
+        joins_queue: Whether it may wait with the agents for jobs that run.
 
     Raises:
         InputError: The working directory is not a folder.
@@ -66,6 +69,9 @@ def take_snapshot(connection: Connection, job: Job, options: SubmitOptions, shel
         tables=read_tables(job, options, files, nodes_are_here=here),
         reward=examine_reward(job, options, files, nodes_are_here=here, may_install=not here),
     )  # fmt: skip
+    if cluster.has_agents and options.durable is None and not joins_queue:
+        with contextlib.suppress(ConnectionFailed):  # `send` meets it again, and says what to do
+            snapshot = replace(snapshot, running=running_beside(connection.ray()))
     agent = connection.agent() if continues_a_run(job, options) else None
     if agent is None:
         return snapshot
@@ -118,13 +124,18 @@ def _summary(submission: Submission) -> Iterator[str]:
 
 
 def send(
-    connection: Connection, submission: Submission, *, on_progress: OnProgress = lambda _update: None
+    connection: Connection,
+    submission: Submission,
+    *,
+    joins_queue: bool = False,
+    on_progress: OnProgress = lambda _update: None,
 ) -> JobHandle:
     """Upload what is missing and submit, once all of it is on every node.
 
     Args:
         connection: The cluster.
         submission: What `prepare` made, or one from a journal whose package the cluster still has.
+        joins_queue: Whether a durable job may wait with the agents for jobs that are there.
         on_progress: Is told uploads, which nodes are waited for, and the handle.
 
     Raises:
@@ -140,6 +151,10 @@ def send(
         if total_bytes > _MIB:  # a small one is there before anybody could read of it
             on_progress(Transfer("uploading", done_bytes, total_bytes))
 
+    if submission.durable is not None and not joins_queue:
+        on_cluster = ClusterJobs(api)
+        on_cluster.ensure_free_for(submission, on_progress=on_progress)
+        on_cluster.ensure_first_of(connection)
     send_to = send_to_agents if submission.durable is not None else _send_to_ray
     send_to(connection, submission, report_upload, on_progress)
     if submission.memory is not None:

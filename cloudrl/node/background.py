@@ -32,10 +32,15 @@ def start_thread(kind: FailureKind, work: Callable[[], object], state: NodeState
     return thread
 
 
-def repeat(look: Callable[[], object], every_s: float) -> None:
+def repeat(look: Callable[[], object], every_s: float, pause: Callable[[float], object] = time.sleep) -> None:
     """Look again and again, in a thread that ends with the process.
 
     `look` lets no error out. One that gets out is written to stderr once, and the looks go on.
+
+    Args:
+        look: is called.
+        every_s: seconds between two calls.
+        pause: waits that long, or less where there is something to see.
     """
 
     def run() -> None:
@@ -47,7 +52,7 @@ def repeat(look: Callable[[], object], every_s: float) -> None:
                 if repr(type(error)) not in written:
                     written.add(repr(type(error)))
                     traceback.print_exc()
-            time.sleep(every_s)
+            pause(every_s)
 
     threading.Thread(target=run, daemon=True).start()
 

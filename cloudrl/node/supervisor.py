@@ -64,7 +64,7 @@ class Supervisor:
     ) -> None:
         self.cluster_run = cluster_run
         self._machinery, self._say, self._now, self._clock = machinery, say, now, clock
-        self._lock = threading.Lock()
+        self._lock, self._has_news = threading.Lock(), threading.Event()
         self._queue = Queue(cluster)
         self._events: Deque[Event] = deque()
         self._to_do: Deque[Action] = deque()
@@ -104,7 +104,12 @@ class Supervisor:
 
     def start(self) -> None:
         """Look until the process ends."""
-        repeat(self.look, _EVERY_S)
+        repeat(self.look, _EVERY_S, self._pause)
+
+    def _pause(self, seconds: float) -> None:
+        """A job that comes meanwhile is looked at at once."""
+        self._has_news.wait(seconds)
+        self._has_news.clear()
 
     @property
     def jobs(self) -> List[DurableJob]:
@@ -148,6 +153,7 @@ class Supervisor:
                 self._machinery.record(replace(job, outcome=refused))  # no restart shall find it
                 raise ApiError(ErrorCode.CONFLICT, f"only {copies} of {self._machinery.copies} nodes could record it")
             self._queue, _ = decisions.step(self._queue, decisions.Accepted(job), self._now())
+        self._has_news.set()
         return job
 
     def stop_job(self, submission_id: str) -> bool:
@@ -163,6 +169,7 @@ class Supervisor:
             self._queue, actions = decisions.step(self._queue, decisions.StopAsked(submission_id), self._now())
             self._to_do.extend(actions)
             self._machinery.record(self._queue.jobs[job.job_id])  # also where an earlier call could not
+        self._has_news.set()
         return True
 
     def note(self, event: Event) -> None:
@@ -192,6 +199,8 @@ class Supervisor:
         others = self._others(by_id)
         self._happen(decisions.Tick(is_ray_free=not others))
         self._do()
+        if self._events:  # a plan: its user waits for the job
+            self._has_news.set()
         for name in others:
             if self._is_attempt(by_id[name]):  # it came to Ray after it had been given up
                 self._machinery.stop(name)

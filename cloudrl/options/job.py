@@ -106,13 +106,16 @@ class SubmitOptions:
     """The debugger. With None, `breakpoint()` does nothing in a job."""
     post_mortem: Annotated[bool, Option("Let a task that fails wait, too. Implies --debug.", sets=True)] = False
     durable: Annotated[
-        bool,
+        bool | None,
         Option(
-            "Leave the job with the cluster: it waits its turn, and goes on by itself after a loss.",
+            "Leave the job with the cluster's agents, also behind other jobs. They start it again after a loss; "
+            "refused if they cannot.",
             names=("--durable", "--queue"), sets=True,
         ),
-    ] = False  # fmt: skip
-    """Each attempt goes on from the newest step that is whole. A job whose own program fails is not tried again."""
+        Option("Hand the job to Ray alone: nothing starts it again after a loss.", names=("--no-durable",), sets=False),
+    ] = None  # fmt: skip
+    """None: where it can be, on a free cluster; otherwise a note has the reason, and the job goes to Ray alone. Each
+    attempt goes on from the newest step that is whole. A job whose own program fails is not tried again."""
     mirror: Annotated[
         str | None,
         Option("Keep copies of a durable job's steps in a folder or bucket that outlives the machines.", "URL"),
@@ -164,7 +167,7 @@ class JobKeywords(TypedDict, total=False):
     submission_id: str | None
     debug: str | None
     post_mortem: bool
-    durable: bool
+    durable: bool | None
     mirror: str | None
     mirror_rate: str | None
     save_every: str | None

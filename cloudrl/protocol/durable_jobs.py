@@ -198,6 +198,12 @@ class DurableJob:
         """Whether this id is the job's own or that of one of its attempts."""
         return submission_id == self.job_id or any(a.submission_id == submission_id for a in self.attempts)
 
+    def may_come(self, submission_id: str) -> bool:
+        """Whether Ray may not know an attempt of this id yet: it waits, or was recorded a moment ago."""
+        if submission_id == self.next_submission_id:
+            return self.outcome is None or not self.attempts
+        return self.open_attempt is not None and self.open_attempt.submission_id == submission_id
+
     def with_last(self, **changes: Any) -> DurableJob:
         """The same with other fields in its newest attempt."""
         return replace(self, attempts=(*self.attempts[:-1], replace(self.attempts[-1], **changes)))

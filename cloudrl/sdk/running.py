@@ -121,6 +121,9 @@ class RunningCluster:
         `trainer.logger` are passed on from this process's environment where the job needs them and the agents can
         take them.
 
+        The agents start the job again after a loss, unless a note says why they cannot; `durable=True` makes that an
+        error, and lets the job wait behind others.
+
         Args:
             job: what to run.
             overrides: in verl's own keys; they win over recipe and cluster.

@@ -84,7 +84,8 @@ def submit(
         job: the recipe.
         options: what is asked for beyond it.
         after: a job of the cluster by its id or URL, whose end is waited for first. A durable job waits with the
-            agents, behind all that are there.
+            agents, behind all that are there. Without it one that was not asked to be durable does not wait: it is
+            refused while another one is in the way.
         confirm: is asked where NCCL is not going to use the nodes' fast network.
         on_progress: receives notes, uploads, what is waited for, and the handle.
 
@@ -95,18 +96,28 @@ def submit(
         ConnectionFailed: no answer.
         Interrupted: Ctrl-C while the other job was waited for.
     """
-    if after is not None and options.durable:
-        jobs.job_of_cluster(connection, after)  # the agents start nothing before the jobs that are there have ended
-    elif after is not None:
-        with suppress(CheckpointError):  # the other job may be about to save
-            prepare(connection, job, options)  # what is wrong with this one is not for tomorrow
+    waits_there = after is not None and _waits_with_agents(connection, job, options, after)
+    if after is not None and not waits_there:
         jobs.wait_for_end(connection, after, on_progress=on_progress)
-    snapshot = jobs.take_snapshot(connection, job, options, os.environ)
+    snapshot = jobs.take_snapshot(connection, job, options, os.environ, joins_queue=waits_there)
     submission = jobs.prepare(job, options, snapshot, on_progress=on_progress)
     question = network_question(snapshot.cluster, submission)
     if question is not None and not confirm(question):
         raise InputError("nothing was submitted", hint=f"What the nodes lack: cloudrl status {connection.name}")
-    return jobs.send(connection, submission, on_progress=on_progress)
+    joins_queue = waits_there or bool(options.durable)
+    return jobs.send(connection, submission, joins_queue=joins_queue, on_progress=on_progress)
+
+
+def _waits_with_agents(connection: Connection, job: Job, options: SubmitOptions, after: str) -> bool:
+    """Whether the agents start a job when another one has ended, and not this process.
+
+    What is wrong with it is found now, and not when the other one has ended.
+    """
+    jobs.job_of_cluster(connection, after)
+    with suppress(CheckpointError):  # the other job may be about to save
+        snapshot = jobs.take_snapshot(connection, job, options, os.environ, joins_queue=True)
+        return jobs.prepare(job, options, snapshot).durable is not None
+    return bool(options.durable)
 
 
 def follow(
@@ -121,19 +132,20 @@ def follow(
 
     The arguments and errors are those of `follow_attempt`.
     """
-
-    def follow_one(attempt: JobHandle) -> Progress | None:
-        return follow_attempt(attempt, on_progress=on_progress, on_silence=on_silence, command=command, warns=warns)
-
     left = None
     with suppress(ConnectionFailed):
         left = find_durable(job.connection, job.submission_id)
+
+    def follow_one(attempt: JobHandle) -> Progress | None:
+        told: dict[str, Any] = {"on_progress": on_progress, "on_silence": on_silence, "command": command}
+        return follow_attempt(attempt, is_durable=left is not None, warns=warns, **told)
+
     if left is None:
         return follow_one(job)
     try:
         return _follow_attempts(job, left, follow_one, on_progress)
     except KeyboardInterrupt:
-        raise no_longer_following(job, command) from None
+        raise no_longer_following(job, command, is_durable=True) from None
 
 
 def _follow_attempts(
@@ -189,6 +201,7 @@ def follow_attempt(
     on_silence: Callable[[RayJob], None] = lambda _: None,
     command: str = WATCH,
     warns: bool = True,
+    is_durable: bool | None = None,
 ) -> Progress | None:
     """Follow one submission to its end; returns where it stood last.
 
@@ -198,6 +211,7 @@ def follow_attempt(
         on_silence: see `JobHandle.follow`.
         command: that leads back to the job.
         warns: report once what its steps say is wrong with the training, such as rewards that are all 0.
+        is_durable: whether the agents start the job again after a loss; None if that is not known.
 
     Raises:
         JobFailed: it failed or was stopped.
@@ -229,11 +243,10 @@ def follow_attempt(
                 _report_memory(job, seen, on_progress)
                 raise_for_status(job, event)
     except KeyboardInterrupt:
-        raise no_longer_following(job, command) from None
+        raise no_longer_following(job, command, is_durable=is_durable) from None
     except ConnectionFailed as failure:
-        message = (
-            f"{failure.message}\njob {job.submission_id} keeps running, unless its cluster is gone or started again"
-        )
+        unless = "unless its cluster is gone" if is_durable else "unless its cluster is gone or started again"
+        message = f"{failure.message}\njob {job.submission_id} keeps running, {unless}"
         raise type(failure)(message, hint=way_back(job.url, command)) from failure
     return last
 
@@ -289,9 +302,12 @@ def _report_memory(job: JobHandle, seen: MemorySeen, on_progress: OnProgress) ->
         notify(on_progress, f"memory: {run.sentence}")
 
 
-def no_longer_following(job: JobHandle, command: str = WATCH) -> Interrupted:
-    """What Ctrl-C ends with; `command` leads back to the job."""
+def no_longer_following(job: JobHandle, command: str = WATCH, *, is_durable: bool | None = None) -> Interrupted:
+    """What Ctrl-C ends with; `command` leads back to the job. The arguments are those of `follow_attempt`."""
     message = f"no longer following; job {job.submission_id} keeps running"
+    if is_durable is not None:
+        again = "starts again by itself" if is_durable else "does not start again"
+        message += f" without this computer, and {again} if a machine is lost"
     return Interrupted(message, hint=way_back(job.url, command))
 
 

@@ -22,7 +22,7 @@ from cloudrl.protocol.client import Token
 from cloudrl.protocol.exchange import Request, Response, Send
 from cloudrl.transport import httpx_send
 from cloudrl.transport.job_url import job_url
-from cloudrl.transport.ray_job import RayJob, RayNode
+from cloudrl.transport.ray_job import JobStatus, RayJob, RayNode
 
 PACKAGE_LIMIT_BYTES = 100 * 1024 * 1024
 """The largest package that a dashboard takes (Ray 2.60, ray_constants.py: DASHBOARD_CLIENT_MAX_SIZE).
@@ -148,6 +148,15 @@ class RayClient:
         with self._of_rays("/api/jobs/"):
             jobs = [RayJob.read(row) for row in as_list(answer) if as_object(row, "a job").get("submission_id")]
         return tuple(sorted(jobs, key=lambda job: job.start_time or 0.0))
+
+    def running_drivers(self) -> tuple[str, ...]:
+        """Drivers that were started by hand and have not ended, by Ray's own ids."""
+        answer = self._json("GET", "/api/jobs/")
+        with self._of_rays("/api/jobs/"):
+            rows = [as_object(row, "a job") for row in as_list(answer)]
+            drivers = [row for row in rows if not row.get("submission_id")]
+            running = [row for row in drivers if not JobStatus(text_of(row, "status")).is_terminal]
+            return tuple(text_of(row, "job_id") for row in running)
 
     def stop_job(self, submission_id: str) -> bool:
         """Ask a job to stop; returns at once, False when it was not running.

@@ -67,7 +67,9 @@ def test_settings_that_make_no_difference_to_a_cluster_that_is_up_are_named(run:
 
 def test_down_ends_a_cluster_that_was_started_again_without_the_job(run: Run, lab: FakeLocal) -> None:
     lab.cluster.on_submit = lab.cluster.jobs.pop
-    run(*RUN, "--down", "-y").ended(4, "the cluster was restarted, and its jobs are gone", "lab is down")
+    run(*RUN, "--no-durable", "--down", "-y").ended(
+        4, "the cluster was restarted, and its jobs are gone", "lab is down"
+    )
 
 
 def test_down_ends_it_with_a_job_that_failed(run: Run, lab: FakeLocal) -> None:
@@ -223,7 +225,8 @@ class TestCtrlC:
         typed.send_signal(signal.SIGINT)
         text = typed.stderr.read()
         assert typed.wait(30 * SLOWER) == 130, text
-        assert "job one keeps running; cluster lab keeps running and costs $12.30/h, $4.50 so far" in text
+        assert "job one keeps running without this computer, and starts again by itself if a machine is lost" in text
+        assert "; cluster lab keeps running and costs $12.30/h, $4.50 so far" in text
         assert "cloudrl watch ray://lab/one" in text
         assert "End it: cloudrl down lab" in text
         assert lab.cluster.jobs["one"].status == "RUNNING"

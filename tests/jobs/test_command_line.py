@@ -39,7 +39,12 @@ class TestSubmit:
         assert code == 0
         assert "trainer.nnodes=2 trainer.n_gpus_per_node=1" in cluster.jobs["one"].body["entrypoint"]
         assert out == cluster.url.replace("http", "ray") + "/one\n"
-        assert err.splitlines() == [
+        note, *lines = err.splitlines()
+        assert note == (
+            f"note: this job is not started again if a machine is lost: cluster '{cluster.url}' has no agents that "
+            "could carry it through. Submit it to a cluster that `cloudrl up` started: --cluster NAME"
+        )
+        assert lines == [
             "before the first step: starting the job",
             "step 1/2  reward 0.100  2.0 s/step",
             "step 2/2  reward 0.200  2.0 s/step  ETA 0 s",
@@ -62,7 +67,7 @@ class TestSubmit:
     def test_a_dry_run(self, cluster: FakeCluster, run: Run, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setenv("HF_TOKEN", "hf_secret_1234")
         code, out, err = run(
-            "submit", "grpo-tiny", *PATHS, "--name", "mine", "--dry-run", "-e", "HF_TOKEN", "-e", "A=1"
+            "submit", "grpo-tiny", *PATHS, "--name", "mine", "--dry-run", "-e", "HF_TOKEN", "-e", "A=1", "--no-durable"
         )
         shown = yaml.safe_load(out)
         assert code == 0
@@ -273,7 +278,7 @@ class TestTerminal:
     def test_one_line_that_is_rewritten(self, cluster: FakeCluster):
         cluster.finish_jobs("loading \x1b[1ma very long line " + "x" * 200 + "\n" + LOG)
         ours, theirs = pty.openpty()
-        words = ("submit", "grpo-tiny", *PATHS, "--submission-id", "one", "--steps", "20")
+        words = ("submit", "grpo-tiny", *PATHS, "--submission-id", "one", "--steps", "20", "--no-durable")
         with self.start(cluster, *words, stderr=theirs) as process, ended(process):
             os.close(theirs)
             shown = b""

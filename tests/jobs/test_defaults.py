@@ -119,6 +119,7 @@ class TestPlainRay:
                 "data.train_files=/d/a", "data.val_files=/d/b", "trainer.default_local_dir=/c/run",
                 "actor_rollout_ref.model.path=/m",
             ),
+            durable=False,
         )  # fmt: skip
         assert submission.metadata["cloudrl_checkpoints"] == "/c/run"
         assert submission.notes == ()

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 import cloudrl
-from cloudrl.errors import ConnectionFailed, InputError, JobFailed, WaitTimeout
+from cloudrl.errors import ConnectionFailed, InputError, Interrupted, JobFailed, WaitTimeout
 from cloudrl.jobs.supervised import find_durable
 from cloudrl.protocol.durable_jobs import Attempt, Outcome, Result, Verdict
 from cloudrl.sdk.submission import follow, stop_job
@@ -97,7 +97,7 @@ def test_only_the_agents_can_keep_steps_for_good(option):
     fake = FakeCluster(nodes=2)
 
     with pytest.raises(InputError, match="is for durable jobs alone") as refused:
-        cloudrl.RunningCluster(fake.connection()).submit(JOB, name="one", **option)
+        cloudrl.RunningCluster(fake.connection()).submit(JOB, name="one", durable=False, **option)
 
     assert "prune" in str(refused.value.hint)
 
@@ -146,7 +146,7 @@ def test_a_package_is_sent_again_when_the_connection_breaks(tmp_path, monkeypatc
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"overrides": {"trainer.resume_mode": "disable"}}, "the job sets trainer.resume_mode"),
+        ({"overrides": {"trainer.resume_mode": "disable"}}, "it sets trainer.resume_mode"),
         ({"env": {"MY_TOKEN": "secret-of-this-test"}}, "MY_TOKEN would be in the nodes' memory alone"),
     ],
 )
@@ -194,14 +194,14 @@ def test_a_secret_that_the_cluster_has_itself_comes_back_with_it():
     [left] = fake.durable_jobs.values()
     assert "/dev/shm" not in left.request["entrypoint"]
     assert "secret-of-this-test" not in str(left)
-    assert "--durable: the job finds the cluster's own MY_TOKEN" in job.notes
+    assert "the job finds the cluster's own MY_TOKEN, also after a restart" in job.notes
 
 
 def test_a_plain_ray_cluster_cannot_do_it():
     fake = FakeCluster(nodes=1)
     plain = replace(fake.connection(), agent_url=None, cluster_id=None)
 
-    with pytest.raises(InputError, match="has no agents that could carry the job through"):
+    with pytest.raises(InputError, match="has no agents that could carry it through"):
         cloudrl.RunningCluster(plain).submit(JOB, durable=True)
 
 
@@ -340,3 +340,95 @@ def test_prompts_that_fail_one_after_the_other_are_a_warning_while_the_job_is_fo
 
     warnings = [update for update in told if str(getattr(update, "text", "")).startswith("warning: 20 prompts")]
     assert ["the last one of ValueError: no rubric" in warning.text for warning in warnings] == [True]
+
+
+@pytest.fixture
+def fake():
+    return FakeCluster(nodes=2)
+
+
+def _by_default(fake, name, **options):
+    return cloudrl.RunningCluster(fake.connection()).submit(JOB, name=name, **options)
+
+
+def test_by_default_the_agents_have_the_job_where_nothing_prevents_it(fake):
+    job, before = _by_default(fake, "one"), FakeCluster(nodes=2)
+    before.status["facts"]["divides_nodes"] = False
+    other = _by_default(before, "one")
+
+    assert list(fake.durable_jobs) == [job.submission_id]
+    assert not [note for note in job.notes if "not started again" in note]
+    assert [note for note in other.notes if "the agents of cluster 'lab' are of an older release" in note]
+
+
+def test_a_second_job_starts_now_or_not_at_all_unless_it_is_to_wait(fake):
+    first = _by_default(fake, "one")
+
+    with pytest.raises(InputError, match=f"job {first.submission_id} is training on this cluster") as refused:
+        _by_default(fake, "two")
+    second = _by_default(fake, "two", durable=True)
+    third = _by_default(fake, "three", after=first.submission_id)
+
+    assert "When it has ended: --queue" in str(refused.value.hint)
+    assert list(fake.durable_jobs) == [first.submission_id, second.submission_id, third.submission_id]
+
+
+def test_a_queue_that_has_not_ended_is_not_joined_unasked(fake):
+    first = _by_default(fake, "one")
+    _wait(fake, first)
+    waiting = replace(fake.durable_jobs[first.submission_id], waits_for="attempt 1 ended: the cluster was lost")
+    fake.durable_jobs[first.submission_id] = waiting
+
+    with pytest.raises(InputError, match="waits in the queue of cluster lab: attempt 1 ended") as refused:
+        _by_default(fake, "two")
+    _by_default(fake, "two", durable=False)
+
+    assert "Behind it: --queue" in str(refused.value.hint)
+    assert list(fake.durable_jobs) == [first.submission_id]
+
+
+def test_beside_a_program_of_somebody_it_starts_now_without_the_agents(fake):
+    fake.add("eval", entrypoint="python3 evaluate.py")
+
+    job = _by_default(fake, "one")
+
+    assert not fake.durable_jobs
+    assert [note for note in job.notes if "job eval runs on the cluster" in note]
+
+
+def test_a_job_that_ray_does_not_know_yet_has_a_status_and_can_be_stopped(fake):
+    job = _by_default(fake, "one")
+    _wait(fake, job)
+
+    assert job.status().status is JobStatus.PENDING
+    with pytest.raises(InputError, match="has no log: it is about to start"):
+        list(job.logs())
+    assert not job.done()
+    assert job.cancel()
+    assert job.status().status is JobStatus.STOPPED
+    assert job.done()
+    assert not job.cancel()
+
+
+def test_between_two_attempts_it_is_not_done(fake):
+    job = _by_default(fake, "one")
+    fake.end(job.submission_id, "FAILED", "the driver was killed")
+    fake.durable_jobs[job.submission_id] = replace(fake.durable_jobs[job.submission_id], outcome=None)
+
+    assert job.status().status is JobStatus.FAILED
+    assert not job.done()
+
+
+@pytest.mark.parametrize(
+    ("durable", "sentence"),
+    [(None, "starts again by itself if a machine is lost"), (False, "does not start again if a machine is lost")],
+)
+def test_whoever_goes_away_is_told_whether_the_job_goes_on(fake, durable, sentence):
+    job = _by_default(fake, "one", durable=durable)
+    fake.write(job.submission_id, b"step:1 - critic/score/mean:0.5\n")
+
+    def leave(_update):
+        raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted, match=f"{job.submission_id} keeps running without this computer, and {sentence}"):
+        follow(job, on_progress=leave)

@@ -30,13 +30,16 @@ def _queue(job_id: str, state: str = "ALIVE") -> dict[str, str]:
 
 
 class TestAJobThatWouldStopAnother:
-    def test_is_refused_with_the_reason_and_two_ways_out(self, cluster: FakeCluster) -> None:
+    @pytest.mark.parametrize(("durable", "later"), [(None, "--queue\n"), (False, "--after first\n")])
+    def test_is_refused_with_the_reason_and_two_ways_out(
+        self, cluster: FakeCluster, durable: bool | None, later: str
+    ) -> None:
         cluster.add("first", entrypoint=VERL)
         with pytest.raises(InputError, match="job first is training on this cluster, and a second one") as caught:
-            _send(cluster)
+            _send(cluster, durable=durable)
         assert "TransferQueue" in caught.value.message
         hint = str(caught.value.hint)
-        assert "--after first\n" in hint
+        assert f"When it has ended: {later}" in hint
         assert "--cluster NAME" in hint
         assert "--name" not in hint
         assert [*cluster.jobs] == ["first"], "nothing was sent"
@@ -126,7 +129,7 @@ class TestAfter:
                 assert [*cluster.jobs] == ["first"]
                 cluster.end("first", status)
 
-        sent = RunningCluster(cluster.connection()).submit(JOB, after="first", on_progress=tell)
+        sent = RunningCluster(cluster.connection()).submit(JOB, after="first", durable=False, on_progress=tell)
         assert [*cluster.jobs] == ["first", sent.submission_id]
         assert "waiting for the end of job first; keep this command running" in told
         assert f"job first has ended: {status}" in told

@@ -31,7 +31,7 @@ class TestNames:
         )
 
     def test_a_name_without_resuming(self):
-        assert planned(name="my-run", overrides=typed("trainer.resume_mode=disable")).notes == ()
+        assert planned(name="my-run", durable=False, overrides=typed("trainer.resume_mode=disable")).notes == ()
 
     def test_an_id_of_ones_own(self):
         submission = planned(submission_id="raysubmit_1")
@@ -150,7 +150,7 @@ class TestNotes:
         assert "has 0.9.2" in planned(view=cluster(verl_version="0.9.2")).notes[0]
 
     def test_on_checkpoints_elsewhere(self):
-        notes = planned(overrides=typed("trainer.default_local_dir=/checkpoints-2/x")).notes
+        notes = planned(durable=False, overrides=typed("trainer.default_local_dir=/checkpoints-2/x")).notes
         assert notes == ("/checkpoints-2/x is outside /checkpoints: cloudrl can neither list nor merge it",)
 
     @pytest.mark.parametrize(

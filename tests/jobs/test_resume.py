@@ -68,7 +68,7 @@ class Lab:
 
 
 def planned(connection: Connection, name: str | None, named: dict[str, Any], job: Job) -> JobDraft:
-    options = SubmitOptions(name=name, overrides=named)
+    options = SubmitOptions(name=name, overrides=named, durable=False)
     snapshot = take_snapshot(connection, job, options, {})
     draft = JobDraft(job=job, options=options, cluster=snapshot.cluster, overrides=named)
     return plan_resume(choose_verl(name_run(draft, snapshot), snapshot), snapshot)

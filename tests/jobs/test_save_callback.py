@@ -20,7 +20,8 @@ def _request(asks_trainers: bool = True, **options):
 
 def test_a_durable_job_has_it_and_another_job_has_not():
     assert OURS in _request(durable=True)[0]
-    assert "checkpoint_callback_class" not in _request()[0]
+    assert OURS in _request()[0]
+    assert "checkpoint_callback_class" not in _request(durable=False)[0]
 
 
 def test_the_users_own_runs_behind_it():

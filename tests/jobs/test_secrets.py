@@ -87,7 +87,8 @@ def test_a_verl_that_leaves_the_runtime_environment_alone():
 )
 def test_where_only_ray_can_pass_them(shape: ClusterFacts, runtime_env: dict[str, Any], reason: str):
     shell = {"HF_TOKEN": "hf-0123456789"}
-    submission = planned(shape, shell, env={"MY_API_TOKEN": MARKER}, runtime_env=runtime_env, overrides=ON_THE_HUB)
+    asked = {"env": {"MY_API_TOKEN": MARKER}, "runtime_env": runtime_env, "overrides": ON_THE_HUB}
+    submission = planned(shape, shell, durable=False, **asked)
     assert submission.secrets == {}
     assert submission.runtime_env["env_vars"]["MY_API_TOKEN"] == MARKER
     assert MARKER not in submission.render()

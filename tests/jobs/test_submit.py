@@ -32,7 +32,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_what_the_dry_run_shows_is_what_ray_gets(cluster: FakeCluster, folder: Path):
-    lab, options = cluster.connection(), SubmitOptions(working_dir=str(folder), steps=3, env={"A": "1"})
+    lab, options = cluster.connection(), SubmitOptions(durable=False, working_dir=str(folder), steps=3, env={"A": "1"})
     submission = prepare(lab, JOB, options)
     assert {method for method, _ in cluster.requests} == {"GET"}, "a dry run only looks"
     job = send(lab, submission)
@@ -54,7 +54,7 @@ def test_nothing_is_read_before_it_is_known_that_it_can_go(
     told: list[Any] = []
 
     def prepared(name: str) -> Submission:
-        options = SubmitOptions(overrides={**PATHS, "data.val_files": name})
+        options = SubmitOptions(durable=False, overrides={**PATHS, "data.val_files": name})
         plain = Connection(cluster.url, cluster.url, cluster.token)
         snapshot = jobs.take_snapshot(plain, JOB, options, {})
         return jobs.prepare(JOB, options, snapshot, on_progress=told.append)
@@ -67,17 +67,17 @@ def test_nothing_is_read_before_it_is_known_that_it_can_go(
 
 
 def test_a_package_that_is_there_is_not_sent_again(cluster: FakeCluster, folder: Path):
-    job = submit(cluster.connection(), JOB, SubmitOptions(working_dir=str(folder)))
+    job = submit(cluster.connection(), JOB, SubmitOptions(durable=False, working_dir=str(folder)))
     cluster.end(job.submission_id)
     cluster.requests.clear()
-    submit(cluster.connection(), JOB, SubmitOptions(working_dir=str(folder), submission_id="two"))
+    submit(cluster.connection(), JOB, SubmitOptions(durable=False, working_dir=str(folder), submission_id="two"))
     assert "PUT" not in {method for method, _ in cluster.requests}
 
 
 def test_progress_of_an_upload_also_for_the_agent_that_does_not_see_it(cluster: FakeCluster, folder: Path):
     (folder / "noise").write_bytes(os.urandom(2_500_000))
     told: list[Any] = []
-    submission = prepare(cluster.connection(), JOB, SubmitOptions(working_dir=str(folder)))
+    submission = prepare(cluster.connection(), JOB, SubmitOptions(durable=False, working_dir=str(folder)))
     job = send(cluster.connection(), submission, on_progress=told.append)
     assert [each.done_bytes for each in told[:-1]] == [2**20, 2**21, told[-2].total_bytes]
     assert told[-1] == job
@@ -85,7 +85,7 @@ def test_progress_of_an_upload_also_for_the_agent_that_does_not_see_it(cluster: 
 
 
 def test_two_at_the_same_time_with_one_id(cluster: FakeCluster):
-    submission = prepare(cluster.connection(), JOB, SubmitOptions(submission_id="mine"))
+    submission = prepare(cluster.connection(), JOB, SubmitOptions(durable=False, submission_id="mine"))
 
     def taken_meanwhile(method: str, path: str) -> None:
         if (method, path) == ("POST", "/api/jobs/"):
@@ -101,7 +101,7 @@ class TestALostAnswer:
 
     @pytest.fixture
     def submission(self, cluster: FakeCluster) -> Submission:
-        return prepare(cluster.connection(), JOB, SubmitOptions(submission_id="mine"))
+        return prepare(cluster.connection(), JOB, SubmitOptions(durable=False, submission_id="mine"))
 
     def breaks(self, cluster: FakeCluster, *, before: int = 0, after: int = 0) -> Connection:
         """So many of the next submissions do not get there, and of so many after them the answer is lost."""
@@ -172,7 +172,7 @@ class TestALostAnswer:
 def test_a_package_that_the_cluster_loses(cluster: FakeCluster, folder: Path):
     cluster.on_request = lambda method, _path: cluster.packages.clear() if method == "GET" else None
     with pytest.raises(InputError, match="and then lost it"):
-        submit(cluster.connection(), JOB, SubmitOptions(working_dir=str(folder)))
+        submit(cluster.connection(), JOB, SubmitOptions(durable=False, working_dir=str(folder)))
     assert not cluster.jobs
 
 
@@ -186,7 +186,7 @@ def test_never_to_the_dashboard_of_another_cluster(cluster: FakeCluster, folder:
     """A Ray without tokens, behind the port that was ours; the agent is ours."""
     cluster.status["facts"]["ray_session"] = "session_y"
     with pytest.raises(ConnectionFailed, match="lab runs Ray session_y, this is session_x") as caught:
-        submit(cluster.connection(), JOB, SubmitOptions(working_dir=str(folder)))
+        submit(cluster.connection(), JOB, SubmitOptions(durable=False, working_dir=str(folder)))
     assert "cloudrl attach lab" in str(caught.value.hint)
     assert not cluster.jobs
     assert not cluster.packages

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -85,6 +86,21 @@ def test_the_job_of_a_cluster_is_taken_once_and_not_before_ray_answers() -> None
     lab.supervisor.take(JOB)
     assert [job.job_id for job in lab.supervisor.jobs] == ["own"]
     assert not lab.supervisor.refusal
+
+
+def test_a_job_that_comes_and_what_is_planned_for_it_are_looked_at_at_once() -> None:
+    """A user who submits a job waits for it."""
+    lab = Lab()
+    lab.supervisor._pause(0.0)
+    before = time.monotonic()
+    lab.supervisor.accept(JOB)
+    lab.supervisor._pause(600.0)
+    lab.look()
+    lab.supervisor._pause(600.0)
+    lab.look()
+    assert time.monotonic() - before < 300.0
+    assert lab.rows is not None
+    assert [row["submission_id"] for row in lab.rows] == ["own"]
 
 
 def test_a_step_counts_once_the_next_one_runs() -> None:
