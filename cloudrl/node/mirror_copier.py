@@ -44,6 +44,7 @@ _CREDENTIALS = {
 _IO_PRIORITY_SET = {"x86_64": 251, "aarch64": 30}
 _IDLE = 3 << 13
 _Key = Tuple[str, str, str]
+_Upload = Tuple[float, FrozenSet[WantedFile]]
 
 
 class MirrorCopier:
@@ -73,7 +74,7 @@ class MirrorCopier:
         self._stores: Dict[str, Store] = {}
         self._changed = threading.Condition()
         self._orders: Deque[UploadOrder] = deque()
-        self._done: Dict[_Key, Tuple[FrozenSet[WantedFile], UploadState]] = {}
+        self._done: Dict[_Key, Tuple[_Upload, UploadState]] = {}
         self._errors: Dict[_Key, str] = {}
         self._copied_bytes, self._piece_at, self._began_at = 0, 0.0, 0.0
         self._urgent, self._bytes_per_s = False, 0
@@ -105,7 +106,7 @@ class MirrorCopier:
         with self._changed:
             self._urgent, self._bytes_per_s = order.is_urgent, order.bytes_per_s
             done = self._done.get(key)
-            if done is not None and done[0] == frozenset(order.files):
+            if done is not None and done[0] == _upload_of(order):
                 return done[1]  # a file that was written again has another size or date
             is_coming = any(_key_of(known) == key for known in self._orders)
             error = "" if is_coming else self._errors.pop(key, "")
@@ -188,7 +189,7 @@ class MirrorCopier:
             with self._changed:
                 self._orders.popleft()
                 if state is not None:
-                    self._done[key] = frozenset(order.files), state
+                    self._done[key] = _upload_of(order), state
                     for old in list(self._done)[:-_KEPT]:
                         del self._done[old]
                 else:
@@ -225,6 +226,10 @@ def use_disk_when_idle() -> None:
     if number is not None and sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).syscall(number, 1, 0, _IDLE)
+
+
+def _upload_of(order: UploadOrder) -> _Upload:
+    return order.began_at, frozenset(order.files)
 
 
 def _key_of(order: UploadOrder) -> _Key:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Callable, Dict, List, Mapping, Set, Tuple
+from typing import Callable, Dict, Iterable, List, Mapping, Set, Tuple
 
 from cloudrl.protocol.mirrors import MirroredSave, MirrorStatus, UploadState
 from cloudrl.saves.mirrored import UploadPlan
@@ -25,9 +25,9 @@ class MirrorProgress:
         self._subjects: Dict[_Key, List[str]] = {}
         self._watched: Set[_Key] = set()
 
-    def watch(self, mirror: str, run: str) -> None:
-        """The steps of a run are copied there from now on."""
-        self._watched.add((mirror, run))
+    def watch(self, runs: Iterable[_Key]) -> None:
+        """The steps of these (mirror, run) are copied from now on."""
+        self._watched.update(runs)
 
     def tell(self, subject: str, text: str) -> None:
         """A warning, once until it changes; "" takes it back."""

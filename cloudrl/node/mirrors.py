@@ -179,8 +179,7 @@ class Mirrors:
             inventory: of all nodes.
         """
         mirrored = [job for job in jobs if job.mirror]
-        for job in mirrored:
-            self._progress.watch(job.mirror, job.run)
+        self._progress.watch((job.mirror, job.run) for job in mirrored)
         if self.flush():
             return True  # a step in the mirror without its attempt would be nobody's
         is_missing = False
@@ -218,9 +217,11 @@ class Mirrors:
 
     def _send(self, job: DurableJob, plan: UploadPlan, states: Dict[str, Tuple[MirroredSave, ...]]) -> None:
         """Have the nodes copy what a step consists of; once all of it is there, the manifest makes it count."""
-        if not any(_is_of(save, plan) for save in states[COMING]):
-            write_save(self._store(job.mirror), _save(job, plan, {}, self._now(), 0.0), COMING)
-        states_of_nodes = self._order(plan)
+        coming = next((save for save in states[COMING] if _is_of(save, plan)), None)
+        if coming is None:
+            coming = _save(job, plan, {}, self._now(), 0.0)
+            write_save(self._store(job.mirror), coming, COMING)
+        states_of_nodes = self._order(plan, coming.mirrored_at)
         self._progress.sending(job.mirror, job.run, plan, states_of_nodes)
         sums = {path: crc for state in states_of_nodes.values() for path, crc in state.sums.items()}
         if any(state.error for state in states_of_nodes.values()):
@@ -236,14 +237,15 @@ class Mirrors:
         self._saves[key] = (*self._saves.get(key, ()), save)
         self._say(f"run {job.run}: step {plan.step}: {job.mirror} has it now, {_speed_text(save)}")
 
-    def _order(self, plan: UploadPlan) -> Dict[int, UploadState]:
+    def _order(self, plan: UploadPlan, began_at: float) -> Dict[int, UploadState]:
         """Rank -> how far it is, of the nodes that answer."""
         reports = {report.rank: report for report in self._reports()}
         states: Dict[int, UploadState] = {}
         for order in plan.orders:
             if order.rank not in reports:
                 continue
-            urgent, subject = replace(order, is_urgent=self._is_urgent()), order_subject(order.rank, order.folder)
+            urgent = replace(order, is_urgent=self._is_urgent(), began_at=began_at)
+            subject = order_subject(order.rank, order.folder)
             try:
                 state = job_calls.order_upload(self._agent(reports[order.rank]), urgent)
             except FAILURES as error:

@@ -115,6 +115,8 @@ class UploadOrder:
         files: to copy.
         bytes_per_s: the most that the node may send; 0 for half of its time.
         is_urgent: whether the node may be gone soon, so that it takes all of the network.
+        began_at: when this upload of the step began, seconds since the epoch: what an earlier one has copied may have
+            been removed since.
     """
 
     rank: int
@@ -124,6 +126,7 @@ class UploadOrder:
     files: Tuple[WantedFile, ...]
     bytes_per_s: int = 0
     is_urgent: bool = False
+    began_at: float = 0.0
 
 
 @dataclass(frozen=True)

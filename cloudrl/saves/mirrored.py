@@ -170,7 +170,11 @@ def _kept_and_missing(
     inventory: Inventory, job: DurableJob, there: Collection[int]
 ) -> tuple[int, list[Checkpoint]] | None:
     """The oldest whole step that the job keeps for good and the mirror has not: it was passed over for newer ones."""
-    steps = {one.step for one in inventory.checkpoints if one.run == job.run and one.kept and attempt_of(job, one.step)}
+    mine = [one for one in inventory.checkpoints if one.run == job.run]
+    whole = {one.step for one in mine} - {one.step for one in mine if not one.complete}
+    # of the steps on both: what the mirror would not keep is removed from it again
+    lasting = kept_steps(job, {*(one.step for one in mine), *there}, {*whole, *there})
+    steps = {one.step for one in mine if one.kept and one.step in lasting and attempt_of(job, one.step)}
     for step in sorted(steps - set(there)):
         found = newest_whole_step(inventory, job.run, job.world_size, step)
         if found is not None and found[0] == step:

@@ -18,7 +18,7 @@ class _Uploads:
     """What one machine copies."""
 
     orders: deque[UploadOrder] = field(default_factory=deque)
-    done: dict[tuple[str, str], UploadState] = field(default_factory=dict)
+    done: dict[tuple[str, str, float], UploadState] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
     ready_at: int = -1
 
@@ -98,7 +98,7 @@ class Mirror:
     def take(self, node: int, order: UploadOrder) -> UploadState:
         """As `MirrorCopier.take`."""
         mine = self._uploads.setdefault(self._disks.machines[node].number, _Uploads())
-        done = mine.done.get((order.attempt, order.folder))
+        done = mine.done.get((order.attempt, order.folder, order.began_at))
         if done is not None and set(done.sums) == {file.path for file in order.files}:
             return done
         is_coming = any((one.attempt, one.folder) == (order.attempt, order.folder) for one in mine.orders)
@@ -121,7 +121,7 @@ class Mirror:
                 try:
                     run, step = run_and_step(order.folder)
                     sums = self._copy(order, machine.runs.get(run, {}).get(step, {}))
-                    mine.done[order.attempt, order.folder] = UploadState(sums)
+                    mine.done[order.attempt, order.folder, order.began_at] = UploadState(sums)
                 except OSError as error:
                     mine.errors[order.folder] = str(error)
 
