@@ -50,9 +50,8 @@ from cloudrl.saves.lineage import without_abandoned
 from cloudrl.saves.resume import Ranks, ResumePlan
 from cloudrl.saves.survey import cluster_inventory
 
-_RECORD_TIMEOUT_S = 5.0
+_RECORD_TIMEOUT_S, _LOOK_AGAIN_S = 5.0, 30.0
 _ASK_AGAIN_S, _ASK_FOR_S, _ANSWER_S = 1.0, 30.0, 60.0
-_LOOK_AGAIN_S = 30.0
 _LAST_STEP_S = 3600.0
 """After the end of a job its last step is still copied."""
 
@@ -186,6 +185,7 @@ class DurableJobs:
         jobs = [job for job in self._copied_jobs() if job.mirror]
         saved = _saved_steps(jobs)
         if not jobs or (saved == self._uploaded and time.monotonic() < self._upload_again_at):
+            self.mirrors.watch(jobs)
             self.mirrors.flush()
             return
         with contextlib.suppress(CloudrlError):  # a node is silent: looked for again

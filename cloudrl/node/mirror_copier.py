@@ -75,8 +75,8 @@ class MirrorCopier:
         self._changed = threading.Condition()
         self._orders: Deque[UploadOrder] = deque()
         self._done: Dict[_Key, Tuple[_Upload, UploadState]] = {}
-        self._errors: Dict[_Key, str] = {}
-        self._copied_bytes, self._piece_at, self._began_at = 0, 0.0, 0.0
+        self._errors: Dict[_Key, Tuple[str, int]] = {}
+        self._copied_bytes, self._files, self._piece_at, self._began_at = 0, 0, 0.0, 0.0
         self._urgent, self._bytes_per_s = False, 0
         self._thread: Optional[threading.Thread] = None
 
@@ -109,7 +109,7 @@ class MirrorCopier:
             if done is not None and done[0] == _upload_of(order):
                 return done[1]  # a file that was written again has another size or date
             is_coming = any(_key_of(known) == key for known in self._orders)
-            error = "" if is_coming else self._errors.pop(key, "")
+            error, files = ("", 0) if is_coming else self._errors.pop(key, ("", 0))
             if not is_coming and not error:
                 self._orders.append(order)
                 self._changed.notify()
@@ -117,8 +117,8 @@ class MirrorCopier:
                 self._thread = threading.Thread(target=self._work, daemon=True)
                 self._thread.start()
             if not is_coming or _key_of(self._orders[0]) != key:
-                return UploadState({}, error=error)  # it waits for another one
-            return UploadState({}, self._copied_bytes, self._clock() - self._began_at)
+                return UploadState({}, error=error, files=files)  # it waits for another one
+            return UploadState({}, self._copied_bytes, self._clock() - self._began_at, files=self._files)
 
     def copy(self, order: UploadOrder) -> UploadState:
         """Copy the files of an order.
@@ -126,11 +126,12 @@ class MirrorCopier:
         Raises:
             OSError, CloudrlError, Refused, http.client.HTTPException: one of them is not there.
         """
-        self._copied_bytes, self._began_at = 0, self._clock()
+        self._copied_bytes, self._files, self._began_at = 0, 0, self._clock()
         began, store, sums = self._began_at, self.store(order.mirror), {}
         for file in order.files:
             key = file_key(order.attempt, file.path, order.folder)
             sums[file.path] = self._copy(store, key, file)
+            self._files = len(sums)
         return UploadState(sums, self._copied_bytes, self._clock() - began)
 
     def check(self, mirror: str, token: str, *, writes: bool) -> MirrorCheck:
@@ -193,7 +194,7 @@ class MirrorCopier:
                     for old in list(self._done)[:-_KEPT]:
                         del self._done[old]
                 else:
-                    self._errors[key] = error
+                    self._errors[key] = error, self._files
 
     def _copy(self, store: Store, key: str, file: WantedFile) -> int:
         """Returns the CRC-32 of the file, which is on its own disk then."""

@@ -15,7 +15,7 @@ from cloudrl.foreign import parse_json
 from cloudrl.node.background import call_within
 from cloudrl.node.job_files import addresses_of
 from cloudrl.node.job_journal import MAX_BYTES, record_text, records_in
-from cloudrl.node.mirror_progress import MirrorProgress, order_subject
+from cloudrl.node.mirror_progress import MirrorProgress, record_subject, run_subject, speed_text
 from cloudrl.node.mirror_saves import COMING, GONE, RunInMirror, forget_upload, remove_save, write_save
 from cloudrl.node.mirror_stores import Store
 from cloudrl.node.uploads import Store as Files
@@ -38,7 +38,7 @@ from cloudrl.saves.mirrored import (
     valid_saves,
     with_mirror,
 )
-from cloudrl.units import duration_text, size_text
+from cloudrl.units import duration_text
 
 FAILURES = (CloudrlError, ApiError, OSError, ValueError, http.client.HTTPException)
 _JOBS, _FILES = ".cloudrl/jobs/", ".cloudrl/files/"
@@ -99,7 +99,7 @@ class Mirrors:
     @property
     def statuses(self) -> Tuple[MirrorStatus, ...]:
         """How far they are, of the jobs whose steps are copied or were since the cluster was ready."""
-        return self._progress.statuses(dict(self._saves))
+        return self._progress.statuses()
 
     def pace(self, run: str) -> Tuple[float, float]:
         """As `StepCopies.pace`, of the newest step of a run that a mirror has."""
@@ -179,25 +179,29 @@ class Mirrors:
             inventory: of all nodes.
         """
         mirrored = [job for job in jobs if job.mirror]
-        self._progress.watch((job.mirror, job.run) for job in mirrored)
-        if self.flush():
-            return True  # a step in the mirror without its attempt would be nobody's
-        is_missing = False
+        self.watch(mirrored)
+        unrecorded, is_missing = self.flush(), False
         for job in mirrored:
+            if job.job_id in unrecorded:  # a step in the mirror without its attempt would be nobody's
+                is_missing = True
+                continue
+            subject = run_subject(job.mirror, job.run)
             try:
                 is_missing = self._upload(job, inventory) or is_missing
-                self._progress.tell(job.mirror, "")
+                self._progress.tell(subject, "")
             except FAILURES as error:
-                self._progress.tell(
-                    job.mirror, f"warning: the mirror {job.mirror} does not take run {job.run}: {error}"
-                )
+                self._progress.tell(subject, f"warning: the mirror {job.mirror} does not take run {job.run}: {error}")
                 is_missing = True
-        return is_missing
+        return is_missing or bool(unrecorded)
+
+    def watch(self, jobs: Iterable[DurableJob]) -> None:
+        """Tell how far the mirrors of these jobs are, and of no others that something is on its way."""
+        self._progress.watch({(job.mirror, job.run) for job in jobs})
 
     def _upload(self, job: DurableJob, inventory: Inventory) -> bool:
         states = self._look(job)
-        valid = valid_saves(job, states[""])
-        plan = None
+        valid, plan = valid_saves(job, states[""]), None
+        self._progress.has(job.mirror, job.run, valid.values())
         if not inventory.silent:
             kept = without_abandoned(inventory, job)
             plan = plan_upload(kept, job, tuple(valid.values()), first=self.begun.get(job.run))
@@ -208,10 +212,10 @@ class Mirrors:
             self._progress.is_sent(job.mirror, job.run)
         try:
             self._clear(job, states, plan)
-            self._progress.tell(f"{job.mirror} {job.run}", "")
+            self._progress.tell(f"{job.mirror} {job.run} old", "")
         except FAILURES as error:
             self._progress.tell(
-                f"{job.mirror} {job.run}", f"warning: old steps of run {job.run} stay in {job.mirror}: {error}"
+                f"{job.mirror} {job.run} old", f"warning: old steps of run {job.run} stay in {job.mirror}: {error}"
             )
         return plan is not None
 
@@ -232,10 +236,10 @@ class Mirrors:
         save = _save(job, plan, sums, self._now(), seconds)
         write_save(self._store(job.mirror), save)
         self.begun[job.run] = None
-        self._progress.is_sent(job.mirror, job.run)
+        self._progress.is_sent(job.mirror, job.run, save)
         key = job.mirror, job.run
         self._saves[key] = (*self._saves.get(key, ()), save)
-        self._say(f"run {job.run}: step {plan.step}: {job.mirror} has it now, {_speed_text(save)}")
+        self._say(f"run {job.run}: step {plan.step}: {job.mirror} has it now, {speed_text(save)}")
 
     def _order(self, plan: UploadPlan, began_at: float) -> Dict[int, UploadState]:
         """Rank -> how far it is, of the nodes that answer."""
@@ -245,14 +249,12 @@ class Mirrors:
             if order.rank not in reports:
                 continue
             urgent = replace(order, is_urgent=self._is_urgent(), began_at=began_at)
-            subject = order_subject(order.rank, order.folder)
             try:
                 state = job_calls.order_upload(self._agent(reports[order.rank]), urgent)
             except FAILURES as error:
-                self._progress.tell(subject, f"warning: rank {order.rank} does not mirror: {error}")
+                self._progress.no_answer(order, error)
                 continue
-            text = f"warning: {order.folder} of rank {order.rank} is not mirrored: {state.error}" if state.error else ""
-            self._progress.tell(subject, text)
+            self._progress.answer(order, state)
             states[order.rank] = state
         return states
 
@@ -338,22 +340,24 @@ class Mirrors:
             with self._lock:
                 self._to_record[job.job_id] = job
 
-    def flush(self) -> bool:
-        """Write records that have changed; returns whether some are left."""
+    def flush(self) -> Set[str]:
+        """Write records that have changed; returns the ids of the jobs whose records are left."""
         with self._lock:
             waiting = list(self._to_record.values())
+        left: Set[str] = set()
         for job in waiting:
+            subject = record_subject(job.mirror, job.run)
             try:
                 self._store(job.mirror).put(_record_key(job), record_text(job).encode())
             except FAILURES as error:
-                self._progress.tell(
-                    job.mirror, f"warning: the mirror {job.mirror} does not record {job.job_id}: {error}"
-                )
-                return True
+                self._progress.tell(subject, f"warning: the mirror {job.mirror} does not record {job.job_id}: {error}")
+                left.add(job.job_id)
+                continue
+            self._progress.tell(subject, "")
             with self._lock:
                 if self._to_record.get(job.job_id) is job:
                     del self._to_record[job.job_id]
-        return False
+        return left
 
     def records(self, mirror: str) -> List[DurableJob]:
         """The jobs that a mirror remembers.
@@ -393,8 +397,3 @@ def _crc(source: BinaryIO) -> int:
 
 def _record_key(job: DurableJob) -> str:
     return f"{_JOBS}{job.job_id}.json"
-
-
-def _speed_text(save: MirroredSave) -> str:
-    speed = f", {size_text(round(save.size_bytes / save.seconds))} a second" if save.seconds else ""
-    return f"{size_text(save.size_bytes)} in {duration_text(save.seconds)}{speed}"

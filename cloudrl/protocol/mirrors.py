@@ -138,12 +138,14 @@ class UploadState:
         copied_bytes: of the order that is under way.
         seconds: that the order has taken.
         error: why the last order for this step has failed; "" if it has not.
+        files: of the order that are in the mirror, or were when it failed.
     """
 
     sums: Dict[str, int]
     copied_bytes: int = 0
     seconds: float = 0.0
     error: str = ""
+    files: int = 0
 
 
 @dataclass(frozen=True)

@@ -222,6 +222,100 @@ def test_how_far_a_mirror_is(tmp_path: Path) -> None:
     assert replace(status, mirrored_at=0.0) == MirrorStatus(run, mirror, 2)
 
 
+def test_an_error_of_a_mirror_stays_while_the_same_files_are_tried_again(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, 1)
+    cluster.mirrors.begin(cluster.job.mirror)
+    cluster.save(2)
+    failed = UploadState({}, error="disk quota exceeded", files=2)
+    again = [UploadState({}, copied_bytes=5 << 30, seconds=4.0, files=files) for files in (0, 1, 2)]
+
+    def told(*states: UploadState) -> list[bool]:
+        found = []
+        for state in states:
+            cluster.uploads[0].copy = lambda _, state=state: state  # type: ignore[method-assign, misc]
+            assert cluster.mirrors.upload([cluster.job], cluster.inventory())
+            found.append("disk quota exceeded" in cluster.mirrors.statuses[0].error)
+        return found
+
+    assert told(failed, *again, failed, *again) == [True] * 8
+    assert len([line for line in cluster.said if "disk quota" in line]) == 1, "each warning is written once"
+    assert told(UploadState({}, files=3)) == [False], "a file has arrived that had not"
+    assert told(failed, UploadState({}), failed) == [True] * 3
+    cluster.save(4)  # the newer step is copied now
+    assert told(UploadState({}), UploadState({}, files=1)) == [True, False]
+
+
+def test_what_a_copier_says_of_an_order_that_failed(tmp_path: Path) -> None:
+    (tmp_path / "night" / "global_step_2").mkdir(parents=True)
+    for name in ("a.pt", "b.pt"):
+        (tmp_path / "night" / "global_step_2" / name).write_bytes(b"x")
+    FolderStore(tmp_path / "mirror").begin()
+    copier = MirrorCopier(tmp_path, {}, sleep=lambda _: None)
+    at = (tmp_path / "night" / "global_step_2" / "a.pt").stat().st_mtime
+    wanted = tuple(WantedFile(f"night/global_step_2/{name}", size, at) for name, size in (("a.pt", 1), ("b.pt", 9)))
+    order = UploadOrder(0, str(tmp_path / "mirror"), "night/global_step_2", "night-1.0", wanted)
+    until = time.monotonic() + 60
+    while not (state := copier.take(order)).error and time.monotonic() < until:
+        time.sleep(0.01)
+    assert "b.pt has changed" in state.error
+    assert state.files == 1
+
+
+def test_a_job_that_is_over_has_nothing_on_its_way(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, 1)
+    cluster.mirrors.begin(cluster.job.mirror)
+    cluster.save(2)
+    cluster.upload()
+    cluster.save(4)
+    cluster.uploads[0].copy = lambda _: UploadState({}, error="disk quota exceeded")  # type: ignore[method-assign]
+    assert cluster.mirrors.upload([cluster.job], cluster.inventory())
+    [status] = cluster.mirrors.statuses
+    assert (status.coming, "disk quota" in status.error) == (4, True)
+
+    cluster.mirrors.watch([])
+    [status] = cluster.mirrors.statuses
+    assert replace(status, mirrored_at=0.0) == MirrorStatus("night", cluster.job.mirror, 2)
+
+
+def test_an_error_of_one_run_is_not_taken_back_by_another_in_the_same_mirror(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, 1)
+    cluster.mirrors.begin(cluster.job.mirror)
+    other = replace(cluster.job, job_id="other-1", run="other")
+    (cluster.mirror / "night").write_text("a file, where the folder of the run should be")
+    cluster.save(2)
+
+    assert cluster.mirrors.upload([cluster.job, other], cluster.inventory())
+    errors = {status.run: status.error for status in cluster.mirrors.statuses}
+    assert "does not take run night" in errors["night"]
+    assert errors["other"] == ""
+
+
+def test_a_record_that_one_mirror_does_not_take_holds_up_no_other_mirror(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, 1)
+    cluster.mirrors.begin(cluster.job.mirror)
+    cluster.mirrors.note(replace(cluster.job, job_id="other-1", run="other", mirror=str(tmp_path / "absent")))
+    cluster.save(2)
+
+    assert cluster.mirrors.upload([cluster.job], cluster.inventory())
+    assert cluster.steps == [2]
+    assert any("does not record other-1" in line for line in cluster.said)
+
+
+def test_a_step_that_a_resume_would_not_take_is_not_told_as_safe(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, 1)
+    cluster.mirrors.begin(cluster.job.mirror)
+    for step in (20, 40):
+        cluster.save(step)
+        cluster.upload()
+    assert cluster.mirrors.statuses[0].step == 40
+    second = Attempt(2, "night-1-2", "cluster-2", 20, time.time() + 60)
+    cluster.job = replace(cluster.job, attempts=(FIRST, second))
+    cluster.mirrors.upload([cluster.job], cluster.inventory())
+
+    assert cluster.steps == [20]
+    assert cluster.mirrors.statuses[0].step == 20
+
+
 def _failing(_: object) -> Any:
     raise OSError("the volume is full")
 
