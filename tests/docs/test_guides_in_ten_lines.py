@@ -57,6 +57,7 @@ DIFFERENT = {
 NOTES = {
     "search-r1": (
         "verl 0.1 cannot resume a run: one that is interrupted starts over from its model",
+        "this job is not started again if a machine is lost: verl 0.1 cannot go on from a step. All the same: --durable",
         (
             "not checked before the job starts: the configuration (cloudrl does not know verl 0.1; "
             "cloudrl verl add makes it known)"
@@ -111,7 +112,7 @@ def test_the_job_fits_on_the_cluster(names: dict[str, Any]) -> None:
         checkpoint_dir="/checkpoints",
         data={name: {"train": f"/d/{name}/train.parquet", "test": f"/d/{name}/test.parquet"} for name in guide["data"]},
         models={guide["model"]: "/m"}, services=("search",), verl_version=job.verl,
-        rollouts=(cluster.rollout or "vllm",),
+        rollouts=(cluster.rollout or "vllm",), divides_nodes=True,
     )  # fmt: skip
     submission = plan(job, view, SubmitOptions())
     said = tuple(text for text in submission.remarks.sentences if "memory (card unknown)" not in text)
