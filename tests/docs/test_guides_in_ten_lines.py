@@ -57,7 +57,10 @@ DIFFERENT = {
 NOTES = {
     "search-r1": (
         "verl 0.1 cannot resume a run: one that is interrupted starts over from its model",
-        "this job is not started again if a machine is lost: verl 0.1 cannot go on from a step. All the same: --durable",
+        (
+            "this job is not started again if a machine is lost: verl 0.1 cannot go on from a step. "
+            "All the same: --durable"
+        ),
         (
             "not checked before the job starts: the configuration (cloudrl does not know verl 0.1; "
             "cloudrl verl add makes it known)"
