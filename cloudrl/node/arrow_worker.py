@@ -1,4 +1,4 @@
-"""Files in Google Cloud Storage or Azure, by pyarrow: a child of the agent, whose crash would end a cluster.
+"""Files in Google Cloud Storage, by pyarrow: a child of the agent, whose crash would end a cluster.
 
 It answers on a socket: a JSON line of the question, with the bytes of a file behind it, and a JSON line of the answer,
 likewise. A write that fails ends the process on the spot: pyarrow's streams would otherwise be closed, and a part of a
@@ -81,7 +81,7 @@ class Files:
         return start
 
     def write(self, key: str, source: BinaryIO, count: int) -> None:
-        """Have a file with the next bytes of a source. In GCS it appears whole, in Azure empty at first."""
+        """Have a file with the next bytes of a source. It appears when it is whole."""
         self._writing = self.filesystem.open_output_stream(self.path(key), compression=None)
         while count:
             piece = source.read(min(_PIECE_BYTES, count))
@@ -94,26 +94,14 @@ class Files:
 
 def open_files(url: MirrorUrl, environment: Mapping[str, str]) -> Files:
     """Raises: ImportError: there is no pyarrow, or it is built without this storage."""
+    from pyarrow.fs import GcsFileSystem
+
+    stand_in: Dict[str, Any] = {}
+    if environment.get(EMULATOR):
+        scheme, _, host = environment[EMULATOR].rpartition("://")
+        stand_in = {"anonymous": True, "scheme": scheme or "http", "endpoint_override": host}
     root = f"{url.bucket}/{url.prefix}".strip("/")
-    if url.scheme == "gs":
-        from pyarrow.fs import GcsFileSystem
-
-        stand_in: Dict[str, Any] = {}
-        if environment.get(EMULATOR):
-            scheme, _, host = environment[EMULATOR].rpartition("://")
-            stand_in = {"anonymous": True, "scheme": scheme or "http", "endpoint_override": host}
-        return Files(GcsFileSystem(retry_time_limit=timedelta(seconds=_RETRY_S), **stand_in), root)
-    from pyarrow.fs import AzureFileSystem
-
-    account, _, suffix = url.account.partition(".dfs.")
-    key, sas = environment.get("AZURE_STORAGE_KEY"), environment.get("AZURE_STORAGE_SAS_TOKEN")
-    given = {"account_key": key} if key else {"sas_token": sas} if sas else {}
-    return Files(
-        AzureFileSystem(
-            account, blob_storage_authority=f".blob.{suffix}", dfs_storage_authority=f".dfs.{suffix}", **given
-        ),
-        root,
-    )
+    return Files(GcsFileSystem(retry_time_limit=timedelta(seconds=_RETRY_S), **stand_in), root)
 
 
 def serve(files: Files, connection: socket.socket) -> None:

@@ -1,4 +1,4 @@
-"""A mirror in Google Cloud Storage or Azure, by a child with pyarrow: see `cloudrl.node.arrow_worker`.
+"""A mirror in Google Cloud Storage, by a child with pyarrow: see `cloudrl.node.arrow_worker`.
 
 What was written is read again and compared by its CRC-32. A child of its own has each call that runs beside others; of
 those that have done their work one waits for the next call.
@@ -21,20 +21,17 @@ _SILENT_S = 300.0
 """The libraries try again for a minute by themselves."""
 _PIECE_BYTES, _SUMMED_BYTES = 8 << 20, 32 << 20
 _GRACE_S = 1.0
-_NEW = ".new"
 
 
 class ArrowStore:
-    """A folder of a bucket or container as a store of files by their keys; see `FolderStore`.
+    """A folder of a bucket as a store of files by their keys; see `FolderStore`.
 
     Args:
         start: starts the child, given the descriptor of the socket that it inherits.
-        is_whole: whether a file that is being replaced stays as it was until the new one is whole. In Azure an empty
-            one takes its place meanwhile, so `put` writes the new one beside it first.
     """
 
-    def __init__(self, start: Callable[[int], Child], *, is_whole: bool, silent_s: float = _SILENT_S) -> None:
-        self._start, self._is_whole, self._silent_s = start, is_whole, silent_s
+    def __init__(self, start: Callable[[int], Child], *, silent_s: float = _SILENT_S) -> None:
+        self._start, self._silent_s = start, silent_s
         self._idle: List[_Calls] = []
 
     def begin(self) -> None:
@@ -43,41 +40,30 @@ class ArrowStore:
     def put(self, key: str, content: bytes) -> None:
         """Write a small file. Raises: OSError: it cannot be written."""
         with self._calls() as calls:
-            if not self._is_whole:
-                calls.write(key + _NEW, io.BytesIO(content), len(content))
             calls.write(key, io.BytesIO(content), len(content))
-            if not self._is_whole:
-                calls.ask("remove", key + _NEW)
 
     def get(self, key: str, limit_bytes: int) -> Optional[bytes]:
         """A small file; None if absent. Raises: OSError: it cannot be read, or is larger."""
         with self._calls() as calls:
-            for name in (key, key + _NEW):
-                with contextlib.suppress(FileNotFoundError):
-                    content = calls.read(name, 0, limit_bytes + 1)
-                    if len(content) > limit_bytes:
-                        raise OSError(f"{key} is larger than {limit_bytes} bytes")
-                    if content:  # an empty one is about to be written
-                        return content
-        return None
+            try:
+                content = calls.read(key, 0, limit_bytes + 1)
+            except FileNotFoundError:
+                return None
+        if len(content) > limit_bytes:
+            raise OSError(f"{key} is larger than {limit_bytes} bytes")
+        return content
 
     def names(self, prefix: str) -> Dict[str, int]:
         """Key -> bytes of the files in a folder. Raises: OSError: it cannot be listed."""
         with self._calls() as calls:
             listed: Dict[str, int] = calls.ask("names", prefix)
-        found = {name: size for name, size in listed.items() if not name.endswith(_NEW)}
-        for name, size in listed.items():
-            if name.endswith(_NEW) and not found.get(name[: -len(_NEW)]):
-                found[name[: -len(_NEW)]] = size
-        return {prefix + name: size for name, size in found.items() if size}
+        return {prefix + name: size for name, size in listed.items()}
 
     def remove(self, keys: Iterable[str]) -> None:
         """Remove files. Raises: OSError: one cannot be removed."""
         with self._calls() as calls:
             for key in keys:
                 calls.ask("remove", key)
-                if not self._is_whole:
-                    calls.ask("remove", key + _NEW)
 
     def open(self, key: str) -> BinaryIO:
         """Open a file for reading. Raises: OSError: it cannot be read."""

@@ -37,8 +37,6 @@ _PROBE, _REMOVED_PROBE = ".cloudrl/probe", ".cloudrl/removed-probe"
 _CREDENTIALS = {
     "gs": "On machines of Google Cloud their service account needs the role Storage Object User; elsewhere "
     "GOOGLE_APPLICATION_CREDENTIALS names the file of a key on every node, under `env:` of the cluster's file",
-    "abfss": "The cluster's `secrets:` have AZURE_STORAGE_KEY, or AZURE_CLIENT_SECRET with AZURE_CLIENT_ID and "
-    "AZURE_TENANT_ID under `env:`; on machines of Azure their identity needs the role Storage Blob Data Contributor",
 }
 """Scheme -> what a node needs."""
 _IO_PRIORITY_SET = {"x86_64": 251, "aarch64": 30}

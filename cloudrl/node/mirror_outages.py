@@ -18,11 +18,11 @@ _OF_NETWORK = {
 """Of connections, and of folders whose server is away: a soft mount of NFS fails with EIO or ETIMEDOUT, FUSE with
 ENOTCONN."""
 _WORDS = re.compile(
-    r"\bUNAVAILABLE\b|DEADLINE_EXCEEDED|RESOURCE_EXHAUSTED|ServerBusy|OperationTimedOut|\b50[0234]\b|timed? ?out"
+    r"\bUNAVAILABLE\b|DEADLINE_EXCEEDED|RESOURCE_EXHAUSTED|\b50[0234]\b|timed? ?out"
     r"|could(?: not|n't) (?:connect|resolve)|connection (?:refused|reset)",
     re.IGNORECASE,
 )
-"""Words of Google's status codes, Azure's and libcurl's: pyarrow 25 has one class of error for all of them."""
+"""Words of Google's status codes and libcurl's: pyarrow 25 has one class of error for all of them."""
 
 
 def is_outage(error: BaseException) -> bool:

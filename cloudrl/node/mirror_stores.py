@@ -47,8 +47,8 @@ def open_store(mirror: str, environment: Mapping[str, str], log: Path = Path("mi
 
     Args:
         mirror: its address.
-        environment: has the keys of S3, and what Google's and Azure's libraries look for.
-        log: of the children that these need.
+        environment: has the keys of S3, and what Google's library looks for.
+        log: of the children that it needs.
 
     Raises:
         InputError: the address is not that of a mirror, or keys are missing.
@@ -60,5 +60,5 @@ def open_store(mirror: str, environment: Mapping[str, str], log: Path = Path("mi
         def start(descriptor: int) -> Child:
             return Child(command(str(descriptor)), log=log, env=environment, pass_fds=(descriptor,), bound=False)
 
-        return ArrowStore(start, is_whole=place.scheme == "gs")
+        return ArrowStore(start)
     return S3Store(place, S3Calls(place_of(place, environment))) if place.bucket else FolderStore(Path(place.prefix))

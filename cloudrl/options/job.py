@@ -120,8 +120,8 @@ class SubmitOptions:
         str | None,
         Option("Keep copies of a durable job's steps in a folder or bucket that outlives the machines.", "URL"),
     ] = None
-    """`/mnt/volume/runs`, one folder that all nodes mount, or `s3://BUCKET/PREFIX`, `gs://BUCKET/PREFIX`,
-    `abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PREFIX`. After the loss of all disks the job goes on from there."""
+    """`/mnt/volume/runs`, one folder that all nodes mount, or `s3://BUCKET/PREFIX`, `gs://BUCKET/PREFIX`.
+    After the loss of all disks the job goes on from there."""
     mirror_rate: Annotated[str | None, Option("Most that a node sends there a second: 200MB.", "SIZE")] = None
     """None: half of the time of network and disk. All of it before the cluster ends."""
     save_every: Annotated[str | None, Option("Save when a step ends this long after the last save: 20m.", "TIME")] = (

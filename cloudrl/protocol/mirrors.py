@@ -15,26 +15,20 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from typing import Dict, Optional, Tuple
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import SplitResult, parse_qsl, urlsplit
 
-from cloudrl.errors import InputError
+from cloudrl.errors import InputError, without_login
 from cloudrl.protocol.step_copies import WantedFile
 
 MIRROR_RANK = -1
 """Stands for a mirror where a node of a copy is named."""
 MIRROR_VARIABLE = "CLOUDRL_MIRROR"
 """In the environment of a cluster: a mirror whose jobs the agents take up after the loss of all disks."""
-MIRROR_FORMS = (
-    "a folder that all nodes mount, /mnt/volume/runs, or a bucket: s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, "
-    "abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PREFIX"
-)
+MIRROR_FORMS = "a folder that all nodes mount, /mnt/volume/runs, or a bucket: s3://BUCKET/PREFIX, gs://BUCKET/PREFIX"
 S3_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _STYLES = ("path", "virtual")
 _GCS_BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
-_AZURE = re.compile(
-    r"(?P<container>[a-z0-9$][a-z0-9-]{1,61}[a-z0-9])@(?P<account>[a-z0-9]{3,24}\.dfs\.[a-z0-9.-]{3,80})"
-)
 
 
 @dataclass(frozen=True)
@@ -42,18 +36,16 @@ class MirrorUrl:
     """A mirror's address, taken apart.
 
     Attributes:
-        bucket: of S3 or Google, or Azure's container; "" for a folder.
+        bucket: of S3 or Google; "" for a folder.
         prefix: of the keys in the bucket, or the absolute path of the folder.
         style: how the bucket is named to an endpoint, "path" or "virtual"; "" where the endpoint decides.
-        scheme: `gs` or `abfss`, for which pyarrow is needed; "" for a folder and S3.
-        account: of Azure, as a host: `ACCOUNT.dfs.core.windows.net`.
+        scheme: `gs`, for which pyarrow is needed; "" for a folder and S3.
     """
 
     bucket: str
     prefix: str
     style: str = ""
     scheme: str = ""
-    account: str = ""
 
     @property
     def is_s3(self) -> bool:
@@ -73,10 +65,13 @@ def parse_mirror(text: str) -> MirrorUrl:
             raise InputError(f"--mirror {text!r} is not the path of a folder", hint=hint)
         return MirrorUrl("", "/" + text.strip("/"))
     place = urlsplit(text)
-    if place.scheme in ("gs", "abfss"):
-        return _of_arrow(text, hint)
+    if place.scheme == "gs":
+        return _of_google(place, hint)
     if place.scheme != "s3":
-        raise InputError(f"--mirror {text!r} is neither an absolute path nor s3://BUCKET/PREFIX", hint=hint)
+        shown = without_login(text)
+        raise InputError(
+            f"--mirror {shown!r} is neither an absolute path nor s3://BUCKET/PREFIX or gs://BUCKET/PREFIX", hint=hint
+        )
     if "@" in place.netloc:
         raise InputError(
             "--mirror holds a login; keys come from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY", hint=hint
@@ -89,18 +84,12 @@ def parse_mirror(text: str) -> MirrorUrl:
     return MirrorUrl(place.netloc, place.path.strip("/"), style)
 
 
-def _of_arrow(text: str, hint: str) -> MirrorUrl:
-    """An address of Google's or Azure's storage."""
-    place = urlsplit(text)
+def _of_google(place: SplitResult, hint: str) -> MirrorUrl:
     parts, prefix = place.path.strip("/").split("/"), place.path.strip("/")
     is_plain = not prefix or not any(part in ("", ".", "..") for part in parts)
-    if place.scheme == "gs" and _GCS_BUCKET.fullmatch(place.netloc) and is_plain and not place.query + place.fragment:
-        return MirrorUrl(place.netloc, prefix, scheme="gs")
-    azure = _AZURE.fullmatch(place.netloc) if place.scheme == "abfss" else None
-    if azure is None or not is_plain or place.query or place.fragment:
-        form = "gs://BUCKET/PREFIX" if place.scheme == "gs" else "abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PREFIX"
-        raise InputError(f"--mirror is not {form}; a login or a key is no part of it", hint=hint)
-    return MirrorUrl(azure["container"], prefix, scheme="abfss", account=azure["account"])
+    if not _GCS_BUCKET.fullmatch(place.netloc) or not is_plain or place.query or place.fragment:
+        raise InputError("--mirror is not gs://BUCKET/PREFIX; a login or a key is no part of it", hint=hint)
+    return MirrorUrl(place.netloc, prefix, scheme="gs")
 
 
 @dataclass(frozen=True)

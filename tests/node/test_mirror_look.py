@@ -31,7 +31,6 @@ OUTAGES = [
     ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"), http.client.RemoteDisconnected("closed"),
     socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution"), ssl.SSLEOFError(8, "EOF occurred"),
     OSError("google::cloud::Status(UNAVAILABLE: Retry policy exhausted in ReadObject)"),
-    OSError("GetProperties failed for 'https://a.blob.core.windows.net/c'. Azure Error: [ServerBusy] 503 busy"),
 ]  # fmt: skip
 MISTAKES = [
     S3Error(403, "AccessDenied", "PUT probe"), S3Error(404, "NoSuchBucket", "PUT probe"),

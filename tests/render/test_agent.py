@@ -65,7 +65,7 @@ def test_make_agent_writes_what_the_ready_tasks_need(repository: Path, tmp_path:
 def test_it_is_small(for_cpu: bool, limit_bytes: int) -> None:
     """dstack sends up to 2 MiB for an entry of `files:`; that for CPUs also holds a plug-in, a table and data.
 
-    10 KB of it write mirrors to Google's and Azure's storage, 8 KB keep every N-th step and the best.
+    10 KB of it write mirrors to Google's storage, 8 KB keep every N-th step and the best.
     """
     assert len(build_agent(for_cpu=for_cpu)) < limit_bytes
 
