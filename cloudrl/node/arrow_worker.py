@@ -69,8 +69,9 @@ class Files:
         file.seek(offset)
         return bytes(file.read(count))
 
-    def forget(self) -> None:
-        """The file that was read may be another one the next time."""
+    def forget(self, key: str = "") -> None:
+        """Open the file anew at the next `read`: an open one stays at the generation that it had in GCS."""
+        del key
         self._reading = "", None
 
     def crc32(self, key: str, offset: int, count: int, start: int) -> int:
@@ -135,6 +136,7 @@ def serve(files: Files, connection: socket.socket) -> None:
 
 _SIMPLE: Mapping[str, Callable[..., Any]] = {
     "size": Files.size, "names": Files.names, "remove": Files.remove, "crc32": Files.crc32,
+    "forget": Files.forget,
 }  # fmt: skip
 
 

@@ -213,7 +213,13 @@ class FakeGcs(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Gcs)
         self.objects: dict[str, bytes] = {}
+        self.generations: dict[str, int] = {}
         self.uploads: dict[str, tuple[str, bytearray]] = {}
+
+    def store(self, name: str, content: bytes) -> None:
+        """Have an object, in place of an older generation."""
+        self.objects[name] = content
+        self.generations[name] = self.generations.get(name, 0) + 1
 
 
 class _Gcs(BaseHTTPRequestHandler):
@@ -234,9 +240,13 @@ class _Gcs(BaseHTTPRequestHandler):
     def _resource(self, name: str) -> dict[str, Any]:
         size = str(len(self.server.objects[name]))
         return {
-            "kind": "storage#object", "name": name, "bucket": "runs", "size": size, "generation": "1",
+            "kind": "storage#object", "name": name, "bucket": "runs", "size": size,
+            "generation": self._generation(name),
             "timeCreated": "2026-01-01T00:00:00Z", "updated": "2026-01-01T00:00:00Z",
         }  # fmt: skip
+
+    def _generation(self, name: str) -> str:
+        return str(self.server.generations.get(name, 0))
 
     @property
     def _query(self) -> dict[str, str]:
@@ -248,7 +258,9 @@ class _Gcs(BaseHTTPRequestHandler):
         if path.endswith("/o"):
             found = [key for key in sorted(self.server.objects) if key.startswith(self._query.get("prefix", ""))]
             self._answer(200, {"kind": "storage#objects", "items": [self._resource(key) for key in found]})
-        elif name not in self.server.objects:
+        elif name not in self.server.objects or self._query.get("generation", self._generation(name)) != (
+            self._generation(name)
+        ):
             self._answer(404, {"error": {"code": 404, "message": "Not Found"}})
         elif self._query.get("alt") == "media" or "/o/" not in path:
             content, begin = self.server.objects[name], 0
@@ -257,7 +269,7 @@ class _Gcs(BaseHTTPRequestHandler):
                 begin, content = int(first), content[int(first) : int(last) + 1 if last else None]
             end = begin + len(content) - 1
             ranges = {"Content-Range": f"bytes {begin}-{end}/{len(self.server.objects[name])}"}
-            self._answer(206 if wanted else 200, content, {**ranges, "x-goog-generation": "1"})
+            self._answer(206 if wanted else 200, content, {**ranges, "x-goog-generation": self._generation(name)})
         else:
             self._answer(200, self._resource(name))
 
@@ -277,7 +289,7 @@ class _Gcs(BaseHTTPRequestHandler):
         boundary = self.headers["Content-Type"].partition("boundary=")[2].strip('"').encode()
         _, metadata, media, _ = body.split(b"--" + boundary)
         name = self._query.get("name") or json.loads(metadata.partition(b"\r\n\r\n")[2])["name"]
-        self.server.objects[name] = media.partition(b"\r\n\r\n")[2].removesuffix(b"\r\n")
+        self.server.store(name, media.partition(b"\r\n\r\n")[2].removesuffix(b"\r\n"))
         self._answer(200, self._resource(name))
 
     def do_PUT(self) -> None:
@@ -286,7 +298,7 @@ class _Gcs(BaseHTTPRequestHandler):
         if self.headers.get("Content-Range", "").endswith("/*"):
             self._answer(308, headers={"Range": f"bytes=0-{len(content) - 1}"} if content else {})
             return
-        self.server.objects[name] = bytes(content)
+        self.server.store(name, bytes(content))
         self._answer(200, self._resource(name))
 
 
@@ -324,12 +336,14 @@ def test_google_storage_by_its_own_client(gcs: FakeGcs, tmp_path: Path, monkeypa
     store.remove([".cloudrl/a.json", ".cloudrl/absent"])
     assert gcs.objects == {"night/run/large.pt": content}
 
-    copier = MirrorCopier(tmp_path, environment, log=tmp_path / "mirror.log")
-    for writes in (True, False):
-        check = copier.check("gs://runs/night", "token", writes=writes)
-        assert (check.error, check.warning, check.is_seen) == ("", "", True)
-    assert copier.store("gs://runs/night") is copier.store("gs://runs/night")
-    copier.store("gs://runs/night").close()  # type: ignore[attr-defined]
+    nodes = [MirrorCopier(tmp_path, environment, log=tmp_path / "mirror.log") for _ in range(2)]
+    for token in ("token", "another token"):
+        for node in nodes:
+            check = node.check("gs://runs/night", token, writes=node is nodes[0])
+            assert (check.error, check.warning, check.is_seen) == ("", "", True)
+    for node in nodes:
+        assert node.store("gs://runs/night") is node.store("gs://runs/night")
+        node.store("gs://runs/night").close()  # type: ignore[attr-defined]
 
     cut = io.BytesIO(content)
     with pytest.raises(OSError, match="has changed while it was copied"):
