@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import sys
 import zlib
@@ -23,6 +24,7 @@ _RETRY_S = 60
 EMULATOR = "STORAGE_EMULATOR_HOST"
 """Of Google's own libraries: the URL of a stand-in for GCS."""
 _CLIENT_FAILED = 3
+_QUERY = re.compile(r"\?[^\s'\"<>]+")
 
 
 class Files:
@@ -123,15 +125,20 @@ def serve(files: Files, connection: socket.socket) -> None:
                     answer = _SIMPLE[do](files, key, **question)
                 text = {"answer": answer}
             except FileNotFoundError as error:
-                text = {"missing": str(error)}
+                text = {"missing": _without_queries(error)}
             except Exception as error:  # noqa: BLE001  whatever a library says goes to the agent
-                text = {"error": str(error) or type(error).__name__}
+                text = {"error": _without_queries(error)}
             if do not in ("read", "crc32") or "answer" not in text:
                 files.forget()
             stream.write(json.dumps(text).encode() + b"\n" + content)
             stream.flush()
             if do == "write" and "answer" not in text:
                 os._exit(_CLIENT_FAILED)
+
+
+def _without_queries(error: Exception) -> str:
+    """What an error says; a query of a URL may be a key, in another form than the user's secret has."""
+    return _QUERY.sub("", str(error)) or type(error).__name__
 
 
 _SIMPLE: Mapping[str, Callable[..., Any]] = {
@@ -147,7 +154,7 @@ def main(words: Sequence[str]) -> int:
         files = open_files(parse_mirror(words[0]), os.environ)
     except Exception as error:  # noqa: BLE001  likewise
         kind = "no_pyarrow" if isinstance(error, ImportError) else "error"
-        connection.sendall(json.dumps({kind: str(error)}).encode() + b"\n")
+        connection.sendall(json.dumps({kind: _without_queries(error)}).encode() + b"\n")
         return 1
     connection.sendall(b'{"answer": null}\n')
     serve(files, connection)

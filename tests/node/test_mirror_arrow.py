@@ -2,6 +2,8 @@
 
 import io
 import json
+import socket
+import subprocess
 import sys
 import threading
 import time
@@ -34,8 +36,13 @@ class Folder(Files):
         Path(sys.argv[1], self.path(key)).parent.mkdir(parents=True, exist_ok=True)
         if "forbidden" in key:
             source.read(1)
-            raise OSError("you may not write here")
+            raise OSError("you may not write here: 'https://storage/a?se=2030&sig=SECRET%3D&sp=rw' (403), why?")
         super().write(key, source, count)
+
+    def read(self, key, offset, count):
+        if key == "gone":
+            raise FileNotFoundError('404: "https://storage/gone?sig=SECRET" is absent, GET /gone?sig=SECRET')
+        return super().read(key, offset, count)
 
 connection = socket.socket(fileno=int(sys.argv[2]))
 connection.sendall(b'{"answer": null}\\n')
@@ -131,6 +138,26 @@ def test_an_error_of_the_storage_is_told_and_the_next_call_has_another_child(sta
     assert started.store.get("after.json", 10) == b"after"
     assert len(started.children) >= before + 1
     assert started.children[before - 1].wait(10.0 * SLOWER) is not None
+
+
+def test_an_error_that_leaves_the_child_has_no_query_of_a_url(started: Started, tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="you may not write here") as refused:
+        started.store.put("forbidden.json", b"x")
+    with pytest.raises(FileNotFoundError) as absent:
+        started.store.read("gone", 0, 1)
+
+    assert str(refused.value) == "you may not write here: 'https://storage/a' (403), why?"
+    assert str(absent.value) == '404: "https://storage/gone" is absent, GET /gone'
+    (tmp_path / "pyarrow").mkdir()
+    (tmp_path / "pyarrow" / "__init__.py").write_text("raise OSError('no https://storage/a?sig=SECRET')")
+    env = {"PYTHONPATH": ":".join([str(tmp_path), *filter(None, sys.path)])}
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        code = "import sys; from cloudrl.node.arrow_worker import main; main(sys.argv[1:])"
+        command = [sys.executable, "-c", code, "gs://runs", str(theirs.fileno())]
+        subprocess.run(command, env=env, pass_fds=[theirs.fileno()], check=True, timeout=60 * SLOWER)
+        assert json.loads(ours.recv(1000)) == {"error": "no https://storage/a"}
+    assert b"SECRET" not in started.log.read_bytes()
 
 
 def test_calls_beside_a_long_upload_do_not_wait_for_it(started: Started) -> None:
