@@ -192,7 +192,7 @@ class _Calls:
         if "no_pyarrow" in value:
             raise InputError(
                 f"the node's Python has no pyarrow for this storage: {value['no_pyarrow']}",
-                hint="verl's images have it. For another image: --setup 'pip install pyarrow'",
+                hint="verl's images have it. For another image: --setup \"pip install 'pyarrow>=19'\"",
             )
         raise OSError(value["error"])
 

@@ -220,7 +220,7 @@ def test_a_python_without_pyarrow_says_how_to_get_it(tmp_path: Path, monkeypatch
     check = copier.check("gs://runs/x", "token", writes=True)
 
     assert "no pyarrow for this storage: No module named 'pyarrow'" in check.error
-    assert "pip install pyarrow" in check.hint
+    assert """--setup "pip install 'pyarrow>=19'\"""" in check.hint
 
 
 def _program(folder: Path) -> Path:
