@@ -18,7 +18,7 @@ from cloudrl.saves.keeping import parse_best, score_steps
 from cloudrl.saves.lineage import without_abandoned
 
 _CHUNK_BYTES = 4 << 20
-_NUMBER = re.compile(r"(?:np\.\w+\()?([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\)?$")
+_NUMBER = re.compile(r"(?:np\.\w+\()?([+-]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|nan|inf))\)?$")
 _VALIDATION = "val"
 """Names of all metrics of a validation begin so (verl 0.9.1, trainer/ppo/metric_utils.py; `val/loss`)."""
 
@@ -28,7 +28,7 @@ class _Log:
     """What is read of one attempt's log.
 
     Attributes:
-        values: step -> value of the metric.
+        values: step -> value of the metric, also one that is not finite.
         reached: the last step that was logged.
         names: of the metrics in the steps' lines, as long as the wanted one was not among them.
     """

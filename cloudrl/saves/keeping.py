@@ -105,22 +105,22 @@ def score_steps(
 
     A step has the value that the metric had at this step. Where it had none, the step has the last value since the
     step that was saved before it: a validation of its own weights is better, one of weights close by is what there is.
+    If that value is NaN or infinite, the training has diverged and the step has no score.
 
     Args:
         scores: that are known already. Those of steps that are gone stay: a mirror may have them, or a machine that
             comes back.
         steps: that the nodes have.
-        values: step -> value of the metric, as far as the newest attempt has logged it.
+        values: step -> value of the metric, as far as the newest attempt has logged it; also NaN and infinity.
         reached: the last step that was logged; later ones have no score yet.
     """
     known = {score.step: score for score in scores}
-    finite = {step: value for step, value in values.items() if math.isfinite(value)}
     before = 0
     for step in sorted({*steps, *known}):
         if step not in known and step <= reached:
-            measured_at = max((at for at in finite if before < at <= step), default=None)
-            if measured_at is not None:
-                known[step] = Score(step, finite[measured_at], measured_at)
+            measured_at = max((at for at in values if before < at <= step), default=None)
+            if measured_at is not None and math.isfinite(values[measured_at]):
+                known[step] = Score(step, values[measured_at], measured_at)
         before = step
     extremes = {choose(known.values(), key=_value_of).step for choose in (min, max) if known}
     gone = sorted(step for step in known if step not in steps and step not in extremes)

@@ -51,6 +51,18 @@ def test_values_are_read_as_verl_and_ray_print_them(reading):
     assert reading.said == []
 
 
+@pytest.mark.parametrize("text", ["nan", "np.float64(nan)", "inf", "-inf"])
+def test_a_step_that_has_diverged_has_no_score_and_its_metric_was_logged(reading, text):
+    reading.write(f"step:9 - {METRIC}:0.9", f"step:10 - {METRIC}:{text} - x/y:1", f"step:20 - {METRIC}:0.5")
+    assert reading.of(10, 20) == (Score(20, 0.5, 20),)
+
+
+def test_a_metric_that_was_only_nan_was_logged(reading):
+    reading.write("step:10 - critic/score/mean:nan - x/y:1")
+    assert reading.of(10, job=replace(JOB, keep_best="critic/score/mean")) == ()
+    assert reading.said == []
+
+
 def test_a_line_counts_once_it_is_whole(reading):
     reading.log.write_text(f"step:10 - {METRIC}:0.2")
     assert reading.of(10) == ()

@@ -68,6 +68,9 @@ def test_what_stays_and_why(job, kept):
         ({8: 0.1, 9: 0.15, 15: 0.2}, 20, [(10, 0.15, 9), (20, 0.2, 15)]),  # the last one since the save before
         ({5: 0.1}, 20, [(10, 0.1, 5)]),  # step 20 has none since step 10
         ({10: float("nan"), 20: float("inf")}, 20, []),
+        ({9: 0.9, 10: float("nan"), 20: 0.5}, 20, [(20, 0.5, 20)]),  # it has diverged at the save itself
+        ({7: 0.9, 8: float("-inf"), 15: 0.5}, 20, [(20, 0.5, 15)]),
+        ({8: float("nan"), 9: 0.9}, 20, [(10, 0.9, 9)]),  # it has recovered since
     ],
 )
 def test_a_saved_step_has_the_value_of_its_own_step_or_the_last_one_since_the_save_before(values, reached, scored):
