@@ -109,7 +109,7 @@ Event = Union[
 
 @dataclass(frozen=True)
 class Record:
-    """Write the job to the volumes."""
+    """Write the job to the volumes: this record, or a newer one if there is one by then."""
 
     job: DurableJob
 

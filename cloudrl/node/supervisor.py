@@ -309,7 +309,7 @@ class Supervisor:
         if isinstance(action, decisions.Say):
             self._say(action.text)
         elif isinstance(action, decisions.Record):
-            self._record(action.job)
+            self._record(action.job.job_id)
         elif isinstance(action, decisions.Plan):
             self._events.append(self._machinery.plan(action.job))
         elif isinstance(action, decisions.Stop):
@@ -318,18 +318,20 @@ class Supervisor:
             return self._submit(action)
         return True
 
-    def _record(self, job: DurableJob) -> None:
-        """Write it down; a node that could not is asked again later."""
-        if self._machinery.record(job) < self._machinery.copies:
-            self._thin.add(job.job_id)
+    def _record(self, job_id: str) -> None:
+        """Write a job down as it is now, never over a newer record; a node that could not is asked again later."""
+        with self._lock:
+            copies = self._machinery.record(self._queue.jobs[job_id])
+        if copies < self._machinery.copies:
+            self._thin.add(job_id)
         else:
-            self._thin.discard(job.job_id)
+            self._thin.discard(job_id)
 
     def _record_again(self) -> None:
         if self._thin and self._clock() >= self._record_again_at:
             self._record_again_at = self._clock() + _RECORD_AGAIN_S
             for job_id in sorted(self._thin):
-                self._record(self._queue.jobs[job_id])
+                self._record(job_id)
 
     def _submit(self, action: decisions.Submit) -> bool:
         """Hand an attempt to Ray; False while that is not known to have worked.

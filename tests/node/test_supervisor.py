@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from cloudrl.durable.queue import Planned
+from cloudrl.durable.queue import Planned, Record
 from cloudrl.durable.verdicts import RayEnd
 from cloudrl.node.machinery import Machinery
 from cloudrl.node.supervisor import Supervisor
 from cloudrl.protocol.durable_jobs import DurableJob, Result
+from cloudrl.protocol.interruptions import Interruption
 from cloudrl.protocol.job_phases import JobState
 
 REQUEST = {"entrypoint": "train", "submission_id": "own", "runtime_env": {}, "metadata": {"job_name": "own"}}
@@ -29,6 +30,8 @@ class Lab:
     said: list[str] = field(default_factory=list)
     state: JobState | None = None
     is_full: bool = False
+    refusal: str | None = ""
+    notices: dict[int, Interruption] = field(default_factory=dict)
     recorded: list[DurableJob] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -37,6 +40,7 @@ class Lab:
             plan=lambda job: Planned(job.job_id, 0), prepare=lambda _: None,
             end=lambda _job, row: RayEnd(row["status"], 1, "ValueError: no such row"),
             silence_s=lambda: self.silence_s, copies=2, hang=lambda: self.state,
+            notices=lambda: dict(self.notices),
         )  # fmt: skip
         clock = lambda: self.now  # noqa: E731
         self.supervisor = Supervisor("start", "run", machinery, say=self.said.append, now=clock, clock=clock)
@@ -47,8 +51,10 @@ class Lab:
         self.recorded.append(job)
         return 2
 
-    def submit(self, request: Any) -> str:
+    def submit(self, request: Any) -> str | None:
         assert self.rows is not None
+        if self.refusal is None:
+            return None
         self.rows.append({**request, "status": "RUNNING"})
         return ""
 
@@ -133,3 +139,22 @@ def test_no_call_says_that_a_job_is_stopped_before_that_is_recorded() -> None:
     ended = lab.recorded[-1].outcome
     assert ended is not None
     assert ended.result is Result.STOPPED
+
+
+def test_a_stop_is_not_overwritten_by_an_older_record_that_still_waits() -> None:
+    """Ray does not answer, so the record of a notice waits behind the submission; meanwhile a client stops the job."""
+    lab = Lab()
+    lab.supervisor.take(JOB)
+    lab.refusal = None
+    while len(lab.recorded) < 2:
+        lab.look()
+    lab.notices[1] = Interruption("AWS", "spot", lab.now + 120.0)
+    lab.look()
+    assert [action for action in lab.supervisor._to_do if isinstance(action, Record)]
+    assert lab.supervisor.stop_job("own")
+    stopped_at = len(lab.recorded) - 1
+    lab.look()
+    assert lab.supervisor.is_settled
+    assert len(lab.recorded) > stopped_at + 1
+    assert all(record.outcome is not None for record in lab.recorded[stopped_at:])
+    assert lab.recorded[-1].attempts[-1].notice
