@@ -29,7 +29,7 @@ from cloudrl.node.mirrors import FAILURES, Mirrors, all_mirrors
 from cloudrl.node.old_steps import OldSteps
 from cloudrl.node.ray import Dashboard
 from cloudrl.node.replication import ReplicationHub
-from cloudrl.node.save_wishes import notices_of
+from cloudrl.node.save_wishes import last_save, notices_of
 from cloudrl.node.scores import Scores
 from cloudrl.node.step_copies import EVERY_S as COPY_EVERY_S
 from cloudrl.node.step_copies import StepCopies
@@ -41,7 +41,6 @@ from cloudrl.protocol.durable_jobs import DurableJob
 from cloudrl.protocol.failures import ApiError, ErrorCode
 from cloudrl.protocol.folders import TRAINING_NODES
 from cloudrl.protocol.job_phases import JobState
-from cloudrl.protocol.job_work import SaveNote
 from cloudrl.protocol.report import NodeReport
 from cloudrl.protocol.side_by_side import side_by_side
 from cloudrl.saves.copies import choose_nodes
@@ -116,8 +115,9 @@ class DurableJobs:
         self._orders: Dict[str, Tuple[int, ...]] = {}
         machinery = Machinery(
             jobs=dashboard.jobs, submit=dashboard.submit, stop=dashboard.stop, record=self._record, plan=self._plan,
-            prepare=self._prepare, end=self._end, hang=hang, saved=self._saved, silence_s=silence_s,
+            prepare=self._prepare, end=self._end, hang=hang, silence_s=silence_s,
             copies=min(2, nodes), notices=lambda: notices_of(reports()),
+            saved=lambda submission_id: last_save(reports(), submission_id),
         )  # fmt: skip
         self.supervisor = Supervisor(attempt, cluster_run, machinery, say=say)
         self._scores = Scores(ray_logs, self.supervisor.note, say=say)
@@ -372,12 +372,6 @@ class DurableJobs:
             or STEP_LINE.search(tail) is not None,
             newest_step=newest,
         )
-
-    def _saved(self, submission_id: str) -> Optional[SaveNote]:
-        works = (report.work for report in self._reports())
-        notes = (work.saved for work in works if work is not None and work.saved is not None)
-        own = (note for note in notes if note.submission_id == submission_id)
-        return max(own, key=lambda note: note.at, default=None)
 
     def _newest_step(self, job: DurableJob) -> Optional[int]:
         try:

@@ -28,7 +28,7 @@ from cloudrl.node.masking import node_secrets
 from cloudrl.node.mirror_look import MirrorLook
 from cloudrl.node.partial_starts import ENOUGH, PartialStarts
 from cloudrl.node.renewal import is_due
-from cloudrl.node.save_wishes import SaveAsker, left_s, notices_of
+from cloudrl.node.save_wishes import SaveAsker, last_save, left_s, notices_of
 from cloudrl.node.usage_history import UsageHistory
 from cloudrl.protocol import usage_rows
 from cloudrl.protocol.client import AgentClient
@@ -84,6 +84,7 @@ class Head(Agent):
         self._saves = SaveAsker(
             lambda: supervisor.running_attempt, self._ends_in_s, lambda: notices_of(self.state.reports()),
             lambda: Pace(*self.hang_monitor.pace(), *self.durable_jobs.copy_pace()), self.log.line,
+            lambda submission_id: last_save(self.state.reports(), submission_id),
         )  # fmt: skip
         self._job = ClusterJob(job.job_id, supervisor, self.dashboard.job) if job is not None else None
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import Callable, Dict, Iterable, Mapping, Optional
+from typing import Callable, Dict, Iterable, Mapping, Optional, Tuple
 
 from cloudrl.durable.notices import LEADS_S, Pace, SaveWishes, near
 from cloudrl.node.renewal import runs_for_s
 from cloudrl.protocol.interruptions import Interruption, Notices, countdown_text
+from cloudrl.protocol.job_work import SaveNote
 from cloudrl.protocol.options import BudgetLimits
 from cloudrl.protocol.report import NodeReport
 from cloudrl.units import duration_text
@@ -17,6 +18,14 @@ from cloudrl.units import duration_text
 def notices_of(reports: Iterable[NodeReport]) -> Dict[int, Interruption]:
     """Rank -> notice, of nodes that have one."""
     return {report.rank: report.interruption for report in reports if report.interruption is not None}
+
+
+def last_save(reports: Iterable[NodeReport], submission_id: str) -> Optional[SaveNote]:
+    """The last save that the trainer of a submission has told of; None before the first."""
+    works = (report.work for report in reports)
+    notes = (work.saved for work in works if work is not None and work.saved is not None)
+    own = (note for note in notes if note.submission_id == submission_id)
+    return max(own, key=lambda note: note.at, default=None)
 
 
 @dataclass
@@ -29,6 +38,7 @@ class SaveAsker:
         notices: rank -> notice that its machine is taken back.
         pace: of the run.
         say: prints a line.
+        saved: the last save of a submission; None before the first.
         now: seconds since the epoch.
     """
 
@@ -37,10 +47,12 @@ class SaveAsker:
     notices: Callable[[], Notices]
     pace: Callable[[], Pace]
     say: Callable[[str], object]
+    saved: Callable[[str], Optional[SaveNote]] = lambda _: None
     now: Callable[[], float] = time.time
     _wishes: SaveWishes = field(default_factory=SaveWishes)
     _wish: str = ""
     _told: str = ""
+    _saved_before: Tuple[Optional[str], int] = (None, 0)
 
     @property
     def is_urgent(self) -> bool:
@@ -56,13 +68,22 @@ class SaveAsker:
         words = [f"the cluster ends in {duration_text(left_s)}"] if left_s is not None and left_s < LEADS_S[0] else []
         words += [countdown_text(rank, notice, now) for rank, notice in sorted(notices.items())]
         needed = f"a save and its copy would take {duration_text(pace.needed_s)}"
+        told = f"{attempt} {sorted(notices)}"
         if wish and wish != self._wish:
+            self._saved_before = attempt, self._saved_step(attempt)
             self.say(f"job {attempt} is asked to save: {'; '.join(words)}")
-        elif attempt and notices and not wish and self._told != f"{attempt} {sorted(notices)}":
-            self._told = f"{attempt} {sorted(notices)}"
-            self.say(f"job {attempt} is not asked to save: {'; '.join(words)}, and {needed}")
+        elif attempt and notices and not wish and self._told != told:
+            self._told = told
+            was_asked = bool(self._wish) and self._saved_before[0] == attempt
+            if not was_asked or self._saved_step(attempt) <= self._saved_before[1]:
+                adverb = "no longer" if was_asked else "not"
+                self.say(f"job {attempt} is {adverb} asked to save: {'; '.join(words)}, and {needed}")
         self._wish = wish
         return wish
+
+    def _saved_step(self, attempt: Optional[str]) -> int:
+        note = self.saved(attempt) if attempt else None
+        return note.step if note is not None else 0
 
 
 def left_s(

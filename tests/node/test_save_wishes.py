@@ -5,9 +5,11 @@ from dataclasses import replace
 import pytest
 
 from cloudrl.durable.notices import Pace, SaveWishes
-from cloudrl.node.save_wishes import SaveAsker, left_s
+from cloudrl.node.save_wishes import SaveAsker, last_save, left_s
 from cloudrl.protocol.interruptions import Interruption
+from cloudrl.protocol.job_work import JobWork, SaveNote
 from cloudrl.protocol.options import BudgetLimits
+from cloudrl.protocol.report import NodeReport
 
 
 @pytest.mark.parametrize(
@@ -59,7 +61,7 @@ def test_a_notice_of_an_hour_asks_again_as_its_time_comes() -> None:
 def test_what_is_asked_is_said() -> None:
     said: list[str] = []
     now, notices, pace = [1000.0], {1: SPOT}, [Pace(save_s=500.0)]
-    asker = SaveAsker(lambda: "night", lambda: None, lambda: notices, lambda: pace[0], said.append, lambda: now[0])
+    asker = SaveAsker(lambda: "night", lambda: None, lambda: notices, lambda: pace[0], said.append, now=lambda: now[0])
     assert asker.is_urgent
     assert asker.look() == asker.look() == ""
     pace[0] = Pace()
@@ -74,6 +76,35 @@ def test_what_is_asked_is_said() -> None:
     ]
     notices[0] = MAINTENANCE
     assert not asker.is_urgent, "copies have time"
+
+
+@pytest.mark.parametrize(("saved", "is_said"), [(10, True), (11, False)])
+def test_a_save_that_was_asked_for_and_done_is_not_said_to_be_left_out(saved: int, is_said: bool) -> None:
+    said: list[str] = []
+    now, pace, saves = [1000.0], [Pace(save_s=60.0)], [SaveNote("night", 10, "f", 900.0)]
+    asker = SaveAsker(
+        lambda: "night", lambda: None, lambda: {1: SPOT}, lambda: pace[0], said.append, lambda _: saves[-1],
+        now=lambda: now[0],
+    )  # fmt: skip
+    assert asker.look() == "night 1"
+    saves.append(SaveNote("night", saved, "f", 1050.0))
+    now[0], pace[0] = 1075.0, Pace(save_s=80.0)
+    assert asker.look() == asker.look() == ""
+    assert (
+        said[1:]
+        == [
+            "job night is no longer asked to save: node 1 is taken back in 45 s: spot notice of AWS, "
+            "and a save and its copy would take 1 min 20 s"
+        ]
+        * is_said
+    )
+
+
+def test_a_save_counts_for_its_own_attempt() -> None:
+    notes = [SaveNote("night", 10, "f", 1.0), SaveNote("night", 20, "f", 2.0), SaveNote("other", 30, "f", 3.0), None]
+    reports = [NodeReport(rank, "h", work=JobWork(0.0, saved=note)) for rank, note in enumerate(notes)]
+    assert last_save(reports, "night") == notes[1]
+    assert last_save(reports, "none") is None
 
 
 def test_the_end_is_that_of_the_money_or_of_slurms_time_limit() -> None:
