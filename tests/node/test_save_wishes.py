@@ -93,8 +93,10 @@ def test_a_save_that_was_asked_for_and_done_is_not_said_to_be_left_out(saved: in
     assert (
         said[1:]
         == [
-            "job night is no longer asked to save: node 1 is taken back in 45 s: spot notice of AWS, "
-            "and a save and its copy would take 1 min 20 s"
+            (
+                "job night is no longer asked to save: node 1 is taken back in 45 s: spot notice of AWS, "
+                "and a save and its copy would take 1 min 20 s"
+            )
         ]
         * is_said
     )
