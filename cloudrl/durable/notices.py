@@ -7,7 +7,7 @@ notice is recorded as the reason of the loss that it announces.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Dict, Mapping, Optional
+from typing import Dict, List, Mapping, Optional, Set
 
 from cloudrl.durable.verdicts import Judgement
 from cloudrl.protocol.durable_jobs import DurableJob, Verdict
@@ -82,14 +82,18 @@ class SaveWishes:
     """Which attempt is to save at the end of its step."""
 
     def __init__(self) -> None:
-        self._asked: Dict[str, Dict[object, bool]] = {}
+        self._asked: Dict[str, Dict[object, int]] = {}
+        self._refused: Set[object] = set()
 
     def find(
         self, submission_id: Optional[str], left_s: Optional[float], notices: Notices, pace: Pace, now: float
     ) -> str:
         """`SUBMISSION_ID NUMBER` for `HeartbeatReply.save_wish`; "" while nothing is wanted.
 
-        A wish that is no longer in time is taken back for good: half a save would be in the way of copies.
+        Each reason to save has a number of its own, higher than those before. The wish is the highest of those that
+        still hold; a trainer that has saved for a higher one has answered it. A notice whose time has become too short
+        is no reason any more, for good. While a machine goes sooner than a save takes, nothing is wanted at all: half a
+        save would be in the way of copies.
 
         Args:
             submission_id: of the attempt that runs; None without one.
@@ -101,15 +105,19 @@ class SaveWishes:
         if not submission_id:
             return ""
         asked = self._asked.setdefault(submission_id, {})
-        is_wanted = _passed(left_s) > 0
+        reasons: List[object] = [("end", passed) for passed in range(1, _passed(left_s) + 1)]
+        is_too_late = False
         for rank, notice in notices.items():
             notice_s = notice.ends_at - now
-            key = rank, notice.name, _passed(notice_s)
+            key = submission_id, rank, notice.name, _passed(notice_s)
             if notice_s > 0 and pace.needed_s <= notice_s:
-                is_wanted = asked.setdefault(key, True) or is_wanted
-            elif key in asked:
-                asked[key] = False
-        return f"{submission_id} {_passed(left_s) + len(asked)}" if is_wanted else ""
+                reasons += [key] if key not in self._refused else []
+                continue
+            is_too_late = is_too_late or notice_s > -_AFTER_S
+            if key in asked:
+                self._refused.add(key)
+        number = max((asked.setdefault(reason, len(asked) + 1) for reason in reasons), default=0)
+        return f"{submission_id} {number}" if number and not is_too_late else ""
 
 
 def _passed(left_s: Optional[float]) -> int:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Callable, Mapping, Optional
 
 WISH = "save-wish"
-"""The file with `SUBMISSION_ID NUMBER`: that attempt is to save once more, for each new number."""
+"""The file with `SUBMISSION_ID NUMBER`: that attempt is to save once more, for each higher number."""
 _POLL_S = 1.0
 
 
@@ -45,7 +45,7 @@ class SaveCallback:
         self._folder, self._attempt = environ.get("CLOUDRL_LOOKS_DIR", ""), environ.get("CLOUDRL_ATTEMPT", "")
         self._clock, self._saved_at, self._every_s = clock, clock(), _seconds(environ.get("CLOUDRL_SAVE_EVERY_S"))
         self._usual_freq: Optional[int] = None
-        self._answered = ""
+        self._answered = 0
         self._own = _users_own(environ.get("CLOUDRL_CHECKPOINT_CALLBACK", ""), config)
         if is_polled:
             threading.Thread(target=self._poll, name="cloudrl-save-hook", daemon=True).start()
@@ -59,9 +59,8 @@ class SaveCallback:
 
     def look(self) -> None:
         """Have the step that runs saved, if the agent wants it or it is time, and no longer if it does not."""
-        wish = self._wish()
         is_late = self._every_s is not None and self._clock() - self._saved_at >= self._every_s
-        is_wanted = is_late or wish not in ("", self._answered)
+        is_wanted = is_late or self._wish() > self._answered
         if self._usual_freq is None and is_wanted:
             usual = self.config.trainer.save_freq
             self.config.trainer.save_freq = 1
@@ -77,7 +76,7 @@ class SaveCallback:
         return getattr(own, name)
 
     def _note(self, saved: Mapping[str, Any]) -> None:
-        self._saved_at, self._answered = self._clock(), self._wish()
+        self._saved_at, self._answered = self._clock(), max(self._answered, self._wish())
         if self._usual_freq is not None:
             self.config.trainer.save_freq, self._usual_freq = self._usual_freq, None
         if not self._folder or not self._attempt:
@@ -92,13 +91,13 @@ class SaveCallback:
             file.write(json.dumps(note))
         part.replace(path)
 
-    def _wish(self) -> str:
-        """What the agent wants of this attempt; "" for nothing."""
+    def _wish(self) -> int:
+        """The number of what the agent wants of this attempt; 0 for nothing."""
         with contextlib.suppress(OSError, ValueError):
-            text = Path(self._folder, WISH).read_text(encoding="utf-8")
-            if self._attempt and text.split(" ")[0] == self._attempt:
-                return text
-        return ""
+            attempt, number = Path(self._folder, WISH).read_text(encoding="utf-8").split(" ")
+            if self._attempt and attempt == self._attempt:
+                return int(number)
+        return 0
 
     def _poll(self) -> None:
         while True:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import Callable, Dict, Iterable, Mapping, Optional, Tuple
+from typing import Callable, Dict, Iterable, Mapping, Optional, Set, Tuple
 
 from cloudrl.durable.notices import LEADS_S, Pace, SaveWishes, near
 from cloudrl.node.renewal import runs_for_s
@@ -52,6 +52,7 @@ class SaveAsker:
     _wishes: SaveWishes = field(default_factory=SaveWishes)
     _wish: str = ""
     _told: str = ""
+    _said: Set[str] = field(default_factory=set)
     _saved_before: Tuple[Optional[str], int] = (None, 0)
 
     @property
@@ -69,7 +70,8 @@ class SaveAsker:
         words += [countdown_text(rank, notice, now) for rank, notice in sorted(notices.items())]
         needed = f"a save and its copy would take {duration_text(pace.needed_s)}"
         told = f"{attempt} {sorted(notices)}"
-        if wish and wish != self._wish:
+        if wish and wish != self._wish and wish not in self._said:
+            self._said.add(wish)
             self._saved_before = attempt, self._saved_step(attempt)
             self.say(f"job {attempt} is asked to save: {'; '.join(words)}")
         elif attempt and notices and not wish and self._told != told:

@@ -212,8 +212,8 @@ class HeartbeatReply:
         shared_checkpoints: whether all nodes save into one folder; known at the barrier.
         gpus_of_ray: addresses of nodes whose GPUs Ray watches, so that their agents need not; in a reply at most that
             of the node that it is for.
-        save_wish: `SUBMISSION_ID NUMBER` of the attempt that is to save at the end of its step, with another number for
-            each time; "" before the first.
+        save_wish: `SUBMISSION_ID NUMBER` of the attempt that is to save at the end of its step, with a higher number
+            for each time; "" while nothing is wanted.
         rendezvous: which nodes compute together as a check; None before all are ready for it, and after the barrier.
         interruption: of rank 0, as in `NodeReport`.
     """

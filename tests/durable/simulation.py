@@ -90,7 +90,7 @@ class RayJob:
     message: str = ""
     is_hung: bool = False
     asked_to_stop: bool = False
-    answered: str = ""
+    answered: int = 0
     saved_at: int = -1
 
 

@@ -104,12 +104,16 @@ class TakenBack:
 
     def is_wanted(self, job: Any) -> bool:
         """Whether a trainer saves the step that it has ended."""
-        return bool(self.wish.split(" ")[0] == job.submission_id and self.wish != job.answered)
+        return bool(self._number(job) > job.answered)
 
     def note_save(self, job: Any) -> None:
         if self.is_wanted(job):
             self._saved[job.submission_id] = job.step, self._world.tick
-        job.answered = self.wish
+        job.answered = max(job.answered, self._number(job))
+
+    def _number(self, job: Any) -> int:
+        attempt, _, number = self.wish.partition(" ")
+        return int(number) if attempt == job.submission_id else 0
 
     # -- what must hold -------------------------------------------------------------------------------------
 

@@ -80,6 +80,19 @@ def test_a_wish_that_is_taken_back_is_not_fulfilled(tmp_path: Path, looks: Looks
         assert callback.config.trainer.save_freq == save_freq
 
 
+def test_a_wish_that_was_answered_comes_back_without_a_save(tmp_path: Path, looks: Looks) -> None:
+    callback = _callback(tmp_path / "looks-0", save_freq=50)
+    looks.wish("night-2 2")
+    callback.look()
+    _saved(callback, 7)
+    looks.wish("")
+    _saved(callback, 50)
+    for wish, save_freq in (("night-2 1", 50), ("night-2 2", 50), ("night-2 3", 1)):
+        looks.wish(wish)
+        callback.look()
+        assert callback.config.trainer.save_freq == save_freq
+
+
 def test_it_saves_when_the_last_save_is_long_ago(tmp_path: Path) -> None:
     clock = Clock()
     callback = _callback(tmp_path, clock=clock, CLOUDRL_SAVE_EVERY_S="600")

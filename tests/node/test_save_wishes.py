@@ -46,6 +46,23 @@ def test_a_save_that_would_be_half_is_not_begun() -> None:
     assert wishes.find("night", 200.0, {1: SPOT}, Pace(), 1015.0) == "night 3", "the end of the cluster asks anyway"
 
 
+def test_a_wish_that_was_taken_back_stays_so_as_the_cluster_ends() -> None:
+    """The end's own wish was answered; with the notice's number it would be carried out once more, half."""
+    wishes, needs_80_s = SaveWishes(), Pace(save_s=80.0)
+    assert wishes.find("night", 800.0, {}, Pace(), 900.0) == "night 1"
+    assert wishes.find("night", 700.0, {1: SPOT}, needs_80_s, 1000.0) == "night 2"
+    assert wishes.find("night", 640.0, {1: SPOT}, needs_80_s, 1060.0) == ""
+    assert wishes.find("night", 299.0, {1: SPOT}, needs_80_s, 1110.0) == "", "nor is what the end asks for by now"
+    assert wishes.find("night", 640.0, {}, Pace(), 1070.0) == "night 1", "the notice was withdrawn"
+    assert wishes.find("night", 640.0, {1: SPOT}, Pace(), 1070.0) == "night 1", "and that is final"
+
+
+def test_a_machine_that_stays_after_its_time_holds_up_no_save() -> None:
+    wishes = SaveWishes()
+    assert wishes.find("night", 800.0, {1: SPOT}, Pace(), 1120.0) == ""
+    assert wishes.find("night", 500.0, {1: SPOT}, Pace(), 1420.0) == "night 1"
+
+
 def test_a_step_that_is_being_copied_goes_first() -> None:
     assert Pace(step_left_s=10.0, save_s=5.0, copying_s=40.0, copy_s=40.0).needed_s == 80.0
 
