@@ -111,7 +111,10 @@ class TestInATerminal:
             assert seen.end() == 130
 
         assert (seen.page.is_screen, seen.page.has_cursor) == (False, True)
-        assert "error: no longer following; job one keeps running" in seen.page.lines
+        told = " ".join(" ".join(seen.page.lines).split())
+        assert (
+            "error: no longer following; job one keeps running without this computer, and does not start again" in told
+        )
         assert "  → Follow it: cloudrl watch ray://lab/one" in seen.page.lines
 
     @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])

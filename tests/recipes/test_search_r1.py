@@ -107,7 +107,13 @@ def test_what_the_cluster_gives_is_filled_in(config):
 def test_keys_of_a_newer_verl_are_left_out_and_it_is_said_what_that_means():
     submission = planned()
     assert not [word for word in submission.argv if word.startswith(("trainer.resume_mode", "trainer.device"))]
-    assert submission.notes == ("verl 0.1 cannot resume a run: one that is interrupted starts over from its model",)
+    assert submission.notes == (
+        "verl 0.1 cannot resume a run: one that is interrupted starts over from its model",
+        (
+            "this job is not started again if a machine is lost: verl 0.1 cannot go on from a step. "
+            "All the same: --durable"
+        ),
+    )
     assert submission.not_checked == (
         "the configuration (cloudrl does not know verl 0.1; cloudrl verl add makes it known)",
     )
