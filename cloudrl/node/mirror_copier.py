@@ -21,7 +21,7 @@ from cloudrl.node.mirror_outages import is_outage
 from cloudrl.node.mirror_stores import Store, open_store
 from cloudrl.node.s3_calls import S3Error
 from cloudrl.protocol.failures import ApiError, ErrorCode
-from cloudrl.protocol.mirrors import MirrorCheck, UploadOrder, UploadState, file_key, parse_mirror
+from cloudrl.protocol.mirrors import MirrorCheck, MirrorUrl, UploadOrder, UploadState, file_key, parse_mirror
 from cloudrl.protocol.step_copies import WantedFile
 from cloudrl.saves.below import Refused, open_below
 from cloudrl.saves.names import is_step_path
@@ -34,11 +34,12 @@ _REST = 1.0
 _KEPT = 8
 """So many orders that are done are remembered."""
 _PROBE, _REMOVED_PROBE = ".cloudrl/probe", ".cloudrl/removed-probe"
-_CREDENTIALS = {
-    "gs": "On machines of Google Cloud their service account needs the role Storage Object User; elsewhere "
-    "GOOGLE_APPLICATION_CREDENTIALS names the file of a key on every node, under `env:` of the cluster's file",
-}
-"""Scheme -> what a node needs."""
+_S3_HINT = "Its keys are those of the cluster's `secrets:`, AWS_ENDPOINT_URL_S3 and AWS_REGION of its `env:`"
+_GCS_HINT = (
+    "On machines of Google Cloud their service account needs the role Storage Object User; elsewhere "
+    "GOOGLE_APPLICATION_CREDENTIALS names the file of a key on every node, under `env:` of the cluster's file"
+)
+_SLURM_HINT = "Name a folder that all nodes share; nodes that run containers see those of slurm.volumes alone"
 _IO_PRIORITY_SET = {"x86_64": 251, "aarch64": 30}
 _IDLE = 3 << 13
 _Key = Tuple[str, str, str]
@@ -152,23 +153,8 @@ class MirrorCopier:
         except CloudrlError as error:
             return MirrorCheck(error.message, error.hint or "")
         except (OSError, ValueError, http.client.HTTPException) as error:
-            place = parse_mirror(mirror)
-            volume = f"Mount a volume on every node: --set volumes=[NAME:{place.prefix}]"
-            if self._environment.get("CLOUDRL_PROVIDER") == "slurm":
-                volume = (
-                    "Name a folder that all nodes share; nodes that run containers see those of slurm.volumes alone"
-                )
-            variables = (
-                "Its keys are those of the cluster's `secrets:`, AWS_ENDPOINT_URL_S3 and AWS_REGION of its `env:`"
-            )
-            hint = _CREDENTIALS.get(place.scheme, "")
-            if isinstance(error, S3Error):
-                hint = error.hint or "\n".join(filter(None, (variables, error.more_hint)))
-            return MirrorCheck(
-                str(error) or type(error).__name__,
-                hint or (variables if place.bucket else volume),
-                may_pass=is_outage(error),
-            )
+            hint = _hint_for(parse_mirror(mirror), error, self._environment.get("CLOUDRL_PROVIDER", ""))
+            return MirrorCheck(str(error) or type(error).__name__, hint, may_pass=is_outage(error))
         return MirrorCheck(warning=store.warning((Path("/"), self._root)), is_seen=content == token.encode())
 
     def _work(self) -> None:
@@ -225,6 +211,15 @@ def use_disk_when_idle() -> None:
     if number is not None and sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).syscall(number, 1, 0, _IDLE)
+
+
+def _hint_for(place: MirrorUrl, error: Exception, provider: str) -> str:
+    """What may help a node that cannot use a mirror."""
+    if isinstance(error, S3Error):
+        return error.hint or "\n".join(filter(None, (_S3_HINT, error.more_hint)))
+    if place.bucket:
+        return _S3_HINT if place.is_s3 else _GCS_HINT
+    return _SLURM_HINT if provider == "slurm" else f"Mount a volume on every node: --set volumes=[NAME:{place.prefix}]"
 
 
 def _upload_of(order: UploadOrder) -> _Upload:
