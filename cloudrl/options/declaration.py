@@ -25,7 +25,7 @@ class Option:
         read: makes the field's value of what is typed.
         least, most: of a number that is typed.
         variable: of the environment, which gives the value where nothing is typed.
-        is_alias: whether it stands for overrides of a job, which a run is told apart by.
+        is_alias: whether it is a short form of overrides. Runs that differ in such an option are compared by it.
     """
 
     help: str

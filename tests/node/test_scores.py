@@ -16,7 +16,7 @@ JOB = DurableJob(
 
 
 class Reading:
-    """A log, and what is told and said of it."""
+    """The log of a driver, with what `Scores` records and prints after reading it."""
 
     def __init__(self, folder):
         self.log, self.told, self.said = folder / "job-driver-job.log", [], []
