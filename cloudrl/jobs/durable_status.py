@@ -17,9 +17,14 @@ def status_of(left: DurableJob) -> JobStatus:
     return _RESULTS[left.outcome.result]
 
 
+def waits_text(left: DurableJob) -> str:
+    """Why Ray has no attempt of a job now."""
+    return left.waits_for or "it starts when the jobs before it have ended"
+
+
 def waiting_job(left: DurableJob, submission_id: str) -> RayJob:
     """A job as Ray would tell of it, which does not know it yet, or never will."""
-    status, reason = JobStatus.PENDING, left.waits_for or "it is about to start"
+    status, reason = JobStatus.PENDING, waits_text(left)
     if left.outcome is not None:
         status, reason = _RESULTS[left.outcome.result], left.outcome.reason
     request = left.request

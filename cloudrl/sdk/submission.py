@@ -13,6 +13,7 @@ from typing import Any
 from cloudrl import jobs, recipes
 from cloudrl.errors import CheckpointError, ConnectionFailed, FailedError, InputError, Interrupted, JobFailed
 from cloudrl.jobs import JobHandle, Progress, Submission, SubmitOptions
+from cloudrl.jobs.durable_status import waits_text
 from cloudrl.jobs.events import Event
 from cloudrl.jobs.handle import WATCH, raise_for_status, way_back
 from cloudrl.jobs.memory_runs import keep_run, read_runs
@@ -156,7 +157,7 @@ def _follow_attempts(
 
     def report_wait(waiting: DurableJob) -> None:
         nonlocal told
-        text = waiting.waits_for or "it waits until the jobs before it have ended"
+        text = waits_text(waiting)
         if text != told:
             notify(on_progress, f"{waiting.job_id}: {text}")
         told = text

@@ -401,7 +401,7 @@ def test_a_job_that_ray_does_not_know_yet_has_a_status_and_can_be_stopped(fake):
     _wait(fake, job)
 
     assert job.status().status is JobStatus.PENDING
-    with pytest.raises(InputError, match="has no log: it is about to start"):
+    with pytest.raises(InputError, match="has no log: it starts when the jobs before it have ended"):
         list(job.logs())
     assert not job.done()
     assert job.cancel()
