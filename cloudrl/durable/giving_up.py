@@ -32,6 +32,8 @@ def _is_equal(before: Attempt, last: Attempt) -> bool:
     return bool(last.signature) and before.signature == last.signature
 
 
-def step_text(step_number: int) -> str:
-    """Where an attempt goes on from: `step 4`, or `the beginning`."""
+def step_text(step_number: Optional[int]) -> str:
+    """Where an attempt goes on from: `step 4`, or `the beginning`; None for a step that only verl knows."""
+    if step_number is None:
+        return "the step that verl finds"
     return f"step {step_number}" if step_number else "the beginning"

@@ -48,10 +48,13 @@ class Tick:
 
 @dataclass(frozen=True)
 class Planned:
-    """From which step an attempt can go on (0: the beginning), and the overrides and variables that have verl do it."""
+    """From which step an attempt can go on, and the overrides and variables that have verl do it.
+
+    `from_step` is 0 for the beginning, None where verl itself finds a step that is not known here.
+    """
 
     job_id: str
-    from_step: int
+    from_step: Optional[int]
     overrides: Mapping[str, str] = field(default_factory=dict)
     variables: Mapping[str, str] = field(default_factory=dict)
 
@@ -317,13 +320,14 @@ def _planned(queue: Queue, event: Union[Planned, PlanFailed], now: float) -> Ste
             return _finish(queue, job, Result.FAILED, event.reason, now)
         waiting = replace(job, waits_until=now + event.pause_s, waits_for=event.reason)
         return queue.with_job(waiting), [Record(waiting)]
+    from_step = event.from_step or 0
     # it was lost between its last save and its end
-    if job.attempts and job.total_steps and event.from_step >= job.total_steps:
+    if job.attempts and job.total_steps and from_step >= job.total_steps:
         return _finish(queue, job, Result.SUCCEEDED, f"all {job.total_steps} steps are done", now)
-    given_up = gives_up(job, event.from_step)
+    given_up = gives_up(job, from_step)
     if given_up is not None:
         return _finish(queue, job, *given_up, now)
-    attempt = Attempt(len(job.attempts) + 1, job.next_submission_id, queue.cluster, event.from_step, now)
+    attempt = Attempt(len(job.attempts) + 1, job.next_submission_id, queue.cluster, from_step, now)
     scores = _scores_up_to(queue, job, event.from_step)
     job = replace(job, attempts=(*job.attempts, attempt), scores=scores, waits_for="", waits_until=0.0)
     again = f"job {job.job_id}: attempt {attempt.number} goes on from {step_text(event.from_step)}"
@@ -331,12 +335,12 @@ def _planned(queue: Queue, event: Union[Planned, PlanFailed], now: float) -> Ste
     return queue.with_job(job), [Record(job), *said, Submit(job, event.overrides, event.variables)]
 
 
-def _scores_up_to(queue: Queue, job: DurableJob, step: int) -> Tuple[Score, ...]:
-    """What is known of a run's steps, also from its jobs before; later steps are trained again."""
+def _scores_up_to(queue: Queue, job: DurableJob, step: Optional[int]) -> Tuple[Score, ...]:
+    """What is known of a run's steps, also from its jobs before; later steps are trained again, if `step` is known."""
     earlier = [other for other in queue.jobs.values() if other.run == job.run and other.keep_best == job.keep_best]
     in_order = [*sorted(earlier, key=lambda other: other.number), job]
     known = {score.step: score for other in in_order for score in other.scores}
-    return tuple(known[saved] for saved in sorted(known) if saved <= step)
+    return tuple(known[saved] for saved in sorted(known) if step is None or saved <= step)
 
 
 def _close(queue: Queue, job: DurableJob, found: Judgement, now: float, pause_s: Optional[float] = None) -> Step:

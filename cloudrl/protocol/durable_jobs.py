@@ -49,7 +49,7 @@ class Attempt:
         number: from 1.
         submission_id: its id in Ray.
         cluster: the id of the start of the cluster on which it runs.
-        from_step: the step that it goes on from, 0 for the beginning.
+        from_step: the step that it goes on from, 0 for the beginning, and where it is not known.
         started_at: seconds since the epoch, as are all times here.
         ended_at: None while it may still run.
         verdict: of its end.

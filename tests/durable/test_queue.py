@@ -66,6 +66,17 @@ def test_scores_of_steps_that_are_trained_again_are_forgotten():
     assert _play(queue, Scored("a", ()))[1] == []  # an attempt that has ended tells no more
 
 
+def test_scores_stay_if_the_step_of_an_attempt_is_not_known():
+    scores = (Score(10, 0.9, 10), Score(20, 0.5, 20))
+    job = replace(JOB, keep_best="m", chooses_step=True)
+    queue, _ = _play(_running(job=job), Scored("a", scores), Gone("a"))
+
+    queue, actions = _play(queue, Tick(is_ray_free=True), Planned("a", None), now=NOW + 60)
+
+    assert (queue.jobs["a"].scores, queue.jobs["a"].last.from_step) == (scores, 0)
+    assert Say("job a: attempt 2 goes on from the step that verl finds") in actions
+
+
 def test_a_later_job_of_the_run_knows_the_scores_of_the_one_before():
     done = replace(
         JOB, keep_best="m", scores=(Score(2, 0.5, 2), Score(8, 0.9, 8)), outcome=Outcome(Result.FAILED, "", NOW)

@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 from small_step import write_step
 
+from cloudrl.node import tracker
 from cloudrl.node.tracker import point_at_whole_step
+from cloudrl.saves.inventory import Inventory
 from cloudrl.saves.names import TRACKER
 
 
@@ -33,6 +35,29 @@ def said(job: dict[str, Any]) -> list[str]:
     lines: list[str] = []
     point_at_whole_step(job, lines.append)
     return lines
+
+
+def goes_on_from(job: dict[str, Any]) -> int | None:
+    return point_at_whole_step(job, lambda _: None)
+
+
+def test_a_step_that_the_tracker_does_not_tell_is_not_taken_for_the_beginning(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert goes_on_from(job(run)) == 20
+    assert goes_on_from(job(tmp_path / "new")) == 0
+    assert goes_on_from(job(run, "resume_path")) is None
+    cut(run, 20)
+    assert goes_on_from(job(run)) == 10
+    cut(run, 10)
+    (run / TRACKER).write_text("20")
+    assert goes_on_from(job(run)) is None, "no step is whole"
+
+    def fails(_: Path) -> Inventory:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(tracker, "local_inventory", fails)
+    assert goes_on_from(job(run)) is None, "the volume fails"
 
 
 def test_a_damaged_step(run: Path) -> None:
