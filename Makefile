@@ -19,7 +19,7 @@ COMPILE := $(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true   # some pac
 # what tests import they would compile again in each of hundreds of processes
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo dist test test-unit test-dstack test-slurm test-slow check check-truth format bench-help bench-up bench-dstack bench-recovery bench-memory bench-merge bench-archive bench-usage bench-report bench-retriever dstack-lab dstack-lab-down slurm-lab slurm-lab-down dstack-packages slurm-packages browser-packages agent reference clean
+.PHONY: demo dist test test-unit test-dstack test-slurm test-slow check check-truth format bench-help bench-up bench-dstack bench-recovery bench-memory bench-merge bench-archive bench-usage bench-report bench-retriever soak-durable dstack-lab dstack-lab-down slurm-lab slurm-lab-down dstack-packages slurm-packages browser-packages agent reference clean
 
 demo: $(VENV)/.local
 	$(BIN)/cloudrl demo
@@ -92,6 +92,10 @@ bench-dstack: dstack-packages
 # after the loss of a machine: minutes until a new step, beside dstack's own retry
 bench-recovery: dstack-packages
 	PYTHONPATH=tests $(BIN)/python benchmarks/bench_recovery.py
+
+# an hour of training under load with agents that stand still: an attempt that ends was ended by cloudrl
+soak-durable: $(VENV)/.dev
+	$(BIN)/python benchmarks/soak_durable.py $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
 
 # Two stand-in hosts and the real dstack server, by hand: tests/dstack_hosts/README.md. LAB="--hosts 4 --stock"
 dstack-lab: dstack-packages
