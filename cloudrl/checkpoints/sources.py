@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -14,14 +15,15 @@ from typing import TYPE_CHECKING
 from cloudrl.checkpoints.remote import RangeClient, RemoteShard
 from cloudrl.errors import CheckpointError, ConnectionFailed, InputError
 from cloudrl.protocol.backoff import Backoff
-from cloudrl.protocol.durable_jobs import DurableJob
-from cloudrl.protocol.job_calls import list_jobs, mirrored_steps
+from cloudrl.protocol.durable_jobs import DurableJob, newest
+from cloudrl.protocol.job_calls import list_jobs, mirrored_steps, read_journal
 from cloudrl.protocol.mirrors import MirroredStep
+from cloudrl.protocol.side_by_side import side_by_side
 from cloudrl.saves.aggregate import local_inventory
 from cloudrl.saves.archive import FOLDER
 from cloudrl.saves.below import Refused
 from cloudrl.saves.inventory import Inventory
-from cloudrl.saves.keeping import mark_kept
+from cloudrl.saves.keeping import mark_kept, unite_runs
 from cloudrl.saves.names import STEP, of_run
 from cloudrl.saves.places import FileCopy, Location
 from cloudrl.saves.removal import purge, remove_step, runs_with_rest
@@ -165,8 +167,9 @@ class ClusterSource:
             ConnectionFailed: The cluster does not answer.
             CheckpointError: A node gives a name that is not a path below a folder.
         """
-        inventory = cluster_inventory(self._agent.status().nodes, self._agent.inventory)
-        for job in _newest_jobs(self._agent):
+        nodes = self._agent.status().nodes
+        inventory = cluster_inventory(nodes, self._agent.inventory)
+        for job in unite_runs(_recorded_jobs(self._agent, [node.rank for node in nodes])):
             inventory = mark_kept(inventory, job)
         return replace(inventory, notes=(*inventory.notes, *_mirror_notes(self._agent)))
 
@@ -217,11 +220,18 @@ CheckpointSource = LocalSource | ClusterSource
 """One collection of checkpoints."""
 
 
-def _newest_jobs(agent: AgentClient) -> Iterable[DurableJob]:
-    """The last durable job of each run: what it keeps counts."""
-    with suppress(ConnectionFailed, InputError):  # agents of an older release have none
-        return {job.run: job for job in list_jobs(agent)}.values()
-    return ()
+def _recorded_jobs(agent: AgentClient, ranks: Sequence[int]) -> list[DurableJob]:
+    """The durable jobs of this cluster, and of earlier ones on its volumes."""
+
+    def ask(rank: int | None) -> Sequence[DurableJob]:
+        with suppress(ConnectionFailed, InputError):  # a silent node; agents of an older release
+            return list_jobs(agent) if rank is None else read_journal(agent, rank)
+        return ()
+
+    jobs: dict[str, DurableJob] = {}
+    for job in itertools.chain.from_iterable(side_by_side(ask, [None, *ranks])):
+        jobs[job.job_id] = newest(jobs.get(job.job_id, job), job)
+    return list(jobs.values())
 
 
 def _mirror_notes(agent: AgentClient) -> Iterator[str]:

@@ -1,13 +1,18 @@
-"""When a job is not tried again: attempts that end alike, or that make no progress. Pure."""
+"""When a job is tried again, and when not: attempts that end alike, or that make no progress. Pure."""
 
 from __future__ import annotations
 
+import zlib
 from typing import Optional, Tuple
 
 from cloudrl.protocol.durable_jobs import Attempt, DurableJob, Result, Verdict
 
 ATTEMPTS_WITHOUT_PROGRESS = 3
 """So many attempts that begin at one step end the job, whatever they have ended of (NVRx: max_no_progress_cycles)."""
+FIRST_PAUSE_S, _MOST_PAUSE_S = 10.0, 900.0
+"""Between two attempts without a newer step; each is twice as long as the one before."""
+_JITTER = 0.2
+LONGEST_PAUSE_S = _MOST_PAUSE_S * (1 + _JITTER)
 _TWICE_IS_ENOUGH = (Verdict.UNKNOWN, Verdict.HANG, Verdict.SHORT)
 
 
@@ -30,6 +35,14 @@ def gives_up(job: DurableJob, from_step: int) -> Optional[Tuple[Result, str]]:
 
 def _is_equal(before: Attempt, last: Attempt) -> bool:
     return bool(last.signature) and before.signature == last.signature
+
+
+def next_pause_s(job: DurableJob) -> float:
+    """Longer with each attempt that began where the one before did, and not equal for two jobs."""
+    last = job.attempts[-1]
+    alike = sum(attempt.from_step == last.from_step for attempt in job.attempts)
+    jitter = 1 + _JITTER * (zlib.crc32(last.submission_id.encode()) % 1000) / 1000
+    return float(min(_MOST_PAUSE_S, FIRST_PAUSE_S * 2 ** (alike - 1)) * jitter)
 
 
 def step_text(step_number: Optional[int]) -> str:

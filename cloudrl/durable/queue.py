@@ -6,21 +6,16 @@ it does the first before the second. So a record is on disk before Ray is asked 
 
 from __future__ import annotations
 
-import zlib
 from dataclasses import dataclass, field, replace
 from typing import Dict, Iterable, List, Mapping, Optional, Tuple, Union
 
-from cloudrl.durable.giving_up import gives_up, step_text
+from cloudrl.durable.giving_up import FIRST_PAUSE_S, LONGEST_PAUSE_S, gives_up, next_pause_s, step_text
 from cloudrl.durable.notices import Noticed, explained, held, noted
 from cloudrl.durable.progress import Saved, Scored, Stepped, progressed
 from cloudrl.durable.verdicts import Judgement, RayEnd, judge
-from cloudrl.protocol.durable_jobs import Attempt, DurableJob, Outcome, Result, Score, Verdict, newest
+from cloudrl.protocol.durable_jobs import Attempt, DurableJob, Outcome, Result, Verdict, newest
 from cloudrl.protocol.interruptions import Interruption, countdown_text
-
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 10.0, 900.0
-"""Between two attempts without a newer step; each is twice as long as the one before."""
-_JITTER = 0.2
-
+from cloudrl.saves.keeping import forget_after, unite
 
 # -- events -------------------------------------------------------------------------------------------------
 
@@ -102,8 +97,16 @@ class Hung:
     is_final: bool = False
 
 
+@dataclass(frozen=True)
+class Remembered:
+    """Records of jobs that are not this cluster's to go on with; what they keep of their runs stays."""
+
+    records: Tuple[DurableJob, ...]
+
+
 Event = Union[
-    Accepted, StopAsked, Tick, Planned, PlanFailed, Refused, Ended, Gone, Hung, Saved, Stepped, Scored, Noticed
+    Accepted, Remembered, StopAsked, Tick, Planned, PlanFailed, Refused, Ended, Gone, Hung, Saved, Stepped, Scored,
+    Noticed,
 ]  # fmt: skip
 
 
@@ -163,6 +166,7 @@ class Queue:
         planning: the job for which a plan was asked for, until the answer.
         hung: attempts that are stopped because they stand still.
         notices: rank -> the notice of a cloud that it takes the machine back.
+        earlier: jobs of other clusters, by their ids.
     """
 
     cluster: str
@@ -170,6 +174,16 @@ class Queue:
     planning: str = ""
     hung: Mapping[str, Hung] = field(default_factory=dict)
     notices: Mapping[int, Interruption] = field(default_factory=dict)
+    earlier: Mapping[str, DurableJob] = field(default_factory=dict)
+
+    @property
+    def in_order(self) -> List[DurableJob]:
+        """All jobs in their order, each with what its run keeps for good."""
+        return [self.united(job) for job in sorted(self.jobs.values(), key=lambda job: (job.number, job.job_id))]
+
+    def united(self, job: DurableJob) -> DurableJob:
+        """A job with what its run keeps for good."""
+        return unite(job, [*self.earlier.values(), *self.jobs.values()])
 
     @property
     def waiting(self) -> List[DurableJob]:
@@ -202,8 +216,8 @@ Step = Tuple[Queue, List[Action]]
 def restore(records: Iterable[DurableJob], *, cluster: str, cluster_run: str, now: float) -> Step:
     """The queue of a cluster that has just become ready, from what its volumes remember.
 
-    An attempt of an earlier start of the cluster has ended with it. Jobs of other clusters, whose volume this was, are
-    left alone.
+    An attempt of an earlier start of the cluster has ended with it. Jobs of other clusters, whose volume this was, do
+    not go on by themselves.
 
     Args:
         records: of all nodes; several of one job are merged.
@@ -212,10 +226,10 @@ def restore(records: Iterable[DurableJob], *, cluster: str, cluster_run: str, no
         now: seconds since the epoch.
     """
     jobs: Dict[str, DurableJob] = {}
-    for record in records:
+    for record in (known := list(records)):
         if record.cluster_run == cluster_run:
             jobs[record.job_id] = newest(record, jobs.get(record.job_id, record))
-    queue, actions = Queue(cluster, jobs), []  # type: Queue, List[Action]
+    queue, actions = _remember(Queue(cluster, jobs), known), []  # type: Queue, List[Action]
     for job in jobs.values():
         attempt = job.open_attempt
         if attempt is not None and attempt.cluster != cluster:
@@ -236,15 +250,22 @@ def step(queue: Queue, event: Event, now: float) -> Step:
     if isinstance(event, Tick):
         return _tick(queue, event, now)
     if isinstance(event, Accepted):
-        job = event.job
-        return (queue, []) if job.job_id in queue.jobs else (queue.with_job(job), [])
+        return queue if event.job.job_id in queue.jobs else queue.with_job(event.job), []
+    if isinstance(event, Remembered):
+        return _remember(queue, event.records), []
     if isinstance(event, (Planned, PlanFailed)):
         return _planned(queue, event, now)
-    if isinstance(event, StopAsked):
-        return _stop(queue, event.job_id, now)
-    if isinstance(event, Noticed):
-        return _noticed(queue, event, now)
+    if isinstance(event, (StopAsked, Noticed)):
+        return _stop(queue, event.job_id, now) if isinstance(event, StopAsked) else _noticed(queue, event, now)
     return _of_attempt(queue, event, now)
+
+
+def _remember(queue: Queue, records: Iterable[DurableJob]) -> Queue:
+    earlier = dict(queue.earlier)
+    for record in records:
+        if record.job_id not in queue.jobs:
+            earlier[record.job_id] = newest(record, earlier.get(record.job_id, record))
+    return replace(queue, earlier=earlier)
 
 
 def _of_attempt(queue: Queue, event: Union[Refused, Ended, Gone, Hung, Saved, Stepped, Scored], now: float) -> Step:
@@ -291,7 +312,7 @@ def _tick(queue: Queue, event: Tick, now: float) -> Step:
         return queue, []
     job = queue.waiting[0]
     # a clock that was set back must not keep a job waiting for hours
-    if now < job.waits_until <= now + LONGEST_PAUSE_S * (1 + _JITTER):
+    if now < job.waits_until <= now + LONGEST_PAUSE_S:
         return queue, []
     if (waiting := held(job, queue.notices, now)) is not None:
         return (queue, []) if waiting == job else (queue.with_job(waiting), [Record(waiting)])
@@ -328,19 +349,11 @@ def _planned(queue: Queue, event: Union[Planned, PlanFailed], now: float) -> Ste
     if given_up is not None:
         return _finish(queue, job, *given_up, now)
     attempt = Attempt(len(job.attempts) + 1, job.next_submission_id, queue.cluster, from_step, now)
-    scores = _scores_up_to(queue, job, event.from_step)
-    job = replace(job, attempts=(*job.attempts, attempt), scores=scores, waits_for="", waits_until=0.0)
+    job = forget_after(queue.united(job), event.from_step)
+    job = replace(job, attempts=(*job.attempts, attempt), waits_for="", waits_until=0.0)
     again = f"job {job.job_id}: attempt {attempt.number} goes on from {step_text(event.from_step)}"
     said: List[Action] = [Say(again)] if attempt.number > 1 else []
     return queue.with_job(job), [Record(job), *said, Submit(job, event.overrides, event.variables)]
-
-
-def _scores_up_to(queue: Queue, job: DurableJob, step: Optional[int]) -> Tuple[Score, ...]:
-    """What is known of a run's steps, also from its jobs before; later steps are trained again, if `step` is known."""
-    earlier = [other for other in queue.jobs.values() if other.run == job.run and other.keep_best == job.keep_best]
-    in_order = [*sorted(earlier, key=lambda other: other.number), job]
-    known = {score.step: score for other in in_order for score in other.scores}
-    return tuple(known[saved] for saved in sorted(known) if step is None or saved <= step)
 
 
 def _close(queue: Queue, job: DurableJob, found: Judgement, now: float, pause_s: Optional[float] = None) -> Step:
@@ -354,7 +367,7 @@ def _close(queue: Queue, job: DurableJob, found: Judgement, now: float, pause_s:
     ends = {Verdict.SUCCEEDED: Result.SUCCEEDED, Verdict.STOPPED: Result.STOPPED, Verdict.PROGRAM: Result.FAILED}
     if found.verdict in ends:
         return _finish(queue, job, ends[found.verdict], found.reason, now)
-    wait_s = _pause_s(job) if pause_s is None else pause_s
+    wait_s = next_pause_s(job) if pause_s is None else pause_s
     job = replace(job, waits_until=now + wait_s, waits_for=f"attempt {attempt.number} ended: {found.reason}")
     said = f"job {job.job_id}: attempt {attempt.number} ended ({found.verdict}): {found.reason}"
     return queue.with_job(job), [Record(job), Say(said)]
@@ -374,11 +387,3 @@ def _stop(queue: Queue, job_id: str, now: float) -> Step:
     queue, actions = _finish(queue, job, Result.STOPPED, "it was stopped", now)
     attempt = job.open_attempt
     return queue, [*actions, *([Stop(attempt.submission_id)] if attempt is not None else [])]
-
-
-def _pause_s(job: DurableJob) -> float:
-    """Longer with each attempt that began where the one before did, and not equal for two jobs."""
-    last = job.attempts[-1]
-    alike = sum(attempt.from_step == last.from_step for attempt in job.attempts)
-    jitter = 1 + _JITTER * (zlib.crc32(last.submission_id.encode()) % 1000) / 1000
-    return float(min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (alike - 1)) * jitter)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
 
 from cloudrl.durable.attempt_plan import divides, newest_whole, plan_attempt
-from cloudrl.durable.queue import PlanFailed, Planned
+from cloudrl.durable.queue import PlanFailed, Planned, Remembered
 from cloudrl.durable.verdicts import RayEnd
 from cloudrl.errors import CheckpointError, CloudrlError
 from cloudrl.hangs.driver_log import STEP_LINE
@@ -24,8 +24,8 @@ from cloudrl.node.job_journal import JobJournal
 from cloudrl.node.machinery import Machinery
 from cloudrl.node.masking import Masker
 from cloudrl.node.mirror_folder import NotMountedError
-from cloudrl.node.mirror_stores import Store
-from cloudrl.node.mirrors import FAILURES, Mirrors, all_mirrors
+from cloudrl.node.mirror_stores import FAILURES, Store
+from cloudrl.node.mirrors import Mirrors, all_mirrors
 from cloudrl.node.old_steps import OldSteps
 from cloudrl.node.ray import Dashboard
 from cloudrl.node.replication import ReplicationHub
@@ -37,7 +37,7 @@ from cloudrl.node.supervisor import Supervisor
 from cloudrl.node.tracker import point_at_whole_step
 from cloudrl.protocol import job_calls
 from cloudrl.protocol.client import AgentClient
-from cloudrl.protocol.durable_jobs import DurableJob
+from cloudrl.protocol.durable_jobs import DurableJob, newest
 from cloudrl.protocol.failures import ApiError, ErrorCode
 from cloudrl.protocol.folders import TRAINING_NODES
 from cloudrl.protocol.job_phases import JobState
@@ -153,7 +153,7 @@ class DurableJobs:
         except (KeyError, ValueError, AttributeError) as error:
             raise ApiError(ErrorCode.BAD_REQUEST, f"its command cannot be read: {error}") from error
         if job.mirror:
-            self.mirrors.take(job)
+            self.supervisor.note(Remembered(self.mirrors.jobs.take(job)))
         if job.package and self._files.manifest(job.package) is None:
             raise ApiError(ErrorCode.CONFLICT, "its package is not on rank 0; submit it again")
         try:
@@ -169,13 +169,13 @@ class DurableJobs:
         going_on = [record for record in records if record.cluster_run == self.supervisor.cluster_run]
         going_on = [record for record in going_on if record.outcome is None]
         for mirror in sorted(all_mirrors([own, *going_on], self._mirror_of_cluster)):
-            records += self._asked_for_a_while(f"the mirror {mirror}", partial(self.mirrors.records, mirror))
+            records += self._asked_for_a_while(f"the mirror {mirror}", partial(self.mirrors.jobs.records, mirror))
         if own is None:
             self.supervisor.restore(records)
         else:
-            kept = [record for record in records if record.job_id != own.job_id or not record.has_failed]
-            self.supervisor.restore(kept)
-            self.supervisor.take(own)
+            failed = [record for record in records if record.job_id == own.job_id and record.has_failed]
+            self.supervisor.restore([record for record in records if record not in failed])
+            self.supervisor.take(replace(own, kept_before=newest(*failed).keepings) if failed else own)
         self.supervisor.start()
         repeat(self._mirror, COPY_EVERY_S)
         repeat(self._upload, COPY_EVERY_S)  # a mirror that hangs holds up nothing else
@@ -186,7 +186,7 @@ class DurableJobs:
         saved = _saved_steps(jobs)
         if not jobs or (saved == self._uploaded and time.monotonic() < self._upload_again_at):
             self.mirrors.watch(jobs)
-            self.mirrors.flush()
+            self.mirrors.jobs.flush()
             return
         with contextlib.suppress(CloudrlError):  # a node is silent: looked for again
             inventory = self._inventory()
@@ -255,7 +255,7 @@ class DurableJobs:
     def _record(self, job: DurableJob) -> int:
         """On this node, and on as many others as answer now."""
         self.journal.write(job)
-        self.mirrors.note(job)
+        self.mirrors.jobs.note(job)
 
         def tell(report: NodeReport) -> bool:
             try:
@@ -293,7 +293,7 @@ class DurableJobs:
         try:
             missing = self._job_files.missing(job)
             if missing and job.mirror:
-                self.mirrors.bring_files(job)
+                self.mirrors.jobs.bring_files(job)
                 missing = self._job_files.missing(job)
             waits_for = "" if missing else self._job_files.waits_for(job)
         except (CloudrlError, ApiError, OSError, ValueError, http.client.HTTPException) as error:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import http.client
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Dict, Iterable, Mapping, Optional, Protocol
 
 from cloudrl.child_process import Child, self_command
+from cloudrl.errors import CloudrlError
 from cloudrl.node.mirror_arrow import ArrowStore
 from cloudrl.node.mirror_folder import FolderStore, Pace
 from cloudrl.node.mirror_s3 import S3Store
 from cloudrl.node.s3_calls import S3Calls, place_of
+from cloudrl.protocol.failures import ApiError
 from cloudrl.protocol.mirrors import parse_mirror
+
+FAILURES = (CloudrlError, ApiError, OSError, ValueError, http.client.HTTPException)
+"""Of a mirror that does not answer, or not as it should."""
 
 
 class Store(Protocol):

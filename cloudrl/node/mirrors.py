@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import http.client
-import json
-import threading
 import time
-import zlib
 from dataclasses import replace
-from typing import BinaryIO, Callable, Collection, Dict, Iterable, List, Optional, Sequence, Set, Tuple
+from typing import Callable, Collection, Dict, Iterable, Optional, Sequence, Set, Tuple
 
-from cloudrl.errors import CheckpointError, CloudrlError, ConnectionFailed
-from cloudrl.foreign import parse_json
+from cloudrl.errors import CheckpointError, ConnectionFailed
 from cloudrl.node.background import call_within
-from cloudrl.node.job_files import addresses_of
-from cloudrl.node.job_journal import MAX_BYTES, record_text, records_in
-from cloudrl.node.mirror_progress import MirrorProgress, record_subject, run_subject, speed_text
+from cloudrl.node.mirror_progress import MirrorProgress, run_subject, speed_text
 from cloudrl.node.mirror_saves import COMING, GONE, RunInMirror, forget_upload, remove_save, write_save
-from cloudrl.node.mirror_stores import Store
+from cloudrl.node.mirror_stores import FAILURES, Store
+from cloudrl.node.mirrored_jobs import MirroredJobs
 from cloudrl.node.uploads import Store as Files
 from cloudrl.protocol import job_calls
 from cloudrl.protocol.client import AgentClient
 from cloudrl.protocol.durable_jobs import DurableJob
-from cloudrl.protocol.failures import ApiError, ErrorCode
-from cloudrl.protocol.manifest import Manifest
 from cloudrl.protocol.mirrors import MirroredFile, MirroredSave, MirroredStep, MirrorStatus, UploadState
 from cloudrl.protocol.report import NodeReport
 from cloudrl.saves.copies import newest_whole_step
@@ -40,9 +32,6 @@ from cloudrl.saves.mirrored import (
 )
 from cloudrl.units import duration_text
 
-FAILURES = (CloudrlError, ApiError, OSError, ValueError, http.client.HTTPException)
-_JOBS, _FILES = ".cloudrl/jobs/", ".cloudrl/files/"
-_MANIFEST_BYTES = 32 << 20
 _WAITED_FOR_S, _ANSWER_S = 1800.0, 60.0
 
 
@@ -61,6 +50,7 @@ class Mirrors:
 
     Attributes:
         begun: run -> the step that is being uploaded; None without any.
+        jobs: what the mirrors remember of jobs.
     """
 
     def __init__(
@@ -75,14 +65,13 @@ class Mirrors:
         now: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._reports, self._agent, self._store, self._files = reports, agent, store, files
+        self._reports, self._agent, self._store = reports, agent, store
         self._is_urgent, self._say, self._now, self._clock = is_urgent, say, now, clock
         self._silent_since: Dict[str, float] = {}
         self._runs: Dict[Tuple[str, str], RunInMirror] = {}
         self._saves: Dict[Tuple[str, str], Tuple[MirroredSave, ...]] = {}
         self._progress = MirrorProgress(say)
-        self._to_record: Dict[str, DurableJob] = {}
-        self._lock = threading.Lock()
+        self.jobs = MirroredJobs(store, files, self._progress)
         self.begun: Dict[str, Optional[int]] = {}
 
     # -- steps ----------------------------------------------------------------------------------------------
@@ -180,7 +169,7 @@ class Mirrors:
         """
         mirrored = [job for job in jobs if job.mirror]
         self.watch(mirrored)
-        unrecorded, is_missing = self.flush(), False
+        unrecorded, is_missing = self.jobs.flush(), False
         for job in mirrored:
             if job.job_id in unrecorded:  # a step in the mirror without its attempt would be nobody's
                 is_missing = True
@@ -277,98 +266,6 @@ class Mirrors:
             remove_save(store, save)
             self._say(f"run {job.run}: step {save.step} is removed from {job.mirror}")
 
-    # -- jobs -----------------------------------------------------------------------------------------------
-
-    def take(self, job: DurableJob) -> None:
-        """Have in the mirror what a start of the job without any disk needs, and on rank 0 what only the mirror has.
-
-        Raises:
-            ApiError: CONFLICT, the mirror does not take it.
-        """
-        try:
-            store = self._store(job.mirror)
-            for address in addresses_of(job):
-                self._exchange(store, address)
-            if store.get(_record_key(job), MAX_BYTES) is None:  # else the answer to an earlier call was lost
-                store.put(_record_key(job), record_text(job).encode())
-        except FAILURES as error:
-            raise ApiError(ErrorCode.CONFLICT, f"the mirror {job.mirror} does not take it: {error}") from error
-
-    def bring_files(self, job: DurableJob) -> None:
-        """Have on rank 0 what a job was sent with, as far as its mirror has it.
-
-        Raises:
-            OSError, CloudrlError, ApiError, ValueError, http.client.HTTPException: the mirror does not answer.
-        """
-        store = self._store(job.mirror)
-        for address in addresses_of(job):
-            self._fetch(store, address)
-
-    def _exchange(self, store: Store, address: str) -> None:
-        assert self._files is not None  # noqa: S101  rank 0 has them
-        manifest = self._files.manifest(address)
-        if manifest is None:
-            self._fetch(store, address)
-        elif store.get(f"{_FILES}{address}.json", _MANIFEST_BYTES) is None:
-            for part in manifest.parts:
-                path = self._files.root / address / part.path
-                with path.open("rb") as source:
-                    crc = _crc(source)
-                    source.seek(0)
-                    store.upload(f"{_FILES}{address}/{part.path}", source, part.size_bytes, crc, lambda _: None)
-            store.put(f"{_FILES}{address}.json", json.dumps(manifest.to_json()).encode())
-
-    def _fetch(self, store: Store, address: str) -> None:
-        assert self._files is not None  # noqa: S101  rank 0 has them
-        if self._files.manifest(address) is not None:
-            return
-        content = store.get(f"{_FILES}{address}.json", _MANIFEST_BYTES)
-        if content is None:
-            return
-        manifest = Manifest.from_json(parse_json(content))
-        here = self._files.begin(manifest)
-        for part in manifest.parts:
-            offset = here[part.path]
-            if offset < part.size_bytes:
-                with store.open(f"{_FILES}{address}/{part.path}") as source:
-                    source.seek(offset)
-                    self._files.write(address, part.path, offset, part.size_bytes - offset, source)
-
-    def note(self, job: DurableJob) -> None:
-        """Have the record of a job in its mirror soon; returns at once."""
-        if job.mirror:
-            with self._lock:
-                self._to_record[job.job_id] = job
-
-    def flush(self) -> Set[str]:
-        """Write records that have changed; returns the ids of the jobs whose records are left."""
-        with self._lock:
-            waiting = list(self._to_record.values())
-        left: Set[str] = set()
-        for job in waiting:
-            subject = record_subject(job.mirror, job.run)
-            try:
-                self._store(job.mirror).put(_record_key(job), record_text(job).encode())
-            except FAILURES as error:
-                self._progress.tell(subject, f"warning: the mirror {job.mirror} does not record {job.job_id}: {error}")
-                left.add(job.job_id)
-                continue
-            self._progress.tell(subject, "")
-            with self._lock:
-                if self._to_record.get(job.job_id) is job:
-                    del self._to_record[job.job_id]
-        return left
-
-    def records(self, mirror: str) -> List[DurableJob]:
-        """The jobs that a mirror remembers.
-
-        Raises:
-            OSError, CloudrlError, http.client.HTTPException: it does not answer.
-        """
-        store = self._store(mirror)
-        contents = (store.get(key, MAX_BYTES) for key in sorted(store.names(_JOBS)) if key.endswith(".json"))
-        return list(records_in(content for content in contents if content is not None))
-
 
 def all_mirrors(jobs: Iterable[Optional[DurableJob]], more: str = "") -> Set[str]:
     """The addresses of the mirrors of jobs, and another one."""
@@ -386,14 +283,3 @@ def _save(job: DurableJob, plan: UploadPlan, sums: Dict[str, int], now: float, s
         for file in order.files
     )
     return MirroredSave(job.run, plan.step, plan.attempt, files, now, seconds)
-
-
-def _crc(source: BinaryIO) -> int:
-    crc = 0
-    while piece := source.read(1 << 20):
-        crc = zlib.crc32(piece, crc)
-    return crc
-
-
-def _record_key(job: DurableJob) -> str:
-    return f"{_JOBS}{job.job_id}.json"

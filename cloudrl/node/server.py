@@ -22,7 +22,7 @@ from cloudrl.node.archiver import Archiver
 from cloudrl.node.durable_jobs import DurableJobs
 from cloudrl.node.http_handler import BYTES, HttpHandler, check_request, refusal
 from cloudrl.node.job_journal import JobJournal
-from cloudrl.node.mirrors import FAILURES
+from cloudrl.node.mirror_stores import FAILURES
 from cloudrl.node.ranges import Span, number, parse_ranges
 from cloudrl.node.relay import Relays
 from cloudrl.node.shard_worker_client import ShardUnreadable, ShardWorkerFailed
@@ -214,7 +214,7 @@ class _Handler(HttpHandler):
     def _jobs_in_mirror(self) -> None:
         asked = self._json_body(dict, "a mirror")
         try:
-            self._json({"jobs": self._supervised.mirrors.records(str(asked.get("mirror")))})
+            self._json({"jobs": self._supervised.mirrors.jobs.records(str(asked.get("mirror")))})
         except FAILURES as error:
             raise ApiError(ErrorCode.CONFLICT, f"the mirror cannot be read: {error}") from error
 

@@ -113,8 +113,8 @@ class Supervisor:
 
     @property
     def jobs(self) -> List[DurableJob]:
-        """All jobs, in the order of the queue."""
-        return sorted(self._queue.jobs.values(), key=lambda job: (job.number, job.job_id))
+        """All jobs, in the order of the queue, each with what its run keeps for good."""
+        return self._queue.in_order
 
     @property
     def is_settled(self) -> bool:

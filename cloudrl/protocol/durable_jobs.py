@@ -101,6 +101,15 @@ class Score:
 
 
 @dataclass(frozen=True)
+class Keeping:
+    """Steps that stay for good for one reason or two, as the fields of `DurableJob` with these names have it."""
+
+    every: int = 0
+    best: str = ""
+    scores: Tuple[Score, ...] = ()
+
+
+@dataclass(frozen=True)
 class Outcome:
     """The end of a job. It is never taken back."""
 
@@ -131,6 +140,7 @@ class DurableJob:
         keep_every: steps that are multiples of it stay for good; 0 for none.
         keep_best: the metric whose best step stays for good, `min:METRIC` where less is better; "" for none.
         scores: what saved steps have of that metric, in their order.
+        kept_before: what other jobs of the run keep for good.
         mirror: the address of the place that keeps copies of its steps after the machines; "" for none.
         mirror_rate: the most bytes a second that a node sends there; 0 for half of its time.
         package: the address of the files that Ray gets as its package; "" for none.
@@ -157,12 +167,18 @@ class DurableJob:
     keep_every: int = 0
     keep_best: str = ""
     scores: Tuple[Score, ...] = ()
+    kept_before: Tuple[Keeping, ...] = ()
     mirror: str = ""
     mirror_rate: int = 0
     waits_until: float = 0.0
     waits_for: str = ""
     attempts: Tuple[Attempt, ...] = ()
     outcome: Optional[Outcome] = None
+
+    @property
+    def keepings(self) -> Tuple[Keeping, ...]:
+        """All that keeps steps of its run for good, as far as it knows."""
+        return (Keeping(self.keep_every, self.keep_best, self.scores), *self.kept_before)
 
     @property
     def last(self) -> Optional[Attempt]:

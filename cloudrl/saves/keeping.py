@@ -1,14 +1,18 @@
-"""Which steps a durable job keeps for good, beside the newest ones from which it recovers. Pure."""
+"""Which steps durable jobs keep for good, beside the newest ones from which they recover. Pure.
+
+What one job of a run keeps, the later ones keep, too.
+"""
 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from operator import attrgetter
 
 from cloudrl.errors import InputError
-from cloudrl.protocol.durable_jobs import DurableJob, Score
+from cloudrl.protocol.durable_jobs import DurableJob, Keeping, Score
 from cloudrl.saves.inventory import Inventory
 
 LAST = 2
@@ -41,20 +45,67 @@ def kept_steps(job: DurableJob, steps: Iterable[int], whole: Collection[int]) ->
     not whole now stays, too, if it is the best of all: the machine with the rest of it may come back.
 
     Args:
-        job: with its scores.
+        job: with its scores, and what the other jobs of its run keep (`unite`).
         steps: that are there.
         whole: those of which all files are.
     """
-    reasons = {step: [f"every {job.keep_every}"] for step in steps if _is_due(step, job.keep_every)}
-    if job.keep_best:
-        there = set(steps)
-        scores = [score for score in job.scores if score.step in there]
-        for choice in (scores, [score for score in scores if score.step in whole]):
-            score = _best(choice, job.keep_best)
+    there, reasons = set(steps), defaultdict[int, dict[str, None]](dict)
+    for keeping in job.keepings:
+        for step in there:
+            if _is_due(step, keeping.every):
+                reasons[step][f"every {keeping.every}"] = None
+        scores = [score for score in keeping.scores if score.step in there]
+        for choice in (scores, [score for score in scores if score.step in whole]) if keeping.best else ():
+            score = _best(choice, keeping.best)
             if score is not None:
-                found = reasons.setdefault(score.step, [])
-                found += [text for text in (_best_text(score, job.keep_best),) if text not in found]
-    return {step: ", ".join(found) for step, found in reasons.items()}
+                reasons[score.step][_best_text(score, keeping.best)] = None
+    return {step: ", ".join(texts) for step, texts in reasons.items()}
+
+
+def unite(job: DurableJob, others: Iterable[DurableJob]) -> DurableJob:
+    """The job with all that the jobs of its run keep for good. No later job takes such a step away.
+
+    Args:
+        job: with what it knows itself.
+        others: all that are recorded; those of other runs do not matter. Scores of steps that a later job has trained
+            again do not count.
+    """
+    earlier = [other for other in others if other.run == job.run and other.job_id != job.job_id]
+    scores: dict[str, dict[int, Score]] = {job.keep_best: {}}
+    multiples = dict[int, None]()
+    for one in (*sorted(earlier, key=_began_at), job):
+        first = min((attempt.from_step for attempt in one.attempts), default=None)
+        for known in scores.values():
+            for step in [step for step in known if first is not None and step > first]:
+                del known[step]
+        for keeping in one.keepings:
+            multiples[keeping.every] = None
+            scores.setdefault(keeping.best, {}).update((score.step, score) for score in keeping.scores)
+    in_order = {best: tuple(known[step] for step in sorted(known)) for best, known in scores.items()}
+    kept = [Keeping(every=every) for every in multiples if every not in (0, job.keep_every)]
+    kept += [Keeping(best=best, scores=known) for best, known in in_order.items() if best not in ("", job.keep_best)]
+    return replace(job, scores=in_order[job.keep_best], kept_before=tuple(kept))
+
+
+def unite_runs(jobs: Collection[DurableJob]) -> list[DurableJob]:
+    """The newest job of each run, with all that the run keeps for good."""
+    newest = {job.run: job for job in sorted(jobs, key=_began_at)}
+    return [unite(job, jobs) for job in newest.values()]
+
+
+def _began_at(job: DurableJob) -> float:
+    """When the newest attempt of a job began, seconds since the epoch; infinity before the first."""
+    return job.last.started_at if job.last is not None else math.inf
+
+
+def forget_after(job: DurableJob, step: int | None) -> DurableJob:
+    """The same without scores of later steps, which are trained again; nothing changes if the step is not known."""
+
+    def up_to(scores: Iterable[Score]) -> tuple[Score, ...]:
+        return tuple(score for score in scores if step is None or score.step <= step)
+
+    before = tuple(replace(keeping, scores=up_to(keeping.scores)) for keeping in job.kept_before)
+    return replace(job, scores=up_to(job.scores), kept_before=before)
 
 
 def _is_due(step: int, every: int) -> bool:
@@ -73,8 +124,8 @@ def _best_text(score: Score, best: str) -> str:
 
 
 def mark_kept(inventory: Inventory, job: DurableJob) -> Inventory:
-    """The same, with the reason in each step of the job's run that it keeps for good."""
-    if not (job.keep_every or job.keep_best):
+    """The same, with the reason in each step of the job's run that stays for good."""
+    if not any(keeping.every or keeping.best for keeping in job.keepings):
         return inventory
     mine = [checkpoint for checkpoint in inventory.checkpoints if checkpoint.run == job.run]
     partial = {checkpoint.step for checkpoint in mine if not checkpoint.complete}

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +19,7 @@ from small_step import tree, write_step
 from typed_command import Run
 
 from cloudrl.cli._terminal import Terminal
-from cloudrl.protocol.durable_jobs import DurableJob, Score
+from cloudrl.protocol.durable_jobs import Attempt, DurableJob, Score
 from cloudrl.protocol.facts import ClusterFacts
 from cloudrl.protocol.phases import Phase
 from cloudrl.protocol.report import BudgetStatus, ClusterStatus
@@ -288,6 +289,20 @@ def test_what_a_durable_job_keeps_for_good_is_listed_and_stays(run: Run, lab: Fa
     assert "removed 0 steps" in done.out
     assert "removed 0 steps" in run("checkpoints", "prune", "--keep-last", "1", "--keep-every", "1", "-y").out
     assert "removed 1 step" in run("checkpoints", "prune", "--keep-last", "1", "--keep-every", "0", "-y").out
+
+
+def test_a_later_job_of_the_run_takes_no_kept_step_away(run: Run, lab: FakeLocal) -> None:
+    """Neither one that waits, nor one that has run with other options, here or on an earlier cluster."""
+    scores = (Score(1, 0.9375, 1), Score(2, 0.5, 2))
+    first = DurableJob("first", "mine", "", {}, 0.0, keep=1, keep_best="critic/score/mean", scores=scores)
+    began = replace(first, attempts=(Attempt(1, "first", "c", 0, 0.0),))
+    lab.cluster.durable_jobs["first"] = began
+    lab.cluster.durable_jobs["next"] = replace(first, job_id="next", keep_best="min:critic/loss", scores=())
+    for _ in range(2):
+        shown = run("checkpoints", "prune", "--keep-last", "1", "-y").ended(0)
+        assert "step 1 stays: it is kept for good: best critic/score/mean 0.9375" in shown.err
+        again = replace(first, job_id="next", keep_best="", scores=(), attempts=(Attempt(1, "next", "c", 2, 9.0),))
+        lab.cluster.durable_jobs["next"] = again
 
 
 def test_what_a_running_job_resumes_from_stays(run: Run, lab: FakeLocal) -> None:

@@ -18,7 +18,7 @@ from durable.taken_back import TakenBack
 
 from cloudrl.durable.attempt_plan import newest_whole, plan_attempt
 from cloudrl.durable.progress import Scored
-from cloudrl.durable.queue import PlanFailed, Planned
+from cloudrl.durable.queue import PlanFailed, Planned, Remembered
 from cloudrl.durable.request import JOB_KEY
 from cloudrl.durable.verdicts import RayEnd
 from cloudrl.errors import CheckpointError, CloudrlError
@@ -350,7 +350,7 @@ class World:
         """It is asked until it answers."""
         while True:
             try:
-                return self.mirrors.records("mirror")
+                return self.mirrors.jobs.records("mirror")
             except OSError:
                 continue
 
@@ -364,7 +364,7 @@ class World:
         )  # fmt: skip
         try:
             if self.has_mirror:
-                self.mirrors.take(job)
+                self.supervisor.note(Remembered(self.mirrors.jobs.take(job)))
             self.acknowledged[job_id] = self.supervisor.accept(job)
         except (OSError, ApiError):
             later = self.tick + 30
@@ -457,7 +457,7 @@ class World:
         if self.tick < self.full_until:
             raise OSError(28, "No space left on device")
         copies = 0
-        self.mirrors.note(job)
+        self.mirrors.jobs.note(job)
         for number, node in enumerate(self.nodes):
             if number and not self.is_shared and self.tick < self.lossy_until and self.random.random() < 0.7:
                 continue  # this node does not hear of it
@@ -510,7 +510,7 @@ class World:
         jobs = [job for job in self.supervisor.jobs if job.last is not None and self._is_of_now(job)]
         runs = tuple(job.run for job in jobs)
         state = [self.disks.state(run) for run in runs], [job.submission_id for job in jobs]
-        self.mirrors.flush()
+        self.mirrors.jobs.flush()
         is_missing = self.is_missing or self.is_mirroring
         if not jobs or (state == self.copied and not (is_missing and self.tick % 3 == 0)):
             return

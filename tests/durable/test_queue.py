@@ -18,6 +18,7 @@ from cloudrl.durable.queue import (
     Planned,
     Queue,
     Record,
+    Remembered,
     Say,
     Stop,
     StopAsked,
@@ -28,7 +29,7 @@ from cloudrl.durable.queue import (
 )
 from cloudrl.durable.request import request_of_attempt
 from cloudrl.durable.verdicts import RayEnd, judge, signature_of
-from cloudrl.protocol.durable_jobs import Attempt, DurableJob, Outcome, Result, Score, Verdict, newest
+from cloudrl.protocol.durable_jobs import Attempt, DurableJob, Keeping, Outcome, Result, Score, Verdict, newest
 from cloudrl.protocol.interruptions import Interruption
 from cloudrl.protocol.job_phases import Blame, Grade, Hang, JobState
 
@@ -88,6 +89,43 @@ def test_a_later_job_of_the_run_knows_the_scores_of_the_one_before():
     queue, _ = _play(queue, Accepted(again), Tick(is_ray_free=True), Planned("c", 6))
 
     assert queue.jobs["c"].scores == (Score(2, 0.5, 2),)
+
+
+def test_a_later_job_with_another_metric_or_none_keeps_what_the_run_kept_also_on_a_new_cluster():
+    scores = (Score(2, 0.5, 2), Score(8, 0.9, 8))
+    first = replace(_running().jobs["a"], keep_every=100, keep_best="m", scores=scores).with_last(ended_at=NOW)
+    first = replace(first, outcome=Outcome(Result.SUCCEEDED, "", NOW))
+    second = replace(JOB, job_id="b", keep_best="min:loss", number=2)
+    kept = (Keeping(every=100), Keeping(best="m", scores=scores))
+
+    queue, _ = _play(Queue("c1", {"a": first}), Accepted(second), Tick(is_ray_free=True), Planned("b", 8))
+    assert queue.jobs["b"].kept_before == kept
+    assert queue.jobs["b"].scores == ()
+
+    second = replace(queue.jobs["b"], outcome=first.outcome)
+    queue, _ = restore([first, second], cluster="c2", cluster_run="new", now=NOW)
+    assert not queue.jobs
+    queue, _ = _play(queue, Accepted(replace(JOB, job_id="c", number=1)))
+    assert [job.kept_before for job in queue.in_order] == [(*kept, Keeping(best="min:loss"))], "also while it waits"
+
+    queue, _ = _play(queue, Tick(is_ray_free=True), Planned("c", 4))
+    assert queue.jobs["c"].kept_before[1] == Keeping(best="m", scores=scores[:1]), "step 8 is trained again"
+
+
+def test_a_score_that_comes_after_the_next_job_has_begun_counts_for_it():
+    queue, _ = _play(_running(job=replace(JOB, keep_best="m")), Ended("a", RayEnd("SUCCEEDED", 0, newest_step=20)))
+    queue, _ = _play(queue, Accepted(replace(JOB, job_id="b", number=2)), Tick(is_ray_free=True), Planned("b", 20))
+
+    queue, _ = _play(queue, Scored("a", (Score(20, 0.9, 20),)))
+
+    assert queue.in_order[1].kept_before == (Keeping(best="m", scores=(Score(20, 0.9, 20),)),)
+
+
+def test_what_a_mirror_remembers_of_the_run_stays_too():
+    first = replace(_running().jobs["a"], keep_every=4)
+    queue, _ = _play(Queue("c2"), Accepted(replace(JOB, job_id="b")), Remembered((first, replace(JOB, job_id="b"))))
+
+    assert [(job.job_id, job.kept_before) for job in queue.in_order] == [("b", (Keeping(every=4),))]
 
 
 def test_a_job_is_planned_recorded_and_sent():

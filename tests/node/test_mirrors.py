@@ -157,7 +157,7 @@ class _Agent:
 def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Cluster:
     made = Cluster(tmp_path, request.param)
     made.mirrors.begin(made.job.mirror)
-    made.mirrors.take(made.job)
+    made.mirrors.jobs.take(made.job)
     return made
 
 
@@ -177,7 +177,7 @@ def test_a_job_goes_on_from_its_mirror_after_the_loss_of_all_disks(cluster: Clus
 def test_a_step_counts_once_all_nodes_have_mirrored_their_part(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path, 2)
     cluster.mirrors.begin(cluster.job.mirror)
-    cluster.mirrors.take(cluster.job)
+    cluster.mirrors.jobs.take(cluster.job)
     cluster.save(2)
     upload, cluster.uploads[1].copy = cluster.uploads[1].copy, _failing  # type: ignore[method-assign]
 
@@ -293,7 +293,7 @@ def test_an_error_of_one_run_is_not_taken_back_by_another_in_the_same_mirror(tmp
 def test_a_record_that_one_mirror_does_not_take_holds_up_no_other_mirror(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path, 1)
     cluster.mirrors.begin(cluster.job.mirror)
-    cluster.mirrors.note(replace(cluster.job, job_id="other-1", run="other", mirror=str(tmp_path / "absent")))
+    cluster.mirrors.jobs.note(replace(cluster.job, job_id="other-1", run="other", mirror=str(tmp_path / "absent")))
     cluster.save(2)
 
     assert cluster.mirrors.upload([cluster.job], cluster.inventory())
@@ -403,9 +403,9 @@ def test_a_volume_that_is_not_mounted_is_not_written(cluster: Cluster) -> None:
     assert cluster.mirrors.upload([cluster.job], cluster.inventory())
     assert [*cluster.mirror.rglob("*")] == []
     with pytest.raises(ApiError, match="is not mounted"):
-        cluster.mirrors.take(cluster.job)
+        cluster.mirrors.jobs.take(cluster.job)
     with pytest.raises(NotMountedError):
-        cluster.mirrors.records(cluster.job.mirror)
+        cluster.mirrors.jobs.records(cluster.job.mirror)
     assert [*cluster.mirror.rglob("*")] == []
 
 
@@ -493,13 +493,13 @@ def test_a_job_and_what_it_was_sent_with_come_back(tmp_path: Path) -> None:
     job = replace(first.job, package=manifest.address)
 
     first.mirrors.begin(job.mirror)
-    first.mirrors.take(job)
+    first.mirrors.jobs.take(job)
     ended = replace(job, waits_for="a machine")
-    first.mirrors.note(ended)
+    first.mirrors.jobs.note(ended)
     first.mirrors.upload([], first.inventory())
 
-    assert second.mirrors.records(job.mirror) == [ended]
-    second.mirrors.bring_files(job)
+    assert second.mirrors.jobs.records(job.mirror) == [ended]
+    second.mirrors.jobs.bring_files(job)
     assert (second.files.root / manifest.address / part.path).read_bytes() == content
 
 

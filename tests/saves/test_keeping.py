@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from node_inventories import node, run, step
 
 from cloudrl.errors import InputError
-from cloudrl.protocol.durable_jobs import Attempt, DurableJob, Score
+from cloudrl.protocol.durable_jobs import Attempt, DurableJob, Keeping, Score
 from cloudrl.protocol.mirrors import MirroredFile, MirroredSave
 from cloudrl.saves.aggregate import aggregate
 from cloudrl.saves.keeping import kept_steps, mark_every, mark_kept, parse_best, score_steps
@@ -53,6 +53,15 @@ def test_what_names_no_metric_is_refused(text):
         # the best is not whole now: it stays, and so does the best of those that are
         (_job(best="m", scores=[(20, 0.8, 20), (35, 0.9, 35)]), {20: "best m 0.8", 35: "best m 0.9"}),
         (_job(best="m"), {}),
+        # what the jobs before it keep
+        (
+            replace(_job(), kept_before=(Keeping(20), Keeping(0, "m", (Score(30, 0.5, 30),)))),
+            {20: "every 20", 40: "every 20", 30: "best m 0.5"},
+        ),
+        (
+            replace(_job(best="m", scores=[(10, 0.5, 10)]), kept_before=(Keeping(0, "min:l", (Score(10, 2, 10),)),)),
+            {10: "best m 0.5, lowest l 2"},
+        ),
     ],
 )
 def test_what_stays_and_why(job, kept):
