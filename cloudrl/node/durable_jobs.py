@@ -43,7 +43,7 @@ from cloudrl.protocol.folders import TRAINING_NODES
 from cloudrl.protocol.job_phases import JobState
 from cloudrl.protocol.report import NodeReport
 from cloudrl.protocol.side_by_side import side_by_side
-from cloudrl.saves.copies import choose_nodes
+from cloudrl.saves.copies import choose_nodes, partners_stay
 from cloudrl.saves.inventory import Inventory
 from cloudrl.saves.lineage import without_abandoned
 from cloudrl.saves.resume import Ranks, ResumePlan
@@ -136,11 +136,12 @@ class DurableJobs:
         return self.supervisor.has_work
 
     def copy_pace(self) -> Tuple[float, float]:
-        """See `StepCopies.pace`: of the job that runs, until a step of it outlives a machine."""
+        """See `StepCopies.pace`: of the job that runs, until a step of it outlives the machines that go."""
         job = next((job for job in self.supervisor.jobs if job.open_attempt is not None), None)
         if job is None or self._is_shared():
             return 0.0, 0.0
-        return (self._copies if len(self._addresses()) > 1 else self.mirrors).pace(job.run)
+        stay = partners_stay(sorted(self._addresses()), notices_of(self._reports()))
+        return (self.mirrors if job.mirror and not stay else self._copies).pace(job.run)
 
     def accept(self, job: DurableJob) -> DurableJob:
         """Take a job from a client.

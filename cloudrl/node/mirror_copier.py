@@ -75,7 +75,7 @@ class MirrorCopier:
         self._orders: Deque[UploadOrder] = deque()
         self._done: Dict[_Key, Tuple[_Upload, UploadState]] = {}
         self._errors: Dict[_Key, Tuple[str, int]] = {}
-        self._copied_bytes, self._files, self._piece_at, self._began_at = 0, 0, 0.0, 0.0
+        self._copied_bytes, self._files, self._piece_at, self._began_at, self._rested_s = 0, 0, 0.0, 0.0, 0.0
         self._urgent, self._bytes_per_s = False, 0
         self._thread: Optional[threading.Thread] = None
 
@@ -125,13 +125,14 @@ class MirrorCopier:
         Raises:
             OSError, CloudrlError, Refused, http.client.HTTPException: one of them is not there.
         """
-        self._copied_bytes, self._files, self._began_at = 0, 0, self._clock()
+        self._copied_bytes, self._files, self._began_at, self._rested_s = 0, 0, self._clock(), 0.0
         began, store, sums = self._began_at, self.store(order.mirror), {}
         for file in order.files:
             key = file_key(order.attempt, file.path, order.folder)
             sums[file.path] = self._copy(store, key, file)
             self._files = len(sums)
-        return UploadState(sums, self._copied_bytes, self._clock() - began)
+        seconds = self._clock() - began
+        return UploadState(sums, self._copied_bytes, seconds, work_s=seconds - self._rested_s)
 
     def check(self, mirror: str, token: str, *, writes: bool) -> MirrorCheck:
         """Whether this node can use a mirror, and sees there what rank 0 has put there.
@@ -197,12 +198,14 @@ class MirrorCopier:
 
     def _pace(self, count: int) -> None:
         """Wait after a piece of so many bytes."""
-        took = self._clock() - self._piece_at
+        worked_until = self._clock()
+        took = worked_until - self._piece_at
         self._copied_bytes += count
         if not self._urgent:
             limit_s = count / self._bytes_per_s - took if self._bytes_per_s else _REST * took
             self._sleep(min(_LONGEST_REST_S, max(0.0, limit_s)))
         self._piece_at = self._clock()
+        self._rested_s += self._piece_at - worked_until
 
 
 def use_disk_when_idle() -> None:

@@ -93,7 +93,7 @@ class Mirrors:
     def pace(self, run: str) -> Tuple[float, float]:
         """As `StepCopies.pace`, of the newest step of a run that a mirror has."""
         saves = [save for (_, of), saves in self._saves.items() if of == run for save in saves]
-        took_s = max(saves, key=lambda save: save.step).seconds / 2 if saves else 0.0
+        took_s = max(saves, key=lambda save: save.step).work_s if saves else 0.0
         return took_s if self.begun.get(run) is not None else 0.0, took_s
 
     def saves(self, job: DurableJob) -> Dict[int, MirroredSave]:
@@ -212,7 +212,7 @@ class Mirrors:
         """Have the nodes copy what a step consists of; once all of it is there, the manifest makes it count."""
         coming = next((save for save in states[COMING] if _is_of(save, plan)), None)
         if coming is None:
-            coming = _save(job, plan, {}, self._now(), 0.0)
+            coming = _save(job, plan, {}, self._now())
             write_save(self._store(job.mirror), coming, COMING)
         states_of_nodes = self._order(plan, coming.mirrored_at)
         self._progress.sending(job.mirror, job.run, plan, states_of_nodes)
@@ -221,8 +221,9 @@ class Mirrors:
             self.begun[job.run] = None  # a newer step may do better
         if any(file.path not in sums for order in plan.orders for file in order.files):
             return
-        seconds = max(state.seconds for state in states_of_nodes.values())
-        save = _save(job, plan, sums, self._now(), seconds)
+        sent = states_of_nodes.values()
+        seconds, work_s = max(state.seconds for state in sent), max(state.work_s for state in sent)
+        save = replace(_save(job, plan, sums, self._now()), seconds=seconds, work_s=work_s)
         write_save(self._store(job.mirror), save)
         self.begun[job.run] = None
         self._progress.is_sent(job.mirror, job.run, save)
@@ -276,10 +277,10 @@ def _is_of(save: MirroredSave, plan: UploadPlan) -> bool:
     return (save.attempt, save.step) == (plan.attempt, plan.step)
 
 
-def _save(job: DurableJob, plan: UploadPlan, sums: Dict[str, int], now: float, seconds: float) -> MirroredSave:
+def _save(job: DurableJob, plan: UploadPlan, sums: Dict[str, int], now: float) -> MirroredSave:
     files = tuple(
         MirroredFile(file.path, file.size_bytes, file.modified_at, sums.get(file.path, 0))
         for order in plan.orders
         for file in order.files
     )
-    return MirroredSave(job.run, plan.step, plan.attempt, files, now, seconds)
+    return MirroredSave(job.run, plan.step, plan.attempt, files, now)

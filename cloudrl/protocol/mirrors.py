@@ -128,6 +128,7 @@ class UploadState:
         seconds: that the order has taken.
         error: why the last order for this step has failed; "" if it has not.
         files: of the order that are in the mirror, or were when it failed.
+        work_s: of `seconds`, without the rests that leave the network to training; once all files are there.
     """
 
     sums: Dict[str, int]
@@ -135,6 +136,7 @@ class UploadState:
     seconds: float = 0.0
     error: str = ""
     files: int = 0
+    work_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -160,6 +162,7 @@ class MirroredSave:
         attempt: who has saved it: `SUBMISSION_ID.CLUSTER`.
         mirrored_at: when the last file had arrived, seconds since the epoch.
         seconds: that the copy took.
+        work_s: of these, without rests: so long it takes with all of the network.
     """
 
     run: str
@@ -168,6 +171,7 @@ class MirroredSave:
     files: Tuple[MirroredFile, ...]
     mirrored_at: float = 0.0
     seconds: float = 0.0
+    work_s: float = 0.0
 
     @property
     def size_bytes(self) -> int:

@@ -10,7 +10,7 @@ What is safe is counted from the copies that are seen now; nothing of it is reme
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from cloudrl.protocol.mirrors import MIRROR_RANK
@@ -55,6 +55,16 @@ def partner_of(rank: int, ranks: Sequence[int]) -> int:
     in_ring = min(3, count) if count % 2 else 0
     first = count - in_ring
     return ranks[place ^ 1] if place < first else ranks[first + (place - first + 1) % in_ring]
+
+
+def partners_stay(ranks: Sequence[int], going: Container[int]) -> bool:
+    """Whether a copy on its partner outlives each node that is about to go.
+
+    Args:
+        ranks: of all nodes that have disks of their own, in order.
+        going: nodes whose machines are taken back.
+    """
+    return len(ranks) > 1 and not any(rank in going and partner_of(rank, ranks) in going for rank in ranks)
 
 
 def count_copies(roles: Sequence[Checkpoint]) -> int:

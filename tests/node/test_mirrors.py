@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import itertools
 import json
 import os
 import shutil
@@ -188,6 +189,22 @@ def test_a_step_counts_once_all_nodes_have_mirrored_their_part(tmp_path: Path) -
     cluster.uploads[1].copy = upload  # type: ignore[method-assign]
     cluster.upload()
     assert cluster.steps == [2]
+
+
+def test_a_notice_reckons_a_copy_without_the_rests_of_those_before(tmp_path: Path) -> None:
+    """The limit of `--mirror-rate` does not hold once a machine is taken back."""
+    cluster, seconds = Cluster(tmp_path, 1), itertools.count()
+    copier, rests = cluster.uploads[0], list[float]()
+    copier._clock = lambda: float(next(seconds) + sum(rests))
+    copier._sleep, copier._bytes_per_s = rests.append, 1
+    cluster.mirrors.begin(cluster.job.mirror)
+    cluster.save(2)
+    cluster.upload()
+
+    save = cluster.mirrors.saves(cluster.job)[2]
+    assert sum(rests) > 30
+    assert 0 < save.work_s < save.seconds - sum(rests) + 1
+    assert cluster.mirrors.pace("night") == (0.0, save.work_s)
 
 
 def test_how_far_a_mirror_is(tmp_path: Path) -> None:

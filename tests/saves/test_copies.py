@@ -9,10 +9,18 @@ from node_inventories import node, run, step
 from cloudrl.errors import CheckpointError
 from cloudrl.saves import copies
 from cloudrl.saves.aggregate import aggregate
-from cloudrl.saves.copies import choose_nodes, count_copies, is_safe, partner_of, plan_copies
+from cloudrl.saves.copies import choose_nodes, count_copies, is_safe, partner_of, partners_stay, plan_copies
 from cloudrl.saves.resume import Ranks, plan_resume
 
 ADDRESSES = {rank: f"10.0.0.{rank + 1}" for rank in range(8)}
+
+
+@pytest.mark.parametrize(
+    ("count", "going", "stay"),
+    [(1, {0}, False), (2, {1}, True), (2, {0, 1}, False), (4, {1, 2}, True), (4, {2, 3}, False), (3, {0, 1}, False)],
+)
+def test_a_copy_on_a_partner_helps_unless_that_goes_too(count, going, stay):
+    assert partners_stay(range(count), going) is stay
 
 
 class Disks:
