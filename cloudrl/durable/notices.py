@@ -62,7 +62,9 @@ def near(notices: Notices, now: float) -> Dict[int, Interruption]:
 def noted(job: Optional[DurableJob], notices: Notices, now: float) -> Optional[DurableJob]:
     """The job that runs with the notices that concern its attempt; None without a job, and if they are known."""
     text = end_text({rank: notice for rank, notice in near(notices, now).items() if notice.explains_loss(now)})
-    return None if job is None or job.attempts[-1].notice == text else job.with_last(notice=text)
+    if job is None or job.attempts[-1].notice == text:
+        return None
+    return job.with_last(notice=text, notice_changes=job.attempts[-1].notice_changes + 1)
 
 
 def held(job: DurableJob, notices: Notices, now: float) -> Optional[DurableJob]:

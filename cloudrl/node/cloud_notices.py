@@ -92,6 +92,11 @@ class CloudNotices:
         self._cloud: Optional[Cloud] = None
         self._notices: Sequence[Interruption] = ()
 
+    @property
+    def ahead_s(self) -> float:
+        """By how much the node's clock is ahead of the cloud's."""
+        return self._ahead_s
+
     def now(self) -> float:
         """Seconds since the epoch by the cloud's clock, whose times are compared with it."""
         return self._node_now() - self._ahead_s
@@ -147,15 +152,16 @@ def _ask(
 def report(notices: CloudNotices, state: NodeState, say: Callable[[str], object]) -> None:
     """Look once, and tell what has changed."""
     before, notice = state.own.interruption, notices.look()
-    if notice == before:
+    here = notice.moved(notices.ahead_s, before) if notice is not None else None
+    if here == before:
         return
-    state.update(interruption=notice)
+    state.update(interruption=here)
     if notice is not None:
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(notice.ends_at))
         left = duration_text(notice.ends_at - notices.now())
         say(f"{notice.name}: this machine is taken back in {left}, at {when} UTC")
     elif before is not None:
-        is_over = notices.now() >= before.ends_at
+        is_over = notices.now() + notices.ahead_s >= before.ends_at
         say(f"the {before.name} {'has passed, and the machine is still there' if is_over else 'is withdrawn'}")
 
 

@@ -27,9 +27,15 @@ class _Member:
 class NodeState:
     """Thread-safe. Reports are frozen; each change replaces one."""
 
-    def __init__(self, report: NodeReport, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        report: NodeReport,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = time.time,
+    ) -> None:
         self._lock = threading.Lock()
-        self._clock = clock
+        self._clock, self._now = clock, now
         self._own, self._own_phase_since = report, clock()
         self._members: Dict[int, _Member] = {}
         self._published = HeartbeatReply()
@@ -90,10 +96,14 @@ class NodeState:
     # -- rank 0: all nodes ----------------------------------------------------------------------------------
 
     def record_heartbeat(self, report: NodeReport, *, belongs: bool = True) -> None:
-        """A worker has sent its report."""
+        """A worker has sent its report. The time of a notice in it is taken over by this node's clock."""
         with self._lock:
             now = self._clock()
             member = self._members.setdefault(report.rank, _Member(report, now, now))
+            if report.interruption is not None and report.sent_at:
+                ahead_s = self._now() - report.sent_at
+                here = report.interruption.moved(ahead_s, member.report.interruption)
+                report = dataclasses.replace(report, interruption=here)
             if member.report.phase != report.phase:
                 member.phase_since = now
             member.report, member.seen_at, member.belongs = report, now, belongs

@@ -4,6 +4,7 @@ import contextlib
 import http.client
 import threading
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Callable, Mapping, Optional
@@ -214,7 +215,7 @@ class Worker(Agent):
     def _heartbeat_loop(self) -> None:
         while True:
             try:
-                self.reply = self.head.heartbeat(self.state.own)
+                self.reply = self.head.heartbeat(replace(self.state.own, sent_at=time.time()))
                 self._heard_at = time.monotonic()
                 reply = self.reply
                 self.job_looks.wish(reply.save_wish)

@@ -61,6 +61,7 @@ class Attempt:
         step_at: when rank 0 has seen that it had.
         first_step_at: the same of its first step.
         notice: which machines a cloud has said to take back about now; "" for none.
+        notice_changes: how many times `notice` has changed.
     """
 
     number: int
@@ -78,6 +79,7 @@ class Attempt:
     step_at: Optional[float] = None
     first_step_at: Optional[float] = None
     notice: str = ""
+    notice_changes: int = 0
 
     @property
     def is_open(self) -> bool:
@@ -225,13 +227,13 @@ class DurableJob:
         return replace(self, attempts=(*self.attempts[:-1], replace(self.attempts[-1], **changes)))
 
     @property
-    def age(self) -> Tuple[bool, int, int, int, int, int, bool]:
+    def age(self) -> Tuple[bool, int, int, int, int, int, int]:
         """Compares two records of one job: the higher one is the newer."""
         ended = sum(not attempt.is_open for attempt in self.attempts)
         saved, done = (self.last.saved_step, self.last.step) if self.last is not None else (0, 0)
         scored = self.scores[-1].step if self.scores else 0
-        has_notice = self.last is not None and bool(self.last.notice)
-        return self.outcome is not None, len(self.attempts), ended, saved, done, scored, has_notice
+        noticed = self.last.notice_changes if self.last is not None else 0
+        return self.outcome is not None, len(self.attempts), ended, saved, done, scored, noticed
 
 
 def newest(*records: DurableJob) -> DurableJob:

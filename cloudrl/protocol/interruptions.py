@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
-from typing import Mapping
+from dataclasses import dataclass, replace
+from typing import Mapping, Optional
 
 from cloudrl.units import duration_text
 
@@ -19,7 +19,8 @@ class Interruption:
     Attributes:
         cloud: "AWS", "GCP" or "Azure".
         event: "spot", "maintenance", "reboot", "redeploy" or "terminate".
-        ends_at: seconds since the epoch, by the cloud's clock; from then on the machine may be gone.
+        ends_at: seconds since the epoch; from then on the machine may be gone. As its cloud tells it by the cloud's
+            clock, in a node's own report by the node's, and on rank 0 by that of rank 0.
     """
 
     cloud: str
@@ -35,7 +36,15 @@ class Interruption:
         """Whether it has ended a machine that is lost now, in seconds since the epoch: what comes later has not."""
         return self.event == "spot" or now >= self.ends_at - _SOON_S
 
+    def moved(self, seconds: float, before: Optional[Interruption]) -> Interruption:
+        """The same by a clock that is ahead by so much; `before` if that is it, as far as two looks at clocks agree."""
+        notice = replace(self, ends_at=self.ends_at + seconds)
+        if before is None or before.name != notice.name or abs(before.ends_at - notice.ends_at) > _SAME_S:
+            return notice
+        return before
 
+
+_SAME_S = 5.0
 _SOON_S = 60.0
 """A machine may be gone somewhat before its time: clocks differ."""
 

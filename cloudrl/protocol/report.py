@@ -150,6 +150,7 @@ class NodeReport:
         work: what the processes of jobs do on it; None before its first look.
         interruption: its cloud's notice that it takes the machine back; None without one, and from older agents.
         seen_s_ago: since its last heartbeat; only in the status.
+        sent_at: when it sends this, seconds since the epoch by its own clock; only in a heartbeat.
     """
 
     rank: int
@@ -191,6 +192,7 @@ class NodeReport:
     work: Optional[JobWork] = None
     interruption: Optional[Interruption] = None
     seen_s_ago: float = 0.0
+    sent_at: float = 0.0
 
 
 @dataclass(frozen=True)

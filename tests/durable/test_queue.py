@@ -441,6 +441,16 @@ def test_a_notice_that_is_withdrawn_or_long_past_explains_nothing():
     assert queue.jobs["a"].last.notice == ""
 
 
+def test_a_withdrawn_notice_does_not_come_back_with_the_record_of_a_node_that_missed_it():
+    queue, _ = _play(_running(), Noticed(SPOT))
+    stale = queue.jobs["a"]
+    queue, _ = _play(queue, Noticed({}))
+
+    again, _ = restore([stale, queue.jobs["a"], stale], cluster="c2", cluster_run="run", now=NOW + 60)
+
+    assert (again.jobs["a"].last.notice, again.jobs["a"].last.reason) == ("", "the cluster was lost")
+
+
 def test_maintenance_in_an_hour_concerns_an_attempt_when_it_comes_near():
     queue, actions = _play(_running(), Noticed({0: Interruption("GCP", "maintenance", NOW + 3600)}))
     assert [type(action) for action in actions] == [Say]

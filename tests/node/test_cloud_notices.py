@@ -135,6 +135,14 @@ def test_a_node_whose_clock_is_off_tells_the_time_of_the_cloud(ahead_s: float) -
         assert notices.look() == Interruption("AWS", "spot", AT + 120)
         assert notices.now() == AT
 
+        state, said = NodeState(NodeReport(0, "")), list[str]()
+        report(notices, state, said.append)
+        assert state.own.interruption == Interruption("AWS", "spot", AT + 120 + ahead_s), "in its report by its own"
+        assert said == ["spot notice of AWS: this machine is taken back in 2 min 00 s, at 2017-09-18 08:22:00 UTC"]
+        metadata.clock = lambda: AT + 0.7  # the cloud tells whole seconds
+        report(notices, state, said.append)
+        assert len(said) == 1
+
 
 def test_a_token_of_aws_that_has_ended_is_renewed() -> None:
     metadata = Metadata("AWS")

@@ -9,6 +9,7 @@ from fake_clock import Clock
 from cloudrl.node.failure import NodeFailed
 from cloudrl.node.node_state import NodeState
 from cloudrl.protocol.failures import Failure, FailureKind
+from cloudrl.protocol.interruptions import Interruption
 from cloudrl.protocol.phases import Phase
 from cloudrl.protocol.report import HeartbeatReply, NodeReport
 
@@ -55,6 +56,27 @@ def test_reports_are_by_rank_and_the_newest(state: NodeState) -> None:
     state.record_heartbeat(_report(1))
     state.record_heartbeat(_report(2, phase="ray"))
     assert [(each.rank, each.phase) for each in state.reports()] == [(0, "start"), (1, "start"), (2, "ray")]
+
+
+@pytest.mark.parametrize("ahead_s", [-1200.0, 0.0, 130.0])
+def test_the_time_of_a_notice_is_by_the_clock_of_rank_0(ahead_s: float, clock: Clock) -> None:
+    """`ahead_s` is by how much that is ahead of the node's."""
+    state = NodeState(_report(0), clock=clock, now=lambda: 1000.0 + clock() + ahead_s)
+    notice = Interruption("AWS", "spot", 1120.0)
+
+    def seen(notice: Interruption, transit_s: float) -> Interruption | None:
+        sent_at = 1000.0 + clock()
+        clock.sleep(transit_s)
+        state.record_heartbeat(_report(1, interruption=notice, sent_at=sent_at))
+        return state.reports()[1].interruption
+
+    first = seen(notice, 0.01)
+    assert first is not None
+    assert first.ends_at == pytest.approx(1120.0 + ahead_s, abs=0.1)
+    assert seen(notice, 0.5) == first, "heartbeats take longer or shorter, and it stays one notice"
+    later = seen(Interruption("AWS", "spot", 1180.0), 0.01)
+    assert later is not None
+    assert later.ends_at == pytest.approx(1180.0 + ahead_s, abs=0.1)
 
 
 def test_a_rank_that_is_done_is_ready_when_the_barrier_opens(state: NodeState) -> None:
