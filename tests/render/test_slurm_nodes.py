@@ -1,4 +1,7 @@
-"""The script for sbatch on a real Slurm: real agents and a real Ray; a training by verl with CLOUDRL_SLOW=1."""
+"""The script for sbatch on a real Slurm: real agents and a real Ray; trainings are a stand-in.
+
+That of verl is in `test_slurm_training.py`.
+"""
 
 import json
 import os
@@ -36,49 +39,30 @@ folder.mkdir()
 print("STAYS", flush=True)
 time.sleep(60)
 """
-WITH_VERL = os.environ.get("CLOUDRL_SLOW") == "1"
-"""Whether the job is a training by verl, each start of which takes two minutes of CPU time, or a stand-in for one."""
-HOLD = """
-import pathlib, time
+STAND_IN = """
+import pathlib, ray, sys, time, zipfile
 
 HERE = pathlib.Path("/checkpoints")
-TRACKER = HERE / "run/latest_checkpointed_iteration.txt"
-
-def saved():
-    return int(TRACKER.read_text() or 0) if TRACKER.exists() else 0
-
-def wait():
-    while any(int(each.name[5:]) <= saved() for each in HERE.glob("hold-*")): time.sleep(0.1)
-"""
-"""Where there is a file `hold-2`, a training goes no further once step 2 is saved."""
-HELD = f"""{HOLD}
-from cloudrl.verl_cpu import reward
-
-def compute_score(**answer):
-    wait()
-    return reward.compute_score(**answer)
-"""
-"""The recipe's reward function."""
-STAND_IN = f"""{HOLD}
-import ray, sys, zipfile
-
 ray.init(log_to_driver=False)
 assert sum(node["Alive"] for node in ray.nodes()) == 2
 given = dict(word.split("=", 1) for word in sys.argv if "=" in word)
 begin = int(given.get("trainer.resume_from_path", "_0").rpartition("_")[2])
 for step in range(begin + 1, int(given["trainer.total_training_steps"]) + 1):
-    print(f"step:{{step}} - ", flush=True)
-    folder = HERE / f"run/global_step_{{step}}"
+    print(f"step:{step} - ", flush=True)
+    folder = HERE / f"run/global_step_{step}"
     (folder / "actor/huggingface").mkdir(parents=True)
-    (folder / "actor/huggingface/config.json").write_text("{{}}")
+    (folder / "actor/huggingface/config.json").write_text("{}")
     for kind, rank in [(kind, rank) for kind in ("model", "optim", "extra_state") for rank in (0, 1)]:
-        with zipfile.ZipFile(folder / f"actor/{{kind}}_world_size_2_rank_{{rank}}.pt", "w") as archive:
+        with zipfile.ZipFile(folder / f"actor/{kind}_world_size_2_rank_{rank}.pt", "w") as archive:
             archive.writestr("data.pkl", b"x")
     (folder / "data.pt").write_bytes(b"x")
-    TRACKER.write_text(str(step))
-    wait()
+    (HERE / "run/latest_checkpointed_iteration.txt").write_text(str(step))
+    while any(int(each.name[5:]) <= step for each in HERE.glob("hold-*")): time.sleep(0.1)
 """
-"""Goes on after the step that it is given, as verl does, on a real Ray of both nodes, and saves what verl saves."""
+"""Goes on after the step that it is given, as verl does, on a real Ray of both nodes, and saves what verl saves.
+
+Where there is a file `hold-2`, it goes no further once step 2 is saved.
+"""
 START_S = 150.0
 TRAINING_S = 300.0
 
@@ -99,9 +83,6 @@ def up(nodes: int, **changes: Any) -> str:
 def training(nodes: int, steps: int, **changes: Any) -> str:
     """Saves at each step, and can be held after one."""
     cluster, overrides = fields(nodes, **changes), {"trainer.total_training_steps": steps, "trainer.save_freq": 1}
-    if WITH_VERL:
-        reward = {"reward.custom_reward_function.path": "/checkpoints/held.py"}
-        return slurm_script("grpo-tiny", {**overrides, **reward}, cluster=cluster, name="run", model="tiny-qwen2")
     files = dict.fromkeys(("data.train_files", "data.val_files", "actor_rollout_ref.model.path"), "/nowhere")
     entrypoint = ("python3", "-c", f"exec({STAND_IN!r})")
     job = Job(name="stand-in", device="cpu", entrypoint=entrypoint, overrides=files)
@@ -137,7 +118,6 @@ def test_a_training_in_docker_outlives_a_lost_node_and_its_time_limit(slurm):
     steps = 3  # one a start
     checkpoints = slurm.shared / "checkpoints"
     slurm.login.run("mkdir", "/shared/checkpoints", user="alice")
-    (checkpoints / "held.py").write_text(HELD)
     (checkpoints / "hold-1").touch()
     job = slurm.jobs.sbatch(training(2, steps, container="docker", image=IMAGE), "--time=30", cwd="/shared")
     wait_for_step(slurm, job, 1)
