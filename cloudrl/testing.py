@@ -108,9 +108,9 @@ class FakeCluster:
         facts = ClusterFacts(
             name, "id-1", "local", nodes, gpu_nodes=nodes, gpus_per_node=gpus_per_node, device=device,
             ray_version=_RAY_VERSION, ray_session="session_x", verl_version=RELEASE.verl, rollouts=("vllm",),
-            debuggers=(("debugpy", "pdb"),) * nodes, divides_nodes=True, checkpoint_dir="/vol/checkpoints",
+            debuggers=(("debugpy", "pdb"),) * nodes, divides_nodes=True, is_one_machine=True, disks_stay=True,
+            checkpoint_dir="/vol/checkpoints", models={"tiny-adder": "/vol/models/tiny-adder"},
             data={"addition": {"train": "/vol/data/train.parquet", "test": "/vol/data/test.parquet"}},
-            models={"tiny-adder": "/vol/models/tiny-adder"},
         )  # fmt: skip
         self.status: dict[str, Any] = cluster_status(facts)
         self.nodes = [ray_node(ip_of(rank), gpus_per_node, is_head=rank == 0) for rank in range(nodes)]

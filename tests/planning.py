@@ -26,6 +26,8 @@ def cluster(**changes: Any) -> ClusterFacts:
         "id": "id-1",
         "provider": "local",
         "nodes": 2,
+        "is_one_machine": changes.get("provider", "local") == "local",
+        "disks_stay": changes.get("provider", "local") in ("local", "slurm"),
         "gpu_nodes": changes.get("nodes", 2),
         "gpus_per_node": 8,
         "device": "gpu",
@@ -44,7 +46,8 @@ def cluster(**changes: Any) -> ClusterFacts:
 PATHS = {"train": "/d/train.parquet", "test": "/d/test.parquet"}
 PLAIN: dict[str, Any] = {
     "id": "", "provider": "", "checkpoint_dir": "", "places_controllers": False, "places_training": False,
-    "divides_nodes": False, "data": {}, "models": {}, "services": (), "verl_version": None,
+    "divides_nodes": False, "data": {}, "models": {}, "services": (), "verl_version": None, "is_one_machine": False,
+    "disks_stay": False,
 }  # fmt: skip
 
 

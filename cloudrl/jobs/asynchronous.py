@@ -29,8 +29,6 @@ from cloudrl.verl.keys import QUEUE_UNITS, has_key
 from cloudrl.verl.setting import BATCH, Setting
 from cloudrl.verl.transfer_queue import uses_transfer_queue
 
-LOCAL = "local"
-"""The provider whose nodes are one machine, with one disk."""
 PLAIN = ("python3", "-m", keys.MAIN)
 
 
@@ -115,7 +113,7 @@ def place_controller(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
     job, cluster = draft.job, draft.cluster
     if draft.values.get(keys.TRAINER_MODE) in ASYNC:
         draft = replace(_with_same_units(draft), variables={**COUNT_OFTEN, **draft.variables})
-    has_disks = cluster.nodes > 1 and cluster.places_controllers and cluster.provider != LOCAL
+    has_disks = cluster.nodes > 1 and cluster.places_controllers and not cluster.is_one_machine
     can_be_placed = job.entrypoint[:3] == PLAIN and sees_nodes_path(draft)
     if not has_disks or not can_be_placed or not has_key(cluster.verl_version, keys.USE_V1):
         return draft
@@ -152,7 +150,7 @@ def can_choose_nodes(draft: JobDraft) -> bool:
 
     Nodes of one machine share a disk.
     """
-    return is_placed(draft) or (draft.cluster.provider == LOCAL and draft.cluster.places_training)
+    return is_placed(draft) or (draft.cluster.is_one_machine and draft.cluster.places_training)
 
 
 def training_shape(draft: JobDraft) -> tuple[int, int]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from cloudrl.errors import InputError
-from cloudrl.jobs.asynchronous import LOCAL, is_placed, training_shape
+from cloudrl.jobs.asynchronous import is_placed, training_shape
 from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.protocol.secret_names import is_secret, is_secret_override
 from cloudrl.spec.hydra import integer, override_argument, parse_overrides, split_key
@@ -114,7 +114,7 @@ def not_divided(draft: JobDraft) -> Iterator[Obstacle]:
             hint=f"Start the cluster again: cloudrl down {shlex.quote(cluster.name)}\n"
             f"Or train on all: {keys.NODES}={cluster.gpu_nodes}",
         )
-    elif not (is_placed(draft) or cluster.shared_checkpoints or cluster.provider == LOCAL):
+    elif not (is_placed(draft) or cluster.has_one_disk):
         yield Obstacle(
             f"{divided}, whose disks are their own: the agents can choose the nodes only of `python3 -m {keys.MAIN}` "
             "with the cluster's own image and PYTHONPATH",

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from cloudrl.errors import InputError
-from cloudrl.jobs.asynchronous import LOCAL, is_placed, training_shape
+from cloudrl.jobs.asynchronous import is_placed, training_shape
 from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.jobs.durability import decided_keys, not_divided, obstacles, why_plain, without_agents
 from cloudrl.jobs.keeping import look_at_kept, newest_kept, refuse_without_durable
@@ -16,9 +16,6 @@ from cloudrl.spec.hydra import integer
 from cloudrl.spec.sizes import size_bytes
 from cloudrl.units import duration_text, size_text
 from cloudrl.verl import keys
-
-_ON_SHARED_DISKS = (LOCAL, "slurm")
-"""Providers whose nodes usually save where the loss of one takes nothing along."""
 
 
 def plan_durable(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
@@ -89,7 +86,7 @@ def _bad_mirror(draft: JobDraft) -> Iterator[InputError]:
             hint=f"Leave out {', '.join(decided)}\nTo continue a run: --name RUN",
         )
     missing = [name for name in S3_KEYS if name not in cluster.variables]
-    if place.is_s3 and missing and cluster.provider != LOCAL:
+    if place.is_s3 and missing and not cluster.is_one_machine:  # whose nodes have the environment of their user
         yield InputError(
             f"--mirror {text}: cluster {cluster.name!r} has no {' and no '.join(missing)}",
             hint="Give them to the cluster, under `secrets:` in its file, with AWS_REGION and, for another store than "
@@ -128,7 +125,7 @@ def _started_again(draft: JobDraft) -> Iterator[str]:
 def _lost_with_its_machine(draft: JobDraft, snapshot: Snapshot) -> Iterator[str]:
     """What is not safe of a job on one machine that may be gone for good."""
     cluster, machines = draft.cluster, snapshot.machines
-    if cluster.nodes > 1 or draft.options.mirror or cluster.provider in _ON_SHARED_DISKS:
+    if cluster.nodes > 1 or draft.options.mirror or cluster.disks_stay:
         return
     if machines is None or machines.has_own_disks:
         unless = "" if machines is not None else f", unless {cluster.checkpoint_dir} is on a network volume"
@@ -141,7 +138,7 @@ def _lost_with_its_machine(draft: JobDraft, snapshot: Snapshot) -> Iterator[str]
 def _without_room(draft: JobDraft) -> Iterator[str]:
     """A disk that has no room for the copies that make a step safe; what is known of a plan is the least."""
     cluster, report = draft.cluster, draft.memory
-    if report is None or cluster.shared_checkpoints or cluster.gpu_nodes < 2 or cluster.provider == LOCAL:
+    if report is None or cluster.has_one_disk or cluster.gpu_nodes < 2:
         return
     part = save_bytes(report.estimate, training_shape(draft)[0])
     if 0 < cluster.disk_bytes < 2 * part:

@@ -8,7 +8,6 @@ from typing import Any
 
 from cloudrl.durable.request import with_overrides
 from cloudrl.errors import InputError
-from cloudrl.jobs.asynchronous import LOCAL
 from cloudrl.jobs.compatibility import check_compatibility
 from cloudrl.jobs.config_check import check_config
 from cloudrl.jobs.draft import JobDraft, Snapshot
@@ -63,7 +62,7 @@ def reshape(
     words = with_overrides(words, changed)
     takes_all = new_nodes == cluster.gpu_nodes
     is_placed = not takes_all and ON_HEAD in words and cluster.places_training
-    if not (takes_all or is_placed or cluster.shared_checkpoints or cluster.provider == LOCAL):
+    if not (takes_all or is_placed or cluster.has_one_disk):
         raise InputError(
             f"job {job.job_id} would train on {new_nodes} of {cluster.gpu_nodes} nodes, whose disks are their own, and "
             "its command does not say on which",

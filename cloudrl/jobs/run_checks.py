@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from cloudrl.jobs.asynchronous import LOCAL, is_placed
+from cloudrl.jobs.asynchronous import is_placed
 from cloudrl.jobs.data_check import training_rows
 from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.jobs.findings import Finding
@@ -137,8 +137,7 @@ def _has_own_disks(snapshot: Snapshot) -> bool:
     machines, cluster = snapshot.machines, snapshot.cluster
     if machines is not None:
         return machines.has_own_disks
-    is_rented = cluster.has_agents and cluster.provider != LOCAL and not snapshot.is_expected
-    return is_rented and not cluster.shared_checkpoints
+    return cluster.has_agents and not cluster.has_one_disk and not snapshot.is_expected
 
 
 def _own_disks(draft: JobDraft, snapshot: Snapshot, setting: Setting) -> Iterator[str]:

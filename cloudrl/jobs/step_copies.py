@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cloudrl.jobs.asynchronous import LOCAL, training_shape
+from cloudrl.jobs.asynchronous import training_shape
 from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.jobs.save_room import save_bytes
 from cloudrl.jobs.submission import DurablePlan
@@ -43,7 +43,7 @@ def copied_bytes(draft: JobDraft) -> int:
 def _short_of_room(draft: JobDraft, plan: DurablePlan, part: int) -> Iterator[str]:
     """A node holds the saves that are kept and the one being written, and copies of another node's."""
     cluster = draft.cluster
-    if cluster.shared_checkpoints or cluster.gpu_nodes < 2 or cluster.provider == LOCAL:
+    if cluster.has_one_disk or cluster.gpu_nodes < 2:
         return
     for_good = bool(plan.keep_best) + ((plan.total_steps or 0) // plan.keep_every if plan.keep_every else 0)
     own, copies = max(1, plan.keep) + 1 + for_good, _COPIES + for_good

@@ -73,11 +73,14 @@ class CloudNotices:
         has_gpus: whether the machine has GPUs.
         address: where the metadata service answers.
         now: seconds since the epoch.
+
+    Attributes:
+        ahead_s: by how much the node's clock is ahead of the cloud's.
     """
 
     def __init__(self, *, has_gpus: bool, address: str = ADDRESS, now: Callable[[], float] = time.time) -> None:
         self._node_now = now
-        self._ahead_s = 0.0
+        self.ahead_s = 0.0
 
         def ask(
             method: str, path: str, headers: Mapping[str, str], timeout_s: float
@@ -85,21 +88,16 @@ class CloudNotices:
             request = Request(method, address + path, headers, timeout_s=timeout_s, connect_timeout_s=_ANSWER_S)
             with send(request) as answer:
                 headers = _lower(answer)
-                self._ahead_s = _ahead_s(headers.get("date", ""), now(), self._ahead_s)
+                self.ahead_s = _ahead_s(headers.get("date", ""), now(), self.ahead_s)
                 return answer.status, headers, answer.content(_MAX_BYTES).decode("utf-8", "replace").strip()
 
         self._clouds: Sequence[Cloud] = (_Aws(ask), _Gcp(ask, self.now, has_gpus=has_gpus), _Azure(ask, self.now))
         self._cloud: Optional[Cloud] = None
         self._notices: Sequence[Interruption] = ()
 
-    @property
-    def ahead_s(self) -> float:
-        """By how much the node's clock is ahead of the cloud's."""
-        return self._ahead_s
-
     def now(self) -> float:
         """Seconds since the epoch by the cloud's clock, whose times are compared with it."""
-        return self._node_now() - self._ahead_s
+        return self._node_now() - self.ahead_s
 
     def find(self) -> str:
         """The name of the cloud whose machine this is; "" if none of those that give notices answers."""

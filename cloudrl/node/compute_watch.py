@@ -36,7 +36,7 @@ def gang_is_off(options: AgentOptions, identity: Identity, env: Mapping[str, str
     """Why the nodes are not tried together; "" where they are."""
     if identity.nodes == 1:
         return "there is one node"
-    if identity.provider == "local":
+    if options.is_one_machine:
         return "all nodes are on this machine"
     for switch in (SWITCH, GPU_SWITCH):
         if env.get(switch, "").lower() == "off":

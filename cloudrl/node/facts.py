@@ -39,6 +39,8 @@ def cluster_facts(
         memory_bytes=min(filter(None, map(_memory_bytes, with_gpus)), default=0),
         disk_bytes=min(filter(None, map(_free_bytes, with_gpus)), default=0),
         shared_checkpoints=state.published.shared_checkpoints,
+        is_one_machine=options.is_one_machine,
+        disks_stay=options.disks_stay,
         max_duration_s=options.limits.max_duration_s,
         is_started_again=options.limits.is_started_again,
         unused_network=next((warning.text for warning in _warnings(reports) if warning.kind is _UNUSED), ""),

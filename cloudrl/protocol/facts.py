@@ -23,6 +23,8 @@ class ClusterFacts:
         memory_bytes, shm_bytes, disk_bytes: of a node, the smallest one: its memory, `/dev/shm`, and what jobs may
             write where checkpoints are saved; 0 if unknown.
         shared_checkpoints: whether all nodes save into one folder, so that its free bytes count once.
+        is_one_machine: whether all nodes are on the machine of their user.
+        disks_stay: whether the disks of nodes outlive the loss of the cluster, as its provider says.
         max_duration_s: after which the provider ends each start of it; None without such a limit.
         is_started_again: whether it is started again where it ends itself with an error before that.
         unused_network: the fast network of its nodes that NCCL is not going to use; "" without one, and if unknown.
@@ -60,6 +62,8 @@ class ClusterFacts:
     shm_bytes: int = 0
     disk_bytes: int = 0
     shared_checkpoints: bool = False
+    is_one_machine: bool = False
+    disks_stay: bool = False
     max_duration_s: Optional[float] = None
     is_started_again: bool = False
     unused_network: str = ""
@@ -82,6 +86,11 @@ class ClusterFacts:
     models: Dict[str, str] = field(default_factory=dict)
     services: Tuple[str, ...] = ()
     variables: Tuple[str, ...] = ()
+
+    @property
+    def has_one_disk(self) -> bool:
+        """Whether each node finds what any other has saved."""
+        return self.shared_checkpoints or self.is_one_machine
 
     @property
     def has_agents(self) -> bool:

@@ -92,6 +92,8 @@ class AgentOptions:
         lease_fd: a pipe from the starter: end of file before "detach" ends the agent.
         job: a file with the one job that the cluster is for; it ends with it, and with its exit code.
         limits: when the cluster ends by itself to save money.
+        is_one_machine: whether all nodes are on the machine of their user.
+        disks_stay: whether the disks of nodes outlive the loss of the cluster.
     """
 
     device: str = "gpu"
@@ -118,6 +120,8 @@ class AgentOptions:
     fetch_timeout_s: float = 7200.0
     lost_after_s: float = 30.0
     limits: BudgetLimits = field(default_factory=BudgetLimits)
+    is_one_machine: bool = False
+    disks_stay: bool = False
 
     @property
     def resolved(self) -> AgentOptions:
@@ -262,6 +266,8 @@ _OPTIONS = (
         "max-duration-s", "limits.max_duration_s", _above_zero, _number, "after which the provider ends this start"
     ),
     _Option("started-again", "limits.is_started_again", _yes, _yes_or_no, "yes: after an error, by the provider"),
+    _Option("one-machine", "is_one_machine", _yes, _yes_or_no, "yes: all nodes are on one machine"),
+    _Option("disks-stay", "disks_stay", _yes, _yes_or_no, "yes: they outlive the cluster"),
 )
 """In the order in which they are written."""
 _DEFAULTS = AgentOptions()

@@ -53,6 +53,7 @@ options=(
   --checkpoints=/shared/ckpt
   --data-dir=/shared/ckpt/.cloudrl/data
   --join-timeout-s=1800
+  --disks-stay=yes
 )
 
 set_up_node() {

@@ -58,6 +58,7 @@ options=(
   --checkpoints=/checkpoints
   --data-dir=/checkpoints/.cloudrl/data
   --join-timeout-s=1800
+  --disks-stay=yes
 )
 
 set_up_node() {

@@ -28,7 +28,7 @@ def left_on(nodes: int, overrides: dict[str, Any] | None = None) -> DurableJob:
 
 def facts(nodes: int, **changes: Any) -> ClusterFacts:
     found = cloudrl.RunningCluster(FakeCluster(nodes=nodes).connection()).facts()
-    return replace(found, **{"provider": "dstack", "device": "cpu", **changes})
+    return replace(found, **{"provider": "dstack", "is_one_machine": False, "device": "cpu", **changes})
 
 
 def shape(job: DurableJob) -> tuple[str, str]:
@@ -45,7 +45,7 @@ def test_it_takes_all_of_another_cluster() -> None:
 
 
 def test_or_as_many_nodes_as_asked_for_and_the_agents_are_told() -> None:
-    again = reshape(left_on(2), facts(2, provider="local"), nodes=1)
+    again = reshape(left_on(2), facts(2, is_one_machine=True), nodes=1)
     assert (again.world_size, again.training_nodes, again.is_placed) == (1, 1, False)
 
 
@@ -60,7 +60,7 @@ def test_on_disks_of_their_own_its_command_has_to_say_which() -> None:
 
 def test_what_its_user_has_chosen_stays() -> None:
     before = left_on(1, {"trainer.nnodes": 1})
-    assert reshape(before, facts(3, provider="local")).world_size == 1
+    assert reshape(before, facts(3, is_one_machine=True)).world_size == 1
 
 
 def test_what_the_cluster_has_not_is_refused_with_both_numbers() -> None:

@@ -132,13 +132,14 @@ def test_a_slow_gpu() -> None:
         (IDENTITY, {}, ("torch",), ""),
         (replace(IDENTITY, nodes=1), {}, ("torch",), "there is one node"),
         (replace(IDENTITY, nodes=65), {}, ("torch",), "more than 64 nodes take too long to connect"),
-        (replace(IDENTITY, provider="local"), {}, ("torch",), "all nodes are on this machine"),
         (IDENTITY, {"CLOUDRL_GANG_CHECK": "OFF"}, ("torch",), "CLOUDRL_GANG_CHECK is off"),
         (IDENTITY, {}, ("numpy",), "torch is not among the modules that are checked"),
     ],
 )
 def test_where_it_is_off(identity: Identity, env: Mapping[str, str], modules: tuple[str, ...], why: str) -> None:
     assert gang_is_off(AgentOptions(import_check=modules), identity, env) == why
+    on_one = AgentOptions(import_check=modules, is_one_machine=True)
+    assert gang_is_off(on_one, identity, env) == (why if identity.nodes == 1 else "all nodes are on this machine")
 
 
 def test_what_the_cluster_knows_of_its_network() -> None:

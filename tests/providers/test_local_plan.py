@@ -56,6 +56,8 @@ def test_one_command_a_node(tmp_path: Path) -> None:
             ray_temp_dir=Path(f"/tmp/cloudrl-{state.id[:8]}/{rank}"),
             object_store_bytes=256 * 1024**2,
             join_timeout_s=120,
+            is_one_machine=True,
+            disks_stay=True,
             ports=Ports(
                 agent=state.agent_ports[rank], head_agent=state.agent_ports[0], gcs=state.gcs_port,
                 dashboard=state.dashboard_port, client=state.client_port, dashboard_agent=0, node_manager=0,

@@ -143,6 +143,8 @@ def make_plan(cluster: Cluster) -> LocalPlan:
         import_check=(),
         data=asked.data or DATA,
         models=asked.models or MODELS,
+        is_one_machine=True,
+        disks_stay=True,
     )
     commands = tuple(_command(replace(options, services=own), chosen, rank) for rank, own in enumerate(services))
     facts = planned_facts(
@@ -155,7 +157,7 @@ def make_plan(cluster: Cluster) -> LocalPlan:
     )
     return LocalPlan(
         cluster=cluster,
-        facts=replace(facts, ray_version=version("ray")),
+        facts=replace(facts, ray_version=version("ray"), is_one_machine=True, disks_stay=True),
         state=chosen,
         commands=commands,
     )

@@ -134,7 +134,7 @@ def make_plan(cluster: Cluster) -> SlurmPlan:
     )
     return SlurmPlan(
         cluster=cluster,
-        facts=replace(facts, cpus_per_node=cpus_per_node(on_slurm), shared_checkpoints=True),
+        facts=replace(facts, cpus_per_node=cpus_per_node(on_slurm), shared_checkpoints=True, disks_stay=True),
         on_slurm=on_slurm,
         login=Login(on_slurm.own.login or ""),
         run_dir=shell_word(on_slurm.own.run_dir),

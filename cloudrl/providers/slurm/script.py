@@ -231,6 +231,7 @@ def _settings(on_slurm: SlurmCluster, notice_s: int) -> Iterator[str]:
         checkpoints=Path(on_slurm.checkpoint_folder),
         data_dir=Path(on_slurm.data_folder),
         join_timeout_s=float(seconds_of(own.join_timeout)),
+        disks_stay=True,
     )
     yield _array("options", options.to_argv())
 
