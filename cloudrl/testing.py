@@ -28,16 +28,13 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from cloudrl.errors import ConnectionFailed
 from cloudrl.protocol.durable_jobs import Attempt, DurableJob, Outcome, Result, Verdict
 from cloudrl.protocol.exchange import Request, Response
-from cloudrl.protocol.facts import ClusterFacts
 from cloudrl.protocol.failures import ApiError, ErrorCode
 from cloudrl.protocol.routes import ROUTES, SIZE_HEADER
 from cloudrl.protocol.wire import from_json, to_json
 from cloudrl.testing_answers import Call, as_json, as_text, cluster_status, ip_of, no_job, node_id_of, ray_node, respond
 from cloudrl.transport import Connection
-from cloudrl.verl.releases import RELEASE
 
 RAY_URL, AGENT_URL = "http://ray.fake:8265", "http://agent.fake:8266"
-_RAY_VERSION = "2.60.0"
 
 
 @dataclass
@@ -72,7 +69,8 @@ class FakeCluster:
         jobs: by their submission ids.
         packages: uploaded working directories, by Ray's names for them.
         secrets: of jobs, by their submission ids.
-        durable_jobs: jobs that were left with the agents, by their ids; to be changed as a test needs it.
+        durable_jobs: jobs that were left with the agents, by their ids; to be changed as a test needs it. One with the
+            `cluster_run` of another cluster is known to the volumes alone.
         files: what was sent through the agents: address -> bytes of each part.
         requests: (method, path) of each request so far.
         status: what the agent says of the cluster, as JSON; to be changed as a test needs it.
@@ -105,14 +103,7 @@ class FakeCluster:
         self.durable_jobs: dict[str, DurableJob] = {}
         self.files: dict[str, dict[str, int]] = {}
         self.requests: list[tuple[str, str]] = []
-        facts = ClusterFacts(
-            name, "id-1", "local", nodes, gpu_nodes=nodes, gpus_per_node=gpus_per_node, device=device,
-            ray_version=_RAY_VERSION, ray_session="session_x", verl_version=RELEASE.verl, rollouts=("vllm",),
-            debuggers=(("debugpy", "pdb"),) * nodes, divides_nodes=True, is_one_machine=True, disks_stay=True,
-            checkpoint_dir="/vol/checkpoints", models={"tiny-adder": "/vol/models/tiny-adder"},
-            data={"addition": {"train": "/vol/data/train.parquet", "test": "/vol/data/test.parquet"}},
-        )  # fmt: skip
-        self.status: dict[str, Any] = cluster_status(facts)
+        self.status: dict[str, Any] = cluster_status(name, nodes, gpus_per_node, device)
         self.nodes = [ray_node(ip_of(rank), gpus_per_node, is_head=rank == 0) for rank in range(nodes)]
         self.tasks: list[dict[str, Any]] = []
         self.workers: list[dict[str, Any]] = []
@@ -208,7 +199,9 @@ class FakeCluster:
     # -- Ray's calls ------------------------------------------------------------------------------------------
 
     def _version(self, _call: Call) -> Response:
-        return as_json({"version": "4", "ray_version": _RAY_VERSION, "session_name": "session_x"})
+        return as_json(
+            {"version": "4", "ray_version": self.status["facts"]["ray_version"], "session_name": "session_x"}
+        )
 
     def _state(self, _call: Call, kind: str) -> Response:
         rows = getattr(self, kind)
@@ -303,9 +296,11 @@ class FakeCluster:
         self.on_submit(job)
         return as_json(to_json(self.durable_jobs[job]))
 
-    def agent_jobs(self, _call: Call, **_rank: str) -> Response:
-        """Those jobs, which the volume of each node remembers."""
-        return as_json({"jobs": [to_json(job) for job in self.durable_jobs.values()]})
+    def agent_jobs(self, _call: Call, rank: str = "") -> Response:
+        """Those jobs; the volumes of nodes remember those of another cluster, too."""
+        runs = "", self.status["facts"]["id"]
+        jobs = [job for job in self.durable_jobs.values() if rank or job.cluster_run in runs]
+        return as_json({"jobs": [to_json(job) for job in jobs]})
 
     agent_journal = agent_jobs
 

@@ -12,6 +12,7 @@ from cloudrl.protocol.facts import ClusterFacts
 from cloudrl.protocol.phases import Phase
 from cloudrl.protocol.report import ClusterStatus, NodeReport
 from cloudrl.protocol.wire import to_json
+from cloudrl.verl.releases import RELEASE
 
 
 class Call(NamedTuple):
@@ -42,11 +43,18 @@ def as_json(value: Any, status: int = 200) -> Response:
     return respond(status, json.dumps(value).encode(), {"Content-Type": "application/json"})
 
 
-def cluster_status(facts: ClusterFacts) -> dict[str, Any]:
-    """What the agent says of a ready cluster, as JSON."""
+def cluster_status(name: str, nodes: int, gpus_per_node: int, device: str) -> dict[str, Any]:
+    """What the agent says of a ready cluster, as JSON; the arguments are those of `FakeCluster`."""
+    facts = ClusterFacts(
+        name, "id-1", "local", nodes, gpu_nodes=nodes, gpus_per_node=gpus_per_node, device=device,
+        ray_version="2.60.0", ray_session="session_x", verl_version=RELEASE.verl, rollouts=("vllm",),
+        debuggers=(("debugpy", "pdb"),) * nodes, divides_nodes=True, is_one_machine=True, disks_stay=True,
+        checkpoint_dir="/vol/checkpoints", models={"tiny-adder": "/vol/models/tiny-adder"},
+        data={"addition": {"train": "/vol/data/train.parquet", "test": "/vol/data/test.parquet"}},
+    )  # fmt: skip
     reported: Any = {"phase": Phase.READY, "gpus": facts.gpus_per_node, "debuggers": ("debugpy", "pdb")}
-    nodes = tuple(NodeReport(rank, ip_of(rank), **reported) for rank in range(facts.nodes))
-    status = ClusterStatus(facts, Phase.READY, started_at=1.0, ready_at=2.0, nodes=nodes)
+    reports = tuple(NodeReport(rank, ip_of(rank), **reported) for rank in range(nodes))
+    status = ClusterStatus(facts, Phase.READY, started_at=1.0, ready_at=2.0, nodes=reports)
     return dict(json.loads(json.dumps(to_json(status))))
 
 

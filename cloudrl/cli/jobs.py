@@ -6,7 +6,7 @@ import json
 import shlex
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from functools import partial
@@ -20,8 +20,9 @@ from cloudrl.cli._terminal import Terminal
 
 if TYPE_CHECKING:
     from cloudrl.jobs import JobHandle
-    from cloudrl.protocol.durable_jobs import DurableJob
+    from cloudrl.protocol.durable_jobs import Attempt, DurableJob
     from cloudrl.sdk.callbacks import Update
+    from cloudrl.sdk.earlier_jobs import EarlierJob
     from cloudrl.transport.ray_job import RayJob
 
 app = typer.Typer(help="List, watch, stop and resume jobs.", no_args_is_help=True, rich_markup_mode=None)
@@ -59,14 +60,20 @@ def status(
     cluster: ClusterOption = None,
     address: AddressOption = None,
 ) -> None:
-    """Show what Ray reports about a job, and each attempt of a durable one. Exit code 4 if it has failed."""
+    """Show what Ray reports about a job, and each attempt of a durable one. Exit code 4 if it has failed.
+
+    Of a durable job that an earlier cluster has left on the volumes of this one, show what they remember of it.
+    """
     from cloudrl.errors import JobFailed
-    from cloudrl.jobs.format import attempt_fields, attempt_rows, job_fields, mirror_text
-    from cloudrl.sdk.find import find_job
+    from cloudrl.jobs.format import attempt_fields, job_fields, mirror_text
+    from cloudrl.sdk.earlier_jobs import EarlierJob, find_any_job
     from cloudrl.sdk.run_warnings import taken_back
     from cloudrl.transport.ray_job import JobStatus
 
-    handle = find_job(job_id, cluster, address, on_progress=Terminal())
+    handle = find_any_job(job_id, cluster, address, on_progress=Terminal())
+    if isinstance(handle, EarlierJob):
+        _show_earlier(handle, as_json=as_json)
+        return
     job = handle.status()
     fields, attempts, mirror = job_fields(job), handle.attempts(), handle.mirror()
     if as_json:
@@ -74,9 +81,7 @@ def status(
         _output.as_json({**fields, "attempts": attempt_fields(attempts), "mirror": shown})
     else:
         _output.table(("job", job.submission_id), _facts(job, fields))
-    if attempts and not as_json:
-        _output.data("")
-        _output.table(("attempt", "from", "last step", "ended", "came back"), attempt_rows(attempts))
+        _show_attempts(attempts)
     if mirror is not None and not as_json:
         _output.note(f"{mirror.mirror}: {mirror_text(mirror, time.time())}")
     if not job.status.is_terminal and (notice := taken_back(handle)) is not None:
@@ -175,6 +180,34 @@ def resume(
         job = found.resume(job_id, changed, nodes=nodes, mirror=mirror, on_progress=terminal)
     _output.result(job.url, {"submission_id": job.submission_id, "url": job.url}, is_json=as_json)
     _output.hint(way_back(job.url))
+
+
+def _show_attempts(attempts: Sequence[Attempt]) -> None:
+    from cloudrl.jobs.format import attempt_rows
+
+    if attempts:
+        _output.data("")
+        _output.table(("attempt", "from", "last step", "ended", "came back"), attempt_rows(attempts))
+
+
+def _show_earlier(earlier: EarlierJob, *, as_json: bool) -> None:
+    """A job that the agents of this cluster do not carry: its story, and what has it go on."""
+    from cloudrl.errors import JobFailed
+    from cloudrl.jobs.format import attempt_fields, waiting_fields
+
+    job = earlier.job
+    if as_json:
+        fields = {**waiting_fields(job), "submission_id": job.submission_id, "status": earlier.status}
+        attempts = attempt_fields(earlier.attempts)
+        _output.as_json({**fields, "step": earlier.step, "attempts": attempts, "next_command": earlier.next_command})
+    else:
+        facts = {"status": earlier.status, "run": job.run, "steps": earlier.step_text, "mirror": job.mirror}
+        _output.table(("job", job.job_id), [(head, text) for head, text in facts.items() if text])
+        _show_attempts(earlier.attempts)
+    if job.has_failed:
+        raise JobFailed(f"job {job.job_id} {earlier.status}", hint=earlier.next_command)
+    if earlier.next_command:
+        _output.hint(f"If no other cluster has it, it goes on here: {earlier.next_command}")
 
 
 def show_end(job: JobHandle) -> None:

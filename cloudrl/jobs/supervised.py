@@ -164,12 +164,12 @@ def find_left(connection: Connection, job_id: str, *, mirror: str = "") -> Durab
     here = find_durable(connection, job_id)
     if here is not None and here.outcome is None:
         raise InputError(f"{here.job_id} has not ended: it goes on by itself", hint="See it: cloudrl jobs list")
-    ranks = [node.rank for node in agent.status().nodes]
-    records = [job for jobs in side_by_side(lambda rank: job_calls.read_journal(agent, rank), ranks) for job in jobs]
+    recorded = find_recorded(connection, job_id)
+    known = [recorded] if recorded is not None else []
     if mirror:
         check_mirror(agent, mirror)
-        records += [replace(record, mirror=mirror) for record in job_calls.jobs_in_mirror(agent, mirror)]
-    known = [record for record in records if record.has(job_id)]
+        in_mirror = (replace(record, mirror=mirror) for record in job_calls.jobs_in_mirror(agent, mirror))
+        known += [record for record in in_mirror if record.has(job_id)]
     if not known:
         raise InputError(
             f"the volumes of {connection.name} remember no job {job_id!r}",
@@ -178,6 +178,25 @@ def find_left(connection: Connection, job_id: str, *, mirror: str = "") -> Durab
         )
     left = newest(*known)
     return replace(left, mirror=mirror or left.mirror)
+
+
+def find_recorded(connection: Connection, job_id: str) -> DurableJob | None:
+    """The newest record of a job on the volumes of a cluster, also of one that another cluster has left there.
+
+    Args:
+        connection: The cluster.
+        job_id: Of the job, or of an attempt of it.
+
+    Raises:
+        ConnectionFailed: no answer.
+    """
+    agent = connection.agent()
+    if agent is None:
+        return None
+    ranks = [node.rank for node in agent.status().nodes]
+    journals = side_by_side(lambda rank: job_calls.read_journal(agent, rank), ranks)
+    known = [job for jobs in journals for job in jobs if job.has(job_id)]
+    return newest(*known) if known else None
 
 
 def leave_again(

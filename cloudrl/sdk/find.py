@@ -119,13 +119,32 @@ def find_job(
         InputError: it does not exist.
         ConnectionFailed: no answer.
     """
+    cluster, job_id = cluster_and_job(job_id, name, address, purpose=purpose, on_progress=on_progress)
+    return newest_job(cluster.connection) if job_id is None else cluster.job(job_id)
+
+
+def cluster_and_job(
+    job_id: str | None,
+    name: str | None,
+    address: str | None,
+    *,
+    purpose: Purpose = Purpose.ASK,
+    on_progress: OnProgress = silent,
+) -> tuple[RunningCluster, str | None]:
+    """The cluster of a job and the job's submission id; None for its newest job.
+
+    The arguments are those of `find_job`.
+
+    Raises:
+        InputError: there is no such cluster.
+        ConnectionFailed: no answer.
+    """
     if job_id is not None and (url := JOB_URL.fullmatch(job_id)) is not None:
         job_id, place = url["id"], url["place"]
         if name is None and address is None:  # one of ours, also one that is over or another user's, or any Ray
             name = _name_at(place) if {":", "."} & set(place) else place
             address = f"http{'s' * bool(url['secure'])}://{place}" if name is None else None
-    cluster = find(name, address, purpose=purpose, on_progress=on_progress)
-    return newest_job(cluster.connection) if job_id is None else cluster.job(job_id)
+    return find(name, address, purpose=purpose, on_progress=on_progress), job_id
 
 
 def cluster_of(

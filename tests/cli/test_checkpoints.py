@@ -19,7 +19,7 @@ from small_step import tree, write_step
 from typed_command import Run
 
 from cloudrl.cli._terminal import Terminal
-from cloudrl.protocol.durable_jobs import Attempt, DurableJob, Score
+from cloudrl.protocol.durable_jobs import Attempt, DurableJob, Outcome, Result, Score, Verdict
 from cloudrl.protocol.facts import ClusterFacts
 from cloudrl.protocol.phases import Phase
 from cloudrl.protocol.report import BudgetStatus, ClusterStatus
@@ -303,6 +303,30 @@ def test_a_later_job_of_the_run_takes_no_kept_step_away(run: Run, lab: FakeLocal
         assert "step 1 stays: it is kept for good: best critic/score/mean 0.9375" in shown.err
         again = replace(first, job_id="next", keep_best="", scores=(), attempts=(Attempt(1, "next", "c", 2, 9.0),))
         lab.cluster.durable_jobs["next"] = again
+
+
+def test_the_story_of_a_job_of_an_earlier_cluster_on_the_same_volumes(run: Run, lab: FakeLocal) -> None:
+    lost = Attempt(1, "night-1", "c", 0, 0.0, 60.0, Verdict.INFRASTRUCTURE, "the cluster was lost", saved_step=1)
+    job = DurableJob("night-1", "mine", "another", {"metadata": {}}, 0.0, world_size=2, attempts=(lost,))
+    lab.cluster.durable_jobs["night-1"] = left = replace(
+        job, attempts=(lost, Attempt(2, "night-1-2", "c", 1, 70.0, step=2))
+    )
+
+    shown = run("jobs", "status", "night-1").ended(0)
+    said = ("left with another cluster", "step 2 is whole", "infrastructure: the cluster was lost")
+    assert all(text in shown.out for text in (*said, "unknown: its end is not recorded here")), shown.out
+    assert "it goes on here: cloudrl jobs resume night-1 --cluster lab\n" in shown.err
+    as_json = json.loads(run("jobs", "status", "night-1-2", "--json").ended(0).out)
+    assert (as_json["submission_id"], as_json["step"], len(as_json["attempts"])) == ("night-1-2", 2, 2)
+    assert run("jobs", "status", "night-2").ended(2).out == "", "no volume remembers it"
+
+    ended = replace(left, run="gone", mirror="/mnt/runs", outcome=Outcome(Result.FAILED, "ValueError: mine", 90.0))
+    lab.cluster.durable_jobs["night-1"] = ended
+    failed = run("jobs", "status", "night-1").ended(4)
+    assert "job night-1 failed: ValueError: mine" in failed.err
+    assert "cloudrl jobs resume night-1 --cluster lab --mirror /mnt/runs" in failed.err
+    lab.cluster.durable_jobs["night-1"] = replace(ended, outcome=Outcome(Result.SUCCEEDED, "", 90.0))
+    assert "resume" not in run("jobs", "status", "night-1").ended(0).err
 
 
 def test_what_a_running_job_resumes_from_stays(run: Run, lab: FakeLocal) -> None:
