@@ -68,6 +68,10 @@ class LocalSource:
         """
         return local_inventory(self.folder)
 
+    def durable_jobs(self) -> list[DurableJob]:
+        """None: a folder does not tell of jobs."""
+        return []
+
     def commands(self, run: str) -> list[str]:
         """Of the jobs that trained a run, without secrets, as far as the logs that agents kept beside it tell."""
         from cloudrl.jobs.redaction import redact_command
@@ -167,11 +171,18 @@ class ClusterSource:
             ConnectionFailed: The cluster does not answer.
             CheckpointError: A node gives a name that is not a path below a folder.
         """
-        nodes = self._agent.status().nodes
-        inventory = cluster_inventory(nodes, self._agent.inventory)
-        for job in unite_runs(_recorded_jobs(self._agent, [node.rank for node in nodes])):
+        inventory = cluster_inventory(self._agent.status().nodes, self._agent.inventory)
+        for job in self.durable_jobs():
             inventory = mark_kept(inventory, job)
         return replace(inventory, notes=(*inventory.notes, *_mirror_notes(self._agent)))
+
+    def durable_jobs(self) -> list[DurableJob]:
+        """The newest of each run, also of earlier clusters, with all that the run keeps for good.
+
+        Raises:
+            ConnectionFailed: The cluster does not answer.
+        """
+        return unite_runs(_recorded_jobs(self._agent, [node.rank for node in self._agent.status().nodes]))
 
     def commands(self, run: str) -> list[str]:
         """See `LocalSource`; without secrets, and nothing if Ray does not answer."""

@@ -227,6 +227,10 @@ def prune(
             "--keep-every", metavar="N", help="Also keep steps that are multiples of N, and not what jobs keep.", min=0
         ),
     ] = None,
+    best: Annotated[
+        str | None,
+        option("METRIC", "Also keep the best step by what jobs recorded, and not what jobs keep.", "--keep-best"),
+    ] = None,
     cluster: ClusterOption = None,
     folder: DirOption = None,
     run: RunOption = None,
@@ -235,7 +239,7 @@ def prune(
 ) -> None:
     """Delete old steps on all nodes, but never the newest complete one or one that a job would resume from.
 
-    What a durable job keeps for good (--keep-every, --keep-best of `submit`) stays, unless --keep-every says otherwise.
+    What durable jobs keep for good (--keep-every, --keep-best of `submit`) stays, unless one of these is passed here.
     """
     from cloudrl.sdk.checkpoints import find_checkpoints
     from cloudrl.sdk.checkpoints import prune as prune_checkpoints
@@ -245,7 +249,7 @@ def prune(
     with Terminal(yes=yes) as terminal:
         checkpoints = find_checkpoints(cluster, folder, purpose=Purpose.END, on_progress=terminal)
         plan = prune_checkpoints(
-            checkpoints, keep, every=every, run=run, confirm=terminal.confirm, on_progress=terminal
+            checkpoints, keep, every=every, best=best, run=run, confirm=terminal.confirm, on_progress=terminal
         )
     removed = [
         {"run": removal.run, "step": removal.step, "size_bytes": removal.size_bytes} for removal in plan.removals

@@ -140,15 +140,6 @@ def mark_kept(inventory: Inventory, job: DurableJob) -> Inventory:
     return replace(inventory, checkpoints=tuple(marked))
 
 
-def mark_every(inventory: Inventory, every: int) -> Inventory:
-    """The same, with every N-th step of each run kept in place of what jobs keep; none with 0."""
-    marked = (
-        replace(checkpoint, kept=f"every {every}" if _is_due(checkpoint.step, every) else "")
-        for checkpoint in inventory.checkpoints
-    )
-    return replace(inventory, checkpoints=tuple(marked))
-
-
 def score_steps(
     scores: Collection[Score], steps: Collection[int], values: Mapping[int, float], reached: int
 ) -> tuple[Score, ...]:

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
+from cloudrl.checkpoints.chosen import mark_chosen
 from cloudrl.checkpoints.handle import CheckpointHandle, Checkpoints
 from cloudrl.checkpoints.merge import Merged
 from cloudrl.checkpoints.pull import Pulled
@@ -20,7 +21,6 @@ from cloudrl.protocol.ranks import ranks_text
 from cloudrl.protocol.side_by_side import side_by_side
 from cloudrl.providers import registry
 from cloudrl.providers.state_folder import home
-from cloudrl.saves.keeping import mark_every
 from cloudrl.saves.names import of_run
 from cloudrl.saves.places import Location, nodes_text
 from cloudrl.saves.prune import PrunePlan, Removal, plan_prune
@@ -121,6 +121,7 @@ def prune(
     keep: int,
     *,
     every: int | None = None,
+    best: str | None = None,
     run: str | None = None,
     confirm: Confirm = unattended,
     on_progress: OnProgress = silent,
@@ -131,17 +132,22 @@ def prune(
         checkpoints: all checkpoints of a cluster or a folder.
         keep: how many complete steps of each run stay.
         every: steps that are multiples of it stay, too, in place of those that durable jobs keep for good; 0 for none.
+        best: likewise the step with the highest value of this metric, `min:METRIC` the lowest, as jobs recorded it.
         run: of this run alone.
         confirm: is asked before anything goes.
         on_progress: receives each step that goes, and why others stay.
 
     Raises:
-        InputError: `keep` is less than one, the answer was no, or there was no terminal to ask on.
+        InputError: `keep` is less than one, no job has recorded values of `best`, the answer was no, or there was no
+            terminal to ask on.
         ConnectionFailed: a node stays silent.
         CheckpointError: a step cannot be removed.
     """
     checkpoints.inventory.refuse_silent("what it has would be left half-removed", "Try again when it answers")
-    inventory = checkpoints.inventory if every is None else mark_every(checkpoints.inventory, every)
+    inventory = checkpoints.inventory
+    if every is not None or best is not None:
+        jobs = checkpoints.source.durable_jobs() if best else ()
+        inventory = mark_chosen(inventory, jobs, every=every or 0, best=best or "", run=run)
     plan = plan_prune(inventory, keep, run=run, commands=_commands(checkpoints))
     notify(on_progress, *(f"note: {note}" for note in plan.notes), *map(_describe, plan.removals))
     question = f"Remove {plan.steps_text}, {size_text(plan.size_bytes)}, from {checkpoints.source.place}?"

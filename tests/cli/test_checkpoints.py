@@ -288,6 +288,11 @@ def test_what_a_durable_job_keeps_for_good_is_listed_and_stays(run: Run, lab: Fa
     assert "mine: step 1 stays: it is kept for good: best critic/score/mean 0.9375" in done.err
     assert "removed 0 steps" in done.out
     assert "removed 0 steps" in run("checkpoints", "prune", "--keep-last", "1", "--keep-every", "1", "-y").out
+    best = run("checkpoints", "prune", "--keep-last", "1", "--keep-best", "critic/score/mean", "-y").ended(0)
+    assert "removed 0 steps" in best.out
+    unknown = run("checkpoints", "prune", "--keep-last", "1", "--keep-best", "val/loss", "-y").ended(2)
+    assert "no durable job has recorded values of val/loss" in unknown.err
+    assert "--keep-best critic/score/mean" in unknown.err
     assert "removed 1 step" in run("checkpoints", "prune", "--keep-last", "1", "--keep-every", "0", "-y").out
 
 

@@ -19,7 +19,7 @@ DESCRIBED_BY_THEIR_COMMANDS = {
     "--data", "--model",  # several are prepared on a cluster, one is trained by a job
     "--engine",  # what an index is built for, or what serves it
     "--group",  # the label that a run gets, or of the runs that are drawn
-    "--keep-every",  # beside what a job goes on from, or in place of what jobs keep
+    "--keep-best", "--keep-every",  # beside what a job goes on from, or in place of what jobs keep
     "--name", "--nodes", "--to",  # the run; how many, or how many at most; where the result goes
     "--on-head",  # what is done there: a merge, or an upload
     "--output", "--port",  # a rendered file or a page; of a search server or of a page

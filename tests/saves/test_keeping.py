@@ -11,7 +11,7 @@ from cloudrl.errors import InputError
 from cloudrl.protocol.durable_jobs import Attempt, DurableJob, Keeping, Score
 from cloudrl.protocol.mirrors import MirroredFile, MirroredSave
 from cloudrl.saves.aggregate import aggregate
-from cloudrl.saves.keeping import kept_steps, mark_every, mark_kept, parse_best, score_steps
+from cloudrl.saves.keeping import kept_steps, mark_kept, parse_best, score_steps
 from cloudrl.saves.mirrored import plan_removal, plan_upload, save_name
 from cloudrl.saves.prune import plan_prune
 
@@ -124,15 +124,13 @@ def _rank(pair, best):
     return (-pair[1] if best == "min:m" else pair[1]), pair[0]
 
 
-def test_prune_says_why_a_step_stays_and_another_rule_takes_the_place_of_the_jobs():
+def test_prune_says_why_a_step_stays():
     inventory = aggregate([node(0, run("night", *map(step, (1, 2, 3, 4))))])
     marked = mark_kept(inventory, _job(every=2))
 
     pruning = plan_prune(marked, 1)
     assert [removal.step for removal in pruning.removals] == [1, 3]
     assert pruning.notes == ("night: step 2 stays: it is kept for good: every 2",)
-    assert [removal.step for removal in plan_prune(mark_every(marked, 3), 1).removals] == [1, 2]
-    assert [removal.step for removal in plan_prune(mark_every(marked, 0), 1).removals] == [1, 2, 3]
 
 
 def test_runs_of_others_are_not_marked():
