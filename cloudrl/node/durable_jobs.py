@@ -174,9 +174,9 @@ class DurableJobs:
         if own is None:
             self.supervisor.restore(records)
         else:
-            failed = [record for record in records if record.job_id == own.job_id and record.has_failed]
-            self.supervisor.restore([record for record in records if record not in failed])
-            self.supervisor.take(replace(own, kept_before=newest(*failed).keepings) if failed else own)
+            known = [record for record in records if record.job_id == own.job_id]
+            self.supervisor.restore([record for record in records if not (record in known and record.has_failed)])
+            self.supervisor.take(replace(own, kept_before=newest(*known).keepings) if known else own)
         self.supervisor.start()
         repeat(self._mirror, COPY_EVERY_S)
         repeat(self._upload, COPY_EVERY_S)  # a mirror that hangs holds up nothing else

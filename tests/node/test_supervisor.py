@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -12,7 +12,7 @@ from cloudrl.durable.queue import Planned, Record
 from cloudrl.durable.verdicts import RayEnd
 from cloudrl.node.machinery import Machinery
 from cloudrl.node.supervisor import Supervisor
-from cloudrl.protocol.durable_jobs import DurableJob, Result
+from cloudrl.protocol.durable_jobs import DurableJob, Keeping, Result
 from cloudrl.protocol.interruptions import Interruption
 from cloudrl.protocol.job_phases import JobState
 
@@ -92,6 +92,13 @@ def test_the_job_of_a_cluster_is_taken_once_and_not_before_ray_answers() -> None
     lab.supervisor.take(JOB)
     assert [job.job_id for job in lab.supervisor.jobs] == ["own"]
     assert not lab.supervisor.refusal
+
+
+def test_a_job_has_what_its_run_keeps_for_good_though_another_cluster_has_kept_it() -> None:
+    lab = Lab()
+    lab.supervisor.restore([replace(JOB, job_id="first", cluster_run="another", keep_every=4)])
+    lab.supervisor.take(JOB)
+    assert [(job.job_id, job.kept_before) for job in lab.supervisor.jobs] == [("own", (Keeping(every=4),))]
 
 
 def test_a_job_that_comes_and_what_is_planned_for_it_are_looked_at_at_once() -> None:
