@@ -124,7 +124,7 @@ def place_controller(draft: JobDraft, _snapshot: Snapshot) -> JobDraft:
     draft = replace(draft, job=job.replace(entrypoint=entrypoint))
     if values.get(keys.TRAINER_MODE) not in ASYNC:
         return draft
-    asked = parse_overrides(draft.asked.overrides)  # the number of units that fit all nodes is no wish of the user's
+    asked = draft.asked.values  # the number of units that fit all nodes is no wish of the user's
     room, units = _room_on_head(draft), integer(asked.get(QUEUE_UNITS, ""))
     pinned = pinned_queue(room)
     most = _most_on_head(draft)
@@ -163,7 +163,7 @@ def training_shape(draft: JobDraft) -> tuple[int, int]:
 def _with_same_units(draft: JobDraft) -> JobDraft:
     """With a number of storage units that does not depend on the cluster: a resume needs as many as were saved."""
     job, cluster = draft.job, draft.cluster
-    asked = parse_overrides(draft.asked.overrides)
+    asked = draft.asked.values
     command = " ".join([*job.entrypoint, f"{keys.USE_V1}={draft.values.get(keys.USE_V1, 'true')}"])
     runs_queue = uses_transfer_queue(command, cluster.verl_version)
     if QUEUE_UNITS in asked or not runs_queue or asked.get(keys.QUEUE_BACKEND, "SimpleStorage") != "SimpleStorage":

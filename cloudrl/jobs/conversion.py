@@ -39,7 +39,6 @@ from cloudrl.private_files import write_file
 from cloudrl.protocol.data_sets import BUILT_IN
 from cloudrl.providers.state_folder import home, make_state_folder
 from cloudrl.spec import Job
-from cloudrl.spec.hydra import parse_overrides
 from cloudrl.verl.keys import MAIN, PathKind
 
 _RECORD, _RECORD_LIMIT_BYTES = "made-of.json", 1 << 20
@@ -69,7 +68,7 @@ def convert_data(
         InputError: the folder cannot be written.
         ConnectionFailed: the Hub does not answer.
     """
-    values = parse_overrides(job.with_overrides(options.overrides).overrides)
+    values = job.with_overrides(options.overrides).values
     if MAIN not in job.entrypoint or "data.custom_cls.path" in values:
         return files  # other programs and data sets read other columns
     found, conversions = dict(files.found), dict[str, Conversion]()

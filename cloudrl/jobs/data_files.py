@@ -13,7 +13,7 @@ from cloudrl.foreign import Malformed, parse_object
 from cloudrl.jobs.local_files import LocalFiles, data_names, part_names
 from cloudrl.options.job import SubmitOptions
 from cloudrl.spec import Job
-from cloudrl.spec.hydra import items, parse_overrides
+from cloudrl.spec.hydra import items
 from cloudrl.verl.keys import TRAIN_FILES, VAL_FILES
 
 SUFFIXES = (".parquet", ".json", ".jsonl")
@@ -87,7 +87,7 @@ def read_tables(
         files: what is at the paths that both name.
         nodes_are_here: whether an absolute path is one of this machine, too.
     """
-    values = parse_overrides(job.with_overrides(options.overrides).overrides)
+    values = job.with_overrides(options.overrides).values
     wanted = columns_read(values)
     paths = _paths(values, data_names(job, options), files)
     return {name: read_table(path, wanted) for name, path in paths if nodes_are_here or not name.startswith("/")}

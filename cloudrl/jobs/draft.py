@@ -159,8 +159,8 @@ class JobDraft:
 
     @property
     def values(self) -> dict[str, str]:
-        """Bare key -> value of all overrides, without quotes."""
-        return parse_overrides(self.arguments)
+        """Bare key -> value of all overrides, without quotes, also of those in the entry point."""
+        return {**parse_overrides(self.defaults), **self.asked.values}
 
     def noting(self, *sentences: str, **changes: Any) -> JobDraft:
         """The same with changes, and with notes for the user."""

@@ -10,7 +10,7 @@ from cloudrl.errors import InputError
 from cloudrl.jobs.asynchronous import is_placed, training_shape
 from cloudrl.jobs.draft import JobDraft, Snapshot
 from cloudrl.protocol.secret_names import is_secret, is_secret_override
-from cloudrl.spec.hydra import integer, override_argument, parse_overrides, split_key
+from cloudrl.spec.hydra import integer, override_argument, split_key
 from cloudrl.verl import keys
 from cloudrl.verl.keys import has_key
 from cloudrl.verl.transfer_queue import uses_transfer_queue
@@ -125,7 +125,7 @@ def not_divided(draft: JobDraft) -> Iterator[Obstacle]:
 
 def decided_keys(draft: JobDraft) -> list[str]:
     """Keys with which the user decides where the job goes on."""
-    asked = parse_overrides(draft.job.with_overrides(draft.options.overrides).overrides)
+    asked = draft.job.with_overrides(draft.options.overrides).values
     return sorted(RESUME_DECIDED_BY & asked.keys())
 
 

@@ -10,7 +10,6 @@ from cloudrl.foreign import Malformed, parse_object, read_file
 from cloudrl.jobs.local_files import HUB_ID, LocalFiles
 from cloudrl.options.job import SubmitOptions
 from cloudrl.spec import Job
-from cloudrl.spec.hydra import parse_overrides
 from cloudrl.verl.keys import CRITIC_MODEL_PATH, FINE_TUNED, FINE_TUNED_BEFORE, MODEL_PATH, REWARD_MODEL_PATH
 from cloudrl.verl.model_config import ModelConfig
 
@@ -52,7 +51,7 @@ def model_folders(
 
 
 def _names(job: Job, options: SubmitOptions) -> Iterator[str]:
-    values = parse_overrides(job.with_overrides(options.overrides).overrides)
+    values = job.with_overrides(options.overrides).values
     named = (options.model, values.get(MODEL_PATH), job.model, *(values.get(key) for key in _KEYS))
     yield from (name for name in named if name)
 

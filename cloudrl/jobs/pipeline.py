@@ -128,7 +128,7 @@ _TELL_START = ("run {!r} starts from step 1", "run {!r} continues from step ", _
 
 def continues_a_run(job: Job, options: SubmitOptions) -> bool:
     """Whether what the cluster has saved decides where the job starts: it has a name, and no option says otherwise."""
-    values = parse_overrides(job.with_overrides(options.overrides).overrides)
+    values = job.with_overrides(options.overrides).values
     return options.name is not None and not values.keys() & RESUME_DECIDED_BY
 
 

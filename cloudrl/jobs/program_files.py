@@ -10,7 +10,7 @@ from cloudrl.foreign import read_file
 from cloudrl.jobs.working_dir import Entry
 from cloudrl.spec.hydra import items
 from cloudrl.verl.command import Command, UnknownConfig, read_command
-from cloudrl.verl.composition import Composed, Problem, compose, keys_in
+from cloudrl.verl.composition import Composed, Problem, compose, keys_in, unfilled, unreadable
 from cloudrl.verl.program_config import SEARCH_PATH, VERLS_PACKAGE, OwnFiles, ProgramConfig, path_of, program_config
 from cloudrl.verl.source.programs import HydraProgram, program_in
 
@@ -57,6 +57,9 @@ def _yaml_near(program: str, by_name: Mapping[str, Entry]) -> tuple[dict[str, st
     return texts, frozenset()
 
 
+_OWN_FOLDER = "A folder of the working directory is given by --config-dir in its place"
+
+
 def _distance(place: Sequence[str], name: str) -> int:
     """Steps from a folder up and down to a file's."""
     folder = name.split("/")[:-1]
@@ -88,12 +91,22 @@ def compose_own(command: Command, release: str, files: OwnFiles, words: Sequence
         UnknownConfig: Part of it is not here.
     """
     found = own_config(command, release, files, words)
+    if command.config_path and not any(found.folder.iterdir()):
+        return Composed(None, (_no_folder(command), *unreadable(tuple(words))))
     others = tuple(word for word in words if not word.startswith(f"{SEARCH_PATH}="))
     composed = compose(release, others, found.name, files=found.folder, owner=_owner(command, release, files))
     if not found.missing or not composed.problems or keys_in(found.folder, found.name):
         return composed
     text = f"{SEARCH_PATH} names {', '.join(found.missing)}, which is not in the working directory"
     return Composed(None, (Problem(text, _in_package(found), SEARCH_PATH),))
+
+
+def _no_folder(command: Command) -> Problem:
+    """Hydra looks for a relative `--config-path` from the folder of the program."""
+    option = f"--config-path {command.config_path}"
+    if placeholder := unfilled(option):
+        return Problem(f"{option}: {placeholder} has to be filled in", _OWN_FOLDER)
+    return Problem(f"{option}: there is no such folder beside {command.program}", _OWN_FOLDER)
 
 
 def _in_package(found: ProgramConfig) -> str:

@@ -13,7 +13,7 @@ from cloudrl.jobs.local_files import PARTS, LocalFiles, data_names
 from cloudrl.jobs.model_files import model_folders
 from cloudrl.options.job import SubmitOptions
 from cloudrl.spec import Job
-from cloudrl.spec.hydra import items, parse_overrides
+from cloudrl.spec.hydra import items
 from cloudrl.verl.command import is_fine_tuning
 from cloudrl.verl.keys import TRAIN_FILES
 
@@ -57,7 +57,7 @@ def find_prompt_lengths(
         files: what is at the paths that both name.
         models: models of the cluster whose folders are on this machine.
     """
-    values = parse_overrides(job.with_overrides(options.overrides).overrides)
+    values = job.with_overrides(options.overrides).values
     is_tuned = is_fine_tuning(job.entrypoint)
     column, usual = _MESSAGES if is_tuned else _PROMPT
     key = values.get(column, usual)

@@ -94,7 +94,7 @@ def _sentence(fault: Fault) -> str:
 
 def _values(job: Job, options: SubmitOptions) -> dict[str, str]:
     """The overrides of the job, with what `--reward` stands for (`aliases.expand_aliases`)."""
-    values = parse_overrides(job.with_overrides(options.overrides).overrides)
+    values = job.with_overrides(options.overrides).values
     if options.reward is None:
         return values
     own = parse_overrides({key: str(text) for key, text in options.overrides.items()})

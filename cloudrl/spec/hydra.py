@@ -7,7 +7,7 @@ as a number, a boolean, null, a list or several values is quoted, so that a Pyth
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from cloudrl.errors import SpecError
@@ -111,6 +111,11 @@ def parse_overrides(overrides: Mapping[str, str]) -> dict[str, str]:
     """Bare key -> value without its quotes; deletions (`~key`) are left out."""
     split = ((*split_key(key), value) for key, value in overrides.items())
     return {key: unquoted(value) for prefix, key, value in split if not prefix.startswith("~")}
+
+
+def words_with_values(words: Iterable[str]) -> dict[str, str]:
+    """Key -> value as it stands, of the overrides among the words of a command; of one given twice the last."""
+    return dict(word.split("=", 1) for word in words if "=" in word and not word.startswith("-"))
 
 
 def items(value: str) -> tuple[str, ...]:

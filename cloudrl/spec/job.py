@@ -21,7 +21,7 @@ from cloudrl.spec.fields import (
     text,
 )
 from cloudrl.spec.gpu import Gpu
-from cloudrl.spec.hydra import HydraText, hydra_text, override_key, split_key
+from cloudrl.spec.hydra import HydraText, hydra_text, override_key, parse_overrides, split_key, words_with_values
 from cloudrl.spec.quoting import quoted
 from cloudrl.spec.services import Services
 
@@ -149,7 +149,13 @@ class Job(Spec):
 
     def override(self, key: str) -> HydraText | None:
         """The value set for a key, given without prefix; None where the job leaves it to verl."""
-        return next((text for name, text in self.overrides.items() if split_key(name)[1] == key), None)
+        given = {**words_with_values(self.entrypoint), **self.overrides}
+        return next((HydraText(text) for name, text in reversed(given.items()) if split_key(name)[1] == key), None)
+
+    @property
+    def values(self) -> dict[str, str]:
+        """Bare key -> value without its quotes, of all overrides, also those among the words of `entrypoint`."""
+        return {**parse_overrides(words_with_values(self.entrypoint)), **parse_overrides(self.overrides)}
 
     def with_overrides(self, overrides: Mapping[str, Any]) -> Self:
         """The same job with these overrides set; one without prefix keeps the `+` or `++` that stands there.

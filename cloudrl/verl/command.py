@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from cloudrl.protocol.folders import ON_HEAD
-from cloudrl.spec.hydra import parse_overrides
+from cloudrl.spec.hydra import parse_overrides, words_with_values
 from cloudrl.verl.keys import FINE_TUNED, FINE_TUNED_BEFORE, MAIN, MODEL_PATH
 from cloudrl.verl.release_files import CONFIG_NAME
 
@@ -97,7 +97,7 @@ def overrides_of(entrypoint: str) -> dict[str, str]:
         words = shlex.split(entrypoint)
     except ValueError:
         return {}
-    return parse_overrides(dict(word.split("=", 1) for word in words if "=" in word and not word.startswith("-")))
+    return parse_overrides(words_with_values(words))
 
 
 def read_command(entrypoint: Sequence[str]) -> Command:

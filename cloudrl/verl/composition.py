@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
     from omegaconf import DictConfig
 
+_PLACEHOLDER = re.compile(r"<\w[^<>]*>")
 _GRAMMAR = "What Hydra reads: https://hydra.cc/docs/advanced/override_grammar/basic"
 _ENGINES = MODEL_ENGINE
 NOT_A_SECTION = ": verl has a section here, not a single value"
@@ -123,13 +124,13 @@ class _Owner(NamedTuple):
 
 
 def _composed(folder: Path, owner: _Owner, overrides: tuple[str, ...], config_name: str) -> Composed:
+    parsed, problems = _parsed(overrides)
     there = sorted(path.stem for path in folder.glob("*.yaml"))
     if not (folder / f"{config_name.removesuffix('.yaml')}.yaml").exists():
         kind = "sft" if "sft" in config_name else "ppo"
         like = [name for name in there if name.startswith(kind)] or there
         hint = f"It has: {', '.join(like)}" if like else ""
-        return Composed(None, (Problem(f"{owner.name} has no configuration {config_name!r}", hint),))
-    parsed, problems = _parsed(overrides)
+        return Composed(None, (Problem(f"{owner.name} has no configuration {config_name!r}", hint), *problems))
     groups = tuple(str(each.input_line) for each in parsed if _is_group(folder, each))
     with_hydra = any(each.key_or_group.startswith("hydra") for each in parsed)
     base, refused = _base(folder, config_name, groups, with_hydra) if with_hydra else _base(folder, config_name, groups)
@@ -210,6 +211,17 @@ def _outside(config_name: str, overrides: Sequence[str]) -> str:
     return ""
 
 
+def unreadable(overrides: Sequence[str]) -> tuple[Problem, ...]:
+    """The overrides that Hydra cannot parse, whatever the configuration is."""
+    return tuple(_parsed(overrides)[1])
+
+
+def unfilled(text: str) -> str:
+    """The first `<path to your model>` of a published script in a text; "" without one."""
+    found = _PLACEHOLDER.search(text)
+    return found[0] if found else ""
+
+
 def _parsed(overrides: Sequence[str]) -> tuple[list[Override], list[Problem]]:
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
@@ -219,10 +231,19 @@ def _parsed(overrides: Sequence[str]) -> tuple[list[Override], list[Problem]]:
         try:
             parsed.append(parser.parse_override(text))
         except HydraException as error:
-            key = text.partition("=")[0]
-            words = "its value is not in Hydra's grammar" if is_secret_override(key) else _first_line(error)
-            problems.append(Problem(f"{key}: {words}", _GRAMMAR, key.lstrip("+~")))
+            problems.append(_unreadable(text, _first_line(error)))
     return parsed, problems
+
+
+def _unreadable(text: str, error: str) -> Problem:
+    """What is wrong with an override that Hydra cannot parse."""
+    key, _, value = text.partition("=")
+    bare = key.lstrip("+~")
+    if is_secret_override(key):
+        return Problem(f"{key}: its value is not in Hydra's grammar", _GRAMMAR, bare)
+    if placeholder := unfilled(value):
+        return Problem(f"{text}: {placeholder} has to be filled in", key=bare)
+    return Problem(f"{text}: Hydra cannot read it: {error}", _GRAMMAR, bare)
 
 
 def _is_group(folder: Path, override: Override) -> bool:

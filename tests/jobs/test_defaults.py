@@ -1,5 +1,6 @@
 """What a job takes from its cluster, and what it says itself."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -55,6 +56,19 @@ def test_what_the_recipe_says_wins_over_the_cluster():
     filled = overrides(planned(recipe))
     assert filled["trainer.save_freq"] == "7"
     assert filled["trainer.logger"] == "[console,tensorboard]"
+
+
+def test_what_a_recipe_says_in_its_entry_point_wins_over_the_cluster():
+    """Otherwise the cluster's data set, which comes last, would be trained on in place of the recipe's."""
+    words = (
+        "data.train_files=/x/train.parquet",
+        "++data.val_files='/x/val.parquet'",
+        "actor_rollout_ref.model.path=/m",
+    )
+    recipe = job(entrypoint=("python3", "-m", "verl.trainer.main_ppo", *words), overrides=LEAST)
+    data = {"gsm8k": {"train": "/d/train.parquet", "test": "/d/test.parquet"}}
+    argv = planned(recipe, cluster(data=data, models={"other": "/models/other"})).argv
+    assert [word for word in argv if re.match(r"\W*(data\..*_files|actor_rollout_ref\.model\.path)=", word)] == [*words]
 
 
 class TestModelsAndData:

@@ -169,6 +169,21 @@ def test_a_program_that_the_release_does_not_have(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("folder", "text"),
+    [
+        ("mine/config", "--config-path mine/config: there is no such folder beside verl.trainer.main_ppo"),
+        ("<checkout>/config", "--config-path <checkout>/config: <checkout> has to be filled in"),
+    ],
+)
+def test_a_folder_of_configurations_that_is_not_beside_the_program(folder: str, text: str, tmp_path: Path) -> None:
+    main = ("python3", "-m", "verl.trainer.main_ppo", f"--config-path={folder}", "--config-name=ppo_trainer.yaml")
+    first, *others = refused(tmp_path, main, "trainer.project_name=<name>")
+    assert first.text == text
+    assert "--config-dir" in first.hint
+    assert [finding.text for finding in others] == ["trainer.project_name=<name>: <name> has to be filled in"]
+
+
+@pytest.mark.parametrize(
     ("entrypoint", "files", "why"),
     [
         (DAPO, None, "recipe.dapo.main_dapo is neither in verl 0.9.1 nor in the folder of --working-dir"),

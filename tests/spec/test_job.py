@@ -82,3 +82,10 @@ def test_device_and_trainer_device_agree():
 def test_the_rollout_engine_is_read_from_the_overrides(given, engine):
     assert Job(name="one", overrides={"actor_rollout_ref.rollout.name": given}).rollout == engine
     assert Job(name="one").rollout is None
+
+
+def test_overrides_in_the_entry_point_are_the_jobs_as_well() -> None:
+    entrypoint = ("python3", "-m", "verl.trainer.main_ppo", "a.b=1", "+a.c='x'", "--config-name=mine", "a.d=0", "a.d=2")
+    job = Job(name="mine", entrypoint=entrypoint, overrides={"a.b": 3})
+    assert job.values == {"a.b": "3", "a.c": "x", "a.d": "2"}
+    assert (job.override("a.b"), job.override("a.d"), job.override("a.e")) == ("3", "2", None)

@@ -101,6 +101,8 @@ def test_another_of_verls_configurations() -> None:
     [problem] = compose(RELEASE.verl, (), "mine").problems
     assert problem.text == "verl 0.9.1 has no configuration 'mine'"
     assert "ppo_megatron_trainer, ppo_trainer" in problem.hint
+    _, unreadable = compose(RELEASE.verl, ("trainer.project_name=<name>",), "mine").problems
+    assert unreadable.text == "trainer.project_name=<name>: <name> has to be filled in"
 
 
 @pytest.mark.parametrize(
@@ -131,8 +133,10 @@ def test_another_of_verls_configurations() -> None:
         ("actor_rollout_ref.rollout.temperature=0,6", "for several runs", "actor_rollout_ref.rollout.temperature=0.6"),
         ("trainer.nnodes=1,2", "for several runs", "trainer.nnodes=1"),
         ("no.such=1,2", "for several runs", "no.such=[1,2]"),
-        ("trainer.logger=[console", "trainer.logger: no viable alternative", "hydra.cc"),
-        ("nothing", "nothing: missing EQUAL", "hydra.cc"),
+        ("trainer.logger=[console", "trainer.logger=[console: Hydra cannot read it: no viable alternative", "hydra.cc"),
+        ("data.train_files=<path to data>/train.parquet", "<path to data> has to be filled in", ""),
+        ("data.train_files=a<b", "data.train_files=a<b: Hydra cannot read it: token", "hydra.cc"),
+        ("nothing", "nothing: Hydra cannot read it: missing EQUAL", "hydra.cc"),
         ("trainer.project_name=${no.such}", "Interpolation key 'no.such' not found", ""),
         (
             "hydra/launcher=submitit_slurm",
