@@ -10,7 +10,7 @@ from cloudrl.logs.sent_files import PACKAGE_FOLDER
 from cloudrl.spec import override_argument
 from cloudrl.verl import keys
 from cloudrl.verl.command import is_fine_tuning
-from cloudrl.verl.defaults import cluster_defaults, fine_tuning_defaults
+from cloudrl.verl.defaults import NEEDED, cluster_defaults, fine_tuning_defaults
 
 
 def take_cluster_defaults(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
@@ -22,15 +22,15 @@ def take_cluster_defaults(draft: JobDraft, snapshot: Snapshot) -> JobDraft:
     job, cluster, values = draft.job, draft.cluster, draft.values
     has_wandb_key = bool(draft.variables.get("WANDB_API_KEY"))
     words = [override_argument(key, value) for key, value in draft.arguments.items()]
-    has_key = keys_of_program(job.entrypoint, cluster.verl_version or "", snapshot.files.program, words)
+    program = keys_of_program(job.entrypoint, cluster.verl_version or "", snapshot.files.program, words)
     if is_fine_tuning(job.entrypoint):
         defaults = fine_tuning_defaults(
-            job, cluster, values, draft.name, has_wandb_key=has_wandb_key, has_key=has_key, refused=refused
+            job, cluster, values, draft.name, has_wandb_key=has_wandb_key, has_key=program.has, refused=refused
         )
         return draft.noting(defaults=defaults).refused(*refused)
     defaults = cluster_defaults(
-        job, cluster, values, draft.name, has_wandb_key=has_wandb_key, has_key=has_key, unsettled=draft.unsettled,
-        refused=refused,
+        job, cluster, values, draft.name, has_wandb_key=has_wandb_key, has_key=program.has,
+        unsettled=draft.unsettled.union(() if program.is_known else NEEDED), refused=refused,
     )  # fmt: skip
     model, notes = job.model or "", []
     if keys.MODEL_PATH not in values and "/" in model and model[0] != "/" and model not in cluster.models:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import posixpath
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from cloudrl.foreign import read_file
 from cloudrl.jobs.working_dir import Entry
@@ -127,19 +128,29 @@ def own_config(command: Command, release: str, files: OwnFiles, words: Iterable[
     return program_config(command, release, files, items(given[-1]) if given else None)
 
 
-def keys_of_program(
-    entrypoint: Sequence[str], release: str, files: OwnFiles, words: Iterable[str]
-) -> Callable[[str], bool]:
-    """Whether the configuration of a job has a key; true of all keys where that is not known."""
+class ProgramKeys(NamedTuple):
+    """The keys of a job's configuration.
+
+    Attributes:
+        has: whether a key is one of them; true of all where they are not known.
+        is_known: whether the configuration is: what another program needs cannot be told.
+    """
+
+    has: Callable[[str], bool] = lambda _key: True
+    is_known: bool = True
+
+
+def keys_of_program(entrypoint: Sequence[str], release: str, files: OwnFiles, words: Iterable[str]) -> ProgramKeys:
+    """The keys that the program of an entry point has."""
     try:
         command = read_command(entrypoint)
         if not has_own_files(command, files, words):
-            return lambda _key: True
+            return ProgramKeys()
         found = own_config(command, release, files, words)
     except UnknownConfig:
-        return lambda _key: True
+        return ProgramKeys(is_known=False)
     known = keys_in(found.folder, found.name)
-    return known.__contains__ if known else lambda _key: True
+    return ProgramKeys(known.__contains__) if known else ProgramKeys()
 
 
 def _owner(command: Command, release: str, files: OwnFiles) -> str:

@@ -6,7 +6,7 @@ import hashlib
 import os
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,15 @@ from cloudrl.options.environment import checked_runtime_env
 from cloudrl.providers.state_folder import home, make_state_folder
 from cloudrl.scripts.imported import Imported, import_file
 from cloudrl.scripts.imported import is_importable as is_importable  # noqa: PLC0414  offered here, too
+from cloudrl.scripts.lines import Line
 from cloudrl.scripts.wants import Wanted
 from cloudrl.sdk.callbacks import Confirm, OnProgress, Question, notify, silent, unattended
 from cloudrl.spec import Job
 
 _AGREED = "agreed-scripts"
 _AGREED_AT_MOST = 500
+_NAMED = 3
+"""So many lines with one reason are named."""
 
 
 _OPTIONS_BY_ENDING = {".py": "--reward", **dict.fromkeys((".jsonl", ".json", ".csv", ".parquet"), "--data")}
@@ -109,13 +112,22 @@ def job_of_script(
     taken, count = imported.trainings[0], len(imported.trainings)
     if count > 1:
         notify(on_progress, f"note: {imported.shown} starts {count} trainings; this is the first: {taken.job.source}")
-    unchecked = (line for line in imported.problems if not line.is_checked)
-    notify(on_progress, *(f"note: {line.text}: {line.why}" for line in unchecked))
+    notify(on_progress, *_notes(line for line in imported.problems if not line.is_checked))
     working_dir = options.working_dir or taken.working_dir
     runtime_env = options.runtime_env or checked_runtime_env(dict(taken.runtime_env), imported.shown)
     given = replace(options, working_dir=working_dir, runtime_env=runtime_env)
     cluster = {name: value for name, value in imported.cluster.items() if name != "name"}
     return taken.job, given, cluster
+
+
+def _notes(lines: Iterable[Line]) -> Iterator[str]:
+    """Each reason once: a command that breaks off early loses dozens of overrides to the same one."""
+    texts: dict[str, list[str]] = {}
+    for line in lines:
+        texts.setdefault(line.why, []).append(line.text)
+    for why, alike in texts.items():
+        shown = alike if len(alike) <= _NAMED else [*alike[:_NAMED], f"{len(alike) - _NAMED} more"]
+        yield f"note: {'each of ' if alike[1:] else ''}{', '.join(shown)}: {why}"
 
 
 def _ask(script: Path, shown: str, *, isolated: bool, confirm: Confirm) -> None:

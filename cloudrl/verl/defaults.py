@@ -15,6 +15,8 @@ USUAL_SAVE_FREQ = 20
 """Steps between checkpoints by default, so the most that a failure costs. It is what multi-node runs of
 verl usually set; a shorter run still saves, because verl saves its last step whenever save_freq is above zero
 (verl 0.9.1, trainer/ppo/v1/trainer_base.py: fit)."""
+NEEDED = (keys.TRAIN_FILES, keys.VAL_FILES, keys.MODEL_PATH, keys.LOCAL_DIR)
+"""What `main_ppo` cannot do without."""
 
 
 def cluster_defaults(
@@ -37,7 +39,7 @@ def cluster_defaults(
         run: Its name.
         has_wandb_key: Whether the run may report to Weights & Biases.
         has_key: Whether the configuration of the job's program has a key.
-        unsettled: Keys that are not missing, since something else about them is refused.
+        unsettled: Keys that are not missing, since something else about them is refused, or the program may need none.
         refused: Receives what is missing and only the user can say, and what would lose checkpoints.
     """
     with refused.collect():
@@ -178,8 +180,7 @@ def _model_path(job: Job, cluster: ClusterFacts) -> str | None:
 
 
 def _check_complete(job: Job, cluster: ClusterFacts, everything: Set[str], has_key: Callable[[str], bool]) -> None:
-    needed = filter(has_key, (keys.TRAIN_FILES, keys.VAL_FILES, keys.MODEL_PATH, keys.LOCAL_DIR))
-    missing = [key for key in needed if key not in everything]
+    missing = [key for key in filter(has_key, NEEDED) if key not in everything]
     if not missing:
         return
     if not cluster.has_agents:
@@ -187,7 +188,7 @@ def _check_complete(job: Job, cluster: ClusterFacts, everything: Set[str], has_k
     else:
         reason = f"neither recipe {job.name!r} nor cluster {cluster.name!r} says"
     files = ("/data/train.parquet", "/data/test.parquet", "/models/NAME", "/ckpt/NAME")
-    example = dict(zip((keys.TRAIN_FILES, keys.VAL_FILES, keys.MODEL_PATH, keys.LOCAL_DIR), files, strict=True))
+    example = dict(zip(NEEDED, files, strict=True))
     raise InputError(
         f"{reason}: {', '.join(missing)}",
         hint="Add, with paths that every node sees: " + " ".join(f"{key}={example[key]}" for key in missing),

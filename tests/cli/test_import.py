@@ -1,6 +1,7 @@
 """`cloudrl import`, and scripts given to `check` and `submit`."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,15 @@ def test_check_takes_a_script(run: Run, script: Path) -> None:
     run("check", "train.sh", "--algorithm", "dapo").ended(2, "--algorithm is for recipes")
     script.write_text("pip install verl\n")
     run("check", "train.sh").ended(2, "starts no training", "cloudrl import train.sh")
+
+
+def test_what_a_command_loses_to_one_reason_is_said_once(run: Run, script: Path) -> None:
+    lost = [f"actor_rollout_ref.actor.clip_ratio_{name}=0.2" for name in ("low", "high", "c")]
+    script.write_text(f"{script.read_text().rstrip()} \\ # and more\n  " + " ".join([*lost, "trainer.nnodes=1"]))
+    said = " ".join(run("check", "train.sh", "--gpu", "H100:8", "--on", "dstack").err.split())
+    notes = re.findall(r"note: each of (\S+, \S+, \S+, 1 more): it never reaches verl", said)
+    assert len(notes) == 1
+    assert said.count("never reaches verl") == 1
 
 
 def test_submit_takes_a_script(run: Run, script: Path) -> None:

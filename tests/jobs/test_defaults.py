@@ -11,6 +11,8 @@ from cloudrl import recipes
 from cloudrl.errors import InputError
 from cloudrl.verl.defaults import needs_critic
 
+MAIN_PPO = ("python3", "-m", "verl.trainer.main_ppo")
+
 
 def test_a_job_filled_from_its_cluster(golden: Callable[[Path, str], None], repository: Path):
     submission = planned()
@@ -65,10 +67,17 @@ def test_what_a_recipe_says_in_its_entry_point_wins_over_the_cluster():
         "++data.val_files='/x/val.parquet'",
         "actor_rollout_ref.model.path=/m",
     )
-    recipe = job(entrypoint=("python3", "-m", "verl.trainer.main_ppo", *words), overrides=LEAST)
+    recipe = job(entrypoint=(*MAIN_PPO, *words), overrides=LEAST)
     data = {"gsm8k": {"train": "/d/train.parquet", "test": "/d/test.parquet"}}
     argv = planned(recipe, cluster(data=data, models={"other": "/models/other"})).argv
     assert [word for word in argv if re.match(r"\W*(data\..*_files|actor_rollout_ref\.model\.path)=", word)] == [*words]
+
+
+@pytest.mark.parametrize("entrypoint", [("python3", "-m", "mine.train"), (*MAIN_PPO, "--config-path=/mine/config")])
+def test_what_a_program_with_another_configuration_needs_is_unknown(entrypoint: tuple[str, ...]):
+    """Its own YAML may name the data, or its own code."""
+    submission = planned(job(entrypoint=entrypoint, data=(), overrides={}), cluster(data={}, models={}))
+    assert any(skipped.startswith("the configuration (") for skipped in submission.not_checked)
 
 
 class TestModelsAndData:
