@@ -7,7 +7,7 @@ its own; as root. Two ways to train take turns in the same lab, with the same ov
 
 - dstack: a task by dstack's and verl's guides: `ray start`, then verl on rank 0, with `trainer.resume_mode=auto` and
   dstack's own `retry`.
-- cloudrl: `cloudrl up`, then `cloudrl submit --durable`.
+- cloudrl: `cloudrl up`, then `cloudrl submit`.
 
 Once the fifth step is done, and the fourth is saved, a machine loses its power:
 
@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -145,22 +146,23 @@ def _measure(user: User, case: Case, give_up_s: float) -> dict[str, Reading]:
     try:
         words = ("grpo-tiny", *MODEL, "--cluster", "own", "--name", "own", "--steps", "1000")
         words = (*words, f"trainer.save_freq={SAVE_EVERY}")
-        shown = user.types("cloudrl", "submit", *words, "--dry-run", "--json").stdout
+        shown = user.types("cloudrl", "submit", *words, "--no-durable", "--dry-run", "--json").stdout
         sent = json.JSONDecoder().raw_decode(shown[shown.index("\n{") + 1 :])[0]  # notes come first
-        follower = user.lab.popen("cloudrl", "submit", *words, "--durable")
+        follower = user.lab.popen("cloudrl", "submit", *words)
         try:
             own = _lose(user, case, "own", lambda: _own_steps(follower), give_up_s, lambda: follower.output[-300:])
         finally:
             follower.close()
     finally:
         _clean_up(user, "own")
+    print(f"  {case}, load {os.getloadavg()[1]:.0f}\n    cloudrl: {own}", flush=True)
     task = _write_plain(user, case, sent)
     user.lab.runs.apply(task)
     try:
         plain = _lose(user, case, "plain", lambda: _plain_steps(user), give_up_s, lambda: _last_error(user))
     finally:
         _clean_up(user, "plain")
-    print(f"  {case}\n    dstack:  {plain}\n    cloudrl: {own}", flush=True)
+    print(f"    dstack:  {plain}, load {os.getloadavg()[1]:.0f}", flush=True)
     return {"dstack": plain, "cloudrl": own}
 
 
