@@ -1,6 +1,7 @@
 """What nodes run of cloudrl, each program as one file: a zipapp, the same bytes on every machine."""
 
 import io
+import re
 import sys
 import tokenize
 import zipfile
@@ -70,8 +71,15 @@ def _zipapp(program: str, parts: tuple[str, ...], without: tuple[str, ...] = ())
             info = zipfile.ZipInfo(name, _EPOCH)
             info.external_attr = 0o644 << 16
             info.create_system = 3  # Unix, whatever this machine is
-            archive.writestr(info, _without_comments(text.decode()) if name.endswith(".py") else text)
+            archive.writestr(info, _shortened(name, text))
     return buffer.getvalue()
+
+
+def _shortened(name: str, text: bytes) -> bytes:
+    """A file without what only people read."""
+    if name.endswith(".py"):
+        return _without_comments(text.decode()).encode()
+    return re.sub(rb"(?m)^#.*\n", b"", text) if name.endswith(".yml") else text
 
 
 def _without_comments(source: str) -> str:
