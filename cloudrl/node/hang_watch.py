@@ -162,7 +162,7 @@ class HangMonitor:
         if job.get("submission_id") != self._job.get("submission_id"):
             self._episode, self._log, self._since = Episode(), DriverLog(), ("", 0.0)
             self._job = job
-            self._watch = HangWatch(self._kept_times())
+            self._watch = HangWatch(self._kept_times() if job else PhaseTimes())
             self._is_training = False
         self._job = job
 

@@ -119,6 +119,15 @@ def test_a_phase_with_its_age_and_what_is_usual(lab: Lab):
     assert state.hang is None
 
 
+def test_after_its_end_there_is_no_job_to_follow(lab: Lab):
+    lab.run(20)
+    lab.dashboard.running[0]["status"] = "FAILED"
+    for _ in range(4):
+        lab.at += 5
+        lab.monitor.tick()
+    assert lab.monitor.state is None
+
+
 def test_a_healthy_job_is_never_looked_at(lab: Lab):
     lab.work = JobWork(NOW, cores=3.0)
     for number in range(30):
