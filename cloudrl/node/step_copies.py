@@ -27,6 +27,7 @@ _THROTTLED = 0.5
 """Of the time of network and disk, while nothing is urgent (`step_copier`)."""
 _TRIES, _TRIES_FROM_MIRROR = 3, 30
 """After as many failures a job goes on without these copies, from an older step."""
+_WARN_EVERY_S = 300.0
 
 
 class StepCopies:
@@ -60,6 +61,7 @@ class StepCopies:
         self._began: Dict[str, float] = {}
         self._took_s: Dict[str, float] = {}
         self._told: Dict[str, str] = {}
+        self._warn_again_at: Dict[str, float] = {}
         self._failures: Dict[str, int] = {}
         self.begun: Dict[str, Optional[int]] = {}
         self.unreadable: Set[Tuple[str, int]] = set()
@@ -140,10 +142,10 @@ class StepCopies:
         except (CloudrlError, OSError, http.client.HTTPException) as failure:
             error = str(failure)
         key = f"{order.rank} {order.folder}"
-        if error and self._told.get(key) != error:
+        if error and self._clock() >= self._warn_again_at.get(key, 0.0):
+            self._warn_again_at[key] = self._clock() + _WARN_EVERY_S
             source_text = "the mirror" if source is None else f"rank {order.source}"
             self._say(f"warning: {order.folder} is not copied from {source_text} to rank {order.rank}: {error}")
-        self._told[key] = error
         return error
 
     def pace(self, run: str) -> Tuple[float, float]:

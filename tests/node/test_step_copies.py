@@ -1,0 +1,42 @@
+"""What rank 0 says of copies that fail."""
+
+from typing import Any
+
+from cloudrl.node.step_copies import StepCopies
+from cloudrl.protocol.report import NodeReport
+from cloudrl.protocol.step_copies import CopyOrder, CopyState
+from cloudrl.saves.inventory import Inventory
+
+
+class _FullNode:
+    """An agent without room, whose sizes differ at each try."""
+
+    def __init__(self) -> None:
+        self.tries = 0
+
+    def request(self, *_: Any, **__: Any) -> None:
+        return None
+
+    def call(self, *_: Any) -> CopyState:
+        self.tries += 1
+        return CopyState(error=f"{self.tries}.5 kB are to be copied here; {740 + self.tries} kB are free")
+
+
+def test_a_copy_without_room_is_told_once_in_a_while() -> None:
+    said, at, agent = list[str](), [0.0], _FullNode()
+    reports = [NodeReport(rank, f"10.0.0.{rank + 1}") for rank in (0, 1)]
+    copies = StepCopies(
+        lambda: reports, lambda _: agent, Inventory, is_urgent=lambda: False, say=said.append, clock=lambda: at[0]
+    )  # type: ignore[arg-type]
+    for _ in range(61):
+        copies.order(CopyOrder(1, 0, "night/global_step_2", ()))
+        at[0] += 5.0
+
+    assert agent.tries == 61
+    assert said == [
+        f"warning: night/global_step_2 is not copied from rank 0 to rank 1: {sizes}"
+        for sizes in (
+            "1.5 kB are to be copied here; 741 kB are free",
+            "61.5 kB are to be copied here; 801 kB are free",
+        )
+    ]
