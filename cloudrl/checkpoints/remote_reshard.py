@@ -100,11 +100,7 @@ def refuse_full_disks(
 
 
 def _free_bytes(node: NodeReport) -> int:
-    """What jobs may write where checkpoints are; 0 if unknown."""
-    usage = node.usage
-    if usage is None or not usage.disk_total_bytes:
-        return 0
-    return max(1, usage.disk_total_bytes - (usage.disk_used_bytes or 0) - usage.disk_kept_bytes)
+    return node.usage.free_bytes if node.usage is not None else 0
 
 
 def cut_on_head(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Dict, List, Optional, Tuple
+from typing import Collection, Dict, List, Mapping, Optional, Tuple
 
 from cloudrl.durable.queue import Planned
+from cloudrl.durable.verdicts import FULL_DISK
 from cloudrl.errors import CheckpointError
 from cloudrl.protocol.durable_jobs import DurableJob
 from cloudrl.protocol.routes import CHECKPOINTS
@@ -13,6 +14,7 @@ from cloudrl.saves.inventory import Checkpoint, Inventory, resume_order
 from cloudrl.saves.lineage import without_abandoned
 from cloudrl.saves.prune import removal_of
 from cloudrl.saves.resume import Ranks, ResumePlan, plan_resume
+from cloudrl.units import size_text
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,32 @@ def plan_attempt(
         return AttemptPlan(Planned(job.job_id, newest_whole(valid, job.run)))
     newer = _newer_steps(inventory, job.run, resume.step)
     return AttemptPlan(Planned(job.job_id, resume.step, resume.overrides), newer, resume)
+
+
+def waits_for_room(
+    job: DurableJob, inventory: Inventory, free_bytes: Mapping[int, int], savers: Collection[int], cluster: str
+) -> str:
+    """What a job waits for after a disk was full; "" once each node has room for its part of a save.
+
+    Args:
+        job: that waits for its next attempt.
+        inventory: of the cluster; the largest step of the run tells how much a save takes.
+        free_bytes: rank -> free on its disk of checkpoints, 0 if unknown.
+        savers: ranks of the nodes that save their own part; one where all save into one folder.
+        cluster: its name, for the remedy.
+    """
+    if job.last is None or job.last.signature != FULL_DISK or not savers:
+        return ""
+    sizes = (sum(role.size_bytes for role in roles) for roles in _steps_of(inventory, job.run).values())
+    part_bytes = max(sizes, default=0) // len(savers)
+    for rank in sorted(savers):
+        free = free_bytes.get(rank, 0)
+        if 0 < free < part_bytes:
+            return (
+                f"the disk of rank {rank} has {size_text(free)} left, and its part of a save takes "
+                f"{size_text(part_bytes)}; make room: cloudrl checkpoints prune --cluster {cluster} --keep-last 1"
+            )
+    return ""
 
 
 def divides(job: DurableJob, nodes: int) -> bool:

@@ -37,6 +37,13 @@ _OF_MACHINES = (
     r"uncorrectable ECC error|NVRM: Xid|GPU has fallen off the bus|CUDA error: (?:unknown error|device not ready)",
 )
 _MACHINE = re.compile("|".join(_OF_MACHINES))
+FULL_DISK = "a disk was full"
+"""The reason and the signature of an attempt that found one."""
+_FULL_DISK = re.compile(
+    # errno 28 and 122; torch 2.13, as torch.save fails on a full disk
+    r"^(?!.*/dev/shm).*(?:No space left on device|Disk quota exceeded|at inline_container.{0,80}unexpected pos)",
+    re.MULTILINE,
+)
 _UNSURE = re.compile(
     r"worker process has died|WorkerCrashedError|ActorUnavailableError|ActorDiedError|ncclSystemError|DistNetworkError"
     r"|DistStoreError|Connection (?:closed|reset) by peer|SYSTEM_ERROR"
@@ -92,9 +99,11 @@ def judge(end: RayEnd, job: DurableJob) -> Judgement:
     )
     if was_killed(end.exit_code):
         return Judgement(Verdict.INFRASTRUCTURE, f"its driver was killed ({_signal_text(end.exit_code)})", signature)
-    of_machine = _MACHINE.search(text)
+    full_disk = _FULL_DISK.search(text)
+    of_machine = full_disk or _MACHINE.search(text)
     if of_machine is not None:
-        return Judgement(Verdict.INFRASTRUCTURE, of_machine[0], signature)
+        reason, signature = (FULL_DISK, FULL_DISK) if full_disk else (of_machine[0], signature)
+        return Judgement(Verdict.INFRASTRUCTURE, reason, signature)
     has_ended_by_itself = end.exit_code is not None or "runtime_env" in end.message
     before, is_unsure = _before(job), _UNSURE.search(text) is not None or not has_ended_by_itself
     if not end.has_trained and not is_unsure and (before is None or before.signature == signature):

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
 
-from cloudrl.durable.attempt_plan import divides, newest_whole, plan_attempt
+from cloudrl.durable.attempt_plan import divides, newest_whole, plan_attempt, waits_for_room
 from cloudrl.durable.queue import PlanFailed, Planned, Remembered
 from cloudrl.durable.verdicts import RayEnd
 from cloudrl.errors import CheckpointError, CloudrlError
@@ -311,9 +311,12 @@ class DurableJobs:
         has_places = bool(order) or not job.training_nodes or self._is_shared()  # otherwise any node finds the files
         # one node brings what all nodes find in their folder
         getting = dict(list(addresses.items())[:1]) if self._is_shared() else addresses
+        taken = {node: addresses[node] for node in order} or addresses
+        free = {node.rank: node.usage.free_bytes for node in self._reports() if node.usage}
+        if waits_for := waits_for_room(job, inventory, free, getting.keys() & taken.keys(), self._cluster):
+            return PlanFailed(job.job_id, waits_for, may_pass=True)
         if has_places and (waits_for := self._copies.bring(job, inventory, getting, order)):
             return PlanFailed(job.job_id, waits_for, may_pass=True, pause_s=COPY_EVERY_S)
-        taken = {node: addresses[node] for node in order} or addresses
         ranks = Ranks(job.world_size, job.training_nodes or len(addresses), taken, are_placed=job.is_placed)
         plan = plan_attempt(job, inventory, ranks, checkpoint_dir=str(self._checkpoints), cluster=self._cluster)
         lost = [step for run, step in self._copies.unreadable if run == job.run]

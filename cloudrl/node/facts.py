@@ -84,11 +84,7 @@ def _memory_bytes(node: NodeReport) -> int:
 
 
 def _free_bytes(node: NodeReport) -> int:
-    usage = node.usage
-    total = usage.disk_total_bytes if usage is not None else None
-    if usage is None or not total:
-        return 0
-    return max(1, total - (usage.disk_used_bytes or 0) - usage.disk_kept_bytes)  # 0 is unknown
+    return node.usage.free_bytes if node.usage is not None else 0
 
 
 def _common_models(own: Mapping[str, str], reports: Sequence[NodeReport]) -> Dict[str, str]:

@@ -81,6 +81,13 @@ class Usage:
     store_used_bytes: Optional[int] = None
     store_total_bytes: Optional[int] = None
 
+    @property
+    def free_bytes(self) -> int:
+        """What jobs may write where checkpoints are; 0 if unknown."""
+        if not self.disk_total_bytes:
+            return 0
+        return max(1, self.disk_total_bytes - (self.disk_used_bytes or 0) - self.disk_kept_bytes)
+
 
 class WarningKind(str, enum.Enum):
     """What a node's warning is about."""

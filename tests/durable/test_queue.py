@@ -336,6 +336,17 @@ def test_a_proof_of_a_moment_ends_nothing():
         (RayEnd("FAILED", 1, "", "[gloo/transport/tcp/pair.cc:534] Connection closed by peer"), Verdict.INFRASTRUCTURE),
         (RayEnd("FAILED", 1, "", "httpx.RemoteProtocolError: Connection closed by peer"), Verdict.UNKNOWN),
         (RayEnd("FAILED", 1, "", "ValueError: GCS bucket unavailable"), Verdict.PROGRAM),
+        (
+            RayEnd(
+                "FAILED", 1, "", "RuntimeError: [enforce fail at inline_container.cc:672] . unexpected pos 576 vs 534"
+            ),
+            Verdict.INFRASTRUCTURE,
+        ),
+        (
+            RayEnd("FAILED", 1, "", "OSError: [Errno 28] No space left on device: '/checkpoints/a'"),
+            Verdict.INFRASTRUCTURE,
+        ),
+        (RayEnd("FAILED", 1, "", "OSError: [Errno 28] No space left on device: '/dev/shm/a'"), Verdict.PROGRAM),
         (RayEnd("FAILED", 1, "", "ActorDiedError: its worker process has died. SYSTEM_ERROR"), Verdict.UNKNOWN),
         (RayEnd("FAILED", None, "Job failed for a reason of its own"), Verdict.UNKNOWN),
         (RayEnd("FAILED", None, "Failed to set up runtime_env: no such package"), Verdict.PROGRAM),
