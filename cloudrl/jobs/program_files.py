@@ -58,7 +58,7 @@ def _yaml_near(program: str, by_name: Mapping[str, Entry]) -> tuple[dict[str, st
     return texts, frozenset()
 
 
-_OWN_FOLDER = "A folder of the working directory is given by --config-dir in its place"
+_OWN_FOLDER = "For a folder of the working directory Hydra has another option, config-dir"
 
 
 def _distance(place: Sequence[str], name: str) -> int:

@@ -179,7 +179,7 @@ def test_a_folder_of_configurations_that_is_not_beside_the_program(folder: str, 
     main = ("python3", "-m", "verl.trainer.main_ppo", f"--config-path={folder}", "--config-name=ppo_trainer.yaml")
     first, *others = refused(tmp_path, main, "trainer.project_name=<name>")
     assert first.text == text
-    assert "--config-dir" in first.hint
+    assert "config-dir" in first.hint
     assert [finding.text for finding in others] == ["trainer.project_name=<name>: <name> has to be filled in"]
 
 
