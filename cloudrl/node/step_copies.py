@@ -80,18 +80,20 @@ class StepCopies:
         """
         inventory, is_missing = self._inventory(), False
         for job in jobs:
-            is_older = self.begun.get(job.run) is not None
-            order = orders.get(job.job_id, ())
-            plan = _plan(job, inventory, addresses, order, self.begun.get(job.run))
+            begun, order = self.begun.get(job.run), orders.get(job.job_id, ())
+            plan = _plan(job, inventory, addresses, order, begun)
             if plan is None or inventory.silent:
                 continue
+            if begun is not None and not (plan.needed or plan.spare):  # it is done; a newer one may have come meanwhile
+                self._tell(f"{job.run}/{plan.step}", "")
+                plan = _plan(job, inventory, addresses, order) or plan
             if not (plan.needed or plan.spare):
                 plan = _plan_kept(job, inventory, addresses, order) or plan
             missing = [*plan.needed, *plan.spare]
             failed = [self.order(replace(copies, is_urgent=self._is_urgent())) for copies in missing]
             # nodes that each copy another step would never have one step between them
             self.begun[job.run] = plan.step if missing and not any(failed) else None
-            is_missing = is_missing or bool(missing) or is_older
+            is_missing = is_missing or bool(missing) or begun is not None
             pace = " with all of the network" if self._is_urgent() else ""
             copied = "" if plan.is_safe else f"{_size_text(missing)} of it are being copied{pace}"
             self._tell(f"{job.run}/{plan.step}", copied)
