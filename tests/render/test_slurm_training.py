@@ -1,5 +1,6 @@
 """A training by verl on a real Slurm that loses a node and comes to its time limit, beside one that is undisturbed."""
 
+import itertools
 import json
 import re
 import sys
@@ -9,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dstack_hosts.runs import until
 from patience import SLOWER
 from shard_files import shard_path
 from slurm_nodes import SlurmNodes
@@ -23,8 +23,8 @@ from cloudrl.verl.metrics import Step, parse_step
 
 pytestmark = [pytest.mark.slurm, pytest.mark.root, pytest.mark.slow, pytest.mark.timeout(3600)]
 
-STEPS, EVERY, HELD_AT = 12, 2, 8
-HELD = f"""
+STEPS, EVERY, LOST_AT, LIMIT_AT = 12, 2, 2, 8
+HELD = """
 import pathlib, time
 from cloudrl.verl_cpu import reward
 
@@ -32,11 +32,12 @@ HERE = pathlib.Path("/checkpoints")
 TRACKER = HERE / "disturbed/latest_checkpointed_iteration.txt"
 
 def compute_score(**answer):
-    while (HERE / "hold").exists() and TRACKER.exists() and int(TRACKER.read_text() or 0) >= {HELD_AT}:
+    saved = lambda: int(TRACKER.read_text() or 0) if TRACKER.exists() else 0
+    while any(int(each.name[5:]) <= saved() for each in HERE.glob("hold-*")):
         time.sleep(0.1)
     return reward.compute_score(**answer)
 """
-"""The recipe's reward function, which waits while there is a file `hold` and the step before is saved."""
+"""The recipe's reward function. Where there is a file `hold-2`, it waits once step 2 is saved."""
 CLUSTER = {
     "name": "two", "image": IMAGE, "nodes": 2, "cpu": 4, "memory": "8GB",
     "slurm": {
@@ -87,29 +88,31 @@ def follow(slurm: SlurmNodes, job: int, name: str) -> Run:
     return Run(ended, starts, record, checkpoints / name)
 
 
-def wait_until_saved(slurm: SlurmNodes, job: int, step: int) -> None:
+def wait_until_held(slurm: SlurmNodes, job: int, step: int) -> None:
+    """Until the step after this one stands still; what this one has printed has arrived by then."""
+    slurm.jobs.wait_for(job, f"step:{step} - ", TRAINING_S)
     tracker = slurm.shared / "checkpoints/disturbed/latest_checkpointed_iteration.txt"
-    is_saved = lambda: tracker.exists() and int(tracker.read_text() or 0) >= step  # noqa: E731
-    until(is_saved, TRAINING_S, lambda: slurm.jobs.output(job))
+    assert int(tracker.read_text()) == step
 
 
 @pytest.fixture(scope="module")
 def disturbed(shared_slurm: SlurmNodes) -> Iterator[Run]:
-    """Lost a node after its first save, and was signalled before its time limit while its ninth step stood still."""
-    slurm = shared_slurm
+    """Lost a node in its third step, and was signalled before its time limit in its ninth one."""
+    slurm, hold = shared_slurm, shared_slurm.shared / f"checkpoints/hold-{LOST_AT}"
     slurm.login.run("mkdir", "/shared/checkpoints", user="alice")
     (slurm.shared / "checkpoints/held.py").write_text(HELD)
-    (slurm.shared / "checkpoints/hold").touch()
+    hold.touch()
     try:
         job = submit(slurm, "disturbed")
-        wait_until_saved(slurm, job, EVERY)
+        wait_until_held(slurm, job, LOST_AT)
         slurm.nodes[1].power_off()
         slurm.jobs.wait(job, "PENDING")
+        hold = hold.rename(hold.with_name(f"hold-{LIMIT_AT}"))
         slurm.jobs.release_now(job)
-        wait_until_saved(slurm, job, HELD_AT)
+        wait_until_held(slurm, job, LIMIT_AT)
         slurm.jobs.limit_soon(job)  # the signal is due two minutes before that; Slurm looks every 30 s
         slurm.jobs.wait(job, "PENDING", timeout_s=180)
-        (slurm.shared / "checkpoints/hold").unlink()
+        hold.unlink()
         slurm.login.run("scontrol", "update", f"JobId={job}", "TimeLimit=60")
         slurm.jobs.release_now(job)
         yield follow(slurm, job, "disturbed")
@@ -139,19 +142,13 @@ def test_each_start_goes_on_from_the_newest_step_that_was_saved(disturbed: Run) 
     assert [each["verdict"] for each in attempts] == ["infrastructure", "infrastructure", "succeeded"]
     assert [each["submission_id"] for each in attempts] == ["disturbed", "disturbed-2", "disturbed-3"]
     assert disturbed.record["outcome"]["result"] == "succeeded"
-    begins = [each["from_step"] for each in attempts]
-    assert begins[0] == 0
-    assert EVERY <= begins[1] < HELD_AT, "the loss has cost no step that was saved"
-    assert begins[1] % EVERY == 0, "only whole saves are resumed from"
-    assert begins[2] == HELD_AT
+    assert [each["from_step"] for each in attempts] == [0, LOST_AT, LIMIT_AT]
 
 
 def test_no_step_is_missing(disturbed: Run) -> None:
-    begins = [each["from_step"] for each in disturbed.record["attempts"]]
-    for begin, steps in zip(begins, disturbed.starts, strict=True):
-        numbers = [step.step for step in steps]
-        assert numbers == [*range(begin + 1, begin + 1 + len(numbers))]
-    assert sorted(disturbed.metrics) == [*range(1, STEPS + 1)]
+    trained = [[step.step for step in steps] for steps in disturbed.starts]
+    bounds = (0, LOST_AT, LIMIT_AT, STEPS)
+    assert trained == [[*range(begin + 1, end + 1)] for begin, end in itertools.pairwise(bounds)]
 
 
 def test_each_step_had_the_prompts_of_a_run_that_nothing_has_disturbed(disturbed: Run, undisturbed: Run) -> None:
