@@ -126,8 +126,8 @@ def run_and_step(folder: str) -> tuple[str, int]:
 
 
 def names_of_step(ranks: int) -> list[str]:
-    """All that a resume takes."""
-    return ["data.pt", *(f"actor/model_world_size_{ranks}_rank_{rank}.pt" for rank in range(ranks))]
+    """All that makes a step whole: what a resume takes, and what a merge takes."""
+    return ["data.pt", "actor/huggingface/config.json", *(f"actor/model_world_size_{ranks}_rank_{rank}.pt" for rank in range(ranks))]
 
 
 class Disks:
