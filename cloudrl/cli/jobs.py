@@ -87,7 +87,9 @@ def status(
     if not job.status.is_terminal and (notice := taken_back(handle)) is not None:
         _output.note(f"warning: {notice.text}")
         _output.hint(notice.hint)
-    if job.status is JobStatus.FAILED:
+    if job.status is JobStatus.FAILED and (waits_for := handle.waits_for()):
+        _output.note(f"its next attempt waits: {waits_for}")
+    elif job.status is JobStatus.FAILED:
         cause = handle.cause()
         raise JobFailed(f"job {job.submission_id} failed: {cause or job.message}", hint=f"cloudrl why {handle.url}")
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from cloudrl.errors import ConnectionFailed, FailedError, InputError, JobFailed, WaitTimeout, without_login
-from cloudrl.jobs.durable_status import status_of, waiting_job
+from cloudrl.jobs.durable_status import status_of, waiting_job, waits_text
 from cloudrl.jobs.events import Ended, Event, EventReader, Line, has_progress
 from cloudrl.jobs.pools import mode_of_job
 from cloudrl.jobs.supervised import find_durable
@@ -96,6 +96,11 @@ class JobHandle:
         """Whether it has ended, however; a durable job once its agents do not try it again."""
         left = find_durable(self.connection, self.submission_id)
         return self.status().status.is_terminal if left is None else status_of(left).is_terminal
+
+    def waits_for(self) -> str:
+        """What the next attempt of a durable job waits for; "" while one runs, after its end, and for another job."""
+        left = find_durable(self.connection, self.submission_id)
+        return "" if left is None or left.outcome is not None or left.open_attempt is not None else waits_text(left)
 
     def cancel(self) -> bool:
         """Ask the job to stop, for good, and return at once; False when it was not running."""

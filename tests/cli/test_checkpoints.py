@@ -334,6 +334,18 @@ def test_the_story_of_a_job_of_an_earlier_cluster_on_the_same_volumes(run: Run, 
     assert "resume" not in run("jobs", "status", "night-1").ended(0).err
 
 
+def test_a_durable_job_between_two_attempts_has_not_failed(run: Run, lab: FakeLocal) -> None:
+    cluster = lab.cluster
+    cluster.add("night", status="FAILED")
+    lost = Attempt(1, "night", "c", 0, 0.0, 60.0, Verdict.INFRASTRUCTURE, "its driver was killed")
+    waits_for = "attempt 1 ended: its driver was killed"
+    job = DurableJob("night", "mine", "", {"metadata": {}}, 0.0, attempts=(lost,), waits_for=waits_for)
+    cluster.durable_jobs["night"] = job
+    assert f"its next attempt waits: {waits_for}" in run("jobs", "status", "night").ended(0).err
+    cluster.durable_jobs["night"] = replace(job, outcome=Outcome(Result.FAILED, "no step in three attempts", 90.0))
+    run("jobs", "status", "night").ended(4, "job night failed")
+
+
 def test_what_a_running_job_resumes_from_stays(run: Run, lab: FakeLocal) -> None:
     folder = lab.cluster.disks[0] / "mine" / "global_step_1"
     lab.cluster.add("job", entrypoint=f"python3 -m verl trainer.resume_from_path={folder}")

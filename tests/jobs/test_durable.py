@@ -413,10 +413,15 @@ def test_a_job_that_ray_does_not_know_yet_has_a_status_and_can_be_stopped(fake):
 def test_between_two_attempts_it_is_not_done(fake):
     job = _by_default(fake, "one")
     fake.end(job.submission_id, "FAILED", "the driver was killed")
-    fake.durable_jobs[job.submission_id] = replace(fake.durable_jobs[job.submission_id], outcome=None)
+    assert job.waits_for() == ""
+    ended = fake.durable_jobs[job.submission_id]
+    fake.durable_jobs[job.submission_id] = replace(
+        ended, outcome=None, waits_for="attempt 1 ended: the driver was killed"
+    )
 
     assert job.status().status is JobStatus.FAILED
     assert not job.done()
+    assert job.waits_for() == "attempt 1 ended: the driver was killed"
 
 
 @pytest.mark.parametrize(
