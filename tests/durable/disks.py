@@ -127,7 +127,11 @@ def run_and_step(folder: str) -> tuple[str, int]:
 
 def names_of_step(ranks: int) -> list[str]:
     """All that makes a step whole: what a resume takes, and what a merge takes."""
-    return ["data.pt", "actor/huggingface/config.json", *(f"actor/model_world_size_{ranks}_rank_{rank}.pt" for rank in range(ranks))]
+    return [
+        "data.pt",
+        "actor/huggingface/config.json",
+        *(f"actor/model_world_size_{ranks}_rank_{rank}.pt" for rank in range(ranks)),
+    ]
 
 
 class Disks:
