@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from dataclasses import replace
 from typing import Any, Callable, Deque, Dict, List, Mapping, Optional, Sequence, Set
 
@@ -79,12 +79,17 @@ class Supervisor:
     # -- for other threads ----------------------------------------------------------------------------------
 
     def restore(self, records: Sequence[DurableJob]) -> None:
-        """Take up what the volumes remember; before the first look."""
+        """Take up what the volumes remember; before the first look.
+
+        What too few of them remember is written again, also the end of a job: nodes may have been replaced.
+        """
         with self._lock:
             self._queue, actions = decisions.restore(
                 records, cluster=self._queue.cluster, cluster_run=self.cluster_run, now=self._now()
             )
             self._to_do.extend(actions)
+            copies = Counter(record.job_id for record in records if record == self._queue.jobs.get(record.job_id))
+            self._thin = {job_id for job_id in self._queue.jobs if copies[job_id] < self._machinery.copies}
         self.is_ready = True
 
     def take(self, job: DurableJob) -> None:
