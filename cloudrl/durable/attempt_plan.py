@@ -12,7 +12,8 @@ from cloudrl.protocol.durable_jobs import DurableJob
 from cloudrl.protocol.routes import CHECKPOINTS
 from cloudrl.saves.inventory import Checkpoint, Inventory, resume_order
 from cloudrl.saves.lineage import without_abandoned
-from cloudrl.saves.prune import removal_of
+from cloudrl.saves.names import step_folder
+from cloudrl.saves.prune import plan_prune, removal_of
 from cloudrl.saves.resume import Ranks, ResumePlan, plan_resume
 from cloudrl.units import size_text
 
@@ -82,11 +83,20 @@ def waits_for_room(
     for rank in sorted(savers):
         free = free_bytes.get(rank, 0)
         if 0 < free < part_bytes:
-            return (
-                f"the disk of rank {rank} has {size_text(free)} left, and its part of a save takes "
-                f"{size_text(part_bytes)}; make room: cloudrl checkpoints prune --cluster {cluster} --keep-last 1"
-            )
+            lacking = f"the disk of rank {rank} has {size_text(free)} left, and its part of a save takes "
+            return f"{lacking}{size_text(part_bytes)}; {_room_text(job, inventory, cluster)}"
     return ""
+
+
+def _room_text(job: DurableJob, inventory: Inventory, cluster: str) -> str:
+    """What makes room: old steps of all runs, or the save that broke off."""
+    if plan_prune(inventory, 1).removals:
+        return f"make room: cloudrl checkpoints prune --cluster {cluster} --keep-last 1"
+    steps = _steps_of(inventory, job.run)
+    half = [step for step, roles in steps.items() if not all(role.complete for role in roles)]
+    if not half:
+        return "make room there"
+    return f"make room there: {step_folder(job.run, max(half))} broke off, and may be removed"
 
 
 def divides(job: DurableJob, nodes: int) -> bool:

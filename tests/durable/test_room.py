@@ -22,9 +22,18 @@ def test_it_waits_for_the_rank_without_room_and_says_what_to_do() -> None:
 
     said = waits_for_room(JOB, INVENTORY, {0: half, 1: half - 1}, BOTH, "lab")
     assert said.startswith("the disk of rank 1 has ")
-    assert said.endswith("make room: cloudrl checkpoints prune --cluster lab --keep-last 1")
+    assert said.endswith("make room there: night/global_step_2 broke off, and may be removed")
     assert not waits_for_room(JOB, INVENTORY, {0: half, 1: half}, BOTH, "lab")
     assert waits_for_room(JOB, INVENTORY, {0: half}, [0], "lab"), "one folder for all takes the whole save"
+
+
+def test_prune_is_the_remedy_only_where_it_removes_something() -> None:
+    free = {0: 1, 1: 1}
+    older = aggregate([node(0, run("night", WHOLE, step(3, (0, 1)))), node(1, run("night"))])
+    command = "make room: cloudrl checkpoints prune --cluster lab --keep-last 1"
+    assert waits_for_room(JOB, older, free, BOTH, "lab").endswith(command)
+    alone = aggregate([node(0, run("night", WHOLE)), node(1, run("night"))])
+    assert waits_for_room(JOB, alone, free, BOTH, "lab").endswith("; make room there")
 
 
 def test_it_does_not_wait_for_what_is_unknown_or_after_another_end() -> None:

@@ -61,7 +61,7 @@ def test_make_agent_writes_what_the_ready_tasks_need(repository: Path, tmp_path:
             assert (task.parent / name).read_bytes() == build_agent(for_cpu=name == CPU_AGENT_FILE), name
 
 
-@pytest.mark.parametrize(("for_cpu", "limit_bytes"), [(False, 790_000), (True, 840_000)])
+@pytest.mark.parametrize(("for_cpu", "limit_bytes"), [(False, 795_000), (True, 845_000)])
 def test_it_is_small(for_cpu: bool, limit_bytes: int) -> None:
     """dstack sends up to 2 MiB for an entry of `files:`; that for CPUs also holds a plug-in, a table and data.
 
