@@ -165,10 +165,13 @@ class Acceptor:
     def _accept(self) -> None:
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         most = self._limits.pending if soft == resource.RLIM_INFINITY else min(self._limits.pending, soft // 2)
-        for _ in range(_ACCEPTS_AT_ONCE):
-            if self._count() >= most and not self._make_room():
-                self._pause()
-                return
+        for accepted in range(_ACCEPTS_AT_ONCE):
+            if self._count() >= most:
+                if accepted:  # whether another one waits, the next look tells: for none, no other must be cut
+                    return
+                if not self._make_room():
+                    self._pause()
+                    return
             try:
                 connection, address = self._listening.accept()
             except BlockingIOError:

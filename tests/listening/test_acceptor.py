@@ -128,6 +128,18 @@ def test_the_oldest_of_too_many_is_cut_and_no_other() -> None:
         assert list(map(is_open, strangers)) == [False, True, True, True]
 
 
+def test_one_that_sends_nothing_yet_has_one_other_cut() -> None:
+    with accepting() as made, ExitStack() as stack:
+        strangers = [stack.enter_context(made.connect(b"x")) for _ in range(4)]
+        time.sleep(0.1)
+        with made.connect() as one:
+            until(lambda: not is_open(strangers[0]))
+            one.sendall(b"hello.")
+            one.setblocking(True)
+            assert read(one) == b"welcome"
+        assert list(map(is_open, strangers)) == [False, True, True, True]
+
+
 def test_who_has_been_admitted_once_is_cut_last() -> None:
     with accepting() as made, ExitStack() as stack:
         with made.connect(b"hello.") as one:
