@@ -7,7 +7,8 @@ from typing import Any
 from cloudrl.jobs.findings import overrides_of
 from cloudrl.spec.hydra import split_key
 from cloudrl.verl import rules
-from cloudrl.verl.composition import Problem, compose
+from cloudrl.verl.composition import compose
+from cloudrl.verl.override_parsing import Problem
 from cloudrl.verl.release_files import source_of
 from cloudrl.verl.releases import RELEASE
 from cloudrl.verl.setting import Setting

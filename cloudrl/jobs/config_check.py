@@ -20,9 +20,10 @@ from cloudrl.spec import override_argument
 from cloudrl.spec.hydra import split_key
 from cloudrl.verl.batches import with_fitting_batches
 from cloudrl.verl.command import Command, UnknownConfig, processes, read_command
-from cloudrl.verl.composition import Composed, Problem, compose, is_known, keys_of_engine
+from cloudrl.verl.composition import Composed, compose, is_known, keys_of_engine
 from cloudrl.verl.key_history import change_of
 from cloudrl.verl.keys import MAIN, PY_EXECUTABLE
+from cloudrl.verl.override_parsing import Problem
 from cloudrl.verl.program_config import SEARCH_PATH, has_program, programs_of
 from cloudrl.verl.release_files import is_added, source_of
 from cloudrl.verl.rules import READ_IN, notes, problems

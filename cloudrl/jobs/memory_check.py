@@ -13,7 +13,6 @@ from cloudrl.jobs.findings import Finding
 from cloudrl.jobs.save_room import SaveRoom, save_bytes, saves_there
 from cloudrl.protocol.facts import ClusterFacts
 from cloudrl.verl.command import model_key
-from cloudrl.verl.composition import Problem
 from cloudrl.verl.engine_classes import unread, unserved
 from cloudrl.verl.kept_saves import kept_keys, saves_at_once
 from cloudrl.verl.keys import CRITIC_MODEL_PATH, DEVICE, MODEL_PATH, ROLLOUT, SAVE_FREQ
@@ -35,6 +34,7 @@ from cloudrl.verl.model_rules import (
     model_notes,
     model_problems,
 )
+from cloudrl.verl.override_parsing import Problem
 from cloudrl.verl.rules import problems
 from cloudrl.verl.rules.fine_tuning import fine_tuning_problems, overlong_rows
 from cloudrl.verl.setting import Setting

@@ -11,7 +11,8 @@ from cloudrl.foreign import read_file
 from cloudrl.jobs.working_dir import Entry
 from cloudrl.spec.hydra import items
 from cloudrl.verl.command import Command, UnknownConfig, read_command
-from cloudrl.verl.composition import Composed, Problem, compose, keys_in, unfilled, unreadable
+from cloudrl.verl.composition import Composed, compose, keys_in
+from cloudrl.verl.override_parsing import Problem, unfilled, unreadable
 from cloudrl.verl.program_config import SEARCH_PATH, VERLS_PACKAGE, OwnFiles, ProgramConfig, path_of, program_config
 from cloudrl.verl.source.programs import HydraProgram, program_in
 

@@ -16,9 +16,9 @@ from cloudrl.spec import override_argument
 from cloudrl.units import dollars_text
 from cloudrl.verl import keys
 from cloudrl.verl.async_modes import ASYNC, PINNED, SEPARATE
-from cloudrl.verl.composition import Problem
 from cloudrl.verl.memory.runs import run_alike
 from cloudrl.verl.modes import idle_gpus, mode_of, problems_of_mode, warnings_of_mode, warnings_of_steps
+from cloudrl.verl.override_parsing import Problem
 from cloudrl.verl.setting import MODE, Setting
 from cloudrl.verl.steps import (
     Budget,

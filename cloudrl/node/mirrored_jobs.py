@@ -27,7 +27,7 @@ class MirroredJobs:
     Args:
         store: opens a mirror.
         files: what users have sent to rank 0.
-        progress: is told which records a mirror does not take.
+        progress: hears which records a mirror refuses.
     """
 
     def __init__(self, store: Callable[[str], Store], files: Optional[Files], progress: MirrorProgress) -> None:

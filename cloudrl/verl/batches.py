@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from cloudrl.verl.composition import Problem
 from cloudrl.verl.keys import ACTOR, CRITIC, REF, ROLLOUT
+from cloudrl.verl.override_parsing import Problem
 from cloudrl.verl.rules import problems
 from cloudrl.verl.setting import BATCH, Setting
 

@@ -25,33 +25,17 @@ from cloudrl.verl.base_config import first_line as _first_line
 from cloudrl.verl.base_config import plain as _plain
 from cloudrl.verl.key_hints import Known, beside, engine_problem, fork_problem, remedy
 from cloudrl.verl.keys import MODEL_ENGINE
+from cloudrl.verl.override_parsing import GRAMMAR, Problem, parse
 from cloudrl.verl.release_files import CONFIG_NAME, folder_of
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
     from omegaconf import DictConfig
 
-_PLACEHOLDER = re.compile(r"<\w[^<>]*>")
-_GRAMMAR = "What Hydra reads: https://hydra.cc/docs/advanced/override_grammar/basic"
 _ENGINES = MODEL_ENGINE
 NOT_A_SECTION = ": verl has a section here, not a single value"
 _NO_PLUG_IN = re.compile(r"Could not find '(?P<group>hydra/\w+)/(?P<name>[\w-]+)'")
 _NO_SECTION = re.compile(r"node `(?P<section>[\w.]+)` is not a container")
-
-
-@dataclass(frozen=True)
-class Problem:
-    """Why Hydra refuses an override.
-
-    Attributes:
-        text: both sides of it, in a sentence.
-        hint: what to write in its place; "" if unknown.
-        key: the bare key of an override that cannot be applied, so that there are no values to check; "" otherwise.
-    """
-
-    text: str
-    hint: str = ""
-    key: str = ""
 
 
 @dataclass(frozen=True)
@@ -124,7 +108,7 @@ class _Owner(NamedTuple):
 
 
 def _composed(folder: Path, owner: _Owner, overrides: tuple[str, ...], config_name: str) -> Composed:
-    parsed, problems = _parsed(overrides)
+    parsed, problems = parse(overrides)
     there = sorted(path.stem for path in folder.glob("*.yaml"))
     if not (folder / f"{config_name.removesuffix('.yaml')}.yaml").exists():
         kind = "sft" if "sft" in config_name else "ppo"
@@ -156,7 +140,7 @@ def _composed(folder: Path, owner: _Owner, overrides: tuple[str, ...], config_na
 def _no_files(groups: Sequence[str], config_name: str, refused: str) -> Problem:
     """Why files cannot be put together; those of Hydra's plug-ins are not in its own package."""
     if (found := _NO_PLUG_IN.search(refused)) is None:
-        return Problem(f"{' '.join(groups) or config_name}: {refused}", _GRAMMAR if groups else "")
+        return Problem(f"{' '.join(groups) or config_name}: {refused}", GRAMMAR if groups else "")
     text = f"{found['group']}={found['name']}: Hydra has it only with a plug-in, which verl does not install"
     return Problem(text, "verl runs once, and needs no launcher or sweeper of Hydra's: leave it out")
 
@@ -211,41 +195,6 @@ def _outside(config_name: str, overrides: Sequence[str]) -> str:
     return ""
 
 
-def unreadable(overrides: Sequence[str]) -> tuple[Problem, ...]:
-    """The overrides that Hydra cannot parse, whatever the configuration is."""
-    return tuple(_parsed(overrides)[1])
-
-
-def unfilled(text: str) -> str:
-    """The first `<path to your model>` of a published script in a text; "" without one."""
-    found = _PLACEHOLDER.search(text)
-    return found[0] if found else ""
-
-
-def _parsed(overrides: Sequence[str]) -> tuple[list[Override], list[Problem]]:
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-    from hydra.errors import HydraException
-
-    parser, parsed, problems = OverridesParser.create(), list[Any](), list[Problem]()
-    for text in overrides:
-        try:
-            parsed.append(parser.parse_override(text))
-        except HydraException as error:
-            problems.append(_unreadable(text, _first_line(error)))
-    return parsed, problems
-
-
-def _unreadable(text: str, error: str) -> Problem:
-    """What is wrong with an override that Hydra cannot parse."""
-    key, _, value = text.partition("=")
-    bare = key.lstrip("+~")
-    if is_secret_override(key):
-        return Problem(f"{key}: its value is not in Hydra's grammar", _GRAMMAR, bare)
-    if placeholder := unfilled(value):
-        return Problem(f"{text}: {placeholder} has to be filled in", key=bare)
-    return Problem(f"{text}: Hydra cannot read it: {error}", _GRAMMAR, bare)
-
-
 def _is_group(folder: Path, override: Override) -> bool:
     """Whether it chooses one of several files, such as `model_engine=megatron`; Hydra has some of its own."""
     group = str(override.key_or_group)
@@ -282,7 +231,7 @@ def _apply(config: DictConfig, override: Override, owner: str) -> Problem | None
         elif isinstance(error.__cause__, (ConfigAttributeError, ConfigKeyError)):
             said, hint = f": {owner} has no such key", ""
         else:
-            said, hint = f": {_first_line(error)}", _GRAMMAR
+            said, hint = f": {_first_line(error)}", GRAMMAR
         return Problem(f"{key}{said}", hint, key)
     return None
 

@@ -10,11 +10,11 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from cloudrl.verl.composition import Problem
 from cloudrl.verl.keys import ACTOR, CRITIC, MODEL, ROLLOUT
 from cloudrl.verl.memory.cards import Card
 from cloudrl.verl.memory.fine_tuning import sections_of
 from cloudrl.verl.model_config import ModelConfig
+from cloudrl.verl.override_parsing import Problem
 from cloudrl.verl.setting import Setting
 
 _SERVERS = ("vllm", "sglang", "trtllm")

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 
 from cloudrl.verl import keys
 from cloudrl.verl.async_modes import ASYNC, BACKEND, MODULE, SEPARATE, as_typed, checkpoint_engine
-from cloudrl.verl.composition import Problem
 from cloudrl.verl.keys import MODEL, ROLLOUT
+from cloudrl.verl.override_parsing import Problem
 from cloudrl.verl.pool_sizes import gpus_elsewhere
 from cloudrl.verl.setting import MODE, SAMPLER, Setting
 

@@ -16,7 +16,8 @@ from cloudrl import recipes
 from cloudrl.jobs import SubmitOptions
 from cloudrl.spec import Gpu
 from cloudrl.verl import base_config, composition
-from cloudrl.verl.composition import Problem, compose, is_known
+from cloudrl.verl.composition import compose, is_known
+from cloudrl.verl.override_parsing import Problem
 from cloudrl.verl.releases import RELEASE
 
 FOLDER = Path(composition.__file__).parent / "trainer_config" / RELEASE.verl

@@ -14,7 +14,8 @@ from verl_forks import Script
 from cloudrl.jobs.findings import overrides_of
 from cloudrl.verl import rules
 from cloudrl.verl.batches import with_fitting_batches
-from cloudrl.verl.composition import Problem, compose
+from cloudrl.verl.composition import compose
+from cloudrl.verl.override_parsing import Problem
 from cloudrl.verl.release_files import source_of
 from cloudrl.verl.releases import RELEASE
 from cloudrl.verl.rules import batches, names, parallelism

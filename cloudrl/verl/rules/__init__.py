@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from cloudrl.verl.composition import Problem
 from cloudrl.verl.keys import ACTOR, ROLLOUT
+from cloudrl.verl.override_parsing import Problem
 from cloudrl.verl.releases import RELEASE
 from cloudrl.verl.rules import batches, megatron, names, parallelism, pools, servers, structure, texts, values
 from cloudrl.verl.rules.built import what_verl_builds

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from cloudrl.verl.composition import Problem
 from cloudrl.verl.keys import ACTOR, CRITIC, REF, ROLLOUT
+from cloudrl.verl.override_parsing import Problem
 from cloudrl.verl.setting import BATCH, MODE, SAMPLER, Setting
 
 

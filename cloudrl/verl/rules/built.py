@@ -12,8 +12,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from cloudrl.verl.composition import Problem
 from cloudrl.verl.keys import ACTOR, CRITIC, MODEL, REF, ROLLOUT
+from cloudrl.verl.override_parsing import Problem
 from cloudrl.verl.setting import MODE, Setting
 from cloudrl.verl.source.interpreter import Interpreter
 from cloudrl.verl.source.values import NotTold, RefusedByVerl, Section

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from cloudrl.verl import keys
-from cloudrl.verl.composition import Problem
+from cloudrl.verl.override_parsing import Problem
 from cloudrl.verl.rules.built import build_section, what_is_refused
 from cloudrl.verl.rules.names import RESUME_MODES, Choice, loggers_are_known, unknown_choices
 from cloudrl.verl.rules.texts import COPIED, Text, wrong_texts

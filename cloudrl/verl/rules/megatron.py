@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cloudrl.verl.composition import Problem
 from cloudrl.verl.keys import ACTOR, REF
+from cloudrl.verl.override_parsing import Problem
 from cloudrl.verl.setting import Setting
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from cloudrl.verl import keys
 from cloudrl.verl.async_modes import ASYNC, BACKEND, MODULE, SEPARATE
-from cloudrl.verl.composition import Problem
 from cloudrl.verl.keys import ACTOR, CRITIC, REF, ROLLOUT
+from cloudrl.verl.override_parsing import Problem
 from cloudrl.verl.setting import MODE, SAMPLER, Setting
 
 LOSS_AGG_MODES = ("token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cloudrl.verl.composition import Problem
 from cloudrl.verl.keys import CRITIC, MODEL, ROLLOUT
+from cloudrl.verl.override_parsing import Problem
 from cloudrl.verl.setting import Setting
 
 _ENGINES = ("fsdp", "fsdp2", "fsdp_turbo", "megatron", "veomni", "torchtitan")

@@ -15,8 +15,8 @@ from cloudrl.verl.async_modes import (
     checkpoint_engine,
     fitting_updates,
 )
-from cloudrl.verl.composition import Problem
 from cloudrl.verl.keys import ROLLOUT
+from cloudrl.verl.override_parsing import Problem
 from cloudrl.verl.pool_sizes import pool_of_its_own, smaller_training
 from cloudrl.verl.setting import BATCH, MODE, SAMPLER, Setting
 

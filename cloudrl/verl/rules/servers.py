@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cloudrl.verl.composition import Problem
 from cloudrl.verl.keys import ROLLOUT
+from cloudrl.verl.override_parsing import Problem
 from cloudrl.verl.setting import MODE, Setting
 
 _DATA, _TENSOR = f"{ROLLOUT}.data_parallel_size", f"{ROLLOUT}.tensor_model_parallel_size"

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cloudrl.verl.composition import NOT_A_SECTION, Problem
+from cloudrl.verl.composition import NOT_A_SECTION
+from cloudrl.verl.override_parsing import Problem
 from cloudrl.verl.rules.names import known_choices
 from cloudrl.verl.setting import MODE, Setting
 

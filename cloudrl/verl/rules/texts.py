@@ -12,8 +12,8 @@ from typing import Any
 
 from cloudrl.spec.hydra import hydra_text
 from cloudrl.verl import keys
-from cloudrl.verl.composition import Problem
 from cloudrl.verl.keys import CRITIC, MODEL, ROLLOUT
+from cloudrl.verl.override_parsing import Problem
 from cloudrl.verl.setting import SAMPLER, Setting
 
 COPIED = "utils/fs.py: copy_to_local"

@@ -13,8 +13,8 @@ from typing import Any
 
 from cloudrl.verl import keys
 from cloudrl.verl.async_modes import ASYNC, SEPARATE
-from cloudrl.verl.composition import Problem
 from cloudrl.verl.keys import ACTOR, CRITIC, MODEL, REF, ROLLOUT
+from cloudrl.verl.override_parsing import Problem
 from cloudrl.verl.setting import BATCH, MODE, SAMPLER, Setting
 
 _TRAINER = "trainer/ppo/v1/trainer_base.py"
